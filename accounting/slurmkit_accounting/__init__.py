@@ -1,0 +1,1 @@
+"""The ledger: sacct in, people from LDAP, GPU-hours out."""

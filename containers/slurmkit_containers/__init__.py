@@ -1,0 +1,1 @@
+"""Container runtimes, image import cache and catalogue of slurmkit."""

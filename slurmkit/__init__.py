@@ -1,0 +1,59 @@
+"""slurmkit: submit GPU jobs to Slurm, follow them, and account for every GPU-hour.
+
+    >>> from slurmkit import Cluster, Gpus, JobSpec, plan
+    >>> spec = JobSpec(command=("python", "train.py"), gpus=Gpus(2, "a100"), nodes=2, time="1:00:00")
+    >>> print(plan(spec).submissions[0].script)      # exactly what would be sent
+    >>> job = Cluster().submit(plan(spec))           # sends that
+
+Names are imported on first use, so `import slurmkit` stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slurmkit.cluster import Cluster, Job
+    from slurmkit.errors import SlurmkitError
+    from slurmkit.plan import Plan, Submission, plan
+    from slurmkit.queue import Queue, QueueRow
+    from slurmkit.spec import Gpus, JobSpec
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cluster",
+    "Gpus",
+    "Job",
+    "JobSpec",
+    "Plan",
+    "Queue",
+    "QueueRow",
+    "SlurmkitError",
+    "Submission",
+    "__version__",
+    "plan",
+]
+
+_HOMES = {
+    "Cluster": "cluster",
+    "Gpus": "spec",
+    "Job": "cluster",
+    "JobSpec": "spec",
+    "Plan": "plan",
+    "Queue": "queue",
+    "QueueRow": "queue",
+    "SlurmkitError": "errors",
+    "Submission": "plan",
+    "plan": "plan",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'slurmkit' has no attribute {name!r}")
+    value = getattr(import_module(f"slurmkit.{_HOMES[name]}"), name)
+    globals()[name] = value  # also wins over the submodule of the same name (`slurmkit.plan`)
+    return value

@@ -1,0 +1,80 @@
+"""Every error slurmkit raises on purpose, and how the command line ends on it.
+
+SlurmkitError                 exit 1: an operation failed
+├── BadInput                  exit 2: what was asked for cannot be meant
+│   └── BadConfig             a configuration file is wrong
+├── MissingExtra              an optional part is not installed
+├── SlurmError                Slurm said no, or nothing at all
+│   ├── SlurmMissing          Slurm's commands are not on the PATH
+│   ├── ControllerDown        slurmctld does not answer
+│   ├── DatabaseDown          slurmdbd does not answer
+│   ├── SlurmTimeout          a Slurm command took too long
+│   ├── NoSuchJob             no job of that id
+│   └── Refused               any other refusal, in Slurm's words
+├── LogUnavailable            a job's output cannot be read
+├── LedgerError               the ledger's database cannot be used
+└── DirectoryError            LDAP cannot be reached or read
+
+A message says what was wrong, what is allowed and what to do, in one line. Errors of other
+libraries are translated where they enter (`raise ... from`).
+"""
+
+
+class SlurmkitError(Exception):
+    """Base of all errors that slurmkit raises on purpose."""
+
+    exit_code = 1
+
+
+class BadInput(SlurmkitError):
+    """A value, option or file that cannot be meant."""
+
+    exit_code = 2
+
+
+class BadConfig(BadInput):
+    """A configuration file that cannot be used."""
+
+
+class MissingExtra(SlurmkitError):
+    """A part of slurmkit whose optional dependencies are not installed."""
+
+
+class SlurmError(SlurmkitError):
+    """Slurm refused or did not answer."""
+
+
+class SlurmMissing(SlurmError):
+    """Slurm's client commands are not on the PATH."""
+
+
+class ControllerDown(SlurmError):
+    """slurmctld does not answer."""
+
+
+class DatabaseDown(SlurmError):
+    """slurmdbd does not answer."""
+
+
+class SlurmTimeout(SlurmError):
+    """A Slurm command was still running at its time limit."""
+
+
+class NoSuchJob(SlurmError):
+    """Neither slurmctld nor slurmdbd knows the job id."""
+
+
+class Refused(SlurmError):
+    """Slurm refused the request; the message holds its words."""
+
+
+class LogUnavailable(SlurmkitError):
+    """A job's output file is unknown or cannot be read."""
+
+
+class LedgerError(SlurmkitError):
+    """The ledger's database cannot be opened, read or written."""
+
+
+class DirectoryError(SlurmkitError):
+    """The LDAP directory cannot be reached, verified or read in full."""

@@ -1,0 +1,37 @@
+"""TRES strings: what an allocation is made of (`cpu=4,mem=8G,gres/gpu=2,gres/gpu:a100=2`)."""
+
+from __future__ import annotations
+
+GPU = "gres/gpu"
+
+
+def parse_tres(text: str) -> dict[str, str]:
+    """Split a TRES string into name and value; the order of keys differs by Slurm release."""
+    pairs = (item.partition("=") for item in text.split(",") if "=" in item)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def gpu_count(text: str) -> int:
+    """Whole GPUs (or MIG instances) in an AllocTRES string, 0 when it names none.
+
+    `gres/gpu` is the total and `gres/gpu:TYPE` its breakdown, so the total wins and the typed
+    entries are summed only where it is absent; gpumem and gpuutil are measurements, not GPUs.
+
+    Raises:
+        ValueError: when a GPU count is not a whole number.
+    """
+    tres = parse_tres(text)
+    if GPU in tres:
+        return int(tres[GPU])
+    return sum(int(value) for name, value in tres.items() if name.startswith(f"{GPU}:"))
+
+
+def gpu_types(text: str) -> dict[str, int]:
+    """GPUs by type in an AllocTRES string; untyped GPUs are under the empty type."""
+    typed = {
+        name.removeprefix(f"{GPU}:"): int(value)
+        for name, value in parse_tres(text).items()
+        if name.startswith(f"{GPU}:")
+    }
+    rest = gpu_count(text) - sum(typed.values())
+    return typed | ({"": rest} if rest > 0 else {})
