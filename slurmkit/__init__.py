@@ -1,7 +1,7 @@
 """slurmkit: submit GPU jobs to Slurm, follow them, and account for every GPU-hour.
 
     >>> from slurmkit import Cluster, Gpus, JobSpec, plan
-    >>> spec = JobSpec(command=("python", "train.py"), gpus=Gpus(2, "a100"), nodes=2, time="1:00:00")
+    >>> spec = JobSpec(command=("python", "train.py"), gpus=Gpus(2, "a100"), time="1:00:00")
     >>> print(plan(spec).submissions[0].script)      # exactly what would be sent
     >>> job = Cluster().submit(plan(spec))           # sends that
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster, Job
     from slurmkit.errors import SlurmkitError
-    from slurmkit.plan import Plan, Submission, plan
+    from slurmkit.planner import Plan, Submission, plan
     from slurmkit.queue import Queue, QueueRow
     from slurmkit.spec import Gpus, JobSpec
 
@@ -41,12 +41,12 @@ _HOMES = {
     "Gpus": "spec",
     "Job": "cluster",
     "JobSpec": "spec",
-    "Plan": "plan",
+    "Plan": "planner",
     "Queue": "queue",
     "QueueRow": "queue",
     "SlurmkitError": "errors",
-    "Submission": "plan",
-    "plan": "plan",
+    "Submission": "planner",
+    "plan": "planner",
 }
 
 
@@ -55,5 +55,5 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'slurmkit' has no attribute {name!r}")
     value = getattr(import_module(f"slurmkit.{_HOMES[name]}"), name)
-    globals()[name] = value  # also wins over the submodule of the same name (`slurmkit.plan`)
+    globals()[name] = value
     return value

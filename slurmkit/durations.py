@@ -33,7 +33,9 @@ def parse_time_limit(text: str) -> int:
         + part["s"]
     )
     if seconds == 0:
-        raise BadInput("time limit 0 would mean no limit; give the time the job needs, e.g. 1:00:00")
+        raise BadInput(
+            "time limit 0 would mean no limit; give the time the job needs, e.g. 1:00:00"
+        )
     return seconds
 
 

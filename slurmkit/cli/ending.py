@@ -1,0 +1,50 @@
+"""How the command line ends: the one place where errors become words and exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import click
+
+from slurmkit.errors import SlurmkitError
+from slurmkit.text import printable
+
+
+def run_to_exit_code(command: click.Command, args: list[str] | None = None) -> int:
+    """Run a command line and return its exit code.
+
+    0 done, 1 a failed operation, 2 bad input, 130 interrupted. SLURMKIT_DEBUG=1 lets the
+    traceback through.
+    """
+    try:
+        done = command.main(args=args, prog_name="slurmkit", standalone_mode=False)
+        sys.stdout.flush()
+    except SlurmkitError as error:
+        return _say(error, str(error), error.exit_code)
+    except click.ClickException as error:
+        return _say(error, _click_words(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("slurmkit: interrupted", err=True)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # `slurmkit queue | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        return _say(error, f"{error.filename or 'the operating system'}: {error.strerror}", 1)
+    return done if isinstance(done, int) else 0
+
+
+def _say(error: BaseException, words: str, code: int) -> int:
+    if os.environ.get("SLURMKIT_DEBUG") == "1":
+        raise error
+    click.echo(f"slurmkit: {printable(words)}", err=True)
+    return code
+
+
+def _click_words(error: click.ClickException) -> str:
+    words = error.format_message().replace("\n", " ").rstrip(".")
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{words}; see: {error.ctx.command_path} --help"
+    return words

@@ -1,0 +1,148 @@
+"""`slurmkit queue`, `job`, `log` and `cancel`."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from slurmkit.cli.show import key_values, table
+from slurmkit.cluster import Cluster, Job
+from slurmkit.jobinfo import JobInfo
+from slurmkit.queue import QueueRow
+from slurmkit.tres import gpu_types
+
+_COLUMNS = tuple("JOBID USER ACCOUNT PARTITION STATE TIME LIMIT NODES GPUS WHERE NAME".split())
+_NUMERIC = {"TIME", "LIMIT", "NODES", "GPUS"}
+
+
+@click.command("queue")
+@click.option("--user", help="Only this user's jobs.")
+@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
+def queue_command(user: str | None, *, as_json: bool) -> None:
+    """List the jobs in the queue.
+
+    \b
+    Examples:
+      slurmkit queue
+      slurmkit queue --user alice
+      slurmkit queue --json | jq '.rows[] | select(.gpus > 0) | .job_id'
+    """
+    queue = Cluster().queue(user=user)
+    if as_json:
+        click.echo(msgspec.json.encode(queue))
+        return
+    table(_COLUMNS, [_queue_row(row) for row in queue.rows], right=_NUMERIC)
+    plural = "" if len(queue.rows) == 1 else "s"
+    click.echo(f"{len(queue.rows)} job{plural}, from squeue at {_clock(queue.taken)}", err=True)
+
+
+@click.command("job")
+@click.argument("job_id")
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
+def job_command(job_id: str, *, as_json: bool) -> None:
+    """Show one job: its state, its nodes, and which GPUs it holds on each.
+
+    \b
+    Examples:
+      slurmkit job 12
+      slurmkit job 12 --json | jq .gpu_indices
+    """
+    job = Cluster().job(job_id)
+    info = job.info()
+    if as_json:
+        click.echo(msgspec.json.encode(info))
+        return
+    key_values(_facts(info))
+
+
+@click.command("log")
+@click.argument("job_id")
+@click.option("-f", "--follow", "until_over", is_flag=True, help="Go on until the job has ended.")
+def log_command(job_id: str, *, until_over: bool) -> None:
+    """Print a job's output.
+
+    \b
+    Examples:
+      slurmkit log 12
+      slurmkit log -f 12
+    """
+    job = Cluster().job(job_id)
+    for chunk in job.log(until_over=until_over):
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+    if until_over:
+        info = job.info()
+        click.echo(f"job {job.id} ended: {_outcome(info)}", err=True)
+
+
+@click.command("cancel")
+@click.argument("job_ids", nargs=-1, required=True)
+def cancel_command(job_ids: tuple[str, ...]) -> None:
+    """Cancel jobs.
+
+    \b
+    Example:
+      slurmkit cancel 12 13
+    """
+    cluster = Cluster()
+    jobs: list[Job] = [cluster.job(job_id) for job_id in job_ids]  # all ids are checked first
+    for job in jobs:
+        job.cancel()
+        click.echo(f"cancelled job {job.id}")
+
+
+def _queue_row(row: QueueRow) -> tuple[str, ...]:
+    where = row.node_list or f"({row.reason})"
+    return (
+        row.job_id,
+        row.user,
+        row.account,
+        row.partition,
+        row.state,
+        row.time_used,
+        row.time_limit,
+        str(row.nodes),
+        str(row.gpus),
+        where,
+        row.name,
+    )
+
+
+def _facts(info: JobInfo) -> list[tuple[str, str]]:
+    facts = [
+        ("Job", f"{info.job_id}  {info.name}"),
+        ("State", _outcome(info) + (f" ({info.reason})" if info.state == "PENDING" else "")),
+        ("User", f"{info.user}, account {info.account}, partition {info.partition}"),
+        ("Submitted", _clock(info.submitted)),
+        ("Started", _clock(info.started)),
+        ("Ended", _clock(info.ended)) if info.is_over else ("Elapsed", info.elapsed),
+        ("Nodes", info.node_list or "none yet"),
+        ("GPUs", _gpus(info)),
+    ]
+    facts += [(f"  {node}", _indices(held)) for node, held in info.gpu_indices.items()]
+    return [*facts, ("Output", info.output or "unknown"), ("Source", f"{info.source}, now")]
+
+
+def _gpus(info: JobInfo) -> str:
+    types = gpu_types(info.tres)
+    return ", ".join(f"{n} {kind}".strip() for kind, n in types.items()) or "none"
+
+
+def _indices(held: list[int]) -> str:
+    return f"GPU {', '.join(map(str, held))}"
+
+
+def _outcome(info: JobInfo) -> str:
+    ended = info.is_over and info.exit_code
+    return f"{info.state}, exit code {info.exit_code}" if ended else info.state
+
+
+def _clock(epoch: float | None) -> str:
+    if epoch is None:
+        return "unknown"
+    local = datetime.fromtimestamp(epoch, UTC).astimezone()
+    same_day = local.date() == datetime.now(UTC).astimezone().date()
+    return local.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S %Z")

@@ -1,0 +1,72 @@
+"""Which subcommand lives where; strings, so that nothing is imported before it is used."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from slurmkit.errors import MissingExtra
+
+if TYPE_CHECKING:
+    import click
+
+OURS = (
+    "slurmkit",
+    "slurmkit_accounting",
+    "slurmkit_containers",
+    "slurmkit_plugins",
+    "slurmkit_tui",
+)
+
+
+class Entry(NamedTuple):
+    """One subcommand: `module:attribute`, its line of help, the extra it needs."""
+
+    target: str
+    help: str
+    extra: str | None = None
+
+    def load(self) -> click.Command:
+        """Import the command.
+
+        Raises:
+            MissingExtra: when one of its optional dependencies is not installed.
+        """
+        module, _, attribute = self.target.partition(":")
+        try:
+            return cast("click.Command", getattr(import_module(module), attribute))
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if self.extra is None or missing in OURS:
+                raise
+            raise MissingExtra(
+                f"this command needs {missing}, which is not installed;"
+                f" run: pip install 'slurmkit-hpc[{self.extra}]'"
+            ) from error
+
+
+COMMANDS = {
+    "plan": Entry("slurmkit.cli.submit:plan_command", "Show exactly what would be submitted."),
+    "submit": Entry("slurmkit.cli.submit:submit_command", "Submit a job."),
+    "queue": Entry("slurmkit.cli.jobs:queue_command", "List the jobs in the queue."),
+    "job": Entry("slurmkit.cli.jobs:job_command", "Show one job and the GPUs it holds."),
+    "log": Entry("slurmkit.cli.jobs:log_command", "Print or follow a job's output."),
+    "cancel": Entry("slurmkit.cli.jobs:cancel_command", "Cancel jobs."),
+    "tui": Entry("slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"),
+    "report": Entry(
+        "slurmkit_accounting.cli:report_group", "GPU-hours by PI, account or user.", "accounting"
+    ),
+    "ledger": Entry(
+        "slurmkit_accounting.cli:ledger_group", "Keep the books: jobs and people.", "accounting"
+    ),
+}
+
+
+def site_commands() -> dict[str, EntryPoint]:
+    """Subcommands a site has installed; scanned only for an unknown name or `--help`."""
+    if "_SLURMKIT_COMPLETE" in os.environ:  # a Tab press must not wait for a scan
+        return {}
+    found = entry_points(group="slurmkit.commands")
+    return {entry.name: entry for entry in found if entry.name not in COMMANDS}

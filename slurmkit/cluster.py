@@ -1,0 +1,144 @@
+"""A Slurm cluster, and handles to the jobs submitted to it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from slurmkit import sacct
+from slurmkit.errors import BadInput, DatabaseDown, NoSuchJob, Refused, SlurmError
+from slurmkit.jobinfo import JobInfo, from_queue, parse_gpu_indices
+from slurmkit.log import follow
+from slurmkit.planner import Plan
+from slurmkit.queue import Queue, QueueRow, read_queue
+from slurmkit.slurm import LocalSlurm, Slurm
+
+_JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")
+_SUBMITTED = re.compile(r"(?P<id>\d+)(;\S+)?")  # `ID[;CLUSTER]`, sbatch(1) --parsable
+_POLL_SECONDS = 2.0
+
+
+class Cluster:
+    """The cluster whose Slurm commands are on this machine's PATH.
+
+    Args:
+        slurm: the border to Slurm; `slurmkit.testing.FakeSlurm` in tests.
+    """
+
+    def __init__(self, slurm: Slurm | None = None) -> None:
+        self.slurm: Slurm = slurm or LocalSlurm()
+
+    def submit(self, plan: Plan) -> Job:
+        """Send a plan, byte for byte, and return the handle of its job.
+
+        Raises:
+            Refused: in the controller's words.
+        """
+        (submission,) = plan.submissions
+        said = self.slurm.run(["sbatch", "--parsable"], stdin=submission.script).strip()
+        match = _SUBMITTED.fullmatch(said)
+        if match is None:
+            raise SlurmError(f"sbatch answered {said!r} where a job id was expected")
+        return Job(match["id"], self)
+
+    def queue(self, *, user: str | None = None) -> Queue:
+        """Take a snapshot of the queue; `user` limits it to one person, within Slurm."""
+        return read_queue(self.slurm, user=user)
+
+    def job(self, job_id: str) -> Job:
+        """Make a handle to any job, known to Slurm or not.
+
+        Raises:
+            BadInput: when `job_id` does not have the form of one.
+        """
+        if not _JOB_ID.fullmatch(job_id):
+            raise BadInput(
+                f"{job_id!r} is not a job id: a number, or NUMBER_INDEX for an array task"
+            )
+        return Job(job_id, self)
+
+
+class Job:
+    """A handle to one Slurm job."""
+
+    def __init__(self, job_id: str, cluster: Cluster) -> None:
+        self.id = job_id
+        self._slurm = cluster.slurm
+
+    def info(self) -> JobInfo:
+        """Look the job up: in the queue, and once it has ended in the accounting database.
+
+        Raises:
+            NoSuchJob: when neither knows it.
+        """
+        row = self._row()
+        if row is not None and not row.ended:
+            return from_queue(row, self._gpu_indices(row))
+        past = self._past(required=row is None)
+        if row is None:
+            if past is None:
+                raise NoSuchJob(f"no job {self.id} in the queue or in the accounting database")
+            return past
+        if past is None or not past.is_over:  # slurmdbd lags behind
+            return from_queue(row, {})
+        return msgspec.structs.replace(past, output=row.output or None)
+
+    def cancel(self) -> None:
+        """Cancel the job.
+
+        Raises:
+            NoSuchJob: when Slurm does not know it.
+            Refused: when it has already ended, or Slurm does not allow it.
+        """
+        info = self.info()
+        if info.is_over:
+            raise Refused(f"job {self.id} has already ended ({info.state})")
+        self._slurm.run(["scancel", self.id])
+
+    def wait(self) -> JobInfo:
+        """Block until the job has ended and return its last facts."""
+        while not (info := self.info()).is_over:
+            time.sleep(_POLL_SECONDS)
+        return info
+
+    def output_path(self, info: JobInfo) -> str | None:
+        """Where the job's output goes, or None when Slurm does not say."""
+        return info.output or sacct.output_path(self._slurm, self.id)
+
+    def log(self, *, until_over: bool = False) -> Iterator[bytes]:
+        """Yield the job's output as it was written.
+
+        Args:
+            until_over: go on with what is added until the job has ended.
+
+        Raises:
+            LogUnavailable: when the path is unknown or cannot be read.
+        """
+        return follow(self, until_over=until_over)
+
+    def _row(self) -> QueueRow | None:
+        try:
+            rows = read_queue(self._slurm, job_ids=[self.id], ended=True).rows
+        except NoSuchJob:
+            return None
+        return rows[0] if rows else None
+
+    def _past(self, *, required: bool) -> JobInfo | None:
+        try:
+            return sacct.newest_run(self._slurm, self.id)
+        except DatabaseDown:
+            if required:
+                raise
+            return None
+
+    def _gpu_indices(self, row: QueueRow) -> dict[str, list[int]]:
+        if not row.gpus or not row.node_list:
+            return {}
+        try:
+            text = self._slurm.run(["scontrol", "show", "job", "--details", self.id])
+        except NoSuchJob:
+            return {}
+        return parse_gpu_indices(text, row.node_list)

@@ -1,0 +1,62 @@
+"""A job's output file, read once or followed to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurmkit.errors import LogUnavailable
+
+if TYPE_CHECKING:
+    from slurmkit.cluster import Job
+
+_CHUNK = 1 << 16
+_FILE_SECONDS = 0.5
+_STATE_SECONDS = 3.0
+
+
+def follow(job: Job, *, until_over: bool) -> Iterator[bytes]:
+    """Yield the bytes of a job's output file.
+
+    Slurm's state is asked every few seconds only; the file itself twice a second.
+
+    Raises:
+        LogUnavailable: when the path is unknown, or the file is missing or unreadable.
+    """
+    info = job.info()
+    where = job.output_path(info)
+    if where is None:
+        raise LogUnavailable(f"Slurm no longer says where the output of job {job.id} went")
+    path = Path(where)
+    if not until_over and info.state == "PENDING":
+        raise LogUnavailable(
+            f"job {job.id} has not started ({info.reason}); follow it with --follow"
+        )
+    offset, asked = 0, time.monotonic()
+    over = info.is_over or not until_over
+    while True:
+        for chunk in _read_from(path, offset, must_exist=over):
+            offset += len(chunk)
+            yield chunk
+        if over:  # read once more after the end was seen, so the last lines are there
+            return
+        time.sleep(_FILE_SECONDS)
+        if time.monotonic() - asked >= _STATE_SECONDS:
+            over, asked = job.info().is_over, time.monotonic()
+
+
+def _read_from(path: Path, offset: int, *, must_exist: bool) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            while chunk := file.read(_CHUNK):
+                yield chunk
+    except FileNotFoundError as error:
+        if must_exist:
+            raise LogUnavailable(
+                f"{path} does not exist here; is it on a filesystem shared with the nodes?"
+            ) from error
+    except OSError as error:
+        raise LogUnavailable(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,153 @@
+"""The one border to Slurm: run its client commands, and translate how they fail.
+
+Everything else takes text or parsed values. `slurmkit.testing.FakeSlurm` stands here in tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from tempfile import TemporaryFile
+from typing import Protocol
+
+from slurmkit.errors import (
+    ControllerDown,
+    DatabaseDown,
+    NoSuchJob,
+    Refused,
+    SlurmError,
+    SlurmMissing,
+    SlurmTimeout,
+)
+
+# Slurm's own words (src/common/slurm_errno.c and the clients), on 22.05 to 26.05.
+_SAYS: tuple[tuple[str, type[SlurmError]], ...] = (
+    ("Invalid job id specified", NoSuchJob),
+    ("Problem talking to the database", DatabaseDown),
+    ("open persistent connection", DatabaseDown),
+    ("Unable to contact slurm controller", ControllerDown),
+    ("Unable to establish controller machine", ControllerDown),
+    ("Unable to establish configuration source", ControllerDown),
+    ("Could not establish a configuration source", ControllerDown),
+)
+_ADVICE: dict[type[SlurmError], str] = {
+    ControllerDown: "slurmctld does not answer; see `scontrol ping`, or ask your administrator",
+    DatabaseDown: "slurmdbd does not answer; try again, or ask your administrator",
+}
+# Set in a surrounding job or by the user, these would change what a command does or prints.
+_LEAKS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SRUN_")
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+
+
+class Slurm(Protocol):
+    """Runs Slurm's client commands."""
+
+    @property
+    def calls(self) -> int:
+        """Commands run so far, each of them at least one RPC."""
+        ...
+
+    def run(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60) -> str:
+        """Run one command and return its standard output.
+
+        Args:
+            argv: the command and its arguments; never a shell line.
+            stdin: text for its standard input.
+            timeout: seconds until it is given up.
+
+        Raises:
+            SlurmError: translated from what the command said.
+        """
+        ...
+
+    def stream(self, argv: Sequence[str]) -> Iterator[str]:
+        """Run one command and yield its standard output line by line, line ends kept."""
+        ...
+
+
+class LocalSlurm:
+    """Slurm's commands on this machine."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    @property
+    def calls(self) -> int:
+        """See `Slurm.calls`."""
+        return self._calls
+
+    def run(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60) -> str:
+        """See `Slurm.run`."""
+        self._calls += 1
+        try:
+            done = subprocess.run(
+                _resolve(argv),
+                input=(stdin or "").encode(),
+                capture_output=True,
+                timeout=timeout,
+                env=clean_environment(os.environ),
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SlurmTimeout(
+                f"{argv[0]} gave no answer in {timeout:g} s; slurmctld may be overloaded, try again"
+            ) from error
+        if done.returncode != 0:
+            raise translate(argv[0], _decode(done.stderr or done.stdout), done.returncode)
+        return _decode(done.stdout)
+
+    def stream(self, argv: Sequence[str]) -> Iterator[str]:
+        """See `Slurm.stream`."""
+        self._calls += 1
+        with (
+            TemporaryFile() as errors,  # a pipe nobody reads could fill up and block the command
+            subprocess.Popen(
+                _resolve(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=clean_environment(os.environ),
+            ) as process,
+        ):
+            try:
+                yield from map(_decode, process.stdout or ())
+            except GeneratorExit:
+                process.kill()
+                raise
+            code = process.wait()
+            errors.seek(0)
+            said = _decode(errors.read())
+        if code != 0:
+            raise translate(argv[0], said, code)
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Copy `environ` without what would silently change a Slurm command; times become epoch."""
+    kept = {k: v for k, v in environ.items() if not k.startswith(_LEAKS) or k in _KEPT}
+    return kept | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+
+
+def translate(command: str, said: str, code: int) -> SlurmError:
+    """Make one error out of what a command said on its way out."""
+    words = "; ".join(line.strip() for line in said.splitlines() if line.strip())
+    kind = next((kind for sign, kind in _SAYS if sign in said), Refused)
+    if kind in _ADVICE:
+        return kind(f"{_ADVICE[kind]} ({words})")
+    return kind(words or f"{command} failed with exit code {code} and said nothing")
+
+
+def _decode(output: bytes) -> str:
+    """Names come in any encoding, and line ends inside them must stay as they are."""
+    return output.decode("utf-8", "replace")
+
+
+def _resolve(argv: Sequence[str]) -> list[str]:
+    found = shutil.which(argv[0])
+    if found is None:
+        raise SlurmMissing(
+            f"Slurm's {argv[0]} is not on the PATH; run this on a login node, or load the site's"
+            " Slurm module first"
+        )
+    return [found, *argv[1:]]
