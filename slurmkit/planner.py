@@ -8,7 +8,9 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from slurmkit.errors import BadInput
 from slurmkit.spec import JobSpec
+from slurmkit.text import printable
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -32,15 +34,22 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(spec: JobSpec) -> Plan:
-    """Render `spec`; the same spec and working directory give the same bytes."""
+    """Render `spec`; the same spec and working directory give the same bytes.
+
+    Raises:
+        BadInput: when an option would break out of its line of the script.
+    """
     options = tuple(_options(spec))
+    for name, value in options:
+        if any(char in value for char in "\n\r\0"):
+            raise BadInput(f"--{name} may not hold a line break or NUL: {value!r}")
     return Plan((Submission(_script(spec, options), options),))
 
 
 def _options(spec: JobSpec) -> list[tuple[str, str]]:
     """Sbatch options in a fixed order; the working directory is explicit for every transport."""
     values: dict[str, object] = {
-        "job-name": spec.job_name or PurePosixPath(spec.command[0]).name,
+        "job-name": spec.job_name or printable(PurePosixPath(spec.command[0]).name),
         "nodes": spec.nodes,
         "ntasks-per-node": spec.ntasks_per_node,
         "cpus-per-task": spec.cpus_per_task,

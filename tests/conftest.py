@@ -1,0 +1,25 @@
+"""Keep the developer's own configuration, ledger and Slurm settings out of the tests."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def clean_environ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Give every test a home of its own and no SLURM* variables, except what steers the suite."""
+    for name in os.environ:
+        steers = name.startswith(("SLURMKIT_TEST_", "SLURMKIT_REQUIRE_"))
+        if name.startswith(("SLURM", "SBATCH", "SQUEUE", "SACCT")) and not steers:
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)

@@ -1,0 +1,100 @@
+"""The border to Slurm, with small programs standing in for Slurm's."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from slurmkit.errors import (
+    ControllerDown,
+    DatabaseDown,
+    NoSuchJob,
+    Refused,
+    SlurmError,
+    SlurmMissing,
+    SlurmTimeout,
+)
+from slurmkit.slurm import LocalSlurm, clean_environment, translate
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Put a folder first on the PATH and return the path of `squeue` in it."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path / "squeue"
+
+
+def write(program: Path, body: str) -> None:
+    program.write_text(f"#!/bin/sh\n{body}\n", "utf-8")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+def test_output_and_input(program: Path) -> None:
+    write(program, 'cat; printf "\\377\\r\\n"')
+    slurm = LocalSlurm()
+    assert slurm.run(["squeue"], stdin="hé") == "hé\ufffd\r\n"
+    assert slurm.calls == 1
+
+
+def test_lines_are_streamed(program: Path) -> None:
+    write(program, 'printf "a\\rb\\nc"')
+    assert list(LocalSlurm().stream(["squeue"])) == ["a\rb\n", "c"]
+
+
+def test_a_failing_stream_is_an_error(program: Path) -> None:
+    write(program, 'echo one; echo "sacct: error: Problem talking to the database" >&2; exit 1')
+    lines = LocalSlurm().stream(["squeue"])
+    assert next(lines) == "one\n"
+    with pytest.raises(DatabaseDown, match="slurmdbd does not answer"):
+        next(lines)
+
+
+def test_a_stream_left_early_ends_its_command(program: Path) -> None:
+    write(program, "yes")
+    lines = LocalSlurm().stream(["squeue"])
+    next(lines)
+    lines.close()  # type: ignore[attr-defined]
+
+
+def test_a_missing_command() -> None:
+    with pytest.raises(SlurmMissing, match="login node"):
+        LocalSlurm().run(["squeue-that-is-not-there"])
+
+
+def test_a_command_that_hangs(program: Path) -> None:
+    write(program, "exec sleep 60")
+    with pytest.raises(SlurmTimeout, match=r"no answer in 0\.2 s"):
+        LocalSlurm().run(["squeue"], timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("slurm_load_jobs error: Invalid job id specified", NoSuchJob),
+        (
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+            ControllerDown,
+        ),
+        ("sbatch: error: Batch job submission failed: Invalid account", Refused),
+        ("", Refused),
+    ],
+)
+def test_what_slurm_says_becomes_one_error(said: str, kind: type[SlurmError]) -> None:
+    error = translate("squeue", said, 1)
+    assert type(error) is kind
+    assert "\n" not in str(error)
+    assert str(error)
+
+
+def test_a_surrounding_job_leaks_nothing() -> None:
+    inside = {
+        "SLURM_JOB_ID": "7",
+        "SBATCH_QOS": "x",
+        "SQUEUE_FORMAT": "%i",
+        "SLURM_CONF": "/c",
+        "A": "b",
+    }
+    kept = clean_environment(inside)
+    assert kept == {"SLURM_CONF": "/c", "A": "b", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}

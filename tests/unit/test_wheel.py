@@ -1,0 +1,50 @@
+"""What the wheel holds: our packages, whole, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "slurmkit",
+    "accounting/slurmkit_accounting",
+    "containers/slurmkit_containers",
+    "plugins/slurmkit_plugins",
+    "tui/slurmkit_tui",
+)
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Build the wheel as pip would and list its files."""
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = out.glob("slurmkit_hpc-*.whl")
+    return set(ZipFile(wheel).namelist())
+
+
+def test_top_level_is_ours(names: set[str]) -> None:
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        Path(package).name for package in PACKAGES
+    }
+
+
+def test_every_file_of_the_packages_is_in_it(names: set[str]) -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", *PACKAGES], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    inside = {
+        str(Path(name).relative_to(Path(p).parent))
+        for p in PACKAGES
+        for name in tracked
+        if name.startswith(f"{p}/")
+    }
+    assert inside
+    assert inside <= names
