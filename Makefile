@@ -1,0 +1,74 @@
+# slurmkit's targets; each can be run again after Ctrl-C.
+SHELL := /bin/bash
+SLURM ?= 24.11
+NAME ?= lab
+PYTEST := .venv/bin/pytest
+STEP := tests/step
+OTHER_RELEASES := 22.05 26.05
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all smoke lint bench up down tui pictures constraints
+.NOTPARALLEL:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "SLURM=22.05|24.11|26.05 picks the release of up and smoke, NAME=... the cluster of up,"
+	@echo "down, tui, demo and pictures."
+
+demo: up ## bring up a Slurm cluster and follow one GPU job from submit to report
+	@docker/demo --name $(NAME)
+
+test: lint ## everything CI asks for on the default release
+	@$(STEP) "unit tests" $(PYTEST) -q -m "not cluster and not slow" tests/unit tests/tui
+	@$(MAKE) --no-print-directory cluster-test SLURM=24.11 SELECT="not slow"
+
+test-all: test ## also Slurm 22.05 and 26.05, and the slow tests
+	@$(STEP) "slow unit tests" $(PYTEST) -q -m "slow and not cluster" tests/unit tests/tui || [[ $$? == 5 ]]
+	@$(MAKE) --no-print-directory cluster-test SLURM=24.11 SELECT=slow
+	@for release in $(OTHER_RELEASES); do \
+	    $(MAKE) --no-print-directory cluster-test SLURM=$$release SELECT= || exit 1; done
+
+smoke: .venv/.complete ## submit -> report on one release: make smoke SLURM=22.05
+	@$(MAKE) --no-print-directory cluster-test SELECT=smoke
+
+# A fresh cluster for each run; it stays up when a test fails, so that one can look at it.
+TEST_CLUSTER = test$(subst .,,$(SLURM))
+.PHONY: cluster-test
+cluster-test:
+	@$(STEP) "Docker" docker/engine
+	@$(STEP) "fresh Slurm $(SLURM) cluster" docker/cluster reset --slurm $(SLURM) --name $(TEST_CLUSTER)
+	@SLURMKIT_TEST_SLURM=$(SLURM) SLURMKIT_TEST_CLUSTER=$(TEST_CLUSTER) \
+	    $(STEP) "cluster tests on Slurm $(SLURM)" $(PYTEST) -q -m "cluster and ($(or $(SELECT),cluster))" tests/cluster
+	@$(STEP) "cluster down" docker/cluster down --name $(TEST_CLUSTER)
+
+lint: .venv/.complete ## ruff, mypy, import contracts, shellcheck
+	@$(STEP) "ruff check" .venv/bin/ruff check .
+	@$(STEP) "ruff format" .venv/bin/ruff format --check .
+	@$(STEP) "mypy" .venv/bin/mypy
+	@$(STEP) "import contracts" .venv/bin/lint-imports
+	@$(STEP) "shellcheck" tests/shellcheck
+
+bench: .venv/.complete ## measure the speed budgets
+	@$(STEP) "benchmarks" .venv/bin/python -m tests.bench
+
+up: ## bring up the Docker cluster
+	@$(STEP) "Docker" docker/engine
+	@$(STEP) "Slurm $(SLURM) cluster" docker/cluster up --slurm $(SLURM) --name $(NAME)
+
+down: ## take the Docker cluster down, its data kept
+	@docker/cluster down --name $(NAME)
+
+tui: up ## open the TUI on the cluster's login node, as alice
+	@docker/cluster exec login --name $(NAME) --user alice -- slurmkit tui
+
+pictures: up ## make the pictures of README and docs again
+	@$(STEP) "pictures" docs/pictures/make --name $(NAME)
+
+.venv/.complete: constraints.txt pyproject.toml tests/venv
+	@$(STEP) "Python environment" tests/venv
+	@touch $@
+
+constraints: ## resolve constraints.txt anew (needs uv)
+	uv pip compile --universal --generate-hashes --no-emit-find-links --python-version 3.11 \
+	    --extra all --group dev --quiet --output-file constraints.txt pyproject.toml

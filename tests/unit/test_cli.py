@@ -1,0 +1,118 @@
+"""The command line: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from slurmkit.cli import cli
+from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.table import COMMANDS, Entry
+from slurmkit.errors import MissingExtra, SlurmkitError
+
+
+def run(*args: str) -> int:
+    return run_to_exit_code(cli, list(args))
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
+    for name, entry in COMMANDS.items():
+        assert name in shown
+        assert entry.help in shown
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_examples(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = COMMANDS[name].load()
+    subcommands = command.commands if isinstance(command, click.Group) else {"": command}
+    for subcommand in subcommands:
+        assert run(*filter(None, [name, subcommand, "--help"])) == 0
+        assert "Example" in capsys.readouterr().out
+
+
+def test_plan_prints_the_script_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "--gpus-per-node", "a100:2", "--time", "10", "--", "train", "--lr", "3") == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("#!/bin/bash\n#SBATCH --job-name=train\n")
+    assert shown.out.endswith("\nsrun --cpus-per-task=1 -- train --lr 3\n")
+    assert not shown.err
+
+
+def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "--json", "hostname") == 0
+    (submission,) = json.loads(capsys.readouterr().out)["submissions"]
+    assert submission["script"].startswith("#!/bin/bash\n")
+    assert ["job-name", "hostname"] in submission["options"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["plan", "--gpus-per-node", "a100:x", "--", "x"], "not of the form [TYPE:]COUNT"),
+        (["plan", "--nodes", "two", "--", "x"], "'two' is not a valid integer"),
+        (["plan", "--time", "soon", "--", "x"], "not one of Slurm's forms"),
+        (["plan"], "Missing argument 'COMMAND...'"),
+        (["plan", "--nod", "2", "--", "x"], "No such option"),
+        (["nope"], "No such command 'nope'"),
+        (["job", "x y"], "'x y' is not a job id"),
+        (["cancel", "1", "all"], "'all' is not a job id"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    args: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*args) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.err.count("\n") == 1
+    assert not shown.out
+
+
+def test_no_slurm_is_one_line_and_exit_1(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run("queue") == 1
+    shown = capsys.readouterr().err
+    assert "squeue is not on the PATH" in shown
+    assert shown.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMKIT_DEBUG", "1")
+    with pytest.raises(SlurmkitError):
+        run("job", "x")
+
+
+def test_foreign_words_in_errors_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "--partition", "a\x1b[2J\nb", "--", "x") == 2
+    shown = capsys.readouterr().err
+    assert "\x1b" not in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_missing_extra_names_the_install_command() -> None:
+    with pytest.raises(MissingExtra, match=r"pip install 'slurmkit-hpc\[tui\]'"):
+        Entry("not_installed_anywhere.cli:x", "", "tui").load()
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    script = tmp_path / "squeue"
+    script.write_text("#!/bin/sh\nexit 0\n", "utf-8")
+    script.chmod(0o755)
+    line = f"{sys.executable} -m slurmkit queue | true; exit ${{PIPESTATUS[0]}}"
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", line], env=env, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,165 @@
+"""Job handles: where their facts come from, and following a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+import slurmkit.log
+from slurmkit.cluster import Cluster
+from slurmkit.errors import BadInput, DatabaseDown, LogUnavailable, NoSuchJob, Refused, SlurmError
+from slurmkit.jobinfo import parse_gpu_indices
+from slurmkit.planner import plan
+from slurmkit.spec import JobSpec
+from slurmkit.testing import FakeSlurm
+
+Answer = Callable[[Sequence[str], str | None], str]
+
+
+def squeue_says(state: str, output: str = "/none", tres: str = "cpu=1") -> Answer:
+    """One job, with the mark of the call."""
+
+    def answer(argv: Sequence[str], stdin: str | None) -> str:
+        mark = argv[argv.index("-O") + 1].rpartition(":")[2]
+        row = f"7 alice vision gpu normal {state} 1 1 {tres} 1 1700000000 0 0:05 10:00 c1 None /h"
+        return "".join(f"{part}{mark}" for part in [*row.split(), output, "", "name"]) + "\n"
+
+    return answer
+
+
+def sacct_says(*states: str) -> Answer:
+    """One run per state, submitted one after the other; an ended run has an end."""
+
+    def answer(argv: Sequence[str], stdin: str | None) -> str:
+        mark = next(a for a in argv if a.startswith("--delimiter=")).partition("=")[2]
+        rows = []
+        for number, state in enumerate(states):
+            end = "Unknown" if state == "RUNNING" else "1700000100"
+            row = f"7|alice|vision|gpu|{state}|c1|cpu=1|00:00:05|{1700000000 + number}|1700000001"
+            rows.append("".join(f"{part}{mark}" for part in [*row.split("|"), end, "3:0", "a\nb"]))
+        return "\n".join(rows) + "\n"
+
+    return answer
+
+
+def raises(error: SlurmError) -> Answer:
+    def answer(argv: Sequence[str], stdin: str | None) -> str:
+        raise error
+
+    return answer
+
+
+def job_with(**answers: Answer) -> slurmkit.cluster.Job:
+    return Cluster(FakeSlurm(dict(answers))).job("7")
+
+
+def test_a_plan_is_sent_byte_for_byte() -> None:
+    sent: list[str | None] = []
+
+    def sbatch(argv: Sequence[str], stdin: str | None) -> str:
+        sent.append(stdin)
+        return "7;lab\n"
+
+    made = plan(JobSpec(command=("true",)))
+    assert Cluster(FakeSlurm({"sbatch": sbatch})).submit(made).id == "7"
+    assert sent == [made.submissions[0].script]
+
+
+def test_an_answer_without_a_job_id_is_an_error() -> None:
+    with pytest.raises(SlurmError, match="where a job id was expected"):
+        Cluster(FakeSlurm({"sbatch": lambda a, s: "ok"})).submit(plan(JobSpec(command=("true",))))
+
+
+def test_a_job_in_the_queue_needs_no_database() -> None:
+    info = job_with(squeue=squeue_says("RUNNING")).info()
+    assert (info.state, info.source, info.is_over) == ("RUNNING", "squeue", False)
+
+
+def test_an_ended_job_is_looked_up_and_keeps_its_log() -> None:
+    job = job_with(squeue=squeue_says("FAILED", "/log"), sacct=sacct_says("FAILED"))
+    info = job.info()
+    assert (info.source, info.exit_code, info.output, info.name) == ("sacct", "3:0", "/log", "a\nb")
+
+
+@pytest.mark.parametrize("sacct", [sacct_says("RUNNING"), raises(DatabaseDown("down"))])
+def test_a_late_or_absent_database_does_not_hide_the_end(sacct: Answer) -> None:
+    info = job_with(squeue=squeue_says("COMPLETED"), sacct=sacct).info()
+    assert (info.state, info.source, info.is_over) == ("COMPLETED", "squeue", True)
+
+
+def test_a_job_that_left_the_queue_is_its_newest_run() -> None:
+    job = job_with(
+        squeue=raises(NoSuchJob("gone")), sacct=sacct_says("NODE_FAIL", "CANCELLED by 10001")
+    )
+    assert job.info().state == "CANCELLED"
+
+
+def test_a_job_nobody_knows() -> None:
+    with pytest.raises(NoSuchJob, match="no job 7"):
+        job_with(squeue=lambda a, s: "", sacct=lambda a, s: "").info()
+
+
+@pytest.mark.parametrize("job_id", ["", "x", "7;8", "-1", "7 8", "7_", "all"])
+def test_what_is_no_job_id(job_id: str) -> None:
+    with pytest.raises(BadInput, match="not a job id"):
+        Cluster(FakeSlurm({})).job(job_id)
+
+
+def test_cancelling_what_has_ended_is_refused() -> None:
+    job = job_with(squeue=squeue_says("COMPLETED"), sacct=sacct_says("COMPLETED"))
+    with pytest.raises(Refused, match="already ended"):
+        job.cancel()
+
+
+def test_gpu_indices_only_of_own_nodes() -> None:
+    text = (
+        "JobId=7 JobName=x\n"
+        "     Nodes=c9 CPU_IDs=0 Mem=1 GRES=gpu:a100:1(IDX:5)\n"  # forged by the job's name
+        "   JOB_GRES=gpu:a100:6\n"
+        "     Nodes=c1 CPU_IDs=0-1 Mem=1024 GRES=gpu:a100:2(IDX:0,3)\n"
+        "     Nodes=c[2-3] CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:6-7)\n"
+        "     Nodes=c4 CPU_IDs=0 Mem=1024 GRES=\n"
+    )
+    assert parse_gpu_indices(text, "c[1-4]") == {"c1": [0, 3], "c2": [6, 7], "c3": [6, 7]}
+
+
+def test_a_log_is_followed_to_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Lines written between the last read and the end of the job are not lost."""
+    path = tmp_path / "out"
+    states = iter(["PENDING", "RUNNING", "COMPLETED"])
+
+    def squeue(argv: Sequence[str], stdin: str | None) -> str:
+        state = next(states)
+        if state != "PENDING":
+            with path.open("a", encoding="utf-8") as file:
+                file.write(f"{state}\n")
+        return squeue_says(state, str(path))(argv, stdin)
+
+    monkeypatch.setattr(slurmkit.log, "_FILE_SECONDS", 0)
+    monkeypatch.setattr(slurmkit.log, "_STATE_SECONDS", 0)
+    job = job_with(squeue=squeue, sacct=sacct_says("COMPLETED"))
+    assert b"".join(job.log(until_over=True)) == b"RUNNING\nCOMPLETED\n"
+
+
+def test_logs_that_cannot_be_read(tmp_path: Path) -> None:
+    pending = job_with(squeue=squeue_says("PENDING", str(tmp_path / "none")))
+    with pytest.raises(LogUnavailable, match="has not started"):
+        list(pending.log())
+    running = job_with(squeue=squeue_says("RUNNING", str(tmp_path / "none")))
+    with pytest.raises(LogUnavailable, match="does not exist here"):
+        list(running.log())
+    folder = job_with(squeue=squeue_says("RUNNING", str(tmp_path)))
+    with pytest.raises(LogUnavailable, match="Is a directory"):
+        list(folder.log())
+
+
+def test_a_log_slurm_forgot() -> None:
+    def sacct(argv: Sequence[str], stdin: str | None) -> str:
+        if any("StdOut" in word for word in argv):
+            raise Refused("sacct: fatal: Invalid field requested: StdOut")
+        return sacct_says("COMPLETED")(argv, stdin)
+
+    with pytest.raises(LogUnavailable, match="no longer says"):
+        list(job_with(squeue=raises(NoSuchJob("gone")), sacct=sacct).log())
