@@ -1,0 +1,35 @@
+# Running commands in a service's container, arguments untouched.
+# shellcheck shell=bash
+
+# run_in SERVICE USER COMMAND…; an empty USER is root.
+run_in() {
+    local container=$PROJECT-$1 user=$2
+    shift 2
+    [[ $(docker inspect -f '{{.State.Running}}' "$container" 2>/dev/null) == true ]] ||
+        die "cluster $CLUSTER: ${container#"$PROJECT-"} is not running (docker/cluster up --name $CLUSTER)"
+    [[ -z $user ]] || set -- /opt/lab/as-person "$user" "$@"
+    if [[ -t 0 && -t 1 ]]; then
+        # The terminal's own keys, Ctrl-C among them, reach the command.
+        exec docker exec -it -e "TERM=${TERM:-dumb}" "$container" "$@"
+    fi
+    run_without_terminal "$container" "$@"
+}
+
+# `docker exec` passes no signals on, so we send them ourselves.
+run_without_terminal() {
+    local container=$1 token=$$.$RANDOM client status signal
+    shift
+    docker exec -i "$container" /opt/lab/signal-command run "$token" "$@" <&0 &
+    client=$!
+    for signal in INT TERM HUP; do
+        # shellcheck disable=SC2064 # the values of now
+        trap "docker exec '$container' /opt/lab/signal-command send '$token' $signal 2>/dev/null || true" "$signal"
+    done
+    # A wait that a signal interrupts returns before the command has ended.
+    while true; do
+        status=0
+        wait "$client" || status=$?
+        kill -0 "$client" 2>/dev/null || break
+    done
+    exit "$status"
+}

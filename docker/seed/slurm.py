@@ -1,0 +1,163 @@
+"""Makes Slurm's accounts, users and QOS equal to the seed, changing only what differs."""
+
+import subprocess
+from collections.abc import Iterator
+
+from model import Group, Person, Qos, Seed, SeedError
+
+Command = list[str]
+
+# The limits that the seed manages: one that is not in the file is taken away.
+ACCOUNT_LIMITS = ("GrpTRES", "GrpTRESMins", "MaxTRES", "GrpJobs", "MaxJobs", "MaxWall")
+QOS_LIMITS = ("GrpTRES", "MaxTRESPerUser", "MaxTRESPerJob", "MaxJobsPerUser", "MaxWall")
+
+
+def apply(seed: Seed, cluster: str) -> int:
+    """Make Slurm equal to the seed; returns how many changes it took."""
+    count = 0
+    # Each step reads what the one before it made.
+    for step in (_clusters, _qos, _accounts, _users, _coordinators):
+        for command in step(seed, cluster):
+            _change(command)
+            count += 1
+    return count
+
+
+def _show(what: str, *fields: str, options: tuple[str, ...] = ()) -> list[dict[str, str]]:
+    argv = ["sacctmgr", "-nP", "show", *what.split(), *options, "format=" + ",".join(fields)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SeedError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
+    rows = (line.split("|") for line in done.stdout.splitlines())
+    return [dict(zip(fields, row, strict=True)) for row in rows]
+
+
+def _change(command: Command) -> None:
+    argv = ["sacctmgr", "-i", *command]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join((done.stderr + done.stdout).split())
+        raise SeedError(f"{' '.join(argv)}: {said}")
+
+
+def _clusters(_seed: Seed, cluster: str) -> Iterator[Command]:
+    if not any(row["Cluster"] == cluster for row in _show("cluster", "Cluster")):
+        yield ["add", "cluster", cluster]
+
+
+def _qos(seed: Seed, _cluster: str) -> Iterator[Command]:
+    fields = ("Name", "Priority", "Preempt", "PreemptMode", *QOS_LIMITS)
+    have = {row["Name"]: row for row in _show("qos", *fields)}
+    for name in seed.qos:
+        if name not in have:
+            yield ["add", "qos", name]
+    for qos in seed.qos.values():
+        if settings := _qos_settings(qos, have.get(qos.name, dict.fromkeys(fields, ""))):
+            yield ["modify", "qos", "where", f"name={qos.name}", "set", *settings]
+
+
+def _qos_settings(qos: Qos, have: dict[str, str]) -> Command:
+    settings = _limit_settings(qos.limits, have, QOS_LIMITS)
+    if have["Priority"] != str(qos.priority):
+        settings.append(f"Priority={qos.priority}")
+    if _names(have["Preempt"]) != set(qos.preempt):
+        settings.append(f"Preempt={','.join(qos.preempt)}")
+    if have["PreemptMode"] != qos.preempt_mode:
+        settings.append(f"PreemptMode={qos.preempt_mode}")
+    return settings
+
+
+def _accounts(seed: Seed, cluster: str) -> Iterator[Command]:
+    fields = ("Account", "User", "Fairshare", "QOS", *ACCOUNT_LIMITS)
+    rows = _show("assoc", *fields, options=("where", f"cluster={cluster}"))
+    have = {row["Account"]: row for row in rows if not row["User"]}
+    for group in seed.accounts:
+        if group.name not in have:
+            about = [f"Description={group.description}", f"Organization={group.name}"]
+            yield ["add", "account", group.name, f"Cluster={cluster}", *about]
+        settings = _account_settings(group, have.get(group.name, dict.fromkeys(fields, "")))
+        if settings:
+            where = [f"name={group.name}", f"cluster={cluster}"]
+            yield ["modify", "account", "where", *where, "set", *settings]
+
+
+def _account_settings(group: Group, have: dict[str, str]) -> Command:
+    settings = _limit_settings(group.limits, have, ACCOUNT_LIMITS)
+    if have["Fairshare"] != str(group.fairshare):
+        settings.append(f"Fairshare={group.fairshare}")
+    if _names(have["QOS"]) != set(group.qos):
+        settings.append(f"QOS={','.join(group.qos)}")
+    return settings
+
+
+def _users(seed: Seed, cluster: str) -> Iterator[Command]:
+    rows = _show("assoc", "Account", "User", options=("where", f"cluster={cluster}"))
+    have = {(row["User"], row["Account"]) for row in rows if row["User"] not in ("", "root")}
+    want = {
+        (person.name, seed.account_of(group)): None
+        for person in seed.active
+        for group in person.groups
+    }
+    for user, account in want:
+        if (user, account) not in have:
+            yield ["add", "user", user, f"Account={account}", f"Cluster={cluster}"]
+    yield from _user_settings(seed)
+    for user, account in sorted(have - want.keys()):
+        yield ["delete", "user", "where", f"name={user}", f"account={account}", f"cluster={cluster}"]
+    if not (have - want.keys()):
+        return
+    active = {person.name for person in seed.active}
+    for user in sorted({user for user, _ in have} - active):
+        yield ["delete", "user", "where", f"name={user}"]
+
+
+def _user_settings(seed: Seed) -> Iterator[Command]:
+    have = {row["User"]: row for row in _show("user", "User", "DefaultAccount", "AdminLevel")}
+    for person in seed.active:
+        if settings := _person_settings(seed, person, have.get(person.name, {})):
+            yield ["modify", "user", "where", f"name={person.name}", "set", *settings]
+
+
+def _person_settings(seed: Seed, person: Person, have: dict[str, str]) -> Command:
+    settings = []
+    default = seed.account_of(person.groups[0])
+    if have.get("DefaultAccount") != default:
+        settings.append(f"DefaultAccount={default}")
+    if have.get("AdminLevel") != person.admin:
+        settings.append(f"AdminLevel={person.admin}")
+    return settings
+
+
+def _coordinators(seed: Seed, _cluster: str) -> Iterator[Command]:
+    rows = _show("account", "Account", "Coordinators", options=("withcoord",))
+    have = {row["Account"]: _names(row["Coordinators"]) for row in rows}
+    for group in seed.accounts:
+        want = {group.pi} if group.pi else set()
+        for name in sorted(want - have.get(group.name, set())):
+            yield ["add", "coordinator", f"account={group.name}", f"names={name}"]
+        for name in sorted(have.get(group.name, set()) - want):
+            yield ["delete", "coordinator", f"account={group.name}", f"names={name}"]
+
+
+def _limit_settings(
+    want: dict[str, str], have: dict[str, str], managed: tuple[str, ...]
+) -> Command:
+    if unknown := want.keys() - set(managed):
+        raise SeedError(f"limit {', '.join(unknown)}: the seed knows {', '.join(managed)}")
+    pairs = ((name, _limit_change(want.get(name, ""), have[name])) for name in managed)
+    return [f"{name}={value}" for name, value in pairs if value]
+
+
+def _limit_change(want: str, have: str) -> str:
+    """What to set so that a limit becomes the one wanted; empty where it is."""
+    wanted, had = (dict(pair.partition("=")[::2] for pair in s.split(",") if pair) for s in (want, have))
+    if wanted == had:
+        return ""
+    gone = {name: "-1" for name in had.keys() - wanted.keys() if had[name]}
+    if not want and not gone:
+        return "-1"
+    return ",".join(f"{k}={v}" if v else k for k, v in (gone | wanted).items())
+
+
+def _names(text: str) -> set[str]:
+    return set(filter(None, text.split(",")))
