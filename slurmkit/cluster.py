@@ -10,7 +10,7 @@ import msgspec
 
 from slurmkit import sacct
 from slurmkit.errors import BadInput, DatabaseDown, NoSuchJob, Refused, SlurmError
-from slurmkit.jobinfo import JobInfo, from_queue, parse_gpu_indices
+from slurmkit.jobinfo import JobInfo, from_queue, output_path, parse_gpu_indices
 from slurmkit.log import follow
 from slurmkit.planner import Plan
 from slurmkit.queue import Queue, QueueRow, read_queue
@@ -84,7 +84,7 @@ class Job:
             return past
         if past is None or not past.is_over:  # slurmdbd lags behind
             return from_queue(row, {})
-        return msgspec.structs.replace(past, output=row.output or None)
+        return msgspec.structs.replace(past, output=output_path(row))
 
     def cancel(self) -> None:
         """Cancel the job.
@@ -106,7 +106,7 @@ class Job:
 
     def output_path(self, info: JobInfo) -> str | None:
         """Where the job's output goes, or None when Slurm does not say."""
-        return info.output or sacct.output_path(self._slurm, self.id)
+        return info.output or sacct.output_path(self._slurm, info)
 
     def log(self, *, until_over: bool = False) -> Iterator[bytes]:
         """Yield the job's output as it was written.

@@ -9,6 +9,7 @@ import msgspec
 from ClusterShell.NodeSet import NodeSet
 from ClusterShell.RangeSet import RangeSet
 
+from slurmkit.patterns import OutputFacts, expand
 from slurmkit.queue import ENDED, QueueRow
 
 # `     Nodes=c[1-2] CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:0-1)` in `scontrol show job -d`.
@@ -26,12 +27,13 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
         elapsed: run time as Slurm prints it.
         submitted: epoch seconds, like `started` and `ended`; None when unknown.
         exit_code: `code:signal` once ended.
-        output: path of the log, or None when unknown.
+        output: path of the log with Slurm's patterns filled in, or None when unknown.
         gpu_indices: GPU indices by node while the job holds them; empty when Slurm does not say.
         source: the command the facts were read from.
     """
 
     job_id: str
+    raw_id: str
     name: str
     user: str
     account: str
@@ -59,6 +61,7 @@ def from_queue(row: QueueRow, gpu_indices: dict[str, list[int]]) -> JobInfo:
     """Take what squeue says of a job."""
     return JobInfo(
         job_id=row.job_id,
+        raw_id=row.raw_id,
         name=row.name,
         user=row.user,
         account=row.account,
@@ -70,10 +73,21 @@ def from_queue(row: QueueRow, gpu_indices: dict[str, list[int]]) -> JobInfo:
         elapsed=row.time_used,
         submitted=row.submitted,
         started=row.started,
-        output=row.output or None,
+        output=output_path(row),
         gpu_indices=gpu_indices,
         source="squeue",
     )
+
+
+def output_path(row: QueueRow) -> str | None:
+    """Where a job's output goes, or None when Slurm does not say (yet)."""
+    return fill_in(row.output, row) if row.output else None
+
+
+def fill_in(pattern: str, job: QueueRow | JobInfo) -> str | None:
+    """Fill in the patterns of an output path with a job's facts."""
+    first = next(iter(NodeSet(job.node_list)), None)
+    return expand(pattern, OutputFacts(job.job_id, job.raw_id, job.name, job.user, first))
 
 
 def parse_gpu_indices(text: str, node_list: str) -> dict[str, list[int]]:

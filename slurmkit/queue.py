@@ -16,6 +16,7 @@ from slurmkit.tres import gpu_count
 # squeue -O field for each row field, in order. Text a user chooses comes last.
 _FIELDS = {
     "job_id": "JobArrayID",
+    "raw_id": "JobID",
     "user": "UserName",
     "account": "Account",
     "partition": "Partition",
@@ -49,16 +50,19 @@ class QueueRow(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         job_id: `12`, `12_3`, or `12_[4-9]` for a pending array.
+        raw_id: Slurm's own number for it, different for each array task.
         tres: allocated TRES; for a pending job what it asks for, where the release says so.
         gpus: whole GPUs in `tres`.
         submitted: epoch seconds.
         started: epoch seconds; an estimate while pending; None when unknown.
         time_used: as squeue prints it, e.g. `1:02:03`.
         time_limit: as squeue prints it, e.g. `10:00` or `UNLIMITED`.
+        output: path of its log, Slurm's patterns not filled in.
         name: whatever its user typed; escape it before showing it.
     """
 
     job_id: str
+    raw_id: str
     user: str
     account: str
     partition: str

@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from slurmkit.errors import Refused
-from slurmkit.jobinfo import JobInfo
+from slurmkit.jobinfo import JobInfo, fill_in
 from slurmkit.queue import epoch, record_mark
 from slurmkit.slurm import Slurm
 
 # sacct field for each JobInfo field, in order. Text a user chooses comes last.
 _FIELDS = {
     "job_id": "JobID",
+    "raw_id": "JobIDRaw",
     "user": "User",
     "account": "Account",
     "partition": "Partition",
@@ -39,14 +40,15 @@ def newest_run(slurm: Slurm, job_id: str) -> JobInfo | None:
     return max(runs, key=lambda run: run.submitted or 0) if runs else None
 
 
-def output_path(slurm: Slurm, job_id: str) -> str | None:
+def output_path(slurm: Slurm, info: JobInfo) -> str | None:
     """Path of an ended job's log, or None where the release (before 24.05) does not keep it."""
     mark = record_mark()
     try:
-        text = slurm.run([*_sacct(job_id, mark, "StdOut"), "--expand-patterns"])
+        text = slurm.run(_sacct(info.job_id, mark, "StdOut"))
     except Refused:
         return None
-    return text.splitlines()[-1].removesuffix(mark) or None if text.strip() else None
+    pattern = text.split(mark)[-2].lstrip("\n") if mark in text else ""
+    return fill_in(pattern, info) if pattern else None
 
 
 def _sacct(job_id: str, mark: str, *fields: str) -> list[str]:

@@ -23,7 +23,7 @@ def squeue_says(state: str, output: str = "/none", tres: str = "cpu=1") -> Answe
 
     def answer(argv: Sequence[str], stdin: str | None) -> str:
         mark = argv[argv.index("-O") + 1].rpartition(":")[2]
-        row = f"7 alice vision gpu normal {state} 1 1 {tres} 1 1700000000 0 0:05 10:00 c1 None /h"
+        row = f"7 7 alice vision gpu normal {state} 1 1 {tres} 1 1700000000 0 0:05 10:00 c1 None /h"
         return "".join(f"{part}{mark}" for part in [*row.split(), output, "", "name"]) + "\n"
 
     return answer
@@ -37,7 +37,7 @@ def sacct_says(*states: str) -> Answer:
         rows = []
         for number, state in enumerate(states):
             end = "Unknown" if state == "RUNNING" else "1700000100"
-            row = f"7|alice|vision|gpu|{state}|c1|cpu=1|00:00:05|{1700000000 + number}|1700000001"
+            row = f"7|7|alice|vision|gpu|{state}|c1|cpu=1|00:00:05|{1700000000 + number}|1700000001"
             rows.append("".join(f"{part}{mark}" for part in [*row.split("|"), end, "3:0", "a\nb"]))
         return "\n".join(rows) + "\n"
 

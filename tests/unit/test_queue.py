@@ -14,7 +14,7 @@ from slurmkit.testing import FakeSlurm
 
 MARK = "\x1fabcd1234"
 FIELDS = (
-    "12_3 alice vision gpu normal RUNNING 2 2 cpu=2,gres/gpu=4,gres/gpu:a100=4 100 1700000000"
+    "12_3 15 alice vision gpu normal RUNNING 2 2 cpu=2,gres/gpu=4,gres/gpu:a100=4 100 1700000000"
     " 1700000010 1:02 10:00 c[1-2] None /home/alice /home/alice/slurm-12.out"
 ).split()
 

@@ -1,0 +1,52 @@
+"""Slurm's patterns in output paths, filled in by us.
+
+squeue and sacct print the pattern as it was given, each release and command differs in what it can
+expand, and sacct has no such option before 24.05.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_NO_TASK = "4294967294"  # what Slurm writes for %a outside an array
+_PATTERN = re.compile(r"%(?P<width>[1-9]\d?)?(?P<letter>[%AabjJNntsux])")
+
+
+class OutputFacts(NamedTuple):
+    """What the patterns of sbatch(1), "filename pattern", stand for in a batch job."""
+
+    job_id: str
+    raw_id: str
+    name: str
+    user: str
+    first_node: str | None
+
+
+def expand(pattern: str, facts: OutputFacts) -> str | None:
+    """Fill in an output path, or return None while it depends on a node not yet known."""
+    if "\\" in pattern:  # a backslash turns all patterns off and is itself left out
+        return pattern.replace("\\", "")
+    array, _, task = facts.job_id.partition("_")
+    values = {
+        "%": "%",
+        "A": array,
+        "a": task or _NO_TASK,
+        "b": str(int(task or _NO_TASK) % 10) if (task or "0").isdigit() else "",
+        "j": facts.raw_id,
+        "J": facts.raw_id,
+        "N": facts.first_node,
+        "n": "0",
+        "t": "0",
+        "s": "batch",
+        "u": facts.user,
+        "x": facts.name,
+    }
+    used = {match["letter"] for match in _PATTERN.finditer(pattern)}
+    if any(values[letter] is None for letter in used):
+        return None
+    return _PATTERN.sub(lambda match: _pad(str(values[match["letter"]]), match["width"]), pattern)
+
+
+def _pad(value: str, width: str | None) -> str:
+    return value.zfill(int(width)) if width and value.isdigit() else value
