@@ -1,0 +1,150 @@
+"""Enter runs into the ledger: new ones, changed ones with what they said before, rejects."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Table, and_, insert, or_, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import Insert as PostgresqlInsert
+from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
+
+from slurmkit_accounting.sacct_rows import Reject, Run
+from slurmkit_accounting.schema import (
+    HAS_DB_INDEX,
+    NO_DB_INDEX,
+    clusters,
+    ingests,
+    rejects,
+    revisions,
+    runs,
+)
+
+Key = tuple[int | None, ...]
+_COLUMNS = [runs.c[field.name] for field in msgspec.structs.fields(Run)]
+_BY_DB_INDEX = ["cluster_id", "db_index"]
+_BY_SUBMIT = ["cluster_id", "job_id_raw", "submit"]
+
+
+class Entered(msgspec.Struct):
+    """What became of rows that were read.
+
+    Attributes:
+        read: rows, rejected ones included.
+        new: rows the ledger did not have.
+        changed: rows that said something else before; that is kept as a revision.
+        rejected: lines that could not be read.
+    """
+
+    read: int = 0
+    new: int = 0
+    changed: int = 0
+    rejected: int = 0
+
+    def __iadd__(self, other: Entered) -> Entered:
+        for name in ("read", "new", "changed", "rejected"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+
+def cluster_id(connection: Connection, name: str) -> int:
+    """Find a cluster's number, giving it one when it is new."""
+    connection.execute(upsert(connection, clusters).values(name=name).on_conflict_do_nothing())
+    return int(
+        connection.execute(select(clusters.c.id).where(clusters.c.name == name)).scalar_one()
+    )
+
+
+def enter(connection: Connection, ingest: int, rows: Sequence[Run | Reject]) -> Entered:
+    """Enter one batch of one ingest; entering it again changes nothing."""
+    cluster = connection.execute(
+        select(ingests.c.cluster_id).where(ingests.c.id == ingest)
+    ).scalar_one()
+    given = {_key(row): row for row in rows if isinstance(row, Run)}
+    stored = _stored(connection, cluster, given)
+    changed = {key: old for key, old in stored.items() if given[key] != old[1]}
+    new = [row for key, row in given.items() if key not in stored]
+    _keep_old(connection, ingest, [(*old, given[key]) for key, old in changed.items()])
+    _write(connection, cluster, [*new, *(given[key] for key in changed)])
+    bad = [row for row in rows if isinstance(row, Reject)]
+    _keep_rejects(connection, ingest, bad)
+    return Entered(len(rows), len(new), len(changed), len(bad))
+
+
+def open_job_ids(connection: Connection, cluster: int) -> set[int]:
+    """JobIDRaw of every run without an end."""
+    query = select(runs.c.job_id_raw).where(runs.c.cluster_id == cluster, runs.c.end.is_(None))
+    return set(connection.scalars(query))
+
+
+def upsert(connection: Connection, table: Table) -> SqliteInsert | PostgresqlInsert:
+    """Make an INSERT that knows ON CONFLICT, in the connection's dialect."""
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(table)
+    return postgresql.insert(table)
+
+
+def _key(run: Run) -> Key:
+    return (run.db_index,) if run.db_index is not None else (run.job_id_raw, run.submit)
+
+
+def _stored(
+    connection: Connection, cluster: int, given: Iterable[Key]
+) -> dict[Key, tuple[int, Run]]:
+    query = select(runs.c.id, *_COLUMNS).where(runs.c.cluster_id == cluster, _one_of(list(given)))
+    found = ((row[0], Run(*row[1:])) for row in connection.execute(query))
+    return {_key(run): (number, run) for number, run in found}
+
+
+def _one_of(keys: Sequence[Key]) -> ColumnElement[bool]:
+    indices = [key[0] for key in keys if len(key) == 1]
+    submits = [key for key in keys if len(key) == 2]
+    by_submit = tuple_(runs.c.job_id_raw, runs.c.submit).in_(submits)
+    return or_(and_(HAS_DB_INDEX, runs.c.db_index.in_(indices)), and_(NO_DB_INDEX, by_submit))
+
+
+def _write(connection: Connection, cluster: int, rows: Sequence[Run]) -> None:
+    for identity, where, chosen in (
+        (_BY_DB_INDEX, HAS_DB_INDEX, [row for row in rows if row.db_index is not None]),
+        (_BY_SUBMIT, NO_DB_INDEX, [row for row in rows if row.db_index is None]),
+    ):
+        if chosen:
+            statement = upsert(connection, runs)
+            news = {c.name: statement.excluded[c.name] for c in _COLUMNS if c.name not in identity}
+            statement = statement.on_conflict_do_update(
+                index_elements=identity, index_where=where, set_=news
+            )
+            values = [msgspec.structs.asdict(row) | {"cluster_id": cluster} for row in chosen]
+            connection.execute(statement, values)
+
+
+def _keep_old(connection: Connection, ingest: int, changes: Sequence[tuple[int, Run, Run]]) -> None:
+    if changes:
+        values = [
+            {"run_id": number, "ingest_id": ingest, "old": _differences(old, new)}
+            for number, old, new in changes
+        ]
+        connection.execute(insert(revisions), values)
+
+
+def _differences(old: Run, new: Run) -> str:
+    before, after = msgspec.structs.asdict(old), msgspec.structs.asdict(new)
+    changed = {name: value for name, value in before.items() if value != after[name]}
+    return msgspec.json.encode(changed).decode()
+
+
+def _keep_rejects(connection: Connection, ingest: int, bad: Sequence[Reject]) -> None:
+    if bad:
+        values = [
+            {
+                "ingest_id": ingest,
+                "digest": hashlib.sha256(reject.line.encode()).hexdigest(),
+                "reason": reject.reason,
+                "line": reject.line,
+            }
+            for reject in bad
+        ]
+        statement = upsert(connection, rejects).on_conflict_do_nothing()
+        connection.execute(statement, values)

@@ -1,0 +1,55 @@
+"""The sections `[ledger]` and `[ldap]` of the configuration."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LedgerSection(msgspec.Struct, frozen=True):
+    """`[ledger]`.
+
+    Attributes:
+        db: URL of the database; empty for the SQLite file under $XDG_DATA_HOME.
+    """
+
+    db: str = ""
+
+
+class LdapSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[ldap]`: where people are read from, and what their attributes are called there.
+
+    Attributes:
+        uri: `ldap://HOST[:PORT]` or `ldaps://HOST[:PORT]`.
+        starttls: whether an ldap:// connection is encrypted; false sends everything in clear.
+        ca_file: PEM file of the CA that signed the server's certificate; empty for the system's.
+        bind_dn: who reads the directory; empty for anonymous.
+        bind_password_file: file with the password of `bind_dn`, not readable by others.
+        people_base: subtree with the people.
+        groups_base: subtree with the research groups.
+        timeout: seconds to wait for a connection, and for each answer.
+        page_size: entries asked for at a time.
+        id_attribute: identifies an entry for ever, through renames.
+        group_name_attribute: equal to the group's Slurm account.
+        owner_attribute: DN of the group's PI.
+    """
+
+    uri: str = ""
+    starttls: bool = True
+    ca_file: str = ""
+    bind_dn: str = ""
+    bind_password_file: str = ""
+    people_base: str = ""
+    groups_base: str = ""
+    timeout: int = 10
+    page_size: int = 500
+    people_filter: str = "(objectClass=posixAccount)"
+    groups_filter: str = "(objectClass=groupOfNames)"
+    id_attribute: str = "entryUUID"
+    username_attribute: str = "uid"
+    uid_attribute: str = "uidNumber"
+    name_attribute: str = "cn"
+    mail_attribute: str = "mail"
+    expire_attribute: str = "shadowExpire"
+    group_name_attribute: str = "cn"
+    member_attribute: str = "member"
+    owner_attribute: str = "owner"

@@ -1,0 +1,65 @@
+"""One writer of a kind at a time; the lock goes with its process, however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import text
+
+from slurmkit.errors import LedgerError
+from slurmkit_accounting.ledger import Ledger, translated
+
+
+@contextmanager
+def alone(ledger: Ledger, task: str) -> Iterator[None]:
+    """Hold the ledger's lock for `task`.
+
+    Raises:
+        LedgerError: when another process holds it.
+    """
+    held = _file_lock if ledger.engine.dialect.name == "sqlite" else _advisory_lock
+    with held(ledger, task):
+        yield
+
+
+@contextmanager
+def _file_lock(ledger: Ledger, task: str) -> Iterator[None]:
+    path = f"{ledger.source}.{task}-lock"
+    try:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise LedgerError(f"cannot lock the ledger with {path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _busy(ledger, task) from None
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _advisory_lock(ledger: Ledger, task: str) -> Iterator[None]:
+    # A connection of its own, outside any transaction: the lock lasts as long as the session.
+    with translated(ledger.source):
+        connection = ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        with translated(ledger.source):
+            query = text("SELECT pg_try_advisory_lock(hashtext(:task))")
+            held = connection.scalar(query, {"task": f"slurmkit {task}"})
+        if not held:
+            raise _busy(ledger, task)
+        yield
+    finally:
+        connection.invalidate()  # ends the session, and the lock with it
+        connection.close()
+
+
+def _busy(ledger: Ledger, task: str) -> LedgerError:
+    return LedgerError(
+        f"another {task} is writing to the ledger {ledger.source}; wait for it to end"
+    )

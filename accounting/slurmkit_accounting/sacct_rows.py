@@ -1,0 +1,179 @@
+"""Rows of sacct: ask for them, put them together again, read them or say why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from slurmkit.tres import gpu_count, parse_tres
+
+ValueT = TypeVar("ValueT")
+
+# sacct's fields in the order they are asked for. Text a user chooses comes last.
+FIELDS = (
+    "DBIndex",
+    "JobIDRaw",
+    "JobID",
+    "User",
+    "UID",
+    "Account",
+    "Partition",
+    "QOS",
+    "State",
+    "Submit",
+    "Eligible",
+    "Start",
+    "End",
+    "AllocNodes",
+    "AllocCPUS",
+    "AllocTRES",
+    "ReqTRES",
+    "TimelimitRaw",
+    "ExitCode",
+    "NodeList",
+    "JobName",
+)
+_NO_TIME = frozenset(("", "0", "Unknown", "None", "N/A"))
+_BIGGEST = 2**63 - 1  # what both databases can store
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """One run of a job, named as the columns of table `runs`.
+
+    Attributes:
+        db_index: slurmdbd's number of the row; None where sacct does not print it.
+        state: Slurm's base state, without `by UID`.
+        submit: epoch seconds, like `eligible`, `start` and `end`; None when not known (yet).
+        cpus: CPUs in its allocation, 0 when it never had one.
+        gpus: whole GPUs (or MIG instances) in its allocation.
+        time_limit: minutes as text, or `UNLIMITED`, `Partition_Limit`.
+    """
+
+    db_index: int | None
+    job_id_raw: int
+    job_id: str
+    user: str
+    uid: int | None
+    account: str
+    partition: str
+    qos: str
+    state: str
+    submit: int
+    eligible: int | None
+    start: int | None
+    end: int | None
+    nodes: int
+    cpus: int
+    gpus: int
+    alloc_tres: str
+    req_tres: str
+    time_limit: str
+    exit_code: str
+    node_list: str
+    name: str
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """Text of sacct that is no row: verbatim, and why it could not be read."""
+
+    line: str
+    reason: str
+
+
+def sacct_argv(mark: str, *selection: str) -> list[str]:
+    """Build the command; with a delimiter after the last field too (-p), so none runs on."""
+    flags = ["-a", "-X", "-D", "--noheader", "-p", f"--delimiter={mark}"]
+    return ["sacct", *flags, f"--format={','.join(FIELDS)}", *selection]
+
+
+def read_rows(lines: Iterable[str], mark: str) -> Iterator[Run | Reject]:
+    """Read what sacct prints, row by row; what cannot be read comes out as a Reject.
+
+    Args:
+        lines: sacct's output, line ends kept; a line break in a job's name breaks its row.
+        mark: the delimiter the rows were asked for with.
+    """
+    held = ""
+    for line in lines:
+        held += line
+        if line.endswith(f"{mark}\n") and held.count(mark) >= len(FIELDS):
+            yield from _read(held.removesuffix(f"{mark}\n"), mark)
+            held = ""
+    if held.strip():
+        yield _reject(held, "the row breaks off before its last field", mark)
+
+
+def _read(row: str, mark: str) -> Iterator[Run | Reject]:
+    parts = row.split(mark)
+    # No row begins with a line break: what stands before one is not part of it.
+    stray, _, parts[0] = parts[0].rpartition("\n")
+    if stray.strip():
+        yield _reject(stray, "not part of a row", mark)
+    if len(parts) != len(FIELDS):
+        yield _reject(row, f"{len(parts)} fields where {len(FIELDS)} were asked for", mark)
+        return
+    try:
+        yield _run(dict(zip(FIELDS, parts, strict=True)))
+    except ValueError as error:
+        yield _reject(mark.join(parts), str(error), mark)
+
+
+def _reject(line: str, reason: str, mark: str) -> Reject:
+    # Only the delimiter, different in each call, is replaced: the same row stays the same reject.
+    return Reject(_storable(line.replace(mark, "\x1f")), reason)
+
+
+def _run(raw: Mapping[str, str]) -> Run:
+    tres = parse_tres(raw["AllocTRES"])
+    return Run(
+        db_index=_field(raw, "DBIndex", _optional) or None,
+        job_id_raw=_field(raw, "JobIDRaw", _number),
+        job_id=raw["JobID"],
+        user=_storable(raw["User"]),
+        uid=_field(raw, "UID", _optional),
+        account=_storable(raw["Account"]),
+        partition=raw["Partition"],
+        qos=raw["QOS"],
+        state=raw["State"].partition(" ")[0],  # `CANCELLED by 10001`
+        submit=_field(raw, "Submit", _number),
+        eligible=_field(raw, "Eligible", _time),
+        start=_field(raw, "Start", _time),
+        end=_field(raw, "End", _time),
+        nodes=_field(raw, "AllocNodes", _optional) or 0,
+        cpus=_number(tres["cpu"]) if "cpu" in tres else _field(raw, "AllocCPUS", _optional) or 0,
+        gpus=_field(raw, "AllocTRES", gpu_count),
+        alloc_tres=raw["AllocTRES"],
+        req_tres=raw["ReqTRES"],
+        time_limit=raw["TimelimitRaw"],
+        exit_code=raw["ExitCode"],
+        node_list=raw["NodeList"],
+        name=_storable(raw["JobName"]),
+    )
+
+
+def _field(raw: Mapping[str, str], name: str, read: Callable[[str], ValueT]) -> ValueT:
+    try:
+        return read(raw[name])
+    except ValueError as error:
+        raise ValueError(f"{name} {raw[name]!r} cannot be read") from error
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > _BIGGEST:
+        raise ValueError(text)
+    return int(text)
+
+
+def _optional(text: str) -> int | None:
+    return _number(text) if text else None
+
+
+def _time(text: str) -> int | None:
+    return None if text in _NO_TIME else _number(text)
+
+
+def _storable(text: str) -> str:
+    """PostgreSQL stores no NUL."""
+    return text.replace("\0", "\ufffd")
