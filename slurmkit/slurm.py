@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from tempfile import TemporaryFile
 from typing import Protocol
 
@@ -62,8 +62,11 @@ class Slurm(Protocol):
         """
         ...
 
-    def stream(self, argv: Sequence[str]) -> Iterator[str]:
-        """Run one command and yield its standard output line by line, line ends kept."""
+    def stream(self, argv: Sequence[str]) -> Generator[str, None, None]:
+        """Run one command and yield its standard output line by line, line ends kept.
+
+        Closing the generator before its end kills the command.
+        """
         ...
 
 
@@ -98,7 +101,7 @@ class LocalSlurm:
             raise translate(argv[0], _decode(done.stderr or done.stdout), done.returncode)
         return _decode(done.stdout)
 
-    def stream(self, argv: Sequence[str]) -> Iterator[str]:
+    def stream(self, argv: Sequence[str]) -> Generator[str, None, None]:
         """See `Slurm.stream`."""
         self._calls += 1
         with (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 
 class FakeSlurm:
@@ -31,6 +31,6 @@ class FakeSlurm:
         self.asked.append(list(argv))
         return self._answers[argv[0]](argv, stdin)
 
-    def stream(self, argv: Sequence[str]) -> Iterator[str]:
+    def stream(self, argv: Sequence[str]) -> Generator[str, None, None]:
         """See `slurmkit.slurm.Slurm.stream`."""
         yield from self.run(argv).splitlines(keepends=True)
