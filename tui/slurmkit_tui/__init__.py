@@ -1,1 +1,1 @@
-"""The Textual app of slurmkit."""
+"""The Textual app of slurmkit: what `slurmkit tui` shows."""

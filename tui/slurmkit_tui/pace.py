@@ -1,0 +1,50 @@
+"""When squeue is asked next: gently when it is slow, patiently when it is away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FLOOR = 2.0
+SHARE = 0.1  # of the time may be spent waiting for squeue
+LONGEST = 300.0
+
+
+@dataclass
+class Pace:
+    """The rhythm of the one poller.
+
+    Attributes:
+        interval: seconds between two questions as the person asked for it.
+        paused: no question is asked by itself.
+        asking: a question is on its way.
+        failures: questions that failed since the last answer.
+        took: seconds the last question took.
+        next_at: epoch seconds of the next question, None when none is planned.
+    """
+
+    interval: float
+    paused: bool = False
+    asking: bool = False
+    failures: int = 0
+    took: float = 0.0
+    next_at: float | None = None
+
+    @property
+    def delay(self) -> float:
+        """Seconds from an answer, or a failure, to the next question.
+
+        Slurm's waiting share stays below a tenth, and every failure in a row doubles the wait,
+        up to five minutes.
+        """
+        waited = max(self.interval, self.took * (1 / SHARE - 1))
+        doubled: float = waited * 2 ** min(self.failures, 10)
+        return min(doubled, max(LONGEST, waited))
+
+    def answered(self, took: float) -> None:
+        """Note an answer."""
+        self.asking, self.failures, self.took = False, 0, took
+
+    def failed(self, took: float) -> None:
+        """Note a question without an answer."""
+        self.asking, self.took = False, took
+        self.failures += 1
