@@ -56,7 +56,7 @@ def cancel_command(row: QueueRow) -> list[str]:
 
 ACTIONS = (
     Action("filter", "slash", "Filter", "Show only rows that contain a text", footer=True),
-    Action("clear", "escape", "Clear", "Clear the filter"),
+    Action("clear", "escape", "Clear", "Clear the filter", footer=True),
     Action("mine", "u", "Mine", "Show only my jobs, or all again", footer=True),
     Action("detail", "enter", "Detail", "Show one job, with the GPUs it holds", footer=True),
     Action(

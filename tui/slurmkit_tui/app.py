@@ -158,6 +158,11 @@ class SlurmkitApp(App[None]):
                 run = partial(self.run_action, action.call)
                 yield SystemCommand(action.label, action.help, run)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Offer to clear a filter only while there is one."""
+        del parameters
+        return action != "clear" or self._main.query_one(QueueView).filtering
+
     def action_filter(self) -> None:
         """Type a filter."""
         self._main.query_one(QueueView).open_filter()

@@ -54,6 +54,11 @@ class QueueView(Vertical):
         needle = [f'"{self._needle}"'] if self._needle else []
         return [*(["mine"] if self._mine else []), *needle]
 
+    @property
+    def filtering(self) -> bool:
+        """Whether the filter line is there."""
+        return self.query_one("#filter").display
+
     def take(self, snapshot: Snapshot) -> None:
         """Show a new snapshot."""
         self._snapshot = snapshot
@@ -65,9 +70,9 @@ class QueueView(Vertical):
         self._sift()
 
     def open_filter(self) -> None:
-        """Let the person type."""
+        """Let the person type, from the very next key on."""
         self._show_filter(visible=True)
-        self.query_one(Input).focus()
+        self.screen.set_focus(self.query_one(Input))
 
     def clear_filter(self) -> None:
         """Forget the text and go back to the table."""
@@ -86,12 +91,13 @@ class QueueView(Vertical):
         self._close_filter()
 
     def _close_filter(self) -> None:
-        self.query_one(Table).focus()
+        self.screen.set_focus(self.query_one(Table))
         self._show_filter(visible=bool(self.query_one(Input).value))
 
     def _show_filter(self, *, visible: bool) -> None:
         self.query_one("#filter").display = visible
         self.query_one(Input).disabled = not visible  # Tab must not lead to what cannot be seen
+        self.refresh_bindings()
 
     def _sift(self) -> None:
         if self._snapshot is None:

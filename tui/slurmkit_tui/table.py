@@ -42,6 +42,7 @@ class Table(ScrollView, can_focus=True):
         self._lines: Sequence[Line] = ()
         self._longest: Sequence[int] = ()
         self._widths = tuple(len(head.title) for head in heads)
+        self._gap = 1
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -85,8 +86,14 @@ class Table(ScrollView, can_focus=True):
         self._widths = tuple(
             map(self._width, self._heads, self._longest or (0,) * len(self._heads))
         )
-        width = 1 + sum(self._widths) + self._gap * (len(self._heads) - 1)
-        self.virtual_size = Size(width, len(self._lines) + 1)
+        narrowest = 1 + sum(self._widths) + len(self._heads) - 1
+        spread = narrowest + len(self._heads) - 1
+        self._gap = 2 if spread <= self._across else 1
+        self.virtual_size = Size(spread if self._gap == 2 else narrowest, len(self._lines) + 1)
+
+    @property
+    def _across(self) -> int:
+        return self.size.width - (len(self._lines) >= self.size.height)  # less the scrollbar
 
     def _width(self, head: Column, longest: int) -> int:
         if self._narrow and head.brief is not str:
@@ -95,10 +102,6 @@ class Table(ScrollView, can_focus=True):
 
     def _title(self, head: Column) -> str:
         return head.short if self._narrow else head.title
-
-    @property
-    def _gap(self) -> int:
-        return 1 if self._narrow else 2
 
     def render_line(self, y: int) -> Strip:
         """Draw one line of the screen; called by Textual for what is visible only."""
