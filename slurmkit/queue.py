@@ -161,6 +161,7 @@ def parse_queue(text: str, mark: str) -> tuple[QueueRow, ...]:
 def _row(parts: list[str]) -> QueueRow:
     values: dict[str, Any] = dict(zip(_FIELDS, parts, strict=True))
     values["job_id"] = values["job_id"].lstrip("\n")
+    values["comment"] = values["comment"].replace("(null)", "")
     try:
         values |= {name: int(values[name]) for name in _NUMBERS}
         values |= {name: epoch(values[name]) for name in _TIMES}

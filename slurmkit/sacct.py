@@ -68,6 +68,7 @@ def _info(parts: list[str]) -> JobInfo:
     values = raw | {
         "job_id": raw["job_id"].lstrip("\n"),
         "state": raw["state"].partition(" ")[0],  # `CANCELLED by 10001`
+        "node_list": raw["node_list"].replace("None assigned", ""),
         "source": "sacct",
     }
     times = {name: epoch(raw[name]) for name in ("submitted", "started", "ended")}

@@ -35,3 +35,19 @@ def gpu_types(text: str) -> dict[str, int]:
     }
     rest = gpu_count(text) - sum(typed.values())
     return typed | ({"": rest} if rest > 0 else {})
+
+
+def gres(text: str) -> list[str]:
+    """Say what generic resources a TRES string holds, for people: `4 gpu:a100`, `3 shard`.
+
+    The types are the breakdown of `gres/gpu`, so they replace it.
+    """
+    held = [
+        f"{count} gpu:{kind}" if kind else f"{count} gpu" for kind, count in gpu_types(text).items()
+    ]
+    others = (
+        f"{value} {name.removeprefix('gres/')}"
+        for name, value in parse_tres(text).items()
+        if name in ("gres/shard", "gres/mps")
+    )
+    return [*held, *others]

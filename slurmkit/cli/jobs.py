@@ -12,7 +12,7 @@ from slurmkit.cli.show import key_values, table
 from slurmkit.cluster import Cluster, Job
 from slurmkit.jobinfo import JobInfo
 from slurmkit.queue import QueueRow
-from slurmkit.tres import gpu_types
+from slurmkit.tres import gres
 
 _COLUMNS = tuple("JOBID USER ACCOUNT PARTITION STATE TIME LIMIT NODES GPUS WHERE NAME".split())
 _NUMERIC = {"TIME", "LIMIT", "NODES", "GPUS"}
@@ -120,15 +120,10 @@ def _facts(info: JobInfo) -> list[tuple[str, str]]:
         ("Started", _clock(info.started)),
         ("Ended", _clock(info.ended)) if info.is_over else ("Elapsed", info.elapsed),
         ("Nodes", info.node_list or "none yet"),
-        ("GPUs", _gpus(info)),
+        ("GPUs", ", ".join(gres(info.tres)) or "none"),
     ]
     facts += [(f"  {node}", _indices(held)) for node, held in info.gpu_indices.items()]
     return [*facts, ("Output", info.output or "unknown"), ("Source", f"{info.source}, now")]
-
-
-def _gpus(info: JobInfo) -> str:
-    types = gpu_types(info.tres)
-    return ", ".join(f"{n} {kind}".strip() for kind, n in types.items()) or "none"
 
 
 def _indices(held: list[int]) -> str:

@@ -1,0 +1,153 @@
+"""The straight line on the real cluster: plan, submit, follow, cancel, and the books."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Lab
+
+pytestmark = pytest.mark.cluster
+HOME = "/home/alice"
+HOLD = 'echo "$(hostname) $CUDA_VISIBLE_DEVICES"; sleep 6; echo "$(hostname) done"'
+
+
+def submit(lab: Lab, *args: str) -> str:
+    job_id = lab.run("slurmkit", "submit", "--parsable", *args).stdout.strip()
+    assert job_id.isdigit()
+    return job_id
+
+
+def info(lab: Lab, job_id: str) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)
+    return facts
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.5)
+
+
+def wait_for_state(lab: Lab, job_id: str, *states: str, source: str | None = None) -> None:
+    def reached() -> bool:
+        facts = info(lab, job_id)
+        return facts["state"] in states and source in (None, facts["source"])
+
+    wait_for(reached)
+
+
+@pytest.mark.smoke
+def test_from_submit_to_report(lab: Lab) -> None:
+    """A GPU job becomes GPU-hours under its PI, equal to what sacct says of it."""
+    began = lab.run("date", "+%Y-%m-%dT%H:%M:%S").stdout.strip()
+    gpus = ("--gpus-per-node", "a100:2", "--nodes", "2", "--time", "10")
+    job_id = submit(lab, *gpus, "--", "bash", "-c", HOLD)
+    wait_for_state(lab, job_id, "RUNNING")
+    facts = info(lab, job_id)
+    assert {node: len(held) for node, held in facts["gpu_indices"].items()} == {"c1": 2, "c2": 2}
+
+    log = lab.run("slurmkit", "log", "-f", job_id)
+    assert sorted(log.stdout.split("\n")) == [
+        "",
+        f"c1 {','.join(map(str, facts['gpu_indices']['c1']))}",
+        "c1 done",
+        f"c2 {','.join(map(str, facts['gpu_indices']['c2']))}",
+        "c2 done",
+    ]
+    assert f"job {job_id} ended: COMPLETED, exit code 0:0" in log.stderr
+
+    wait_for_state(lab, job_id, "COMPLETED", source="sacct")
+    row = lab.run("sacct", "-XnPj", job_id, "-o", "ElapsedRaw,AllocTRES").stdout.strip()
+    elapsed, tres = row.split("|")
+    assert "gres/gpu=4" in tres
+    lab.run("slurmkit", "ledger", "people", "sync", user="slurmkit")
+    lab.run("slurmkit", "ledger", "ingest", user="slurmkit")
+    window = ("--from", began, "--to", "2100-01-01")
+    report = ("slurmkit", "report", "usage", *window, "--by", "pi", "--format", "json")
+    rows = json.loads(lab.run(*report, user="slurmkit").stdout)["rows"]
+    assert [row["pi"] for row in rows] == ["vogel"]
+    assert round(rows[0]["gpu_hours"], 4) == round(4 * int(elapsed) / 3600, 4)
+
+
+@pytest.mark.smoke
+def test_cancel(lab: Lab) -> None:
+    job_id = submit(lab, "--time", "5", "--partition", "cpu", "--", "sleep", "300")
+    wait_for_state(lab, job_id, "RUNNING")
+    assert job_id in lab.run("slurmkit", "queue", "--user", "alice").stdout
+    lab.run("slurmkit", "cancel", job_id)
+    wait_for_state(lab, job_id, "CANCELLED")
+    again = lab.run("slurmkit", "cancel", job_id, check=False)
+    assert again.returncode == 1
+    assert "has already ended (CANCELLED)" in again.stderr
+
+
+def test_what_was_planned_is_what_slurm_got(lab: Lab) -> None:
+    name = 'it\'s #1 "x" \\ ; $(date)'
+    args = ("--job-name", name, "--comment", "a # b", "--time", "3", "--", "true", "a b", "$HOME")
+    planned = lab.run("slurmkit", "plan", *args).stdout
+    job_id = submit(lab, *args)
+    kept = lab.run("scontrol", "write", "batch_script", job_id, "-").stdout
+    assert kept.rstrip("\n") == planned.rstrip("\n")
+    assert info(lab, job_id)["name"].replace("`", '"') == name  # slurmdbd makes " a `
+
+
+def test_a_hostile_name_is_escaped(lab: Lab) -> None:
+    name = "evil\n\x1b[2J9999|root"
+    job_id = lab.run(
+        "sbatch", "--parsable", "--partition=cpu", f"--job-name={name}", "--wrap=sleep 20"
+    ).stdout.strip()
+    shown = lab.run("slurmkit", "queue").stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith(job_id)]
+    assert "evil\\n\\x1b[2J9999|root" in line
+    assert "\x1b" not in shown
+    assert "evil\\n\\x1b[2J9999" in lab.run("slurmkit", "job", job_id).stdout
+    lab.run("slurmkit", "cancel", job_id)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["slurm-%j.out", "%x_%u-%5j", "n%N-%n-%t-%s-%a-%A-%J", "%%j-%j", "a b-%j"]
+)
+def test_the_log_is_where_slurm_wrote_it(lab: Lab, pattern: str) -> None:
+    job_id = submit(
+        lab, "--time", "1", "--partition", "cpu", "--output", pattern, "--", "echo", "hi"
+    )
+    wait_for_state(lab, job_id, "COMPLETED")
+    said = info(lab, job_id)["output"]
+    assert re.fullmatch(rf"{HOME}/.+", said)
+    assert lab.run("cat", said).stdout == "hi\n"
+    assert lab.run("slurmkit", "log", job_id).stdout == "hi\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("submit", "--account", "nope", "--", "true"), 1, "Invalid account"),
+        (("submit", "--partition", "nope", "--", "true"), 1, "invalid partition specified: nope"),
+        (("submit", "--gpus-per-node", "a100:x", "--", "true"), 2, "[TYPE:]COUNT"),
+        (("job", "987654"), 1, "no job 987654"),
+        (("log", "987654"), 1, "no job 987654"),
+        (("cancel", "987654"), 1, "no job 987654"),
+    ],
+)
+def test_refusals_are_one_line(lab: Lab, args: tuple[str, ...], code: int, says: str) -> None:
+    done = lab.run("slurmkit", *args, check=False)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+
+
+def test_another_users_job_is_not_cancelled(lab: Lab) -> None:
+    job_id = submit(lab, "--time", "5", "--partition", "cpu", "--", "sleep", "60")
+    done = lab.run("slurmkit", "cancel", job_id, user="bob", check=False)
+    assert done.returncode == 1
+    assert "Access/permission denied" in done.stderr
+    lab.run("slurmkit", "cancel", job_id)
