@@ -17,19 +17,24 @@ run_in() {
 
 # `docker exec` passes no signals on, so we send them ourselves.
 run_without_terminal() {
-    local container=$1 token=$$.$RANDOM client status signal
+    local container=$1 token=$$.$RANDOM client status signal interrupted
     shift
     docker exec -i "$container" /opt/lab/signal-command run "$token" "$@" <&0 &
     client=$!
     for signal in INT TERM HUP; do
         # shellcheck disable=SC2064 # the values of now
-        trap "docker exec '$container' /opt/lab/signal-command send '$token' $signal 2>/dev/null || true" "$signal"
+        trap "send_signal '$container' '$token' $signal" "$signal"
     done
     # A wait that a signal interrupts returns before the command has ended.
     while true; do
-        status=0
+        interrupted='' status=0
         wait "$client" || status=$?
-        kill -0 "$client" 2>/dev/null || break
+        [[ $interrupted ]] || break
     done
     exit "$status"
+}
+
+send_signal() {
+    interrupted=1
+    docker exec "$1" /opt/lab/signal-command send "$2" "$3" 2>/dev/null || true
 }

@@ -40,8 +40,12 @@ make_root() {
 build_context() {
     local context file
     context=$(mktemp -d)
-    cp -r "$docker_dir/Dockerfile" "$docker_dir/image" "$docker_dir/packages" "$docker_dir/ca" "$context"
-    for file in /usr/local/share/ca-certificates/*.crt; do
+    mkdir "$context/packages" "$context/ca"
+    cp -r "$docker_dir/Dockerfile" "$docker_dir/image" "$context"
+    for file in "$docker_dir"/packages/*.deb; do
+        [[ ! -e $file ]] || cp -L "$file" "$context/packages/"
+    done
+    for file in "$docker_dir"/ca/*.crt /usr/local/share/ca-certificates/*.crt; do
         [[ ! -e $file ]] || cp -L "$file" "$context/ca/"
     done
     touch "$context/constraints.txt"

@@ -4,14 +4,14 @@
 ONE_SHOTS=" init people accounts "
 DEADLINE=240 # seconds; a cluster is ready in 20 to 40
 
-# One line per container: service, state, exit code, when it ended, health.
+# One line per container: service, state, exit code, when it ended, health, when it started.
 service_states() {
     local ids
     ids=$(docker ps -aq --filter "label=com.docker.compose.project=$PROJECT" \
         --filter label=com.docker.compose.oneoff=False)
     [[ -n $ids ]] || return 0
     # shellcheck disable=SC2086 # one id a word
-    docker inspect -f '{{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}} {{.State.FinishedAt}} {{with .State.Health}}{{.Status}}{{else}}-{{end}}' $ids 2>/dev/null || true
+    docker inspect -f '{{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}} {{.State.FinishedAt}} {{with .State.Health}}{{.Status}}{{else}}-{{end}} {{.State.StartedAt}}' $ids 2>/dev/null || true
 }
 
 # Shows a service's last words and fails.
@@ -38,33 +38,50 @@ start_services() {
     rm -f "$log"
 }
 
+# Ready is what compose has finished with and every service says of itself: an old container
+# that compose is about to replace is healthy too.
 wait_for_services() {
-    local since=$1 log=$2 service state code ended health waiting total
-    local -A ready=()
-    total=$(compose config --services | wc -l)
-    while ((${#ready[@]} < total)); do
-        waiting=
-        while read -r service state code ended health; do
-            [[ ! ${ready[$service]:-} ]] || continue
-            if is_ready; then
-                ready[$service]=1
-                step "$service $([[ $ONE_SHOTS == *" $service "* ]] && echo "done" || echo ready)"
-                continue
-            fi
-            [[ $health != unhealthy || $state != running ]] || service_failed "$service" unhealthy
-            [[ $state != exited || $code == 0 || $ended < $since ]] ||
-                service_failed "$service" "exit status $code"
-            waiting+=" $service"
-        done < <(service_states)
-        if ! kill -0 "$compose_pid" 2>/dev/null && ! wait "$compose_pid"; then
-            tail -n 20 "$log" >&2
-            die "compose could not start the services: its last lines are above"
+    local since=$1 log=$2 service state code ended health begun waiting composing=1
+    local -A shown=()
+    while true; do
+        if [[ $composing ]] && ! kill -0 "$compose_pid" 2>/dev/null; then
+            wait "$compose_pid" || compose_failed "$log"
+            composing=
         fi
+        waiting=
+        while read -r service state code ended health begun; do
+            if is_ready; then
+                [[ ${shown[$service $begun]:-} ]] || step "$service $(readiness "$service")"
+                shown[$service $begun]=1
+            else
+                check_failed
+                waiting+=" $service"
+            fi
+        done < <(service_states)
+        [[ $composing || $waiting ]] || return 0
         (($(elapsed | cut -d. -f1) < DEADLINE + built_at)) ||
             die "not ready after $DEADLINE s:$waiting (see docker/cluster logs SERVICE)"
         sleep 0.3
     done
-    wait "$compose_pid"
+}
+
+readiness() { if [[ $ONE_SHOTS == *" $1 "* ]]; then echo "done"; else echo ready; fi; }
+
+check_failed() {
+    [[ $health != unhealthy || $state != running ]] || service_failed "$service" unhealthy
+    # A service that ended before we began is started by compose.
+    [[ $state != exited || $code == 0 || $ended < $since ]] ||
+        service_failed "$service" "exit status $code"
+}
+
+# Compose gives up when a service that others wait for fails; that one's words say why.
+compose_failed() {
+    local service state code ended health begun
+    while read -r service state code ended health begun; do
+        is_ready || check_failed
+    done < <(service_states)
+    tail -n 20 "$1" >&2
+    die "compose could not start the services: its last lines are above"
 }
 
 is_ready() {

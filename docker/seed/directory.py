@@ -16,7 +16,7 @@ UNITS = {unit: f"ou={unit},{BASE}" for unit in ("people", "research", "groups")}
 EVERYONE = "people"  # everybody's primary group
 EVERYONE_NUMBER = 20000
 SECRETS = Path("/secrets")
-PASSWORD = "userPassword"
+PASSWORD_ATTRIBUTE = "userPassword"  # noqa: S105 - the name, not a password
 
 Entry = dict[str, list[str]]
 Entries = dict[str, Entry]
@@ -96,7 +96,7 @@ def differences(want: Entries, have: Entries) -> Iterator[str]:
 
 def _changes(want: Entry, have: Entry) -> list[str]:
     lines: list[str] = []
-    for name in sorted((want.keys() | have.keys()) - {PASSWORD}):
+    for name in sorted((want.keys() | have.keys()) - {PASSWORD_ATTRIBUTE}):
         values = want.get(name, [])
         if sorted(values) != sorted(have.get(name, [])):
             lines += [f"replace: {name}", *(_line(name, value) for value in values), "-"]
@@ -107,9 +107,10 @@ def passwords(seed: Seed, have: Entries) -> Iterator[str]:
     """Change records for people whose password is not the one in the cluster's secrets."""
     for person in seed.active:
         password = _password(person.name)
-        stored = have.get(person_dn(person.name), {}).get(PASSWORD, [""])[0]
+        stored = have.get(person_dn(person.name), {}).get(PASSWORD_ATTRIBUTE, [""])[0]
         if not _verifies(password, stored):
-            lines = [f"replace: {PASSWORD}", _line(PASSWORD, _hashed(password, os.urandom(8))), "-"]
+            hashed = _line(PASSWORD_ATTRIBUTE, _hashed(password, os.urandom(8)))
+            lines = [f"replace: {PASSWORD_ATTRIBUTE}", hashed, "-"]
             yield _record(person_dn(person.name), "modify", *lines)
 
 

@@ -102,13 +102,13 @@ def _users(seed: Seed, cluster: str) -> Iterator[Command]:
         if (user, account) not in have:
             yield ["add", "user", user, f"Account={account}", f"Cluster={cluster}"]
     yield from _user_settings(seed)
-    for user, account in sorted(have - want.keys()):
-        yield ["delete", "user", "where", f"name={user}", f"account={account}", f"cluster={cluster}"]
-    if not (have - want.keys()):
-        return
     active = {person.name for person in seed.active}
     for user in sorted({user for user, _ in have} - active):
         yield ["delete", "user", "where", f"name={user}"]
+    for user, account in sorted(have - want.keys()):
+        if user in active:
+            where = [f"name={user}", f"account={account}", f"cluster={cluster}"]
+            yield ["delete", "user", "where", *where]
 
 
 def _user_settings(seed: Seed) -> Iterator[Command]:
@@ -150,13 +150,20 @@ def _limit_settings(
 
 def _limit_change(want: str, have: str) -> str:
     """What to set so that a limit becomes the one wanted; empty where it is."""
-    wanted, had = (dict(pair.partition("=")[::2] for pair in s.split(",") if pair) for s in (want, have))
+    wanted, had = (
+        dict(pair.partition("=")[::2] for pair in s.split(",") if pair) for s in (want, have)
+    )
     if wanted == had:
         return ""
     gone = {name: "-1" for name in had.keys() - wanted.keys() if had[name]}
     if not want and not gone:
         return "-1"
     return ",".join(f"{k}={v}" if v else k for k, v in (gone | wanted).items())
+
+
+def _limit_values(limit: str) -> dict[str, str]:
+    """The parts of "gres/gpu=8,cpu=64"; a plain value is a part without a value."""
+    return {name: value for name, _, value in (p.partition("=") for p in limit.split(",") if p)}
 
 
 def _names(text: str) -> set[str]:

@@ -1,0 +1,57 @@
+"""A running Docker cluster: commands run in its containers through docker/cluster."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+DOCKER = Path(__file__).resolve().parents[2] / "docker"
+CLUSTER = DOCKER / "cluster"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running cluster."""
+
+    name: str
+    release: str
+
+    def run(
+        self,
+        *argv: str,
+        user: str = "alice",
+        service: str = "login",
+        check: bool = True,
+        timeout: float = 120,
+        input: str | None = None,  # noqa: A002 - as subprocess.run names it
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a service's container, as a person of LDAP or, with "", as root."""
+        who = ["--user", user] if user else []
+        command = [str(CLUSTER), "exec", service, "--name", self.name, *who, "--", *argv]
+        done = subprocess.run(
+            command,
+            input=input or "",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode:
+            said = done.stdout + done.stderr
+            pytest.fail(f"exit status {done.returncode} of {' '.join(argv)}\n{said}")
+        return done
+
+    def container(self, service: str) -> str:
+        """The name of a service's container, for the docker command."""
+        return f"slurmkit-{self.name}-{service}"
+
+    def up(self) -> subprocess.CompletedProcess[str]:
+        """Bring the cluster, or what of it died, up."""
+        return cluster_command("up", "--name", self.name, "--slurm", self.release)
+
+
+def cluster_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run docker/cluster."""
+    argv = [str(CLUSTER), *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1800)

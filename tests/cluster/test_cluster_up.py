@@ -1,0 +1,247 @@
+"""The cluster is what docker/README.md says: nodes, GPUs, people, accounts, doors, MPI."""
+
+import json
+import re
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_lab import DOCKER, Lab
+
+pytestmark = pytest.mark.cluster
+
+MEMORY_HOG = """
+import resource, time
+held = bytearray(300 * 2**20)
+time.sleep(5)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+MPI_HELLO = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+names = world.allgather(MPI.Get_processor_name())
+print(world.rank, world.size, *names)
+"""
+
+
+def _rows(lab: Lab, *argv: str) -> list[list[str]]:
+    printed = lab.run(*argv, service="ctld", user="").stdout
+    return [line.split("|") for line in printed.splitlines()]
+
+
+def _docker(*argv: str) -> str:
+    done = subprocess.run(["docker", *argv], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_every_node_is_idle(lab: Lab) -> None:
+    states = dict(_rows(lab, "sinfo", "-h", "-N", "-o", "%N|%t"))
+    assert states == {f"c{number}": "idle" for number in range(1, 8)}
+
+
+def test_the_release_is_the_one_asked_for(lab: Lab) -> None:
+    version = lab.run("scontrol", "--version").stdout.split()[1]
+    assert version.startswith(f"{lab.release}.")
+
+
+def test_a_gpu_job_sees_its_gpus(lab: Lab) -> None:
+    printed = lab.run("srun", "--gres=gpu:a100:2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES").stdout
+    assert printed == "0,1\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "variable"),
+    [
+        (("-p", "gpu", "--gres=gpu:h100:1"), "CUDA_VISIBLE_DEVICES"),
+        (("-p", "gpu", "--gres=shard:2"), "SLURM_SHARDS_ON_NODE"),
+        (("-p", "untyped", "--gres=gpu:1"), "CUDA_VISIBLE_DEVICES"),
+        (("-p", "mig", "--gres=gpu:a100_1g.5gb:1"), "CUDA_VISIBLE_DEVICES"),
+        (("-p", "mps", "--gres=mps:50"), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+        (
+            (
+                "-p",
+                "cpu",
+            ),
+            "SLURM_JOB_ID",
+        ),
+    ],
+)
+def test_every_kind_of_node_runs_a_job(lab: Lab, options: tuple[str, ...], variable: str) -> None:
+    assert f"{variable}=" in lab.run("srun", *options, "env").stdout
+
+
+def _active_people(lab: Lab) -> set[str]:
+    passwd = lab.run("getent", "passwd", user="").stdout
+    fields = [line.split(":") for line in passwd.splitlines()]
+    return {f[0] for f in fields if int(f[2]) > 10000 and f[6] == "/bin/bash"}
+
+
+def test_active_people_and_associations_are_the_same(lab: Lab) -> None:
+    users = {row[0] for row in _rows(lab, "sacctmgr", "-nP", "show", "assoc", "format=User")}
+    assert users - {"", "root"} == _active_people(lab)
+
+
+def test_who_left_is_in_ldap_and_nowhere_else(lab: Lab) -> None:
+    assert lab.run("getent", "passwd", "trent", user="").stdout.strip().endswith("nologin")
+    assert _rows(lab, "sacctmgr", "-nP", "show", "assoc", "user=trent", "format=User") == []
+
+
+def test_accounts_have_their_shares_limits_and_coordinators(lab: Lab) -> None:
+    fields = "format=Account,User,Fairshare,GrpTRES,QOS"
+    rows = _rows(lab, "sacctmgr", "-nP", "show", "assoc", fields)
+    assert ["genomics", "", "30", "gres/gpu=12", "high,normal,scavenger"] in rows
+    coordinators = dict(
+        _rows(lab, "sacctmgr", "-nP", "show", "account", "withcoord", "format=Account,Coord")
+    )
+    assert coordinators["vision"] == "vogel"
+
+
+def test_people_are_real_accounts_everywhere(lab: Lab) -> None:
+    for service in ("login", "ctld", "c1"):
+        groups = lab.run("id", "-Gn", "erin", service=service, user="").stdout.split()
+        assert set(groups) == {"people", "vision", "genomics"}
+
+
+def test_ssh_to_the_login_node_with_a_key_and_with_a_password(lab: Lab) -> None:
+    assert lab.run("ssh", "login", "id", "-un").stdout == "alice\n"
+    askpass = "#!/bin/sh\ncat /tmp/password\n"
+    lab.run(
+        "sh", "-c", "install -m 0700 /dev/null /tmp/askpass && cat >/tmp/askpass", input=askpass
+    )
+    password = lab.run("cat", "/secrets/people/alice.password", user="").stdout
+    lab.run("sh", "-c", "umask 077; cat >/tmp/password", input=password)
+    ssh = ["ssh", "-o", "PubkeyAuthentication=no", "-o", "NumberOfPasswordPrompts=1"]
+    ask = ["env", "SSH_ASKPASS=/tmp/askpass", "SSH_ASKPASS_REQUIRE=force"]
+    assert lab.run(*ask, *ssh, "login", "id", "-un").stdout == "alice\n"
+    refused = lab.run(*ask, *ssh, "trent@login", "true", check=False)
+    lab.run("rm", "/tmp/askpass", "/tmp/password")
+    assert refused.returncode == 255
+
+
+def test_homes_are_private(lab: Lab) -> None:
+    assert lab.run("ls", "/home/bob", check=False).returncode != 0
+
+
+def test_maxrss_of_a_persons_job_is_what_it_used(lab: Lab) -> None:
+    lab.run("sh", "-c", "cat >hog.py", input=MEMORY_HOG)
+    submit = ["sbatch", "--wait", "--parsable", "-p", "cpu", "--output=hog.out"]
+    job = lab.run(*submit, "--wrap", "srun python3 hog.py").stdout.strip()
+    measured = int(lab.run("cat", "hog.out").stdout)
+    printed = lab.run("sacct", "-nP", "-j", f"{job}.0", "--units=K", "-o", "MaxRSS").stdout
+    assert float(printed.strip().removesuffix("K")) == pytest.approx(measured, rel=0.05)
+
+
+def test_mpi_over_two_nodes(lab: Lab) -> None:
+    types = lab.run("srun", "--mpi=list")
+    if "pmix" not in types.stdout + types.stderr:
+        pytest.skip(f"Slurm {lab.release} of this Debian has no pmix plugin")
+    lab.run("sh", "-c", "cat >hello.py", input=MPI_HELLO)
+    srun = ["srun", "--mpi=pmix", "-N2", "-n2", "--ntasks-per-node=1", "-w", "c1,c2"]
+    ranks = sorted(lab.run(*srun, "python3", "hello.py").stdout.splitlines())
+    assert ranks == ["0 2 c1 c2", "1 2 c1 c2"]
+
+
+def test_exec_keeps_arguments_input_and_exit_status(lab: Lab) -> None:
+    hostile = ["a b", "", "$HOME", "'\"", "x\ny", "-n"]
+    program = "import json, sys; print(json.dumps([sys.argv[1:], sys.stdin.read()])); sys.exit(7)"
+    done = lab.run("python3", "-c", program, *hostile, check=False, input="in\n")
+    assert done.returncode == 7
+    assert json.loads(done.stdout) == [hostile, "in\n"]
+    assert lab.run("sh", "-c", "pwd; echo $HOME $USER").stdout == "/home/alice\n/home/alice alice\n"
+
+
+def test_exec_passes_signals_on(lab: Lab) -> None:
+    script = "trap 'echo got it; exit 9' TERM; echo ready; while :; do sleep 0.1; done"
+    command = [str(DOCKER / "cluster"), "exec", "login", "--name", lab.name, "--user", "alice"]
+    with subprocess.Popen(
+        [*command, "--", "bash", "-c", script], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.stdout.read() == "got it\n"
+    assert process.returncode == 9
+
+
+def test_the_image_holds_no_secret(lab: Lab) -> None:
+    find = (
+        "ls /etc/ssh/ssh_host_* /etc/munge/munge.key /etc/ssl/private/* /etc/ldap/slapd.d/*"
+        " /var/lib/ldap/* /var/lib/mysql/* /var/lib/postgresql/*/* /etc/nslcd.conf"
+        " /etc/machine-id /secrets/* 2>/dev/null; grep -rlE 'PRIVATE KEY-----' /etc /opt/lab /root;"
+        " awk -F: '$2 !~ /^[!*]/' /etc/shadow"
+    )
+    image = f"slurmkit-cluster:{lab.release}"
+    printed = _docker("run", "--rm", "--entrypoint", "/bin/sh", image, "-c", f"{find}; true")
+    assert printed == ""
+
+
+def _files_of_layers(archive: Path) -> Iterator[str]:
+    with tarfile.open(archive) as image:
+        manifest = image.extractfile("manifest.json")
+        assert manifest is not None
+        for layer in json.load(manifest)[0]["Layers"]:
+            with tarfile.open(fileobj=image.extractfile(layer)) as files:
+                yield from files.getnames()
+
+
+def test_no_layer_of_the_image_holds_a_secret(lab: Lab, tmp_path: Path) -> None:
+    archive = tmp_path / "image.tar"
+    _docker("save", "-o", str(archive), f"slurmkit-cluster:{lab.release}")
+    files = list(_files_of_layers(archive))
+    archive.unlink()
+    secret = re.compile(r"etc/ssh/ssh_host_.*|etc/munge/munge\.key|etc/ssl/private/.+")
+    assert len(files) > 1000
+    assert [path for path in files if secret.fullmatch(path.removeprefix("./"))] == []
+
+
+def test_only_ssh_is_published_and_only_on_this_machine(lab: Lab) -> None:
+    published = _docker(
+        "ps", "--filter", f"name=^slurmkit-{lab.name}-", "--format", "{{.Names}} {{.Ports}}"
+    ).split("\n")
+    doors = [line for line in published if "->" in line]
+    assert len(doors) == 1
+    assert re.fullmatch(rf"slurmkit-{lab.name}-login 127\.0\.0\.1:\d+->22/tcp", doors[0])
+
+
+def test_ldap_refuses_a_bind_in_clear(lab: Lab) -> None:
+    search = ["ldapsearch", "-x", "-H", "ldap://ldap", "-D", "cn=reader,dc=lab,dc=example"]
+    secret = ["-y", "/secrets/ldap-reader.password", "-b", "dc=lab,dc=example", "-s", "base"]
+    assert "confidentiality" in lab.run(*search, *secret, user="", check=False).stderr.lower()
+    assert "dn: dc=lab,dc=example" in lab.run(*search, "-ZZ", *secret, user="").stdout
+
+
+def test_postgres_opens_to_the_ledgers_user(lab: Lab) -> None:
+    query = ["psql", "-h", "postgres", "-U", "slurmkit", "-Atc", "SELECT current_user", "slurmkit"]
+    assert lab.run(*query, user="slurmkit").stdout == "slurmkit\n"
+
+
+def test_reload_changes_nothing_twice(lab: Lab) -> None:
+    argv = [str(DOCKER / "cluster"), "reload", "--name", lab.name]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "LDAP: 0 entries changed" in done.stderr
+    assert "Slurm: 0 changes" in done.stderr
+    assert lab.run("srun", "hostname").returncode == 0
+
+
+def test_a_wrong_release_fails_the_build_naming_both() -> None:
+    check = DOCKER / "image" / "build" / "check-release"
+    argv = [str(check), "24.11", "22.05.8-4+deb12u3"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "24.11" in done.stderr
+    assert "22.05.8" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("up", "--slurm", "23.02"), ("up", "--bogus"), ("bogus",), ("status", "--name", "A b")],
+)
+def test_bad_arguments_are_one_line_and_exit_2(arguments: tuple[str, ...]) -> None:
+    argv = [str(DOCKER / "cluster"), *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,58 @@
+"""Any one service may be killed: started again, the cluster comes back without a reset."""
+
+import subprocess
+import time
+
+import pytest
+from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+
+PERSISTENT = ("ldap", "db", "dbd", "ctld", "login", "postgres", "c1")
+
+
+def _docker(*argv: str) -> str:
+    done = subprocess.run(["docker", *argv], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _wait_healthy(container: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while _docker("inspect", "-f", "{{.State.Health.Status}}", container) != "healthy":
+        assert time.monotonic() < end, f"{container} is not healthy after {seconds} s"
+        time.sleep(0.5)
+
+
+def _job_runs_and_is_accounted(lab: Lab) -> None:
+    submit = ["sbatch", "--wait", "--parsable", "--output=/dev/null", "-w", "c1"]
+    job = lab.run(*submit, "--gres=gpu:1", "--wrap", "true").stdout.strip()
+    end = time.monotonic() + 60
+    while "COMPLETED" not in lab.run("sacct", "-nPX", "-j", job, "-o", "State", check=False).stdout:
+        assert time.monotonic() < end, f"job {job} never reached accounting"
+        time.sleep(1)
+
+
+@pytest.mark.parametrize("service", PERSISTENT)
+def test_killed_and_started_again(lab: Lab, service: str) -> None:
+    container = lab.container(service)
+    _docker("kill", container)
+    _docker("start", container)
+    _wait_healthy(container)
+    _job_runs_and_is_accounted(lab)
+
+
+def test_up_brings_back_what_died(lab: Lab) -> None:
+    dead = [lab.container(service) for service in ("ctld", "c1", "ldap", "db")]
+    _docker("kill", *dead)
+    back = lab.up()
+    assert back.returncode == 0, back.stderr
+    _job_runs_and_is_accounted(lab)
+
+
+def test_what_was_there_is_there_again(lab: Lab) -> None:
+    job = lab.run("sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
+    _docker("kill", lab.container("ctld"))
+    _docker("start", lab.container("ctld"))
+    _wait_healthy(lab.container("ctld"))
+    assert lab.run("squeue", "-h", "-j", job, "-o", "%i").stdout.strip() == job
+    lab.run("scancel", job)
