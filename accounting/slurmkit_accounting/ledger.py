@@ -46,14 +46,20 @@ class Ledger:
         self.source = describe(engine.url)
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """Do all of it or nothing.
+    def transaction(self, *, rehearsal: bool = False) -> Iterator[Connection]:
+        """Do all of it or nothing; in a rehearsal do it, and then nothing.
 
         Raises:
             LedgerError: for whatever the database says, in one line.
         """
-        with translated(self.source), self.engine.begin() as connection:
+        with (
+            translated(self.source),
+            self.engine.connect() as connection,
+            connection.begin() as transaction,
+        ):
             yield connection
+            if rehearsal:
+                transaction.rollback()
 
     def close(self) -> None:
         """Give the connections back."""

@@ -1,0 +1,46 @@
+"""The password slurmkit binds to LDAP with: from a file or the environment, never argv."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from slurmkit.errors import BadConfig
+from slurmkit_accounting.config import LdapSection
+
+VARIABLE = "SLURMKIT_LDAP_PASSWORD"
+
+
+def bind_password(section: LdapSection) -> str:
+    """Find the password of `bind_dn`; empty when it binds as nobody.
+
+    Raises:
+        BadConfig: when there is none, or everybody on this machine can read its file.
+    """
+    if not section.bind_dn:
+        return ""
+    found = os.environ.get(VARIABLE) or _from_file(section.bind_password_file)
+    if not found:  # LDAP takes a bind without a password as anonymous, and says it went well
+        raise BadConfig(
+            f"[ldap] bind_dn needs a password: set bind_password_file, or {VARIABLE} in the"
+            " environment"
+        )
+    return found
+
+
+def _from_file(name: str) -> str:
+    if not name:
+        return ""
+    path = Path(name)
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfig(f"[ldap] bind_password_file: cannot read {path}: {error}") from error
+    if mode & stat.S_IRWXO:
+        raise BadConfig(
+            f"[ldap] bind_password_file: everybody can read {path}; run: chmod o= {path}"
+        )
+    return text.removesuffix("\n")

@@ -1,0 +1,68 @@
+"""Reports as table, CSV or JSON: the same numbers, hours with four decimals but in JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+import msgspec
+
+from slurmkit.durations import format_duration
+from slurmkit.text import printable
+from slurmkit_accounting.report import Meta, Report, Row
+
+NOT_TRACKED = "not tracked"
+_COLUMNS = ("jobs", "gpu_hours", "cpu_hours")
+
+
+def header(report: Report) -> tuple[str, ...]:
+    """Names of the columns."""
+    return (report.meta.by, *_COLUMNS)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One row as text."""
+    gpu_hours = NOT_TRACKED if row.gpu_hours is None else f"{row.gpu_hours:.4f}"
+    return (row.key, str(row.jobs), gpu_hours, f"{row.cpu_hours:.4f}")
+
+
+def as_csv(report: Report) -> str:
+    """CSV with a header; what came from outside is escaped as on a screen."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header(report))
+    writer.writerows([map(printable, cells(row)) for row in report.rows])
+    return out.getvalue()
+
+
+def as_json(report: Report) -> str:
+    """An object of `meta` and `rows`; hours at full precision, null where not tracked."""
+    whole = {"meta": report.meta, "rows": report.records()}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
+
+
+def footer(meta: Meta) -> Iterator[str]:
+    """What the rows rest on, in a few lines; not escaped yet."""
+    yield f"window: {meta.window[0]} to {meta.window[1]} (not included), {meta.timezone}"
+    names = ", ".join(meta.clusters) or "no cluster yet"
+    yield f"source: {meta.source}, {names}; {_age(meta)}"
+    counted = [f"{meta.runs} runs", f"{meta.rejects} rejected lines"]
+    if meta.unmapped is not None:
+        counted.append(f"{meta.unmapped} runs unmapped")
+    if meta.running:
+        counted.append(f"{meta.running} still running, counted up to {meta.running_until}")
+    yield f"counted: {', '.join(counted)}"
+    for name in meta.gpus_not_tracked:
+        yield (
+            f"GPUs of {name} are not tracked: its AccountingStorageTRES lacks gres/gpu, so sacct"
+            " cannot say what was used"
+        )
+    if meta.by == "pi" and meta.last_people_sync is None:
+        yield "no people yet, so nobody's PI is known; run: slurmkit ledger people sync"
+
+
+def _age(meta: Meta) -> str:
+    if meta.data_age is None:
+        return "no ingest has been finished yet; run: slurmkit ledger ingest"
+    return f"last ingest {format_duration(max(meta.data_age, 0))} ago"
