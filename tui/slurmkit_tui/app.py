@@ -121,6 +121,8 @@ class SlurmkitApp(App[None]):
     @on(QueueUnread)
     def _keep_queue(self, message: QueueUnread) -> None:
         self._problem = str(message.error)
+        if self._snapshot is None:
+            self._main.query_one(QueueView).say("squeue has not answered yet")
         self._pace.failed(message.took)
         self._plan(self._pace.delay)
 
@@ -217,7 +219,7 @@ class SlurmkitApp(App[None]):
     def _show_job(self, message: JobRead) -> None:
         for screen in self.screen_stack:
             if isinstance(screen, Detail) and screen.key == message.key:
-                screen.show(message.found)
+                screen.show(message.found, self._options.clock())
 
     # Commands that change the cluster
 

@@ -17,10 +17,10 @@ from slurmkit.errors import SlurmkitError
 from slurmkit.jobinfo import JobInfo
 from slurmkit.text import printable
 from slurmkit_tui.actions import ACTIONS
-from slurmkit_tui.facts import facts
+from slurmkit_tui.facts import all_facts, facts
 from slurmkit_tui.snapshot import Line
 
-_CLOSE = Binding("escape,enter,q", "dismiss", "Close")
+_CLOSE = Binding("escape,enter", "dismiss", "Close")
 _PRETTY = {"slash": "/", "question_mark": "?", "pageup": "PgUp", "pagedown": "PgDn"}
 
 
@@ -63,7 +63,8 @@ class Detail(Panel):
     """A job's facts; those of the row at once, the rest when Slurm has answered."""
 
     def __init__(self, line: Line) -> None:
-        super().__init__(f"Job {line.row.job_id}", pairs([*facts(line, None), _ASKING]))
+        asking = ("Source", "squeue; asking for more…")
+        super().__init__(f"Job {line.row.job_id}", pairs([*facts(line), asking]))
         self._line = line
 
     @property
@@ -71,14 +72,13 @@ class Detail(Panel):
         """Key of the job shown."""
         return self._line.key
 
-    def show(self, found: JobInfo | SlurmkitError) -> None:
-        """Add what Slurm said."""
-        told = found if isinstance(found, JobInfo) else None
-        last = [] if told else [("Problem", str(found))]
-        self.query_one("#body", Static).update(pairs([*facts(self._line, told), *last]))
-
-
-_ASKING = ("Source", "squeue; asking for more…")
+    def show(self, found: JobInfo | SlurmkitError, at: float) -> None:
+        """Add what Slurm said at `at`."""
+        if isinstance(found, JobInfo):
+            rows = all_facts(self._line, found, at)
+        else:
+            rows = [*facts(self._line), ("Problem", str(found))]
+        self.query_one("#body", Static).update(pairs(rows))
 
 
 class Confirm(ModalScreen[bool]):

@@ -12,13 +12,18 @@ from slurmkit_tui.snapshot import Line
 Fact = tuple[str, str]
 
 
-def facts(line: Line, info: JobInfo | None) -> list[Fact]:
-    """What the row says, and what was found since: the newer word wins."""
+def facts(line: Line) -> list[Fact]:
+    """What the row of the queue says."""
     row = line.row
-    if info is None:
-        return _who(row) + _when(row) + _what(row)
-    found = _who(row) + _state(info) + _what(row) + _gpus(info)
-    return [*found, ("Output", info.output or "unknown"), ("Source", f"{info.source}, now")]
+    state = ("State", _state(row.state, row.reason))
+    return [*_who(row), state, ("Submitted", clock(row.submitted)), *_size(row)]
+
+
+def all_facts(line: Line, info: JobInfo, at: float) -> list[Fact]:
+    """What the row says and what was found at `at`, in epoch seconds; the newer word wins."""
+    found = [*_who(line.row), *_course(info), *_gpus(info), *_size(line.row)]
+    output = ("Output", info.output or "unknown")
+    return [*found, output, ("Source", f"{info.source} at {clock(at)}")]
 
 
 def _who(row: QueueRow) -> list[Fact]:
@@ -29,17 +34,15 @@ def _who(row: QueueRow) -> list[Fact]:
     ]
 
 
-def _when(row: QueueRow) -> list[Fact]:
-    why = f" ({row.reason})" if row.state == "PENDING" else ""
-    return [("State", row.state + why), ("Submitted", clock(row.submitted))]
+def _state(state: str, reason: str) -> str:
+    return f"{state} ({reason})" if state == "PENDING" else state
 
 
-def _state(info: JobInfo) -> list[Fact]:
-    why = f" ({info.reason})" if info.state == "PENDING" else ""
+def _course(info: JobInfo) -> list[Fact]:
     code = f", exit code {info.exit_code}" if info.is_over and info.exit_code else ""
     start = "Starts about" if info.state == "PENDING" else "Started"
     return [
-        ("State", info.state + why + code),
+        ("State", _state(info.state, info.reason) + code),
         ("Submitted", clock(info.submitted)),
         (start, clock(info.started)),
         ("Ended", clock(info.ended)) if info.is_over else ("Elapsed", info.elapsed),
@@ -47,13 +50,11 @@ def _state(info: JobInfo) -> list[Fact]:
     ]
 
 
-def _what(row: QueueRow) -> list[Fact]:
+def _size(row: QueueRow) -> list[Fact]:
+    plural = "s" * (row.nodes != 1), "s" * (row.cpus != 1)
     return [
         ("Limit", row.time_limit),
-        (
-            "Size",
-            f"{row.nodes} node{'s' * (row.nodes != 1)}, {row.cpus} CPU{'s' * (row.cpus != 1)}",
-        ),
+        ("Size", f"{row.nodes} node{plural[0]}, {row.cpus} CPU{plural[1]}"),
         ("Directory", row.workdir),
     ]
 
@@ -69,8 +70,8 @@ def _gpus(info: JobInfo) -> list[Fact]:
 
 
 def _unsaid(info: JobInfo) -> bool:
-    running = info.state not in ("PENDING", "COMPLETED") and not info.is_over
-    return running and bool(gpu_types(info.tres)) and not info.gpu_indices
+    holds = info.state != "PENDING" and not info.is_over
+    return holds and bool(gpu_types(info.tres)) and not info.gpu_indices
 
 
 def _indices(held: list[int]) -> str:

@@ -64,6 +64,10 @@ class QueueView(Vertical):
         self._snapshot = snapshot
         self._sift()
 
+    def say(self, words: str) -> None:
+        """Say something in place of rows."""
+        self.query_one(Table).show((), (), words)
+
     def toggle_mine(self) -> None:
         """Show only my jobs, or everybody's again."""
         self._mine = not self._mine
@@ -107,12 +111,9 @@ class QueueView(Vertical):
         self.post_message(self.Changed())
 
     def _empty(self) -> str:
-        words = " and ".join(self.filters)
-        return (
-            f"no job is {words}"
-            if self._mine and not self._needle
-            else (f"no job matches {words}; Esc clears" if words else "no jobs in the queue")
-        )
+        if self._needle:
+            return f"no job matches {' and '.join(self.filters)}; Esc clears"
+        return "no job is mine; u shows all" if self._mine else "no jobs in the queue"
 
 
 def sift(lines: Sequence[Line], needle: str, *, mine: bool) -> Sequence[Line]:
