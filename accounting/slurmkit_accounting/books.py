@@ -23,6 +23,7 @@ from slurmkit_accounting.schema import (
 )
 
 Key = tuple[int | None, ...]
+COUNTS = ("read", "new", "changed", "rejected")
 _COLUMNS = [runs.c[field.name] for field in msgspec.structs.fields(Run)]
 _BY_DB_INDEX = ["cluster_id", "db_index"]
 _BY_SUBMIT = ["cluster_id", "job_id_raw", "submit"]
@@ -36,16 +37,19 @@ class Entered(msgspec.Struct):
         new: rows the ledger did not have.
         changed: rows that said something else before; that is kept as a revision.
         rejected: lines that could not be read.
+        why: the reason of the first of them.
     """
 
     read: int = 0
     new: int = 0
     changed: int = 0
     rejected: int = 0
+    why: str = ""
 
     def __iadd__(self, other: Entered) -> Entered:
-        for name in ("read", "new", "changed", "rejected"):
+        for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.why = self.why or other.why
         return self
 
 
@@ -70,7 +74,7 @@ def enter(connection: Connection, ingest: int, rows: Sequence[Run | Reject]) -> 
     _write(connection, cluster, [*new, *(given[key] for key in changed)])
     bad = [row for row in rows if isinstance(row, Reject)]
     _keep_rejects(connection, ingest, bad)
-    return Entered(len(rows), len(new), len(changed), len(bad))
+    return Entered(len(rows), len(new), len(changed), len(bad), bad[0].reason if bad else "")
 
 
 def open_job_ids(connection: Connection, cluster: int) -> set[int]:

@@ -156,6 +156,9 @@ def _show_ingested(done: Ingested, *, asked: bool) -> None:
         f"cluster {done.cluster}: {rows.read} rows read, {rows.new} new, {rows.changed} changed,"
         f" {rows.rejected} rejected; window {begin} to {end} {here.name}; {done.seconds:.1f} s"
     )
+    if rows.rejected:
+        kept = "rejected lines are kept in the ledger's table rejects"
+        click.echo(f"{kept}; the first: {printable(rows.why)}", err=True)
     if done.first and not asked:
         click.echo(
             f"the first ingest began {FIRST_DAYS} days ago; for older jobs: slurmkit ledger"

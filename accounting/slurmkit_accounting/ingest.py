@@ -16,7 +16,7 @@ from slurmkit.errors import SlurmError
 from slurmkit.queue import record_mark
 from slurmkit.slurm import Slurm
 from slurmkit.tres import GPU
-from slurmkit_accounting.books import Entered, cluster_id, enter, open_job_ids
+from slurmkit_accounting.books import COUNTS, Entered, cluster_id, enter, open_job_ids
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
 from slurmkit_accounting.sacct_rows import Reject, Run, read_rows, sacct_argv
@@ -150,6 +150,6 @@ def _enter(ledger: Ledger, number: int, rows: tuple[Run | Reject, ...]) -> Enter
 
 def _finish(ledger: Ledger, number: int, total: Entered) -> None:
     with ledger.transaction() as connection:
-        counts = {f"rows_{name}": n for name, n in msgspec.structs.asdict(total).items()}
+        counts = {f"rows_{name}": getattr(total, name) for name in COUNTS}
         values = {"ended": int(time.time()), **counts}
         connection.execute(update(ingests).where(ingests.c.id == number).values(**values))

@@ -36,7 +36,9 @@ FIELDS = (
     "JobName",
 )
 _NO_TIME = frozenset(("", "0", "Unknown", "None", "N/A"))
-_BIGGEST = 2**63 - 1  # what both databases can store
+# What the ledger stores: DBIndex has no sign since 24.11, everything else is far smaller.
+_BIGGEST_INDEX = 2**64 - 1
+_BIGGEST = 2**63 - 1
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -128,7 +130,7 @@ def _reject(line: str, reason: str, mark: str) -> Reject:
 def _run(raw: Mapping[str, str]) -> Run:
     tres = parse_tres(raw["AllocTRES"])
     return Run(
-        db_index=_field(raw, "DBIndex", _optional) or None,
+        db_index=_field(raw, "DBIndex", _index),
         job_id_raw=_field(raw, "JobIDRaw", _number),
         job_id=raw["JobID"],
         user=_storable(raw["User"]),
@@ -143,7 +145,7 @@ def _run(raw: Mapping[str, str]) -> Run:
         end=_field(raw, "End", _time),
         nodes=_field(raw, "AllocNodes", _optional) or 0,
         cpus=_number(tres["cpu"]) if "cpu" in tres else _field(raw, "AllocCPUS", _optional) or 0,
-        gpus=_field(raw, "AllocTRES", gpu_count),
+        gpus=_field(raw, "AllocTRES", _gpus),
         alloc_tres=raw["AllocTRES"],
         req_tres=raw["ReqTRES"],
         time_limit=raw["TimelimitRaw"],
@@ -160,8 +162,16 @@ def _field(raw: Mapping[str, str], name: str, read: Callable[[str], ValueT]) -> 
         raise ValueError(f"{name} {raw[name]!r} cannot be read") from error
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > _BIGGEST:
+def _gpus(tres: str) -> int:
+    return _number(str(gpu_count(tres)))  # Slurm has printed 2^64 - 2 for "no value"
+
+
+def _index(text: str) -> int | None:
+    return _number(text, biggest=_BIGGEST_INDEX) or None if text else None
+
+
+def _number(text: str, *, biggest: int = _BIGGEST) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > biggest:
         raise ValueError(text)
     return int(text)
 

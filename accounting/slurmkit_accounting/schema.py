@@ -9,19 +9,39 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Dialect,
     ForeignKey,
     Index,
     Integer,
     MetaData,
     Table,
     Text,
+    TypeDecorator,
     text,
 )
 
 REVISION = "0001"
 VERSION_TABLE = "ledger_version"
+_HALF = 2**63
 
 metadata = MetaData()
+
+
+class Unsigned64(TypeDecorator[int]):
+    """A 64-bit number without a sign, such as DBIndex since 24.11, in a column with one."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: int | None, dialect: Dialect) -> int | None:
+        """The upper half is stored as negative numbers."""
+        del dialect
+        return value if value is None or value < _HALF else value - 2 * _HALF
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> int | None:
+        """And comes back as it was."""
+        del dialect
+        return value if value is None or value >= 0 else value + 2 * _HALF
 
 
 def _id() -> Column[int]:
@@ -70,7 +90,7 @@ runs = Table(
     metadata,
     _id(),
     _to("clusters"),
-    Column("db_index", BigInteger),
+    Column("db_index", Unsigned64),
     Column("job_id_raw", BigInteger, nullable=False),
     Column("job_id", Text, nullable=False),
     Column("user", Text, nullable=False),
