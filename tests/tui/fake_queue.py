@@ -1,0 +1,152 @@
+"""A queue of made-up jobs behind a FakeSlurm, and ways to wait for the app."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from slurmkit_tui.app import Options, SlurmkitApp
+from slurmkit_tui.queue_view import QueueView
+from slurmkit_tui.table import Table
+from textual.pilot import Pilot
+
+from slurmkit import Cluster
+from slurmkit.errors import SlurmError
+from slurmkit.testing import FakeSlurm
+
+NOW = 1_700_000_000.0
+CONFIG = "AccountingStorageTRES   = cpu,mem,gres/gpu,gres/gpu:a100\nClusterName             = lab\n"
+SHOW_JOB = "     Nodes=c1 CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:0-1)\n"
+_DEFAULTS = {
+    "UserName": "bob",
+    "Account": "vision",
+    "Partition": "gpu",
+    "QOS": "normal",
+    "State": "RUNNING",
+    "NumNodes": "1",
+    "NumCPUs": "8",
+    "tres-alloc": "cpu=8,mem=64G,node=1,gres/gpu=2,gres/gpu:a100=2",
+    "PriorityLong": "4294",
+    "SubmitTime": "1699990000",
+    "StartTime": "1699993000",
+    "TimeUsed": "1:56:40",
+    "TimeLimit": "1-00:00:00",
+    "NodeList": "c1",
+    "Reason": "None",
+    "WorkDir": "/home/bob",
+    "STDOUT": "/home/bob/slurm.out",
+    "Comment": "(null)",
+    "Name": "train",
+}
+WAITING = {
+    "State": "PENDING",
+    "NodeList": "",
+    "Reason": "Priority",
+    "TimeUsed": "0:00",
+    "StartTime": "N/A",
+}
+
+
+def job(job_id: str, **fields: str) -> dict[str, str]:
+    """The fields squeue prints for a job; `tres_alloc` is `tres-alloc`."""
+    given = {name.replace("_", "-"): value for name, value in fields.items()}
+    ids = {"JobArrayID": job_id, "JobID": job_id.partition("_")[0]}
+    return {**_DEFAULTS, **ids, **given}
+
+
+def waiting(job_id: str, **fields: str) -> dict[str, str]:
+    """A job that waits."""
+    return job(job_id, **{**WAITING, **fields})
+
+
+@dataclass
+class Scene:
+    """A cluster that can be changed while the app looks at it.
+
+    Attributes:
+        jobs: what squeue prints.
+        error: what squeue fails with instead.
+        gate: called by squeue before it answers.
+        refusal: what scancel fails with.
+    """
+
+    jobs: list[dict[str, str]]
+    error: SlurmError | None = None
+    gate: Callable[[], object] = lambda: None
+    refusal: SlurmError | None = None
+    config: str = CONFIG
+    slurm: FakeSlurm = field(init=False)
+
+    def __post_init__(self) -> None:
+        answers = {"squeue": self._squeue, "scontrol": self._scontrol, "scancel": self._scancel}
+        self.slurm = FakeSlurm(answers)
+
+    def app(self, **options: object) -> SlurmkitApp:
+        """The app of alice, looking at this cluster."""
+        given = {"me": "alice", "clock": lambda: NOW + 3, **options}
+        return SlurmkitApp(Cluster(self.slurm), Options(**given))
+
+    def commands(self, name: str) -> list[list[str]]:
+        """How a command was called."""
+        return [argv for argv in self.slurm.asked if argv[0] == name]
+
+    def _squeue(self, argv: Sequence[str], stdin: str | None) -> str:
+        self.gate()
+        if self.error is not None:
+            raise self.error
+        fields = [item.split(":") for item in argv[argv.index("-O") + 1].split(",")]
+        wanted = [a.removeprefix("--jobs=") for a in argv if a.startswith("--jobs=")]
+        found = [j for j in self.jobs if not wanted or j["JobArrayID"] in wanted]
+        return "\n".join("".join(j[name] + mark for name, mark in fields) for j in found) + "\n"
+
+    def _scontrol(self, argv: Sequence[str], stdin: str | None) -> str:
+        return self.config if "config" in argv else SHOW_JOB
+
+    def _scancel(self, argv: Sequence[str], stdin: str | None) -> str:
+        if self.refusal is not None:
+            raise self.refusal
+        return ""
+
+
+async def until(pilot: Pilot[None], reached: Callable[[], bool]) -> None:
+    """Let the app work until something is the case."""
+    async with asyncio.timeout(20):
+        while not reached():
+            await pilot.pause()
+
+
+@asynccontextmanager
+async def running(
+    app: SlurmkitApp, size: tuple[int, int] = (120, 30)
+) -> AsyncIterator[Pilot[None]]:
+    """The app after its first answer from squeue."""
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await until(pilot, lambda: bool(view(app).lines))
+        await pilot.pause()
+        yield pilot
+
+
+def view(app: SlurmkitApp) -> QueueView:
+    """The queue, whatever lies over it."""
+    return app.screen_stack[0].query_one(QueueView)
+
+
+def table(app: SlurmkitApp) -> Table:
+    """The table of the queue."""
+    return view(app).query_one(Table)
+
+
+def ids(app: SlurmkitApp) -> list[str]:
+    """The jobs shown."""
+    return [line.row.job_id for line in view(app).lines]
+
+
+def text(app: SlurmkitApp) -> str:
+    """What is on screen, as a person reads it."""
+    width, height = app.size
+    strips = app.screen._compositor.render_strips()
+    assert len(strips) == height
+    assert all(strip.cell_length == width for strip in strips)
+    return "\n".join(strip.text.rstrip() for strip in strips)

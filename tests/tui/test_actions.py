@@ -1,0 +1,166 @@
+"""What the keys do to a job, and that help, palette and keys are one list."""
+
+from __future__ import annotations
+
+import pytest
+from fake_queue import Scene, job, running, table, text, until, waiting
+from slurmkit_tui.actions import ACTIONS, cancel_command, job_argument
+from slurmkit_tui.dialogs import Confirm, Detail
+from slurmkit_tui.snapshot import job_key
+
+from slurmkit import Cluster
+from slurmkit.errors import Refused
+
+
+def scene() -> Scene:
+    return Scene([job("11", UserName="alice"), waiting("12_[4-9%2]", UserName="alice")])
+
+
+async def test_cancel_shows_the_command_asks_and_runs_just_that() -> None:
+    cluster = scene()
+    app = cluster.app()
+    async with running(app) as pilot:
+        await pilot.press("c")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.pause()
+        assert "Cancel job 11 of alice?" in text(app)
+        assert "scancel 11" in text(app)
+        assert cluster.commands("scancel") == []
+        asked = len(cluster.commands("squeue"))
+        await pilot.press("y")
+        await until(pilot, lambda: cluster.commands("scancel") == [["scancel", "11"]])
+        await until(pilot, lambda: len(cluster.commands("squeue")) == asked + 1)
+        await until(pilot, lambda: "done: scancel 11" in text(app))
+
+
+@pytest.mark.parametrize("key", ["n", "escape", "enter"])
+async def test_cancel_is_not_run_without_a_yes(key: str) -> None:
+    cluster = scene()
+    app = cluster.app()
+    async with running(app) as pilot:
+        await pilot.press("c", key)
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        assert cluster.commands("scancel") == []
+
+
+async def test_cancel_of_a_pending_array_spares_its_running_tasks() -> None:
+    cluster = scene()
+    app = cluster.app()
+    async with running(app) as pilot:
+        await pilot.press("j", "c", "y")
+        wanted = [["scancel", "--state=PENDING", "12"]]
+        await until(pilot, lambda: cluster.commands("scancel") == wanted)
+
+
+async def test_a_refused_cancel_is_told_in_slurms_words() -> None:
+    cluster = scene()
+    cluster.refusal = Refused("scancel: error: [12] Access/permission denied")
+    app = cluster.app()
+    async with running(app) as pilot:
+        await pilot.press("c", "y")
+        await until(pilot, lambda: "Access/permission" in text(app))
+        assert "[12]" in text(app)
+
+
+async def test_read_only_refuses_and_says_so() -> None:
+    cluster = scene()
+    app = cluster.app(read_only=True)
+    async with running(app) as pilot:
+        assert "READ-ONLY" in text(app)
+        await pilot.press("c")
+        await until(pilot, lambda: "read-only: cancel is refused" in text(app))
+        assert len(app.screen_stack) == 1
+        await pilot.press("y")
+        assert cluster.commands("scancel") == []
+
+
+async def test_detail_shows_which_gpus_on_which_node() -> None:
+    app = scene().app()
+    async with running(app) as pilot:
+        await pilot.press("enter")
+        await until(pilot, lambda: "squeue at" in text(app))
+        assert isinstance(app.screen, Detail)
+        assert "GPUs       2 a100" in text(app)
+        assert "  c1       GPU 0, 1" in text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+
+
+async def test_detail_of_a_job_that_has_left_keeps_what_the_row_said() -> None:
+    cluster = scene()
+    app = cluster.app()
+    async with running(app) as pilot:
+        cluster.error = Refused("Slurm says [no]")
+        await pilot.press("enter")
+        await until(pilot, lambda: "Slurm says [no]" in text(app))
+        assert "alice, account vision" in text(app)
+
+
+async def test_a_click_selects_and_a_double_click_opens() -> None:
+    app = scene().app()
+    async with running(app) as pilot:
+        await pilot.click(table(app), offset=(3, 2))
+        assert table(app).cursor == 1
+        await pilot.click(table(app), offset=(3, 1), times=2)
+        await until(pilot, lambda: isinstance(app.screen, Detail))
+        assert table(app).cursor == 0
+
+
+async def test_help_and_palette_list_every_action() -> None:
+    app = scene().app()
+    async with running(app, size=(120, 40)) as pilot:
+        commands = [command.help for command in app.get_system_commands(app.screen)]
+        assert commands == [action.help for action in ACTIONS if action.home == "app"]
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Esc closes" in text(app))
+        assert [a.help for a in ACTIONS if a.help not in text(app)] == []
+
+
+async def test_theme_can_be_switched() -> None:
+    app = scene().app()
+    async with running(app) as pilot:
+        assert app.current_theme.dark
+        await pilot.press("t")
+        assert not app.current_theme.dark
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+async def test_quit(key: str) -> None:
+    app = scene().app()
+    async with running(app) as pilot:
+        await pilot.press(key)
+    assert app.return_code == 0
+
+
+def test_no_key_is_given_twice() -> None:
+    keys = [key for action in ACTIONS for key in action.keys.split(",")]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize(
+    ("job_id", "argument", "key"),
+    [
+        ("12", "12", "12"),
+        ("12_3", "12_3", "12_3"),
+        ("12+1", "12+1", "12+1"),
+        ("12_[4-9%2]", "12_4", "12_["),
+        ("12_[7]", "12_7", "12_["),
+        ("12_[0,2,...]", "12_0", "12_["),
+    ],
+)
+def test_ids_as_commands_take_them(job_id: str, argument: str, key: str) -> None:
+    assert (job_argument(job_id), job_key(job_id)) == (argument, key)
+
+
+@pytest.mark.parametrize(
+    ("job_id", "argv"),
+    [
+        ("12", ["scancel", "12"]),
+        ("12_3", ["scancel", "12_3"]),
+        ("12+1", ["scancel", "12+1"]),
+        ("12_[4-9%2]", ["scancel", "--state=PENDING", "12"]),
+    ],
+)
+def test_the_command_that_cancels(job_id: str, argv: list[str]) -> None:
+    (row,) = Cluster(Scene([job(job_id)]).slurm).queue().rows
+    assert cancel_command(row) == argv

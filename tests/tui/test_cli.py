@@ -1,0 +1,31 @@
+"""`slurmkit tui` before the app starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmkit.cli import cli
+from slurmkit.cli.ending import run_to_exit_code
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "needs a terminal"),
+        (["--interval", "1"], "1.0 is not in the range x>=2.0"),
+        (["--interval", "soon"], "'soon' is not a valid float"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    args: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_to_exit_code(cli, ["tui", *args]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    run_to_exit_code(cli, ["tui", "--help"])
+    assert "slurmkit tui --mine --interval 30" in capsys.readouterr().out

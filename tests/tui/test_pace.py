@@ -1,0 +1,30 @@
+"""When squeue is asked next."""
+
+from __future__ import annotations
+
+import pytest
+from slurmkit_tui.pace import LONGEST, SHARE, Pace
+
+
+@pytest.mark.parametrize("took", [0.0, 0.1, 2.0, 30.0])
+def test_squeue_gets_at_most_its_share_of_the_time(took: float) -> None:
+    pace = Pace(10)
+    pace.answered(took)
+    assert pace.delay >= 10
+    assert took / (took + pace.delay) <= SHARE + 1e-9
+
+
+def test_failures_double_the_wait_up_to_a_limit_and_an_answer_ends_that() -> None:
+    pace, waits = Pace(10), []
+    for _ in range(8):
+        pace.failed(0.1)
+        waits.append(pace.delay)
+    assert waits == [20, 40, 80, 160, LONGEST, LONGEST, LONGEST, LONGEST]
+    pace.answered(0.1)
+    assert pace.delay == 10
+
+
+def test_a_longer_interval_than_the_limit_is_kept() -> None:
+    pace = Pace(1000)
+    pace.failed(1)
+    assert pace.delay == 1000
