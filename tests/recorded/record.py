@@ -59,10 +59,10 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
 
     wrap = ["--output=/dev/null", "--time=5", "--wrap=sleep 60"]
-    ids = {
-        kind: recorder.run("sbatch", "--parsable", *options, *wrap).stdout.strip()
-        for kind, options in JOBS.items()
-    }
+    ids = {}
+    for kind, options in JOBS.items():
+        ids[kind] = recorder.run("sbatch", "--parsable", *options, *wrap).stdout.strip()
+        time.sleep(1)  # each starts before one that would go first
     time.sleep(5)
     squeue = recorder.run("squeue", "--noheader", "--states=all", "-O", squeue_format(MARK))
     (folder / "squeue.txt").write_text(squeue.stdout, "utf-8")
