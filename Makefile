@@ -49,8 +49,8 @@ lint: .venv/.complete ## ruff, mypy, import contracts, shellcheck
 	@$(STEP) "import contracts" .venv/bin/lint-imports
 	@$(STEP) "shellcheck" tests/shellcheck
 
-bench: .venv/.complete ## measure the speed budgets
-	@$(STEP) "benchmarks" .venv/bin/python -m tests.bench
+bench: .venv/.complete up ## measure the speed budgets
+	@$(STEP) "benchmarks" .venv/bin/python -m tests.bench --name $(NAME)
 
 up: ## bring up the Docker cluster
 	@$(STEP) "Docker" docker/engine

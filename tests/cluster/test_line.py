@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Lab
+    from cluster_lab import Lab
 
 pytestmark = pytest.mark.cluster
 HOME = "/home/alice"
