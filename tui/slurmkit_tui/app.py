@@ -76,6 +76,10 @@ class SlurmkitApp(App[None]):
         yield Status()
         yield Footer(show_command_palette=False)
 
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Colours of ours, until one of our themes says otherwise."""
+        return themes.DARK.variables
+
     def on_mount(self) -> None:
         """Paint first, then ask."""
         self.register_theme(themes.DARK)

@@ -19,6 +19,8 @@ class Column:
         title: its header.
         short: its header on a narrow screen.
         limit: cells it may take; a longer text is cut there, and shown in full by Enter.
+        narrow: the same on a narrow screen.
+        wide: left out on a narrow screen, as squeue does.
         right: aligned right.
         brief: how a text is shortened on a narrow screen.
         style: the style class of a line's cell, empty for the plain one.
@@ -27,6 +29,8 @@ class Column:
     title: str
     short: str
     limit: int = 16
+    narrow: int = 14
+    wide: bool = False
     right: bool = False
     brief: Callable[[str], str] = str
     style: Callable[[Line], str] = lambda _: ""
@@ -54,14 +58,14 @@ def _muted(_: Line) -> str:
 
 COLUMNS = (
     Column("JOBID", "JOBID", limit=22),
-    Column("USER", "USER", style=_user),
-    Column("ACCOUNT", "ACCT", limit=14, style=_muted),
-    Column("PARTITION", "PART", limit=14),
+    Column("USER", "USER", narrow=10, style=_user),
+    Column("ACCOUNT", "ACCT", limit=14, wide=True, style=_muted),
+    Column("PARTITION", "PART", limit=14, narrow=9),
     Column("STATE", "ST", brief=states.code, style=_state),
     Column("TIME", "TIME", right=True),
-    Column("LIMIT", "LIMIT", right=True, style=_muted),
+    Column("LIMIT", "LIMIT", right=True, wide=True, style=_muted),
     Column("NODES", "N", right=True),
     Column("GPUS", "GPU", right=True, style=_gpus),
     Column("WHERE", "WHERE", limit=28, style=_where),
-    Column("NAME", "NAME", limit=60),
+    Column("NAME", "NAME", limit=60, narrow=60),
 )

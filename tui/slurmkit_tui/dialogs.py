@@ -28,8 +28,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> Content:
     """Names and values in two columns; values are foreign text, so nothing in them is markup."""
     size = max(len(name) for name, _ in rows)
     lines = (
-        Content.assemble((name.ljust(size + 2), "$text-muted"), printable(value))
-        for name, value in rows
+        Content.assemble((name.ljust(size + 2), "$quiet"), printable(value)) for name, value in rows
     )
     return Content("\n").join(lines)
 

@@ -80,7 +80,7 @@ def _line(row: QueueRow, me: str, *, gpus_known: bool) -> Line:
     cells = _cells(row, gpus_known=gpus_known)
     if not "".join(cells).isprintable():
         cells = tuple(map(printable, cells))
-    holds = bool(row.node_list) and row.state != "PENDING"
+    holds = bool(row.node_list) and row.state != "PENDING" and not row.ended
     return Line(
         row=row,
         key=job_key(row.job_id),

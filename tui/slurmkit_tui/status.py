@@ -14,7 +14,7 @@ from slurmkit.text import printable
 from slurmkit_tui.pace import Pace
 from slurmkit_tui.snapshot import Line, Snapshot
 
-_DOT = ("  ·  ", "$text-disabled")
+_DOT = ("  ·  ", "$quiet")
 Part = str | tuple[str, str]
 
 

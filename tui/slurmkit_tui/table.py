@@ -37,11 +37,13 @@ class Table(ScrollView, can_focus=True):
 
     def __init__(self, heads: Sequence[Column], empty: str) -> None:
         super().__init__()
+        self._all_heads = heads
         self._heads = heads
         self._empty = empty
         self._lines: Sequence[Line] = ()
         self._longest: Sequence[int] = ()
-        self._widths = tuple(len(head.title) for head in heads)
+        self._widths = [len(head.title) for head in heads]
+        self._at = list(range(len(heads)))
         self._gap = 1
 
     @property
@@ -83,9 +85,9 @@ class Table(ScrollView, can_focus=True):
         return self.app.size.width < NARROW
 
     def _measure(self) -> None:
-        self._widths = tuple(
-            map(self._width, self._heads, self._longest or (0,) * len(self._heads))
-        )
+        self._at = [at for at, h in enumerate(self._all_heads) if not (h.wide and self._narrow)]
+        self._heads = [self._all_heads[at] for at in self._at]
+        self._widths = [self._width(at) for at in self._at]
         narrowest = 1 + sum(self._widths) + len(self._heads) - 1
         spread = narrowest + len(self._heads) - 1
         self._gap = 2 if spread <= self._across else 1
@@ -95,9 +97,10 @@ class Table(ScrollView, can_focus=True):
     def _across(self) -> int:
         return self.size.width - (len(self._lines) >= self.size.height)  # less the scrollbar
 
-    def _width(self, head: Column, longest: int) -> int:
-        if self._narrow and head.brief is not str:
-            longest = 3
+    def _width(self, at: int) -> int:
+        head, longest = self._all_heads[at], self._longest[at] if self._longest else 0
+        if self._narrow:
+            longest = min(longest, 3 if head.brief is not str else head.narrow)
         return max(cell_len(self._title(head)), min(longest, head.limit))
 
     def _title(self, head: Column) -> str:
@@ -106,13 +109,19 @@ class Table(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """Draw one line of the screen; called by Textual for what is visible only."""
         left, top = self.scroll_offset
-        strip = self._header() if y == 0 else self._body(top + y - 1)
+        if y == 0:
+            return self._header(left)
+        strip = self._body(top + y - 1)
         return strip.crop_extend(left, left + self.size.width, self.rich_style)
 
-    def _header(self) -> Strip:
+    def _header(self, left: int) -> Strip:
+        """The titles; a mark at either end says that there are more columns that way."""
         style = self.get_component_rich_style("table--header")
         titles = ((self._title(head), style) for head in self._heads)
-        return self._row(" ", titles, style)
+        whole = self._row(" ", titles, style).crop_extend(left, left + self.size.width, style)
+        before, after = "‹" if left else " ", "›" if left < self.max_scroll_x else " "
+        middle = whole.crop(1, max(1, self.size.width - 1))
+        return Strip([Segment(before, style), *middle, Segment(after, style)])
 
     def _body(self, at: int) -> Strip:
         if at < len(self._lines):
@@ -126,8 +135,8 @@ class Table(ScrollView, can_focus=True):
         return self._row(_CURSOR if here else " ", self._cells(line, base), base)
 
     def _cells(self, line: Line, base: Style) -> Iterable[tuple[str, Style]]:
-        for head, text in zip(self._heads, line.cells, strict=True):
-            name = head.style(line)
+        for head, at in zip(self._heads, self._at, strict=True):
+            name, text = head.style(line), line.cells[at]
             own = self.get_component_rich_style(name, partial=True) if name else None
             yield head.brief(text) if self._narrow else text, base + own if own else base
 

@@ -17,6 +17,7 @@ DARK = Theme(
     background="#0e141b",
     surface="#141c26",
     panel="#1d2836",
+    variables={"quiet": "#8796a8"},
 )
 LIGHT = Theme(
     name="slurmkit-light",
@@ -31,4 +32,5 @@ LIGHT = Theme(
     background="#ffffff",
     surface="#f5f7f9",
     panel="#e6ebf0",
+    variables={"quiet": "#5b6672"},
 )
