@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -22,6 +23,8 @@ with warnings.catch_warnings():  # ldap3 2.9.1 uses old names of pyasn1
     from ldap3.utils.dn import parse_dn
 
 Entry = Mapping[str, list[bytes]]
+_ESCAPED = re.compile(rb"\\(?:[0-9A-Fa-f]{2}|.)")
+_SPECIAL = re.compile(r"[\\,+=]")
 
 
 def read_directory(section: LdapSection, password: str) -> Directory:
@@ -98,7 +101,17 @@ def normal_dn(dn: str) -> str:
         parts = parse_dn(dn, escape=True, strip=True)
     except LDAPException as error:
         raise DirectoryError(f"the directory holds {dn!r} where a DN belongs: {error}") from error
-    return "".join(f"{name}={value}{sign}".lower() for name, value, sign in parts)
+    return "".join(f"{name}={_one_spelling(value)}{sign}".lower() for name, value, sign in parts)
+
+
+def _one_spelling(value: str) -> str:
+    r"""A comma may be written `\,` or `\2C`, and any letter as its bytes, RFC 4514 section 2.4."""
+    raw = _ESCAPED.sub(lambda match: _meant(match[0][1:]), value.encode())
+    return _SPECIAL.sub(r"\\\g<0>", raw.decode("utf-8", "replace"))
+
+
+def _meant(escaped: bytes) -> bytes:
+    return bytes.fromhex(escaped.decode()) if len(escaped) == 2 else escaped
 
 
 def _checked(section: LdapSection) -> SplitResult:
@@ -124,21 +137,31 @@ def _connected(section: LdapSection, url: SplitResult, password: str) -> Iterato
         get_info=ldap3.NONE,
         connect_timeout=section.timeout,
     )
-    start_tls = url.scheme == "ldap" and section.starttls
     connection = ldap3.Connection(
         server,
         section.bind_dn or None,
         password if section.bind_dn else None,
-        auto_bind=ldap3.AUTO_BIND_TLS_BEFORE_BIND if start_tls else ldap3.AUTO_BIND_NO_TLS,
         auto_referrals=False,
         receive_timeout=section.timeout,
         raise_exceptions=True,
         read_only=True,
     )
     try:
+        connection.open(read_server_info=False)
+        encrypted = url.scheme == "ldaps" or not section.starttls
+        if not (encrypted or connection.start_tls(read_server_info=False)):
+            raise DirectoryError(f"{section.uri} did not begin TLS; nothing was changed")
+        connection.bind(read_server_info=False)
         yield connection
     finally:
+        _hang_up(connection)
+
+
+def _hang_up(connection: Any) -> None:
+    with suppress(LDAPException, OSError):
         connection.unbind()
+    if connection.socket is not None:  # ldap3 leaves it open where a connection failed
+        connection.socket.close()
 
 
 def _entries(

@@ -28,7 +28,7 @@ OVERLAP_SECONDS = 48 * 3600
 _FIRST_EPOCH = 1_000_000  # `uts` takes none before, parse_time.c
 _BATCH = 2000
 _IDS_PER_CALL = 1000
-_CONFIG = re.compile(r"^(ClusterName|AccountingStorageTRES)\s*=\s*(.*?)\s*$", re.MULTILINE)
+_CONFIG = re.compile(r"^(ClusterName|AccountingStorageTRES)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 ItemT = TypeVar("ItemT")
 Progress = Callable[[Entered], None]

@@ -175,8 +175,9 @@ def _largest_first(row: Row) -> tuple[object, ...]:
 def _pi_names(connection: Connection) -> dict[int, str]:
     """Everybody's latest user name; with their display name where two had the same one."""
     names = select(usernames.c.person_id, usernames.c.username).order_by(usernames.c.id)
-    latest = dict(connection.execute(names).tuples().all())
-    called = dict(connection.execute(select(people.c.id, people.c.display_name)).tuples().all())
+    latest = {row[0]: row[1] for row in connection.execute(names)}
+    displayed = connection.execute(select(people.c.id, people.c.display_name))
+    called = {row[0]: row[1] for row in displayed}
     holders = Counter(latest.values())
     return {
         person: username if holders[username] == 1 else f"{username} ({called[person]})"

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from slurmkit_accounting import ledger as module
+from slurmkit_accounting.filesystems import (
+    filesystem_of,
+    is_network,
+    refuse_network_filesystem,
+)
+from slurmkit_accounting.ledger import open_for_reading, open_for_writing
+from slurmkit_accounting.location import default_path, describe, ledger_url
+from slurmkit_accounting.schema import VERSION_TABLE, metadata
+from sqlalchemy import text
+
+from slurmkit.errors import BadInput, LedgerError
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 22 0:40 / /home rw,relatime shared:1 - nfs4 server:/home rw
+31 30 254:1 / /home/local\\040disk rw - xfs /dev/vdb rw
+32 22 0:41 / /scratch rw master:3 - lustre mds@tcp:/s rw
+33 22 0:42 / /over rw - nfs server:/o rw
+34 33 0:43 / /over rw - tmpfs tmpfs rw
+35 22 0:44 / /mnt/ssh rw - fuse.sshfs host:/ rw
+"""
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_option_beats_environment_beats_configuration_beats_default(
+    configure, monkeypatch, tmp_path
+):
+    assert describe(ledger_url()) == str(default_path())
+    assert default_path() == tmp_path / "data" / "slurmkit" / "ledger.db"
+    configure('[ledger]\ndb = "sqlite:////from/config.db"\n')
+    assert describe(ledger_url()) == "/from/config.db"
+    monkeypatch.setenv("SLURMKIT_DB", "sqlite:////from/environment.db")
+    assert describe(ledger_url()) == "/from/environment.db"
+    assert describe(ledger_url("sqlite:////from/option.db")) == "/from/option.db"
+
+
+def test_a_relative_xdg_data_home_is_not_one(monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    assert default_path() == Path.home() / ".local/share/slurmkit/ledger.db"
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+def test_a_password_is_not_shown(scheme):
+    shown = describe(ledger_url(f"{scheme}://me:s3cret@db/books"))
+    assert shown == "postgresql+psycopg://me:***@db/books"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ledger.db",
+        "://",
+        "mysql://db/books",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file:x?mode=ro",
+        "postgresql+psycopg2://db/books",
+        "postgresql://me:s3cret@db:port/books",
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_bad_input(url):
+    with pytest.raises(BadInput, match="write sqlite:////absolute") as caught:
+        ledger_url(url)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/lib/x.db", "ext4"),
+        ("/home/alice/x.db", "nfs4"),
+        ("/home/local disk/x.db", "xfs"),
+        ("/homestead/x.db", "ext4"),
+        ("/scratch/x.db", "lustre"),
+        ("/over/x.db", "tmpfs"),
+        ("/mnt/ssh/x.db", "fuse.sshfs"),
+    ],
+)
+def test_the_filesystem_of_a_path(path, kind):
+    assert filesystem_of(Path(path), MOUNTS) == kind
+
+
+@pytest.mark.parametrize("kind", ["nfs", "cifs", "lustre", "gpfs", "beegfs", "fuse.sshfs"])
+def test_network_filesystems(kind):
+    assert is_network(kind)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "tmpfs", "overlay", "zfs", "fuse.fuse-overlayfs"])
+def test_local_filesystems(kind):
+    assert not is_network(kind)
+
+
+def test_a_network_filesystem_is_refused_with_the_reason():
+    with pytest.raises(LedgerError, match=r"network filesystem \(nfs4\).*--db sqlite:////PATH"):
+        refuse_network_filesystem(Path("/home/alice/x.db"), MOUNTS)
+    refuse_network_filesystem(Path("/var/x.db"), MOUNTS)
+
+
+@pytest.mark.parametrize("opening", [open_for_writing, open_for_reading])
+def test_opening_looks_at_the_filesystem_and_leaves_nothing_behind(opening, monkeypatch, tmp_path):
+    mounts = f"22 1 0:4 / / rw - ext4 a rw\n23 22 0:5 / {tmp_path} rw - nfs b rw\n"
+    monkeypatch.setattr("slurmkit_accounting.filesystems._mountinfo", lambda: mounts)
+    with pytest.raises(LedgerError, match="network filesystem"), opening():
+        pass
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_new_ledger_is_for_its_owner_only(ledger):
+    path = Path(ledger.source)
+    assert mode(path) == 0o600
+    assert mode(path.parent) == 0o700
+
+
+def test_the_migrations_make_the_schema(ledger):
+    with ledger.transaction() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, metadata) == []
+        assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+        assert connection.scalar(text("PRAGMA foreign_keys")) == 1
+
+
+def test_opening_again_changes_nothing(ledger):
+    with ledger.transaction() as connection:
+        connection.execute(text("INSERT INTO clusters (name) VALUES ('lab')"))
+    with open_for_writing() as again, again.transaction() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM clusters")) == 1
+
+
+def test_a_reader_needs_a_ledger_and_makes_none(tmp_path):
+    words = "make one with: slurmkit ledger ingest"
+    with pytest.raises(LedgerError, match=words), open_for_reading():
+        pass
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_reader_cannot_write(ledger):
+    with (
+        open_for_reading() as books,
+        pytest.raises(LedgerError, match="readonly"),
+        books.transaction() as connection,
+    ):
+        connection.execute(text("INSERT INTO clusters (name) VALUES ('lab')"))
+
+
+def test_an_older_ledger_names_the_command_and_a_newer_one_the_upgrade(ledger, monkeypatch):
+    monkeypatch.setattr(module, "REVISION", "9999")
+    words = r"older slurmkit .*: slurmkit ledger ingest"
+    with pytest.raises(LedgerError, match=words), open_for_reading():
+        pass
+    monkeypatch.setattr(module, "REVISION", "0000")
+    for opening in (open_for_reading, open_for_writing):
+        with pytest.raises(LedgerError, match="newer slurmkit"), opening():
+            pass
+
+
+def test_a_file_that_is_no_database(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("shopping: milk, eggs and a good deal of other things\n" * 9, "utf-8")
+    words = "not a database; it is some other file"
+    for opening in (open_for_reading, open_for_writing):
+        with pytest.raises(LedgerError, match=words), opening(f"sqlite:///{path}"):
+            pass
+    assert path.read_text("utf-8").startswith("shopping")
+
+
+def test_a_database_that_is_no_ledger(tmp_path):
+    path = tmp_path / "other.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE mail (subject TEXT)")
+    connection.close()
+    with (
+        pytest.raises(LedgerError, match="is a database, but not a ledger"),
+        open_for_writing(f"sqlite:///{path}"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("place", ["file/ledger.db", "folder"])
+@pytest.mark.parametrize("opening", [open_for_reading, open_for_writing])
+def test_a_path_that_cannot_be(tmp_path, place, opening):
+    (tmp_path / "file").write_text("", "utf-8")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(LedgerError, match="ledger"), opening(f"sqlite:///{tmp_path / place}"):
+        pass
+
+
+def test_a_folder_that_cannot_be_made():
+    words = r"cannot make or reach .*; name another place with --db"
+    with pytest.raises(LedgerError, match=words), open_for_writing("sqlite:////proc/new/x.db"):
+        pass
+
+
+def test_a_postgresql_that_is_not_there():
+    with (
+        pytest.raises(LedgerError, match="cannot use the ledger postgresql"),
+        open_for_reading("postgresql+psycopg://me@127.0.0.1:1/books"),
+    ):
+        pass

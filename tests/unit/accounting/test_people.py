@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import pytest
+from entries import group, person
+from slurmkit_accounting.config import LdapSection
+from slurmkit_accounting.directory import (
+    group_entry,
+    normal_dn,
+    person_entry,
+    read_directory,
+)
+from slurmkit_accounting.password import bind_password
+from slurmkit_accounting.people import (
+    Directory,
+    PersonEntry,
+    doubts,
+    expired,
+    owner_of,
+    people_of_groups,
+)
+
+from slurmkit.errors import BadConfig, DirectoryError
+
+NOW = 20_000 * 86400
+SECTION = LdapSection(uri="ldap://localhost", people_base="ou=p", groups_base="ou=g")
+ALICE = {
+    "entryUUID": [b"uuid-1"],
+    "uid": [b"alice"],
+    "uidNumber": [b"10011"],
+    "cn": ["Zoë Ångström".encode()],
+    "mail": [b"alice@lab.example", b"other@lab.example"],
+}
+
+
+def test_an_entry_becomes_a_person():
+    assert person_entry("UID=Alice, OU=p", ALICE, SECTION, NOW) == PersonEntry(
+        dn="uid=alice,ou=p",
+        directory_id="uuid-1",
+        username="alice",
+        uid=10011,
+        display_name="Zoë Ångström",
+        mail="alice@lab.example",
+        active=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("days", "is_expired"),
+    [(None, False), (-1, False), (20_001, False), (20_000, True), (19_999, True), (0, True)],
+)
+def test_shadow_expire_is_in_days(days, is_expired):
+    assert expired(days, NOW) is is_expired
+    expire = {} if days is None else {"shadowExpire": [str(days).encode()]}
+    assert person_entry("uid=a", ALICE | expire, SECTION, NOW).active is not is_expired
+
+
+@pytest.mark.parametrize("missing", ["entryUUID", "uid"])
+def test_an_entry_that_hides_who_it_is_is_an_error(missing):
+    with pytest.raises(DirectoryError, match=f"shows no {missing}; nothing was changed"):
+        person_entry("uid=a", {**ALICE, missing: []}, SECTION, NOW)
+
+
+def test_a_number_that_is_none_is_an_error():
+    with pytest.raises(DirectoryError, match="uidNumber 'ten', which is no number"):
+        person_entry("uid=a", {**ALICE, "uidNumber": [b"ten"]}, SECTION, NOW)
+
+
+def test_a_person_may_lack_the_rest():
+    bare = {"entryUUID": [b"u"], "uid": [b"a"]}
+    found = person_entry("uid=a", bare, SECTION, NOW)
+    assert (found.uid, found.display_name, found.mail, found.active) == (None, "", "", True)
+
+
+def test_an_entry_becomes_a_group():
+    entry = {
+        "entryUUID": [b"uuid-2"],
+        "cn": [b"vision"],
+        "member": [b"uid=alice,ou=p", b"CN=Sub, OU=g"],
+        "owner": [b"uid=vogel,ou=p"],
+    }
+    found = group_entry("cn=vision,ou=g", entry, SECTION)
+    assert (found.name, found.owners) == ("vision", ("uid=vogel,ou=p",))
+    assert found.members == ("uid=alice,ou=p", "cn=sub,ou=g")
+
+
+def test_attributes_can_have_other_names():
+    section = LdapSection(id_attribute="nsUniqueId", username_attribute="sAMAccountName")
+    entry = {"nsUniqueId": [b"n1"], "sAMAccountName": [b"alice"]}
+    found = person_entry("cn=a", entry, section, NOW)
+    assert (found.directory_id, found.username) == ("n1", "alice")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("uid=Alice,OU=People,dc=x", "UID=alice , ou=people, DC=X"),
+        ("cn=a\\2Cb,dc=x", "cn=a\\,b,dc=x"),
+        ("cn=\\C3\\A5,dc=x", "cn=Å,dc=x"),
+    ],
+)
+def test_equal_dns_are_equal_texts(one, other):
+    assert normal_dn(one) == normal_dn(other)
+
+
+def test_different_dns_are_different_texts():
+    assert normal_dn("cn=a\\,dc=b,dc=x") != normal_dn("cn=a,dc=b,dc=x")
+    assert normal_dn("cn=a\\5C,dc=x") != normal_dn("cn=a,dc=x")
+
+
+def test_a_dn_that_is_none_is_an_error():
+    with pytest.raises(DirectoryError, match="where a DN belongs"):
+        normal_dn("no dn at all")
+
+
+def test_members_of_nested_groups_are_members_also_in_a_circle():
+    people = tuple(person(name) for name in ("ann", "ben", "cat", "pi"))
+    groups = (
+        group("outer", "uid=ann", "cn=inner", owners=("pi",)),
+        group("inner", "uid=ben", "cn=core"),
+        group("core", "uid=cat", "cn=outer"),
+        group("apart", "uid=cat", "cn=unknown", "uid=stranger"),
+    )
+    found = people_of_groups(Directory(people, groups))
+    everybody = {"uid=ann", "uid=ben", "uid=cat", "uid=pi"}
+    assert found["cn=outer"] == found["cn=inner"] == found["cn=core"] == everybody
+    assert found["cn=apart"] == {"uid=cat"}
+
+
+def test_a_chain_of_thousands_of_groups_is_followed():
+    chain = [group(f"g{n}", f"cn=g{n + 1}") for n in range(3000)]
+    found = people_of_groups(Directory((person("ann"),), (*chain, group("g3000", "uid=ann"))))
+    assert found["cn=g0"] == {"uid=ann"}
+
+
+def test_of_several_owners_the_first_by_name():
+    people = {one.dn: one for one in (person("zed"), person("amy"))}
+    assert owner_of(group("g", owners=("zed", "amy", "gone")), people).username == "amy"
+    assert owner_of(group("g", owners=("gone",)), people) is None
+
+
+def test_what_was_probably_not_meant_is_said():
+    directory = Directory(
+        (person("amy"), person("zed")),
+        (group("none", "uid=amy"), group("two", "uid=gone", owners=("zed", "amy"))),
+    )
+    assert list(doubts(directory)) == [
+        "group none has no owner among the people: its jobs have no PI",
+        "group two has 2 owners: amy is PI",
+        "group two has 1 members that are neither people nor groups",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("people", "groups", "words"),
+    [
+        (
+            (person("a"), person("b", username="a")),
+            (),
+            "user name 'a' is claimed by uid=a and uid=b",
+        ),
+        ((person("a", uid=7), person("b", uid=7)), (), "uid number '7'"),
+        ((person("a"), person("b", directory_id="id-a")), (), "id 'id-a'"),
+        (
+            (person("a"),),
+            (group("g"), group("g", dn="cn=h", directory_id="id-h")),
+            "group name 'g'",
+        ),
+    ],
+)
+def test_two_entries_cannot_be_the_same(people, groups, words):
+    with pytest.raises(DirectoryError, match=words):
+        Directory(people, groups)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        (LdapSection(), "uri '' is not of the form ldap://HOST"),
+        (LdapSection(uri="http://x"), "uri 'http://x' is not of the form"),
+        (LdapSection(uri="ldap://"), "is not of the form"),
+        (LdapSection(uri="ldap://x", groups_base="ou=g"), "people_base is not set"),
+        (LdapSection(uri="ldap://x", people_base="ou=p"), "groups_base is not set"),
+    ],
+)
+def test_a_section_that_cannot_be_meant(section, words):
+    with pytest.raises(BadConfig, match=words):
+        read_directory(section, "")
+
+
+def test_a_server_that_is_not_there():
+    section = LdapSection(uri="ldap://127.0.0.1:1", people_base="ou=p", groups_base="ou=g")
+    with pytest.raises(
+        DirectoryError, match=r"cannot read ldap://127.0.0.1:1: .*nothing was changed"
+    ):
+        read_directory(section, "")
+
+
+def test_a_ca_file_that_is_not_there(tmp_path):
+    section = LdapSection(
+        uri="ldap://127.0.0.1:1", ca_file=str(tmp_path / "no.pem"), people_base="x", groups_base="x"
+    )
+    with pytest.raises(DirectoryError, match="ca_file does not exist"):
+        read_directory(section, "")
+
+
+class TestBindPassword:
+    def test_nobody_needs_none(self):
+        assert bind_password(LdapSection()) == ""
+
+    def test_from_a_file_without_its_line_end(self, tmp_path):
+        path = tmp_path / "password"
+        path.write_text(" s3cret \n", "utf-8")
+        path.chmod(0o640)
+        assert (
+            bind_password(LdapSection(bind_dn="cn=x", bind_password_file=str(path))) == " s3cret "
+        )
+
+    def test_the_environment_wins(self, monkeypatch):
+        monkeypatch.setenv("SLURMKIT_LDAP_PASSWORD", "from-env")
+        section = LdapSection(bind_dn="cn=x", bind_password_file="/nowhere")
+        assert bind_password(section) == "from-env"
+
+    def test_a_file_everybody_can_read_is_refused(self, tmp_path):
+        path = tmp_path / "password"
+        path.write_text("s3cret\n", "utf-8")
+        path.chmod(0o644)
+        with pytest.raises(BadConfig, match=r"everybody can read .*; run: chmod o=") as caught:
+            bind_password(LdapSection(bind_dn="cn=x", bind_password_file=str(path)))
+        assert "s3cret" not in str(caught.value)
+
+    @pytest.mark.parametrize("text", ["", "\n"])
+    def test_a_name_without_a_password_is_refused(self, tmp_path, text):
+        path = tmp_path / "password"
+        path.write_text(text, "utf-8")
+        path.chmod(0o600)
+        for name in ("", str(path)):
+            with pytest.raises(BadConfig, match="bind_dn needs a password"):
+                bind_password(LdapSection(bind_dn="cn=x", bind_password_file=name))
+
+    def test_a_file_that_is_not_there(self):
+        with pytest.raises(BadConfig, match="cannot read /nowhere"):
+            bind_password(LdapSection(bind_dn="cn=x", bind_password_file="/nowhere"))

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import pytest
+from fake_sacct import DEFAULTS, job
+from slurmkit_accounting.sacct_rows import FIELDS, Reject, Run, read_rows, sacct_argv
+
+MARK = "\x1fabcd1234"
+
+
+def line(**other: object) -> str:
+    row = job(7, 100, 200, 300) | {name: str(value) for name, value in other.items()}
+    return "".join(row[field] + MARK for field in FIELDS) + "\n"
+
+
+def read(text: str) -> list[Run | Reject]:
+    return list(read_rows(text.splitlines(keepends=True), MARK))
+
+
+def read_one(**other: object) -> Run:
+    (run,) = read(line(**other))
+    assert isinstance(run, Run), run
+    return run
+
+
+def test_a_row_becomes_a_run():
+    run = read_one()
+    assert (run.db_index, run.job_id_raw, run.submit, run.start, run.end) == (
+        1007,
+        7,
+        100,
+        200,
+        300,
+    )
+    assert (run.user, run.uid, run.account, run.state) == ("alice", 10011, "vision", "COMPLETED")
+    assert (run.gpus, run.cpus, run.nodes, run.time_limit) == (2, 4, 1, "60")
+    assert run.name == DEFAULTS["JobName"]
+
+
+def test_the_command_asks_for_all_runs_and_no_steps():
+    argv = sacct_argv(MARK, "-S", "uts5000000")
+    assert argv[0] == "sacct"
+    assert {"-a", "-X", "-D", "--noheader", "-p", f"--delimiter={MARK}"} <= set(argv)
+    assert argv[-2:] == ["-S", "uts5000000"]
+    assert argv[-3].endswith(",JobName")
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus"),
+    [
+        ("cpu=4,gres/gpu:a100=2,gres/gpu=2", 2),
+        ("cpu=4,gres/gpu:a100=2,gres/gpu:h100=3", 5),
+        ("cpu=4,gres/gpu=3,gres/gpumem=80G,gres/gpuutil=97", 3),
+        ("cpu=4,gres/shard=7", 0),
+        ("", 0),
+    ],
+)
+def test_gpus_are_the_total_or_the_sum_of_the_types(tres, gpus):
+    assert read_one(AllocTRES=tres).gpus == gpus
+
+
+def test_cpus_come_from_tres_or_from_alloccpus():
+    assert read_one(AllocTRES="cpu=8,mem=1G", AllocCPUS=4).cpus == 8
+    assert read_one(AllocTRES="mem=1G", AllocCPUS=4).cpus == 4
+
+
+@pytest.mark.parametrize("text", ["Unknown", "None", "0", ""])
+def test_a_time_that_is_none(text):
+    run = read_one(Start=text, End=text)
+    assert (run.start, run.end) == (None, None)
+
+
+def test_who_cancelled_is_not_part_of_the_state():
+    assert read_one(State="CANCELLED by 10001").state == "CANCELLED"
+
+
+def test_dbindex_may_use_all_64_bits():
+    assert read_one(DBIndex=9959297078711018496).db_index == 9959297078711018496
+
+
+@pytest.mark.parametrize(
+    "name", ["one\ntwo", "\n", "a\n\n\nb", "tail\n", "pipe|\x1f;\ttab", "\x1b[2J"]
+)
+def test_a_name_may_hold_anything_but_the_mark(name):
+    runs = read(line(JobName=name) + line(DBIndex=2))
+    assert [run.name for run in runs] == [name, "train"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("JobIDRaw", "abc", "JobIDRaw 'abc' cannot be read"),
+        ("Submit", "Unknown", "Submit 'Unknown' cannot be read"),
+        ("Start", "2026-01-01T00:00:00", "Start"),
+        ("AllocTRES", "gres/gpu=18446744073709551614", "AllocTRES"),
+        ("DBIndex", "18446744073709551616", "DBIndex"),
+    ],
+)
+def test_a_value_that_cannot_be_read_rejects_the_row_verbatim(field, value, words):
+    bad = line(**{field: value})
+    reject, run = read(bad + line())
+    assert isinstance(reject, Reject)
+    assert words in reject.reason
+    assert reject.line == bad.removesuffix(MARK + "\n").replace(MARK, "\x1f")
+    assert isinstance(run, Run)
+
+
+def test_text_between_rows_is_rejected_and_the_rows_are_kept():
+    first, stray, second = read(line() + "sacct: warning\nof two lines\n" + line(DBIndex=2))
+    assert isinstance(first, Run)
+    assert stray == Reject("sacct: warning\nof two lines", "not part of a row")
+    assert isinstance(second, Run)
+
+
+def test_a_row_cut_off_is_rejected():
+    run, reject = read(line() + line()[:-20])
+    assert isinstance(run, Run)
+    assert isinstance(reject, Reject)
+    assert "breaks off" in reject.reason
+
+
+def test_a_row_with_too_many_fields_is_rejected():
+    (reject,) = read(line(JobName=f"forged{MARK}field"))
+    assert isinstance(reject, Reject)
+    assert f"{len(FIELDS) + 1} fields" in reject.reason
+
+
+def test_the_same_bad_row_is_the_same_reject_in_every_call():
+    (one,) = read(line(Submit="x"))
+    (other,) = read_rows([line(Submit="x").replace(MARK, "\x1fother")], "\x1fother")
+    assert one == other
