@@ -45,7 +45,7 @@ def _state(line: Line) -> str:
 
 
 def _gpus(line: Line) -> str:
-    return "cell--gpus" if line.row.gpus else "cell--muted"
+    return "cell--gpus" if line.held else "cell--muted"
 
 
 def _where(line: Line) -> str:

@@ -1,0 +1,152 @@
+"""The app in a real terminal on the real cluster: tmux runs it on the login node as alice."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+COLUMNS, LINES = 120, 30
+
+
+class Terminal:
+    """A terminal of alice's on the login node, with a shell in it."""
+
+    def __init__(self, lab: Lab, name: str) -> None:
+        self._lab = lab
+        self._tmux = ("tmux", "-L", name)
+        size = ("-x", str(COLUMNS), "-y", str(LINES))
+        # The prompt is a word no program prints by itself.
+        shell = "env TERM=screen-256color PS1=ready: bash --norc --noprofile -i"
+        self._run("-f", "/dev/null", "new-session", "-d", *size, shell)
+
+    def _run(self, *argv: str) -> str:
+        return self._lab.run(*self._tmux, *argv).stdout
+
+    def type(self, *keys: str) -> None:
+        self._run("send-keys", *keys)
+
+    def screen(self) -> str:
+        return self._run("capture-pane", "-p")
+
+    def mode(self) -> str:
+        """Whether the alternate screen and the mouse are in use, and the cursor is shown."""
+        flags = "#{alternate_on} #{mouse_any_flag} #{cursor_flag}"
+        return self._run("display-message", "-p", flags).strip()
+
+    def child(self) -> str:
+        """Process id of what the shell runs."""
+        shell = self._run("display-message", "-p", "#{pane_pid}").strip()
+        return self._lab.run("pgrep", "-P", shell).stdout.strip()
+
+    def wait_for(self, *words: str, seconds: float = 60) -> str:
+        deadline = time.monotonic() + seconds
+        while not all(word in (shown := self.screen()) for word in words):
+            assert time.monotonic() < deadline, f"{words} did not all appear:\n{shown}"
+            time.sleep(0.3)
+        return shown
+
+    def close(self) -> None:
+        self._run("kill-server")
+
+
+@pytest.fixture
+def terminal(lab: Lab) -> Iterator[Terminal]:
+    opened = Terminal(lab, f"tui{time.time_ns()}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def jobs(lab: Lab) -> Iterator[dict[str, str]]:
+    """Two jobs of alice's; the second cannot start."""
+
+    def submit(name: str, *args: str) -> str:
+        fixed = ("--parsable", "--chdir=/tmp", "--output=/dev/null", f"--job-name={name}")
+        return lab.run("sbatch", *fixed, *args, "--wrap", "sleep 300").stdout.strip()
+
+    names = {"holdsgpus": ("--gres=gpu:a100:2",), "heldback": ("--hold",)}
+    submitted = {name: submit(name, *args) for name, args in names.items()}
+    yield submitted
+    lab.run("scancel", *submitted.values())
+
+
+def row(screen: str, job_id: str) -> str:
+    lines = (line.lstrip("▸ ") for line in screen.splitlines())
+    return next((line for line in lines if line.startswith(f"{job_id} ")), "")
+
+
+def test_a_running_job_is_shown_filtered_opened_and_cancelled(
+    terminal: Terminal, jobs: dict[str, str]
+) -> None:
+    mine, held = jobs["holdsgpus"], jobs["heldback"]
+    terminal.type("slurmkit tui --mine --interval 2", "Enter")
+    shown = terminal.wait_for("RUNNING", "(JobHeldUser)", "holdsgpus", "squeue")
+    assert " alice " in row(shown, mine)
+    assert row(shown, mine).split()[-2] in {"c1", "c2"}
+    assert "(JobHeldUser)" in row(shown, held)
+
+    terminal.type("/")
+    terminal.type("-l", "holdsg")
+    shown = terminal.wait_for('(mine, "holdsg")')
+    assert row(shown, mine)
+    assert not row(shown, held)
+
+    terminal.type("Enter", "Enter")
+    shown = terminal.wait_for(f"Job {mine}", "squeue at")
+    assert re.search(r"GPUs +2 a100\b", shown)
+    assert re.search(r" c[12] +GPU \d, \d ", shown)
+    terminal.type("Escape")
+
+    terminal.wait_for("q Quit")
+    terminal.type("c")
+    terminal.wait_for(f"Cancel job {mine} of alice?", f"scancel {mine}")
+    terminal.type("y")
+    terminal.wait_for(f"done: scancel {mine}")
+    terminal.wait_for("0 of")
+
+
+def test_read_only_cancels_nothing(lab: Lab, terminal: Terminal, jobs: dict[str, str]) -> None:
+    terminal.type("slurmkit tui --mine --read-only", "Enter")
+    terminal.wait_for("RUNNING", "READ-ONLY")
+    terminal.type("c")
+    terminal.wait_for("read-only: cancel is refused")
+    terminal.type("y")
+    states = lab.run("squeue", "--noheader", "-o", "%T", "-j", ",".join(jobs.values())).stdout
+    assert sorted(states.split()) == ["PENDING", "RUNNING"]
+
+
+@pytest.mark.parametrize("end", ["q", "C-c", "kill -TERM", "kill -INT"])
+def test_the_shell_is_clean_afterwards(lab: Lab, terminal: Terminal, end: str) -> None:
+    before = terminal.mode()
+    terminal.type("slurmkit tui", "Enter")
+    terminal.wait_for("q Quit", "Slurm calls")
+    assert terminal.mode() != before
+    if end.startswith("kill"):
+        lab.run("kill", end.removeprefix("kill "), terminal.child())
+    else:
+        terminal.type(end)
+    terminal.wait_for("ready:slurmkit tui")
+    terminal.type("echo status $?; stty -a | grep -o ' -\\?echo '", "Enter")
+    shown = terminal.wait_for("status 0", seconds=20)
+    assert "Quit" not in shown
+    assert " -echo " not in shown
+    assert terminal.mode() == before
+
+
+def test_a_slurmctld_out_of_reach_is_said_in_words(terminal: Terminal) -> None:
+    conf = "sed 's/^SlurmctldPort=.*//' /etc/slurm/slurm.conf > /tmp/$USER.conf"
+    terminal.type(f"{conf}; echo SlurmctldPort=1 >> /tmp/$USER.conf", "Enter")
+    terminal.type("SLURM_CONF=/tmp/$USER.conf slurmkit tui", "Enter")
+    shown = terminal.wait_for("slurmctld does not answer", "next try in", seconds=90)
+    assert "Traceback" not in shown
+    assert "squeue has not answered yet" in shown
+    terminal.type("q")
+    terminal.wait_for("ready:")
