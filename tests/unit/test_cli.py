@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -29,15 +30,22 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert entry.help in shown
 
 
+def leaves(words: list[str], command: click.Command) -> Iterator[list[str]]:
+    """Every command below one, by the words that reach it."""
+    if isinstance(command, click.Group):
+        for name, sub in command.commands.items():
+            yield from leaves([*words, name], sub)
+    else:
+        yield words
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_examples(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = COMMANDS[name].load()
-    subcommands = command.commands if isinstance(command, click.Group) else {"": command}
-    for subcommand in subcommands:
-        assert run(*filter(None, [name, subcommand, "--help"])) == 0
-        assert "Example" in capsys.readouterr().out
+    for words in leaves([name], COMMANDS[name].load()):
+        assert run(*words, "--help") == 0
+        assert "Example" in capsys.readouterr().out, words
 
 
 def test_plan_prints_the_script_alone(capsys: pytest.CaptureFixture[str]) -> None:
