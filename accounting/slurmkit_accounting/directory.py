@@ -18,11 +18,24 @@ from slurmkit_accounting.people import Directory, GroupEntry, PersonEntry, expir
 with warnings.catch_warnings():  # ldap3 2.9.1 uses old names of pyasn1
     warnings.simplefilter("ignore", DeprecationWarning)
     import ldap3
-    from ldap3.core.exceptions import LDAPException
+    from ldap3.core.exceptions import LDAPException, LDAPOperationResult
     from ldap3.core.results import RESULT_SUCCESS
     from ldap3.utils.dn import parse_dn
 
 Entry = Mapping[str, list[bytes]]
+# What ldap3 and servers say, and what it means here.
+_MEANINGS = (
+    ("invalid CA public key file", "[ldap] ca_file does not exist or cannot be read"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by the CA in [ldap] ca_file"),
+    ("doesn't match any name", "its certificate is for another host name than [ldap] uri"),
+    ("invalidCredentials", "it does not accept [ldap] bind_dn with this password"),
+    ("confidentialityRequired", "it wants TLS; set [ldap] starttls = true"),
+    ("noSuchObject", "[ldap] people_base or groups_base is not there for [ldap] bind_dn"),
+    ("socket connection error", "nothing answers there; check [ldap] uri"),
+    ("timed out", "it does not answer in time; check [ldap] uri and timeout"),
+    ("invalid filter", "[ldap] people_filter or groups_filter is no LDAP filter"),
+    ("invalid server address", "its host name cannot be resolved"),
+)
 _ESCAPED = re.compile(rb"\\(?:[0-9A-Fa-f]{2}|.)")
 _SPECIAL = re.compile(r"[\\,+=]")
 
@@ -204,17 +217,29 @@ def _translated(uri: str) -> Iterator[None]:
     try:
         yield
     except (LDAPException, OSError) as error:
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise DirectoryError(f"cannot read {uri}: {_plain(words)}; nothing was changed") from error
+        words = _plain(_words(error))
+        raise DirectoryError(f"cannot read {uri}: {words}; nothing was changed") from error
+    except (LookupError, TypeError, ValueError) as error:  # from ldap3's decoder
+        raise DirectoryError(
+            f"cannot read {uri}: what answers there does not speak LDAP, or broke off"
+            f" ({type(error).__name__}); nothing was changed"
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, LDAPOperationResult):
+        return " ".join(filter(None, (error.description, error.message)))
+    said: object = error
+    while isinstance(said, Exception | tuple):  # ldap3 wraps words in tuples in errors
+        parts = said.args if isinstance(said, Exception) else said
+        if len(parts) != 1:
+            break
+        said = parts[0]
+    return " ".join(str(said).split()) or type(error).__name__
 
 
 def _plain(words: str) -> str:
-    for sign, meaning in (
-        ("invalid CA public key file", "[ldap] ca_file does not exist or cannot be read"),
-        ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by the CA in [ldap] ca_file"),
-        ("doesn't match any name", "its certificate is for another host name than [ldap] uri"),
-        ("invalidCredentials", "it does not accept [ldap] bind_dn with this password"),
-    ):
+    for sign, meaning in _MEANINGS:
         if sign in words:
             return f"{meaning} ({words})"
     return words
