@@ -27,15 +27,28 @@ service_failed() {
 # Compose starts services in the order of their health; meanwhile we show each as it is ready.
 start_services() {
     local since log
-    since=$(date -u +%FT%T)
+    # Compose leaves a running but unhealthy container as it is: it must begin anew.
+    docker ps -aq --filter "label=com.docker.compose.project=$PROJECT" --filter health=unhealthy |
+        xargs -r docker rm -f >/dev/null
+    since=$(date -u +%FT%T.%N)
     log=$(mktemp)
-    compose up -d --remove-orphans >"$log" 2>&1 &
+    "${compose_command[@]}" up -d --remove-orphans >"$log" 2>&1 &
     compose_pid=$!
-    # Compose must not go on after we are gone.
-    trap 'kill "$compose_pid" 2>/dev/null; exit 130' INT TERM
+    # Compose must not go on after we are gone: it would be in the way of the next `up`.
+    trap 'stop_compose; exit 130' INT TERM
+    trap stop_compose EXIT
     wait_for_services "$since" "$log"
-    trap - INT TERM
+    trap - INT TERM EXIT
     rm -f "$log"
+}
+
+stop_compose() {
+    kill "$compose_pid" 2>/dev/null || return 0
+    for _ in {1..20}; do
+        kill -0 "$compose_pid" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    kill -KILL "$compose_pid" 2>/dev/null || true
 }
 
 # Ready is what compose has finished with and every service says of itself: an old container
@@ -90,4 +103,15 @@ is_ready() {
     else
         [[ $state == running && $health == healthy ]]
     fi
+}
+
+# A slurmctld that was started again does not know at once how its nodes are.
+wait_for_nodes() {
+    local end=$((SECONDS + 60)) silent
+    while true; do
+        silent=$(docker exec "$PROJECT-ctld" sinfo -h -N -o '%N %t' | awk '$2 ~ /^unk|\*$/ { print $1 }')
+        [[ $silent ]] || return 0
+        ((SECONDS < end)) || die "nodes that do not answer slurmctld: ${silent//$'\n'/ } (see docker/cluster logs NODE)"
+        sleep 0.5
+    done
 }

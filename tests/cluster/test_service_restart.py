@@ -49,8 +49,19 @@ def test_up_brings_back_what_died(lab: Lab) -> None:
     _job_runs_and_is_accounted(lab)
 
 
+def _wait_until_saved(lab: Lab) -> None:
+    """slurmctld writes its jobs down some seconds after it accepted them."""
+    lab.run("touch", "/tmp/submitted", service="ctld", user="")
+    saved = ["find", "/var/lib/slurm/slurmctld/job_state", "-newer", "/tmp/submitted"]
+    end = time.monotonic() + 30
+    while not lab.run(*saved, service="ctld", user="").stdout:
+        assert time.monotonic() < end, "slurmctld did not save its state"
+        time.sleep(0.5)
+
+
 def test_what_was_there_is_there_again(lab: Lab) -> None:
     job = lab.run("sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
+    _wait_until_saved(lab)
     _docker("kill", lab.container("ctld"))
     _docker("start", lab.container("ctld"))
     _wait_healthy(lab.container("ctld"))
