@@ -86,6 +86,7 @@ class SlurmkitApp(App[None]):
         self.register_theme(themes.LIGHT)
         self.theme = themes.DARK.name
         self._catch_signals()
+        self._count()
         self._say()
         self.set_interval(1, self._say)
         self.call_after_refresh(self._ask)
@@ -146,10 +147,14 @@ class SlurmkitApp(App[None]):
         return self.screen_stack[0]
 
     @on(QueueView.Changed)
-    def _say(self) -> None:
-        """Bring the lines around the table up to date."""
-        now, view = self._options.clock(), self._main.query_one(QueueView)
+    def _count(self) -> None:
+        """Bring the line above the table up to date; at 50,000 jobs not for every second."""
+        view = self._main.query_one(QueueView)
         self._main.query_one(Summary).show(self._snapshot, view.lines, view.filters)
+
+    def _say(self) -> None:
+        """Bring the lines below the table up to date."""
+        now = self._options.clock()
         status = Source(self._snapshot, self._pace, self._feed.calls, self._options.read_only)
         self._main.query_one(Status).show(status, now=now)
         self._main.query_one(Problem).show(self._problem, self._pace, now=now)

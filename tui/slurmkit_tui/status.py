@@ -61,7 +61,7 @@ class Problem(Static):
 
 
 def _counts(snapshot: Snapshot, lines: Sequence[Line], filters: list[str]) -> Iterable[Part]:
-    states = [line.row.state for line in lines]
+    states = list(map(attrgetter("row.state"), lines))
     total = len(snapshot.lines)
     shown = f"{len(lines)} of {total} jobs ({printable(', '.join(filters))})"
     yield shown if filters else f"{total} job{'' if total == 1 else 's'}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from operator import attrgetter
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -74,9 +76,10 @@ class Table(ScrollView, can_focus=True):
         self.refresh()
 
     def _find(self, chosen: Line | None) -> int:
-        key = chosen.key if chosen else None
-        found = (at for at, line in enumerate(self._lines) if line.key == key)
-        return next(found, min(self.cursor, max(0, len(self._lines) - 1)))
+        if chosen is not None:
+            with suppress(ValueError):
+                return list(map(attrgetter("key"), self._lines)).index(chosen.key)
+        return max(0, min(self.cursor, len(self._lines) - 1))
 
     # What is drawn
 
