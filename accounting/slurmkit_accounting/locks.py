@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 from slurmkit.errors import LedgerError
 from slurmkit_accounting.ledger import Ledger, translated
@@ -55,7 +56,10 @@ def _advisory_lock(ledger: Ledger, task: str) -> Iterator[None]:
             raise _busy(ledger, task)
         yield
     finally:
-        connection.invalidate()  # ends the session, and the lock with it
+        # The lock would go with the session, but the server notices its end a little later.
+        with suppress(SQLAlchemyError):
+            connection.execute(text("SELECT pg_advisory_unlock_all()"))
+        connection.invalidate()
         connection.close()
 
 

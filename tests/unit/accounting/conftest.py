@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from slurmkit_accounting.ledger import Ledger, open_for_writing
+from slurmkit_accounting.location import ledger_url
+from sqlalchemy import create_engine, text
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +36,22 @@ def configure(tmp_path: Path) -> object:
 
 
 @pytest.fixture
-def ledger() -> Iterator[Ledger]:
+def file_ledger() -> Iterator[Ledger]:
+    """A ledger in the default place."""
+    with open_for_writing() as opened:
+        yield opened
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    """A new ledger; in PostgreSQL where SLURMKIT_TEST_DB names an empty database."""
+    url = os.environ.get("SLURMKIT_TEST_DB")
+    if url:
+        monkeypatch.setenv("SLURMKIT_DB", url)
+        engine = create_engine(ledger_url(url))
+        with engine.begin() as connection:
+            connection.execute(text("DROP SCHEMA IF EXISTS public CASCADE"))
+            connection.execute(text("CREATE SCHEMA public"))
+        engine.dispose()
     with open_for_writing() as opened:
         yield opened

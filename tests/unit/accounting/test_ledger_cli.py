@@ -1,0 +1,145 @@
+"""The commands as a person sees them: words on stdout and stderr, exit codes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from entries import group, person
+from fake_sacct import FakeSacct, job
+from slurmkit_accounting.cli import ledger_group, report_group
+from slurmkit_accounting.people import Directory
+
+from slurmkit.cli.ending import run_to_exit_code
+
+NOW = int(time.time())
+LDAP = '[ldap]\nuri = "ldap://ldap"\npeople_base = "ou=p"\ngroups_base = "ou=g"\n'
+WINDOW = ["--from", "2026-11-10", "--to", "2026-11-11", "--by", "pi"]
+
+
+@pytest.fixture
+def directory(monkeypatch, configure):
+    """What the LDAP server holds."""
+    configure(LDAP)
+    entries = {"people": (person("alice"), person("vogel")), "groups": ()}
+    entries["groups"] = (group("vision", "uid=alice", owners=("vogel",)),)
+    monkeypatch.setattr(
+        "slurmkit_accounting.directory.read_directory",
+        lambda section, password: Directory(**entries),
+    )
+    return entries
+
+
+@pytest.fixture
+def slurm(monkeypatch):
+    fake = FakeSacct(job(1, NOW - 100, NOW - 90, NOW - 50))
+    monkeypatch.setattr("slurmkit.slurm.LocalSlurm", lambda: fake)
+    return fake
+
+
+def test_sync_says_what_changed_on_stdout(directory, capsys):
+    assert run_to_exit_code(ledger_group, ["people", "sync"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
+        "person added: alice",
+        "person added: vogel",
+        "group added: vision",
+        "membership added: alice in vision",
+        "membership added: vogel in vision",
+        "people: 2 added, 0 changed, 0 closed",
+        "groups: 1 added, 0 changed, 0 closed",
+        "memberships: 2 added, 0 closed",
+    ]
+    assert said.err == "2 people and 1 groups in ldap://ldap\n"
+
+
+def test_sync_shows_the_first_changes_of_many_and_counts_all(directory, capsys):
+    directory["people"] = tuple(person(f"p{n}", uid=n) for n in range(60))
+    directory["groups"] = (group("all", "uid=p1"),)
+    assert run_to_exit_code(ledger_group, ["people", "sync", "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("person added") == 50
+    assert "and 12 more\npeople: 60 added" in said.out
+    assert "dry run, nothing was changed" in said.err
+    assert "group all has no owner" in said.err
+
+
+def test_names_from_the_directory_cannot_paint_the_screen(directory, capsys):
+    directory["people"] = (person("eve", username="eve\x1b[2J\nperson added: root"),)
+    directory["groups"] = ()
+    run_to_exit_code(ledger_group, ["people", "sync"])
+    assert capsys.readouterr().out.startswith(
+        "person added: eve\\x1b[2J\\nperson added: root\npeople: 1 added"
+    )
+
+
+def test_ingest_says_what_it_read(slurm, capsys):
+    assert run_to_exit_code(ledger_group, ["ingest"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("cluster lab: 1 rows read, 1 new, 0 changed, 0 rejected; window ")
+    assert said.out.rstrip().endswith(" s")
+    assert "the first ingest began 30 days ago" in said.err
+    assert run_to_exit_code(ledger_group, ["ingest"]) == 0
+    assert "30 days" not in capsys.readouterr().err
+
+
+def test_ingest_names_the_first_reject(slurm, capsys):
+    slurm.jobs[0]["Start"] = "soon\x07"
+    assert run_to_exit_code(ledger_group, ["ingest", "--since", "2026-01-01"]) == 0
+    said = capsys.readouterr()
+    assert "1 rejected; window 2026-01-01 00:00:00+00:00" in said.out
+    assert "table rejects; the first: Start 'soon\\x07' cannot be read" in said.err
+
+
+@pytest.mark.parametrize(
+    ("group", "words", "code", "message"),
+    [
+        (report_group, ["usage", *WINDOW], 1, "make one with: slurmkit ledger ingest"),
+        (report_group, ["usage", *WINDOW, "--by", "colour"], 2, "is not one of 'pi'"),
+        (report_group, ["usage", *WINDOW, "--format", "pdf"], 2, "is not one of 'table'"),
+        (report_group, ["usage", *WINDOW, "--db", "x"], 2, "the ledger's URL is not one"),
+        (ledger_group, ["ingest", "--since", "x"], 2, "'x' is not a date"),
+        (ledger_group, ["people", "sync"], 2, "[ldap] uri '' is not of the form"),
+    ],
+)
+def test_what_cannot_be_is_one_line(capsys, group, words, code, message):
+    assert run_to_exit_code(group, words) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("slurmkit: ")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--from", "2026-11-11", "--to", "2026-11-11"], "--to 2026-11-11 must be after"),
+        (["--from", "11.11.2026", "--to", "2026-11-11"], "'11.11.2026' is not a date"),
+        (
+            ["--from", "2026-11-10", "--to", "2026-11-11", "--timezone", "UCT+1"],
+            "time zone 'UCT+1'",
+        ),
+    ],
+)
+def test_a_window_that_cannot_be_is_one_line(slurm, capsys, options, message):
+    run_to_exit_code(ledger_group, ["ingest"])
+    capsys.readouterr()
+    assert run_to_exit_code(report_group, ["usage", "--by", "user", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_key_in_the_configuration_names_the_nearest(configure, capsys):
+    configure('[ldap]\npeople_bse = "ou=p"\n')
+    assert run_to_exit_code(ledger_group, ["people", "sync"]) == 2
+    assert "did you mean 'people_base'" in capsys.readouterr().err
+
+
+def test_every_command_has_help_with_examples(capsys):
+    for command, words in (
+        (ledger_group, ["people", "sync"]),
+        (ledger_group, ["ingest"]),
+        (report_group, ["usage"]),
+    ):
+        assert run_to_exit_code(command, [*words, "--help"]) == 0
+        assert "Examples:\n" in capsys.readouterr().out
