@@ -46,6 +46,10 @@ class Lab:
         """The name of a service's container, for the docker command."""
         return f"slurmkit-{self.name}-{service}"
 
+    def down(self) -> subprocess.CompletedProcess[str]:
+        """Remove the containers; the data stays."""
+        return cluster_command("down", "--name", self.name)
+
     def up(self) -> subprocess.CompletedProcess[str]:
         """Bring the cluster, or what of it died, up."""
         return cluster_command("up", "--name", self.name, "--slurm", self.release)

@@ -67,3 +67,16 @@ def test_what_was_there_is_there_again(lab: Lab) -> None:
     _wait_healthy(lab.container("ctld"))
     assert lab.run("squeue", "-h", "-j", job, "-o", "%i").stdout.strip() == job
     lab.run("scancel", job)
+
+
+def test_down_and_up_keep_accounting_homes_and_ledger(lab: Lab) -> None:
+    job = lab.run("sbatch", "--wait", "--parsable", "--output=kept", "--wrap", "echo kept").stdout
+    table = ["psql", "-q", "-h", "postgres", "-U", "slurmkit", "slurmkit", "-Atc"]
+    lab.run(*table, "CREATE TABLE IF NOT EXISTS kept (n int)", user="slurmkit")
+    assert lab.down().returncode == 0
+    back = lab.up()
+    assert back.returncode == 0, back.stderr
+    sacct = lab.run("sacct", "-nPX", "-j", job.strip(), "-o", "User,State").stdout
+    assert sacct == "alice|COMPLETED\n"
+    assert lab.run("cat", "kept").stdout == "kept\n"
+    lab.run(*table, "DROP TABLE kept", user="slurmkit")
