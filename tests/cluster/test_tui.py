@@ -99,7 +99,9 @@ def test_a_running_job_is_shown_filtered_opened_and_cancelled(
     assert row(shown, mine)
     assert not row(shown, held)
 
-    terminal.type("Enter", "Enter")
+    terminal.type("Enter")
+    terminal.wait_for("q Quit")
+    terminal.type("Enter")
     shown = terminal.wait_for(f"Job {mine}", "squeue at")
     assert re.search(r"GPUs +2 a100\b", shown)
     assert re.search(r" c[12] +GPU \d, \d ", shown)
