@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, Table, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, func, insert, select, update
 
 Fact = tuple[int, int | str]  # holder, value: the two columns that the dates belong to
 
@@ -30,8 +30,9 @@ def revise(
     """
     stored = current(connection, table)
     closed = {fact: number for fact, number in stored.items() if fact not in wanted}
-    for number in closed.values():
-        connection.execute(update(table).where(table.c.id == number).values(valid_to=at))
+    if closed:
+        one = update(table).where(table.c.id == bindparam("number")).values(valid_to=at)
+        connection.execute(one, [{"number": number} for number in closed.values()])
     opened = wanted - stored.keys()
     holder, value = names(table)
     rows = [{holder: f[0], value: f[1], "valid_from": since(f)} for f in sorted(opened, key=str)]

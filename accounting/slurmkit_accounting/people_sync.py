@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
-from sqlalchemy import Connection, Table, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, func, insert, select, update
 
 from slurmkit_accounting.dated import Fact, last_held, revise
 from slurmkit_accounting.ledger import Ledger
@@ -131,13 +131,15 @@ class _Sync:
         stored = {
             row[0]: tuple(row[1:]) for row in self.connection.execute(select(people.c.id, *columns))
         }
-        changed = set()
-        for number, person in by_id.items():
-            values = {name: getattr(person, name) for name in facts}
-            if stored[number] != (*values.values(), None):
-                changed.add(number)
-                statement = update(people).where(people.c.id == number)
-                self.connection.execute(statement.values(**values, closed_at=None))
+        wanted = {
+            number: {name: getattr(person, name) for name in facts} | {"closed_at": None}
+            for number, person in by_id.items()
+        }
+        changed = {number for number, row in wanted.items() if stored[number] != (*row.values(),)}
+        if changed:
+            statement = update(people).where(people.c.id == bindparam("number"))
+            rows = [wanted[number] | {"number": number} for number in changed]
+            self.connection.execute(statement, rows)
         return changed
 
     def _close(self, table: Table, present: Mapping[str, int]) -> set[int]:
