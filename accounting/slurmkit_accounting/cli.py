@@ -13,7 +13,7 @@ from slurmkit.text import printable
 if TYPE_CHECKING:
     from slurmkit_accounting.ingest import Ingested
     from slurmkit_accounting.people_sync import Change
-    from slurmkit_accounting.report import By, Report
+    from slurmkit_accounting.report import Report
 
 _CHANGES_SHOWN = 50
 _DB = "Database of the ledger.  [default: SLURMKIT_DB, [ledger] db, or a file of your own]"
@@ -104,15 +104,14 @@ def report_group() -> None:
 @click.option(
     "--by", type=click.Choice(["pi", "account", "user"]), required=True, help="One row for each."
 )
+@click.option("--job", metavar="JOB_ID", help="Only this job, or all tasks of this array.")
 @click.option("--timezone", metavar="TZ", help="What the dates mean.  [default: the host's]")
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table",
     help="How to print it.  [default: table]",
 )  # fmt: skip
 @db_option
-def usage_command(
-    begin: str, end: str, by: By, timezone: str | None, form: str, db: str | None
-) -> None:
+def usage_command(begin: str, end: str, form: str, db: str | None, **asked: Any) -> None:
     """Sum GPU-hours and CPU-hours by PI, account or user.
 
     Every run counts for as long as it held its GPUs within the window, whatever became of it;
@@ -122,12 +121,13 @@ def usage_command(
     Examples:
       slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by pi
       slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by user --format csv > oct.csv
+      slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by pi --job 4711
       slurmkit report usage --from 2026-11-20T10:15:00 --to 2026-11-21 --by account --timezone UTC
     """
     from slurmkit_accounting import read  # noqa: PLC0415
 
     with read.ledger(db) as books:
-        report = read.usage(books, begin, end, by=by, timezone=timezone)
+        report = read.usage(books, begin, end, **asked)
     _show_report(report, form)
 
 

@@ -17,7 +17,13 @@ __all__ = ["By", "Ledger", "Meta", "Report", "Row", "ledger", "usage"]
 
 
 def usage(
-    books: Ledger, begin: str, end: str, *, by: By = "pi", timezone: str | None = None
+    books: Ledger,
+    begin: str,
+    end: str,
+    *,
+    by: By = "pi",
+    timezone: str | None = None,
+    job: str | None = None,
 ) -> Report:
     """Report GPU-hours and CPU-hours of the window [begin, end).
 
@@ -27,9 +33,10 @@ def usage(
         end: likewise; not included.
         by: pi, account or user.
         timezone: IANA name; the host's zone when left out.
+        job: only this job, `12` (all tasks of an array) or `12_3`.
 
     Raises:
         BadInput: for a date or zone that is none.
         LedgerError: when the ledger cannot be read.
     """
-    return usage_report(books, begin, end, by=by, zone=zone(timezone))
+    return usage_report(books, (begin, end), by=by, zone=zone(timezone), job=job)

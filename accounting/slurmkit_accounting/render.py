@@ -44,7 +44,8 @@ def as_json(report: Report) -> str:
 
 def footer(meta: Meta) -> Iterator[str]:
     """What the rows rest on, in a few lines; not escaped yet."""
-    yield f"window: {meta.window[0]} to {meta.window[1]} (not included), {meta.timezone}"
+    only = f"; only job {meta.job}" if meta.job else ""
+    yield f"window: {meta.window[0]} to {meta.window[1]} (not included), {meta.timezone}{only}"
     names = ", ".join(meta.clusters) or "no cluster yet"
     yield f"source: {meta.source}, {names}; {_age(meta)}"
     counted = [f"{meta.runs} runs", f"{meta.rejects} rejected lines"]

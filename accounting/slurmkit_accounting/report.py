@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select
 from slurmkit.errors import BadInput
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.schema import clusters, ingests, people, people_syncs, rejects, usernames
-from slurmkit_accounting.usage import usage_by_column, usage_by_pi
+from slurmkit_accounting.usage import Counted, usage_by_column, usage_by_pi
 from slurmkit_accounting.zones import Zone
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         by: what its rows are summed by.
         window: [from, to), as local times with offset.
+        job: the one job it is about, None for all.
         timezone: the zone in which the window was given.
         clusters: clusters in the ledger.
         gpus_not_tracked: those of them whose AccountingStorageTRES lacks gres/gpu.
@@ -73,6 +74,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
     by: By
     window: tuple[str, str]
+    job: str | None
     timezone: str
     clusters: tuple[str, ...]
     gpus_not_tracked: tuple[str, ...]
@@ -116,7 +118,13 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def usage_report(
-    ledger: Ledger, begin: str, end: str, *, by: By, zone: Zone, now: int | None = None
+    ledger: Ledger,
+    window: tuple[str, str],
+    *,
+    by: By,
+    zone: Zone,
+    job: str | None = None,
+    now: int | None = None,
 ) -> Report:
     """Sum GPU-hours and CPU-hours of a window, whatever became of the jobs.
 
@@ -125,33 +133,37 @@ def usage_report(
 
     Args:
         ledger: open for reading.
-        begin: date or date-time in `zone`.
-        end: likewise; not included.
+        window: from and to, dates or date-times in `zone`; `to` is not included.
         by: PI at the time of submission, account, or user.
         zone: what local times mean.
+        job: only this job, `12` (all tasks of an array) or `12_3`.
         now: epoch seconds; the clock's when left out.
 
     Raises:
         BadInput: when a date is none, or the window is empty.
         LedgerError: when the ledger cannot be read.
     """
-    window = (zone.epoch(begin), zone.epoch(end))
-    if window[0] >= window[1]:
-        raise BadInput(f"--to {end} must be after --from {begin}; it is not included itself")
+    begin, end = map(zone.epoch, window)
+    if begin >= end:
+        raise BadInput(
+            f"--to {window[1]} must be after --from {window[0]}; it is not included itself"
+        )
     moment = int(time.time()) if now is None else now
-    query = usage_by_pi(window, moment) if by == "pi" else usage_by_column(by, window, moment)
+    counted = Counted((begin, end), moment, job)
+    query = usage_by_pi(counted) if by == "pi" else usage_by_column(by, counted)
     with ledger.transaction() as connection:
         sums = connection.execute(query).all()
         rows = _rows(sums, _pi_names(connection) if by == "pi" else None)
         facts = _facts(connection, moment)
     meta = Meta(
         by=by,
-        window=(zone.show(window[0]), zone.show(window[1])),
+        window=(zone.show(begin), zone.show(end)),
+        job=job,
         timezone=zone.name,
         source=f"ledger {ledger.source}",
         runs=sum(row.jobs for row in rows),
         running=sum(int(found[2]) for found in sums),
-        running_until=zone.show(min(moment, window[1])),
+        running_until=zone.show(min(moment, end)),
         unmapped=sum(row.jobs for row in rows if not row.mapped) if by == "pi" else None,
         **facts,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Select, Subquery, Table, and_, case, func, or_, select
 
@@ -22,27 +22,40 @@ Rows: TypeAlias = "Select[*tuple[Any, ...]]"
 _SUMS = ("jobs", "running", "gpu_seconds", "cpu_seconds")
 
 
-def usage_by_column(column: str, window: tuple[int, int], now: int) -> Rows:
+class Counted(NamedTuple):
+    """Which runs are counted, and until when.
+
+    Attributes:
+        window: epoch seconds [from, to).
+        now: epoch seconds up to which runs without an end are counted.
+        job: only runs of this job, `12` or `12_3`; all when None.
+    """
+
+    window: tuple[int, int]
+    now: int
+    job: str | None = None
+
+
+def usage_by_column(column: str, counted: Counted) -> Rows:
     """Sum usage by a column of `runs`: rows of (key, jobs, running, gpu_seconds, cpu_seconds).
 
     `gpu_seconds` is NULL where no run is of a cluster that tracks GPUs.
 
     Args:
         column: e.g. `account`.
-        window: epoch seconds [from, to).
-        now: epoch seconds up to which runs without an end are counted.
+        counted: which runs.
     """
-    held = _held(window, now)
+    held = _held(counted)
     return _summed(held, held.c[column])
 
 
-def usage_by_pi(window: tuple[int, int], now: int) -> Rows:
+def usage_by_pi(counted: Counted) -> Rows:
     """Sum usage by the PI's number in `people`, NULL for runs that map to no PI.
 
     Runs are first summed by who ran them, under which account and when: between two syncs of
     people nothing about them changes, so the PI is looked up once for each such sum.
     """
-    held = _held(window, now)
+    held = _held(counted)
     claims = _summed(held, held.c.user, held.c.uid, held.c.account, held.c.era).subquery("claims")
     person = func.coalesce(
         _person_by(usernames, usernames.c.username == claims.c.user, claims.c.era),
@@ -54,10 +67,10 @@ def usage_by_pi(window: tuple[int, int], now: int) -> Rows:
     return select(mapped.c.pi, *(func.sum(mapped.c[name]) for name in _SUMS)).group_by(mapped.c.pi)
 
 
-def _held(window: tuple[int, int], now: int) -> Subquery:
+def _held(counted: Counted) -> Subquery:
     """One row per run that overlaps the window, with what it held within it."""
-    start, end = window
-    until = func.coalesce(runs.c.end, now)
+    start, end = counted.window
+    until = func.coalesce(runs.c.end, counted.now)
     seconds = _smaller(until, end) - _larger(runs.c.start, start)
     seconds = case((seconds > 0, seconds), else_=0)
     untracked = and_(clusters.c.tracks_gpus.is_(False), runs.c.gpus == 0)
@@ -79,9 +92,16 @@ def _held(window: tuple[int, int], now: int) -> Subquery:
             (runs.c.cpus * seconds).label("cpu_seconds"),
         )
         .join(clusters, clusters.c.id == runs.c.cluster_id)
-        .where(overlap)
+        .where(overlap, *_of_job(counted.job))
         .subquery("held")
     )
+
+
+def _of_job(job: str | None) -> list[ColumnElement[bool]]:
+    """`12` is a job, or an array with all its tasks, `12_3` one of those."""
+    if job is None:
+        return []
+    return [or_(runs.c.job_id == job, runs.c.job_id.startswith(f"{job}_", autoescape=True))]
 
 
 def _summed(held: Subquery, *keys: ColumnElement[object]) -> Rows:

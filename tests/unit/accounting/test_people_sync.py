@@ -51,7 +51,7 @@ def run(number: int, on: int, user: str = "alice", account: str = "vision", **ot
 
 def by_pi(ledger: Ledger, *runs) -> dict[str, int]:
     ingest(ledger, FakeSacct(*runs), since=NOVEMBER)
-    found = usage_report(ledger, "2026-11-01", "2026-12-01", by="pi", zone=UTC, now=day(31))
+    found = usage_report(ledger, ("2026-11-01", "2026-12-01"), by="pi", zone=UTC, now=day(31))
     assert [row.mapped for row in found.rows] == sorted(
         (r.mapped for r in found.rows), reverse=True
     )

@@ -28,7 +28,7 @@ LATER = END + 30 * DAY
 
 def report(ledger, *jobs, by="user", now=LATER, window=("2026-11-10", "2026-11-11"), in_zone=UTC):
     ingest(ledger, FakeSacct(*jobs), since=BEGIN - 400 * DAY)
-    return usage_report(ledger, *window, by=by, zone=in_zone, now=now)
+    return usage_report(ledger, window, by=by, zone=in_zone, now=now)
 
 
 def numbers(found: Report) -> list[tuple[str, int, int | None, int]]:
@@ -108,7 +108,7 @@ def test_windows_that_meet_add_up(ledger):
     whole = report(ledger, job(1, BEGIN - 7, BEGIN - 7, BEGIN + 1003))
     edges = ("2026-11-01", "2026-11-10T00:05:01", "2026-11-10T00:07:13", "2026-11-20")
     parts = [
-        usage_report(ledger, one, other, by="user", zone=UTC, now=LATER).rows[0].gpu_seconds
+        usage_report(ledger, (one, other), by="user", zone=UTC, now=LATER).rows[0].gpu_seconds
         for one, other in pairwise(edges)
     ]
     assert sum(parts) == 2 * 1010
@@ -130,7 +130,7 @@ def test_a_cluster_that_does_not_track_gpus_is_told_so_and_never_shown_as_zero(l
     slurm = FakeSacct(job(1, BEGIN, BEGIN, BEGIN + 3600, AllocTRES="cpu=4,mem=1G"))
     slurm.tracked = "cpu,mem,node,billing"
     ingest(ledger, slurm, since=BEGIN)
-    found = usage_report(ledger, "2026-11-10", "2026-11-11", by="user", zone=UTC, now=LATER)
+    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC, now=LATER)
     assert numbers(found) == [("alice", 1, None, 4 * 3600)]
     assert found.meta.gpus_not_tracked == ("lab",)
     assert json.loads(render.as_json(found))["rows"][0]["gpu_hours"] is None
@@ -143,7 +143,7 @@ def test_a_cluster_that_does_not_track_gpus_is_told_so_and_never_shown_as_zero(l
 )
 def test_an_empty_window_is_bad_input(ledger, begin, end):
     with pytest.raises(BadInput, match="--to 2026-11-11 must be after --from"):
-        usage_report(ledger, begin, end, by="user", zone=UTC)
+        usage_report(ledger, (begin, end), by="user", zone=UTC)
 
 
 def test_the_footer_says_what_the_numbers_rest_on(ledger):
@@ -165,7 +165,7 @@ def test_the_footer_says_what_the_numbers_rest_on(ledger):
 
 
 def test_a_ledger_without_an_ingest_says_so(ledger):
-    found = usage_report(ledger, "2026-11-10", "2026-11-11", by="user", zone=UTC)
+    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC)
     assert found.rows == ()
     assert any("run: slurmkit ledger ingest" in line for line in render.footer(found.meta))
 
@@ -211,3 +211,16 @@ def test_table_csv_and_json_carry_the_same_numbers(ledger):
     assert whole["meta"]["source"] == f"ledger {ledger.source}"
     assert whole["meta"]["timezone"] == "UTC"
     assert (whole["meta"]["runs"], whole["meta"]["rejects"]) == (1, 0)
+
+
+def test_one_job_or_all_tasks_of_one_array_can_be_asked_for(ledger):
+    tasks = [job(n, BEGIN - 5, BEGIN, BEGIN + 10) | {"JobID": f"12_{n}"} for n in (13, 14)]
+    alone = [job(n, BEGIN - 5, BEGIN, BEGIN + 10) for n in (12, 120, 1)]
+    ingest(ledger, FakeSacct(*tasks, *alone), since=BEGIN - DAY)
+    window = ("2026-11-10", "2026-11-11")
+
+    def jobs(asked: str) -> int:
+        found = usage_report(ledger, window, by="user", zone=UTC, job=asked, now=LATER)
+        return sum(row.jobs for row in found.rows)
+
+    assert [jobs(asked) for asked in ("12", "12_13", "120", "2", "%")] == [3, 1, 1, 0, 0]
