@@ -173,8 +173,9 @@ def test_exec_passes_signals_on(lab: Lab) -> None:
 def test_the_image_holds_no_secret(lab: Lab) -> None:
     find = (
         "ls /etc/ssh/ssh_host_* /etc/munge/munge.key /etc/ssl/private/* /etc/ldap/slapd.d/*"
-        " /var/lib/ldap/* /var/lib/mysql/* /var/lib/mariadb/* /var/lib/postgresql/*/* /etc/nslcd.conf"
-        " /etc/machine-id /secrets/* 2>/dev/null; grep -rlE 'PRIVATE KEY-----' /etc /opt/lab /root;"
+        " /var/lib/ldap/* /var/lib/mysql/* /var/lib/mariadb/* /var/lib/postgresql/*/*"
+        " /etc/nslcd.conf /etc/machine-id /secrets/* 2>/dev/null;"
+        " grep -rlE 'PRIVATE KEY-----' /etc /opt/lab /root;"
         " awk -F: '$2 !~ /^[!*]/' /etc/shadow"
     )
     image = f"slurmkit-cluster:{lab.release}"
