@@ -38,16 +38,7 @@ def gpu_types(text: str) -> dict[str, int]:
 
 
 def gres(text: str) -> list[str]:
-    """Say what generic resources a TRES string holds, for people: `4 gpu:a100`, `3 shard`.
-
-    The types are the breakdown of `gres/gpu`, so they replace it.
-    """
-    held = [
-        f"{count} gpu:{kind}" if kind else f"{count} gpu" for kind, count in gpu_types(text).items()
-    ]
-    others = (
-        f"{value} {name.removeprefix('gres/')}"
-        for name, value in parse_tres(text).items()
-        if name in ("gres/shard", "gres/mps")
-    )
-    return [*held, *others]
+    """Say what GPUs and parts of GPUs a TRES string holds, for people: `4 a100`, `3 shard`."""
+    held = [f"{count} {kind}".strip() for kind, count in gpu_types(text).items()]
+    parts = parse_tres(text)
+    return [*held, *(f"{parts[f'gres/{n}']} {n}" for n in ("shard", "mps") if f"gres/{n}" in parts)]

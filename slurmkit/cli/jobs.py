@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 
 import click
 import msgspec
 
 from slurmkit.cli.show import key_values, table
 from slurmkit.cluster import Cluster, Job
+from slurmkit.facts import Fact, clock, course, gpus, output
 from slurmkit.jobinfo import JobInfo
 from slurmkit.queue import QueueRow
-from slurmkit.tres import gres
 
 _COLUMNS = tuple("JOBID USER ACCOUNT PARTITION STATE TIME LIMIT NODES GPUS WHERE NAME".split())
 _NUMERIC = {"TIME", "LIMIT", "NODES", "GPUS"}
@@ -36,7 +35,7 @@ def queue_command(user: str | None, *, as_json: bool) -> None:
         return
     table(_COLUMNS, [_queue_row(row) for row in queue.rows], right=_NUMERIC)
     plural = "" if len(queue.rows) == 1 else "s"
-    click.echo(f"{len(queue.rows)} job{plural}, from squeue at {_clock(queue.taken)}", err=True)
+    click.echo(f"{len(queue.rows)} job{plural}, from squeue at {clock(queue.taken)}", err=True)
 
 
 @click.command("job")
@@ -74,8 +73,7 @@ def log_command(job_id: str, *, until_over: bool) -> None:
         sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
     if until_over:
-        info = job.info()
-        click.echo(f"job {job.id} ended: {_outcome(info)}", err=True)
+        click.echo(f"job {job.id} ended: {dict(course(job.info()))['State']}", err=True)
 
 
 @click.command("cancel")
@@ -111,33 +109,13 @@ def _queue_row(row: QueueRow) -> tuple[str, ...]:
     )
 
 
-def _facts(info: JobInfo) -> list[tuple[str, str]]:
-    facts = [
+def _facts(info: JobInfo) -> list[Fact]:
+    who = f"{info.user}, account {info.account}, partition {info.partition}"
+    return [
         ("Job", f"{info.job_id}  {info.name}"),
-        ("State", _outcome(info) + (f" ({info.reason})" if info.state == "PENDING" else "")),
-        ("User", f"{info.user}, account {info.account}, partition {info.partition}"),
-        ("Submitted", _clock(info.submitted)),
-        ("Started", _clock(info.started)),
-        ("Ended", _clock(info.ended)) if info.is_over else ("Elapsed", info.elapsed),
-        ("Nodes", info.node_list or "none yet"),
-        ("GPUs", ", ".join(gres(info.tres)) or "none"),
+        ("User", who),
+        *course(info),
+        *gpus(info),
+        output(info),
+        ("Source", f"{info.source}, now"),
     ]
-    facts += [(f"  {node}", _indices(held)) for node, held in info.gpu_indices.items()]
-    return [*facts, ("Output", info.output or "unknown"), ("Source", f"{info.source}, now")]
-
-
-def _indices(held: list[int]) -> str:
-    return f"GPU {', '.join(map(str, held))}"
-
-
-def _outcome(info: JobInfo) -> str:
-    ended = info.is_over and info.exit_code
-    return f"{info.state}, exit code {info.exit_code}" if ended else info.state
-
-
-def _clock(epoch: float | None) -> str:
-    if epoch is None:
-        return "unknown"
-    local = datetime.fromtimestamp(epoch, UTC).astimezone()
-    same_day = local.date() == datetime.now(UTC).astimezone().date()
-    return local.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S %Z")

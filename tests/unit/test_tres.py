@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmkit.tres import gpu_count, gpu_types
+from slurmkit.tres import gpu_count, gpu_types, gres
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,17 @@ from slurmkit.tres import gpu_count, gpu_types
 def test_gpus(tres: str, count: int, types: dict[str, int]) -> None:
     assert gpu_count(tres) == count
     assert gpu_types(tres) == types
+
+
+@pytest.mark.parametrize(
+    ("tres", "said"),
+    [
+        ("cpu=1,gres/gpu=4,gres/gpu:a100=4", ["4 a100"]),
+        ("gres/gpu=2", ["2"]),
+        ("cpu=1,gres/shard=3", ["3 shard"]),
+        ("gres/mps=50", ["50 mps"]),
+        ("cpu=1", []),
+    ],
+)
+def test_gpus_in_words(tres: str, said: list[str]) -> None:
+    assert gres(tres) == said
