@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from slurmkit import sacct
 from slurmkit.errors import BadInput, DatabaseDown, NoSuchJob, Refused, SlurmError
+from slurmkit.jobids import check_job_id, one_part
 from slurmkit.jobinfo import JobInfo, from_queue, output_path, parse_gpu_indices
 from slurmkit.log import follow
 from slurmkit.planner import Plan
 from slurmkit.queue import Queue, QueueRow, read_queue
 from slurmkit.slurm import LocalSlurm, Slurm
 
-_JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")
 _SUBMITTED = re.compile(r"(?P<id>\d+)(;\S+)?")  # `ID[;CLUSTER]`, sbatch(1) --parsable
 _POLL_SECONDS = 2.0
 
@@ -45,7 +45,13 @@ class Cluster:
         return Job(match["id"], self)
 
     def queue(self, *, user: str | None = None) -> Queue:
-        """Take a snapshot of the queue; `user` limits it to one person, within Slurm."""
+        """Take a snapshot of the queue; `user` limits it to one person, within Slurm.
+
+        Raises:
+            BadInput: for an empty user name, which Slurm takes as everybody.
+        """
+        if user == "":
+            raise BadInput("--user may not be empty; leave it out for everybody's jobs")
         return read_queue(self.slurm, user=user)
 
     def job(self, job_id: str) -> Job:
@@ -54,11 +60,7 @@ class Cluster:
         Raises:
             BadInput: when `job_id` does not have the form of one.
         """
-        if not _JOB_ID.fullmatch(job_id):
-            raise BadInput(
-                f"{job_id!r} is not a job id: a number, or NUMBER_INDEX for an array task"
-            )
-        return Job(job_id, self)
+        return Job(check_job_id(job_id), self)
 
 
 class Job:
@@ -73,8 +75,9 @@ class Job:
 
         Raises:
             NoSuchJob: when neither knows it.
+            BadInput: when the id is that of an array with several tasks.
         """
-        row = self._row()
+        row = one_part(self.id, self._rows())
         if row is not None and not row.ended:
             return from_queue(row, self._gpu_indices(row))
         past = self._past(required=row is None)
@@ -87,15 +90,16 @@ class Job:
         return msgspec.structs.replace(past, output=output_path(row))
 
     def cancel(self) -> None:
-        """Cancel the job.
+        """Cancel the job, or all tasks of an array that have not ended.
 
         Raises:
             NoSuchJob: when Slurm does not know it.
             Refused: when it has already ended, or Slurm does not allow it.
         """
-        info = self.info()
-        if info.is_over:
-            raise Refused(f"job {self.id} has already ended ({info.state})")
+        rows = self._rows()
+        if all(row.ended for row in rows):
+            state = rows[0].state if rows else self.info().state
+            raise Refused(f"job {self.id} has already ended ({state})")
         self._slurm.run(["scancel", self.id])
 
     def wait(self) -> JobInfo:
@@ -108,23 +112,25 @@ class Job:
         """Where the job's output goes, or None when Slurm does not say."""
         return info.output or sacct.output_path(self._slurm, info)
 
-    def log(self, *, until_over: bool = False) -> Iterator[bytes]:
+    def log(
+        self, *, until_over: bool = False, begun_anew: Callable[[], None] = lambda: None
+    ) -> Iterator[bytes]:
         """Yield the job's output as it was written.
 
         Args:
             until_over: go on with what is added until the job has ended.
+            begun_anew: called when a requeued job has emptied its output and writes it again.
 
         Raises:
             LogUnavailable: when the path is unknown or cannot be read.
         """
-        return follow(self, until_over=until_over)
+        return follow(self, until_over=until_over, begun_anew=begun_anew)
 
-    def _row(self) -> QueueRow | None:
+    def _rows(self) -> tuple[QueueRow, ...]:
         try:
-            rows = read_queue(self._slurm, job_ids=[self.id], ended=True).rows
+            return read_queue(self._slurm, job_ids=[self.id], ended=True).rows
         except NoSuchJob:
-            return None
-        return rows[0] if rows else None
+            return ()
 
     def _past(self, *, required: bool) -> JobInfo | None:
         try:
@@ -138,7 +144,7 @@ class Job:
         if not row.gpus or not row.node_list:
             return {}
         try:
-            text = self._slurm.run(["scontrol", "show", "job", "--details", self.id])
+            text = self._slurm.run(["scontrol", "show", "job", "--details", row.job_id])
         except NoSuchJob:
             return {}
         return parse_gpu_indices(text, row.node_list)

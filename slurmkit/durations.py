@@ -7,6 +7,8 @@ import re
 from slurmkit.errors import BadInput
 
 _FORMS = "minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]"
+# Slurm keeps minutes in 32 bits, the last two values of which mean no limit.
+_LONGEST = (2**32 - 3) * 60
 _LIMIT = re.compile(
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
     r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
@@ -32,6 +34,8 @@ def parse_time_limit(text: str) -> int:
         + part["hs"]
         + part["s"]
     )
+    if seconds > _LONGEST:
+        raise BadInput(f"time limit {text!r} is more than Slurm can hold")
     if seconds == 0:
         raise BadInput(
             "time limit 0 would mean no limit; give the time the job needs, e.g. 1:00:00"

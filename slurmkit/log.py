@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,14 @@ from slurmkit.errors import LogUnavailable
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Job
+    from slurmkit.jobinfo import JobInfo
 
 _CHUNK = 1 << 16
 _FILE_SECONDS = 0.5
 _STATE_SECONDS = 3.0
 
 
-def follow(job: Job, *, until_over: bool) -> Iterator[bytes]:
+def follow(job: Job, *, until_over: bool, begun_anew: Callable[[], None]) -> Iterator[bytes]:
     """Yield the bytes of a job's output file.
 
     Slurm's state is asked every few seconds only; the file itself twice a second.
@@ -26,25 +27,39 @@ def follow(job: Job, *, until_over: bool) -> Iterator[bytes]:
         LogUnavailable: when the path is unknown, or the file is missing or unreadable.
     """
     info = job.info()
-    where = job.output_path(info)
-    if where is None:
-        raise LogUnavailable(f"Slurm no longer says where the output of job {job.id} went")
-    path = Path(where)
     if not until_over and info.state == "PENDING":
-        raise LogUnavailable(
-            f"job {job.id} has not started ({info.reason}); follow it with --follow"
-        )
+        raise LogUnavailable(f"job {job.id} has not started ({info.reason}); follow it with -f")
     offset, asked = 0, time.monotonic()
     over = info.is_over or not until_over
     while True:
-        for chunk in _read_from(path, offset, must_exist=over):
+        path = _path(job, info)
+        if path is not None and offset > _size(path):  # a requeued run has emptied the file
+            offset = 0
+            begun_anew()
+        for chunk in _read_from(path, offset, must_exist=over) if path else ():
             offset += len(chunk)
             yield chunk
         if over:  # read once more after the end was seen, so the last lines are there
             return
         time.sleep(_FILE_SECONDS)
         if time.monotonic() - asked >= _STATE_SECONDS:
-            over, asked = job.info().is_over, time.monotonic()
+            info, asked = job.info(), time.monotonic()
+            over = info.is_over
+
+
+def _path(job: Job, info: JobInfo) -> Path | None:
+    """Where the output goes; a path by node is not known before there is one."""
+    where = info.output if info.state == "PENDING" else job.output_path(info)
+    if where is None and info.state != "PENDING":
+        raise LogUnavailable(f"Slurm no longer says where the output of job {job.id} went")
+    return Path(where) if where else None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _read_from(path: Path, offset: int, *, must_exist: bool) -> Iterator[bytes]:

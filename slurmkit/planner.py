@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from slurmkit.errors import BadInput
-from slurmkit.spec import JobSpec
+from slurmkit.spec import JobSpec, is_utf8
 from slurmkit.text import printable
 
 
@@ -41,8 +40,10 @@ def plan(spec: JobSpec) -> Plan:
     """
     options = tuple(_options(spec))
     for name, value in options:
-        if any(char in value for char in "\n\r\0"):
-            raise BadInput(f"--{name} may not hold a line break or NUL: {value!r}")
+        if any(char in value for char in "\n\r\0") or not is_utf8(value):
+            raise BadInput(
+                f"--{name} may hold neither a line break nor NUL, and only UTF-8: {value!r}"
+            )
     return Plan((Submission(_script(spec, options), options),))
 
 
@@ -60,10 +61,19 @@ def _options(spec: JobSpec) -> list[tuple[str, str]]:
         "account": spec.account,
         "qos": spec.qos,
         "comment": spec.comment,
-        "chdir": spec.workdir or os.getcwd(),  # noqa: PTH109 - a spec's paths are plain text
+        "chdir": spec.chdir or _here(),
         "output": spec.output,
     }
     return [(name, str(value)) for name, value in values.items() if value is not None]
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError as error:
+        raise BadInput(
+            f"the current directory cannot be used ({error.strerror}); cd to another one"
+        ) from error
 
 
 def _script(spec: JobSpec, options: tuple[tuple[str, str], ...]) -> str:

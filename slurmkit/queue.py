@@ -172,7 +172,7 @@ def _split(text: str, mark: str) -> list[str]:
 def _row(parts: list[str]) -> QueueRow:
     values: dict[str, Any] = dict(zip(_FIELDS, parts, strict=True))
     values["job_id"] = values["job_id"].lstrip("\n")
-    values["comment"] = values["comment"].replace("(null)", "")
+    values["comment"] = "" if values["comment"] == "(null)" else values["comment"]
     try:
         values |= {name: int(values[name]) for name in _NUMBERS}
         values |= {name: epoch(values[name]) for name in _TIMES}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from slurmkit.errors import Refused
+from slurmkit.jobids import one_part
 from slurmkit.jobinfo import JobInfo, fill_in
 from slurmkit.queue import epoch, record_mark
 from slurmkit.slurm import Slurm
@@ -33,11 +34,12 @@ def newest_run(slurm: Slurm, job_id: str) -> JobInfo | None:
 
     Raises:
         DatabaseDown: when slurmdbd does not answer.
+        BadInput: when the id is that of an array with several tasks.
     """
     mark = record_mark()
     text = slurm.run(_sacct(job_id, mark, *_FIELDS.values()))
-    runs = _runs(text, mark)
-    return max(runs, key=lambda run: run.submitted or 0) if runs else None
+    runs = sorted(_runs(text, mark), key=lambda run: run.submitted or 0)
+    return one_part(job_id, runs)
 
 
 def output_path(slurm: Slurm, info: JobInfo) -> str | None:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Generator, Mapping, Sequence
 from tempfile import TemporaryFile
-from typing import Protocol
+from typing import IO, Protocol
 
 from slurmkit.errors import (
     ControllerDown,
@@ -39,6 +39,11 @@ _ADVICE: dict[type[SlurmError], str] = {
 # Set in a surrounding job or by the user, these would change what a command does or prints.
 _LEAKS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SRUN_")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+_HANDED_ON = (
+    "SLURM_TIME_FORMAT",
+    "SQUEUE_FORMAT",
+    "SACCT_FORMAT",
+)  # a user's taste, in the job too
 
 
 class Slurm(Protocol):
@@ -90,14 +95,17 @@ class LocalSlurm:
                 input=(stdin or "").encode(),
                 capture_output=True,
                 timeout=timeout,
-                env=clean_environment(os.environ),
+                env=environment_for(argv[0], os.environ),
                 check=False,
             )
+        except OSError as error:
+            raise _cannot_run(argv, error) from error
         except subprocess.TimeoutExpired as error:
             raise SlurmTimeout(
                 f"{argv[0]} gave no answer in {timeout:g} s; slurmctld may be overloaded, try again"
             ) from error
-        if done.returncode != 0:
+        # squeue takes an unknown user for nobody's jobs, and ends well.
+        if done.returncode != 0 or b"Invalid user" in done.stderr:
             raise translate(argv[0], _decode(done.stderr or done.stdout), done.returncode)
         return _decode(done.stdout)
 
@@ -106,13 +114,7 @@ class LocalSlurm:
         self._calls += 1
         with (
             TemporaryFile() as errors,  # a pipe nobody reads could fill up and block the command
-            subprocess.Popen(
-                _resolve(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=clean_environment(os.environ),
-            ) as process,
+            _started(argv, errors) as process,
         ):
             try:
                 yield from map(_decode, process.stdout or ())
@@ -126,10 +128,36 @@ class LocalSlurm:
             raise translate(argv[0], said, code)
 
 
-def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Copy `environ` without what would silently change a Slurm command; times become epoch."""
-    kept = {k: v for k, v in environ.items() if not k.startswith(_LEAKS) or k in _KEPT}
-    return kept | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+def _started(argv: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            _resolve(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment_for(argv[0], os.environ),
+        )
+    except OSError as error:
+        raise _cannot_run(argv, error) from error
+
+
+def _cannot_run(argv: Sequence[str], error: OSError) -> SlurmError:
+    return SlurmError(f"cannot run Slurm's {argv[0]}: {error.strerror}")
+
+
+def environment_for(command: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Copy `environ` without what would silently change a Slurm command.
+
+    What is read by us prints times as epoch seconds. sbatch hands its environment on to the job,
+    so nothing is added for it.
+    """
+    submits = command == "sbatch"
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_LEAKS) or name in _KEPT or (submits and name in _HANDED_ON)
+    }
+    return kept if submits else kept | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
 
 
 def translate(command: str, said: str, code: int) -> SlurmError:

@@ -10,8 +10,8 @@ from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
 
 _GPUS = re.compile(r"(?:(?P<type>[A-Za-z0-9][\w.\-]*):)?(?P<count>\d+)")
-_MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][\w.\-]*")
+_NAMES = re.compile(rf"{_NAME.pattern}(,{_NAME.pattern})*")
 
 
 class Gpus(msgspec.Struct, frozen=True):
@@ -62,8 +62,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         cpus_per_task: CPUs for each process.
         mem: memory per node, Slurm's form (`64G`; MiB without a suffix).
         time: time limit, any form of sbatch(1) `--time`.
-        output: path of the log; Slurm's patterns (`%j`) allowed; relative to `workdir`.
-        workdir: where the job starts, absolute.
+        output: path of the log; Slurm's patterns (`%j`) allowed; relative to `chdir`.
+        chdir: where the job starts, absolute.
     """
 
     command: tuple[str, ...]
@@ -79,27 +79,54 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     job_name: str | None = None
     comment: str | None = None
     output: str = "slurm-%j.out"
-    workdir: str | None = None
+    chdir: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.command:
-            raise BadInput("no command to run; give it after --, e.g. -- python train.py")
+        _check_command(self.command)
         for name in ("nodes", "ntasks_per_node", "cpus_per_task"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{_option(name)} must be at least 1, not {getattr(self, name)}")
+        texts = {name: getattr(self, name) for name in _TEXTS}
+        for name, value in texts.items():
+            if value == "":
+                raise BadInput(f"{_option(name)} may not be empty; leave it out for the default")
         if self.time is not None:
             parse_time_limit(self.time)
-        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
-            raise BadInput(
-                f"--mem {self.mem!r} is not a size: a number with K, M, G or T, e.g. 64G"
-            )
-        for name in ("partition", "account", "qos"):
-            value = getattr(self, name)
-            if value is not None and not all(map(_NAME.fullmatch, value.split(","))):
-                raise BadInput(f"{_option(name)} {value!r} is not a Slurm name")
-        if any("\0" in word for word in self.command):
-            raise BadInput("an argument of the command holds a NUL, which no program can be given")
+        for name, (form, meaning) in _FORMS.items():
+            value = texts[name]
+            if value is not None and not form.fullmatch(value):
+                raise BadInput(f"{_option(name)} {value!r} is not {meaning}")
+
+
+_TEXTS = (*"mem time partition account qos job_name output chdir".split(),)
+_FORMS = {
+    "mem": (
+        re.compile(r"\d+[KMGT]?", re.IGNORECASE),
+        "a size: a number with K, M, G or T, e.g. 64G",
+    ),
+    "partition": (_NAMES, "a Slurm name"),
+    "account": (_NAMES, "a Slurm name"),
+    "qos": (_NAMES, "a Slurm name"),
+    "chdir": (re.compile(r"/.*", re.DOTALL), "an absolute path"),
+}
 
 
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _check_command(command: tuple[str, ...]) -> None:
+    if isinstance(command, str):
+        raise BadInput(f"the command is a tuple of words, not one text: {command!r}")
+    if not command:
+        raise BadInput("no command to run; give it after --, e.g. -- python train.py")
+    for word in command:
+        if "\0" in word:
+            raise BadInput("an argument of the command holds a NUL, which no program can be given")
+        if not is_utf8(word):
+            raise BadInput(f"an argument of the command is not UTF-8 text: {word!r}")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether `text` can be written as UTF-8; bytes of another encoding in argv cannot."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Generator, Sequence
 
 
@@ -33,4 +34,4 @@ class FakeSlurm:
 
     def stream(self, argv: Sequence[str]) -> Generator[str, None, None]:
         """See `slurmkit.slurm.Slurm.stream`."""
-        yield from self.run(argv).splitlines(keepends=True)
+        yield from io.StringIO(self.run(argv), newline="\n")

@@ -21,19 +21,28 @@ def run_to_exit_code(command: click.Command, args: list[str] | None = None) -> i
     try:
         done = command.main(args=args, prog_name="slurmkit", standalone_mode=False)
         sys.stdout.flush()
-    except SlurmkitError as error:
-        return _say(error, str(error), error.exit_code)
-    except click.ClickException as error:
-        return _say(error, _click_words(error), error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("slurmkit: interrupted", err=True)
-        return 128 + signal.SIGINT
     except BrokenPipeError:  # `slurmkit queue | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        return _say(error, f"{error.filename or 'the operating system'}: {error.strerror}", 1)
+        return 1  # as click does where it notices first
+    except (SlurmkitError, click.ClickException, click.Abort, KeyboardInterrupt, OSError) as error:
+        return _ended_by(error)
     return done if isinstance(done, int) else 0
+
+
+def _ended_by(error: BaseException) -> int:
+    match error:
+        case click.exceptions.NoArgsIsHelpError():
+            error.show()
+            return error.exit_code
+        case SlurmkitError():
+            return _say(error, str(error), error.exit_code)
+        case click.ClickException():
+            return _say(error, _click_words(error), error.exit_code)
+        case OSError():
+            where = error.filename or "the operating system"
+            return _say(error, f"{where}: {error.strerror}", 1)
+        case _:
+            return _say(error, "interrupted", 128 + signal.SIGINT)
 
 
 def _say(error: BaseException, words: str, code: int) -> int:

@@ -9,9 +9,11 @@ import msgspec
 
 from slurmkit.cli.show import key_values, table
 from slurmkit.cluster import Cluster, Job
+from slurmkit.errors import SlurmkitError
 from slurmkit.facts import Fact, clock, course, gpus, output
 from slurmkit.jobinfo import JobInfo
 from slurmkit.queue import QueueRow
+from slurmkit.text import printable
 
 _COLUMNS = tuple("JOBID USER ACCOUNT PARTITION STATE TIME LIMIT NODES GPUS WHERE NAME".split())
 _NUMERIC = {"TIME", "LIMIT", "NODES", "GPUS"}
@@ -69,7 +71,7 @@ def log_command(job_id: str, *, until_over: bool) -> None:
       slurmkit log -f 12
     """
     job = Cluster().job(job_id)
-    for chunk in job.log(until_over=until_over):
+    for chunk in job.log(until_over=until_over, begun_anew=_say_begun_anew):
         sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
     if until_over:
@@ -87,9 +89,24 @@ def cancel_command(job_ids: tuple[str, ...]) -> None:
     """
     cluster = Cluster()
     jobs: list[Job] = [cluster.job(job_id) for job_id in job_ids]  # all ids are checked first
-    for job in jobs:
+    failures = [error for job in jobs if (error := _cancel(job))]
+    for error in failures[:-1]:
+        click.echo(f"slurmkit: {printable(str(error))}", err=True)
+    if failures:
+        raise failures[-1]
+
+
+def _cancel(job: Job) -> SlurmkitError | None:
+    try:
         job.cancel()
-        click.echo(f"cancelled job {job.id}")
+    except SlurmkitError as error:
+        return error
+    click.echo(f"cancelled job {job.id}")
+    return None
+
+
+def _say_begun_anew() -> None:
+    click.echo("slurmkit: the job was requeued and writes its output anew", err=True)
 
 
 def _queue_row(row: QueueRow) -> tuple[str, ...]:

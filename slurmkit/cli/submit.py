@@ -24,6 +24,7 @@ _OPTIONS: tuple[tuple[str, type | None, str], ...] = (
     ("qos", None, "Quality of service."),
     ("job-name", None, "Name of the job.  [default: the command's]"),
     ("comment", None, "A comment kept with the job."),
+    ("chdir", None, "Directory the job starts in.  [default: the current one]"),
     ("output", None, "File for the job's output.  [default: slurm-%j.out]"),
 )
 

@@ -151,3 +151,45 @@ def test_another_users_job_is_not_cancelled(lab: Lab) -> None:
     assert done.returncode == 1
     assert "Access/permission denied" in done.stderr
     lab.run("slurmkit", "cancel", job_id)
+
+
+def test_the_job_gets_its_users_environment(lab: Lab) -> None:
+    """What slurmkit sets for the commands it reads must not reach the job."""
+    mine = ("env", "SLURM_TIME_FORMAT=relative", "LC_ALL=C", "SLURM_JOB_ID=999", "SBATCH_QOS=none")
+    shown = ("bash", "-c", "echo $SLURM_TIME_FORMAT $LC_ALL $SLURM_JOB_ID $SBATCH_QOS")
+    options = ("--parsable", "--time", "1", "--partition", "cpu")
+    job_id = lab.run(*mine, "slurmkit", "submit", *options, "--", *shown).stdout.strip()
+    assert lab.run("slurmkit", "log", "-f", job_id).stdout == f"relative C {job_id}\n"
+
+
+def test_an_array_and_its_tasks(lab: Lab) -> None:
+    """GPU indices are a task's own; the array as a whole is named as such, and cancelled."""
+    array = ("--array=1-3", "--gres=gpu:1", "--partition=untyped", "--time=5", "--wrap=sleep 60")
+    job_id = lab.run("sbatch", "--parsable", *array).stdout.strip()
+    for task in (1, 2, 3):
+        wait_for_state(lab, f"{job_id}_{task}", "RUNNING")
+    held = [info(lab, f"{job_id}_{task}")["gpu_indices"]["c4"] for task in (1, 2, 3)]
+    assert sorted(map(len, held)) == [1, 1, 1]
+    assert len({index for (index,) in held}) == 3
+    done = lab.run("slurmkit", "job", job_id, check=False)
+    assert done.returncode == 2
+    assert "has several parts; name one of them" in done.stderr
+    lab.run("slurmkit", "cancel", job_id)
+    wait_for_state(lab, f"{job_id}_3", "CANCELLED")
+
+
+def test_the_output_of_a_requeued_job_is_followed(lab: Lab) -> None:
+    script = "echo run $SLURM_RESTART_COUNT; sleep 8"
+    job_id = submit(lab, "--time", "2", "--partition", "cpu", "--", "bash", "-c", script)
+    wait_for_state(lab, job_id, "RUNNING")
+    wait_for(lambda: "run" in lab.run("slurmkit", "log", job_id, check=False).stdout)
+    lab.run("scontrol", "requeue", job_id)
+    log = lab.run("slurmkit", "log", "-f", job_id, timeout=180)
+    assert "run 1" in log.stdout
+    assert f"job {job_id} ended: COMPLETED" in log.stderr
+
+
+def test_an_unknown_user_is_named(lab: Lab) -> None:
+    done = lab.run("slurmkit", "queue", "--user", "nobody-here", check=False)
+    assert done.returncode == 1
+    assert "Invalid user: nobody-here" in done.stderr

@@ -114,13 +114,36 @@ def test_a_missing_extra_names_the_install_command() -> None:
         Entry("not_installed_anywhere.cli:x", "", "tui").load()
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    """More than a pipe holds, to a reader that leaves at once."""
     script = tmp_path / "squeue"
-    script.write_text("#!/bin/sh\nexit 0\n", "utf-8")
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} "$@"\n', "utf-8")
     script.chmod(0o755)
-    line = f"{sys.executable} -m slurmkit queue | true; exit ${{PIPESTATUS[0]}}"
+    line = f"{sys.executable} -m slurmkit queue | head -n1; exit ${{PIPESTATUS[0]}}"
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", line], env=env, capture_output=True, text=True, check=False
     )
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
+    assert done.stdout.startswith("JOBID")
+    assert not done.stderr
+
+
+def test_a_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["ledger"], ["report"]):
+        assert run(*words) == 2
+        shown = capsys.readouterr().err
+        assert "Usage: slurmkit" in shown
+        assert "\nCommands:\n" in shown
+
+
+def print_a_long_queue() -> None:
+    """Stand in for squeue in `test_a_closed_pipe_ends_quietly`."""
+    mark = sys.argv[sys.argv.index("-O") + 1].rpartition(":")[2]
+    row = "7 7 a v gpu q RUNNING 1 1 cpu=1 1 1700000000 0 0:05 10:00 c1 None /h /o c name"
+    for _ in range(5000):
+        print("".join(f"{part}{mark}" for part in row.split()))
+
+
+if __name__ == "__main__":
+    print_a_long_queue()

@@ -59,6 +59,8 @@ def test_contracts_hold(house: Path) -> None:
         ("slurmkit_accounting/schema.py", "import ldap3"),
         ("slurmkit_tui/__init__.py", "import slurmkit_accounting.ingest"),
         ("slurmkit_plugins/__init__.py", "import slurmkit_tui"),
+        ("slurmkit_plugins/__init__.py", "import slurmkit_accounting.ingest"),
+        ("slurmkit_plugins/__init__.py", "import slurmkit.cli.show"),
     ],
 )
 def test_a_break_is_noticed(house: Path, module: str, line: str) -> None:

@@ -163,3 +163,74 @@ def test_a_log_slurm_forgot() -> None:
 
     with pytest.raises(LogUnavailable, match="no longer says"):
         list(job_with(squeue=raises(NoSuchJob("gone")), sacct=sacct).log())
+
+
+def test_a_requeued_jobs_new_output_is_followed_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Slurm empties the file when the job starts again."""
+    path = tmp_path / "out"
+    path.write_text("a first run of some length\n", "utf-8")
+    contents = iter(["second run\n", None])
+
+    def squeue(argv: Sequence[str], stdin: str | None) -> str:
+        if not path.exists() or next(asked):
+            content = next(contents)
+            if content is None:
+                return squeue_says("COMPLETED", str(path))(argv, stdin)
+            path.write_text(content, "utf-8")
+        return squeue_says("RUNNING", str(path))(argv, stdin)
+
+    asked = iter([False, True, True, True])
+    monkeypatch.setattr(slurmkit.log, "_FILE_SECONDS", 0)
+    monkeypatch.setattr(slurmkit.log, "_STATE_SECONDS", 0)
+    job = job_with(squeue=squeue, sacct=sacct_says("COMPLETED"))
+    said: list[str] = []
+    log = job.log(until_over=True, begun_anew=lambda: said.append("anew"))
+    assert b"".join(log) == b"a first run of some length\nsecond run\n"
+    assert said == ["anew"]
+
+
+def test_a_path_by_node_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "c1").write_text("hello\n", "utf-8")
+    states = iter(["PENDING", "RUNNING", "COMPLETED"])
+
+    def squeue(argv: Sequence[str], stdin: str | None) -> str:
+        state = next(states)
+        text = squeue_says(state, str(tmp_path / "%N"))(argv, stdin)
+        return text.replace("c1", "", 1) if state == "PENDING" else text
+
+    monkeypatch.setattr(slurmkit.log, "_FILE_SECONDS", 0)
+    monkeypatch.setattr(slurmkit.log, "_STATE_SECONDS", 0)
+    job = job_with(squeue=squeue, sacct=sacct_says("COMPLETED"))
+    assert b"".join(job.log(until_over=True)) == b"hello\n"
+
+
+def array_says(*states: str) -> Answer:
+    """Tasks 7_1, 7_2, … of array 7, in these states."""
+
+    def answer(argv: Sequence[str], stdin: str | None) -> str:
+        lines = (squeue_says(state)(argv, stdin) for state in states)
+        return "".join(line.replace("7", f"7_{n}", 1) for n, line in enumerate(lines, 1))
+
+    return answer
+
+
+def test_an_array_is_not_one_of_its_tasks() -> None:
+    job = job_with(squeue=array_says("FAILED", "RUNNING"))
+    for ask in (job.info, lambda: list(job.log())):
+        with pytest.raises(BadInput, match=r"7 has several parts; name one of them, e\.g\. 7_1"):
+            ask()
+    with pytest.raises(BadInput, match="several parts"):
+        job_with(squeue=array_says("RUNNING")).info()
+
+
+def test_an_array_is_cancelled_while_a_task_is_left() -> None:
+    slurm = FakeSlurm(
+        {"squeue": array_says("CANCELLED", "RUNNING"), "scancel": lambda argv, stdin: ""}
+    )
+    Cluster(slurm).job("7").cancel()
+    assert slurm.asked[-1] == ["scancel", "7"]
+    ended = job_with(squeue=array_says("CANCELLED", "COMPLETED"))
+    with pytest.raises(Refused, match="already ended"):
+        ended.cancel()

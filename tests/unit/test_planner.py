@@ -41,7 +41,7 @@ def test_the_script_is_this_text() -> None:
         time="10",
         partition="gpu",
         job_name='it\'s #1 "x"',
-        workdir="/home/alice",
+        chdir="/home/alice",
     )
     (submission,) = plan(spec).submissions
     assert submission.script == GOLDEN
@@ -76,9 +76,9 @@ def test_bash_hands_on_exactly_what_was_given(
     fake_srun: Path, words: list[str], name: str, comment: str
 ) -> None:
     """No word of a command and no option can become shell code or a line of its own."""
-    spec = JobSpec(command=tuple(words), job_name=name or None, comment=comment, workdir="/")
+    spec = JobSpec(command=tuple(words), job_name=name or None, comment=comment, chdir="/")
     if any(char in name + comment for char in "\n\r"):
-        with pytest.raises(BadInput, match="line break"):
+        with pytest.raises(BadInput, match="neither a line break"):
             plan(spec)
         return
     script = plan(spec).submissions[0].script
@@ -99,6 +99,11 @@ def test_bash_hands_on_exactly_what_was_given(
         ({"command": ()}, "no command"),
         ({"nodes": 0}, "--nodes must be at least 1"),
         ({"ntasks_per_node": -1}, "--ntasks-per-node must be at least 1"),
+        ({"command": "hostname"}, "not one text"),
+        ({"command": ("\udcff",)}, "not UTF-8"),
+        ({"output": ""}, "--output may not be empty"),
+        ({"chdir": "here"}, "--chdir 'here' is not an absolute path"),
+        ({"time": "99999999999999"}, "more than Slurm can hold"),
         ({"mem": "lots"}, "--mem 'lots' is not a size"),
         ({"time": "soon"}, "not one of Slurm's forms"),
         ({"partition": "gpu;rm"}, "--partition 'gpu;rm' is not a Slurm name"),
@@ -110,10 +115,19 @@ def test_bad_specs_are_refused(options: dict[str, object], says: str) -> None:
         JobSpec(**{"command": ("x",), **options})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("option", ["output", "workdir", "comment", "job_name"])
+def test_a_directory_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(BadInput, match="cd to another"):
+        plan(JobSpec(command=("x",)))
+
+
+@pytest.mark.parametrize("option", ["output", "chdir", "comment", "job_name"])
 def test_line_breaks_in_options_are_refused(option: str) -> None:
-    spec = JobSpec(command=("x",), **{option: "a\nb"})  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="may not hold a line break"):
+    spec = JobSpec(command=("x",), **{option: "/a\nb"})  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="neither a line break"):
         plan(spec)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from slurmkit.errors import (
     SlurmMissing,
     SlurmTimeout,
 )
-from slurmkit.slurm import LocalSlurm, clean_environment, translate
+from slurmkit.slurm import LocalSlurm, environment_for, translate
 
 
 @pytest.fixture
@@ -52,10 +53,12 @@ def test_a_failing_stream_is_an_error(program: Path) -> None:
 
 
 def test_a_stream_left_early_ends_its_command(program: Path) -> None:
-    write(program, "yes")
+    write(program, "echo $$; exec yes")
     lines = LocalSlurm().stream(["squeue"])
-    next(lines)
-    lines.close()  # type: ignore[attr-defined]
+    process = int(next(lines))
+    lines.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_a_missing_command() -> None:
@@ -88,13 +91,38 @@ def test_what_slurm_says_becomes_one_error(said: str, kind: type[SlurmError]) ->
     assert str(error)
 
 
-def test_a_surrounding_job_leaks_nothing() -> None:
-    inside = {
-        "SLURM_JOB_ID": "7",
-        "SBATCH_QOS": "x",
-        "SQUEUE_FORMAT": "%i",
-        "SLURM_CONF": "/c",
-        "A": "b",
+INSIDE = {
+    "SLURM_JOB_ID": "7",
+    "SBATCH_QOS": "x",
+    "SQUEUE_FORMAT": "%i",
+    "SLURM_TIME_FORMAT": "relative",
+    "SLURM_CONF": "/c",
+    "LC_ALL": "de_DE.UTF-8",
+}
+
+
+def test_a_surrounding_job_leaks_nothing_into_what_we_read() -> None:
+    kept = environment_for("squeue", INSIDE)
+    assert kept == {"SLURM_CONF": "/c", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+
+
+def test_a_job_gets_its_users_environment() -> None:
+    kept = environment_for("sbatch", INSIDE)
+    assert kept == {
+        name: INSIDE[name] for name in INSIDE if name not in ("SLURM_JOB_ID", "SBATCH_QOS")
     }
-    kept = clean_environment(inside)
-    assert kept == {"SLURM_CONF": "/c", "A": "b", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+
+
+def test_an_unknown_user_is_not_nobody(program: Path) -> None:
+    write(program, 'echo "Invalid user: nobody-here" >&2')
+    with pytest.raises(Refused, match="Invalid user: nobody-here"):
+        LocalSlurm().run(["squeue"])
+
+
+def test_a_command_that_cannot_run(program: Path) -> None:
+    program.write_text("not a program", "utf-8")
+    program.chmod(0o755)
+    with pytest.raises(SlurmError, match="cannot run Slurm's squeue: Exec format error"):
+        LocalSlurm().run(["squeue"])
+    with pytest.raises(SlurmError, match="cannot run Slurm's squeue: Exec format error"):
+        next(LocalSlurm().stream(["squeue"]))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from slurmkit.cluster import Cluster
 from slurmkit.errors import SlurmError
 from slurmkit.jobinfo import JobInfo
-from slurmkit_tui.site import Site, parse_site
+from slurmkit.site import Site, read_site
 from slurmkit_tui.snapshot import Snapshot, prepare
 
 ResultT = TypeVar("ResultT")
@@ -65,7 +65,7 @@ class Feed:
 
     def _ask_site(self) -> Site:
         try:
-            return parse_site(self._cluster.slurm.run(["scontrol", "show", "config"]))
+            return read_site(self._cluster.slurm)
         except SlurmError:  # the queue is there; only its cluster's name stays unknown
             return Site()
 

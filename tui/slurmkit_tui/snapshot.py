@@ -9,9 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from slurmkit.queue import Queue, QueueRow
+from slurmkit.site import Site
 from slurmkit.text import printable
 from slurmkit_tui import states
-from slurmkit_tui.site import Site
 
 _SLICE = 1000  # rows between two chances for the screen's thread to run
 

@@ -23,9 +23,7 @@ class Summary(Static):
 
     def show(self, snapshot: Snapshot | None, lines: Sequence[Line], filters: list[str]) -> None:
         """Count what is shown."""
-        parts: list[Part] = [
-            ((snapshot and snapshot.site.name) or "cluster unknown", "$primary bold")
-        ]
+        parts: list[Part] = [(_cluster(snapshot), "$primary bold")]
         if snapshot is not None:
             parts += _counts(snapshot, lines, filters)
         self.update(_join(parts))
@@ -101,3 +99,7 @@ def _next(pace: Pace, now: float) -> str:
 def _join(parts: Iterable[Part]) -> Content:
     spread = [piece for part in parts for piece in (_DOT, part)]
     return Content.assemble(*spread[1:])
+
+
+def _cluster(snapshot: Snapshot | None) -> str:
+    return printable((snapshot and snapshot.site.cluster_name) or "cluster unknown")
