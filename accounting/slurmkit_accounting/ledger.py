@@ -145,7 +145,8 @@ def _sqlite(url: URL, read_only: bool) -> Engine:  # noqa: FBT001
 
 
 def _postgresql(url: URL, read_only: bool) -> Engine:  # noqa: FBT001
-    options = "-c default_transaction_read_only=on" if read_only else ""
+    given = url.normalized_query.get("options", ())  # those of the URL would not be used else
+    options = " ".join([*given, *(["-c default_transaction_read_only=on"] if read_only else [])])
     arguments = {"connect_timeout": _CONNECT_SECONDS, "options": options}
     # A report must see one state of the books through all its queries.
     level = {"isolation_level": "REPEATABLE READ"} if read_only else {}

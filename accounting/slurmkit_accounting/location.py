@@ -12,6 +12,8 @@ from slurmkit.config import load_section
 from slurmkit.errors import BadInput
 from slurmkit_accounting.config import LedgerSection
 
+# Parts of libpq's parameters that are secrets; the URL is shown in reports and errors.
+_SECRETS = ("password", "passwd", "pwd", "secret", "scram_")
 _FORMS = "sqlite:////absolute/path.db or postgresql+psycopg://USER@HOST/DATABASE"
 
 
@@ -47,6 +49,7 @@ def _parse(text: str) -> URL:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:  # the text may hold a password: not shown
         raise BadInput(f"the ledger's URL is not one; write {_FORMS}") from error
+    _refuse_secrets(url)
     if url.drivername in {"postgresql", "postgresql+psycopg"}:
         return url.set(drivername="postgresql+psycopg")
     if url.drivername not in {"sqlite", "sqlite+pysqlite"}:
@@ -54,3 +57,12 @@ def _parse(text: str) -> URL:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise BadInput(f"the ledger's URL names no file, and the books must last; write {_FORMS}")
     return URL.create("sqlite", database=str(Path(url.database).expanduser().absolute()))
+
+
+def _refuse_secrets(url: URL) -> None:
+    for key in url.query:
+        if any(sign in key.lower() for sign in _SECRETS):
+            raise BadInput(
+                f"the ledger's URL has {key} in its query, where everybody would see it; put the"
+                " password in ~/.pgpass"
+            )

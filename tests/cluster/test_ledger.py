@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from cluster_lab import Lab
@@ -12,7 +13,8 @@ from cluster_lab import Lab
 pytestmark = pytest.mark.cluster
 
 KEEPER = "slurmkit"  # the user who keeps the books on the login node
-POSTGRESQL = "postgresql+psycopg://slurmkit@postgres/slurmkit"
+DATABASE = "slurmkit"
+POSTGRESQL = f"postgresql+psycopg://slurmkit@postgres/{DATABASE}"
 BEGIN, END = "2020-01-01", "2100-01-01"
 ENDED = 120  # seconds for a short job to reach sacct
 
@@ -23,6 +25,20 @@ def books(lab: Lab) -> Iterator[str]:
     folder = lab.run("mktemp", "-d", user=KEEPER).stdout.strip()
     yield f"sqlite:///{folder}/ledger.db"
     lab.run("rm", "-r", folder, user=KEEPER)
+
+
+@pytest.fixture
+def postgresql_books(lab: Lab) -> Iterator[str]:
+    """URL of a new ledger in PostgreSQL, in a schema of its own."""
+    schema = f"test_{uuid4().hex}"
+    psql(lab, f"CREATE SCHEMA {schema} AUTHORIZATION slurmkit")
+    yield f"{POSTGRESQL}?options=-csearch_path%3D{schema}"
+    psql(lab, f"DROP SCHEMA {schema} CASCADE")
+
+
+def psql(lab: Lab, command: str) -> str:
+    words = ["psql", "-qAtd", DATABASE, "-c", command]
+    return lab.run(*words, user="postgres", service="postgres").stdout
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +140,11 @@ def test_a_gpu_job_becomes_a_line_under_the_right_pi(lab: Lab, books: str, job: 
     check_the_line(lab, books, job)
 
 
-def test_the_same_on_postgresql(lab: Lab, job: str) -> None:
-    """In a schema begun anew."""
-    drop = "DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION slurmkit"
-    lab.run("psql", "-qd", "slurmkit", "-c", drop, user="postgres", service="postgres")
-    check_the_line(lab, POSTGRESQL, job)
+def test_the_same_on_postgresql(lab: Lab, postgresql_books: str, job: str) -> None:
+    tables = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'"
+    before = psql(lab, tables)
+    check_the_line(lab, postgresql_books, job)
+    assert psql(lab, tables) == before
 
 
 def test_everybody_in_ldap_is_in_the_ledger(lab: Lab, books: str) -> None:

@@ -58,6 +58,33 @@ def test_a_password_is_not_shown(scheme):
     assert shown == "postgresql+psycopg://me:***@db/books"
 
 
+@pytest.mark.parametrize("key", ["password", "PASSWORD", "sslpassword", "oauth_client_secret"])
+def test_a_password_in_the_query_is_refused_and_not_shown(key):
+    for scheme in ("postgresql", "postgresql+psycopg", "mysql"):
+        with pytest.raises(BadInput, match=rf"has {key} in its query.*~/\.pgpass") as caught:
+            ledger_url(f"{scheme}://me@db/books?sslmode=require&{key}=s3cret")
+        assert "s3cret" not in str(caught.value)
+
+
+def test_a_password_file_in_the_query_is_fine():
+    url = ledger_url("postgresql://me@db/books?passfile=/etc/books.pgpass&sslkey=/etc/key.pem")
+    assert url.query == {"passfile": "/etc/books.pgpass", "sslkey": "/etc/key.pem"}
+
+
+@pytest.mark.parametrize(
+    ("read_only", "options"),
+    [
+        (False, "-csearch_path=books"),
+        (True, "-csearch_path=books -c default_transaction_read_only=on"),
+    ],
+)
+def test_options_in_the_url_reach_postgresql(monkeypatch, read_only, options):
+    given = {}
+    monkeypatch.setattr(module, "create_engine", lambda url, **other: given.update(other))
+    module._postgresql(ledger_url("postgresql://me@db/x?options=-csearch_path%3Dbooks"), read_only)
+    assert given["connect_args"]["options"] == options
+
+
 @pytest.mark.parametrize(
     "url",
     [
