@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from difflib import get_close_matches
 from pathlib import Path
@@ -36,11 +37,20 @@ class Zone(msgspec.Struct, frozen=True):
             raise BadInput(
                 f"{text!r} is not a date: write YYYY-MM-DD or YYYY-MM-DDTHH:MM:SS"
             ) from error
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=self.rules)).timestamp())
+        zoned = moment if moment.tzinfo else moment.replace(tzinfo=self.rules)
+        epoch = int(zoned.timestamp())
+        try:
+            self.show(epoch)
+        except (ValueError, OverflowError) as error:
+            raise BadInput(f"{text!r} is outside the years 1 to 9999 in {self.name}") from error
+        return epoch
 
     def show(self, epoch: int) -> str:
         """Write epoch seconds as local date and time with the offset."""
         return datetime.fromtimestamp(epoch, self.rules).isoformat(sep=" ")
+
+
+_UTC = Zone("UTC", UTC)
 
 
 def zone(name: str | None = None) -> Zone:
@@ -49,25 +59,48 @@ def zone(name: str | None = None) -> Zone:
     Raises:
         BadInput: for a name that is no zone, with the nearest ones.
     """
-    return _named(name) if name else _host_zone()
+    return _host_zone() if name is None else _named(name)
+
+
+def zone_or_utc() -> Zone:
+    """The host's zone; UTC where it is none of the database, such as TZ=EST5EDT,M3.2.0,M11.1.0."""
+    try:
+        return _host_zone()
+    except BadInput:
+        return _UTC
 
 
 def _host_zone() -> Zone:
     from_environment = os.environ.get("TZ", "").removeprefix(":")
+    if from_environment.startswith("/"):
+        return _of_file(Path(from_environment))
     if from_environment:
-        return _named(from_environment, source="TZ ")
-    target = str(_LOCALTIME.resolve())
+        return _of_environment(from_environment)
+    return _of_file(_LOCALTIME) if _LOCALTIME.exists() else _UTC
+
+
+def _of_environment(name: str) -> Zone:
+    try:
+        return _named(name, source="TZ ")
+    except BadInput as error:  # POSIX lets TZ hold rules in place of a name
+        raise BadInput(f"{error}; or give one with --timezone") from error
+
+
+def _of_file(path: Path) -> Zone:
+    target = str(path.resolve())
     if "/zoneinfo/" in target:
-        return _named(target.rpartition("/zoneinfo/")[2])
-    if not _LOCALTIME.exists():
-        return Zone("UTC", UTC)
-    with _LOCALTIME.open("rb") as file:  # a copy, which does not say its name
-        return Zone(str(_LOCALTIME), ZoneInfo.from_file(file))
+        with suppress(BadInput):
+            return _named(target.rpartition("/zoneinfo/")[2])
+    try:
+        with path.open("rb") as file:  # a copy, which does not say its name
+            return Zone(str(path), ZoneInfo.from_file(file))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} is no time zone file; name a zone with --timezone") from error
 
 
 def _named(name: str, *, source: str = "time zone ") -> Zone:
     if name in _UTC_NAMES:
-        return Zone("UTC", UTC)
+        return _UTC
     try:
         return Zone(name, ZoneInfo(name))
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:

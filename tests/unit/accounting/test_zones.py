@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from slurmkit_accounting import zones
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.zones import zone, zone_or_utc
 
 from slurmkit.errors import BadInput
 
@@ -40,10 +40,29 @@ def test_what_is_no_date(text):
         zone("UTC").epoch(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Asia/Tokyo", "0001-01-01"),
+        ("UTC", "0001-01-01T00:00:00+14:00"),
+        ("UTC", "9999-12-31T23:59:59-10:00"),
+        ("America/New_York", "9999-12-31T23:59:59-10:00"),
+    ],
+)
+def test_what_no_calendar_of_the_zone_holds(name, text):
+    with pytest.raises(BadInput, match=f"is outside the years 1 to 9999 in {name}"):
+        zone(name).epoch(text)
+
+
+def test_the_edges_of_the_calendar_are_dates():
+    assert zone("UTC").show(zone("UTC").epoch("0001-01-01")) == "0001-01-01 00:00:00+00:00"
+    assert zone("UTC").show(zone("UTC").epoch("9999-12-31")) == "9999-12-31 00:00:00+00:00"
+
+
 def test_what_is_no_zone_names_the_nearest():
     with pytest.raises(BadInput, match="did you mean Europe/Berlin"):
         zone("Europe/Berln")
-    for name in ("../../etc/passwd", "/etc/passwd", "\0"):
+    for name in ("../../etc/passwd", "/etc/passwd", "\0", ""):
         with pytest.raises(BadInput, match="is not in the time zone database"):
             zone(name)
 
@@ -56,8 +75,34 @@ def test_the_host_zone_comes_from_tz(monkeypatch, value):
 
 def test_a_tz_that_is_no_name_is_refused(monkeypatch):
     monkeypatch.setenv("TZ", "CET-1CEST")
-    with pytest.raises(BadInput, match="TZ 'CET-1CEST' is not in the time zone database"):
+    with pytest.raises(BadInput, match=r"TZ 'CET-1CEST' is not in the time .* with --timezone"):
         zone()
+    assert zone_or_utc() == zone("UTC")
+
+
+def test_a_tz_that_is_a_file_without_a_zone_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "notes").write_text("milk", "utf-8")
+    for name in ("notes", "missing"):
+        monkeypatch.setenv("TZ", f":{tmp_path / name}")
+        with pytest.raises(BadInput, match=f"{name} is no time zone file; .* with --timezone"):
+            zone()
+
+
+@pytest.mark.parametrize("mark", ["", ":"])
+def test_tz_may_name_a_file(monkeypatch, tmp_path, mark):
+    source = Path("/usr/share/zoneinfo/Europe/Berlin")
+    monkeypatch.setenv("TZ", f"{mark}{source}")
+    assert zone().name == "Europe/Berlin"  # the name tells, even where the file is not there
+    assert zone_or_utc().name == "Europe/Berlin"
+    if not source.exists():
+        pytest.skip("this host has no time zone files")
+    link, copy = tmp_path / "link", tmp_path / "copy"
+    link.symlink_to(source)
+    shutil.copy(source, copy)
+    for path, name in ((link, "Europe/Berlin"), (copy, str(copy))):
+        monkeypatch.setenv("TZ", f"{mark}{path}")
+        assert zone().name == name
+        assert zone().epoch("2026-11-20") == zone("Europe/Berlin").epoch("2026-11-20")
 
 
 def test_the_host_zone_comes_from_localtime(monkeypatch, tmp_path):
