@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+Seconds = Annotated[int, msgspec.Meta(ge=1, le=3600)]
+PageSize = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]  # what LDAP can carry, RFC 2696
 
 
 class LedgerSection(msgspec.Struct, frozen=True):
@@ -28,6 +33,8 @@ class LdapSection(msgspec.Struct, frozen=True, kw_only=True):
         groups_base: subtree with the research groups.
         timeout: seconds to wait for a connection, and for each answer.
         page_size: entries asked for at a time.
+        ignore_referrals: whether to go without the entries for which the server refers to
+            another one; otherwise such a directory is not read in full, which is an error.
         id_attribute: identifies an entry for ever, through renames.
         group_name_attribute: equal to the group's Slurm account.
         owner_attribute: DN of the group's PI.
@@ -40,8 +47,9 @@ class LdapSection(msgspec.Struct, frozen=True, kw_only=True):
     bind_password_file: str = ""
     people_base: str = ""
     groups_base: str = ""
-    timeout: int = 10
-    page_size: int = 500
+    timeout: Seconds = 10
+    page_size: PageSize = 500
+    ignore_referrals: bool = False
     people_filter: str = "(objectClass=posixAccount)"
     groups_filter: str = "(objectClass=groupOfNames)"
     id_attribute: str = "entryUUID"

@@ -6,7 +6,7 @@ import re
 import ssl
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -36,6 +36,7 @@ _MEANINGS = (
     ("invalid filter", "[ldap] people_filter or groups_filter is no LDAP filter"),
     ("invalid server address", "its host name cannot be resolved"),
 )
+_BIGGEST = 2**63 - 1  # what the ledger stores
 _ESCAPED = re.compile(rb"\\(?:[0-9A-Fa-f]{2}|.)")
 _SPECIAL = re.compile(r"[\\,+=]")
 
@@ -128,8 +129,8 @@ def _meant(escaped: bytes) -> bytes:
 
 
 def _checked(section: LdapSection) -> SplitResult:
-    url = urlsplit(section.uri)
-    if url.scheme not in {"ldap", "ldaps"} or not url.hostname:
+    url = _url(section.uri)
+    if url is None or url.scheme not in {"ldap", "ldaps"} or not url.hostname:
         raise BadConfig(
             f"[ldap] uri {section.uri!r} is not of the form ldap://HOST[:PORT] or ldaps://HOST"
         )
@@ -137,6 +138,15 @@ def _checked(section: LdapSection) -> SplitResult:
         if not getattr(section, key):
             raise BadConfig(f"[ldap] {key} is not set; name the subtree, e.g. ou=people,dc=…")
     return url
+
+
+def _url(text: str) -> SplitResult | None:
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:  # half an IPv6 address; a port that is no number, or too big
+        return None
+    return None if port == 0 else url
 
 
 @contextmanager
@@ -197,12 +207,23 @@ def _entries(
                 f" ({connection.result['description']}); nothing was changed"
             )
         for item in connection.response:
-            if item["type"] == "searchResEntry":  # else a referral to another server
+            if item["type"] == "searchResEntry":
                 yield item["dn"], item["raw_attributes"]
+            elif item["type"] == "searchResRef" and not section.ignore_referrals:
+                raise _refers(section, base, item["uri"])
         paging = connection.result.get("controls", {}).get("1.2.840.113556.1.4.319")
         cookie = paging["value"]["cookie"] if paging else None
         if not cookie:
             return
+
+
+def _refers(section: LdapSection, base: str, uris: Sequence[str]) -> DirectoryError:
+    hosts = [(url and url.hostname) or uri for uri, url in zip(uris, map(_url, uris), strict=True)]
+    return DirectoryError(
+        f"{section.uri} refers to {' or '.join(hosts)} for a part of {base}; nothing was changed:"
+        " name a server that holds all of it in [ldap] uri, or leave that part out with [ldap]"
+        " ignore_referrals = true"
+    )
 
 
 def _attributes(section: LdapSection) -> list[str]:
@@ -263,9 +284,12 @@ def _required(dn: str, entry: Entry, name: str) -> str:
 def _number(dn: str, entry: Entry, name: str) -> int | None:
     value = _first(entry, name)
     try:
-        return int(value) if value else None
+        number = int(value) if value else None
     except ValueError as error:
         raise DirectoryError(f"{dn} has {name} {value!r}, which is no number") from error
+    if number is not None and abs(number) > _BIGGEST:
+        raise DirectoryError(f"{dn} has {name} {value!r}, which is too big; nothing was changed")
+    return number
 
 
 def _dns(entry: Entry, name: str) -> tuple[str, ...]:
