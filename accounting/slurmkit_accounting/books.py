@@ -6,15 +6,26 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, and_, insert, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresqlInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-from slurmkit_accounting.sacct_rows import Reject, Run
+from slurmkit_accounting.sacct_rows import Key, Reject, Run, identify
 from slurmkit_accounting.schema import (
     HAS_DB_INDEX,
     NO_DB_INDEX,
+    UNREAD,
     clusters,
     ingests,
     rejects,
@@ -22,7 +33,6 @@ from slurmkit_accounting.schema import (
     runs,
 )
 
-Key = tuple[int | None, ...]
 COUNTS = ("read", "new", "changed", "rejected")
 _COLUMNS = [runs.c[field.name] for field in msgspec.structs.fields(Run)]
 _BY_DB_INDEX = ["cluster_id", "db_index"]
@@ -63,24 +73,28 @@ def cluster_id(connection: Connection, name: str) -> int:
 
 def enter(connection: Connection, ingest: int, rows: Sequence[Run | Reject]) -> Entered:
     """Enter one batch of one ingest; entering it again changes nothing."""
-    cluster = connection.execute(
-        select(ingests.c.cluster_id).where(ingests.c.id == ingest)
-    ).scalar_one()
-    given = {_key(row): row for row in rows if isinstance(row, Run)}
+    cluster, started = connection.execute(
+        select(ingests.c.cluster_id, ingests.c.started).where(ingests.c.id == ingest)
+    ).one()
+    given = {row.key: row for row in rows if isinstance(row, Run)}
     stored = _stored(connection, cluster, given)
     changed = {key: old for key, old in stored.items() if given[key] != old[1]}
     new = [row for key, row in given.items() if key not in stored]
     _keep_old(connection, ingest, [(*old, given[key]) for key, old in changed.items()])
     _write(connection, cluster, [*new, *(given[key] for key in changed)])
+    open_ones = [key for key, row in given.items() if row.end is None]
+    _saw_open(connection, cluster, open_ones, started)
+    _count_no_longer(connection, ingest, cluster, given)
     bad = [row for row in rows if isinstance(row, Reject)]
     _keep_rejects(connection, ingest, bad)
     return Entered(len(rows), len(new), len(changed), len(bad), bad[0].reason if bad else "")
 
 
-def open_job_ids(connection: Connection, cluster: int) -> set[int]:
+def open_runs(connection: Connection, cluster: int) -> dict[Key, int]:
     """JobIDRaw of every run without an end."""
-    query = select(runs.c.job_id_raw).where(runs.c.cluster_id == cluster, runs.c.end.is_(None))
-    return set(connection.scalars(query))
+    columns = (runs.c.db_index, runs.c.job_id_raw, runs.c.submit)
+    query = select(*columns).where(runs.c.cluster_id == cluster, runs.c.end.is_(None))
+    return {identify(*row): row.job_id_raw for row in connection.execute(query)}
 
 
 def upsert(connection: Connection, table: Table) -> SqliteInsert | PostgresqlInsert:
@@ -90,16 +104,12 @@ def upsert(connection: Connection, table: Table) -> SqliteInsert | PostgresqlIns
     return postgresql.insert(table)
 
 
-def _key(run: Run) -> Key:
-    return (run.db_index,) if run.db_index is not None else (run.job_id_raw, run.submit)
-
-
 def _stored(
     connection: Connection, cluster: int, given: Iterable[Key]
 ) -> dict[Key, tuple[int, Run]]:
     query = select(runs.c.id, *_COLUMNS).where(runs.c.cluster_id == cluster, _one_of(list(given)))
     found = ((row[0], Run(*row[1:])) for row in connection.execute(query))
-    return {_key(run): (number, run) for number, run in found}
+    return {run.key: (number, run) for number, run in found}
 
 
 def _one_of(keys: Sequence[Key]) -> ColumnElement[bool]:
@@ -133,6 +143,25 @@ def _keep_old(connection: Connection, ingest: int, changes: Sequence[tuple[int, 
         connection.execute(insert(revisions), values)
 
 
+def _saw_open(connection: Connection, cluster: int, seen: Sequence[Key], started: int) -> None:
+    if seen:
+        where = (runs.c.cluster_id == cluster, _one_of(seen))
+        connection.execute(update(runs).where(*where).values(last_seen=started))
+
+
+def _count_no_longer(
+    connection: Connection, ingest: int, cluster: int, read: Iterable[Key]
+) -> None:
+    """What was rejected before and can be read now."""
+    ours = select(ingests.c.id).where(ingests.c.cluster_id == cluster)
+    where = (rejects.c.identity.in_(map(_text, read)), UNREAD, rejects.c.ingest_id.in_(ours))
+    connection.execute(update(rejects).where(*where).values(read_since=ingest))
+
+
+def _text(key: Key) -> str:
+    return "@".join(map(str, key))
+
+
 def _differences(old: Run, new: Run) -> str:
     before, after = msgspec.structs.asdict(old), msgspec.structs.asdict(new)
     changed = {name: value for name, value in before.items() if value != after[name]}
@@ -147,8 +176,11 @@ def _keep_rejects(connection: Connection, ingest: int, bad: Sequence[Reject]) ->
                 "digest": hashlib.sha256(reject.line.encode()).hexdigest(),
                 "reason": reject.reason,
                 "line": reject.line,
+                "identity": reject.key and _text(reject.key),
             }
             for reject in bad
         ]
-        statement = upsert(connection, rejects).on_conflict_do_nothing()
+        statement = upsert(connection, rejects).on_conflict_do_update(
+            index_elements=["digest"], set_={"read_since": None}
+        )
         connection.execute(statement, values)

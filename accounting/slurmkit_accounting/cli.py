@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from slurmkit_accounting.ingest import Ingested
     from slurmkit_accounting.people_sync import Change
     from slurmkit_accounting.report import Report
+    from slurmkit_accounting.zones import Zone
 
 _CHANGES_SHOWN = 50
 _DB = "Database of the ledger.  [default: SLURMKIT_DB, [ledger] db, or a file of your own]"
@@ -55,6 +56,7 @@ def sync_command(db: str | None, *, dry_run: bool) -> None:
     from slurmkit_accounting.password import bind_password  # noqa: PLC0415
     from slurmkit_accounting.people import doubts  # noqa: PLC0415
     from slurmkit_accounting.people_sync import sync_people  # noqa: PLC0415
+    from slurmkit_accounting.render import several  # noqa: PLC0415
 
     section = load_section("ldap", LdapSection)
     directory = read_directory(section, bind_password(section))
@@ -63,7 +65,8 @@ def sync_command(db: str | None, *, dry_run: bool) -> None:
     for doubt in doubts(directory):
         click.echo(printable(doubt), err=True)
     _show_changes(changes)
-    found = f"{len(directory.people)} people and {len(directory.groups)} groups in {section.uri}"
+    people = "1 person" if len(directory.people) == 1 else f"{len(directory.people)} people"
+    found = f"{people} and {several(len(directory.groups), 'group')} in {section.uri}"
     click.echo(f"{found}{'; dry run, nothing was changed' if dry_run else ''}", err=True)
 
 
@@ -73,8 +76,9 @@ def sync_command(db: str | None, *, dry_run: bool) -> None:
 def ingest_command(since: str | None, db: str | None) -> None:
     """Read new and changed jobs from sacct into the ledger.
 
-    It goes on where the last ingest began, less 48 hours in which rows still change; the first
-    one begins 30 days ago. It can be interrupted and repeated at any time.
+    It goes on where the books end, less 48 hours in which rows still change; the first one
+    begins 30 days ago. Books have no holes: an ingest that begins later than they end does not
+    move their end. It can be interrupted and repeated at any time.
 
     \b
     Examples:
@@ -85,12 +89,13 @@ def ingest_command(since: str | None, db: str | None) -> None:
     from slurmkit_accounting.ingest import ingest  # noqa: PLC0415
     from slurmkit_accounting.ledger import open_for_writing  # noqa: PLC0415
     from slurmkit_accounting.progress import shown  # noqa: PLC0415
-    from slurmkit_accounting.zones import zone  # noqa: PLC0415
+    from slurmkit_accounting.zones import zone_or_utc  # noqa: PLC0415
 
-    begin = zone().epoch(since) if since else None
+    here = zone_or_utc()
+    begin = None if since is None else here.epoch(since)
     with open_for_writing(db) as ledger, shown() as progress:
         done = ingest(ledger, LocalSlurm(), since=begin, progress=progress)
-    _show_ingested(done, asked=since is not None)
+    _show_ingested(done, here)
 
 
 @click.group("report")
@@ -104,7 +109,7 @@ def report_group() -> None:
 @click.option(
     "--by", type=click.Choice(["pi", "account", "user"]), required=True, help="One row for each."
 )
-@click.option("--job", metavar="JOB_ID", help="Only this job, or all tasks of this array.")
+@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
 @click.option("--timezone", metavar="TZ", help="What the dates mean.  [default: the host's]")
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table",
@@ -146,22 +151,22 @@ def _show_report(report: Report, form: str) -> None:
         click.echo(printable(line), err=True)
 
 
-def _show_ingested(done: Ingested, *, asked: bool) -> None:
-    from slurmkit_accounting.ingest import FIRST_DAYS  # noqa: PLC0415
-    from slurmkit_accounting.zones import zone  # noqa: PLC0415
+def _show_ingested(done: Ingested, here: Zone) -> None:
+    from slurmkit_accounting.render import several  # noqa: PLC0415
 
-    here, rows = zone(), done.entered
+    rows = done.entered
     begin, end = map(here.show, done.window)
+    read = several(rows.read, "row")
     click.echo(
-        f"cluster {done.cluster}: {rows.read} rows read, {rows.new} new, {rows.changed} changed,"
+        f"cluster {printable(done.cluster)}: {read} read, {rows.new} new, {rows.changed} changed,"
         f" {rows.rejected} rejected; window {begin} to {end} {here.name}; {done.seconds:.1f} s"
     )
     if rows.rejected:
         kept = "rejected lines are kept in the ledger's table rejects"
         click.echo(f"{kept}; the first: {printable(rows.why)}", err=True)
-    if done.first and not asked:
+    if done.first:
         click.echo(
-            f"the first ingest began {FIRST_DAYS} days ago; for older jobs: slurmkit ledger"
+            f"the books begin at {here.show(done.books_begin)}; for older jobs: slurmkit ledger"
             " ingest --since DATE",
             err=True,
         )

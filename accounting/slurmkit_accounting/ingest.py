@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -10,13 +9,13 @@ from itertools import islice
 from typing import TypeVar
 
 import msgspec
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
-from slurmkit.errors import SlurmError
+from slurmkit.errors import BadInput, SlurmError
 from slurmkit.queue import record_mark
+from slurmkit.site import read_site
 from slurmkit.slurm import Slurm
-from slurmkit.tres import GPU
-from slurmkit_accounting.books import COUNTS, Entered, cluster_id, enter, open_job_ids
+from slurmkit_accounting.books import COUNTS, Entered, cluster_id, enter, open_runs
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
 from slurmkit_accounting.sacct_rows import Reject, Run, read_rows, sacct_argv
@@ -28,7 +27,6 @@ OVERLAP_SECONDS = 48 * 3600
 _FIRST_EPOCH = 1_000_000  # `uts` takes none before, parse_time.c
 _BATCH = 2000
 _IDS_PER_CALL = 1000
-_CONFIG = re.compile(r"^(ClusterName|AccountingStorageTRES)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 ItemT = TypeVar("ItemT")
 Progress = Callable[[Entered], None]
@@ -40,6 +38,7 @@ class Ingested(msgspec.Struct, frozen=True):
     Attributes:
         window: epoch seconds, [from, to); rows still open from before were read again by id.
         first: whether it was the cluster's first.
+        books_begin: epoch seconds from which on the cluster's jobs are in the books.
         seconds: how long it took.
     """
 
@@ -47,6 +46,7 @@ class Ingested(msgspec.Struct, frozen=True):
     window: tuple[int, int]
     entered: Entered
     first: bool
+    books_begin: int
     seconds: float
 
 
@@ -62,11 +62,12 @@ def ingest(
     Args:
         ledger: open for writing.
         slurm: the border to Slurm.
-        since: epoch seconds to begin at; by default where the last ingest left off, less the
-            overlap, or 30 days ago.
+        since: epoch seconds to begin at; by default the end of what was read without a hole,
+            less the overlap, or 30 days ago.
         progress: called after each committed batch.
 
     Raises:
+        BadInput: when `since` is in the future.
         SlurmError: when Slurm does not answer; what was committed before stays.
         LedgerError: when another ingest is running, or the database fails.
     """
@@ -78,35 +79,34 @@ def ingest(
         for done in _enter_all(ledger, slurm, number, window):
             total += done
             progress(total)
-        _finish(ledger, number, total)
-        return Ingested(name, window, total, first, time.monotonic() - begun)
+        books_begin = _finish(ledger, number, total)
+        return Ingested(name, window, total, first, books_begin, time.monotonic() - begun)
 
 
 def _meet_cluster(ledger: Ledger, slurm: Slurm) -> str:
-    said: dict[str, str] = dict(_CONFIG.findall(slurm.run(["scontrol", "show", "config"])))
-    if not said.get("ClusterName"):
+    site = read_site(slurm)
+    if not site.cluster_name:
         raise SlurmError("scontrol show config names no ClusterName; is Slurm set up here?")
-    tracked = said.get("AccountingStorageTRES", "").split(",")
-    tracks = any(tres == GPU or tres.startswith(f"{GPU}:") for tres in tracked)
     with ledger.transaction() as connection:
-        where = clusters.c.id == cluster_id(connection, said["ClusterName"])
-        connection.execute(update(clusters).where(where).values(tracks_gpus=tracks))
-    return said["ClusterName"]
+        where = clusters.c.id == cluster_id(connection, site.cluster_name)
+        connection.execute(update(clusters).where(where).values(tracks_gpus=site.tracks_gpus))
+    return site.cluster_name
 
 
 def _begin(
     ledger: Ledger, cluster: str, since: int | None, started: int
 ) -> tuple[int, tuple[int, int], bool]:
+    if since is not None and since > started:
+        raise BadInput("--since is in the future; name a date that has begun")
     with ledger.transaction() as connection:
         which = cluster_id(connection, cluster)
-        finished = (ingests.c.cluster_id == which, ingests.c.ended.is_not(None))
-        last = connection.scalar(select(func.max(ingests.c.started)).where(*finished))
-        usual = last - OVERLAP_SECONDS if last else started - FIRST_DAYS * 86400
-        window = (max(usual if since is None else since, _FIRST_EPOCH), started)
+        covered = connection.scalar(select(clusters.c.covered_to).where(clusters.c.id == which))
+        usual = started - FIRST_DAYS * 86400 if covered is None else covered - OVERLAP_SECONDS
+        window = (max(min(usual, started) if since is None else since, _FIRST_EPOCH), started)
         row = {"cluster_id": which, "started": started, "window_from": window[0]}
         made = connection.execute(insert(ingests).values(**row, window_to=window[1]))
         (number,) = made.inserted_primary_key or (0,)
-        return number, window, last is None
+        return number, window, covered is None
 
 
 def _enter_all(
@@ -114,15 +114,16 @@ def _enter_all(
 ) -> Iterator[Entered]:
     with ledger.transaction() as connection:
         which = select(ingests.c.cluster_id).where(ingests.c.id == number)
-        still_open = open_job_ids(connection, connection.execute(which).scalar_one())
+        still_open = open_runs(connection, connection.execute(which).scalar_one())
     selections: list[tuple[str, ...]] = [("-S", f"uts{window[0]}", "-E", f"uts{window[1]}")]
     for rows in _batches(slurm, selections):
-        still_open -= {row.job_id_raw for row in rows if isinstance(row, Run)}
+        for row in rows:
+            if isinstance(row, Run):
+                still_open.pop(row.key, None)
         yield _enter(ledger, number, rows)
     # What is open in the ledger and was not in the window may have ended before it.
-    by_id = [
-        (f"--jobs={','.join(map(str, ids))}",) for ids in _chunks(sorted(still_open), _IDS_PER_CALL)
-    ]
+    numbers = sorted(set(still_open.values()))
+    by_id = [(f"--jobs={','.join(map(str, ids))}",) for ids in _chunks(numbers, _IDS_PER_CALL)]
     for rows in _batches(slurm, by_id):
         yield _enter(ledger, number, rows)
 
@@ -148,8 +149,30 @@ def _enter(ledger: Ledger, number: int, rows: tuple[Run | Reject, ...]) -> Enter
         return enter(connection, number, rows)
 
 
-def _finish(ledger: Ledger, number: int, total: Entered) -> None:
+def _finish(ledger: Ledger, number: int, total: Entered) -> int:
+    """Keep the counts, and return where the cluster's books begin."""
     with ledger.transaction() as connection:
         counts = {f"rows_{name}": getattr(total, name) for name in COUNTS}
         values = {"ended": int(time.time()), **counts}
         connection.execute(update(ingests).where(ingests.c.id == number).values(**values))
+        return _cover(connection, number)
+
+
+def _cover(connection: Connection, number: int) -> int:
+    """Join what the ingest read to what its cluster's books cover; return where they begin."""
+    window = (ingests.c.window_from, ingests.c.window_to)
+    covered = (clusters.c.covered_from, clusters.c.covered_to)
+    query = select(clusters.c.id, *covered, *window).join(ingests).where(ingests.c.id == number)
+    cluster, *times = connection.execute(query).one()
+    begin, end = _joined((times[0], times[1]), (times[2], times[3]))
+    values = {"covered_from": begin, "covered_to": end}
+    connection.execute(update(clusters).where(clusters.c.id == cluster).values(**values))
+    return begin
+
+
+def _joined(covered: tuple[int | None, int | None], window: tuple[int, int]) -> tuple[int, int]:
+    """Add a window to what is covered; one that begins after its end would leave a hole."""
+    begin, end = covered
+    if begin is None or end is None:
+        return window
+    return (min(begin, window[0]), max(end, window[1])) if window[0] <= end else (begin, end)

@@ -32,7 +32,11 @@ class PersonEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One research group; `members` may name people and other groups."""
+    """One research group; `members` may name people and other groups.
+
+    Attributes:
+        name: its Slurm account, in any case: sacctmgr keeps accounts in lower case.
+    """
 
     dn: str
     directory_id: str
@@ -57,7 +61,7 @@ class Directory(msgspec.Struct, frozen=True):
         _refuse_doubles("user name", ((one.username, one.dn) for one in self.people))
         numbers = ((str(one.uid), one.dn) for one in self.people if one.uid is not None)
         _refuse_doubles("uid number", numbers)
-        _refuse_doubles("group name", ((one.name, one.dn) for one in self.groups))
+        _refuse_doubles("group name", ((one.name.lower(), one.dn) for one in self.groups))
 
 
 def expired(shadow_expire: int | None, now: int) -> bool:

@@ -153,18 +153,29 @@ class _Sync:
     def _groups(
         self, ids: Mapping[str, int], person_ids: Mapping[str, int], new: set[int]
     ) -> Iterator[Change]:
-        names_before = self._names(group_names)
+        names_before = self._group_names()
         by_dn = {person.dn: person for person in self.directory.people}
         owners = {ids[group.dn]: owner_of(group, by_dn) for group in self.directory.groups}
         names = {ids[group.dn]: group.name for group in self.directory.groups}
         gone = self._close(groups, ids)
-        self.connection.execute(update(groups).where(groups.c.id.in_(names)).values(closed_at=None))
-        changed = self._revise(group_names, set(names.items()), new)
+        changed = self._update_groups(names)
+        matched = {(number, name.lower()) for number, name in names.items()}
+        changed |= self._revise(group_names, matched, new)
         owned = {(n, person_ids[one.dn]) for n, one in owners.items() if one}
         changed |= self._revise(group_owners, owned, new)
         for what, numbers in (("added", new), ("changed", changed - new - gone), ("closed", gone)):
             found = names_before | names
             yield from _changes("group", what, (found[number] for number in numbers))
+
+    def _update_groups(self, names: Mapping[int, str]) -> set[int]:
+        columns = (groups.c.id, groups.c.display_name, groups.c.closed_at)
+        stored = {row[0]: tuple(row[1:]) for row in self.connection.execute(select(*columns))}
+        changed = {number for number, name in names.items() if stored[number] != (name, None)}
+        if changed:
+            statement = update(groups).where(groups.c.id == bindparam("number"))
+            rows = [{"number": n, "display_name": names[n], "closed_at": None} for n in changed]
+            self.connection.execute(statement, rows)
+        return changed
 
     def _memberships(
         self, ids: Mapping[str, int], person_ids: Mapping[str, int], new_people: set[int]
@@ -181,7 +192,7 @@ class _Sync:
             self.at,
             lambda fact: 0 if fact[1] in new_people else self.at,
         )
-        groups_by_id, people_by_id = self._names(group_names), self._names(usernames)
+        groups_by_id, people_by_id = self._group_names(), self._names(usernames)
         for what, facts in (("added", opened), ("closed", closed)):
             pairs = (f"{people_by_id[int(p)]} in {groups_by_id[g]}" for g, p in facts)
             yield from _changes("membership", what, pairs)
@@ -209,14 +220,19 @@ class _Sync:
         return since
 
     def _names(self, table: Table) -> dict[int, str]:
-        """The latest name of every person or group, gone ones included."""
+        """The latest name of every person, gone ones included."""
         _, holder, name, *_ = table.columns
         query = select(holder, name).order_by(table.c.id)
         return {row[0]: row[1] for row in self.connection.execute(query)}
 
+    def _group_names(self) -> dict[int, str]:
+        """The latest name of every group as the directory spelled it, gone ones included."""
+        query = select(groups.c.id, groups.c.display_name)
+        return {row[0]: row[1] for row in self.connection.execute(query)}
+
 
 def _empty(table: Table) -> dict[str, object]:
-    return {"display_name": "", "mail": "", "active": True} if table is people else {}
+    return {"display_name": ""} | ({"mail": "", "active": True} if table is people else {})
 
 
 def _changes(kind: str, what: str, who: Iterable[str]) -> Iterator[Change]:

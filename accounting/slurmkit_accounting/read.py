@@ -33,10 +33,10 @@ def usage(
         end: likewise; not included.
         by: pi, account or user.
         timezone: IANA name; the host's zone when left out.
-        job: only this job, `12` (all tasks of an array) or `12_3`.
+        job: only this job, `12` (with all its parts), `12_3` or `12+1`.
 
     Raises:
-        BadInput: for a date or zone that is none.
+        BadInput: for a date, zone or job id that is none.
         LedgerError: when the ledger cannot be read.
     """
     return usage_report(books, (begin, end), by=by, zone=zone(timezone), job=job)

@@ -48,12 +48,7 @@ def footer(meta: Meta) -> Iterator[str]:
     yield f"window: {meta.window[0]} to {meta.window[1]} (not included), {meta.timezone}{only}"
     names = ", ".join(meta.clusters) or "no cluster yet"
     yield f"source: {meta.source}, {names}; {_age(meta)}"
-    counted = [f"{meta.runs} runs", f"{meta.rejects} rejected lines"]
-    if meta.unmapped is not None:
-        counted.append(f"{meta.unmapped} runs unmapped")
-    if meta.running:
-        counted.append(f"{meta.running} still running, counted up to {meta.running_until}")
-    yield f"counted: {', '.join(counted)}"
+    yield f"counted: {', '.join(_counted(meta))}"
     for name in meta.gpus_not_tracked:
         yield (
             f"GPUs of {name} are not tracked: its AccountingStorageTRES lacks gres/gpu, so sacct"
@@ -61,6 +56,22 @@ def footer(meta: Meta) -> Iterator[str]:
         )
     if meta.by == "pi" and meta.last_people_sync is None:
         yield "no people yet, so nobody's PI is known; run: slurmkit ledger people sync"
+
+
+def several(number: int, what: str) -> str:
+    """Write `1 run`, `2 runs`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _counted(meta: Meta) -> Iterator[str]:
+    yield several(meta.runs, "run")
+    yield several(meta.rejects, "rejected line")
+    if meta.unmapped is not None:
+        yield f"{several(meta.unmapped, 'run')} unmapped"
+    if meta.running:
+        yield f"{meta.running} still running, counted up to {meta.running_until}"
+    if meta.unseen:
+        yield f"{meta.unseen} open but gone from sacct, counted up to when it last showed them"
 
 
 def _age(meta: Meta) -> str:

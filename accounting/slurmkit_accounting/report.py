@@ -11,9 +11,10 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from slurmkit.errors import BadInput
+from slurmkit.jobids import check_job_id
 from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.schema import clusters, ingests, people, people_syncs, rejects, usernames
-from slurmkit_accounting.usage import Counted, usage_by_column, usage_by_pi
+from slurmkit_accounting.schema import UNREAD, clusters, people, people_syncs, rejects, usernames
+from slurmkit_accounting.usage import Counted, newest_ingests, usage_by_column, usage_by_pi
 from slurmkit_accounting.zones import Zone
 
 if TYPE_CHECKING:
@@ -67,8 +68,10 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
         last_people_sync: None while no directory was read.
         runs: runs counted.
         running: those of them without an end, counted up to `running_until`.
+        unseen: those of them without an end that sacct does not show any more, counted up to
+            the ingest that last saw them.
         unmapped: runs without a PI; None where PIs are not asked for.
-        rejects: lines of sacct in the whole ledger that could not be read.
+        rejects: lines of sacct, of any time, whose runs could not be read to this day.
         made: when the report was made.
     """
 
@@ -84,6 +87,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     last_people_sync: int | None
     runs: int
     running: int
+    unseen: int
     running_until: str
     unmapped: int | None
     rejects: int
@@ -129,18 +133,19 @@ def usage_report(
     """Sum GPU-hours and CPU-hours of a window, whatever became of the jobs.
 
     GPU-seconds of a run are its GPUs times the overlap of [Start, End) with the window, also
-    while it was suspended; a run without an end counts up to `now`.
+    while it was suspended; a run without an end counts up to `now`, or to when sacct last
+    showed it.
 
     Args:
         ledger: open for reading.
         window: from and to, dates or date-times in `zone`; `to` is not included.
         by: PI at the time of submission, account, or user.
         zone: what local times mean.
-        job: only this job, `12` (all tasks of an array) or `12_3`.
+        job: only this job, `12` (with all its parts), `12_3` or `12+1`.
         now: epoch seconds; the clock's when left out.
 
     Raises:
-        BadInput: when a date is none, or the window is empty.
+        BadInput: when a date or job id is none, or the window is empty.
         LedgerError: when the ledger cannot be read.
     """
     begin, end = map(zone.epoch, window)
@@ -149,7 +154,7 @@ def usage_report(
             f"--to {window[1]} must be after --from {window[0]}; it is not included itself"
         )
     moment = int(time.time()) if now is None else now
-    counted = Counted((begin, end), moment, job)
+    counted = Counted((begin, end), moment, job if job is None else check_job_id(job))
     query = usage_by_pi(counted) if by == "pi" else usage_by_column(by, counted)
     with ledger.transaction() as connection:
         sums = connection.execute(query).all()
@@ -162,7 +167,8 @@ def usage_report(
         timezone=zone.name,
         source=f"ledger {ledger.source}",
         runs=sum(row.jobs for row in rows),
-        running=sum(int(found[2]) for found in sums),
+        running=sum(int(found.running - found.unseen) for found in sums),
+        unseen=sum(int(found.unseen) for found in sums),
         running_until=zone.show(min(moment, end)),
         unmapped=sum(row.jobs for row in rows if not row.mapped) if by == "pi" else None,
         **facts,
@@ -172,7 +178,7 @@ def usage_report(
 
 def _rows(sums: Iterable[Sequence[Any]], names: Mapping[int, str] | None) -> tuple[Row, ...]:
     rows = []
-    for key, jobs, _, gpus, cpus in sums:
+    for key, jobs, _, _, gpus, cpus in sums:
         mapped = key is not None
         name = (names[key] if mapped else UNMAPPED) if names is not None else key
         gpu_seconds = None if gpus is None else int(gpus)
@@ -198,13 +204,7 @@ def _pi_names(connection: Connection) -> dict[int, str]:
 
 
 def _facts(connection: Connection, now: int) -> dict[str, Any]:
-    finished = (
-        select(func.max(ingests.c.started).label("last"))
-        .where(ingests.c.ended.is_not(None))
-        .group_by(ingests.c.cluster_id)
-        .subquery()
-    )
-    last = connection.scalar(select(func.min(finished.c.last)))
+    last = connection.scalar(select(func.min(newest_ingests().c.started)))
     known = connection.execute(select(clusters).order_by(clusters.c.name)).all()
     return {
         "clusters": tuple(one.name for one in known),
@@ -212,6 +212,6 @@ def _facts(connection: Connection, now: int) -> dict[str, Any]:
         "last_ingest": last,
         "data_age": None if last is None else now - last,
         "last_people_sync": connection.scalar(select(func.max(people_syncs.c.at))),
-        "rejects": connection.scalar(select(func.count()).select_from(rejects)),
+        "rejects": connection.scalar(select(func.count()).select_from(rejects).where(UNREAD)),
         "made": now,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from slurmkit.tres import gpu_count, parse_tres
 
 ValueT = TypeVar("ValueT")
+Key = tuple[int, ...]
 
 # sacct's fields in the order they are asked for. Text a user chooses comes last.
 FIELDS = (
@@ -35,6 +36,8 @@ FIELDS = (
     "NodeList",
     "JobName",
 )
+_INSTEAD_OF_INDEX = (FIELDS.index("JobIDRaw"), FIELDS.index("Submit"))
+_LAST_OF_IDENTITY = max(_INSTEAD_OF_INDEX)
 _NO_TIME = frozenset(("", "0", "Unknown", "None", "N/A"))
 # What the ledger stores: DBIndex has no sign since 24.11, everything else is far smaller.
 _BIGGEST_INDEX = 2**64 - 1
@@ -76,12 +79,27 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     node_list: str
     name: str
 
+    @property
+    def key(self) -> Key:
+        """What tells it from all others of its cluster."""
+        return identify(self.db_index, self.job_id_raw, self.submit)
+
 
 class Reject(msgspec.Struct, frozen=True):
-    """Text of sacct that is no row: verbatim, and why it could not be read."""
+    """Text of sacct that is no row: verbatim, and why it could not be read.
+
+    Attributes:
+        key: of the run it speaks of; None where it does not say.
+    """
 
     line: str
     reason: str
+    key: Key | None = None
+
+
+def identify(db_index: int | None, job_id_raw: int, submit: int) -> Key:
+    """Tell a run from all others of its cluster: by DBIndex, else by JobIDRaw and Submit."""
+    return (job_id_raw, submit) if db_index is None else (db_index,)
 
 
 def sacct_argv(mark: str, *selection: str) -> list[str]:
@@ -124,7 +142,18 @@ def _read(row: str, mark: str) -> Iterator[Run | Reject]:
 
 def _reject(line: str, reason: str, mark: str) -> Reject:
     # Only the delimiter, different in each call, is replaced: the same row stays the same reject.
-    return Reject(_storable(line.replace(mark, "\x1f")), reason)
+    return Reject(_storable(line.replace(mark, "\x1f")), reason, _whose(line.split(mark)))
+
+
+def _whose(parts: Sequence[str]) -> Key | None:
+    if not _LAST_OF_IDENTITY + 1 < len(parts) <= len(FIELDS):  # more are several rows in one
+        return None
+    try:
+        index = _index(parts[0].rpartition("\n")[2])
+        job, submit = (0 if index else _number(parts[place]) for place in _INSTEAD_OF_INDEX)
+        return identify(index, job, submit)
+    except ValueError:
+        return None
 
 
 def _run(raw: Mapping[str, str]) -> Run:

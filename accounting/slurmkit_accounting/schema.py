@@ -66,6 +66,9 @@ clusters = Table(
     Column("name", Text, nullable=False, unique=True),
     # What the cluster said at the last ingest; NULL until it has said something.
     Column("tracks_gpus", Boolean),
+    # Where finished ingests have read everything without a hole; NULL before the first of them.
+    _seconds("covered_from", nullable=True),
+    _seconds("covered_to", nullable=True),
 )
 
 # One row per ingest; `ended` stays NULL for one that did not come to its end.
@@ -112,6 +115,8 @@ runs = Table(
     Column("exit_code", Text, nullable=False),
     Column("node_list", Text, nullable=False),
     Column("name", Text, nullable=False),
+    # `started` of the ingest that last saw it without an end; kept for runs without an end only.
+    _seconds("last_seen", nullable=True),
 )
 HAS_DB_INDEX = runs.c.db_index.is_not(None)
 NO_DB_INDEX = runs.c.db_index.is_(None)
@@ -146,6 +151,8 @@ revisions = Table(
 Index("revisions_by_run", revisions.c.run_id)
 
 # Lines that could not be read, verbatim; each is kept once, however often it is read again.
+# `identity` is that of the run it speaks of, where that could be read; `read_since` the ingest
+# that could read that run.
 rejects = Table(
     "rejects",
     metadata,
@@ -154,7 +161,11 @@ rejects = Table(
     Column("digest", Text, nullable=False, unique=True),
     Column("reason", Text, nullable=False),
     Column("line", Text, nullable=False),
+    Column("identity", Text),
+    Column("read_since", BigInteger, ForeignKey("ingests.id")),
 )
+UNREAD = rejects.c.read_since.is_(None)
+Index("rejects_by_identity", rejects.c.identity)
 
 people = Table(
     "people",
@@ -173,6 +184,7 @@ groups = Table(
     metadata,
     _id(),
     Column("directory_id", Text, nullable=False, unique=True),
+    Column("display_name", Text, nullable=False),
     _seconds("first_seen"),
     _seconds("closed_at", nullable=True),
 )
@@ -200,6 +212,7 @@ def _text(name: str) -> Column[str]:
 
 usernames = _dated("usernames", _person(), _text("username"))
 uids = _dated("uids", _person(), Column("uid", BigInteger, nullable=False))
+# In lower case, as sacctmgr keeps accounts; as the directory spells it: `groups.display_name`.
 group_names = _dated("group_names", _to("groups"), _text("name"))
 group_owners = _dated("group_owners", _to("groups"), _person())
 memberships = _dated("memberships", _to("groups"), _person())

@@ -10,6 +10,7 @@ from slurmkit_accounting.schema import (
     clusters,
     group_names,
     group_owners,
+    ingests,
     memberships,
     people_syncs,
     runs,
@@ -19,7 +20,7 @@ from slurmkit_accounting.schema import (
 
 Number = ColumnElement[int]
 Rows: TypeAlias = "Select[*tuple[Any, ...]]"
-_SUMS = ("jobs", "running", "gpu_seconds", "cpu_seconds")
+_SUMS = ("jobs", "running", "unseen", "gpu_seconds", "cpu_seconds")
 
 
 class Counted(NamedTuple):
@@ -27,7 +28,8 @@ class Counted(NamedTuple):
 
     Attributes:
         window: epoch seconds [from, to).
-        now: epoch seconds up to which runs without an end are counted.
+        now: epoch seconds up to which runs without an end are counted; those that sacct does not
+            show any more only up to when it last did.
         job: only runs of this job, `12` or `12_3`; all when None.
     """
 
@@ -37,9 +39,11 @@ class Counted(NamedTuple):
 
 
 def usage_by_column(column: str, counted: Counted) -> Rows:
-    """Sum usage by a column of `runs`: rows of (key, jobs, running, gpu_seconds, cpu_seconds).
+    """Sum usage by a column of `runs`.
 
-    `gpu_seconds` is NULL where no run is of a cluster that tracks GPUs.
+    Rows are of (key, jobs, running, unseen, gpu_seconds, cpu_seconds): `running` have no end,
+    `unseen` of those are not shown by sacct any more; `gpu_seconds` is NULL where no run is of a
+    cluster that tracks GPUs.
 
     Args:
         column: e.g. `account`.
@@ -62,15 +66,27 @@ def usage_by_pi(counted: Counted) -> Rows:
         _person_by(uids, uids.c.uid == claims.c.uid, claims.c.era),
     ).label("person")
     known = select(claims, person).subquery("known")
-    pi = func.coalesce(_owner_of_account(known), _only_owner(known)).label("pi")
+    # A group's account is no reason to charge somebody else's group.
+    fallback = case((_group_of_account(known).is_(None), _only_owner(known)))
+    pi = func.coalesce(_owner_of_account(known), fallback).label("pi")
     mapped = select(pi, *(known.c[name] for name in _SUMS)).subquery("mapped")
-    return select(mapped.c.pi, *(func.sum(mapped.c[name]) for name in _SUMS)).group_by(mapped.c.pi)
+    sums = (func.sum(mapped.c[name]).label(name) for name in _SUMS)
+    return select(mapped.c.pi, *sums).group_by(mapped.c.pi)
+
+
+def newest_ingests() -> Subquery:
+    """Each cluster's newest finished ingest: `cluster_id` and `started`."""
+    newest = select(func.max(ingests.c.id)).where(ingests.c.ended.is_not(None))
+    chosen = ingests.c.id.in_(newest.group_by(ingests.c.cluster_id))
+    return select(ingests.c.cluster_id, ingests.c.started).where(chosen).subquery("newest")
 
 
 def _held(counted: Counted) -> Subquery:
     """One row per run that overlaps the window, with what it held within it."""
     start, end = counted.window
-    until = func.coalesce(runs.c.end, counted.now)
+    last = newest_ingests()
+    unseen = and_(runs.c.end.is_(None), runs.c.last_seen < last.c.started)
+    until = case((unseen, runs.c.last_seen), else_=func.coalesce(runs.c.end, counted.now))
     seconds = _smaller(until, end) - _larger(runs.c.start, start)
     seconds = case((seconds > 0, seconds), else_=0)
     untracked = and_(clusters.c.tracks_gpus.is_(False), runs.c.gpus == 0)
@@ -88,20 +104,23 @@ def _held(counted: Counted) -> Subquery:
             runs.c.account,
             func.coalesce(last_sync.scalar_subquery(), 0).label("era"),
             case((runs.c.end.is_(None), 1), else_=0).label("open"),
+            case((unseen, 1), else_=0).label("unseen"),
             case((untracked, None), else_=runs.c.gpus * seconds).label("gpu_seconds"),
             (runs.c.cpus * seconds).label("cpu_seconds"),
         )
         .join(clusters, clusters.c.id == runs.c.cluster_id)
+        .outerjoin(last, last.c.cluster_id == runs.c.cluster_id)
         .where(overlap, *_of_job(counted.job))
         .subquery("held")
     )
 
 
 def _of_job(job: str | None) -> list[ColumnElement[bool]]:
-    """`12` is a job, or an array with all its tasks, `12_3` one of those."""
+    """`12` is a job, or all of an array or heterogeneous job, `12_3` or `12+1` a part of one."""
     if job is None:
         return []
-    return [or_(runs.c.job_id == job, runs.c.job_id.startswith(f"{job}_", autoescape=True))]
+    parts = [runs.c.job_id.startswith(f"{job}{sign}", autoescape=True) for sign in "_+"]
+    return [or_(runs.c.job_id == job, *parts)]
 
 
 def _summed(held: Subquery, *keys: ColumnElement[object]) -> Rows:
@@ -109,6 +128,7 @@ def _summed(held: Subquery, *keys: ColumnElement[object]) -> Rows:
         *keys,
         func.count().label("jobs"),
         func.sum(held.c.open).label("running"),
+        func.sum(held.c.unseen).label("unseen"),
         func.sum(held.c.gpu_seconds).label("gpu_seconds"),
         func.sum(held.c.cpu_seconds).label("cpu_seconds"),
     ).group_by(*keys)
@@ -126,11 +146,16 @@ def _owner_of_account(known: Subquery) -> ColumnElement[int]:
         known.c.era,
         func.min(group_owners.c.person_id),
         (group_names, memberships, group_owners),
-        group_names.c.name == known.c.account,
+        group_names.c.name == func.lower(known.c.account),
         memberships.c.person_id == known.c.person,
         memberships.c.group_id == group_names.c.group_id,
         group_owners.c.group_id == group_names.c.group_id,
     )
+
+
+def _group_of_account(known: Subquery) -> ColumnElement[int]:
+    named = group_names.c.name == func.lower(known.c.account)
+    return _as_of(known.c.era, func.min(group_names.c.group_id), (group_names,), named)
 
 
 def _only_owner(known: Subquery) -> ColumnElement[int]:

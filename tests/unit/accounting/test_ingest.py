@@ -12,10 +12,11 @@ from slurmkit_accounting.locks import alone
 from slurmkit_accounting.schema import clusters, ingests, rejects, revisions, runs
 from sqlalchemy import func, select, text
 
-from slurmkit.errors import DatabaseDown, LedgerError, SlurmError
+from slurmkit.errors import BadInput, DatabaseDown, LedgerError, SlurmError
 from slurmkit.testing import FakeSlurm
 
 NOW = int(time.time())
+DAY = 86400
 
 
 def everything(ledger: Ledger, table=runs) -> list:
@@ -55,6 +56,71 @@ def test_the_next_ingest_overlaps_the_last_one_by_48_hours(ledger):
     assert second.window[0] == first.window[1] - OVERLAP_SECONDS
 
 
+def covered(ledger: Ledger) -> tuple[int, int]:
+    (one,) = everything(ledger, clusters)
+    return one["covered_from"], one["covered_to"]
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """Ingests with `since`, at a moment of one's choice; returns the window."""
+
+    def ingest_at(ledger: Ledger, moment: int, since: int | None = None) -> tuple[int, int]:
+        monkeypatch.setattr(module.time, "time", lambda: moment)
+        return ingest(ledger, FakeSacct(), since=since).window
+
+    return ingest_at
+
+
+def test_an_ingest_that_begins_later_than_the_books_end_leaves_no_hole(ledger, at):
+    first, later = NOW - 90 * DAY, NOW - 10 * DAY
+    at(ledger, first)
+    assert at(ledger, later, since=later - DAY) == (later - DAY, later)
+    assert covered(ledger) == (first - FIRST_DAYS * DAY, first)
+    assert at(ledger, NOW) == (first - OVERLAP_SECONDS, NOW)
+    assert covered(ledger) == (first - FIRST_DAYS * DAY, NOW)
+
+
+def test_an_ingest_of_older_jobs_moves_where_the_books_begin(ledger, at):
+    at(ledger, NOW - DAY)
+    at(ledger, NOW, since=NOW - 400 * DAY)
+    assert covered(ledger) == (NOW - 400 * DAY, NOW)
+    assert at(ledger, NOW + 9)[0] == NOW - OVERLAP_SECONDS
+
+
+def test_an_ingest_that_meets_the_end_of_the_books_moves_it(ledger, at):
+    at(ledger, NOW - 9 * DAY)
+    at(ledger, NOW, since=NOW - 9 * DAY)
+    assert covered(ledger)[1] == NOW
+
+
+def test_the_books_begin_where_the_first_ingest_was_told_to(ledger, at):
+    at(ledger, NOW - 5, since=NOW - 60)
+    assert at(ledger, NOW) == (NOW - 5 - OVERLAP_SECONDS, NOW)
+    assert covered(ledger) == (NOW - 5 - OVERLAP_SECONDS, NOW)
+
+
+def test_a_first_ingest_says_where_the_books_begin(ledger):
+    done = ingest(ledger, FakeSacct(), since=NOW - 60)
+    assert (done.first, done.books_begin) == (True, NOW - 60)
+    assert ingest(ledger, FakeSacct(), since=NOW - 90).books_begin == NOW - 90
+
+
+def test_an_ingest_that_did_not_end_moves_nothing(ledger, at, monkeypatch):
+    at(ledger, NOW - 9 * DAY)
+    monkeypatch.setattr(module, "_finish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        at(ledger, NOW - DAY)
+    monkeypatch.undo()
+    assert ingest(ledger, FakeSacct()).window[0] == NOW - 9 * DAY - OVERLAP_SECONDS
+
+
+def test_the_future_cannot_be_read(ledger):
+    with pytest.raises(BadInput, match="--since is in the future"):
+        ingest(ledger, FakeSacct(), since=int(time.time()) + 3600)
+    assert everything(ledger, ingests) == []
+
+
 def test_since_begins_where_it_says(ledger):
     slurm = FakeSacct()
     ingest(ledger, slurm)
@@ -90,6 +156,27 @@ def test_an_open_row_in_the_window_is_not_asked_for_again(ledger):
     ingest(ledger, slurm)
     ingest(ledger, slurm)
     assert not any(word.startswith("--jobs") for argv in slurm.asked for word in argv)
+
+
+def test_an_open_run_is_asked_for_by_id_also_when_another_run_of_its_job_is_in_the_window(ledger):
+    old = NOW - 20 * DAY
+    slurm = FakeSacct(
+        job(1, old, old, None, DBIndex=50), job(1, NOW - 9, NOW - 9, None, DBIndex=51)
+    )
+    ingest(ledger, slurm)
+    slurm.jobs[0]["End"] = str(old + 60)
+    assert counts(ingest(ledger, slurm))[2] == 1
+    assert [row["end"] for row in everything(ledger)] == [old + 60, None]
+
+
+def test_only_open_runs_are_marked_as_seen_and_that_is_no_change(ledger, at, monkeypatch):
+    slurm = FakeSacct(job(1, NOW - 9, NOW - 9, None), job(2, NOW - 9, NOW - 9, NOW))
+    for moment in (NOW, NOW + 60):
+        monkeypatch.setattr(module.time, "time", lambda at=moment: at)
+        done = ingest(ledger, slurm)
+        assert [row["last_seen"] for row in everything(ledger)] == [moment, None]
+    assert counts(done) == (2, 0, 0, 0)
+    assert everything(ledger, revisions) == []
 
 
 def test_each_run_of_a_requeued_job_is_a_row(ledger):

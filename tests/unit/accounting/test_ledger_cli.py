@@ -50,7 +50,7 @@ def test_sync_says_what_changed_on_stdout(directory, capsys):
         "groups: 1 added, 0 changed, 0 closed",
         "memberships: 2 added, 0 closed",
     ]
-    assert said.err == "2 people and 1 groups in ldap://ldap\n"
+    assert said.err == "2 people and 1 group in ldap://ldap\n"
 
 
 def test_sync_shows_the_first_changes_of_many_and_counts_all(directory, capsys):
@@ -76,11 +76,28 @@ def test_names_from_the_directory_cannot_paint_the_screen(directory, capsys):
 def test_ingest_says_what_it_read(slurm, capsys):
     assert run_to_exit_code(ledger_group, ["ingest"]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("cluster lab: 1 rows read, 1 new, 0 changed, 0 rejected; window ")
+    assert said.out.startswith("cluster lab: 1 row read, 1 new, 0 changed, 0 rejected; window ")
     assert said.out.rstrip().endswith(" s")
-    assert "the first ingest began 30 days ago" in said.err
+    begin = said.out.partition("window ")[2].partition(" to ")[0]
+    assert f"the books begin at {begin}; for older jobs" in said.err
     assert run_to_exit_code(ledger_group, ["ingest"]) == 0
-    assert "30 days" not in capsys.readouterr().err
+    assert "the books begin" not in capsys.readouterr().err
+
+
+def test_a_first_ingest_says_where_the_books_begin_also_when_it_was_told(slurm, capsys):
+    assert run_to_exit_code(ledger_group, ["ingest", "--since", "2026-01-01"]) == 0
+    assert "the books begin at 2026-01-01 00:00:00+00:00;" in capsys.readouterr().err
+
+
+def test_an_ingest_never_fails_because_of_the_hosts_zone(slurm, capsys, monkeypatch):
+    monkeypatch.setenv("TZ", "EST5EDT,M3.2.0,M11.1.0")
+    assert run_to_exit_code(ledger_group, ["ingest", "--since", "2026-01-01"]) == 0
+    assert "window 2026-01-01 00:00:00+00:00 to " in capsys.readouterr().out
+    assert run_to_exit_code(report_group, ["usage", *WINDOW]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "TZ 'EST5EDT,M3.2.0,M11.1.0' is not in the time zone database" in line
+    assert "--timezone" in line
+    assert run_to_exit_code(report_group, ["usage", *WINDOW, "--timezone", "UTC"]) == 0
 
 
 def test_ingest_names_the_first_reject(slurm, capsys):
@@ -99,6 +116,7 @@ def test_ingest_names_the_first_reject(slurm, capsys):
         (report_group, ["usage", *WINDOW, "--format", "pdf"], 2, "is not one of 'table'"),
         (report_group, ["usage", *WINDOW, "--db", "x"], 2, "the ledger's URL is not one"),
         (ledger_group, ["ingest", "--since", "x"], 2, "'x' is not a date"),
+        (ledger_group, ["ingest", "--since", ""], 2, "'' is not a date"),
         (ledger_group, ["people", "sync"], 2, "[ldap] uri '' is not of the form"),
     ],
 )
@@ -120,6 +138,14 @@ def test_what_cannot_be_is_one_line(capsys, group, words, code, message):
             ["--from", "2026-11-10", "--to", "2026-11-11", "--timezone", "UCT+1"],
             "time zone 'UCT+1'",
         ),
+        (["--from", "2026-11-10", "--to", "2026-11-11", "--timezone", ""], "time zone ''"),
+        (["--from", "2026-11-10", "--to", "2026-11-11", "--job", "abc"], "'abc' is not a job id"),
+        (["--from", "2026-11-10", "--to", "2026-11-11", "--job", "foo bar"], "is not a job id"),
+        (["--from", "2026-11-10", "--to", "2026-11-11", "--job", ""], "'' is not a job id"),
+        (
+            ["--from", "0001-01-01", "--to", "2026-11-11", "--timezone", "Asia/Tokyo"],
+            "'0001-01-01' is outside the years 1 to 9999 in Asia/Tokyo",
+        ),
     ],
 )
 def test_a_window_that_cannot_be_is_one_line(slurm, capsys, options, message):
@@ -133,6 +159,32 @@ def test_an_unknown_key_in_the_configuration_names_the_nearest(configure, capsys
     configure('[ldap]\npeople_bse = "ou=p"\n')
     assert run_to_exit_code(ledger_group, ["people", "sync"]) == 2
     assert "did you mean 'people_base'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("timeout = -1", "timeout"),
+        ("timeout = 0", "timeout"),
+        ("timeout = 1000000000000", "timeout"),
+        ("page_size = 0", "page_size"),
+        ("page_size = 2147483648", "page_size"),
+    ],
+)
+def test_a_number_that_cannot_be_meant_names_its_key(configure, capsys, setting, words):
+    configure(f"{LDAP}{setting}\n")
+    assert run_to_exit_code(ledger_group, ["people", "sync"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"$.{words}" in line
+
+
+def test_a_password_in_the_urls_query_is_never_shown(capsys):
+    url = "postgresql://me@127.0.0.1:1/books?password=hunter2"
+    for command, words in ((report_group, ["usage", *WINDOW]), (ledger_group, ["ingest"])):
+        assert run_to_exit_code(command, [*words, "--db", url]) == 2
+        said = capsys.readouterr()
+        assert "~/.pgpass" in said.err
+        assert "hunter2" not in said.out + said.err
 
 
 def test_every_command_has_help_with_examples(capsys):

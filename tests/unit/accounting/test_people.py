@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 from entries import group, person
+from msgspec import structs
 from slurmkit_accounting.config import LdapSection
 from slurmkit_accounting.directory import (
+    _entries,
     group_entry,
     normal_dn,
     person_entry,
@@ -63,6 +65,14 @@ def test_an_entry_that_hides_who_it_is_is_an_error(missing):
 def test_a_number_that_is_none_is_an_error():
     with pytest.raises(DirectoryError, match="uidNumber 'ten', which is no number"):
         person_entry("uid=a", {**ALICE, "uidNumber": [b"ten"]}, SECTION, NOW)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 10**30])
+def test_a_number_too_big_to_store_is_an_error(number):
+    entry = {**ALICE, "uidNumber": [str(number).encode()]}
+    with pytest.raises(DirectoryError, match=f"uidNumber '{number}', which is too big"):
+        person_entry("uid=a", entry, SECTION, NOW)
+    assert person_entry("uid=a", {**ALICE, "uidNumber": [b"%d" % (2**63 - 1)]}, SECTION, NOW).uid
 
 
 def test_a_person_may_lack_the_rest():
@@ -165,6 +175,11 @@ def test_what_was_probably_not_meant_is_said():
             (group("g"), group("g", dn="cn=h", directory_id="id-h")),
             "group name 'g'",
         ),
+        (
+            (person("a"),),
+            (group("Vision"), group("vision", dn="cn=v", directory_id="id-v")),
+            "group name 'vision' is claimed by cn=Vision and cn=v",
+        ),
     ],
 )
 def test_two_entries_cannot_be_the_same(people, groups, words):
@@ -178,6 +193,10 @@ def test_two_entries_cannot_be_the_same(people, groups, words):
         (LdapSection(), "uri '' is not of the form ldap://HOST"),
         (LdapSection(uri="http://x"), "uri 'http://x' is not of the form"),
         (LdapSection(uri="ldap://"), "is not of the form"),
+        (LdapSection(uri="ldap://[::1"), "is not of the form"),
+        (LdapSection(uri="ldap://h:99999"), "is not of the form"),
+        (LdapSection(uri="ldap://h:abc"), "is not of the form"),
+        (LdapSection(uri="ldap://h:0"), "is not of the form"),
         (LdapSection(uri="ldap://x", groups_base="ou=g"), "people_base is not set"),
         (LdapSection(uri="ldap://x", people_base="ou=p"), "groups_base is not set"),
     ],
@@ -185,6 +204,29 @@ def test_two_entries_cannot_be_the_same(people, groups, words):
 def test_a_section_that_cannot_be_meant(section, words):
     with pytest.raises(BadConfig, match=words):
         read_directory(section, "")
+
+
+class ServerThatRefers:
+    """Answers with one person and, for others, with the name of another server."""
+
+    def search(self, base, search_filter, **options):
+        self.result = {"result": 0, "description": "success"}
+        self.response = [
+            {"type": "searchResEntry", "dn": "uid=alice", "raw_attributes": ALICE},
+            {"type": "searchResRef", "uri": ["ldap://other.example/ou=p", "ldap://[half"]},
+        ]
+
+
+def test_a_directory_that_refers_to_another_server_is_not_read_in_full():
+    words = r"refers to other.example or ldap://\[half for a part of ou=p; nothing was changed"
+    with pytest.raises(DirectoryError, match=words):
+        list(_entries(ServerThatRefers(), SECTION, "ou=p", "(uid=*)"))
+
+
+def test_a_part_of_the_directory_can_be_left_out_on_purpose():
+    section = structs.replace(SECTION, ignore_referrals=True)
+    found = list(_entries(ServerThatRefers(), section, "ou=p", "(uid=*)"))
+    assert found == [("uid=alice", ALICE)]
 
 
 def test_a_server_that_is_not_there():

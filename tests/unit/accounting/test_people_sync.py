@@ -10,7 +10,14 @@ from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.people import Directory, GroupEntry, PersonEntry
 from slurmkit_accounting.people_sync import sync_people
 from slurmkit_accounting.report import usage_report
-from slurmkit_accounting.schema import memberships, people, people_syncs, uids, usernames
+from slurmkit_accounting.schema import (
+    group_names,
+    memberships,
+    people,
+    people_syncs,
+    uids,
+    usernames,
+)
 from slurmkit_accounting.zones import zone
 from sqlalchemy import select
 
@@ -158,9 +165,50 @@ def test_the_account_decides_for_who_is_in_two_groups(ledger):
     assert by_pi(ledger, *runs) == {"vogel": 1, "chen": 1, "unmapped": 1}
 
 
-def test_an_account_of_others_does_not_decide(ledger):
+def test_a_job_under_the_account_of_others_is_nobodys(ledger):
     sync(ledger, 1, *EVERYBODY, VISION, CLIMATE)
-    assert by_pi(ledger, run(1, 5, account="climate")) == {"vogel": 1}
+    runs = [run(1, 5, account="climate"), run(2, 5, account="elsewhere")]
+    assert by_pi(ledger, *runs) == {"unmapped": 1, "vogel": 1}
+
+
+def test_an_account_that_named_no_group_then_does_not_decide(ledger):
+    sync(ledger, 1, *EVERYBODY, VISION, group("field", "uid=bob", owners=("chen",)))
+    renamed = group("climate", "uid=bob", owners=("chen",), directory_id="id-field")
+    sync(ledger, 10, *EVERYBODY, VISION, renamed)
+    early, late = run(1, 5, account="climate"), run(2, 15, account="climate")
+    assert by_pi(ledger, early, late) == {"vogel": 1, "unmapped": 1}
+
+
+def test_a_groups_account_without_a_pi_does_not_fall_back_on_another_group(ledger):
+    sync(
+        ledger,
+        1,
+        *EVERYBODY,
+        group("vision", "uid=alice"),
+        group("x", "uid=alice", owners=("chen",)),
+    )
+    assert by_pi(ledger, run(1, 5), run(2, 5, account="none")) == {"unmapped": 1, "chen": 1}
+
+
+@pytest.mark.parametrize("account", ["vision", "Vision", "VISION"])
+def test_case_does_not_tell_accounts_and_groups_apart(ledger, account):
+    both = group("climate", "uid=alice", owners=("chen",))
+    sync(ledger, 1, *EVERYBODY, group("Vision", "uid=alice", owners=("vogel",)), both)
+    assert by_pi(ledger, run(1, 5, account=account)) == {"vogel": 1}
+
+
+def test_a_group_is_shown_as_the_directory_spells_it(ledger):
+    upper = group("Vision", "uid=alice", owners=("vogel",), directory_id="id-vision")
+    assert "group added: Vision" in sync(ledger, 1, ALICE, VOGEL, upper)
+    assert dated(ledger, group_names) == [("vision", 0, None)]
+    assert sync(ledger, 5, ALICE, VOGEL, upper) == []
+    assert sync(ledger, 9, ALICE, VOGEL, VISION) == ["group changed: vision"]
+    assert dated(ledger, group_names) == [("vision", 0, None)]
+    assert sync(ledger, 12, VOGEL, upper) == [
+        "person closed: alice",
+        "group changed: Vision",
+        "membership closed: alice in Vision",
+    ]
 
 
 def test_two_groups_of_one_pi_leave_no_doubt(ledger):

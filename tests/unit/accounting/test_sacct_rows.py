@@ -36,6 +36,31 @@ def test_a_row_becomes_a_run():
     assert run.name == DEFAULTS["JobName"]
 
 
+@pytest.mark.parametrize(
+    ("other", "key"),
+    [
+        ({"Start": "soon"}, (1007,)),
+        ({"Submit": "soon"}, (1007,)),
+        ({"Start": "soon", "DBIndex": ""}, (7, 100)),
+        ({"Submit": "soon", "DBIndex": ""}, None),
+        ({"DBIndex": "x"}, None),
+    ],
+)
+def test_a_reject_says_whose_it_is_where_that_can_be_read(other, key):
+    (reject,) = read(line(**other))
+    assert isinstance(reject, Reject)
+    assert reject.key == key
+
+
+def test_half_a_row_says_whose_it_is_and_two_in_one_do_not():
+    whole = line()
+    for fields, key in ((11, (1007,)), (10, None)):
+        (reject,) = read("warning\n" + MARK.join(whole.split(MARK)[:fields]))
+        assert reject.key == key
+    (both,) = read(whole.removesuffix("\n") + whole)
+    assert both.key is None
+
+
 def test_the_command_asks_for_all_runs_and_no_steps():
     argv = sacct_argv(MARK, "-S", "uts5000000")
     assert argv[0] == "sacct"

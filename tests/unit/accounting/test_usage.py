@@ -158,7 +158,7 @@ def test_the_footer_says_what_the_numbers_rest_on(ledger):
     for words in (
         "2026-11-10 00:00:00+01:00 to 2026-11-11 00:00:00+01:00 (not included), Europe/Berlin",
         f"source: ledger {ledger.source}, lab; last ingest",
-        "1 runs, 1 rejected lines, 1 runs unmapped, 1 still running, counted up to 2026-11-11",
+        "counted: 1 run, 1 rejected line, 1 run unmapped, 1 still running, counted up to 2026-11-1",
         "no people yet",
     ):
         assert words in said
@@ -215,12 +215,62 @@ def test_table_csv_and_json_carry_the_same_numbers(ledger):
 
 def test_one_job_or_all_tasks_of_one_array_can_be_asked_for(ledger):
     tasks = [job(n, BEGIN - 5, BEGIN, BEGIN + 10) | {"JobID": f"12_{n}"} for n in (13, 14)]
+    mixed = [job(n, BEGIN - 5, BEGIN, BEGIN + 10) | {"JobID": f"30+{n - 30}"} for n in (30, 31)]
     alone = [job(n, BEGIN - 5, BEGIN, BEGIN + 10) for n in (12, 120, 1)]
-    ingest(ledger, FakeSacct(*tasks, *alone), since=BEGIN - DAY)
+    ingest(ledger, FakeSacct(*tasks, *mixed, *alone), since=BEGIN - DAY)
     window = ("2026-11-10", "2026-11-11")
 
     def jobs(asked: str) -> int:
         found = usage_report(ledger, window, by="user", zone=UTC, job=asked, now=LATER)
         return sum(row.jobs for row in found.rows)
 
-    assert [jobs(asked) for asked in ("12", "12_13", "120", "2", "%")] == [3, 1, 1, 0, 0]
+    asked = {"12": 3, "12_13": 1, "120": 1, "2": 0, "30": 2, "30+1": 1}
+    assert {one: jobs(one) for one in asked} == asked
+
+
+@pytest.mark.parametrize("asked", ["abc", "foo bar", "", "%", "12_", "12;"])
+def test_what_is_no_job_id_is_bad_input_and_no_empty_report(ledger, asked):
+    with pytest.raises(BadInput, match="is not a job id"):
+        usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC, job=asked)
+
+
+def test_a_run_that_sacct_does_not_show_any_more_counts_up_to_when_it_last_did(ledger, monkeypatch):
+    gone = job(1, BEGIN, BEGIN, None, State="RUNNING")
+    there = job(2, BEGIN, BEGIN, None, State="RUNNING", User="bob")
+    slurm = FakeSacct(gone, there)
+    for hour, jobs in enumerate(([gone, there], [gone, there], [there], [there]), 1):
+        monkeypatch.setattr(
+            "slurmkit_accounting.ingest.time.time", lambda at=hour: BEGIN + 3600 * at
+        )
+        slurm.jobs = jobs
+        done = ingest(ledger, slurm, since=BEGIN)
+        assert done.entered.changed == 0
+    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC, now=LATER)
+    assert numbers(found) == [("bob", 1, 2 * DAY, 4 * DAY), ("alice", 1, 2 * 7200, 4 * 7200)]
+    assert (found.meta.running, found.meta.unseen) == (1, 1)
+    said = "\n".join(render.footer(found.meta))
+    assert "1 still running, counted up to 2026-11-11" in said
+    assert "1 open but gone from sacct, counted up to when it last showed them" in said
+
+
+def test_a_run_that_is_only_seen_by_an_interrupted_ingest_is_seen(ledger, monkeypatch):
+    slurm = FakeSacct(job(1, BEGIN, BEGIN, None, State="RUNNING"))
+    ingest(ledger, slurm, since=BEGIN)
+    monkeypatch.setattr("slurmkit_accounting.ingest._finish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ingest(ledger, slurm, since=BEGIN)
+    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC, now=LATER)
+    assert (found.meta.running, found.meta.unseen) == (1, 0)
+
+
+@pytest.mark.parametrize("index", [{}, {"DBIndex": ""}])
+def test_a_rejected_line_does_not_count_once_its_run_could_be_read(ledger, index):
+    window = ("2026-11-10", "2026-11-11")
+
+    def rejected(start: object) -> int:
+        slurm = FakeSacct(job(1, BEGIN, start, BEGIN + 10, **index))
+        ingest(ledger, slurm, since=BEGIN)
+        return usage_report(ledger, window, by="user", zone=UTC).meta.rejects
+
+    ingest(ledger, FakeSacct(job(2, BEGIN, "later", BEGIN + 10, **index)), since=BEGIN)
+    assert [rejected(start) for start in ("soon", BEGIN, "soon")] == [2, 1, 2]

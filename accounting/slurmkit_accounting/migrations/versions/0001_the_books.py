@@ -49,6 +49,7 @@ def _clusters_and_ingests() -> None:
         _id(),
         sa.Column("name", sa.Text, nullable=False, unique=True),
         sa.Column("tracks_gpus", sa.Boolean),
+        *(_number(name, nullable=True) for name in ("covered_from", "covered_to")),
     )
     counts = ("rows_read", "rows_new", "rows_changed", "rows_rejected")
     op.create_table(
@@ -77,6 +78,7 @@ def _runs() -> None:
         *(_number(name, nullable=True) for name in ("eligible", "start", "end")),
         *(_number(name) for name in ("nodes", "cpus", "gpus")),
         *_text("alloc_tres", "req_tres", "time_limit", "exit_code", "node_list", "name"),
+        _number("last_seen", nullable=True),
     )
     _unique_where("runs_by_db_index", ["cluster_id", "db_index"], _HAS_DB_INDEX)
     _unique_where("runs_by_submit", ["cluster_id", "job_id_raw", "submit"], _NO_DB_INDEX)
@@ -98,7 +100,10 @@ def _revisions_and_rejects() -> None:
         _to("ingests", "ingest_id"),
         sa.Column("digest", sa.Text, nullable=False, unique=True),
         *_text("reason", "line"),
+        sa.Column("identity", sa.Text),
+        sa.Column("read_since", sa.BigInteger, sa.ForeignKey("ingests.id")),
     )
+    op.create_index("rejects_by_identity", "rejects", ["identity"])
 
 
 def _people_and_groups() -> None:
@@ -115,6 +120,7 @@ def _people_and_groups() -> None:
         "groups",
         _id(),
         sa.Column("directory_id", sa.Text, nullable=False, unique=True),
+        *_text("display_name"),
         _number("first_seen"),
         _number("closed_at", nullable=True),
     )
