@@ -77,7 +77,14 @@ start_people() {
     wait_for 30 "people from LDAP" people_resolve
 }
 
+gone() { ! kill -0 "$1"; }
+
+# The old one removes the socket when it goes: not before it is gone may the new one make its own.
 restart_nslcd() {
-    [[ ! -e /run/nslcd/nslcd.pid ]] || kill "$(</run/nslcd/nslcd.pid)" || true
+    local pid
+    pid=$(cat /run/nslcd/nslcd.pid 2>/dev/null || true)
+    if [[ $pid ]] && kill "$pid" 2>/dev/null; then
+        wait_for 10 "the end of nslcd" gone "$pid"
+    fi
     start_people
 }

@@ -20,29 +20,38 @@ service_failed() {
     printf -- '--- the last lines of %s:\n' "$service" >&2
     docker logs --tail 20 "$PROJECT-$service" >&2 2>&1 || true
     [[ $why != unhealthy ]] || docker inspect -f '{{with .State.Health}}{{range .Log}}{{.Output}}{{end}}{{end}}' \
-        "$PROJECT-$service" | tail -n 5 >&2
+        "$PROJECT-$service" | uniq | tail -n 5 >&2
     die "cluster $CLUSTER: $service failed ($why)"
+}
+
+# Compose leaves a running but unhealthy container as it is: it must begin anew. Not so a node with
+# jobs: they outlive an outage of slurmctld or LDAP, and so does the node, which gets well after it.
+remove_unhealthy() {
+    local service
+    busy=
+    for service in $(service_states | awk '$5 == "unhealthy" { print $1 }'); do
+        if [[ $service == c[0-9]* ]] && docker exec "$PROJECT-$service" pgrep slurmstepd >/dev/null 2>&1; then
+            busy+=" $service "
+        else
+            docker rm -f "$PROJECT-$service" >/dev/null
+        fi
+    done
 }
 
 # Compose starts services in the order of their health; meanwhile we show each as it is ready.
 start_services() {
-    local since log
-    # Compose leaves a running but unhealthy container as it is: it must begin anew.
-    docker ps -aq --filter "label=com.docker.compose.project=$PROJECT" --filter health=unhealthy |
-        xargs -r docker rm -f >/dev/null
+    local since log=$scratch/compose
+    remove_unhealthy
     since=$(date -u +%FT%T.%N)
-    log=$(mktemp)
     "${compose_command[@]}" up -d --remove-orphans >"$log" 2>&1 &
     compose_pid=$!
-    # Compose must not go on after we are gone: it would be in the way of the next `up`.
-    trap 'stop_compose; exit 130' INT TERM
-    trap stop_compose EXIT
     wait_for_services "$since" "$log"
-    trap - INT TERM EXIT
-    rm -f "$log"
+    compose_pid=
 }
 
+# Compose must not go on after we are gone: it would be in the way of the next `up`.
 stop_compose() {
+    [[ ${compose_pid:-} ]] || return 0
     kill "$compose_pid" 2>/dev/null || return 0
     for _ in {1..20}; do
         kill -0 "$compose_pid" 2>/dev/null || return 0
@@ -81,11 +90,15 @@ wait_for_services() {
 readiness() { if [[ $ONE_SHOTS == *" $1 "* ]]; then echo "done"; else echo ready; fi; }
 
 check_failed() {
-    [[ $health != unhealthy || $state != running ]] || service_failed "$service" unhealthy
+    [[ $health != unhealthy || $state != running ]] || is_getting_well ||
+        service_failed "$service" unhealthy
     # A service that ended before we began is started by compose.
     [[ $state != exited || $code == 0 || $ended < $since ]] ||
         service_failed "$service" "exit status $code"
 }
+
+# A node that was left to its jobs has a minute to find slurmctld and LDAP again.
+is_getting_well() { [[ $busy == *" $service "* ]] && (($(elapsed | cut -d. -f1) < 60 + built_at)); }
 
 # Compose gives up when a service that others wait for fails; that one's words say why.
 compose_failed() {

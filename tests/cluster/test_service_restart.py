@@ -49,6 +49,30 @@ def test_up_brings_back_what_died(lab: Lab) -> None:
     _job_runs_and_is_accounted(lab)
 
 
+def test_a_job_outlives_an_outage_of_slurmctld_and_up(lab: Lab) -> None:
+    submit = ["sbatch", "--parsable", "--output=outlived", "-w", "c1"]
+    job = lab.run(*submit, "--wrap", "echo begun; sleep 45; echo done").stdout.strip()
+    _wait_for_state(lab, job, "RUNNING")
+    _wait_until_saved(lab)
+    node = _docker("inspect", "-f", "{{.Id}}", lab.container("c1"))
+    _docker("kill", lab.container("ctld"))
+    time.sleep(40)  # two health checks of a node
+    assert _docker("inspect", "-f", "{{.State.Health.Status}}", node) == "healthy"
+    back = lab.up()
+    assert back.returncode == 0, back.stderr
+    assert _docker("inspect", "-f", "{{.Id}}", lab.container("c1")) == node
+    _wait_for_state(lab, job, "COMPLETED")
+    assert lab.run("cat", "outlived").stdout == "begun\ndone\n"
+
+
+def _wait_for_state(lab: Lab, job: str, state: str) -> None:
+    show = ["scontrol", "-o", "show", "job", job]
+    end = time.monotonic() + 60
+    while f"JobState={state} " not in lab.run(*show, check=False).stdout:
+        assert time.monotonic() < end, f"job {job} is not {state}"
+        time.sleep(0.5)
+
+
 def _wait_until_saved(lab: Lab) -> None:
     """slurmctld writes its jobs down some seconds after it accepted them."""
     lab.run("touch", "/tmp/submitted", service="ctld", user="")
