@@ -13,38 +13,33 @@ SKELETON = Path("/etc/skel")
 
 
 def apply(seed: Seed) -> int:
-    """Make the homes that are missing; returns how many."""
-    missing = [person for person in seed.active if not _key(HOMES / person.name).exists()]
+    """Make the homes that are missing; returns how many.
+
+    A home that is there is its owner's: root follows no name in it.
+    """
+    missing = [person for person in seed.active if not os.path.lexists(HOMES / person.name)]
     for person in missing:
         _make(person)
     return len(missing)
 
 
-def _key(home: Path) -> Path:
-    return home / ".ssh" / "id_ed25519"
-
-
 def _make(person: Person) -> None:
-    home = HOMES / person.name
     new = HOMES / ".new"
     shutil.rmtree(new, ignore_errors=True)
-    shutil.copytree(home if home.exists() else SKELETON, new, symlinks=True)
+    shutil.copytree(SKELETON, new, symlinks=True)
     _make_key(new, person.name)
     for path in [new, *new.rglob("*")]:
         os.chown(path, person.number, EVERYONE_NUMBER, follow_symlinks=False)
     new.chmod(0o700)
-    if home.exists():
-        shutil.rmtree(home)
-    new.rename(home)
+    new.rename(HOMES / person.name)
 
 
 def _make_key(home: Path, name: str) -> None:
-    key = _key(home)
-    key.parent.mkdir(mode=0o700, exist_ok=True)
+    key = home / ".ssh" / "id_ed25519"
+    key.parent.mkdir(mode=0o700)
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(key)]
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
     public = key.with_suffix(".pub").read_text(encoding="ascii")
     authorized = key.parent / "authorized_keys"
     authorized.touch(mode=0o600)
-    with authorized.open("a", encoding="ascii") as file:
-        file.write(public)
+    authorized.write_text(public, encoding="ascii")

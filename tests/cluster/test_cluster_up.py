@@ -1,6 +1,7 @@
 """The cluster is what docker/README.md says: nodes, GPUs, people, accounts, doors, MPI."""
 
 import json
+import os
 import re
 import subprocess
 import tarfile
@@ -129,6 +130,19 @@ def test_homes_are_private(lab: Lab) -> None:
     assert lab.run("ls", "/home/bob", check=False).returncode != 0
 
 
+def test_root_follows_no_link_of_a_home(lab: Lab) -> None:
+    """The seed, run again, makes nobody's key in somebody else's home."""
+    away = "mv .ssh .ssh.kept && ln -s /home/alice/.ssh .ssh"
+    lab.run("sh", "-c", away, user="bob")
+    before = lab.run("sh", "-c", "ls -ln .ssh; cat .ssh/authorized_keys").stdout
+    try:
+        _docker("start", "-a", lab.container("people"))
+        assert lab.run("readlink", ".ssh", user="bob").stdout == "/home/alice/.ssh\n"
+    finally:
+        lab.run("sh", "-c", "rm .ssh && mv .ssh.kept .ssh", user="bob")
+    assert lab.run("sh", "-c", "ls -ln .ssh; cat .ssh/authorized_keys").stdout == before
+
+
 def test_maxrss_of_a_persons_job_is_what_it_used(lab: Lab) -> None:
     lab.run("sh", "-c", "cat >hog.py", input=MEMORY_HOG)
     submit = ["sbatch", "--wait", "--parsable", "-p", "cpu", "--output=hog.out"]
@@ -230,6 +244,72 @@ def test_reload_changes_nothing_twice(lab: Lab) -> None:
     assert "LDAP: 0 entries changed" in done.stderr
     assert "Slurm: 0 changes" in done.stderr
     assert lab.run("srun", "hostname").returncode == 0
+
+
+def _image_library(
+    script: str, tmp_path: Path, **programs: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script on docker/lib/image.sh, with stand-ins for programs."""
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    source = 'set -euo pipefail; source "$docker_dir/lib/ui.sh"; source "$docker_dir/lib/image.sh"'
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "docker_dir": str(DOCKER),
+        "scratch": str(tmp_path / "scratch"),
+    }
+    (tmp_path / "scratch").mkdir()
+    argv = ["bash", "-c", f"{source}\n{script}"]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_failed_debootstrap_makes_no_base_image(tmp_path: Path) -> None:
+    docker = f"echo docker $* >>{tmp_path}/said; [[ $1 == import ]]"
+    debootstrap = 'mkdir -p "$4"; echo no mirror; exit 1'
+    script = 'ensure_base trixie || { cat "$scratch/log"; exit 3; }'
+    done = _image_library(script, tmp_path, docker=docker, debootstrap=debootstrap)
+    if os.geteuid() == 0:
+        assert done.stdout == "no mirror\n"
+    assert done.returncode == 3
+    assert "import" not in (tmp_path / "said").read_text(encoding="utf-8")
+
+
+def test_a_local_debian_image_is_taken_before_a_registry_is_asked(tmp_path: Path) -> None:
+    docker = f'echo "$*" >>{tmp_path}/said; [[ "$*" != *slurmkit-base* || $1 == tag ]]'
+    done = _image_library("ensure_base trixie", tmp_path, docker=docker)
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "said").read_text(encoding="utf-8")
+    assert "tag debian:trixie slurmkit-base:trixie" in said
+    assert "pull" not in said
+
+
+def test_the_image_does_not_depend_on_the_umask(tmp_path: Path) -> None:
+    gather = "(umask {0}; gather_context $scratch/{0})"
+    script = "\n".join(gather.format(mask) for mask in ("077", "022"))
+    modes = "find . -type f -printf '%P %m\\n' | sort"
+    compare = f"cd $scratch; diff <(cd 077; {modes}) <(cd 022; {modes})\n"
+    hashes = '[[ $(context_hash 077) == "$(context_hash 022)" ]]\n'
+    check = "stat -c %a 077/image/etc/nsswitch.conf 077/image/health"
+    done = _image_library(script + "\n" + compare + hashes + check, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "644\n755\n"), done.stdout + done.stderr
+
+
+def test_an_image_that_is_there_serves_where_there_is_no_network(tmp_path: Path) -> None:
+    build = "echo \"E: Temporary failure resolving 'deb.debian.org'\"; exit 100"
+    docker = f'[[ $1 != build ]] || {{ {build}; }}; [[ "$*" != *Labels* ]] || echo older'
+    script = "make_scratch() { :; }\nensure_image 24.11 slurmkit-cluster:24.11"
+    done = _image_library(script, tmp_path, docker=docker)
+    assert done.returncode == 0, done.stderr
+    assert "using slurmkit-cluster:24.11 as it is" in done.stderr
+
+
+def test_a_build_that_fails_for_another_reason_fails(tmp_path: Path) -> None:
+    docker = '[[ $1 != build ]] || { echo broken; exit 1; }; [[ "$*" != *Labels* ]] || echo older'
+    script = "make_scratch() { :; }\nensure_image 24.11 slurmkit-cluster:24.11"
+    done = _image_library(script, tmp_path, docker=docker)
+    assert done.returncode == 1
+    assert "broken" in done.stderr
 
 
 def test_a_wrong_release_fails_the_build_naming_both() -> None:
