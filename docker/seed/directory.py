@@ -104,14 +104,30 @@ def _changes(want: Entry, have: Entry) -> list[str]:
 
 
 def passwords(seed: Seed, have: Entries) -> Iterator[str]:
-    """Change records for people whose password is not the one in the cluster's secrets."""
-    for person in seed.active:
-        password = _password(person.name)
+    """Change records for people whose password is not the one in the cluster's secrets.
+
+    Who left has none.
+    """
+    for person in seed.people.values():
         stored = have.get(person_dn(person.name), {}).get(PASSWORD_ATTRIBUTE, [""])[0]
-        if not _verifies(password, stored):
-            hashed = _line(PASSWORD_ATTRIBUTE, _hashed(password, os.urandom(8)))
-            lines = [f"replace: {PASSWORD_ATTRIBUTE}", hashed, "-"]
-            yield _record(person_dn(person.name), "modify", *lines)
+        if person.left is None:
+            password = _password(person.name)
+            if not _verifies(password, stored):
+                hashed = _line(PASSWORD_ATTRIBUTE, _hashed(password, os.urandom(8)))
+                yield _set_password(person.name, hashed)
+        elif stored:
+            yield _set_password(person.name)
+
+
+def _set_password(name: str, *lines: str) -> str:
+    return _record(person_dn(name), "modify", f"replace: {PASSWORD_ATTRIBUTE}", *lines, "-")
+
+
+def _forget_passwords(seed: Seed) -> None:
+    active = {person.name for person in seed.active}
+    for file in (SECRETS / "people").glob("*.password"):
+        if file.stem not in active:
+            file.unlink()
 
 
 def _password(name: str) -> str:
@@ -185,4 +201,5 @@ def apply(seed: Seed) -> int:
     resets = list(passwords(seed, _stored()))
     if resets:
         _ldap("ldapmodify", text="\n".join(resets))
+    _forget_passwords(seed)
     return len(changes) + len(resets)

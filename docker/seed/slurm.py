@@ -1,11 +1,17 @@
 """Makes Slurm's accounts, users and QOS equal to the seed, changing only what differs."""
 
+import re
 import subprocess
+import time
 from collections.abc import Iterator
 
 from model import Group, Person, Qos, Seed, SeedError
 
 Command = list[str]
+Places = set[tuple[str, str]]  # of users: (user, account)
+
+JOBS_END_WITHIN = 60  # seconds: KillWait and a margin
+MINUTE, HOUR, DAY = 60, 3600, 86400
 
 # The limits that the seed manages: one that is not in the file is taken away.
 ACCOUNT_LIMITS = ("GrpTRES", "GrpTRESMins", "MaxTRES", "GrpJobs", "MaxJobs", "MaxWall")
@@ -13,31 +19,41 @@ QOS_LIMITS = ("GrpTRES", "MaxTRESPerUser", "MaxTRESPerJob", "MaxJobsPerUser", "M
 
 
 def apply(seed: Seed, cluster: str) -> int:
-    """Make Slurm equal to the seed; returns how many changes it took."""
+    """Make Slurm equal to the seed; returns how many changes it took.
+
+    What fails does not keep the rest from being done; it is told at the end.
+    """
     count = 0
+    failures = []
     # Each step reads what the one before it made.
-    for step in (_clusters, _qos, _accounts, _users, _coordinators):
+    for step in (_clusters, _qos, _accounts, _users, _coordinators, _not_in_the_seed):
         for command in step(seed, cluster):
-            _change(command)
-            count += 1
+            try:
+                _change(command)
+                count += 1
+            except SeedError as error:
+                failures.append(str(error))
+    if failures:
+        raise SeedError("; ".join(failures))
     return count
 
 
 def _show(what: str, *fields: str, options: tuple[str, ...] = ()) -> list[dict[str, str]]:
     argv = ["sacctmgr", "-nP", "show", *what.split(), *options, "format=" + ",".join(fields)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SeedError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
-    rows = (line.split("|") for line in done.stdout.splitlines())
+    rows = (line.split("|") for line in _run(argv).splitlines())
     return [dict(zip(fields, row, strict=True)) for row in rows]
 
 
 def _change(command: Command) -> None:
-    argv = ["sacctmgr", "-i", *command]
+    _run(["sacctmgr", "-i", *command])
+
+
+def _run(argv: Command) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         said = " ".join((done.stderr + done.stdout).split())
         raise SeedError(f"{' '.join(argv)}: {said}")
+    return done.stdout
 
 
 def _clusters(_seed: Seed, cluster: str) -> Iterator[Command]:
@@ -93,22 +109,39 @@ def _account_settings(group: Group, have: dict[str, str]) -> Command:
 def _users(seed: Seed, cluster: str) -> Iterator[Command]:
     rows = _show("assoc", "Account", "User", options=("where", f"cluster={cluster}"))
     have = {(row["User"], row["Account"]) for row in rows if row["User"] not in ("", "root")}
-    want = {
-        (person.name, seed.account_of(group)): None
-        for person in seed.active
-        for group in person.groups
-    }
+    want = dict.fromkeys(  # in the order of the file
+        (person.name, seed.account_of(group)) for person in seed.active for group in person.groups
+    )
     for user, account in want:
         if (user, account) not in have:
             yield ["add", "user", user, f"Account={account}", f"Cluster={cluster}"]
     yield from _user_settings(seed)
     active = {person.name for person in seed.active}
+    if have - want.keys():
+        _end_jobs(set(want))
     for user in sorted({user for user, _ in have} - active):
         yield ["delete", "user", "where", f"name={user}"]
     for user, account in sorted(have - want.keys()):
         if user in active:
             where = [f"name={user}", f"account={account}", f"cluster={cluster}"]
             yield ["delete", "user", "where", *where]
+
+
+def _end_jobs(places: Places) -> None:
+    """Cancel the jobs that have no place in the seed: Slurm lets nobody go whose jobs are active.
+
+    A job that outlasts this makes the deletion fail, which says so.
+    """
+    end = time.monotonic() + JOBS_END_WITHIN
+    while (jobs := _jobs_without(places)) and time.monotonic() < end:
+        # Again and again: until the deletion, the user may submit another.
+        subprocess.run(["scancel", "--quiet", *jobs], capture_output=True, check=False)
+        time.sleep(1)
+
+
+def _jobs_without(places: Places) -> list[str]:
+    rows = [line.split("|") for line in _run(["squeue", "-h", "-o", "%A|%u|%a"]).splitlines()]
+    return [job for job, user, account in rows if user != "root" and (user, account) not in places]
 
 
 def _user_settings(seed: Seed) -> Iterator[Command]:
@@ -139,31 +172,64 @@ def _coordinators(seed: Seed, _cluster: str) -> Iterator[Command]:
             yield ["delete", "coordinator", f"account={group.name}", f"names={name}"]
 
 
+def _not_in_the_seed(seed: Seed, cluster: str) -> Iterator[Command]:
+    rows = _show("assoc", "Account", "User", options=("where", f"cluster={cluster}"))
+    have = {row["Account"] for row in rows}
+    for account in sorted(have - {"root"} - {group.name for group in seed.accounts}):
+        yield ["delete", "account", "where", f"name={account}", f"cluster={cluster}"]
+    for name in sorted(
+        {row["Name"] for row in _show("qos", "Name")} - {"normal"} - seed.qos.keys()
+    ):
+        yield ["delete", "qos", "where", f"name={name}"]
+
+
 def _limit_settings(
     want: dict[str, str], have: dict[str, str], managed: tuple[str, ...]
 ) -> Command:
     if unknown := want.keys() - set(managed):
         raise SeedError(f"limit {', '.join(unknown)}: the seed knows {', '.join(managed)}")
-    pairs = ((name, _limit_change(want.get(name, ""), have[name])) for name in managed)
+    pairs = ((name, _limit_change(name, want.get(name, ""), have[name])) for name in managed)
     return [f"{name}={value}" for name, value in pairs if value]
 
 
-def _limit_change(want: str, have: str) -> str:
+def _limit_change(name: str, want: str, have: str) -> str:
     """What to set so that a limit becomes the one wanted; empty where it is."""
-    wanted, had = (
-        dict(pair.partition("=")[::2] for pair in s.split(",") if pair) for s in (want, have)
-    )
-    if wanted == had:
+    wanted, had = _parts(want), _parts(have)
+    if _normal(name, wanted) == _normal(name, had):
         return ""
-    gone = {name: "-1" for name in had.keys() - wanted.keys() if had[name]}
-    if not want and not gone:
-        return "-1"
-    return ",".join(f"{k}={v}" if v else k for k, v in (gone | wanted).items())
+    gone = dict.fromkeys(had.keys() - wanted.keys(), "-1")
+    return ",".join(f"{k}={v}" if k else v for k, v in (gone | wanted).items())
 
 
-def _limit_values(limit: str) -> dict[str, str]:
-    """The parts of "gres/gpu=8,cpu=64"; a plain value is a part without a value."""
-    return {name: value for name, _, value in (p.partition("=") for p in limit.split(",") if p)}
+def _parts(limit: str) -> dict[str, str]:
+    """The parts of "gres/gpu=8,cpu=64"; a plain value is a part without a name."""
+    pairs = (part.rpartition("=") for part in limit.split(",") if part)
+    return {name: value for name, _, value in pairs}
+
+
+def _normal(limit: str, parts: dict[str, str]) -> dict[str, float]:
+    """Values as numbers: sacctmgr prints 24:00:00 as 1-00:00:00, and mem=1024G as mem=1T."""
+    number = _seconds if limit.endswith("Wall") else _amount
+    return {name: number(value) for name, value in parts.items()}
+
+
+def _amount(text: str) -> float:
+    match = re.fullmatch(r"(-?[0-9.]+)([KMGTP]?)B?", text, re.IGNORECASE)
+    if not match:
+        raise SeedError(f"limit {text!r} is not a number")
+    unit = match[2].upper()
+    return float(match[1]) * 1024.0 ** ("KMGTP".index(unit) - 1 if unit else 0)
+
+
+def _seconds(text: str) -> float:
+    """Slurm's times: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    days, dash, clock = text.rpartition("-")
+    try:
+        numbers = [int(number) for number in clock.split(":")]
+        units = (HOUR, MINUTE, 1) if dash or len(numbers) > 2 else (MINUTE, 1)
+        return int(days or 0) * DAY + sum(n * u for n, u in zip(numbers, units, strict=False))
+    except ValueError:
+        raise SeedError(f"limit {text!r} is not a time") from None
 
 
 def _names(text: str) -> set[str]:
