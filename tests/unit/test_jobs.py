@@ -18,13 +18,15 @@ from slurmkit.testing import FakeSlurm
 Answer = Callable[[Sequence[str], str | None], str]
 
 
-def squeue_says(state: str, output: str = "/none", tres: str = "cpu=1") -> Answer:
-    """One job, with the mark of the call."""
+def squeue_says(state: str, output: str = "/none", job_id: str = "7") -> Answer:
+    """One job, with the mark of the call; a pending one has no node."""
 
     def answer(argv: Sequence[str], stdin: str | None) -> str:
         mark = argv[argv.index("-O") + 1].rpartition(":")[2]
-        row = f"7 7 alice vision gpu normal {state} 1 1 {tres} 1 1700000000 0 0:05 10:00 c1 None /h"
-        return "".join(f"{part}{mark}" for part in [*row.split(), output, "", "name"]) + "\n"
+        node = "" if state == "PENDING" else "c1"
+        facts = f"{job_id} 7 alice vision gpu normal {state} 1 1 cpu=1 1 1700000000 0 0:05 10:00"
+        parts = [*facts.split(), node, "None", "/h", output, "", "name"]
+        return "".join(f"{part}{mark}" for part in parts) + "\n"
 
     return answer
 
@@ -196,9 +198,7 @@ def test_a_path_by_node_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path:
     states = iter(["PENDING", "RUNNING", "COMPLETED"])
 
     def squeue(argv: Sequence[str], stdin: str | None) -> str:
-        state = next(states)
-        text = squeue_says(state, str(tmp_path / "%N"))(argv, stdin)
-        return text.replace("c1", "", 1) if state == "PENDING" else text
+        return squeue_says(next(states), str(tmp_path / "%N"))(argv, stdin)
 
     monkeypatch.setattr(slurmkit.log, "_FILE_SECONDS", 0)
     monkeypatch.setattr(slurmkit.log, "_STATE_SECONDS", 0)
@@ -210,8 +210,8 @@ def array_says(*states: str) -> Answer:
     """Tasks 7_1, 7_2, … of array 7, in these states."""
 
     def answer(argv: Sequence[str], stdin: str | None) -> str:
-        lines = (squeue_says(state)(argv, stdin) for state in states)
-        return "".join(line.replace("7", f"7_{n}", 1) for n, line in enumerate(lines, 1))
+        tasks = enumerate(states, 1)
+        return "".join(squeue_says(s, job_id=f"7_{n}")(argv, stdin) for n, s in tasks)
 
     return answer
 
