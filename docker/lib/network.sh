@@ -1,5 +1,5 @@
 # The network of a cluster: a /24 that no other cluster, and no route of this host, uses.
-# shellcheck shell=bash disable=SC2153
+# shellcheck shell=bash disable=SC2153,SC2154 # set by docker/cluster
 
 # Prints the first three numbers of the cluster's addresses: those it has, else free ones.
 subnet() {
@@ -20,4 +20,19 @@ subnet() {
         fi
     done
     die "no free subnet in 10.213.0.0/16: name one with SLURMKIT_SUBNET=A.B.C.0/24"
+}
+
+# Two first `up`s at once must not choose the same addresses: the lock is held from the choice until
+# the network is there. It is on a folder, which needs no file and is free when its holder dies.
+lock_network() {
+    exec {network_lock}<"${TMPDIR:-/tmp}"
+    flock "$network_lock"
+}
+
+unlock_network_when_made() {
+    until docker network inspect "${PROJECT}_default" >/dev/null 2>&1; do
+        kill -0 "$compose_pid" 2>/dev/null || break
+        sleep 0.2
+    done
+    exec {network_lock}<&-
 }

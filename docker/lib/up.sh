@@ -14,11 +14,15 @@ service_states() {
     docker inspect -f '{{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}} {{.State.FinishedAt}} {{with .State.Health}}{{.Status}}{{else}}-{{end}} {{.State.StartedAt}}' $ids 2>/dev/null || true
 }
 
+last_lines() {
+    printf -- '--- the last lines of %s:\n' "$1"
+    docker logs --tail 20 "$PROJECT-$1" 2>&1 || true
+}
+
 # Shows a service's last words and fails.
 service_failed() {
     local service=$1 why=$2
-    printf -- '--- the last lines of %s:\n' "$service" >&2
-    docker logs --tail 20 "$PROJECT-$service" >&2 2>&1 || true
+    last_lines "$service" >&2
     [[ $why != unhealthy ]] || docker inspect -f '{{with .State.Health}}{{range .Log}}{{.Output}}{{end}}{{end}}' \
         "$PROJECT-$service" | uniq | tail -n 5 >&2
     die "cluster $CLUSTER: $service failed ($why)"
@@ -43,8 +47,9 @@ start_services() {
     local since log=$scratch/compose
     remove_unhealthy
     since=$(date -u +%FT%T.%N)
-    "${compose_command[@]}" up -d --remove-orphans >"$log" 2>&1 &
+    "${compose_command[@]}" up -d --remove-orphans >"$log" 2>&1 {network_lock}<&- &
     compose_pid=$!
+    unlock_network_when_made
     wait_for_services "$since" "$log"
     compose_pid=
 }

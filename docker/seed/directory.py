@@ -132,7 +132,6 @@ def _forget_passwords(seed: Seed) -> None:
 
 def _password(name: str) -> str:
     folder = SECRETS / "people"
-    folder.mkdir(mode=0o700, exist_ok=True)
     file = folder / f"{name}.password"
     if not file.exists():
         new = folder / "new"
