@@ -42,6 +42,7 @@ class FakeSacct(FakeSlurm):
     Attributes:
         jobs: rows as `job` makes them; tests change them as time goes by.
         junk: text printed before the rows.
+        cluster: ClusterName.
         tracked: AccountingStorageTRES.
     """
 
@@ -49,11 +50,14 @@ class FakeSacct(FakeSlurm):
         super().__init__({"sacct": self._sacct, "scontrol": self._scontrol})
         self.jobs = list(jobs)
         self.junk = ""
+        self.cluster = "lab"
         self.tracked = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/gpu:a100"
 
     def _scontrol(self, argv: Sequence[str], _: str | None) -> str:
         assert list(argv) == ["scontrol", "show", "config"]
-        return f"AccountingStorageTRES   = {self.tracked}\nClusterName             = lab\n"
+        return (
+            f"AccountingStorageTRES   = {self.tracked}\nClusterName             = {self.cluster}\n"
+        )
 
     def _sacct(self, argv: Sequence[str], _: str | None) -> str:
         options = dict(word.split("=", 1) for word in argv if word.startswith("--") and "=" in word)

@@ -94,6 +94,13 @@ def test_an_ingest_that_meets_the_end_of_the_books_moves_it(ledger, at):
     assert covered(ledger)[1] == NOW
 
 
+def test_a_clock_that_was_put_back_does_not_move_the_end_of_the_books_back(ledger, at):
+    at(ledger, NOW)
+    early = NOW - 5 * DAY
+    assert at(ledger, early) == (early, early)
+    assert covered(ledger)[1] == NOW
+
+
 def test_the_books_begin_where_the_first_ingest_was_told_to(ledger, at):
     at(ledger, NOW - 5, since=NOW - 60)
     assert at(ledger, NOW) == (NOW - 5 - OVERLAP_SECONDS, NOW)

@@ -167,8 +167,8 @@ def test_the_account_decides_for_who_is_in_two_groups(ledger):
 
 def test_a_job_under_the_account_of_others_is_nobodys(ledger):
     sync(ledger, 1, *EVERYBODY, VISION, CLIMATE)
-    runs = [run(1, 5, account="climate"), run(2, 5, account="elsewhere")]
-    assert by_pi(ledger, *runs) == {"unmapped": 1, "vogel": 1}
+    runs = [run(n, 5, account=name) for n, name in enumerate(("climate", "Climate", "elsewhere"))]
+    assert by_pi(ledger, *runs) == {"unmapped": 2, "vogel": 1}
 
 
 def test_an_account_that_named_no_group_then_does_not_decide(ledger):

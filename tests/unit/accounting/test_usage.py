@@ -253,9 +253,13 @@ def test_a_run_that_sacct_does_not_show_any_more_counts_up_to_when_it_last_did(l
     assert "1 open but gone from sacct, counted up to when it last showed them" in said
 
 
-def test_a_run_that_is_only_seen_by_an_interrupted_ingest_is_seen(ledger, monkeypatch):
+@pytest.mark.parametrize("shown", [True, False])
+def test_an_interrupted_ingest_does_not_tell_what_is_gone(ledger, monkeypatch, shown):
     slurm = FakeSacct(job(1, BEGIN, BEGIN, None, State="RUNNING"))
+    monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda: BEGIN + 60)
     ingest(ledger, slurm, since=BEGIN)
+    slurm.jobs = slurm.jobs if shown else []
+    monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda: BEGIN + 120)
     monkeypatch.setattr("slurmkit_accounting.ingest._finish", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         ingest(ledger, slurm, since=BEGIN)
@@ -274,3 +278,12 @@ def test_a_rejected_line_does_not_count_once_its_run_could_be_read(ledger, index
 
     ingest(ledger, FakeSacct(job(2, BEGIN, "later", BEGIN + 10, **index)), since=BEGIN)
     assert [rejected(start) for start in ("soon", BEGIN, "soon")] == [2, 1, 2]
+
+
+def test_another_clusters_run_of_the_same_number_does_not_settle_a_reject(ledger):
+    ingest(ledger, FakeSacct(job(1, BEGIN, "soon", BEGIN + 10)), since=BEGIN)
+    other = FakeSacct(job(1, BEGIN, BEGIN, BEGIN + 10))
+    other.cluster = "other"
+    ingest(ledger, other, since=BEGIN)
+    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC)
+    assert (found.meta.runs, found.meta.rejects) == (1, 1)
