@@ -32,13 +32,10 @@ service_failed() {
 # jobs: they outlive an outage of slurmctld or LDAP, and so does the node, which gets well after it.
 remove_unhealthy() {
     local service
-    busy=
     for service in $(service_states | awk '$5 == "unhealthy" { print $1 }'); do
-        if [[ $service == c[0-9]* ]] && docker exec "$PROJECT-$service" pgrep slurmstepd >/dev/null 2>&1; then
-            busy+=" $service "
-        else
-            docker rm -f "$PROJECT-$service" >/dev/null
-        fi
+        if [[ $service != c[0-9]* ]] || ! docker exec "$PROJECT-$service" pgrep slurmstepd; then
+            docker rm -f "$PROJECT-$service"
+        fi >/dev/null 2>&1
     done
 }
 
@@ -47,11 +44,15 @@ start_services() {
     local since log=$scratch/compose
     remove_unhealthy
     since=$(date -u +%FT%T.%N)
+    start_compose
+    unlock_network_when_made
+    wait_for_services
+    compose_pid=
+}
+
+start_compose() {
     "${compose_command[@]}" up -d --remove-orphans >"$log" 2>&1 {network_lock}<&- &
     compose_pid=$!
-    unlock_network_when_made
-    wait_for_services "$since" "$log"
-    compose_pid=
 }
 
 # Compose must not go on after we are gone: it would be in the way of the next `up`.
@@ -68,12 +69,17 @@ stop_compose() {
 # Ready is what compose has finished with and every service says of itself: an old container
 # that compose is about to replace is healthy too.
 wait_for_services() {
-    local since=$1 log=$2 service state code ended health begun waiting composing=1
+    local service state code ended health begun waiting composing=1
     local -A shown=()
     while true; do
         if [[ $composing ]] && ! kill -0 "$compose_pid" 2>/dev/null; then
-            wait "$compose_pid" || compose_failed "$log"
-            composing=
+            if wait "$compose_pid"; then
+                composing=
+            else
+                compose_failed
+                sleep 1
+                start_compose
+            fi
         fi
         waiting=
         while read -r service state code ended health begun; do
@@ -102,16 +108,21 @@ check_failed() {
         service_failed "$service" "exit status $code"
 }
 
-# A node that was left to its jobs has a minute to find slurmctld and LDAP again.
-is_getting_well() { [[ $busy == *" $service "* ]] && (($(elapsed | cut -d. -f1) < 60 + built_at)); }
+# Whoever ran before we began may have lost what it stands on, which is only just coming back.
+is_getting_well() {
+    [[ $health == unhealthy && $begun < $since ]] && (($(elapsed | cut -d. -f1) < 60 + built_at))
+}
 
-# Compose gives up when a service that others wait for fails; that one's words say why.
+# Compose gives up when a service that others wait for is not well; that one's words say why. It is
+# worth another try only while such a service may get well.
 compose_failed() {
-    local service state code ended health begun
+    local service state code ended health begun recovering=
     while read -r service state code ended health begun; do
         is_ready || check_failed
+        ! is_getting_well || recovering=1
     done < <(service_states)
-    tail -n 20 "$1" >&2
+    [[ ! $recovering ]] || return 0
+    tail -n 20 "$log" >&2
     die "compose could not start the services: its last lines are above"
 }
 
