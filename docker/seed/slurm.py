@@ -112,9 +112,13 @@ def _users(seed: Seed, cluster: str) -> Iterator[Command]:
     want = dict.fromkeys(  # in the order of the file
         (person.name, seed.account_of(group)) for person in seed.active for group in person.groups
     )
+    missing: dict[str, list[str]] = {}
     for user, account in want:
         if (user, account) not in have:
-            yield ["add", "user", user, f"Account={account}", f"Cluster={cluster}"]
+            missing.setdefault(account, []).append(user)
+    # One command an account: on 22.05 each takes half a second.
+    for account, users in missing.items():
+        yield ["add", "user", ",".join(users), f"Account={account}", f"Cluster={cluster}"]
     yield from _user_settings(seed)
     active = {person.name for person in seed.active}
     if have - want.keys():
