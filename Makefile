@@ -40,7 +40,7 @@ cluster-test:
 	@$(STEP) "fresh Slurm $(SLURM) cluster" docker/cluster reset --slurm $(SLURM) --name $(TEST_CLUSTER)
 	@SLURMKIT_TEST_SLURM=$(SLURM) SLURMKIT_TEST_CLUSTER=$(TEST_CLUSTER) \
 	    $(STEP) "cluster tests on Slurm $(SLURM)" $(PYTEST) -q -m "cluster and ($(or $(SELECT),cluster))" tests/cluster
-	@$(STEP) "cluster down" docker/cluster down --name $(TEST_CLUSTER)
+	@$(STEP) "cluster down" docker/cluster down --volumes --name $(TEST_CLUSTER)
 
 lint: .venv/.complete ## ruff, mypy, import contracts, shellcheck
 	@$(STEP) "ruff check" .venv/bin/ruff check .
