@@ -113,18 +113,18 @@ class Job:
         return info.output or sacct.output_path(self._slurm, info)
 
     def log(
-        self, *, until_over: bool = False, begun_anew: Callable[[], None] = lambda: None
+        self, *, until_over: bool = False, notice: Callable[[str], None] = lambda _: None
     ) -> Iterator[bytes]:
         """Yield the job's output as it was written.
 
         Args:
             until_over: go on with what is added until the job has ended.
-            begun_anew: called when a requeued job has emptied its output and writes it again.
+            notice: told in words that the job waits, or writes anew after a requeue.
 
         Raises:
             LogUnavailable: when the path is unknown or cannot be read.
         """
-        return follow(self, until_over=until_over, begun_anew=begun_anew)
+        return follow(self, until_over=until_over, notice=notice)
 
     def _rows(self) -> tuple[QueueRow, ...]:
         try:

@@ -18,7 +18,7 @@ _FILE_SECONDS = 0.5
 _STATE_SECONDS = 3.0
 
 
-def follow(job: Job, *, until_over: bool, begun_anew: Callable[[], None]) -> Iterator[bytes]:
+def follow(job: Job, *, until_over: bool, notice: Callable[[str], None]) -> Iterator[bytes]:
     """Yield the bytes of a job's output file.
 
     Slurm's state is asked every few seconds only; the file itself twice a second.
@@ -29,14 +29,18 @@ def follow(job: Job, *, until_over: bool, begun_anew: Callable[[], None]) -> Ite
     info = job.info()
     if not until_over and info.state == "PENDING":
         raise LogUnavailable(f"job {job.id} has not started ({info.reason}); follow it with -f")
+    if info.state == "PENDING":
+        notice(f"job {job.id} has not started ({info.reason}); waiting")
     offset, asked = 0, time.monotonic()
     over = info.is_over or not until_over
     while True:
         path = _path(job, info)
         if path is not None and offset > _size(path):  # a requeued run has emptied the file
             offset = 0
-            begun_anew()
-        for chunk in _read_from(path, offset, must_exist=over) if path else ():
+            notice(f"job {job.id} was requeued and writes its output anew")
+        if over and path is not None and not path.exists():
+            raise LogUnavailable(_why_none(path, info))
+        for chunk in _read_from(path, offset) if path else ():
             offset += len(chunk)
             yield chunk
         if over:  # read once more after the end was seen, so the last lines are there
@@ -55,6 +59,14 @@ def _path(job: Job, info: JobInfo) -> Path | None:
     return Path(where) if where else None
 
 
+def _why_none(path: Path, info: JobInfo) -> str:
+    if info.is_over and info.started is None:
+        return f"job {info.job_id} ended {info.state} before it started, so it wrote nothing"
+    if info.is_over and (info.exit_code or "").endswith(":53"):
+        return f"job {info.job_id} could not open {path} or its directory on the node, so it failed"
+    return f"{path} does not exist here; is it on a filesystem shared with the nodes?"
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -62,16 +74,13 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _read_from(path: Path, offset: int, *, must_exist: bool) -> Iterator[bytes]:
+def _read_from(path: Path, offset: int) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
             file.seek(offset)
             while chunk := file.read(_CHUNK):
                 yield chunk
-    except FileNotFoundError as error:
-        if must_exist:
-            raise LogUnavailable(
-                f"{path} does not exist here; is it on a filesystem shared with the nodes?"
-            ) from error
+    except FileNotFoundError:  # not yet, while the job starts
+        return
     except OSError as error:
         raise LogUnavailable(f"cannot read {path}: {error.strerror}") from error

@@ -29,6 +29,10 @@ def bind_password(section: LdapSection) -> str:
     return found
 
 
+def _words(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or "") if isinstance(error, OSError) else "it is not UTF-8 text"
+
+
 def _from_file(name: str) -> str:
     if not name:
         return ""
@@ -38,7 +42,9 @@ def _from_file(name: str) -> str:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadConfig(f"[ldap] bind_password_file: cannot read {path}: {error}") from error
+        raise BadConfig(
+            f"[ldap] bind_password_file: cannot read {path}: {_words(error)}"
+        ) from error
     if mode & stat.S_IRWXO:
         raise BadConfig(
             f"[ldap] bind_password_file: everybody can read {path}; run: chmod o= {path}"

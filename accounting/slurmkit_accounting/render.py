@@ -49,6 +49,11 @@ def footer(meta: Meta) -> Iterator[str]:
     names = ", ".join(meta.clusters) or "no cluster yet"
     yield f"source: {meta.source}, {names}; {_age(meta)}"
     yield f"counted: {', '.join(_counted(meta))}"
+    if meta.missing_before:
+        yield (
+            f"the books begin at {meta.missing_before}, so what ran before is missing; to read it:"
+            " slurmkit ledger ingest --since DATE"
+        )
     for name in meta.gpus_not_tracked:
         yield (
             f"GPUs of {name} are not tracked: its AccountingStorageTRES lacks gres/gpu, so sacct"

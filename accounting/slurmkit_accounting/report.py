@@ -65,6 +65,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
         source: where the numbers are from.
         last_ingest: start of the last finished ingest of the cluster longest not ingested.
         data_age: seconds from then to `made`.
+        missing_before: local time before which a cluster's books say nothing, where the window
+            begins earlier than that.
         last_people_sync: None while no directory was read.
         runs: runs counted.
         running: those of them without an end, counted up to `running_until`.
@@ -84,6 +86,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     last_ingest: int | None
     data_age: int | None
+    missing_before: str | None
     last_people_sync: int | None
     runs: int
     running: int
@@ -160,6 +163,7 @@ def usage_report(
         sums = connection.execute(query).all()
         rows = _rows(sums, _pi_names(connection) if by == "pi" else None)
         facts = _facts(connection, moment)
+        books_from = _books_from(connection)
     meta = Meta(
         by=by,
         window=(zone.show(begin), zone.show(end)),
@@ -170,6 +174,7 @@ def usage_report(
         running=sum(int(found.running - found.unseen) for found in sums),
         unseen=sum(int(found.unseen) for found in sums),
         running_until=zone.show(min(moment, end)),
+        missing_before=zone.show(books_from) if begin < books_from else None,
         unmapped=sum(row.jobs for row in rows if not row.mapped) if by == "pi" else None,
         **facts,
     )
@@ -201,6 +206,10 @@ def _pi_names(connection: Connection) -> dict[int, str]:
         person: username if holders[username] == 1 else f"{username} ({called[person]})"
         for person, username in latest.items()
     }
+
+
+def _books_from(connection: Connection) -> int:
+    return connection.scalar(select(func.max(clusters.c.covered_from))) or 0
 
 
 def _facts(connection: Connection, now: int) -> dict[str, Any]:

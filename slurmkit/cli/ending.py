@@ -53,7 +53,7 @@ def _say(error: BaseException, words: str, code: int) -> int:
 
 
 def _click_words(error: click.ClickException) -> str:
-    words = error.format_message().replace("\n", " ").rstrip(".")
+    words = " ".join(error.format_message().split()).rstrip(".")
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"{words}; see: {error.ctx.command_path} --help"
     return words

@@ -71,7 +71,7 @@ def log_command(job_id: str, *, until_over: bool) -> None:
       slurmkit log -f 12
     """
     job = Cluster().job(job_id)
-    for chunk in job.log(until_over=until_over, begun_anew=_say_begun_anew):
+    for chunk in job.log(until_over=until_over, notice=_say):
         sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
     if until_over:
@@ -91,7 +91,7 @@ def cancel_command(job_ids: tuple[str, ...]) -> None:
     jobs: list[Job] = [cluster.job(job_id) for job_id in job_ids]  # all ids are checked first
     failures = [error for job in jobs if (error := _cancel(job))]
     for error in failures[:-1]:
-        click.echo(f"slurmkit: {printable(str(error))}", err=True)
+        _say(str(error))
     if failures:
         raise failures[-1]
 
@@ -105,8 +105,8 @@ def _cancel(job: Job) -> SlurmkitError | None:
     return None
 
 
-def _say_begun_anew() -> None:
-    click.echo("slurmkit: the job was requeued and writes its output anew", err=True)
+def _say(words: str) -> None:
+    click.echo(f"slurmkit: {printable(words)}", err=True)
 
 
 def _queue_row(row: QueueRow) -> tuple[str, ...]:

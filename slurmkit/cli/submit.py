@@ -77,4 +77,11 @@ def _plan(options: dict[str, Any]) -> Plan:
     given = {name: value for name, value in options.items() if value is not None}
     if "gpus_per_node" in given:
         given["gpus"] = Gpus.parse(given.pop("gpus_per_node"))
-    return plan(JobSpec(**given))
+    spec = JobSpec(**given)
+    if len(spec.command) == 1 and " " in spec.command[0]:
+        click.echo(
+            "note: one word with blanks is the name of a program; a shell line is written"
+            " -- bash -c '...'",
+            err=True,
+        )
+    return plan(spec)

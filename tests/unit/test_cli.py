@@ -70,6 +70,7 @@ def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "--nodes", "two", "--", "x"], "'two' is not a valid integer"),
         (["plan", "--time", "soon", "--", "x"], "not one of Slurm's forms"),
         (["plan"], "Missing argument 'COMMAND...'"),
+        (["report", "usage", "--from", "1", "--to", "2"], "Choose from: pi, account, user"),
         (["plan", "--nod", "2", "--", "x"], "No such option"),
         (["nope"], "No such command 'nope'"),
         (["job", "x y"], "'x y' is not a job id"),

@@ -157,6 +157,20 @@ def test_logs_that_cannot_be_read(tmp_path: Path) -> None:
         list(folder.log())
 
 
+@pytest.mark.parametrize(
+    ("started", "code", "why"),
+    [("None", "0:0", "before it started"), ("1700000001", "0:53", "could not open")],
+)
+def test_a_job_that_wrote_nothing(tmp_path: Path, started: str, code: str, why: str) -> None:
+    def sacct(argv: Sequence[str], stdin: str | None) -> str:
+        said = sacct_says("FAILED")(argv, stdin)
+        return said.replace("1700000001", started).replace("3:0", code)
+
+    job = job_with(squeue=squeue_says("FAILED", str(tmp_path / "none")), sacct=sacct)
+    with pytest.raises(LogUnavailable, match=why):
+        list(job.log(until_over=True))
+
+
 def test_a_log_slurm_forgot() -> None:
     def sacct(argv: Sequence[str], stdin: str | None) -> str:
         if any("StdOut" in word for word in argv):
@@ -188,9 +202,9 @@ def test_a_requeued_jobs_new_output_is_followed_too(
     monkeypatch.setattr(slurmkit.log, "_STATE_SECONDS", 0)
     job = job_with(squeue=squeue, sacct=sacct_says("COMPLETED"))
     said: list[str] = []
-    log = job.log(until_over=True, begun_anew=lambda: said.append("anew"))
+    log = job.log(until_over=True, notice=said.append)
     assert b"".join(log) == b"a first run of some length\nsecond run\n"
-    assert said == ["anew"]
+    assert said == ["job 7 was requeued and writes its output anew"]
 
 
 def test_a_path_by_node_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

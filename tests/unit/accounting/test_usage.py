@@ -287,3 +287,14 @@ def test_another_clusters_run_of_the_same_number_does_not_settle_a_reject(ledger
     ingest(ledger, other, since=BEGIN)
     found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC)
     assert (found.meta.runs, found.meta.rejects) == (1, 1)
+
+
+def test_a_window_that_begins_before_the_books_says_so(ledger):
+    ingest(ledger, FakeSacct(job(1, BEGIN, BEGIN, BEGIN + 10)), since=BEGIN)
+
+    def said(begin: str) -> str:
+        found = usage_report(ledger, (begin, "2026-11-12"), by="user", zone=UTC, now=LATER)
+        return "\n".join(render.footer(found.meta))
+
+    assert "the books begin at 2026-11-10 00:00:00+00:00, so what ran before" in said("2026-11-09")
+    assert "the books begin" not in said("2026-11-10")
