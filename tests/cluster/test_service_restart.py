@@ -72,19 +72,20 @@ def _wait_for_state(lab: Lab, job: str, state: str) -> None:
         time.sleep(0.5)
 
 
-def _wait_until_saved(lab: Lab) -> None:
-    """slurmctld writes its jobs down some seconds after it accepted them."""
-    lab.run("touch", "/tmp/submitted", service="ctld", user="")
-    saved = ["find", "/var/lib/slurm/slurmctld/job_state", "-newer", "/tmp/submitted"]
-    end = time.monotonic() + 30
-    while not lab.run(*saved, service="ctld", user="").stdout:
+def _wait_until_saved(lab: Lab, name: str) -> None:
+    """slurmctld writes a job down, name and all, some seconds after it accepted it."""
+    saved = ["grep", "-q", name, "/var/lib/slurm/slurmctld/job_state"]
+    end = time.monotonic() + 60
+    while lab.run(*saved, service="ctld", user="", check=False).returncode:
         assert time.monotonic() < end, "slurmctld did not save its state"
         time.sleep(0.5)
 
 
 def test_what_was_there_is_there_again(lab: Lab) -> None:
-    job = lab.run("sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
-    _wait_until_saved(lab)
+    name = f"kept-{time.time_ns()}"
+    held = ["--hold", f"--job-name={name}", "--wrap", "true"]
+    job = lab.run("sbatch", "--parsable", *held).stdout.strip()
+    _wait_until_saved(lab, name)
     _docker("kill", lab.container("ctld"))
     _docker("start", lab.container("ctld"))
     _wait_healthy(lab.container("ctld"))

@@ -7,6 +7,7 @@ from fake_queue import Scene, job, running, table, text, until, waiting
 from slurmkit_tui.actions import ACTIONS, cancel_command, job_argument
 from slurmkit_tui.dialogs import Confirm, Detail
 from slurmkit_tui.snapshot import job_key
+from textual.command import CommandPalette
 
 from slurmkit import Cluster
 from slurmkit.errors import Refused
@@ -114,6 +115,15 @@ async def test_help_and_palette_list_every_action() -> None:
         await pilot.press("question_mark")
         await until(pilot, lambda: "Esc closes" in text(app))
         assert [a.help for a in ACTIONS if a.help not in text(app)] == []
+
+
+async def test_the_palette_opens_over_the_queue() -> None:
+    """An opaque screen would hide it until the next key."""
+    app = scene().app()
+    async with running(app, size=(120, 40)) as pilot:
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        assert app.screen.styles.background.a < 1
 
 
 async def test_theme_can_be_switched() -> None:
