@@ -33,8 +33,8 @@ def follow(job: Job, *, until_over: bool, notice: Callable[[str], None]) -> Iter
         notice(f"job {job.id} has not started ({info.reason}); waiting")
     offset, asked = 0, time.monotonic()
     over = info.is_over or not until_over
+    path = _path(job, info)
     while True:
-        path = _path(job, info)
         if path is not None and offset > _size(path):  # a requeued run has emptied the file
             offset = 0
             notice(f"job {job.id} was requeued and writes its output anew")
@@ -48,7 +48,7 @@ def follow(job: Job, *, until_over: bool, notice: Callable[[str], None]) -> Iter
         time.sleep(_FILE_SECONDS)
         if time.monotonic() - asked >= _STATE_SECONDS:
             info, asked = job.info(), time.monotonic()
-            over = info.is_over
+            path, over = _path(job, info), info.is_over
 
 
 def _path(job: Job, info: JobInfo) -> Path | None:
