@@ -1,0 +1,1 @@
+"""What a cluster is and has: discovered, never assumed."""
