@@ -32,4 +32,5 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def fix_words(self) -> str:
         """The fix as options on a command line: `--time=1-00:00:00`."""
-        return " ".join(f"--{name}={value}" if value else f"no --{name}" for name, value in self.fix)
+        words = (f"--{name}={value}" if value else f"no --{name}" for name, value in self.fix)
+        return " ".join(words)
