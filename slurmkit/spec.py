@@ -8,123 +8,187 @@ import msgspec
 
 from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
+from slurmkit.gpus import Gpus
+from slurmkit.valueforms import FORMS, Form, check_passed_through, check_text
 
-_GPUS = re.compile(r"(?:(?P<type>[A-Za-z0-9][\w.\-]*):)?(?P<count>\d+)")
-_NAME = re.compile(r"[A-Za-z0-9][\w.\-]*")
-_NAMES = re.compile(rf"{_NAME.pattern}(,{_NAME.pattern})*")
+__all__ = ["Gpus", "JobSpec", "Launch"]
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+# Slurm and pyxis take these as options, in the batch step too.
+_SLURMS = ("SLURM_", "SBATCH_", "SRUN_", "PYXIS_")
+_ATOMS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment")
 
 
-class Gpus(msgspec.Struct, frozen=True):
-    """Whole GPUs on each node.
+class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the command is started on the nodes.
 
     Attributes:
-        count: GPUs per node, at least 1.
-        type: GRES type as the cluster names it (`a100`), or None for any.
+        launcher: name of a launcher; `srun` starts the command once per task, `none` once in
+            the batch shell, on the first node. None: srun for a command, none for a script.
+        mpi: srun's `--mpi` plugin, e.g. `pmix`.
+        label: put the task's number before each line of output.
     """
 
-    count: int
-    type: str | None = None
+    launcher: str | None = None
+    mpi: str | None = None
+    label: bool = False
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise BadInput(
-                f"{self.count} GPUs per node cannot be asked for; leave the option out for none"
-            )
-        if self.type is not None and not _NAME.fullmatch(self.type):
-            raise BadInput(
-                f"GPU type {self.type!r} may hold only letters, digits, '.', '_' and '-'"
-            )
-
-    @classmethod
-    def parse(cls, text: str) -> Gpus:
-        """Read `[TYPE:]COUNT`, the form of sbatch's `--gpus-per-node`.
-
-        Raises:
-            BadInput: for any other form.
-        """
-        match = _GPUS.fullmatch(text)
-        if match is None:
-            raise BadInput(f"GPUs {text!r} are not of the form [TYPE:]COUNT, e.g. 2 or a100:2")
-        return cls(int(match["count"]), match["type"])
-
-    def __str__(self) -> str:
-        return f"{self.type}:{self.count}" if self.type else str(self.count)
+        for name in ("launcher", "mpi"):
+            value = getattr(self, name)
+            if value is not None and not re.fullmatch(r"[a-z][\w.\-]*", value, re.ASCII):
+                raise BadInput(f"launch.{name} {value!r} is not a name")
 
 
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job as its user means it; options are named as sbatch's long options.
+class JobSpec(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    rename="kebab",
+):
+    """One job as its user means it; fields are named as sbatch's long options.
+
+    Values have sbatch's forms and meanings (sbatch(1), "OPTIONS"). What is None is left to Slurm.
 
     Attributes:
-        command: argv that srun starts once per task; never a shell line.
-        nodes: number of nodes.
-        gpus: GPUs on each node.
-        ntasks_per_node: processes per node.
-        cpus_per_task: CPUs for each process.
+        command: argv to start; never a shell line.
+        script: text of a batch script to run instead of a command.
+        nodes: number of nodes; 1 unless `ntasks` is given.
+        gpus: GPUs, or parts of one.
+        gres: generic resources per node other than GPUs, `name[:type]:count`.
         mem: memory per node, Slurm's form (`64G`; MiB without a suffix).
-        time: time limit, any form of sbatch(1) `--time`.
+        time: time limit; `time_min` the least that will do.
         output: path of the log; Slurm's patterns (`%j`) allowed; relative to `chdir`.
         chdir: where the job starts, absolute.
+        environment: variables exported in the script, in order.
+        launch: how the command is started.
+        options: other sbatch long options by name; an empty value for a flag.
     """
 
-    command: tuple[str, ...]
-    nodes: int = 1
-    gpus: Gpus | None = None
-    ntasks_per_node: int = 1
+    command: tuple[str, ...] = ()
+    script: str | None = None
+    job_name: str | None = None
+    nodes: int | None = None
+    ntasks: int | None = None
+    ntasks_per_node: int | None = None
     cpus_per_task: int = 1
+    gpus: Gpus | None = None
+    gres: str | None = None
     mem: str | None = None
+    mem_per_cpu: str | None = None
+    mem_per_gpu: str | None = None
     time: str | None = None
+    time_min: str | None = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    job_name: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    licenses: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    exclusive: bool | str | None = None
+    switches: str | None = None
+    segment: int | None = None
+    array: str | None = None
+    dependency: str | None = None
+    begin: str | None = None
+    deadline: str | None = None
+    hold: bool = False
+    nice: int | None = None
+    requeue: bool | None = None
+    signal: str | None = None
+    mail_type: str | None = None
+    mail_user: str | None = None
     comment: str | None = None
-    output: str = "slurm-%j.out"
     chdir: str | None = None
+    output: str | None = None
+    error: str | None = None
+    open_mode: str | None = None
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    launch: Launch = Launch()
+    options: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_command(self.command)
-        for name in ("nodes", "ntasks_per_node", "cpus_per_task"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{_option(name)} must be at least 1, not {getattr(self, name)}")
-        texts = {name: getattr(self, name) for name in _TEXTS}
-        for name, value in texts.items():
-            if value == "":
-                raise BadInput(f"{_option(name)} may not be empty; leave it out for the default")
-        if self.time is not None:
-            parse_time_limit(self.time)
-        for name, (form, meaning) in _FORMS.items():
-            value = texts[name]
-            if value is not None and not form.fullmatch(value):
-                raise BadInput(f"{_option(name)} {value!r} is not {meaning}")
+        _check_what_runs(self.command, self.script)
+        for name in _ATOMS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadInput(f"{option(name)} must be at least 1, not {value}")
+        for name, form in FORMS.items():
+            _check_form(name, getattr(self, name), form)
+        for name in ("time", "time_min"):
+            if (limit := getattr(self, name)) is not None:
+                parse_time_limit(limit)
+        given = [n for n in ("mem", "mem_per_cpu", "mem_per_gpu") if getattr(self, n) is not None]
+        if len(given) > 1:
+            names = " and ".join(map(option, given))
+            raise BadInput(f"{names} exclude each other; give one of them")
+        _check_environment(self.environment)
+        for name, value in self.options.items():
+            check_passed_through(name, value)
+
+    @property
+    def seconds(self) -> int | None:
+        """The time limit in seconds, None when it is left to the partition."""
+        return None if self.time is None else parse_time_limit(self.time)
 
 
-_TEXTS = (*"mem time partition account qos job_name output chdir".split(),)
-_FORMS = {
-    "mem": (
-        re.compile(r"\d+[KMGT]?", re.IGNORECASE),
-        "a size: a number with K, M, G or T, e.g. 64G",
-    ),
-    "partition": (_NAMES, "a Slurm name"),
-    "account": (_NAMES, "a Slurm name"),
-    "qos": (_NAMES, "a Slurm name"),
-    "chdir": (re.compile(r"/.*", re.DOTALL), "an absolute path"),
-}
+def option(field: str) -> str:
+    """The long option of a field: `--cpus-per-task` of `cpus_per_task`."""
+    return "--" + field.replace("_", "-")
 
 
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _check_form(name: str, value: object, form: Form) -> None:
+    if not isinstance(value, str):
+        return
+    if value == "":
+        raise BadInput(f"{option(name)} may not be empty; leave it out for the default")
+    check_text(option(name), value)
+    if form.pattern is not None and not form.pattern.fullmatch(value):
+        raise BadInput(f"{option(name)} {value!r} is not {form.meaning}")
 
 
-def _check_command(command: tuple[str, ...]) -> None:
+def _check_what_runs(command: tuple[str, ...], script: str | None) -> None:
     if isinstance(command, str):
         raise BadInput(f"the command is a tuple of words, not one text: {command!r}")
-    if not command:
-        raise BadInput("no command to run; give it after --, e.g. -- python train.py")
+    if bool(command) == (script is not None):
+        raise BadInput(
+            "both a command and a script were given; give one of them"
+            if command
+            else "no command to run; give it after --, e.g. -- python train.py"
+        )
     for word in command:
         if "\0" in word:
             raise BadInput("an argument of the command holds a NUL, which no program can be given")
         if not is_utf8(word):
             raise BadInput(f"an argument of the command is not UTF-8 text: {word!r}")
+    _check_script(script)
+
+
+def _check_script(script: str | None) -> None:
+    if script is None:
+        return
+    if "\0" in script or not is_utf8(script):
+        raise BadInput("the script is not text: it holds a NUL or bytes that are not UTF-8")
+    if "\r\n" in script:
+        raise BadInput("the script has DOS line ends, which sbatch refuses; convert it: dos2unix")
+    if not script.startswith("#!"):
+        raise BadInput("the script must begin with the line of its interpreter, e.g. #!/bin/bash")
+
+
+def _check_environment(environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        if not _VARIABLE.fullmatch(name):
+            raise BadInput(f"environment: {name!r} is not the name of a variable")
+        if name.startswith(_SLURMS):
+            raise BadInput(
+                f"environment: {name} is read by Slurm as an option; give the option itself"
+            )
+        if "\0" in value or not is_utf8(value):
+            raise BadInput(f"environment: the value of {name} holds a NUL or is not UTF-8")
 
 
 def is_utf8(text: str) -> bool:

@@ -139,7 +139,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(node for node in self.nodes if wanted & set(node.partitions))
 
     def enforces(self, what: str) -> bool:
-        """Whether AccountingStorageEnforce names `what`: `associations`, `limits`, `qos`, `safe`."""
+        """Whether AccountingStorageEnforce names `what`, e.g. `limits` or `safe`."""
         return what in self.config.get("AccountingStorageEnforce", "").lower().split(",")
 
 

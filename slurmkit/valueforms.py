@@ -1,0 +1,129 @@
+"""The forms that values of sbatch's options have (sbatch(1), "OPTIONS")."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from slurmkit.errors import BadInput
+
+
+class Form(NamedTuple):
+    """What a value looks like; None for any text on one line."""
+
+    pattern: re.Pattern[str] | None
+    meaning: str = ""
+
+
+def _form(pattern: str, meaning: str) -> Form:
+    return Form(re.compile(pattern, re.ASCII), meaning)
+
+
+_NAME = r"[A-Za-z0-9_][\w.\-]*"
+_LIST = _form(rf"{_NAME}(,{_NAME})*", "a Slurm name, or several with commas")
+_ONE = _form(_NAME, "a Slurm name")
+_SIZE = _form(r"\d+[KMGTkmgt]?", "a size: a number with K, M, G or T, e.g. 64G")
+_ID = r"\d+(_(\d+|\*))?(\+\d+)?"
+_AFTER = rf"after(any|ok|notok|corr|burstbuffer)?:{_ID}(:{_ID})*"
+_DEPENDENCY = rf"({_AFTER}|singleton)"
+_RANGE = r"\d+(-\d+(:\d+)?)?"
+_MAILS = (
+    "NONE|BEGIN|END|FAIL|REQUEUE|ALL|INVALID_DEPEND|STAGE_OUT|TIME_LIMIT(_90|_80|_50)?|ARRAY_TASKS"
+)
+_NODES = _form(r"[\w.\-\[\],]+", "a list of nodes, e.g. c[1-4],c7")
+_WHEN = _form(r"[\w:+\-. /]+", "a time, e.g. 2026-12-24T18:00, 16:00 or now+1hour")
+
+FORMS: dict[str, Form] = {
+    "job_name": Form(None),
+    "gres": _form(rf"{_NAME}(:[\w.\-]+){{0,2}}(,{_NAME}(:[\w.\-]+){{0,2}})*", "NAME[:TYPE]:COUNT"),
+    "mem": _SIZE,
+    "mem_per_cpu": _SIZE,
+    "mem_per_gpu": _SIZE,
+    "time": Form(None),
+    "time_min": Form(None),
+    "partition": _LIST,
+    "account": _ONE,
+    "qos": _ONE,
+    "reservation": _LIST,
+    "constraint": _form(r"[\w.\-&|()*\[\],:!]+", "features joined with & or |, e.g. a100&ib"),
+    "licenses": _form(r"[\w.\-@/:,|]+", "licences, e.g. matlab:2"),
+    "nodelist": _NODES,
+    "exclude": _NODES,
+    "exclusive": _form(r"user|mcs|topo", "one of user, mcs and topo"),
+    "switches": _form(r"\d+(@[\d:\-]+)?", "COUNT[@MAX-TIME], e.g. 1@10:00"),
+    "array": _form(rf"{_RANGE}(,{_RANGE})*(%\d+)?", "a list of indexes, e.g. 0-99%10"),
+    "dependency": _form(
+        rf"{_DEPENDENCY}((,{_DEPENDENCY})*|(\?{_DEPENDENCY})*)",
+        "a dependency, e.g. afterok:12:13 or afterany:12,afterok:14",
+    ),
+    "begin": _WHEN,
+    "deadline": _WHEN,
+    "signal": _form(r"([RB]{1,2}:)?(SIG)?[A-Z0-9]+(@\d{1,5})?", "[B:]SIGNAL[@SECONDS]"),
+    "mail_type": _form(rf"({_MAILS})(,({_MAILS}))*", f"one of {_MAILS.replace('|', ', ')}"),
+    "mail_user": _form(r"[\w.+\-@,]+", "a mail address"),
+    "comment": Form(None),
+    "chdir": Form(re.compile(r"/.*", re.DOTALL), "an absolute path"),
+    "output": Form(None),
+    "error": Form(None),
+    "open_mode": _form("append|truncate", "one of append and truncate"),
+}
+
+_OPTION = re.compile(r"[a-z][a-z0-9\-]*", re.ASCII)
+# They would change what submitting does or says, or who runs it, not what the job is.
+_NOT_OURS = {
+    "wrap": "give the command after --",
+    "export": "use environment for variables of the job",
+    "export-file": "use environment for variables of the job",
+    **dict.fromkeys(
+        "parsable test-only wait uid gid help usage version quiet verbose clusters cluster"
+        " get-user-env ignore-pbs".split(),
+        "it changes how sbatch itself runs, not the job",
+    ),
+}
+# Modelled under another name.
+_MODELLED = {
+    "gpus": "gpus",
+    "gpus-per-node": "gpus",
+    "gpus-per-task": "gpus",
+    "gpu-bind": "gpus.bind",
+    "no-requeue": "requeue",
+}
+
+
+def check_text(what: str, value: str) -> None:
+    """Refuse what would break out of its line of a script.
+
+    Raises:
+        BadInput: for a line break, a NUL or text that is not UTF-8.
+    """
+    if any(char in value for char in "\n\r\0") or any("\ud800" <= c <= "\udfff" for c in value):
+        raise BadInput(f"{what} may hold neither a line break nor NUL, and only UTF-8: {value!r}")
+
+
+def check_passed_through(name: str, value: str) -> None:
+    """Refuse an option that may not be handed on to sbatch as it is.
+
+    Raises:
+        BadInput: naming the field to use instead, where there is one.
+    """
+    if not _OPTION.fullmatch(name):
+        near = name.lstrip("-").replace("_", "-").lower()
+        raise BadInput(
+            f"options: {name!r} is not the name of a long option; did you mean {near!r}?"
+        )
+    if name in _NOT_OURS:
+        raise BadInput(f"options: {name} is not passed on to sbatch: {_NOT_OURS[name]}")
+    field = _MODELLED.get(name, name.replace("-", "_"))
+    if field in _FIELDS or name in _MODELLED:
+        raise BadInput(f"options: {name} has a place of its own; give it as {field!r}")
+    check_text(f"options: {name}", value)
+
+
+_FIELDS = {*FORMS, *"nodes ntasks ntasks_per_node cpus_per_task segment hold nice requeue".split()}
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """`did you mean 'x'?`, or all that is known."""
+    near = get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
