@@ -1,4 +1,4 @@
-"""Find the configuration files and hand out one section, checked.
+"""Find the configuration files and hand out their sections, checked.
 
 Later wins: /etc/slurmkit/config.toml, $XDG_CONFIG_HOME/slurmkit/config.toml (~/.config), the file
 named by SLURMKIT_CONFIG, then what a command takes from its environment and options. Each package
@@ -17,7 +17,19 @@ import msgspec
 
 from slurmkit.errors import BadConfig
 
+SECTIONS = {
+    "gpu.*": "slurmkit.prices:GpuSettings",
+    "partition.*": "slurmkit.prices:PartitionSettings",
+    "ledger": "slurmkit_accounting.config:LedgerSection",
+    "ldap": "slurmkit_accounting.config:LdapSection",
+    "policy.gpu_hours": "slurmkit_plugins.gpu_hours:GpuHoursSection",
+}
+"""Sections of our own packages, `module:Struct`, imported on use; `NAME.*` is a table for each
+name. A plugin declares its section with an entry point `SECTION = "module:Struct"` in the group
+`slurmkit.config`."""
+
 SectionT = TypeVar("SectionT", bound=msgspec.Struct)
+Table = dict[str, Any]
 
 
 def config_paths() -> list[Path]:
@@ -31,26 +43,50 @@ def config_paths() -> list[Path]:
 def load_section(name: str, section: type[SectionT]) -> SectionT:
     """Read section `[name]` from all configuration files, later files winning key by key.
 
+    Args:
+        name: as it stands in a file, `policy.gpu_hours` for a table in a table.
+        section: what the section holds.
+
     Raises:
         BadConfig: naming the file and key, with the nearest valid key for an unknown one.
     """
-    values: dict[str, Any] = {}
-    sources: dict[str, Path] = {}
-    for path in config_paths():
-        found = _read(path).get(name, {})
-        if not isinstance(found, dict):
-            raise BadConfig(f"{path}: [{name}] must be a table, e.g. [{name}] on a line of its own")
-        _refuse_unknown(path, name, found, section)
-        values |= found
-        sources |= dict.fromkeys(found, path)
-    try:
-        return msgspec.convert(values, section)
-    except msgspec.ValidationError as error:
-        blamed = next((path for key, path in sources.items() if f"$.{key}" in str(error)), None)
-        raise BadConfig(f"{blamed or 'configuration'}: [{name}]: {error}") from error
+    found = [(path, table_in(path, read_file(path), name)) for path in config_paths()]
+    return _merged(name, found, section)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def has_section(name: str) -> bool:
+    """Whether any configuration file has section `[name]`; what is off by default asks this.
+
+    Raises:
+        BadConfig: when a file cannot be read.
+    """
+    return any(table_in(path, read_file(path), name) is not None for path in config_paths())
+
+
+def load_tables(name: str, section: type[SectionT]) -> dict[str, SectionT]:
+    """Read every table `[name.KEY]` of all configuration files, by KEY, later files winning.
+
+    Raises:
+        BadConfig: as `load_section`.
+    """
+    files = [(path, table_in(path, read_file(path), name) or {}) for path in config_paths()]
+    keys = dict.fromkeys(key for _, tables in files for key in tables)
+    return {
+        key: _merged(
+            f"{name}.{quoted(key)}",
+            [(path, as_table(path, f"{name}.{key}", tables.get(key))) for path, tables in files],
+            section,
+        )
+        for key in keys
+    }
+
+
+def read_file(path: Path) -> Table:
+    """Parse one configuration file; one that does not exist is empty, unless it was named.
+
+    Raises:
+        BadConfig: when it cannot be read or is not TOML.
+    """
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -61,12 +97,65 @@ def _read(path: Path) -> dict[str, Any]:
         raise BadConfig(f"cannot read the configuration file {path}: {error}") from error
 
 
-def _refuse_unknown(
-    path: Path, name: str, found: dict[str, Any], section: type[msgspec.Struct]
-) -> None:
+def table_in(path: Path, found: Table, name: str) -> Table | None:
+    """The table `[name]` of a parsed file, None where it has none.
+
+    Raises:
+        BadConfig: when something else has that name.
+    """
+    table: Table | None = found
+    walked: list[str] = []
+    for part in name.split("."):
+        walked.append(part)
+        table = as_table(path, ".".join(walked), (table or {}).get(part))
+    return table
+
+
+def as_table(path: Path, name: str, value: object) -> Table | None:
+    """Take a value as a table, None as none.
+
+    Raises:
+        BadConfig: when it is anything else.
+    """
+    if value is None or isinstance(value, dict):
+        return value
+    raise BadConfig(f"{path}: [{name}] must be a table, e.g. [{name}] on a line of its own")
+
+
+def unknown_keys(found: Table, section: type[msgspec.Struct]) -> dict[str, str]:
+    """The keys a section does not have, each with what to write instead."""
     known = [field.encode_name for field in msgspec.structs.fields(section)]
-    for key in found:
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+    return {key: _instead(key, found[key], known) for key in found if key not in known}
+
+
+def nearest(name: str, known: list[str], what: str) -> str:
+    """A hint for a name that is not known: the nearest one, or all."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known {what}: {', '.join(known)}"
+
+
+def quoted(key: str) -> str:
+    """A key as TOML wants it in a header: quoted where it has a dot or another sign."""
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _instead(key: str, value: object, known: list[str]) -> str:
+    if isinstance(value, dict) and "." not in key:
+        return f"{nearest(key, known, 'keys')}; a name with a dot in it is quoted in the header"
+    return nearest(key, known, "keys")
+
+
+def _merged(name: str, files: list[tuple[Path, Table | None]], section: type[SectionT]) -> SectionT:
+    values: Table = {}
+    sources: dict[str, Path] = {}
+    for path, found in files:
+        for key, hint in unknown_keys(found or {}, section).items():
             raise BadConfig(f"{path}: [{name}] has no key {key!r}; {hint}")
+        values |= found or {}
+        sources |= dict.fromkeys(found or {}, path)
+    try:
+        return msgspec.convert(values, section)
+    except msgspec.ValidationError as error:
+        blamed = next((path for key, path in sources.items() if f"$.{key}" in str(error)), None)
+        raise BadConfig(f"{blamed or 'configuration'}: [{name}]: {error}") from error
