@@ -57,7 +57,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usable(self) -> bool:
         """Whether jobs can be started on it, now or once others end."""
-        bad = {"DOWN", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FUTURE", "NOT_RESPONDING", "INVAL"}
+        bad = {"DOWN", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FUTURE", "ERROR", "UNKNOWN"}
+        bad |= {"NOT_RESPONDING", "INVAL", "INVALID_REG"}
         return not bad & set(self.states)
 
     def count(self, name: str, type_: str | None = None) -> int:
@@ -148,9 +149,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     Minutes are minutes of wall time, `*_mins` are TRES × minutes.
 
+    Of a chain of associations every `grp_*` holds, but only the nearest one's `max_*`: Slurm
+    copies an account's down to those below that have none of their own.
+
     Attributes:
         max_jobs: running jobs; of an association in it, of a QOS per user. So `max_submit`.
         max_tres_per_job: MaxTRES (association, MaxTRESPJ in QOS). So the other `max_tres*`.
+        max_tres_run_mins_per_user: MaxTRESRunMinsPU, whose use 22.05 does not show. So
+            `max_tres_run_mins_per_account`.
     """
 
     grp_tres: Tres = msgspec.field(default_factory=dict)
@@ -164,6 +170,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_tres_mins_per_job: Tres = msgspec.field(default_factory=dict)
     max_tres_per_user: Tres = msgspec.field(default_factory=dict)
     max_tres_per_account: Tres = msgspec.field(default_factory=dict)
+    max_tres_run_mins_per_user: Tres = msgspec.field(default_factory=dict)
+    max_tres_run_mins_per_account: Tres = msgspec.field(default_factory=dict)
     min_tres_per_job: Tres = msgspec.field(default_factory=dict)
     max_jobs: int | None = None
     max_submit: int | None = None
@@ -197,6 +205,8 @@ class Association(msgspec.Struct, frozen=True, kw_only=True):
         user: empty for the account itself.
         partition: empty for all partitions.
         parent: account above this one; empty for the root. A user's parent is its account.
+        default_qos: of a user's: the QOS its jobs get when they name none.
+        qos: of a user's: the QOS its jobs may name.
     """
 
     account: str
@@ -220,6 +230,9 @@ class Qos(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         flags: e.g. `DenyOnLimit`, `NoDecay`, `OverPartQOS`.
+        usage_factor: what TRES-minutes of its jobs are charged with.
+        limit_factor: what associations' GrpTRES and MaxTRES are multiplied with for its jobs.
+        grace_time: seconds its jobs have to end once preempted.
         user_usage: of the asking user; what the per-user limits are compared with.
         account_usage: account to use; what the per-account limits are compared with.
         preempts: names of the QOS whose jobs it may preempt.
@@ -230,6 +243,9 @@ class Qos(msgspec.Struct, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
     preempts: tuple[str, ...] = ()
     preempt_mode: str = ""
+    usage_factor: float = 1.0
+    limit_factor: float = 1.0
+    grace_time: int = 0
     limits: Limits = Limits()
     usage: Usage = Usage()
     user_usage: Usage = Usage()
@@ -237,7 +253,13 @@ class Qos(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """An advance reservation; start and end in epoch seconds."""
+    """An advance reservation; start and end in epoch seconds.
+
+    Attributes:
+        users: who may use it; a name after `-` is one who may not. So `accounts`.
+        nodes: empty while Slurm has not chosen them, and for one of licenses only.
+        state: ACTIVE or INACTIVE.
+    """
 
     name: str
     start: int

@@ -1,0 +1,128 @@
+"""What slurmctld does not show of QOS and associations, from slurmdbd through sacctmgr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from slurmkit.capabilities import text as slurm_text
+from slurmkit.capabilities.model import Association, Limits, Qos
+from slurmkit.slurm import Slurm
+
+# sacctmgr field for each of ours.
+_QOS_FIELDS = {
+    "name": "Name",
+    "flags": "Flags",
+    "preempts": "Preempt",
+    "preempt_mode": "PreemptMode",
+    "usage_factor": "UsageFactor",
+    "limit_factor": "LimitFactor",
+    "grace_time": "GraceTime",
+    "max_jobs": "MaxJobsPU",
+    "max_submit": "MaxSubmitPU",
+    "max_tres_per_user": "MaxTRESPU",
+    "max_tres_run_mins_per_user": "MaxTRESRunMinsPU",
+    "max_jobs_per_account": "MaxJobsPA",
+    "max_submit_per_account": "MaxSubmitPA",
+    "max_tres_per_account": "MaxTRESPA",
+    "max_tres_run_mins_per_account": "MaxTRESRunMinsPA",
+}
+_ASSOC_FIELDS = ("Cluster", "Account", "User", "Partition", "QOS", "DefaultQOS")
+
+
+class Details(msgspec.Struct, frozen=True):
+    """The answers of sacctmgr, field by field as printed.
+
+    Attributes:
+        taken: epoch seconds at which sacctmgr was asked.
+        qos: one row for each QOS, values by the keys of `_QOS_FIELDS`.
+        associations: the user's, and the root account's; values by `_ASSOC_FIELDS`.
+    """
+
+    taken: float
+    qos: tuple[dict[str, str], ...]
+    associations: tuple[dict[str, str], ...]
+
+
+def read_details(slurm: Slurm, user: str, taken: float) -> Details:
+    """Ask slurmdbd, in three short questions.
+
+    Raises:
+        SlurmError: when slurmdbd does not answer.
+    """
+    show = ["sacctmgr", "--noheader", "--parsable2", "show"]  # names only, so `|` is safe
+    qos = slurm.run([*show, "qos", f"format={','.join(_QOS_FIELDS.values())}"])
+    fields = f"format={','.join(_ASSOC_FIELDS)}"
+    own = slurm.run([*show, "assoc", "where", f"user={user}", fields])
+    root = slurm.run([*show, "assoc", "where", "account=root", "user=", fields])
+    rows = [*_rows(own, _ASSOC_FIELDS), *_rows(root, _ASSOC_FIELDS)]
+    return Details(taken, tuple(_rows(qos, _QOS_FIELDS)), tuple(rows))
+
+
+def _rows(text: str, fields: Iterable[str]) -> Iterator[dict[str, str]]:
+    names = tuple(fields)
+    for line in text.splitlines():
+        yield dict(zip(names, line.split("|"), strict=True))
+
+
+def with_qos_details(qos: Qos, details: Details) -> Qos:
+    """Fill in a QOS's flags, what it preempts, and limits that show only while they are used."""
+    row = next((row for row in details.qos if row["name"] == qos.name), None)
+    if row is None:
+        return qos
+    return msgspec.structs.replace(
+        qos,
+        flags=slurm_text.names(row["flags"]),
+        preempts=slurm_text.names(row["preempts"]),
+        preempt_mode=row["preempt_mode"].lower(),
+        usage_factor=_factor(row["usage_factor"]),
+        limit_factor=_factor(row["limit_factor"]),
+        grace_time=slurm_text.seconds(row["grace_time"]),
+        limits=_merged(qos.limits, row),
+    )
+
+
+def _factor(text: str) -> float:
+    return float(text) if text else 1.0
+
+
+def _merged(limits: Limits, row: dict[str, str]) -> Limits:
+    """Where slurmctld shows a limit, its word counts."""
+    said: dict[str, Any] = {
+        name: slurm_text.tres(row[name]) if "_tres_" in name else slurm_text.amount(row[name])
+        for name in _QOS_FIELDS
+        if name.startswith("max_")
+    }
+    unseen = {name: value for name, value in said.items() if getattr(limits, name) in (None, {})}
+    return msgspec.structs.replace(limits, **unseen)
+
+
+def with_association_details(found: Association, cluster: str, details: Details) -> Association:
+    """Fill in which QOS a user's association allows, and which one is taken if none is named."""
+    if not found.user:
+        return found
+    rows = [row for row in details.associations if row["Cluster"] == cluster]
+    own = next((row for row in rows if _same(row, found)), None)
+    if own is None:
+        return found
+    root = next((row["DefaultQOS"] for row in rows if not row["User"]), "")
+    qos = slurm_text.names(own["QOS"])
+    return msgspec.structs.replace(found, qos=qos, default_qos=_default_qos(own, qos, root))
+
+
+def _same(row: dict[str, str], found: Association) -> bool:
+    return (row["Account"], row["User"], row["Partition"]) == (
+        found.account,
+        found.user,
+        found.partition,
+    )
+
+
+def _default_qos(own: dict[str, str], qos: tuple[str, ...], root: str) -> str:
+    """By src/common/assoc_mgr.c, assoc_mgr_get_default_qos_info."""
+    named = own["DefaultQOS"]
+    if named in qos:
+        return named
+    return qos[0] if len(qos) == 1 else root or "normal"
