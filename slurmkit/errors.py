@@ -4,6 +4,7 @@ SlurmkitError                 exit 1: an operation failed
 ├── BadInput                  exit 2: what was asked for cannot be meant
 │   └── BadConfig             a configuration file is wrong
 ├── MissingExtra              an optional part is not installed
+├── BrokenPlugin              a plugin cannot be imported, or is not of its kind
 ├── SlurmError                Slurm said no, or nothing at all
 │   ├── SlurmMissing          Slurm's commands are not on the PATH
 │   ├── ControllerDown        slurmctld does not answer
@@ -38,6 +39,10 @@ class BadConfig(BadInput):
 
 class MissingExtra(SlurmkitError):
     """A part of slurmkit whose optional dependencies are not installed."""
+
+
+class BrokenPlugin(SlurmkitError):
+    """A plugin that cannot be imported or lacks what its kind must have."""
 
 
 class SlurmError(SlurmkitError):

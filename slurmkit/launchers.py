@@ -1,0 +1,63 @@
+"""How a job's command is started: by srun once per task, or once by the batch shell itself."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from slurmkit.findings import Finding
+
+if TYPE_CHECKING:
+    from slurmkit.capabilities.model import Capabilities
+    from slurmkit.spec import JobSpec
+
+
+class Srun:
+    """One srun for the command: once per task, on every node of the job."""
+
+    def needs(self, spec: JobSpec, capabilities: Capabilities) -> Iterable[Finding]:
+        """See `slurmkit.plugins.Launcher`: a whole script is no command."""
+        del capabilities
+        if spec.script is None:
+            return ()
+        return (
+            Finding(
+                severity="error",
+                code="launcher-needs-command",
+                message="the launcher srun starts a command once per task, and this job is a whole"
+                " script; leave --launcher out and write srun in the script where tasks begin",
+                source="launcher srun",
+            ),
+        )
+
+    def lines(self, spec: JobSpec, srun_options: tuple[str, ...]) -> tuple[str, ...]:
+        """See `slurmkit.plugins.Launcher`; what stands after `--` is the command alone."""
+        return (shlex.join(["srun", *srun_options, "--", *spec.command]),)
+
+
+class Batch:
+    """The batch shell runs the command once, on the first node; a script stands as it is."""
+
+    def needs(self, spec: JobSpec, capabilities: Capabilities) -> Iterable[Finding]:
+        """See `slurmkit.plugins.Launcher`: what several tasks are for, unless a script says."""
+        del capabilities
+        tasks = (spec.ntasks or 1, spec.ntasks_per_node or 1, spec.nodes or 1)
+        if spec.script is not None or max(tasks) == 1:
+            return ()
+        return (
+            Finding(
+                severity="warning",
+                code="launcher-runs-once",
+                message="the launcher none runs the command once, on the first node: the other"
+                " tasks and nodes are idle unless the command itself starts something there",
+                source="launcher none",
+            ),
+        )
+
+    def lines(self, spec: JobSpec, srun_options: tuple[str, ...]) -> tuple[str, ...]:
+        """See `slurmkit.plugins.Launcher`; srun is not used, so neither are its options."""
+        del srun_options
+        if spec.script is None:
+            return (shlex.join(spec.command),)
+        return tuple(spec.script.split("\n")[1:])

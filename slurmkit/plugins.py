@@ -1,0 +1,219 @@
+"""The kinds of plugins, and how one is found.
+
+A plugin is a named entry point in the group of its kind, `slurmkit.KIND`, whose object implements
+the Protocol of that kind below: our own parts register the same way. A name is known without
+importing anything; one plugin is chosen by name, and only policies are all called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, cast
+
+import msgspec
+
+from slurmkit.config import nearest
+from slurmkit.errors import BadInput, BrokenPlugin
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from slurmkit.capabilities.model import Capabilities
+    from slurmkit.findings import Finding
+    from slurmkit.spec import JobSpec
+
+OURS = "slurmkit-hpc"
+
+
+class Launcher(Protocol):
+    """Starts a job's command from the batch shell. The object of the entry point is its class."""
+
+    def needs(self, spec: JobSpec, capabilities: Capabilities) -> Iterable[Finding]:
+        """What keeps this launcher from starting `spec` on this cluster."""
+        ...
+
+    def lines(self, spec: JobSpec, srun_options: tuple[str, ...]) -> tuple[str, ...]:
+        """Shell lines of the batch script that start the command and end with its exit code.
+
+        Args:
+            spec: the job.
+            srun_options: what srun must be given, as words of an argv, not quoted.
+        """
+        ...
+
+
+class Runtime(Protocol):
+    """Runs a job's steps in a container. The object of the entry point is its class."""
+
+    def available(self, capabilities: Capabilities) -> str | None:
+        """Why this cluster cannot use it, in words; None when it can."""
+        ...
+
+    def srun_options(self, spec: JobSpec) -> tuple[str, ...]:
+        """Options of srun, as words of an argv, that put the steps of `spec` in its container."""
+        ...
+
+
+class Review(msgspec.Struct, frozen=True):
+    """What a policy makes of a spec.
+
+    Attributes:
+        spec: the spec as it was given, or changed; every change is shown to the user.
+        findings: an error refuses the job, a warning or note is shown.
+    """
+
+    spec: JobSpec
+    findings: tuple[Finding, ...] = ()
+
+
+class Policy(Protocol):
+    """A site's rule for jobs. The object of the entry point is its class; all are called.
+
+    One that is to be off by default looks for its section with `slurmkit.config.has_section`.
+    """
+
+    def review(self, spec: JobSpec, capabilities: Capabilities) -> Review:
+        """Look at a spec: pass, warn, refuse, or change it."""
+        ...
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU was doing; None is unknown.
+
+    Attributes:
+        index: as in Slurm's index map of the node.
+        taken: epoch seconds of the measurement.
+        utilisation: percent of the time in which a kernel ran.
+        memory_used: MiB.
+        memory_total: MiB.
+        watts: power drawn.
+    """
+
+    index: int
+    taken: float
+    utilisation: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    watts: float | None = None
+
+
+class GpuMetrics(Protocol):
+    """Knows what GPUs are doing, e.g. from a site's Prometheus. The object is its class."""
+
+    def read(self, nodes: Iterable[str]) -> dict[str, tuple[GpuSample, ...]]:
+        """Samples by node; a node without an answer is left out.
+
+        Raises:
+            SlurmkitError: when the source cannot be asked.
+        """
+        ...
+
+
+KINDS: dict[str, type | None] = {
+    "backends": None,
+    "launchers": Launcher,
+    "runtimes": Runtime,
+    "policies": Policy,
+    "gpu_metrics": GpuMetrics,
+    "commands": None,
+    "config": None,
+}
+"""Kind to its Protocol; None where the object is used otherwise."""
+
+
+class Plugin(msgspec.Struct, frozen=True):
+    """A registered plugin, not imported yet.
+
+    Attributes:
+        target: `module:object`.
+        distribution: who ships it, and in which version.
+    """
+
+    kind: str
+    name: str
+    target: str
+    distribution: str
+    version: str
+
+    def load(self) -> object:
+        """Import its object and see that it has what its kind must have.
+
+        Raises:
+            BrokenPlugin: when it cannot be imported, whatever it does on the way, or lacks a part.
+        """
+        from importlib.metadata import EntryPoint  # noqa: PLC0415 - see registered
+
+        entry = EntryPoint(self.name, self.target, f"slurmkit.{self.kind}")
+        try:
+            loaded = entry.load()
+        except (Exception, SystemExit) as error:  # a plugin's code may raise anything
+            raise BrokenPlugin(f"{self.title}: {type(error).__name__}: {error}") from error
+        lacking = [part for part in _parts(KINDS.get(self.kind)) if not hasattr(loaded, part)]
+        if lacking:
+            raise BrokenPlugin(f"{self.title} has no {' and no '.join(lacking)}")
+        return cast("object", loaded)
+
+    @property
+    def title(self) -> str:
+        """For messages: what it is and who ships it."""
+        where = f"{self.target}, {self.distribution} {self.version}"
+        return f"plugin {self.name!r} of slurmkit.{self.kind} ({where})"
+
+
+@cache
+def registered() -> tuple[Plugin, ...]:
+    """Every entry point in a group `slurmkit.…`, ours first, then by kind, name and distribution.
+
+    The first look scans what is installed (some 20 ms), so commands that need none do not ask.
+    """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - itself takes 10 ms
+
+    scanned = entry_points()
+    groups = sorted(group for group in scanned.groups if group.startswith("slurmkit."))
+    found = [_plugin(entry) for group in groups for entry in scanned.select(group=group)]
+    return tuple(sorted(found, key=_rank))
+
+
+def plugins(kind: str) -> dict[str, Plugin]:
+    """Every plugin of a kind by name, in order of names; nothing is imported.
+
+    A name is taken once: ours go before a site's.
+    """
+    by_name: dict[str, Plugin] = {}
+    for plugin in registered():
+        if plugin.kind == kind:
+            by_name.setdefault(plugin.name, plugin)
+    return dict(sorted(by_name.items()))
+
+
+def load(kind: str, name: str) -> object:
+    """Import the plugin of a kind that was chosen by name.
+
+    Raises:
+        BadInput: when there is none of that name, naming those there are.
+        BrokenPlugin: when it cannot be used.
+    """
+    known = plugins(kind)
+    if name not in known:
+        hint = nearest(name, list(known), kind) if known else "none is installed"
+        raise BadInput(f"no plugin {name!r} of slurmkit.{kind}; {hint}")
+    return known[name].load()
+
+
+def launcher(name: str) -> Launcher:
+    """Make the launcher of that name; raises as `load`."""
+    return cast("Callable[[], Launcher]", load("launchers", name))()
+
+
+def _plugin(entry: EntryPoint) -> Plugin:
+    name, version = (entry.dist.name, entry.dist.version) if entry.dist else ("unknown", "?")
+    return Plugin(entry.group.removeprefix("slurmkit."), entry.name, entry.value, name, version)
+
+
+def _rank(plugin: Plugin) -> tuple[object, ...]:
+    return plugin.distribution != OURS, plugin.kind, plugin.name, plugin.distribution
+
+
+def _parts(protocol: type | None) -> list[str]:
+    return [name for name in vars(protocol or object) if not name.startswith("_")]

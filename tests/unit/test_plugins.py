@@ -1,0 +1,112 @@
+"""Plugins: known by name without an import, loaded one by one, broken ones named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurmkit import plugins
+from slurmkit.errors import BadInput, BrokenPlugin
+from slurmkit.launchers import Batch, Srun
+
+ENTRIES = """
+[slurmkit.launchers]
+torchrun = demo_launchers:Torchrun
+srun = demo_launchers:Mine
+half = demo_launchers:Half
+broken = demo_launchers.nowhere:X
+quits = demo_quits:X
+[slurmkit.nonsense]
+x = demo_launchers:Torchrun
+[other.group]
+y = demo_launchers:Torchrun
+"""
+CODE = """
+class Torchrun:
+    def needs(self, spec, capabilities): return ()
+    def lines(self, spec, srun_options): return ("torchrun",)
+class Mine(Torchrun): pass
+class Half:
+    def lines(self, spec, srun_options): return ()
+"""
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Install a distribution of a site, as pip would."""
+    info = tmp_path / "lib" / "site_plugins-2.5.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: site-plugins\nVersion: 2.5\n")
+    (info / "entry_points.txt").write_text(ENTRIES)
+    (info.parent / "demo_launchers.py").write_text(CODE)
+    (info.parent / "demo_quits.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    plugins.registered.cache_clear()
+    yield info.parent
+    plugins.registered.cache_clear()
+    sys.modules.pop("demo_launchers", None)
+
+
+def test_our_own_parts_are_registered_like_anybodys() -> None:
+    assert isinstance(plugins.launcher("srun"), Srun)
+    assert isinstance(plugins.launcher("none"), Batch)
+    assert plugins.plugins("policies")["gpu_hours"].distribution == plugins.OURS
+
+
+@pytest.mark.usefixtures("site")
+def test_names_are_known_without_an_import() -> None:
+    known = plugins.plugins("launchers")
+    assert {"torchrun", "half", "broken", "srun", "none"} <= set(known)
+    assert list(known) == sorted(known)
+    assert (known["torchrun"].distribution, known["torchrun"].version) == ("site-plugins", "2.5")
+    assert "demo_launchers" not in sys.modules
+
+
+@pytest.mark.usefixtures("site")
+def test_a_sites_plugin_is_loaded_by_name() -> None:
+    made = plugins.launcher("torchrun")
+    assert type(made).__module__ == "demo_launchers"
+
+
+@pytest.mark.usefixtures("site")
+def test_a_name_of_ours_is_not_taken() -> None:
+    assert isinstance(plugins.launcher("srun"), Srun)
+    same = [p for p in plugins.registered() if (p.kind, p.name) == ("launchers", "srun")]
+    assert [p.distribution for p in same] == [plugins.OURS, "site-plugins"]
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("half", "has no needs"),
+        ("broken", "ModuleNotFoundError"),
+        ("quits", "SystemExit: 3"),
+    ],
+)
+def test_a_broken_one_asked_for_by_name_is_an_error(name: str, says: str) -> None:
+    with pytest.raises(BrokenPlugin, match=rf"'{name}' of slurmkit.launchers .*2.5\).*{says}"):
+        plugins.load("launchers", name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "says"),
+    [
+        ("launchers", "srum", "no plugin 'srum' of slurmkit.launchers; did you mean 'srun'"),
+        ("launchers", "mpirun-x", "known launchers: none, srun"),
+        ("gpu_metrics", "dcgm", "none is installed"),
+    ],
+)
+def test_an_unknown_one_names_what_exists(kind: str, name: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        plugins.load(kind, name)
+
+
+@pytest.mark.parametrize("module", ["slurmkit.cli.jobs", "slurmkit.cli.submit"])
+def test_no_command_pays_for_a_scan_before_it_needs_one(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('importlib.metadata' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
