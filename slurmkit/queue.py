@@ -2,93 +2,104 @@
 
 from __future__ import annotations
 
-import secrets
+import re
 import time
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
-from slurmkit.errors import SlurmError
-from slurmkit.slurm import Slurm
-from slurmkit.tres import gpu_count
-
-# squeue -O field for each row field, in order. Text a user chooses comes last.
-_FIELDS = {
-    "job_id": "JobArrayID",
-    "raw_id": "JobID",
-    "user": "UserName",
-    "account": "Account",
-    "partition": "Partition",
-    "qos": "QOS",
-    "state": "State",
-    "nodes": "NumNodes",
-    "cpus": "NumCPUs",
-    "tres": "tres-alloc",
-    "priority": "PriorityLong",
-    "submitted": "SubmitTime",
-    "started": "StartTime",
-    "time_used": "TimeUsed",
-    "time_limit": "TimeLimit",
-    "node_list": "NodeList",
-    "reason": "Reason",
-    "workdir": "WorkDir",
-    "output": "STDOUT",
-    "comment": "Comment",
-    "name": "Name",
-}
-_SLICE = 1 << 18  # characters
-_NUMBERS = {"nodes", "cpus", "priority"}
-_TIMES = {"submitted", "started"}
-ENDED = frozenset(
-    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED"
-    " TIMEOUT".split()
+from slurmkit.errors import BadInput, Refused
+from slurmkit.jobids import check_job_id
+from slurmkit.queue_check import bad_input, refuse_unknown
+from slurmkit.queue_rows import (
+    ENDED,
+    QueueRow,
+    epoch,
+    parse_queue,
+    record_mark,
+    squeue_format,
 )
+from slurmkit.slurm import Slurm
+
+__all__ = [
+    "ENDED",
+    "Queue",
+    "QueueFilter",
+    "QueueRow",
+    "epoch",
+    "parse_queue",
+    "read_queue",
+    "record_mark",
+    "squeue_format",
+]
+
+_SECONDS = 120.0  # squeue of the largest queues takes some seconds
+_LISTS = {
+    "users": "user",
+    "partitions": "partition",
+    "accounts": "account",
+    "qos": "qos",
+    "states": "states",
+    "names": "name",
+    "job_ids": "jobs",
+}
 
 
-class QueueRow(msgspec.Struct, frozen=True, gc=False):
-    """One job or pending array as slurmctld shows it.
+class QueueFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to show, all conditions together; Slurm applies them.
 
     Attributes:
-        job_id: `12`, `12_3`, or `12_[4-9]` for a pending array.
-        raw_id: Slurm's own number for it, different for each array task.
-        tres: allocated TRES; for a pending job what it asks for, where the release says so.
-        gpus: whole GPUs in `tres`.
-        submitted: epoch seconds.
-        started: epoch seconds; an estimate while pending; None when unknown.
-        time_used: as squeue prints it, e.g. `1:02:03`.
-        time_limit: as squeue prints it, e.g. `10:00` or `UNLIMITED`.
-        output: path of its log, Slurm's patterns not filled in.
-        name: whatever its user typed; escape it before showing it.
+        users: login names or numbers.
+        me: only the jobs of whoever asks.
+        states: Slurm's names or short codes; `all` shows also those that ended and that slurmctld
+            still remembers (MinJobAge).
+        names: job names, by Slurm compared without case; one with a comma cannot be asked for.
+        nodelist: jobs on any of these nodes, e.g. `c[1-3],c5`.
+        reservation: jobs in it.
+        job_ids: `12`, `12_3` or `12+1`; of an array all tasks.
+        array: each pending task of an array is a row of its own.
+
+    Raises:
+        BadInput: for an empty value, which Slurm takes as no condition, and for one that squeue
+            would read as several.
     """
 
-    job_id: str
-    raw_id: str
-    user: str
-    account: str
-    partition: str
-    qos: str
-    state: str
-    nodes: int
-    cpus: int
-    tres: str
-    gpus: int
-    priority: int
-    submitted: int | None
-    started: int | None
-    time_used: str
-    time_limit: str
-    node_list: str
-    reason: str
-    workdir: str
-    output: str
-    comment: str
-    name: str
+    users: tuple[str, ...] = ()
+    me: bool = False
+    partitions: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    qos: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    nodelist: str | None = None
+    reservation: str | None = None
+    job_ids: tuple[str, ...] = ()
+    array: bool = False
 
-    @property
-    def ended(self) -> bool:
-        """Whether the job has reached a state it does not leave."""
-        return self.state in ENDED
+    def __post_init__(self) -> None:
+        """Refuse what Slurm would take for something else."""
+        for field, option in _LISTS.items():
+            for value in getattr(self, field):
+                _check(option, value)
+        for option in ("nodelist", "reservation"):
+            value = getattr(self, option)
+            if value is not None:
+                _check(option, value, commas=option == "nodelist")
+        if self.me and self.users:
+            raise BadInput("give either --me or --user, not both")
+
+    def options(self) -> list[str]:
+        """The options of squeue."""
+        lists = ((option, ",".join(getattr(self, field))) for field, option in _LISTS.items())
+        singles = (("nodelist", self.nodelist), ("reservation", self.reservation))
+        given = [f"--{option}={value}" for option, value in (*lists, *singles) if value]
+        return [*given, *(["--me"] if self.me else []), *(["--array"] if self.array else [])]
+
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """Names that squeue does not check, by its option."""
+        reservation = (self.reservation,) if self.reservation else ()
+        named = {"partition": self.partitions, "account": self.accounts, "qos": self.qos}
+        return {**named, "reservation": reservation}
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -107,80 +118,57 @@ class Queue(msgspec.Struct, frozen=True):
 
 def read_queue(
     slurm: Slurm,
+    only: QueueFilter | None = None,
     *,
     user: str | None = None,
     job_ids: Iterable[str] = (),
     ended: bool = False,
 ) -> Queue:
-    """Ask squeue once; filters are applied by Slurm.
+    """Ask squeue once; filters are applied by Slurm, rows are read while squeue prints.
 
     Args:
         slurm: the border to Slurm.
-        user: only this user's jobs.
+        only: which jobs.
+        user: only this user's jobs; short for a filter, like the next two.
         job_ids: only these jobs.
         ended: also jobs that ended and that slurmctld still remembers (MinJobAge).
 
     Raises:
+        BadInput: when the filter names what this cluster does not have.
+        NoSuchJob: when the one job asked for is unknown.
         SlurmError: when Slurm does not answer or its answer cannot be read.
     """
+    only = only or QueueFilter(
+        users=(user,) if user else (),
+        job_ids=tuple(job_ids),
+        states=("all",) if ended else (),
+    )
     mark = record_mark()
-    argv = ["squeue", "--noheader", "-O", squeue_format(mark)]
-    argv += ["--states=all"] if ended else []
-    argv += [f"--user={user}"] if user else []
-    ids = ",".join(job_ids)
-    argv += [f"--jobs={ids}"] if ids else []
+    argv = ["squeue", "--noheader", "-O", squeue_format(mark), *only.options()]
     taken = time.time()
-    started = time.perf_counter()
-    rows = parse_queue(slurm.run(argv), mark)
-    return Queue(rows, taken, time.perf_counter() - started)
-
-
-def record_mark() -> str:
-    """Make a separator for one call: job names were chosen before it, so none can hold it."""
-    return f"\x1f{secrets.token_hex(4)}"
-
-
-def squeue_format(mark: str) -> str:
-    """Build the `-O` argument; a suffix without a width prints the field untruncated."""
-    return ",".join(f"{field}:{mark}" for field in _FIELDS.values())
-
-
-def parse_queue(text: str, mark: str) -> tuple[QueueRow, ...]:
-    """Read squeue's output; a row may span lines, since names may hold line breaks.
-
-    Raises:
-        SlurmError: when the output does not consist of whole rows.
-    """
-    parts = _split(text, mark)
-    count = len(_FIELDS)
-    rows, rest = divmod(len(parts) - 1, count)
-    if rest or parts[-1].strip():
-        raise SlurmError(f"squeue's answer broke off after {rows} rows; try again")
-    return tuple(_row(parts[at : at + count]) for at in range(0, rows * count, count))
-
-
-def _split(text: str, mark: str) -> list[str]:
-    """Split in slices: one `str.split` of 50,000 jobs would hold the interpreter for 100 ms."""
-    parts: list[str] = []
-    start = 0
-    while (end := text.find(mark, start + _SLICE)) >= 0:
-        parts += text[start:end].split(mark)
-        start = end + len(mark)
-    return parts + text[start:].split(mark)
-
-
-def _row(parts: list[str]) -> QueueRow:
-    values: dict[str, Any] = dict(zip(_FIELDS, parts, strict=True))
-    values["job_id"] = values["job_id"].lstrip("\n")
-    values["comment"] = "" if values["comment"] == "(null)" else values["comment"]
+    began = time.perf_counter()
     try:
-        values |= {name: int(values[name]) for name in _NUMBERS}
-        values |= {name: epoch(values[name]) for name in _TIMES}
-        return QueueRow(**values, gpus=gpu_count(values["tres"]))
-    except ValueError as error:
-        raise SlurmError(f"squeue printed a job that cannot be read: {error}") from error
+        rows = parse_queue(slurm.stream(argv, timeout=_SECONDS), mark)
+    except Refused as error:
+        raise bad_input(error) from error
+    seconds = time.perf_counter() - began
+    refuse_unknown(slurm, only.named(), rows)
+    return Queue(_just(rows, only.job_ids), taken, seconds)
 
 
-def epoch(text: str) -> int | None:
-    """Read a time printed with SLURM_TIME_FORMAT=%s; `Unknown`, `N/A`, `None` and 0 are None."""
-    return int(text) if text.isdigit() and text != "0" else None
+def _check(option: str, value: str, *, commas: bool = False) -> None:
+    where = "job id" if option == "jobs" else f"--{option}"
+    if not value.strip():
+        raise BadInput(f"{where} may not be empty; leave it out for all")
+    if not value.isprintable() or ("," in value and not commas):
+        raise BadInput(f"{where} {value!r}: squeue cannot be asked for that")
+    if option == "jobs":
+        check_job_id(value)
+
+
+def _just(rows: tuple[QueueRow, ...], job_ids: tuple[str, ...]) -> tuple[QueueRow, ...]:
+    """Of a het job squeue shows all components, whichever was asked for."""
+    if not any("+" in job_id for job_id in job_ids):
+        return rows
+    asked = set(job_ids)
+    return tuple(r for r in rows if asked & {r.job_id, r.raw_id, *re.split("[_+]", r.job_id)[:1]})

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from tempfile import TemporaryFile
 from typing import IO, Protocol
 
@@ -37,13 +39,15 @@ _ADVICE: dict[type[SlurmError], str] = {
     DatabaseDown: "slurmdbd does not answer; try again, or ask your administrator",
 }
 # Set in a surrounding job or by the user, these would change what a command does or prints.
-_LEAKS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SRUN_")
+# PYXIS_* would put the batch step itself into a container.
+_LEAKS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SRUN_", "PYXIS_")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 _HANDED_ON = (
     "SLURM_TIME_FORMAT",
     "SQUEUE_FORMAT",
     "SACCT_FORMAT",
 )  # a user's taste, in the job too
+_READ = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
 
 
 class Slurm(Protocol):
@@ -54,23 +58,40 @@ class Slurm(Protocol):
         """Commands run so far, each of them at least one RPC."""
         ...
 
-    def run(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60) -> str:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        timeout: float = 60,
+        errors: bool = False,
+    ) -> str:
         """Run one command and return its standard output.
 
         Args:
             argv: the command and its arguments; never a shell line.
             stdin: text for its standard input.
             timeout: seconds until it is given up.
+            errors: return its standard error after that, for one that answers there.
 
         Raises:
             SlurmError: translated from what the command said.
         """
         ...
 
-    def stream(self, argv: Sequence[str]) -> Generator[str, None, None]:
+    def stream(
+        self, argv: Sequence[str], *, timeout: float | None = None
+    ) -> Generator[str, None, None]:
         """Run one command and yield its standard output line by line, line ends kept.
 
         Closing the generator before its end kills the command.
+
+        Args:
+            argv: the command and its arguments.
+            timeout: seconds until it is given up, None for never.
+
+        Raises:
+            SlurmError: at its end, translated from what the command said.
         """
         ...
 
@@ -86,7 +107,14 @@ class LocalSlurm:
         """See `Slurm.calls`."""
         return self._calls
 
-    def run(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60) -> str:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        timeout: float = 60,
+        errors: bool = False,
+    ) -> str:
         """See `Slurm.run`."""
         self._calls += 1
         try:
@@ -95,26 +123,26 @@ class LocalSlurm:
                 input=(stdin or "").encode(),
                 capture_output=True,
                 timeout=timeout,
-                env=environment_for(argv[0], os.environ),
+                env=environment_for(argv, os.environ),
                 check=False,
             )
         except OSError as error:
             raise _cannot_run(argv, error) from error
         except subprocess.TimeoutExpired as error:
-            raise SlurmTimeout(
-                f"{argv[0]} gave no answer in {timeout:g} s; slurmctld may be overloaded, try again"
-            ) from error
-        # squeue takes an unknown user for nobody's jobs, and ends well.
-        if done.returncode != 0 or b"Invalid user" in done.stderr:
+            raise _too_late(argv, timeout) from error
+        if _failed(done.returncode, done.stderr):
             raise translate(argv[0], _decode(done.stderr or done.stdout), done.returncode)
-        return _decode(done.stdout)
+        return _decode(done.stdout + done.stderr if errors else done.stdout)
 
-    def stream(self, argv: Sequence[str]) -> Generator[str, None, None]:
+    def stream(
+        self, argv: Sequence[str], *, timeout: float | None = None
+    ) -> Generator[str, None, None]:
         """See `Slurm.stream`."""
         self._calls += 1
         with (
             TemporaryFile() as errors,  # a pipe nobody reads could fill up and block the command
             _started(argv, errors) as process,
+            _killed_after(timeout, process) as too_late,
         ):
             try:
                 yield from map(_decode, process.stdout or ())
@@ -123,9 +151,11 @@ class LocalSlurm:
                 raise
             code = process.wait()
             errors.seek(0)
-            said = _decode(errors.read())
-        if code != 0:
-            raise translate(argv[0], said, code)
+            said = errors.read()
+        if too_late.is_set():
+            raise _too_late(argv, timeout or 0)
+        if _failed(code, said):
+            raise translate(argv[0], _decode(said), code)
 
 
 def _started(argv: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -135,29 +165,58 @@ def _started(argv: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=environment_for(argv[0], os.environ),
+            env=environment_for(argv, os.environ),
         )
     except OSError as error:
         raise _cannot_run(argv, error) from error
+
+
+@contextmanager
+def _killed_after(
+    timeout: float | None, process: subprocess.Popen[bytes]
+) -> Generator[threading.Event, None, None]:
+    """Kill a process that takes too long; the event is set if that was so."""
+    too_late = threading.Event()
+    if timeout is None:
+        yield too_late
+        return
+    timer = threading.Timer(timeout, lambda: (too_late.set(), process.kill()))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield too_late
+    finally:
+        timer.cancel()
+
+
+def _failed(code: int, said: bytes) -> bool:
+    """Whether a command failed; squeue takes an unknown user for nobody's jobs, and ends well."""
+    return code != 0 or b"Invalid user" in said
+
+
+def _too_late(argv: Sequence[str], timeout: float) -> SlurmTimeout:
+    return SlurmTimeout(
+        f"{argv[0]} gave no answer in {timeout:g} s; slurmctld may be overloaded, try again"
+    )
 
 
 def _cannot_run(argv: Sequence[str], error: OSError) -> SlurmError:
     return SlurmError(f"cannot run Slurm's {argv[0]}: {error.strerror}")
 
 
-def environment_for(command: str, environ: Mapping[str, str]) -> dict[str, str]:
+def environment_for(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     """Copy `environ` without what would silently change a Slurm command.
 
-    What is read by us prints times as epoch seconds. sbatch hands its environment on to the job,
-    so nothing is added for it.
+    What is read by us prints times as epoch seconds, and an array's tasks in full. sbatch hands its
+    environment on to the job, so nothing is added for it.
     """
-    submits = command == "sbatch"
+    submits = argv[0] == "sbatch" and "--test-only" not in argv
     kept = {
         name: value
         for name, value in environ.items()
         if not name.startswith(_LEAKS) or name in _KEPT or (submits and name in _HANDED_ON)
     }
-    return kept if submits else kept | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+    return kept if submits else kept | _READ
 
 
 def translate(command: str, said: str, code: int) -> SlurmError:

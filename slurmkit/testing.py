@@ -3,7 +3,35 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+# What squeue prints of a plain job that runs, by the names of its -O fields.
+_RUNNING = {
+    "UserName": "alice",
+    "Account": "vision",
+    "Partition": "gpu",
+    "QOS": "normal",
+    "State": "RUNNING",
+    "NumNodes": "1",
+    "NumCPUs": "1",
+    "tres-alloc": "cpu=1,mem=1G,node=1,billing=1",
+    "PriorityLong": "1000",
+    "SubmitTime": "1700000000",
+    "EligibleTime": "1700000000",
+    "StartTime": "1700000010",
+    "TimeUsed": "0:05",
+    "TimeLimit": "10:00",
+    "NodeList": "c1",
+    "ReqNodes": "",
+    "Reason": "None",
+    "Dependency": "(null)",
+    "Feature": "(null)",
+    "Reservation": "(null)",
+    "WorkDir": "/home/alice",
+    "STDOUT": "/home/alice/slurm-%j.out",
+    "Comment": "(null)",
+    "Name": "train",
+}
 
 
 class FakeSlurm:
@@ -26,12 +54,41 @@ class FakeSlurm:
         """Commands run so far."""
         return len(self.asked)
 
-    def run(self, argv: Sequence[str], *, stdin: str | None = None, timeout: float = 60) -> str:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        timeout: float = 60,
+        errors: bool = False,
+    ) -> str:
         """See `slurmkit.slurm.Slurm.run`."""
-        del timeout
+        del timeout, errors
         self.asked.append(list(argv))
         return self._answers[argv[0]](argv, stdin)
 
-    def stream(self, argv: Sequence[str]) -> Generator[str, None, None]:
+    def stream(
+        self, argv: Sequence[str], *, timeout: float | None = None
+    ) -> Generator[str, None, None]:
         """See `slurmkit.slurm.Slurm.stream`."""
+        del timeout
         yield from io.StringIO(self.run(argv), newline="\n")
+
+
+def squeue_text(argv: Sequence[str], jobs: Iterable[Mapping[str, str]]) -> str:
+    """Print jobs as squeue would, in the fields and with the mark that `argv` asks for.
+
+    Args:
+        argv: the call that `FakeSlurm` hands on.
+        jobs: fields by their names for `squeue -O`; at least `JobArrayID`. What is not given is
+            that of a small job that runs.
+    """
+    asked = [field.split(":") for field in argv[argv.index("-O") + 1].split(",")]
+    lines = ("".join(_field(job, name) + mark for name, mark in asked) for job in jobs)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _field(job: Mapping[str, str], name: str) -> str:
+    if name == "JobID":
+        return job.get(name, job["JobArrayID"].partition("_")[0])
+    return job[name] if name in job else _RUNNING.get(name, "")

@@ -14,18 +14,13 @@ from textual.pilot import Pilot
 
 from slurmkit import Cluster
 from slurmkit.errors import SlurmError
-from slurmkit.testing import FakeSlurm
+from slurmkit.testing import FakeSlurm, squeue_text
 
 NOW = 1_700_000_000.0
 CONFIG = "AccountingStorageTRES   = cpu,mem,gres/gpu,gres/gpu:a100\nClusterName             = lab\n"
 SHOW_JOB = "     Nodes=c1 CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:0-1)\n"
 _DEFAULTS = {
     "UserName": "bob",
-    "Account": "vision",
-    "Partition": "gpu",
-    "QOS": "normal",
-    "State": "RUNNING",
-    "NumNodes": "1",
     "NumCPUs": "8",
     "tres-alloc": "cpu=8,mem=64G,node=1,gres/gpu=2,gres/gpu:a100=2",
     "PriorityLong": "4294",
@@ -33,12 +28,8 @@ _DEFAULTS = {
     "StartTime": "1699993000",
     "TimeUsed": "1:56:40",
     "TimeLimit": "1-00:00:00",
-    "NodeList": "c1",
-    "Reason": "None",
     "WorkDir": "/home/bob",
     "STDOUT": "/home/bob/slurm.out",
-    "Comment": "(null)",
-    "Name": "train",
 }
 WAITING = {
     "State": "PENDING",
@@ -96,10 +87,9 @@ class Scene:
         self.gate()
         if self.error is not None:
             raise self.error
-        fields = [item.split(":") for item in argv[argv.index("-O") + 1].split(",")]
         wanted = [a.removeprefix("--jobs=") for a in argv if a.startswith("--jobs=")]
         found = [j for j in self.jobs if not wanted or j["JobArrayID"] in wanted]
-        return "\n".join("".join(j[name] + mark for name, mark in fields) for j in found) + "\n"
+        return squeue_text(argv, found)
 
     def _scontrol(self, argv: Sequence[str], stdin: str | None) -> str:
         return self.config if "config" in argv else SHOW_JOB

@@ -16,6 +16,7 @@ from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.cli.table import COMMANDS, Entry
 from slurmkit.errors import MissingExtra, SlurmkitError
+from slurmkit.testing import squeue_text
 
 
 def run(*args: str) -> int:
@@ -140,10 +141,7 @@ def test_a_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> N
 
 def print_a_long_queue() -> None:
     """Stand in for squeue in `test_a_closed_pipe_ends_quietly`."""
-    mark = sys.argv[sys.argv.index("-O") + 1].rpartition(":")[2]
-    row = "7 7 a v gpu q RUNNING 1 1 cpu=1 1 1700000000 0 0:05 10:00 c1 None /h /o c name"
-    for _ in range(5000):
-        print("".join(f"{part}{mark}" for part in row.split()))
+    print(squeue_text(sys.argv, [{"JobArrayID": "7"}] * 5000), end="")
 
 
 if __name__ == "__main__":

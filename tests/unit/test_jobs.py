@@ -13,7 +13,7 @@ from slurmkit.errors import BadInput, DatabaseDown, LogUnavailable, NoSuchJob, R
 from slurmkit.jobinfo import parse_gpu_indices
 from slurmkit.planner import plan
 from slurmkit.spec import JobSpec
-from slurmkit.testing import FakeSlurm
+from slurmkit.testing import FakeSlurm, squeue_text
 
 Answer = Callable[[Sequence[str], str | None], str]
 
@@ -22,11 +22,9 @@ def squeue_says(state: str, output: str = "/none", job_id: str = "7") -> Answer:
     """One job, with the mark of the call; a pending one has no node."""
 
     def answer(argv: Sequence[str], stdin: str | None) -> str:
-        mark = argv[argv.index("-O") + 1].rpartition(":")[2]
         node = "" if state == "PENDING" else "c1"
-        facts = f"{job_id} 7 alice vision gpu normal {state} 1 1 cpu=1 1 1700000000 0 0:05 10:00"
-        parts = [*facts.split(), node, "None", "/h", output, "", "name"]
-        return "".join(f"{part}{mark}" for part in parts) + "\n"
+        job = {"JobArrayID": job_id, "JobID": "7", "State": state, "NodeList": node}
+        return squeue_text(argv, [{**job, "STDOUT": output, "Name": "name"}])
 
     return answer
 

@@ -102,12 +102,13 @@ INSIDE = {
 
 
 def test_a_surrounding_job_leaks_nothing_into_what_we_read() -> None:
-    kept = environment_for("squeue", INSIDE)
-    assert kept == {"SLURM_CONF": "/c", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+    kept = environment_for(["squeue"], INSIDE)
+    read = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
+    assert kept == {"SLURM_CONF": "/c", **read}
 
 
 def test_a_job_gets_its_users_environment() -> None:
-    kept = environment_for("sbatch", INSIDE)
+    kept = environment_for(["sbatch"], INSIDE)
     assert kept == {
         name: INSIDE[name] for name in INSIDE if name not in ("SLURM_JOB_ID", "SBATCH_QOS")
     }
