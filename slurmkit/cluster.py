@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,9 @@ from slurmkit.log import follow
 from slurmkit.planner import Plan
 from slurmkit.queue import Queue, QueueRow, read_queue
 from slurmkit.slurm import LocalSlurm, Slurm
+
+if TYPE_CHECKING:
+    from slurmkit.capabilities.model import Capabilities, Standing
 
 _SUBMITTED = re.compile(r"(?P<id>\d+)(;\S+)?")  # `ID[;CLUSTER]`, sbatch(1) --parsable
 _POLL_SECONDS = 2.0
@@ -61,6 +65,33 @@ class Cluster:
             BadInput: when `job_id` does not have the form of one.
         """
         return Job(check_job_id(job_id), self)
+
+    def capabilities(self, *, refresh: bool = False) -> Capabilities:
+        """What the cluster is and has, as kept on disk for ten minutes; `taken` tells its age.
+
+        Args:
+            refresh: ask the cluster, whatever is kept.
+
+        Raises:
+            SlurmError: when slurmctld has to be asked and does not answer.
+        """
+        from slurmkit.capabilities.cache import load_capabilities  # noqa: PLC0415 - few need it
+
+        return load_capabilities(self.slurm, refresh=refresh)
+
+    def standing(self, user: str | None = None) -> Standing:
+        """Where a user stands now: associations, limits and their use, QOS, reservations.
+
+        Args:
+            user: login name; who runs this by default.
+
+        Raises:
+            BadInput: for a name that cannot be one.
+            SlurmError: when slurmctld does not answer.
+        """
+        from slurmkit.capabilities.standing import me, read_standing  # noqa: PLC0415
+
+        return read_standing(self.slurm, me() if user is None else user)
 
 
 class Job:

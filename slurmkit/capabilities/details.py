@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
 from slurmkit.capabilities import text as slurm_text
 from slurmkit.capabilities.model import Association, Limits, Qos
+from slurmkit.errors import SlurmError
 from slurmkit.slurm import Slurm
 
 # sacctmgr field for each of ours.
@@ -39,26 +42,41 @@ class Details(msgspec.Struct, frozen=True):
         taken: epoch seconds at which sacctmgr was asked.
         qos: one row for each QOS, values by the keys of `_QOS_FIELDS`.
         associations: the user's, and the root account's; values by `_ASSOC_FIELDS`.
+        reservations: names of those that scontrol showed at the time.
     """
 
     taken: float
-    qos: tuple[dict[str, str], ...]
-    associations: tuple[dict[str, str], ...]
+    qos: tuple[dict[str, str], ...] = ()
+    associations: tuple[dict[str, str], ...] = ()
+    reservations: tuple[str, ...] = ()
 
 
-def read_details(slurm: Slurm, user: str, taken: float) -> Details:
-    """Ask slurmdbd, in three short questions.
+def details_key(key: str | None, user: str) -> str | None:
+    """The key under which a user's details are kept, given that of the cluster."""
+    return f"{key}-{user}" if key else None
+
+
+def read_details(slurm: Slurm, user: str) -> Details:
+    """Ask slurmdbd, in three short questions at once.
 
     Raises:
-        SlurmError: when slurmdbd does not answer.
+        SlurmError: when slurmdbd does not answer or its answer cannot be read.
     """
+    taken = time.time()
     show = ["sacctmgr", "--noheader", "--parsable2", "show"]  # names only, so `|` is safe
-    qos = slurm.run([*show, "qos", f"format={','.join(_QOS_FIELDS.values())}"])
     fields = f"format={','.join(_ASSOC_FIELDS)}"
-    own = slurm.run([*show, "assoc", "where", f"user={user}", fields])
-    root = slurm.run([*show, "assoc", "where", "account=root", "user=", fields])
-    rows = [*_rows(own, _ASSOC_FIELDS), *_rows(root, _ASSOC_FIELDS)]
-    return Details(taken, tuple(_rows(qos, _QOS_FIELDS)), tuple(rows))
+    asked = (
+        [*show, "qos", f"format={','.join(_QOS_FIELDS.values())}"],
+        [*show, "assoc", "where", f"user={user}", fields],
+        [*show, "assoc", "where", "account=root", "user=", fields],
+    )
+    with ThreadPoolExecutor(len(asked)) as pool:
+        qos, own, root = pool.map(slurm.run, asked)
+    try:
+        rows = (*_rows(own, _ASSOC_FIELDS), *_rows(root, _ASSOC_FIELDS))
+        return Details(taken, tuple(_rows(qos, _QOS_FIELDS)), rows)
+    except ValueError as error:
+        raise SlurmError(f"sacctmgr printed a line that cannot be read: {error}") from error
 
 
 def _rows(text: str, fields: Iterable[str]) -> Iterator[dict[str, str]]:
@@ -84,6 +102,11 @@ def with_qos_details(qos: Qos, details: Details) -> Qos:
     )
 
 
+def is_percentage(row: dict[str, str]) -> bool:
+    """Whether a QOS's TRES limits are percentages, which only slurmctld makes numbers of."""
+    return "Relative" in slurm_text.names(row["flags"])
+
+
 def _factor(text: str) -> float:
     return float(text) if text else 1.0
 
@@ -93,7 +116,7 @@ def _merged(limits: Limits, row: dict[str, str]) -> Limits:
     said: dict[str, Any] = {
         name: slurm_text.tres(row[name]) if "_tres_" in name else slurm_text.amount(row[name])
         for name in _QOS_FIELDS
-        if name.startswith("max_")
+        if name.startswith("max_") and not (is_percentage(row) and "_tres_" in name)
     }
     unseen = {name: value for name, value in said.items() if getattr(limits, name) in (None, {})}
     return msgspec.structs.replace(limits, **unseen)

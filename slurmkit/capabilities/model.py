@@ -73,7 +73,9 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
         state: UP, DOWN, DRAIN or INACTIVE.
         max_time: minutes; also `default_time`.
         def_mem_per_cpu: MiB; so are the other memory values.
-        allow_accounts: None for all; also `allow_qos`, `allow_groups`.
+        allow_accounts: None for all; also `allow_qos`, `allow_groups`. From Slurm 23.02 on an
+            account stands for those below it, too, here and in `deny_accounts`, and both hold
+            only where associations are enforced.
         qos: the partition's own QOS, whose limits hold for every job in it.
         billing_weights: TRESBillingWeights: TRES name to weight per unit; memory per MiB.
         nodes: names, in Slurm's order.
@@ -113,6 +115,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         mpi: plugin names of `srun --mpi=list`, None when srun could not say.
         container_options: container options that srun knows (`container-image` with pyxis).
         licenses: license name to total.
+        hidden: what could not be read and why; where nodes or partitions are, they are unknown
+            here, not absent.
     """
 
     taken: float
@@ -124,6 +128,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     mpi: tuple[str, ...] | None = None
     container_options: tuple[str, ...] = ()
     licenses: dict[str, int] = msgspec.field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
 
     def partition(self, name: str) -> Partition | None:
         """The partition of that name."""

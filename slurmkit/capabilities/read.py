@@ -23,6 +23,7 @@ _ASKED: dict[str, tuple[str, ...]] = {
     "srun": ("srun", "--help"),
 }
 _OPTIONAL = {"licenses", "mpi", "srun"}
+_PRIVATE = {"nodes", "partitions"}  # PrivateData may keep them from people
 _CONTAINER_OPTION = re.compile(r"^\s+(?:-\w, )?--(container[a-z-]*)", re.MULTILINE)
 _MPI_PLUGIN = re.compile(r"^\s+([a-z]\w*)\s*$", re.MULTILINE)
 
@@ -46,8 +47,9 @@ def read_capabilities(slurm: Slurm) -> Capabilities:
 def _ask(slurm: Slurm, name: str, argv: Sequence[str]) -> str | None:
     try:
         return slurm.run(argv)
-    except SlurmError:
-        if name not in _OPTIONAL:
+    except SlurmError as error:
+        private = name in _PRIVATE and "Access/permission denied" in str(error)
+        if name not in _OPTIONAL and not private:
             raise
         return None
 
@@ -69,6 +71,11 @@ def parse_capabilities(said: dict[str, str | None], taken: float) -> Capabilitie
         mpi=None if said["mpi"] is None else tuple(_MPI_PLUGIN.findall(said["mpi"])),
         container_options=tuple(_CONTAINER_OPTION.findall(said["srun"] or "")),
         licenses=_licenses(said["licenses"] or ""),
+        hidden=tuple(
+            f"{name} are unknown: slurmctld does not show them to you (PrivateData)"
+            for name in ("nodes", "partitions", "licenses")
+            if said[name] is None
+        ),
     )
 
 

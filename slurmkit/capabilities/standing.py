@@ -5,70 +5,144 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
 
 from slurmkit.capabilities.assoc_mgr import AssocMgr, parse_assoc_mgr
+from slurmkit.capabilities.cache import cluster_key, keep, kept
 from slurmkit.capabilities.details import (
     Details,
+    details_key,
+    is_percentage,
     read_details,
     with_association_details,
     with_qos_details,
 )
-from slurmkit.capabilities.model import Standing
+from slurmkit.capabilities.model import Qos, Reservation, Standing
 from slurmkit.capabilities.reservations import read_reservations
-from slurmkit.errors import SlurmError
+from slurmkit.errors import BadInput, SlurmError
+from slurmkit.facts import clock
 from slurmkit.slurm import Slurm
 
+_FROM_SLURMDBD = "QOS flags, what QOS preempt, their per-user limits, and which QOS you may use"
 
-def read_standing(slurm: Slurm, user: str) -> Standing:
-    """Ask slurmctld live; what only slurmdbd knows is unknown, and said so, while it is down.
+_NAME = re.compile(r"[^\s,=|'\"\x00-\x1f-][^\s,=|'\"\x00-\x1f]*")
+
+
+def read_standing(slurm: Slurm, user: str, *, key: str | None = None) -> Standing:
+    """Ask slurmctld and slurmdbd; while slurmdbd is down, what it said last is taken.
+
+    Args:
+        slurm: the border to Slurm.
+        user: login name.
+        key: see `slurmkit.capabilities.cache.load_capabilities`.
 
     Raises:
+        BadInput: for a name that cannot be one.
         SlurmError: when slurmctld does not answer or its answer cannot be read.
     """
+    if not _NAME.fullmatch(user):
+        raise BadInput(f"{user!r} cannot be a login name; give one, e.g. alice")
     taken = time.time()
+    key = details_key(key or cluster_key(slurm), user)
     argv = ["scontrol", "show", "assoc_mgr", f"users={user}", "flags=users,assoc,qos"]
     with ThreadPoolExecutor(3) as pool:  # the commands wait, they do not work
-        text = pool.submit(slurm.run, argv)
+        limits = pool.submit(slurm.run, argv)
         reservations = pool.submit(read_reservations, slurm)
-        details = pool.submit(_details, slurm, user, taken)
-    try:
-        found = parse_assoc_mgr(text.result(), user, _uid(user))
-    except (KeyError, ValueError) as error:
-        raise SlurmError(f"scontrol printed a limit that cannot be read: {error}") from error
-    known, trouble = details.result()
+        details = pool.submit(read_details, slurm, user)
+    text = limits.result()
+    known, trouble = _details(details, reservations.result(), key)
+    found = _with_details(_parse(text, user), known)
     return Standing(
         taken=taken,
         user=user,
         groups=_groups(user),
-        associations=tuple(
-            with_association_details(each, found.cluster, known) for each in found.associations
-        ),
+        associations=found.associations,
         default_account=found.default_account,
-        qos=tuple(with_qos_details(each, known) for each in found.qos),
+        qos=found.qos,
         reservations=reservations.result(),
-        hidden=(*trouble, *_hidden(found, user)),
+        hidden=(*trouble, *_hidden_accounts(found, user), *_hidden_limits(found, known, text)),
     )
 
 
-def _details(slurm: Slurm, user: str, taken: float) -> tuple[Details, tuple[str, ...]]:
+def _details(
+    asked: Future[Details], reservations: tuple[Reservation, ...], key: str | None
+) -> tuple[Details, tuple[str, ...]]:
     try:
-        return read_details(slurm, user, taken), ()
+        found = asked.result()
     except SlurmError as error:
-        unknown = "QOS flags, per-user limits of QOS, and which QOS you may use are unknown"
-        return Details(taken, (), ()), (f"{unknown}: {error}",)
+        copy = kept("details", key, Details)
+        age = f"as of {clock(copy.taken)}" if copy else "unknown"
+        return copy or Details(0), (f"{_FROM_SLURMDBD}, are {age}: {error}",)
+    names = tuple(each.name for each in reservations)
+    found = msgspec.structs.replace(found, reservations=names)
+    keep("details", key, found)
+    return found, ()
 
 
-def _hidden(found: AssocMgr, user: str) -> tuple[str, ...]:
-    accounts = {each.account for each in found.associations if not each.user}
-    own = [each for each in found.associations if each.user == user]
-    said = []
+def _parse(text: str, user: str) -> AssocMgr:
+    try:
+        return parse_assoc_mgr(text, user, _uid(user))
+    except (KeyError, ValueError) as error:
+        raise SlurmError(f"scontrol printed a limit that cannot be read: {error}") from error
+
+
+def _with_details(found: AssocMgr, known: Details) -> AssocMgr:
+    return msgspec.structs.replace(
+        found,
+        associations=tuple(
+            with_association_details(each, found.cluster, known) for each in found.associations
+        ),
+        qos=tuple(with_qos_details(each, known) for each in found.qos),
+    )
+
+
+def _hidden_accounts(found: AssocMgr, user: str) -> Iterator[str]:
+    shown = {each.account for each in found.associations if not each.user}
+    own = {each.account for each in found.associations if each.user == user}
     if not own:
-        said.append(f"slurmctld shows no association of {user}")
-    if unseen := sorted(each.account for each in own if each.account not in accounts):
-        said.append(f"limits of the accounts {', '.join(unseen)} and above: PrivateData hides them")
-    return tuple(said)
+        yield f"slurmctld shows no association of {user}: there is none, or PrivateData hides it"
+    if unseen := own - shown:
+        yield (
+            f"limits of the accounts {', '.join(sorted(unseen))} and of those above, and their"
+            " use, are hidden by PrivateData"
+        )
+
+
+def _hidden_limits(found: AssocMgr, known: Details, text: str) -> Iterator[str]:
+    """Name what cannot be told of the QOS that the user may use."""
+    mine = {name for each in found.associations for name in each.qos}
+    rows = {row["name"]: row for row in known.qos}
+    for qos in found.qos:
+        if qos.name not in mine:
+            continue
+        row = rows.get(qos.name)
+        if row and is_percentage(row) and _lacks(qos, row):
+            yield f"per-user limits of QOS {qos.name} are percentages, in numbers once it is used"
+        if qos.limits.max_tres_run_mins_per_user and "MaxTRESRunMinsPU=" not in text:
+            yield f"how much of MaxTRESRunMinsPU of QOS {qos.name} is used is not shown"
+
+
+def _lacks(qos: Qos, row: dict[str, str]) -> bool:
+    per_user = row["max_tres_per_user"] and not qos.limits.max_tres_per_user
+    per_account = row["max_tres_per_account"] and not qos.limits.max_tres_per_account
+    return bool(per_user or per_account)
+
+
+def me() -> str:
+    """Login name of who runs this.
+
+    Raises:
+        BadInput: when this machine does not know the user.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise BadInput(f"this machine has no name for user id {os.getuid()}; name a user") from None
 
 
 def _uid(user: str) -> int | None:
