@@ -65,7 +65,7 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         )
         _need(self.per == "node" or not self.is_part, "a part of a GPU is asked for per node")
         _check_type(self.type)
-        if self.mig is not None and not _TYPE.fullmatch(self.mig):
+        if self.mig is not None and not re.fullmatch(r"[\w.\-+]+", self.mig):
             raise BadInput(f"MIG profile {self.mig!r} is not of the form 3g.20gb")
         if self.bind is not None and not _BIND.fullmatch(self.bind):
             raise BadInput(
@@ -90,7 +90,8 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         if name in ("shard", "mps") and _COUNT.fullmatch(number) and ":" in words:
             amount = int(number)
             return cls(shard=amount, per=per) if name == "shard" else cls(mps=amount, per=per)
-        if name in ("shard", "mps") or (name and not _TYPE.fullmatch(name)) or not words:
+        known = not name or _TYPE.fullmatch(name) or _PROFILE.fullmatch(name)
+        if name in ("shard", "mps") or not known or words.startswith(":") or not words:
             raise BadInput(f"GPUs {text!r} are not of a known form, e.g. {_FORMS}")
         if _FRACTION.fullmatch(number):
             return cls(type=name or None, fraction=float(number), per=per)

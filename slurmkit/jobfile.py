@@ -1,0 +1,163 @@
+"""Jobs from files: a TOML job file, or a batch script with its `#SBATCH` lines."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slurmkit.errors import BadInput
+from slurmkit.gpus import Gpus, Per
+from slurmkit.options import long_name, read_options, takes_value
+from slurmkit.spec import JobSpec
+from slurmkit.valueforms import nearest
+
+_GPUS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
+_UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
+_WHERE = re.compile(r"line (\d+)")
+
+
+def read_job_file(path: Path) -> dict[str, Any]:
+    """Fields of a JobSpec from a TOML file; keys are sbatch's long options without dashes.
+
+    A file is data only: nothing in it is run.
+
+    Raises:
+        BadInput: naming the file, the key and the nearest valid one.
+    """
+    text = _text(path)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path}: {_why(text, error)}") from error
+    try:
+        return _fields(table)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def read_script(path: Path) -> dict[str, Any]:
+    """Fields of a JobSpec from a batch script: its options, and the rest as `script`.
+
+    Raises:
+        BadInput: naming the file and the line.
+    """
+    text = _text(path)
+    kept: list[str] = []
+    pairs: list[tuple[str, str]] = []
+    lines = text.split("\n")
+    body = next((n for n, line in enumerate(lines) if not _is_comment(line)), len(lines))
+    for number, line in enumerate(lines, 1):
+        if number > body or not line.startswith("#SBATCH"):
+            kept.append(line)
+            continue
+        try:
+            pairs += _directive(line.removeprefix("#SBATCH"))
+        except (BadInput, ValueError) as error:
+            raise BadInput(f"{path}: line {number}: {error}") from error
+    try:
+        fields = read_options(pairs)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
+    return {"job_name": path.name} | fields | {"script": "\n".join(kept)}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not UTF-8 text") from error
+
+
+def _why(text: str, error: tomllib.TOMLDecodeError) -> str:
+    """A time without quotes is what TOML reads most often as nonsense."""
+    found = _WHERE.search(str(error))
+    lines = text.splitlines()
+    line = lines[int(found[1]) - 1] if found and int(found[1]) <= len(lines) else ""
+    if match := _UNQUOTED.fullmatch(line):
+        return f'{match["key"]} must be in quotes: {match["key"]} = "{match["value"]}"'
+    return str(error)
+
+
+def _fields(table: dict[str, Any]) -> dict[str, Any]:
+    known = {field.encode_name: field for field in msgspec.structs.fields(JobSpec)}
+    fields: dict[str, Any] = {}
+    for key, value in table.items():
+        if key in _GPUS:
+            _add_gpus(fields, key, value)
+        elif key not in known:
+            raise BadInput(f"no key {key!r}; {nearest(key, [*known, *_GPUS])}")
+        else:
+            fields[known[key].name] = _value(key, value, known[key].type)
+    return fields
+
+
+def _add_gpus(fields: dict[str, Any], key: str, value: object) -> None:
+    if "gpus" in fields:
+        raise BadInput(f"{key} asks for GPUs a second time; ask for them once")
+    if isinstance(value, dict):
+        if key != "gpus":
+            raise BadInput(f'{key} is a number or text such as "a100:2"; a table is [gpus]')
+        fields["gpus"] = _value("gpus", value, Gpus)
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise BadInput(f'{key} is a number, text such as "a100:2" or a table')
+    fields["gpus"] = Gpus.parse(str(value), _GPUS[key])
+
+
+def _value(key: str, value: object, kind: Any) -> Any:
+    if isinstance(value, datetime.time | datetime.date):
+        raise BadInput(f'{key} must be in quotes: {key} = "{value}"')
+    if isinstance(value, int) and not isinstance(value, bool) and kind == (str | None):
+        value = str(value)  # `time = 90` means what `--time=90` does
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{key}{_below(str(error))}") from error
+
+
+def _below(words: str) -> str:
+    """`.count: Expected ...` of msgspec's "Expected ... - at `$.count`"."""
+    said, _, path = words.partition(" - at `$")
+    field = re.search(r"unknown field `(.+)`", said)
+    if field:
+        known = [f.encode_name for f in msgspec.structs.fields(Gpus)]
+        return f".{field[1]}: no such key; {nearest(field[1], known)}"
+    return f"{path.rstrip('`')}: {said[:1].lower()}{said[1:]}"
+
+
+def _is_comment(line: str) -> bool:
+    """Options end at the first line that is neither empty nor a comment (sbatch(1))."""
+    return not line.strip() or line.startswith("#")
+
+
+def _directive(line: str) -> list[tuple[str, str]]:
+    """Options of one `#SBATCH` line: `--name=value`, `--name value`, `-N2` or `-N 2`."""
+    words = shlex.split(line, comments=True)
+    pairs: list[tuple[str, str]] = []
+    while words:
+        word = words.pop(0)
+        name, given, value = _split(word)
+        if not given and words and not words[0].startswith("-") and takes_value(name):
+            value, given = words.pop(0), True
+        if not given and takes_value(name):
+            raise BadInput(f"--{name} needs a value")
+        pairs.append((name, value))
+    return pairs
+
+
+def _split(word: str) -> tuple[str, bool, str]:
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+        return name, bool(equals), value
+    if not word.startswith("-") or len(word) < 2:
+        raise BadInput(f"{word!r} is not an option")
+    value = word[2:].removeprefix("=")
+    return long_name(word[1]), bool(value), value

@@ -1,0 +1,199 @@
+"""Sbatch's options as text, and the fields of a JobSpec they mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from slurmkit.errors import BadInput
+from slurmkit.gpus import Gpus, Per
+from slurmkit.spec import JobSpec, Launch, option
+from slurmkit.valueforms import FORMS, check_passed_through
+
+Pairs = Iterable[tuple[str, str]]
+
+_NUMBERS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment", "nice")
+_GPUS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
+_FLAGS: dict[str, tuple[str, Any]] = {
+    "hold": ("hold", True),
+    "requeue": ("requeue", True),
+    "no-requeue": ("requeue", False),
+}
+_SHARED = ("shard", "mps")
+_SHORT = {
+    "A": "account",
+    "a": "array",
+    "b": "begin",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "d": "dependency",
+    "e": "error",
+    "G": "gpus",
+    "H": "hold",
+    "J": "job-name",
+    "L": "licenses",
+    "N": "nodes",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "q": "qos",
+    "t": "time",
+    "w": "nodelist",
+    "x": "exclude",
+}
+_INTEGER = re.compile(r"-?\d{1,9}", re.ASCII)
+
+
+def long_name(letter: str) -> str:
+    """The long option of a one-letter one, e.g. `nodes` of `N`.
+
+    Raises:
+        BadInput: for a letter that sbatch does not know or that is not modelled.
+    """
+    if letter not in _SHORT:
+        raise BadInput(f"-{letter} is not understood here; write the long option")
+    return _SHORT[letter]
+
+
+def takes_value(name: str) -> bool:
+    """Whether an option must have a value; `exclusive` may, and unknown ones may too."""
+    known = name.replace("-", "_")
+    modelled = known in _NUMBERS or known in FORMS
+    return name in _GPUS or name == "gpu-bind" or (modelled and name != "exclusive")
+
+
+def read_options(pairs: Pairs) -> dict[str, Any]:
+    """Fields of a JobSpec from long options and their values; a flag's value is empty.
+
+    What is not modelled goes to `options`.
+
+    Raises:
+        BadInput: naming the option.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        _read(fields, name, value)
+    if bind := fields.pop("gpu_bind", None):
+        if "gpus" not in fields:
+            raise BadInput("--gpu-bind needs GPUs; add e.g. --gpus-per-node=2")
+        fields["gpus"] = msgspec.structs.replace(fields["gpus"], bind=bind)
+    return fields
+
+
+def _read(fields: dict[str, Any], name: str, value: str) -> None:
+    known = name.replace("-", "_")
+    if name in _GPUS:
+        _set_gpus(fields, Gpus.parse(value, _GPUS[name]), name)
+    elif name in _FLAGS:
+        field, meaning = _FLAGS[name]
+        fields[field] = meaning
+    elif name == "gres":
+        _read_gres(fields, value)
+    elif name == "exclusive":
+        fields["exclusive"] = value or True
+    elif known in _NUMBERS:
+        fields[known] = _number(name, value)
+    elif known in FORMS or name == "gpu-bind":
+        fields[known] = value
+    else:
+        check_passed_through(name, value)
+        fields.setdefault("options", {})[name] = value
+
+
+def _number(name: str, value: str) -> int:
+    if not _INTEGER.fullmatch(value):
+        raise BadInput(f"--{name} is a whole number, not {value!r}")
+    return int(value)
+
+
+def _read_gres(fields: dict[str, Any], value: str) -> None:
+    """GPUs and their parts are modelled; other generic resources stay as they are."""
+    items = value.split(",")
+    ours = [item for item in items if re.match(r"(gres[:/])?(gpu|shard|mps)(:|$)", item)]
+    rest = ",".join(item for item in items if item not in ours)
+    for item in ours:
+        words = re.sub(r"^gres[:/]", "", item)
+        _set_gpus(fields, _gres_gpus(words), "gres")
+    if rest:
+        fields["gres"] = rest
+
+
+def _gres_gpus(words: str) -> Gpus:
+    kind, _, amount = words.partition(":")
+    if kind == "gpu":
+        return Gpus.parse(amount or "1")
+    name, typed, count = amount.rpartition(":")
+    if typed:  # `shard:h100:3`: the type is kept apart, since Slurm cannot run such a step
+        return msgspec.structs.replace(Gpus.parse(f"{kind}:{count}"), type=name)
+    return Gpus.parse(f"{kind}:{amount or 1}")
+
+
+def _set_gpus(fields: dict[str, Any], gpus: Gpus, name: str) -> None:
+    if "gpus" in fields:
+        raise BadInput(
+            f"--{name} asks for GPUs a second time; GPUs are asked for once, of one kind"
+        )
+    fields["gpus"] = gpus
+
+
+def with_options(spec: JobSpec, pairs: Pairs) -> JobSpec:
+    """The spec with some options given anew; an empty value takes one away.
+
+    This is how the `fix` of a finding is applied.
+
+    Raises:
+        BadInput: when the result is not a valid spec.
+    """
+    changed = list(pairs)
+    gone = {_field(name): None for name, value in changed if not value and name not in _FLAGS}
+    given = read_options((name, value) for name, value in changed if value or name in _FLAGS)
+    fields = {**{name: getattr(spec, name) for name in spec.__struct_fields__}, **gone}
+    if "options" in given:
+        given["options"] = {**spec.options, **given["options"]}
+    return JobSpec(**{**fields, **given})
+
+
+def _field(name: str) -> str:
+    return "gpus" if name in _GPUS else name.replace("-", "_")
+
+
+def launch_fields(launcher: str | None, mpi: str | None, *, label: bool) -> dict[str, Any]:
+    """The `launch` field from its options, none when nothing was given."""
+    launch = Launch(launcher=launcher, mpi=mpi, label=label)
+    return {} if launch == Launch() else {"launch": launch}
+
+
+def option_values(spec: JobSpec) -> dict[str, str]:
+    """Long options and values of all fields but those of GPUs, which depend on the cluster."""
+    values: dict[str, object] = {}
+    for name in _ORDER:
+        values[name.replace("_", "-")] = getattr(spec, name)
+    values["requeue"] = "" if spec.requeue else None
+    values["no-requeue"] = "" if spec.requeue is False else None
+    values["hold"] = "" if spec.hold else None
+    values["exclusive"] = "" if spec.exclusive is True else spec.exclusive or None
+    values |= spec.options
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+# The order of the lines in a script.
+_ORDER = (
+    "job_name nodes ntasks ntasks_per_node cpus_per_task gres mem mem_per_cpu mem_per_gpu"
+    " time time_min partition account qos reservation constraint licenses nodelist exclude"
+    " exclusive switches segment array dependency begin deadline nice signal mail_type mail_user"
+    " comment chdir output error open_mode"
+).split()
+
+__all__ = [
+    "launch_fields",
+    "long_name",
+    "option",
+    "option_values",
+    "read_options",
+    "takes_value",
+    "with_options",
+]

@@ -1,0 +1,366 @@
+"""Which GPUs of a cluster are meant: names matched, parts made whole, typing judged by node set.
+
+Facts that the rules rest on: gres.shtml and sbatch(1); that a shard of a type allocates and then
+fails in every step, that Slurm miscounts a job over typed and untyped nodes, and that a plain
+`gpu:1` is satisfied by a MIG slice were seen on 22.05, 24.11 and 26.05.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from slurmkit.capabilities.model import Node
+from slurmkit.findings import Finding
+from slurmkit.gpus import Gpus
+from slurmkit.refusals import words
+from slurmkit.valueforms import nearest
+
+_UNSHARED = "shards share a GPU without isolating memory: one job can take all of it"
+
+
+class Names(msgspec.Struct, frozen=True):
+    """What the site's configuration says of GPU types.
+
+    Attributes:
+        aliases: other names of a type in lower case, to the type.
+        by_partition: partition to the type of its untyped GPUs.
+    """
+
+    aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
+    by_partition: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """The nodes a job may get, and the rest of the cluster for advice.
+
+    Attributes:
+        nodes: of the partitions asked for, whatever their state.
+        partitions: names of those.
+        everywhere: all nodes of the cluster.
+    """
+
+    nodes: tuple[Node, ...]
+    partitions: tuple[str, ...]
+    everywhere: tuple[Node, ...]
+    names: Names = Names()
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs meant, as this cluster has them.
+
+    Attributes:
+        gres: `gpu`, `shard` or `mps`.
+        type: GRES type to ask for as the cluster spells it, None for an untyped request.
+        units: shards or MPS units on each node; 0 for whole GPUs and MIG slices.
+        fitting: nodes that have such GPUs.
+        constraint: a node feature that must be asked for, because it proves the type.
+        exclude: nodes of the pool that the request would wrongly match.
+    """
+
+    gres: str = "gpu"
+    type: str | None = None
+    units: int = 0
+    fitting: tuple[Node, ...] = ()
+    constraint: str | None = None
+    exclude: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def most(self) -> int:
+        """The most of such GPUs, shards or MPS units on one node."""
+        return max((node.count(self.gres, self.type) for node in self.fitting), default=0)
+
+
+def kind_of(gpus: Gpus, pool: Pool, *, many: bool) -> Kind:
+    """Find out what `gpus` means in `pool`; its findings hold an error when nothing fits.
+
+    Args:
+        gpus: as they were asked for.
+        pool: where they are looked for.
+        many: whether the job may spread over several nodes.
+    """
+    if gpus.shard:
+        return _part(gpus, pool, "shard", gpus.shard)
+    if gpus.mps:
+        return _part(gpus, pool, "mps", gpus.mps)
+    if gpus.fraction:
+        return _fraction(gpus, pool)
+    if gpus.mig:
+        return _mig(gpus, pool)
+    return _typed(gpus, pool) if gpus.type else _untyped(pool, many=many)
+
+
+# --- whole GPUs ---------------------------------------------------------------------------------
+
+
+def _untyped(pool: Pool, *, many: bool) -> Kind:
+    typed = [n for n in pool.nodes if _whole(n, typed=True)]
+    plain = [n for n in pool.nodes if _whole(n, typed=False)]
+    sliced = [n for n in pool.nodes if any(g.is_mig for g in n.gres)]
+    if not typed and not plain:
+        return Kind(findings=(_no_gpus(pool, sliced),))
+    both = [n for n in sliced if n in typed or n in plain]
+    if both:
+        return Kind(findings=(_name_a_type(both),))
+    kept, other = (typed, plain) if _gpus(typed) >= _gpus(plain) else (plain, typed)
+    if not many:
+        kept, other = [*kept, *other], []
+    exclude = tuple(n.name for n in (*other, *sliced)) if other or sliced else ()
+    return Kind(fitting=tuple(kept), exclude=exclude, findings=tuple(_left_out(other, sliced)))
+
+
+def _left_out(other: list[Node], sliced: list[Node]) -> Iterator[Finding]:
+    if other:
+        names = ",".join(n.name for n in other)
+        yield _note(
+            "gpu-mixed-typing",
+            f"{names} left out: some nodes name their GPU type and others do not, and Slurm"
+            " miscounts a job over both",
+        )
+    if sliced:
+        names = ",".join(n.name for n in sliced)
+        yield _note("gpu-mig-left-out", f"{names} left out: their GPUs are MIG slices, not whole")
+
+
+def _typed(gpus: Gpus, pool: Pool) -> Kind:
+    wanted = _canonical(gpus.type or "", pool.names)
+    for spelled in _types(pool.nodes):
+        if spelled.casefold() == wanted:
+            return Kind(type=spelled, fitting=_having(pool.nodes, spelled))
+    proof = _proved(wanted, pool)
+    return proof or Kind(findings=(_no_type(gpus, wanted, pool),))
+
+
+def _proved(wanted: str, pool: Pool) -> Kind | None:
+    """Untyped GPUs whose type is known from a node feature or from the configuration."""
+    plain = [n for n in pool.nodes if _whole(n, typed=False)]
+    featured = [n for n in plain if wanted in {f.casefold() for f in n.features}]
+    if featured:
+        feature = next(f for f in featured[0].features if f.casefold() == wanted)
+        why = f"the nodes do not name their GPU type; the feature {feature!r} proves it"
+        return Kind(
+            fitting=tuple(featured), constraint=feature, findings=(_note("gpu-by-feature", why),)
+        )
+    mapped = {p for p, t in pool.names.by_partition.items() if t.casefold() == wanted}
+    known = tuple(n for n in plain if mapped & set(n.partitions))
+    if not known:
+        return None
+    others = tuple(n.name for n in pool.nodes if n not in known and n.count("gpu"))
+    where = ", ".join(sorted(mapped & {p for n in known for p in n.partitions}))
+    why = f"asked for untyped: the configuration says that partition {where} has {wanted}"
+    return Kind(fitting=known, exclude=others, findings=(_note("gpu-by-partition", why),))
+
+
+# --- MIG slices ---------------------------------------------------------------------------------
+
+
+def _mig(gpus: Gpus, pool: Pool) -> Kind:
+    fits = [t for t in _types(pool.nodes) if _is_profile(t, gpus)]
+    if len(fits) == 1:
+        return Kind(type=fits[0], fitting=_having(pool.nodes, fits[0]))
+    if fits:
+        choices = ", ".join(f"gpu:{t}" for t in fits)
+        message = words("mig-profile", asked=gpus.mig, types=choices)
+        return Kind(findings=(_error("mig-profile", message),))
+    return Kind(findings=(_no_type(gpus, (gpus.mig or "").casefold(), pool),))
+
+
+def _is_profile(type_: str, gpus: Gpus) -> bool:
+    """`3g.20gb` means `a100_3g.20gb`, and with a type only that of this GPU."""
+    spelled, profile = type_.casefold(), (gpus.mig or "").casefold()
+    if gpus.type and not spelled.startswith(gpus.type.casefold()):
+        return False
+    return spelled == profile or spelled.endswith((f"_{profile}", f"-{profile}"))
+
+
+# --- parts of a GPU -----------------------------------------------------------------------------
+
+
+def _part(gpus: Gpus, pool: Pool, name: str, units: int) -> Kind:
+    nodes = [n for n in pool.nodes if n.count(name)]
+    if not nodes:
+        return Kind(gres=name, units=units, findings=(_no_part(name, pool),))
+    fits = [n for n in nodes if per_gpu(n, name) >= units and _is_type(n, gpus, pool.names)]
+    if not fits:
+        return Kind(gres=name, units=units, findings=(_too_much(gpus, pool, name, nodes),))
+    out = tuple(n.name for n in nodes if n not in fits)
+    said = [_note(f"{name}-shared", _UNSHARED)] if name == "shard" else []
+    if gpus.type:
+        said.append(
+            _note(f"{name}-untyped", f"asked for untyped: steps of {name}:TYPE fail on Slurm")
+        )
+    return Kind(gres=name, units=units, fitting=tuple(fits), exclude=out, findings=tuple(said))
+
+
+def _fraction(gpus: Gpus, pool: Pool) -> Kind:
+    part = gpus.fraction or 0.0
+    nodes = [n for n in pool.nodes if n.count("shard") and _is_type(n, gpus, pool.names)]
+    if not nodes:
+        return Kind(gres="shard", findings=(_no_fraction(part, pool),))
+    # Where nodes cut their GPUs differently, the cut that most GPUs have decides.
+    cuts = Counter[int]()
+    for node in nodes:
+        cuts[per_gpu(node, "shard")] += node.count("gpu")
+    cut = cuts.most_common(1)[0][0]
+    units = max(1, math.ceil(part * cut - 1e-9))
+    fits = tuple(n for n in nodes if per_gpu(n, "shard") == cut)
+    out = tuple(n.name for n in pool.nodes if n.count("shard") and n not in fits)
+    said = f"{part:g} of a GPU is {units} of its {cut} shards; {_UNSHARED}"
+    note = _note("fraction-as-shards", said)
+    return Kind(gres="shard", units=units, fitting=fits, exclude=out, findings=(note,))
+
+
+def per_gpu(node: Node, name: str) -> int:
+    """Shards or MPS units that one GPU of a node is cut into."""
+    gpus = node.count("gpu")
+    return node.count(name) // gpus if gpus else 0
+
+
+# --- when nothing fits --------------------------------------------------------------------------
+
+
+def _no_gpus(pool: Pool, sliced: list[Node]) -> Finding:
+    where = ",".join(pool.partitions)
+    if sliced:
+        offered = ", ".join(_types(sliced))
+        message = f"partition {where} has no whole GPUs, only MIG slices: {offered}"
+        return _error("gpu-mig-only", message, fix=(("gpus-per-node", f"{_types(sliced)[0]}:1"),))
+    return _error("gpu-none", f"partition {where} has no GPUs; {_offers(pool.everywhere)}")
+
+
+def _name_a_type(nodes: list[Node]) -> Finding:
+    offered = ", ".join(_types(nodes))
+    message = (
+        f"GPUs without a type: {nodes[0].name} has whole GPUs and MIG slices side by side, and"
+        f" Slurm would give either; name a type: {offered}"
+    )
+    return _error("gpu-name-a-type", message)
+
+
+def _no_type(gpus: Gpus, wanted: str, pool: Pool) -> Finding:
+    where, shown = ",".join(pool.partitions), gpus.mig or gpus.type or ""
+    elsewhere = _partitions_with(wanted, pool)
+    if elsewhere:
+        message = f"no {shown} GPUs in partition {where}; partition {', '.join(elsewhere)} has them"
+        return _error("gpu-type-elsewhere", message, fix=(("partition", elsewhere[0]),))
+    known = _types(pool.everywhere)
+    hint = f" {nearest(wanted, known)};" if known else ""
+    untyped = [n.name for n in pool.nodes if _whole(n, typed=False)]
+    if untyped:
+        hint += (
+            f" the GPUs of {','.join(untyped)} have no type: ask for a plain number, or have the"
+            " site name their type (gpu_type in [partition.NAME])"
+        )
+    return _error(
+        "gpu-no-such-type", f"no GPU type {shown!r} here;{hint} {_offers(pool.everywhere)}".strip()
+    )
+
+
+def _partitions_with(wanted: str, pool: Pool) -> list[str]:
+    found: dict[str, None] = {}
+    for node in pool.everywhere:
+        spelled = {g.type.casefold() for g in node.gres if g.name == "gpu" and g.type}
+        ends = any(t == wanted or t.endswith(f"_{wanted}") for t in spelled)
+        found |= dict.fromkeys(node.partitions if ends else ())
+    return [name for name in found if name not in pool.partitions]
+
+
+def _no_part(name: str, pool: Pool) -> Finding:
+    where = ",".join(pool.partitions)
+    having = [n for n in pool.everywhere if n.count(name)]
+    there = list(dict.fromkeys(p for n in having for p in n.partitions))
+    if there:
+        message = f"partition {where} has no {name}; partition {', '.join(there)} has"
+        return _error(f"{name}-elsewhere", message, fix=(("partition", there[0]),))
+    return _error(f"{name}-none", f"this cluster has no {name}; {_offers(pool.everywhere)}")
+
+
+def _too_much(gpus: Gpus, pool: Pool, name: str, nodes: list[Node]) -> Finding:
+    fits = [n for n in nodes if _is_type(n, gpus, pool.names)]
+    if not fits:
+        return _no_type(gpus, _canonical(gpus.type or "", pool.names), pool)
+    most = max(per_gpu(n, name) for n in fits)
+    code = f"{name}s-per-gpu" if name == "shard" else f"{name}-per-gpu"
+    asked = gpus.shard or gpus.mps
+    message = words(code, asked=asked, partition=",".join(pool.partitions), most=most)
+    return _error(code, message, fix=(("gres", f"{name}:{most}"),))
+
+
+def _no_fraction(part: float, pool: Pool) -> Finding:
+    where = ",".join(pool.partitions)
+    sharded = [n for n in pool.everywhere if n.count("shard")]
+    mps = [n for n in pool.everywhere if n.count("mps")]
+    message = f"{part:g} of a GPU: partition {where} has no shards"
+    if sharded:
+        there = next(iter(sharded[0].partitions), "")
+        fix = (("partition", there),)
+        return _error("fraction-elsewhere", f"{message}; partition {there} has", fix=fix)
+    if mps:
+        units = max(1, math.ceil(part * per_gpu(mps[0], "mps") - 1e-9))
+        there = next(iter(mps[0].partitions), "")
+        message += f"; partition {there} has MPS"
+        return _error(
+            "fraction-none", message, fix=(("gres", f"mps:{units}"), ("partition", there))
+        )
+    return _error("fraction-none", f"{message}, nor has this cluster; {_offers(pool.everywhere)}")
+
+
+def _offers(nodes: tuple[Node, ...]) -> str:
+    """What GPUs exist and where: `it has a100 on c[1-2], GPUs without a type on c4`."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        for gres in node.gres:
+            if gres.name == "gpu":
+                found.setdefault(gres.type or "GPUs without a type", []).append(node.name)
+    listed = (f"{kind} on {_folded(names)}" for kind, names in found.items())
+    return f"the cluster has {', '.join(listed)}" if found else "the cluster has no GPUs at all"
+
+
+def _folded(names: list[str]) -> str:
+    from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415 - 9 ms that only an error needs
+
+    return str(NodeSet(",".join(names)))
+
+
+# --- node sets ----------------------------------------------------------------------------------
+
+
+def _whole(node: Node, *, typed: bool) -> bool:
+    return any(g.name == "gpu" and not g.is_mig and bool(g.type) is typed for g in node.gres)
+
+
+def _gpus(nodes: Iterable[Node]) -> int:
+    return sum(node.count("gpu") for node in nodes)
+
+
+def _types(nodes: Iterable[Node]) -> list[str]:
+    """GPU types of some nodes, in order."""
+    named = (g.type for n in nodes for g in n.gres if g.name == "gpu" and g.type)
+    return list(dict.fromkeys(named))
+
+
+def _having(nodes: Iterable[Node], type_: str) -> tuple[Node, ...]:
+    return tuple(n for n in nodes if n.count("gpu", type_))
+
+
+def _is_type(node: Node, gpus: Gpus, names: Names) -> bool:
+    wanted = _canonical(gpus.type, names) if gpus.type else None
+    return wanted is None or wanted in {t.casefold() for t in _types([node])}
+
+
+def _canonical(name: str, names: Names) -> str:
+    return names.aliases.get(name.casefold(), name).casefold()
+
+
+def _error(code: str, message: str, fix: tuple[tuple[str, str], ...] = ()) -> Finding:
+    return Finding(
+        severity="error", code=code, message=message, source="GRES of the nodes", fix=fix
+    )
+
+
+def _note(code: str, message: str) -> Finding:
+    return Finding(severity="note", code=code, message=message, source="GRES of the nodes")

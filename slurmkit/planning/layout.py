@@ -1,0 +1,180 @@
+"""How many nodes, tasks and GPUs on each: one layout for the job and for its step.
+
+GPUs are asked for per node wherever they can be: then every task sees all of its node's GPUs, so
+a local rank is a device, on every release (on 22.05 a step of `--gpus-per-task` gets none at all),
+and nodes get equal numbers (`--gpus=4 -N2` gave 3 and 1).
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from slurmkit.findings import Finding
+from slurmkit.planning.kinds import Kind
+from slurmkit.refusals import words
+from slurmkit.spec import JobSpec
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job spreads over its nodes.
+
+    Attributes:
+        nodes: None leaves the number to Slurm.
+        ntasks: None where `ntasks_per_node` says it.
+        gpus: GPUs, slices, shards or MPS units on each node; 0 for none.
+        gpus_in_all: GPUs of the whole job where they do not divide evenly over its nodes.
+    """
+
+    nodes: int | None
+    ntasks: int | None
+    ntasks_per_node: int | None
+    gpus: int = 0
+    gpus_in_all: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def least_nodes(self) -> int:
+        """Nodes the job has at least."""
+        return self.nodes or 1
+
+    @property
+    def tasks(self) -> int:
+        """Tasks of the whole job."""
+        return self.ntasks or self.least_nodes * (self.ntasks_per_node or 1)
+
+
+def layout_of(spec: JobSpec, kind: Kind | None, cpus: int) -> Layout:
+    """Spread the tasks and GPUs of a job.
+
+    Args:
+        spec: the job.
+        kind: the GPUs meant, None for a job without.
+        cpus: CPUs of the largest node that fits, 0 when none does.
+    """
+    if kind is None or spec.gpus is None:
+        return _without_gpus(spec)
+    if kind.units:
+        return _with_nodes(spec, spec.nodes or 1, kind.units)
+    match spec.gpus.per:
+        case "node":
+            return _per_node(spec, kind, spec.gpus.count, cpus)
+        case "task":
+            return _per_task(spec, kind, spec.gpus.count, cpus)
+        case _:
+            return _per_job(spec, kind, spec.gpus.count)
+
+
+def _without_gpus(spec: JobSpec) -> Layout:
+    nodes = spec.nodes or (None if spec.ntasks else 1)
+    return Layout(nodes=nodes, ntasks=spec.ntasks, ntasks_per_node=spec.ntasks_per_node)
+
+
+def _with_nodes(spec: JobSpec, nodes: int, gpus: int) -> Layout:
+    return Layout(nodes=nodes, ntasks=spec.ntasks, ntasks_per_node=spec.ntasks_per_node, gpus=gpus)
+
+
+def _per_node(spec: JobSpec, kind: Kind, gpus: int, cpus: int) -> Layout:
+    """Without a number of nodes, as many as the tasks need."""
+    fits = max(1, cpus // spec.cpus_per_task) if cpus else (spec.ntasks or 1)
+    nodes = spec.nodes or (math.ceil(spec.ntasks / fits) if spec.ntasks else 1)
+    made = _with_nodes(spec, nodes, gpus)
+    return msgspec.structs.replace(made, findings=_too_many(spec, kind, gpus, nodes))
+
+
+def _per_task(spec: JobSpec, kind: Kind, gpus: int, cpus: int) -> Layout:
+    tasks = spec.ntasks or (spec.nodes or 1) * (spec.ntasks_per_node or 1)
+    nodes = spec.nodes or _even_nodes(tasks, gpus, kind.most, cpus // spec.cpus_per_task)
+    if nodes is None or tasks % nodes:
+        return _uneven_tasks(spec, tasks, gpus)
+    on_each = tasks // nodes
+    return Layout(
+        nodes=nodes,
+        ntasks=None,
+        ntasks_per_node=on_each,
+        gpus=on_each * gpus,
+        findings=_too_many(spec, kind, on_each * gpus, nodes),
+    )
+
+
+def _even_nodes(tasks: int, gpus: int, most: int, by_cpus: int) -> int | None:
+    """The least number of nodes over which the tasks and their GPUs spread evenly."""
+    for nodes in range(1, tasks + 1):
+        on_each = tasks // nodes
+        if tasks % nodes == 0 and on_each * gpus <= max(most, gpus) and on_each <= max(by_cpus, 1):
+            return nodes
+    return None
+
+
+def _uneven_tasks(spec: JobSpec, tasks: int, gpus: int) -> Layout:
+    nodes = spec.nodes or 1
+    even = max(1, tasks // nodes)
+    message = (
+        f"{tasks} tasks with {gpus} GPUs each do not spread evenly over {nodes} nodes, and then"
+        " local ranks and GPUs do not match"
+    )
+    fix = (("ntasks", str(even * nodes)), ("ntasks-per-node", str(even)))
+    error = Finding(severity="error", code="gpu-uneven-tasks", message=message, fix=fix)
+    return Layout(nodes=nodes, ntasks=tasks, ntasks_per_node=None, gpus=gpus, findings=(error,))
+
+
+def _per_job(spec: JobSpec, kind: Kind, gpus: int) -> Layout:
+    nodes = spec.nodes or next(
+        (n for n in range(1, gpus + 1) if gpus % n == 0 and gpus // n <= kind.most), 1
+    )
+    if gpus < nodes:
+        return _fewer_than_nodes(spec, gpus, nodes)
+    on_each = math.ceil(gpus / nodes)
+    made = _with_nodes(spec, nodes, on_each)
+    found = _too_many(spec, kind, on_each, nodes)
+    if gpus % nodes == 0:
+        return msgspec.structs.replace(made, findings=found)
+    uneven = Finding(
+        severity="warning",
+        code="gpu-uneven",
+        message=f"{gpus} GPUs do not divide evenly over {nodes} nodes: Slurm decides who gets more",
+        fix=(("gpus", str(gpus - gpus % nodes)),),
+    )
+    return msgspec.structs.replace(made, gpus_in_all=gpus, findings=(*found, uneven))
+
+
+def _fewer_than_nodes(spec: JobSpec, gpus: int, nodes: int) -> Layout:
+    message = f"{gpus} GPUs for the whole job on {nodes} nodes: each node of a job has at least one"
+    error = Finding(
+        severity="error",
+        code="gpu-fewer-than-nodes",
+        message=message,
+        source="sbatch(1) --gpus",
+        fix=(("nodes", str(gpus)),),
+    )
+    return msgspec.structs.replace(_with_nodes(spec, nodes, 1), findings=(error,))
+
+
+def _too_many(spec: JobSpec, kind: Kind, gpus: int, nodes: int) -> tuple[Finding, ...]:
+    most = kind.most
+    if not kind.fitting or gpus <= most:
+        return ()
+    name = f"gpu:{kind.type}" if kind.type else "gpu"
+    partitions = ",".join(dict.fromkeys(p for n in kind.fitting for p in n.partitions))
+    message = words(
+        "gpus-per-node",
+        asked=f"{name}:{gpus}",
+        most=f"{name}:{most}",
+        partition=spec.partition or partitions,
+    )
+    total = gpus * nodes
+    more = next((n for n in range(nodes, total + 1) if total % n == 0 and total // n <= most), 1)
+    asked = f"{kind.type}:" if kind.type else ""
+    fix = (("nodes", str(more)), ("gpus-per-node", f"{asked}{total // more}"))
+    if more > len(kind.fitting):
+        fix = (("nodes", str(min(nodes, len(kind.fitting)))), ("gpus-per-node", f"{asked}{most}"))
+    return (
+        Finding(
+            severity="error",
+            code="gpus-per-node",
+            message=message,
+            source="GRES of the nodes",
+            fix=fix,
+        ),
+    )

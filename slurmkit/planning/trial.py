@@ -1,0 +1,40 @@
+"""Let slurmctld judge a submission without sending it."""
+
+from __future__ import annotations
+
+import re
+
+from slurmkit.errors import Refused
+from slurmkit.findings import Finding
+from slurmkit.planning.script import Submission
+from slurmkit.slurm import Slurm
+
+_START = re.compile(r"to start at (\d+)")
+
+
+def trial(slurm: Slurm, submission: Submission) -> tuple[int | None, tuple[Finding, ...]]:
+    """Run `sbatch --test-only`: an estimated start in epoch seconds, and its refusal.
+
+    Its yes is worth little: it knows neither QOS nor association limits, and it answers "now" to
+    jobs that then wait for ever. Each call uses up a job id.
+
+    Raises:
+        SlurmError: when slurmctld does not answer.
+    """
+    try:
+        said = slurm.run(["sbatch", "--test-only"], stdin=submission.script, errors=True)
+    except Refused as refusal:
+        finding = Finding(
+            severity="error",
+            code="slurm-refuses",
+            message=f"slurmctld refuses it: {refusal}",
+            source="sbatch --test-only",
+        )
+        return None, (finding,)
+    return parse_start(said), ()
+
+
+def parse_start(said: str) -> int | None:
+    """The start in what sbatch said with SLURM_TIME_FORMAT=%s, None when it named none."""
+    match = _START.search(said)
+    return int(match[1]) if match else None

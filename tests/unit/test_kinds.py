@@ -1,0 +1,165 @@
+"""Which GPUs of a cluster are meant."""
+
+from __future__ import annotations
+
+import pytest
+from recorded_lab import capabilities
+
+from slurmkit.capabilities.model import Gres, Node
+from slurmkit.gpus import Gpus
+from slurmkit.planning.kinds import Kind, Names, Pool, kind_of
+
+
+def pool(*partitions: str, names: Names | None = None) -> Pool:
+    nodes = capabilities().nodes_of(*partitions)
+    return Pool(nodes, partitions, capabilities().nodes, names or Names())
+
+
+def node(name: str, *gres: Gres, features: tuple[str, ...] = (), partition: str = "p") -> Node:
+    return Node(
+        name=name,
+        states=("IDLE",),
+        cpus=64,
+        sockets=2,
+        cores_per_socket=32,
+        threads_per_core=1,
+        memory=500_000,
+        features=features,
+        gres=gres,
+        partitions=(partition,),
+    )
+
+
+def made(*nodes: Node, names: Names | None = None) -> Pool:
+    return Pool(nodes, ("p",), nodes, names or Names())
+
+
+def ask(text: str, where: Pool, *, many: bool = False) -> Kind:
+    return kind_of(Gpus.parse(text), where, many=many)
+
+
+def codes(kind: Kind) -> list[str]:
+    return [finding.code for finding in kind.findings]
+
+
+def names_of(kind: Kind) -> list[str]:
+    return [n.name for n in kind.fitting]
+
+
+@pytest.mark.parametrize("text", ["a100:2", "A100:2"])
+def test_types_are_matched_without_case(text: str) -> None:
+    kind = ask(text, pool("gpu"))
+    assert (kind.type, names_of(kind), kind.findings) == ("a100", ["c1", "c2"], ())
+    assert kind.most == 8
+
+
+def test_an_alias_of_the_configuration_is_a_type() -> None:
+    names = Names(aliases={"a100-sxm4": "a100"})
+    assert ask("A100-SXM4:1", pool("gpu", names=names)).type == "a100"
+
+
+def test_a_type_of_another_partition_is_offered_there() -> None:
+    (finding,) = ask("h100:1", pool("mps")).findings
+    assert finding.severity == "error"
+    assert finding.fix == (("partition", "gpu"),)
+
+
+def test_an_unknown_type_lists_what_exists_and_where() -> None:
+    (finding,) = ask("a10:1", pool("gpu")).findings
+    assert "did you mean 'a100'?" in finding.message
+    assert "a100 on c[1-2,6], h100 on c3, GPUs without a type on c4" in finding.message
+
+
+def test_no_gpus_at_all() -> None:
+    assert codes(ask("2", pool("cpu"))) == ["gpu-none"]
+
+
+def test_an_untyped_node_proves_its_type_by_a_feature() -> None:
+    where = made(node("u1", Gres("gpu", None, 4), features=("V100", "ib")), node("u2"))
+    kind = ask("v100:2", where)
+    assert (kind.type, kind.constraint, names_of(kind)) == (None, "V100", ["u1"])
+    assert codes(kind) == ["gpu-by-feature"]
+
+
+def test_an_untyped_partition_is_what_the_configuration_says() -> None:
+    where = pool("untyped", names=Names(by_partition={"untyped": "v100"}))
+    kind = ask("V100:2", where)
+    assert (kind.type, kind.constraint, names_of(kind)) == (None, None, ["c4"])
+
+
+def test_without_proof_a_type_is_never_dropped() -> None:
+    kind = ask("v100:2", pool("untyped"))
+    assert codes(kind) == ["gpu-no-such-type"]
+    assert "c4 have no type" in kind.findings[0].message
+
+
+def test_typed_and_untyped_nodes_never_mix_in_one_job() -> None:
+    where = made(node("t", Gres("gpu", "a100", 8)), node("u", Gres("gpu", None, 4)))
+    many = ask("2", where, many=True)
+    assert (names_of(many), many.exclude, codes(many)) == (["t"], ("u",), ["gpu-mixed-typing"])
+    alone = ask("2", where)
+    assert (names_of(alone), alone.exclude) == (["t", "u"], ())
+
+
+def test_a_plain_gpu_is_never_a_mig_slice() -> None:
+    slices = Gres("gpu", "a100_3g.20gb", 2)
+    apart = ask("1", made(node("w", Gres("gpu", "a100", 8)), node("m", slices)))
+    assert (names_of(apart), apart.exclude) == (["w"], ("m",))
+    beside = ask("1", made(node("b", Gres("gpu", "a100", 4), slices)))
+    assert codes(beside) == ["gpu-name-a-type"]
+    (finding,) = ask("1", pool("mig")).findings
+    assert finding.fix == (("gpus-per-node", "a100_3g.20gb:1"),)
+
+
+def test_a_mig_profile_is_completed() -> None:
+    assert ask("3g.20gb:1", pool("mig")).type == "a100_3g.20gb"
+    twice = made(
+        node("x", Gres("gpu", "a100_3g.20gb", 2)), node("y", Gres("gpu", "h100_3g.20gb", 2))
+    )
+    (finding,) = ask("3g.20gb", twice).findings
+    assert "gpu:a100_3g.20gb, gpu:h100_3g.20gb" in finding.message
+    assert kind_of(Gpus(mig="3g.20gb", type="H100"), twice, many=False).type == "h100_3g.20gb"
+    (elsewhere,) = ask("1g.5gb:1", pool("gpu")).findings
+    assert elsewhere.fix == (("partition", "mig"),)
+
+
+def test_shards_are_untyped_and_of_one_gpu() -> None:
+    kind = ask("shard:3", pool("gpu"))
+    assert (kind.gres, kind.type, kind.units, names_of(kind)) == ("shard", None, 3, ["c3"])
+    (finding,) = ask("shard:5", pool("gpu")).findings
+    assert finding.code == "shards-per-gpu"
+    assert finding.fix == (("gres", "shard:4"),)
+    typed = kind_of(Gpus(shard=1, type="h100"), pool("gpu"), many=False)
+    assert (typed.type, names_of(typed)) == (None, ["c3"])
+    wrong = kind_of(Gpus(shard=1, type="a100"), pool("gpu"), many=False)
+    assert wrong.findings[0].severity == "error"
+
+
+def test_shards_of_the_other_type_are_kept_out() -> None:
+    a = node("a", Gres("gpu", "a100", 2), Gres("shard", "a100", 8))
+    h = node("h", Gres("gpu", "h100", 2), Gres("shard", "h100", 8))
+    kind = kind_of(Gpus(shard=1, type="H100"), made(a, h), many=False)
+    assert (names_of(kind), kind.exclude) == (["h"], ("a",))
+
+
+def test_mps_is_of_one_gpu() -> None:
+    kind = ask("mps:50", pool("mps"))
+    assert (kind.gres, kind.units, names_of(kind)) == ("mps", 50, ["c6"])
+    (finding,) = ask("mps:150", pool("mps")).findings
+    assert (finding.code, finding.fix) == ("mps-per-gpu", (("gres", "mps:100"),))
+
+
+@pytest.mark.parametrize(("text", "units"), [("0.5", 2), ("0.25", 1), ("0.26", 2), ("0.9", 4)])
+def test_fractions_become_shards(text: str, units: int) -> None:
+    kind = ask(text, pool("gpu"))
+    assert (kind.gres, kind.units) == ("shard", units)
+    assert "without isolating memory" in kind.findings[0].message
+
+
+def test_fractions_where_there_are_no_shards() -> None:
+    assert ask("0.5", pool("cpu")).findings[0].fix == (("partition", "gpu"),)
+    mps_only = tuple(n for n in capabilities().nodes if not n.count("shard"))
+    where = Pool(capabilities().nodes_of("cpu"), ("cpu",), mps_only)
+    assert ask("0.5", where).findings[0].fix == (("gres", "mps:50"), ("partition", "mps"))
+    bare = Pool((), ("cpu",), ())
+    assert "has no GPUs at all" in ask("0.5", bare).findings[0].message

@@ -1,0 +1,99 @@
+"""How a job spreads over nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded_lab import capabilities
+
+from slurmkit.gpus import Gpus
+from slurmkit.planning.kinds import Kind, Pool, kind_of
+from slurmkit.planning.layout import Layout, layout_of
+from slurmkit.spec import JobSpec
+
+
+def made(**options: Any) -> tuple[JobSpec, Layout]:
+    spec = JobSpec(command=("x",), **options)
+    nodes = capabilities().nodes_of("gpu")
+    kind: Kind | None = None
+    if spec.gpus:
+        kind = kind_of(spec.gpus, Pool(nodes, ("gpu",), capabilities().nodes), many=True)
+    return spec, layout_of(spec, kind, 64)
+
+
+def shape(layout: Layout) -> tuple[int | None, int | None, int | None, int]:
+    return layout.nodes, layout.ntasks, layout.ntasks_per_node, layout.gpus
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (1, None, None, 0)),
+        ({"ntasks": 100}, (None, 100, None, 0)),
+        ({"nodes": 2, "gpus": Gpus(4, "a100")}, (2, None, None, 4)),
+        ({"ntasks": 3, "gpus": Gpus(1, "a100", "task")}, (1, None, 3, 3)),
+        ({"ntasks": 16, "gpus": Gpus(1, "a100", "task")}, (2, None, 8, 8)),
+        ({"nodes": 2, "ntasks_per_node": 2, "gpus": Gpus(2, "a100", "task")}, (2, None, 2, 4)),
+        ({"gpus": Gpus(16, "a100", "job")}, (2, None, None, 8)),
+        ({"gpus": Gpus(4, "a100", "job")}, (1, None, None, 4)),
+        ({"nodes": 2, "gpus": Gpus(4, "a100", "job")}, (2, None, None, 2)),
+        ({"gpus": Gpus(shard=3)}, (1, None, None, 3)),
+        ({"ntasks": 8, "cpus_per_task": 16, "gpus": Gpus(4, "a100")}, (2, 8, None, 4)),
+    ],
+)
+def test_layouts(options: dict[str, Any], expected: tuple[int | None, ...]) -> None:
+    _, layout = made(**options)
+    assert shape(layout) == expected
+    assert not layout.findings
+
+
+def test_a_job_count_that_does_not_divide_stays_a_job_count() -> None:
+    _, layout = made(nodes=2, gpus=Gpus(5, "a100", "job"))
+    assert layout.gpus_in_all == 5
+    assert [f.code for f in layout.findings] == ["gpu-uneven"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "fix"),
+    [
+        ({"gpus": Gpus(9, "a100")}, "gpus-per-node", {"nodes": "1", "gpus-per-node": "a100:8"}),
+        ({"gpus": Gpus(16, "a100")}, "gpus-per-node", {"nodes": "2", "gpus-per-node": "a100:8"}),
+        (
+            {"nodes": 2, "ntasks": 3, "gpus": Gpus(1, "a100", "task")},
+            "gpu-uneven-tasks",
+            {"ntasks": "2", "ntasks-per-node": "1"},
+        ),
+        ({"nodes": 3, "gpus": Gpus(2, None, "job")}, "gpu-fewer-than-nodes", {"nodes": "2"}),
+    ],
+)
+def test_what_does_not_fit_says_what_would(
+    options: dict[str, Any], code: str, fix: dict[str, str]
+) -> None:
+    _, layout = made(**options)
+    (finding,) = layout.findings
+    assert (finding.severity, finding.code, dict(finding.fix)) == ("error", code, fix)
+
+
+@given(
+    tasks=st.integers(1, 40),
+    gpus=st.integers(1, 8),
+    nodes=st.none() | st.integers(1, 8),
+    cpus=st.integers(1, 16),
+)
+def test_each_task_has_its_gpus_on_its_node(
+    tasks: int, gpus: int, nodes: int | None, cpus: int
+) -> None:
+    spec, layout = made(
+        ntasks=tasks, nodes=nodes, cpus_per_task=cpus, gpus=Gpus(gpus, "a100", "task")
+    )
+    if any(f.severity == "error" for f in layout.findings):
+        return
+    assert layout.nodes is not None
+    assert layout.tasks == tasks
+    assert layout.gpus == gpus * tasks // layout.nodes
+    assert layout.gpus <= 8
+    if nodes is None:
+        assert tasks // layout.nodes * spec.cpus_per_task <= 64

@@ -1,0 +1,203 @@
+"""Sbatch's options as text, in scripts and job files, and the fields they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmkit.errors import BadInput
+from slurmkit.gpus import Gpus
+from slurmkit.jobfile import read_job_file, read_script
+from slurmkit.options import option_values, read_options, with_options
+from slurmkit.spec import JobSpec
+
+SCRIPT = """#!/bin/bash -l
+# a comment
+#SBATCH --job-name="my job" --time=1:00:00   # two on a line
+#SBATCH -N2 -p gpu
+#SBATCH --gres gpu:a100:2,nvme:1
+#SBATCH --exclusive
+#SBATCH --contiguous --mem-bind=local
+
+module load cuda
+#SBATCH --nodes=9
+srun ./a.out
+"""
+
+
+def test_options_are_read() -> None:
+    pairs = [("nodes", "2"), ("gpus-per-task", "a100:1"), ("gpu-bind", "none"), ("hold", "")]
+    fields = read_options([*pairs, ("no-requeue", ""), ("exclusive", "user"), ("tmp", "10G")])
+    assert fields == {
+        "nodes": 2,
+        "gpus": Gpus(1, "a100", "task", bind="none"),
+        "hold": True,
+        "requeue": False,
+        "exclusive": "user",
+        "options": {"tmp": "10G"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("gres", "fields"),
+    [
+        ("gpu:2", {"gpus": Gpus(2)}),
+        ("gpu", {"gpus": Gpus(1)}),
+        ("gpu:a100:2,nvme:1", {"gpus": Gpus(2, "a100"), "gres": "nvme:1"}),
+        ("gres:gpu:a100:2", {"gpus": Gpus(2, "a100")}),
+        ("shard:3", {"gpus": Gpus(shard=3)}),
+        ("shard:h100:3", {"gpus": Gpus(shard=3, type="h100")}),
+        ("mps:50", {"gpus": Gpus(mps=50)}),
+        ("gpusim:2", {"gres": "gpusim:2"}),
+    ],
+)
+def test_gres(gres: str, fields: dict[str, Any]) -> None:
+    assert read_options([("gres", gres)]) == fields
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ([("nodes", "two")], "--nodes is a whole number, not 'two'"),
+        ([("gpus", "2"), ("gres", "gpu:1")], "--gres asks for GPUs a second time"),
+        ([("gres", "gpu:1,shard:1")], "asks for GPUs a second time"),
+        ([("gpu-bind", "none")], "--gpu-bind needs GPUs"),
+        ([("wrap", "rm -rf")], "give the command after --"),
+        ([("export", "ALL")], "use environment"),
+        ([("uid", "0")], "how sbatch itself runs"),
+        ([("mem_bind", "x")], "did you mean 'mem-bind'"),
+        ([("tmp", "1\n#SBATCH --uid=0")], "neither a line break"),
+    ],
+)
+def test_options_that_are_refused(pairs: list[tuple[str, str]], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        read_options(pairs)
+
+
+def test_a_fix_is_applied() -> None:
+    spec = JobSpec(command=("x",), gpus=Gpus(9, "a100"), constraint="ib", options={"tmp": "1G"})
+    fixed = with_options(spec, [("gpus-per-node", "a100:8"), ("nodes", "2"), ("constraint", "")])
+    assert fixed == JobSpec(command=("x",), gpus=Gpus(8, "a100"), nodes=2, options={"tmp": "1G"})
+
+
+def test_every_field_is_written() -> None:
+    """A field that nobody renders would be silently ignored."""
+    elsewhere = {"command", "script", "gpus", "environment", "launch", "options"}
+    flags = {"hold", "requeue", "exclusive"}
+    spec = JobSpec(command=("x",))
+    plain = [n for n in spec.__struct_fields__ if n not in elsewhere | flags]
+    sample = {"nodes": 3, "ntasks": 3, "ntasks_per_node": 3, "cpus_per_task": 3, "segment": 3}
+    texts = {
+        "gres": "nvme:1", "mem": "1G", "mem_per_cpu": "1G", "mem_per_gpu": "1G", "time": "10",
+        "time_min": "5", "switches": "1", "array": "1-3", "dependency": "singleton",
+        "begin": "now", "deadline": "now", "signal": "USR1@60", "mail_type": "END",
+        "chdir": "/", "open_mode": "append", "licenses": "a:1", "nodelist": "c1",
+    }  # fmt: skip
+    for name in plain:
+        value: object = {"nice": 5, **sample, **texts}.get(name, "x")
+        made = JobSpec(command=("x",), **{name: value})  # type: ignore[arg-type]
+        assert option_values(made)[name.replace("_", "-")] == str(value)
+    made = JobSpec(command=("x",), hold=True, requeue=False, exclusive=True)
+    assert {"hold", "no-requeue", "exclusive"} <= option_values(made).keys()
+
+
+def test_a_script_is_read_as_sbatch_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(SCRIPT, "utf-8")
+    fields = read_script(path)
+    body = fields.pop("script")
+    assert fields == {
+        "job_name": "my job",
+        "time": "1:00:00",
+        "nodes": 2,
+        "partition": "gpu",
+        "gpus": Gpus(2, "a100"),
+        "gres": "nvme:1",
+        "exclusive": True,
+        "options": {"contiguous": "", "mem-bind": "local"},
+    }
+    assert body == (
+        "#!/bin/bash -l\n# a comment\n\nmodule load cuda\n#SBATCH --nodes=9\nsrun ./a.out\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--time", "line 2: --time needs a value"),
+        ("hello", "line 2: 'hello' is not an option"),
+        ("-Z 3", "line 2: -Z is not understood"),
+        ('--comment="open', "line 2: No closing quotation"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "bad.sh"
+    path.write_text(f"#!/bin/sh\n#SBATCH {line}\n", "utf-8")
+    with pytest.raises(BadInput, match=says):
+        read_script(path)
+
+
+def toml(tmp_path: Path, text: str) -> dict[str, Any]:
+    path = tmp_path / "job.toml"
+    path.write_text(text, "utf-8")
+    return read_job_file(path)
+
+
+def test_a_job_file_has_the_same_names(tmp_path: Path) -> None:
+    text = """
+    command = ["python", "train.py"]
+    nodes = 2
+    gpus-per-node = "a100:4"
+    time = "1:00:00"
+    mem = 64
+    exclusive = true
+    [environment]
+    OMP_NUM_THREADS = "8"
+    [launch]
+    mpi = "pmix"
+    [options]
+    tmp = "10G"
+    """
+    spec = JobSpec(**toml(tmp_path, text))
+    assert spec.gpus == Gpus(4, "a100")
+    assert (spec.nodes, spec.time, spec.mem, spec.exclusive) == (2, "1:00:00", "64", True)
+    assert (spec.environment, spec.launch.mpi) == ({"OMP_NUM_THREADS": "8"}, "pmix")
+
+
+def test_gpus_as_a_table(tmp_path: Path) -> None:
+    text = '[gpus]\ncount = 2\ntype = "a100"\nper = "task"\n'
+    assert toml(tmp_path, text)["gpus"] == Gpus(2, "a100", "task")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nodez = 2", "no key 'nodez'; did you mean 'nodes'"),
+        ('nodes = "2"', "nodes: expected `int.*`, got `str`"),
+        ("time = 10:00", 'time must be in quotes: time = "10:00"'),
+        ("\n\ntime = 1:00:00 # x", 'time must be in quotes: time = "1:00:00"'),
+        ("time = 10:00:00", 'time must be in quotes: time = "10:00:00"'),
+        ("[gpus]\ncoun = 2", "gpus.coun: no such key; did you mean 'count'"),
+        ('[gpus]\ncount = "2"', "gpus.count: expected `int`"),
+        ("gpus = 1\ngpus-per-node = 2", "asks for GPUs a second time"),
+        ("[gpus-per-node]\ncount = 2", r"a table is \[gpus\]"),
+        ("gpus = true", "a number, text such as"),
+        ('command = "python train.py"', "command: expected `array`"),
+        ("[environment]\nA = 1", "environment.*: expected `str`"),
+        ("x", "Expected '='"),
+    ],
+)
+def test_a_bad_job_file_names_the_key(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says) as error:
+        toml(tmp_path, text)
+    assert str(error.value).startswith(str(tmp_path))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"cannot read .*No such file"):
+        read_job_file(tmp_path / "none.toml")
+    (tmp_path / "latin.sh").write_bytes(b"#!/bin/sh\n\xff")
+    with pytest.raises(BadInput, match="not UTF-8"):
+        read_script(tmp_path / "latin.sh")

@@ -1,0 +1,74 @@
+"""What cannot be meant is refused where it is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmkit.errors import BadInput
+from slurmkit.spec import JobSpec, Launch
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"command": ()}, "no command"),
+        ({"script": "#!/bin/sh\n"}, "both a command and a script"),
+        ({"command": (), "script": "echo hi"}, "must begin with the line of its interpreter"),
+        ({"command": (), "script": "#!/bin/sh\r\necho"}, "DOS line ends"),
+        ({"command": (), "script": "#!/bin/sh\n\0"}, "not text"),
+        ({"nodes": 0}, "--nodes must be at least 1"),
+        ({"ntasks_per_node": -1}, "--ntasks-per-node must be at least 1"),
+        ({"command": "hostname"}, "not one text"),
+        ({"command": ("\udcff",)}, "not UTF-8"),
+        ({"command": ("a\0b",)}, "NUL"),
+        ({"output": ""}, "--output may not be empty"),
+        ({"chdir": "here"}, "--chdir 'here' is not an absolute path"),
+        ({"time": "99999999999999"}, "more than Slurm can hold"),
+        ({"time": "soon"}, "not one of Slurm's forms"),
+        ({"mem": "lots"}, "--mem 'lots' is not a size"),
+        ({"mem": "1G", "mem_per_gpu": "1G"}, "--mem and --mem-per-gpu exclude"),
+        ({"partition": "gpu;rm"}, "--partition 'gpu;rm' is not a Slurm name"),
+        ({"array": "1-"}, "--array '1-' is not a list of indexes"),
+        ({"dependency": "afterok"}, "--dependency 'afterok' is not a dependency"),
+        ({"dependency": "afterok:1,afterany:2?afterok:3"}, "is not a dependency"),
+        ({"exclusive": "mine"}, "one of user, mcs and topo"),
+        ({"signal": "USR1@x"}, "--signal"),
+        ({"mail_type": "SOMETIMES"}, "--mail-type"),
+        ({"open_mode": "w"}, "one of append and truncate"),
+        ({"nodelist": "/etc/passwd"}, "a list of nodes"),
+        ({"environment": {"A B": "x"}}, "not the name of a variable"),
+        ({"environment": {"SLURM_CONF": "x"}}, "read by Slurm as an option"),
+        ({"environment": {"PYXIS_X": "x"}}, "read by Slurm as an option"),
+        ({"environment": {"A": "\0"}}, "holds a NUL"),
+        ({"options": {"wrap": "x"}}, "give the command after --"),
+        ({"options": {"nodes": "2"}}, "has a place of its own"),
+        ({"options": {"--tmp": "2"}}, "did you mean 'tmp'"),
+    ],
+)
+def test_bad_specs_are_refused(options: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        JobSpec(**{"command": ("x",), **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["output", "chdir", "comment", "job_name", "time", "error"])
+@pytest.mark.parametrize("sign", ["\n", "\r", "\0"])
+def test_line_breaks_in_options_are_refused(option: str, sign: str) -> None:
+    with pytest.raises(BadInput, match="neither a line break"):
+        JobSpec(command=("x",), **{option: f"/a{sign}b"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "dependency", ["afterok:12", "afterok:12:13_4,afterany:14", "after:1?afterok:2", "singleton"]
+)
+def test_dependencies(dependency: str) -> None:
+    assert JobSpec(command=("x",), dependency=dependency).dependency == dependency
+
+
+def test_launchers_are_names() -> None:
+    with pytest.raises(BadInput, match="is not a name"):
+        Launch(mpi="pmix; rm")
+
+
+def test_the_time_limit_in_seconds() -> None:
+    assert JobSpec(command=("x",), time="1-0").seconds == 86400
+    assert JobSpec(command=("x",)).seconds is None
