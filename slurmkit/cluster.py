@@ -14,11 +14,11 @@ from slurmkit.errors import BadInput, DatabaseDown, NoSuchJob, Refused, SlurmErr
 from slurmkit.jobids import check_job_id, one_part
 from slurmkit.jobinfo import JobInfo, from_queue, output_path, parse_gpu_indices
 from slurmkit.log import follow
-from slurmkit.planner import Plan
 from slurmkit.queue import Queue, QueueRow, read_queue
 from slurmkit.slurm import LocalSlurm, Slurm
 
 if TYPE_CHECKING:
+    from slurmkit.planner import Plan
     from slurmkit.capabilities.model import Capabilities, Standing
 
 _SUBMITTED = re.compile(r"(?P<id>\d+)(;\S+)?")  # `ID[;CLUSTER]`, sbatch(1) --parsable
