@@ -18,8 +18,8 @@ from slurmkit.queue import Queue, QueueRow, read_queue
 from slurmkit.slurm import LocalSlurm, Slurm
 
 if TYPE_CHECKING:
-    from slurmkit.planner import Plan
     from slurmkit.capabilities.model import Capabilities, Standing
+    from slurmkit.planner import Plan
 
 _SUBMITTED = re.compile(r"(?P<id>\d+)(;\S+)?")  # `ID[;CLUSTER]`, sbatch(1) --parsable
 _POLL_SECONDS = 2.0
