@@ -20,7 +20,6 @@ WORDS = {
         "{asked} on one node: no node of partition {partition} has more than {most}; ask for at"
         " most that on each of more nodes"
     ),
-    "no-such-gpu": "{asked}: no node of partition {partition} has such GPUs; it has {types}",
     "shards-per-gpu": (
         "shard:{asked} on one node: a job's shards on a node come from one GPU, and no GPU of"
         " partition {partition} has more than {most}; ask for at most shard:{most}"
@@ -42,7 +41,7 @@ WORDS = {
                number, of a MIG slice the profile
     most       the largest that fits, in the form of `asked`
     partition  name of the partition, or the names, comma-separated, of those asked for
-    types      `gpu:TYPE` of each that would do, comma-separated; `none` for none
+    types      `gpu:TYPE` of each that would do, comma-separated
 """
 
 

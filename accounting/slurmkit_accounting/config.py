@@ -35,8 +35,16 @@ class LdapSection(msgspec.Struct, frozen=True, kw_only=True):
         page_size: entries asked for at a time.
         ignore_referrals: whether to go without the entries for which the server refers to
             another one; otherwise such a directory is not read in full, which is an error.
+        people_filter: which entries under `people_base` are people.
+        groups_filter: which entries under `groups_base` are groups.
         id_attribute: identifies an entry for ever, through renames.
+        username_attribute: the login name.
+        uid_attribute: the numeric user id.
+        name_attribute: the name for people to read.
+        mail_attribute: the mail address.
+        expire_attribute: day of expiry, in days since 1970.
         group_name_attribute: equal to the group's Slurm account.
+        member_attribute: DN of each member of a group.
         owner_attribute: DN of the group's PI.
     """
 

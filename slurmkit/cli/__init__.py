@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from slurmkit import __version__
 from slurmkit.cli.ending import run_to_exit_code
-from slurmkit.cli.table import COMMANDS, site_commands
+from slurmkit.cli.table import COMMANDS, completing, site_commands
+from slurmkit.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -23,9 +28,17 @@ class LazyGroup(click.Group):
         """Import one subcommand; a site's cannot take the name of one of ours."""
         del ctx
         if cmd_name in COMMANDS:
-            return COMMANDS[cmd_name].load()
+            return _on_tab(cmd_name) if completing() else COMMANDS[cmd_name].load()
         site = site_commands().get(cmd_name)
         return site.load() if site else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the table's names and lines, so that Tab imports no subcommand for its help."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for Tab alone
+
+        rows = [CompletionItem(name, help=entry.help) for name, entry in COMMANDS.items()]
+        begun = [row for row in rows if row.value.startswith(incomplete)]
+        return [*begun, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List subcommands with the table's lines, so that `--help` imports none of them."""
@@ -34,6 +47,14 @@ class LazyGroup(click.Group):
         rows += [(name, f"from {site.value}") for name, site in sorted(site_commands().items())]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def _on_tab(name: str) -> click.Command | None:
+    """A press of Tab has nowhere to say that an extra is missing."""
+    try:
+        return COMMANDS[name].load()
+    except MissingExtra:
+        return None
 
 
 @click.group(

@@ -55,6 +55,8 @@ COMMANDS = {
     "job": Entry("slurmkit.cli.jobs:job_command", "Show one job and the GPUs it holds."),
     "log": Entry("slurmkit.cli.jobs:log_command", "Print or follow a job's output."),
     "cancel": Entry("slurmkit.cli.jobs:cancel_command", "Cancel jobs."),
+    "nodes": Entry("slurmkit.cli.nodes:nodes_command", "List the nodes and what of them is in use."),
+    "gpus": Entry("slurmkit.cli.gpus:gpus_command", "Show who is on which GPU."),
     "tui": Entry("slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"),
     "report": Entry(
         "slurmkit_accounting.cli:report_group", "GPU-hours by PI, account or user.", "accounting"
@@ -62,12 +64,22 @@ COMMANDS = {
     "ledger": Entry(
         "slurmkit_accounting.cli:ledger_group", "Keep the books: jobs and people.", "accounting"
     ),
+    "config": Entry("slurmkit.cli.config:config_group", "Show and check the configuration."),
+    "plugins": Entry("slurmkit.cli.plugins:plugins_command", "List what plugins are installed."),
+    "completion": Entry(
+        "slurmkit.cli.completion:completion_command", "Print a shell's completion script."
+    ),
 }
+
+
+def completing() -> bool:
+    """Whether a shell asks, on a press of Tab, how the line could go on."""
+    return "_SLURMKIT_COMPLETE" in os.environ
 
 
 def site_commands() -> dict[str, EntryPoint]:
     """Subcommands a site has installed; scanned only for an unknown name or `--help`."""
-    if "_SLURMKIT_COMPLETE" in os.environ:  # a Tab press must not wait for a scan
+    if completing():  # a press of Tab must not wait for a scan
         return {}
     from importlib.metadata import entry_points  # noqa: PLC0415 - 17 ms that few commands need
 

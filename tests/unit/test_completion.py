@@ -1,0 +1,69 @@
+"""Completion on Tab: the scripts, and what they are answered."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from slurmkit.cli import cli
+from slurmkit.cli.completion import SHELLS
+from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.table import COMMANDS
+
+
+def tab(line: str, code: str = "from slurmkit.cli import main; main()") -> list[str]:
+    """What bash is offered for a line, its last word being typed."""
+    words = line.split(" ")
+    env = {
+        **os.environ,
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+        "_SLURMKIT_COMPLETE": "bash_complete",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert not done.stderr
+    return [offered.partition(",")[2] for offered in done.stdout.split()]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_is_one_the_shell_reads(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_to_exit_code(cli, ["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert f"_SLURMKIT_COMPLETE={shell}_complete" in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_commands_and_options_are_offered() -> None:
+    assert tab("slurmkit ") == list(COMMANDS)
+    assert tab("slurmkit que") == ["queue"]
+    assert "--json" in tab("slurmkit queue --")
+    assert tab("slurmkit config ch") == ["check"]
+
+
+def test_tab_on_commands_imports_none_of_them_and_scans_nothing() -> None:
+    code = (
+        "import atexit, sys\n"
+        "@atexit.register\n"
+        "def said():\n"
+        "    bad = {'slurmkit.cli.jobs', 'slurmkit.planner', 'importlib.metadata', 'rich'}\n"
+        "    print(*('plain,LOADED' for name in bad & {*sys.modules}))\n"
+        "from slurmkit.cli import main\n"
+        "main()"
+    )
+    assert tab("slurmkit ", code) == list(COMMANDS)
+
+
+def test_a_missing_extra_is_silent_on_tab() -> None:
+    code = (
+        "from slurmkit.cli import main, table\n"
+        "table.COMMANDS['tui'] = table.Entry('not_installed_anywhere:x', '', 'tui')\n"
+        "main()"
+    )
+    assert tab("slurmkit tui --hel", code) == ["--help"]  # of slurmkit itself
