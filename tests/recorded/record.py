@@ -32,6 +32,7 @@ JOBS = {
     "cpu": ["--partition=cpu", f"--job-name={HOSTILE}"],
     "pending": ["--gres=gpu:a100:8", "--nodes=2", "--exclusive"],
     "array": ["--partition=cpu", "--array=1-9%1"],
+    "later": ["--partition=cpu", "--begin=now+1hour", "--dependency=singleton", "--nodelist=c7"],
 }
 
 
