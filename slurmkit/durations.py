@@ -43,6 +43,21 @@ def parse_time_limit(text: str) -> int:
     return seconds
 
 
+def parse_elapsed(text: str) -> int | None:
+    """Seconds in a time as squeue prints it: `1-02:03:04`, `2:03`, `0:00`.
+
+    None for what is no time: UNLIMITED, Partition_Limit, NOT_SET, INVALID.
+    """
+    days, dash, clock = text.rpartition("-")
+    try:
+        seconds = 0
+        for part in clock.split(":"):
+            seconds = seconds * 60 + int(part)
+        return seconds + int(days) * 86400 if dash else seconds
+    except ValueError:
+        return None
+
+
 def format_duration(seconds: int) -> str:
     """Write seconds as squeue does: `M:SS`, `H:MM:SS` or `D-HH:MM:SS`."""
     days, rest = divmod(seconds, 86400)

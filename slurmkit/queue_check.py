@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurmkit.errors import BadInput, Refused
 from slurmkit.queue_rows import QueueRow
@@ -31,7 +31,9 @@ def bad_input(error: Refused) -> Refused | BadInput:
     return error
 
 
-def refuse_unknown(slurm: Slurm, named: dict[str, Sequence[str]], rows: Sequence[QueueRow]) -> None:
+def refuse_unknown(
+    slurm: Slurm, named: Mapping[str, Sequence[str]], rows: Sequence[QueueRow]
+) -> None:
     """Ask Slurm about names that no row has; what it does not let us see passes.
 
     Args:

@@ -64,7 +64,7 @@ class QueueRow(msgspec.Struct, frozen=True, gc=False):
         job_id: `12`, `12_3`, `12+1` in a het job, or `12_[4-9]` for a pending array.
         raw_id: Slurm's own number for it, different for each array task.
         partition: of a pending job, all that it asks for, by comma.
-        state: Slurm's base state, e.g. RUNNING.
+        state: as squeue says it: the base state (RUNNING), or what goes on (COMPLETING, REQUEUED).
         nodes: how many nodes it holds or asks for; each task of a pending array, like `cpus`.
         tres: allocated TRES; for a pending job what it asks for, where the release says so.
         gpus: whole GPUs in `tres`.
@@ -171,7 +171,8 @@ def parse_queue(lines: Iterable[str], mark: str) -> tuple[QueueRow, ...]:
 
 def _columns() -> list[_Column]:
     """For each field of a row, where it stands in squeue's and what reads it."""
-    memos = {read: _Memo(read).__getitem__ for read in (str, int, gpu_count, _time, _optional)}
+    readers: tuple[_Reader, ...] = (str, int, gpu_count, _time, _optional)
+    memos = {read: _Memo(read).__getitem__ for read in readers}
     places = {name: at for at, name in enumerate(FIELDS)}
     places["gpus"] = places["tres"]
     return [(places[name], memos[_reader(name)]) for name in QueueRow.__struct_fields__]

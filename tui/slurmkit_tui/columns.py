@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from slurmkit.states import code
 from slurmkit_tui import states
 from slurmkit_tui.snapshot import Line
 
@@ -61,7 +62,7 @@ COLUMNS = (
     Column("USER", "USER", narrow=10, style=_user),
     Column("ACCOUNT", "ACCT", limit=14, wide=True, style=_muted),
     Column("PARTITION", "PART", limit=14, narrow=9),
-    Column("STATE", "ST", brief=states.code, style=_state),
+    Column("STATE", "ST", brief=code, style=_state),
     Column("TIME", "TIME", right=True),
     Column("LIMIT", "LIMIT", right=True, wide=True, style=_muted),
     Column("NODES", "N", right=True),

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from slurmkit import states
 from slurmkit.queue import Queue, QueueRow
+from slurmkit.queue_cells import cells, counts_gpus
 from slurmkit.site import Site
-from slurmkit.text import printable
-from slurmkit_tui import states
 
 _SLICE = 1000  # rows between two chances for the screen's thread to run
 
@@ -55,7 +55,7 @@ class Snapshot(NamedTuple):
 
 def prepare(queue: Queue, site: Site, me: str) -> Snapshot:
     """Make a snapshot ready in slices, so that no thread waits long for the interpreter."""
-    known = site.tracks_gpus or any(row.gpus for row in queue.rows)
+    known = counts_gpus(queue.rows, tracked=site.tracks_gpus)
     lines: list[Line] = []
     widths: tuple[int, ...] = ()
     for rows in _slices(queue.rows):
@@ -77,39 +77,16 @@ def _slices(rows: Sequence[QueueRow]) -> Iterator[Sequence[QueueRow]]:
 
 
 def _line(row: QueueRow, me: str, *, gpus_known: bool) -> Line:
-    cells = _cells(row, gpus_known=gpus_known)
-    if not "".join(cells).isprintable():
-        cells = tuple(map(printable, cells))
+    texts = cells(row, gpus_known=gpus_known)
     holds = bool(row.node_list) and row.state != "PENDING" and not row.ended
     return Line(
         row=row,
         key=job_key(row.job_id),
-        cells=cells,
-        text="\n".join((*cells, states.code(row.state))).lower(),
+        cells=texts,
+        text="\n".join((*texts, states.code(row.state))).lower(),
         held=row.gpus if holds else 0,
         mine=row.user == me,
     )
-
-
-def _cells(row: QueueRow, *, gpus_known: bool) -> tuple[str, ...]:
-    return (
-        row.job_id,
-        row.user,
-        row.account,
-        row.partition,
-        row.state,
-        row.time_used,
-        row.time_limit,
-        str(row.nodes),
-        gpus(row, known=gpus_known),
-        row.node_list or f"({row.reason})",
-        row.name,
-    )
-
-
-def gpus(row: QueueRow, *, known: bool) -> str:
-    """Number of GPUs, or `?`: a release that lists no TRES for a pending job counts nothing."""
-    return str(row.gpus) if row.gpus or (known and "=" in row.tres) else "?"
 
 
 def _widest(widths: tuple[int, ...], lines: list[Line]) -> tuple[int, ...]:

@@ -1,0 +1,123 @@
+"""The tasks of a job array: which they are, and all of them in one row."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+
+from slurmkit.durations import parse_elapsed
+from slurmkit.queue_cells import cells, gpus, safe
+from slurmkit.queue_rows import QueueRow
+from slurmkit.states import code
+
+_SPAN = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+
+
+def collapse(rows: Iterable[QueueRow]) -> list[tuple[QueueRow, ...]]:
+    """Put the rows of each array together, where the first of them stood."""
+    together: dict[str, list[QueueRow]] = {}
+    for row in rows:
+        together.setdefault(f"{row.array_id}_" if row.array_id else row.job_id, []).append(row)
+    return list(map(tuple, together.values()))
+
+
+def count(row: QueueRow) -> int:
+    """How many tasks a row stands for: `12_[4-9]` for six."""
+    return sum(map(len, _spans(_index(row)))) if "[" in row.job_id else 1
+
+
+def covers(row: QueueRow, job_id: str) -> bool:
+    """Whether a row is of the job, array, task or het component of that id."""
+    whole = re.split("[_+]", row.job_id)[0]
+    if job_id in {row.job_id, row.raw_id, whole}:
+        return True
+    array, _, task = job_id.partition("_")
+    return array == whole and task.isdigit() and any(int(task) in s for s in _spans(_index(row)))
+
+
+def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...]:
+    """One row for an array: its tasks by state, and nodes and GPUs of all of them together.
+
+    Args:
+        rows: all rows of one array, or the one row of a job.
+        gpus_known: see `queue_cells.cells`.
+    """
+    if len(rows) == 1 and "[" not in rows[0].job_id:
+        return cells(rows[0], gpus_known=gpus_known)
+    unknown = any(gpus(row, known=gpus_known) == "?" for row in rows)
+    return safe(
+        _tasks(rows),
+        _each(row.user for row in rows),
+        _each(row.account for row in rows),
+        _each(row.partition for row in rows),
+        tally(rows),
+        _longest(row.time_used for row in rows),
+        _longest(row.time_limit for row in rows),
+        str(sum(row.nodes * count(row) for row in rows)),
+        "?" if unknown else str(sum(row.gpus * count(row) for row in rows)),
+        _where(rows),
+        _each(row.name for row in rows),
+    )
+
+
+def tally(rows: Iterable[QueueRow]) -> str:
+    """Count tasks by state: `R 4, PD 36`; what waits comes last."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        found[row.state] += count(row)
+    order = sorted(found, key=lambda state: (state == "PENDING", state != "RUNNING", state))
+    return ", ".join(f"{code(state)} {found[state]}" for state in order)
+
+
+def fold(indices: Iterable[int]) -> str:
+    """Write task indices as Slurm does: `1-3,7`, or `0-20:5` for steps."""
+    at = sorted(set(indices))
+    steps = {b - a for a, b in pairwise(at)}
+    if len(at) > 2 and len(steps) == 1 and steps != {1}:
+        return f"{at[0]}-{at[-1]}:{steps.pop()}"
+    runs = [[i for _, i in run] for _, run in groupby(enumerate(at), lambda p: p[1] - p[0])]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def _tasks(rows: Sequence[QueueRow]) -> str:
+    if len(rows) == 1:
+        return rows[0].job_id
+    limits = {_index(row).partition("%")[2] for row in rows} - {""}
+    limit = f"%{limits.pop()}" if len(limits) == 1 else ""
+    indices = fold(i for row in rows for span in _spans(_index(row)) for i in span)
+    return f"{rows[0].array_id}_[{indices}{limit}]"
+
+
+def _index(row: QueueRow) -> str:
+    return row.job_id.partition("_")[2].strip("[]")
+
+
+def _spans(index: str) -> list[range]:
+    """Read `0,2,5-9,20-40:5%3`; what follows `%` limits how many run at once."""
+    found = _SPAN.findall(index.partition("%")[0])
+    return [range(int(a), int(b or a) + 1, int(step or 1)) for a, b, step in found]
+
+
+def _each(values: Iterable[str]) -> str:
+    return ",".join(dict.fromkeys(values))
+
+
+def _longest(times: Iterable[str]) -> str:
+    """The longest time; one that is no number, like UNLIMITED, is longer than any."""
+    return max(times, key=lambda time: float("inf") if (s := parse_elapsed(time)) is None else s)
+
+
+def _where(rows: Sequence[QueueRow]) -> str:
+    held = list(dict.fromkeys(row.node_list for row in rows if row.node_list))
+    reasons = _each(row.reason for row in rows if not row.node_list)
+    return " ".join([*([_folded(held)] if held else []), *([f"({reasons})"] if reasons else [])])
+
+
+def _folded(node_lists: list[str]) -> str:
+    if len(node_lists) == 1:
+        return node_lists[0]
+    from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415 - 9 ms that few queues need
+
+    return str(NodeSet(",".join(node_lists)))

@@ -1,0 +1,53 @@
+"""What a row of the queue says on a screen: the same cells in the command line and in the TUI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slurmkit.queue_rows import QueueRow
+from slurmkit.text import printable
+
+COLUMNS = tuple("JOBID USER ACCOUNT PARTITION STATE TIME LIMIT NODES GPUS WHERE NAME".split())
+NUMERIC = frozenset({"TIME", "LIMIT", "NODES", "GPUS"})
+
+
+def cells(row: QueueRow, *, gpus_known: bool) -> tuple[str, ...]:
+    """The texts of a row, safe to show, in the order of `COLUMNS`.
+
+    Args:
+        row: the job.
+        gpus_known: whether the cluster counts GPUs; see `counts_gpus`.
+    """
+    return safe(
+        row.job_id,
+        row.user,
+        row.account,
+        row.partition,
+        row.state,
+        row.time_used,
+        row.time_limit,
+        str(row.nodes),
+        gpus(row, known=gpus_known),
+        row.node_list or f"({row.reason})",
+        row.name,
+    )
+
+
+def safe(*texts: str) -> tuple[str, ...]:
+    """Escape what would not show as itself."""
+    return texts if "".join(texts).isprintable() else tuple(map(printable, texts))
+
+
+def gpus(row: QueueRow, *, known: bool) -> str:
+    """Number of GPUs, or `?`: a release that lists no TRES for a pending job counts nothing."""
+    return str(row.gpus) if row.gpus or (known and "=" in row.tres) else "?"
+
+
+def counts_gpus(rows: Iterable[QueueRow], *, tracked: bool | None) -> bool:
+    """Whether a job without GPUs has none, or its cluster only does not count them.
+
+    Args:
+        rows: the queue; one with GPUs proves that they are counted.
+        tracked: whether AccountingStorageTRES has GPUs; None when that is not known.
+    """
+    return bool(tracked) or any(row.gpus for row in rows)
