@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slurmkit.cluster import Cluster, Job
     from slurmkit.errors import SlurmkitError
     from slurmkit.planner import Plan, Submission, plan
-    from slurmkit.queue import Queue, QueueRow
+    from slurmkit.queue import Queue, QueueFilter, QueueRow
     from slurmkit.spec import Gpus, JobSpec
 
 __version__ = "0.1.0"
@@ -29,6 +29,7 @@ __all__ = [
     "JobSpec",
     "Plan",
     "Queue",
+    "QueueFilter",
     "QueueRow",
     "SlurmkitError",
     "Submission",
@@ -43,6 +44,7 @@ _HOMES = {
     "JobSpec": "spec",
     "Plan": "planner",
     "Queue": "queue",
+    "QueueFilter": "queue",
     "QueueRow": "queue",
     "SlurmkitError": "errors",
     "Submission": "planner",

@@ -14,7 +14,7 @@ from slurmkit.errors import BadInput, DatabaseDown, NoSuchJob, Refused, SlurmErr
 from slurmkit.jobids import check_job_id, one_part
 from slurmkit.jobinfo import JobInfo, from_queue, output_path, parse_gpu_indices
 from slurmkit.log import follow
-from slurmkit.queue import Queue, QueueRow, read_queue
+from slurmkit.queue import Queue, QueueFilter, QueueRow, read_queue
 from slurmkit.slurm import LocalSlurm, Slurm
 
 if TYPE_CHECKING:
@@ -48,15 +48,20 @@ class Cluster:
             raise SlurmError(f"sbatch answered {said!r} where a job id was expected")
         return Job(match["id"], self)
 
-    def queue(self, *, user: str | None = None) -> Queue:
-        """Take a snapshot of the queue; `user` limits it to one person, within Slurm.
+    def queue(self, only: QueueFilter | None = None, *, user: str | None = None) -> Queue:
+        """Take a snapshot of the queue.
+
+        Args:
+            only: which jobs; everybody's by default.
+            user: only this person's; short for a filter.
 
         Raises:
-            BadInput: for an empty user name, which Slurm takes as everybody.
+            BadInput: for an empty user name, which Slurm takes as everybody, and when the filter
+                names what the cluster does not have.
         """
-        if user == "":
-            raise BadInput("--user may not be empty; leave it out for everybody's jobs")
-        return read_queue(self.slurm, user=user)
+        if user is not None:
+            only = QueueFilter(users=(user,))
+        return read_queue(self.slurm, only)
 
     def job(self, job_id: str) -> Job:
         """Make a handle to any job, known to Slurm or not.

@@ -1,4 +1,4 @@
-"""`slurmkit queue`, `job`, `log` and `cancel`."""
+"""`slurmkit job`, `log` and `cancel`."""
 
 from __future__ import annotations
 
@@ -7,37 +7,12 @@ import sys
 import click
 import msgspec
 
-from slurmkit.cli.show import key_values, table
+from slurmkit.cli.show import key_values
 from slurmkit.cluster import Cluster, Job
 from slurmkit.errors import SlurmkitError
-from slurmkit.facts import Fact, clock, course, gpus, output
+from slurmkit.facts import Fact, course, gpus, output
 from slurmkit.jobinfo import JobInfo
-from slurmkit.queue import QueueRow
 from slurmkit.text import printable
-
-_COLUMNS = tuple("JOBID USER ACCOUNT PARTITION STATE TIME LIMIT NODES GPUS WHERE NAME".split())
-_NUMERIC = {"TIME", "LIMIT", "NODES", "GPUS"}
-
-
-@click.command("queue")
-@click.option("--user", help="Only this user's jobs.")
-@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
-def queue_command(user: str | None, *, as_json: bool) -> None:
-    """List the jobs in the queue.
-
-    \b
-    Examples:
-      slurmkit queue
-      slurmkit queue --user alice
-      slurmkit queue --json | jq '.rows[] | select(.gpus > 0) | .job_id'
-    """
-    queue = Cluster().queue(user=user)
-    if as_json:
-        click.echo(msgspec.json.encode(queue))
-        return
-    table(_COLUMNS, [_queue_row(row) for row in queue.rows], right=_NUMERIC)
-    plural = "" if len(queue.rows) == 1 else "s"
-    click.echo(f"{len(queue.rows)} job{plural}, from squeue at {clock(queue.taken)}", err=True)
 
 
 @click.command("job")
@@ -107,23 +82,6 @@ def _cancel(job: Job) -> SlurmkitError | None:
 
 def _say(words: str) -> None:
     click.echo(f"slurmkit: {printable(words)}", err=True)
-
-
-def _queue_row(row: QueueRow) -> tuple[str, ...]:
-    where = row.node_list or f"({row.reason})"
-    return (
-        row.job_id,
-        row.user,
-        row.account,
-        row.partition,
-        row.state,
-        row.time_used,
-        row.time_limit,
-        str(row.nodes),
-        str(row.gpus),
-        where,
-        row.name,
-    )
 
 
 def _facts(info: JobInfo) -> list[Fact]:

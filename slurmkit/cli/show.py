@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 
 import click
 
 from slurmkit.text import printable
 
+Paint = Callable[[str, str], str | None]
+"""The colour of a cell, by its column and its text; None for the plain one."""
+
+_TOGETHER = 1000  # lines
+
 
 def table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    paint: Paint | None = None,
 ) -> None:
     """Print rows under a header to standard output, the columns named in `right` aligned right.
 
-    On a terminal a line is cut at its width; in a pipe nothing is cut.
+    On a terminal a line is cut at its width, and `paint` colours cells unless NO_COLOR is set. In
+    a pipe nothing is cut or coloured.
     """
+    lines = iter(table_lines(header, rows, right=right, paint=paint))
+    while some := list(islice(lines, _TOGETHER)):
+        click.echo("\n".join(some))
+
+
+def table_lines(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    paint: Paint | None = None,
+) -> Iterator[str]:
+    """The lines that `table` prints."""
     cells = [tuple(header), *(tuple(map(printable, row)) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    widths = [max(map(cell_width, column)) for column in zip(*cells, strict=True)]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    colours = paint if colourful() else None
     for row in cells:
-        padded = (
-            cell.rjust(size) if name in right else cell.ljust(size)
+        padded = [
+            _pad(cell, size, right=name in right)
             for name, cell, size in zip(header, row, widths, strict=True)
-        )
-        click.echo("  ".join(padded).rstrip()[:width])
+        ]
+        line = "  ".join(padded).rstrip()
+        if room is not None and cell_width(line) > room:
+            line = _cut(line, room)
+        yield _coloured(line, padded, zip(header, row, strict=True), colours) if colours else line
 
 
 def key_values(facts: Iterable[tuple[str, str]]) -> None:
@@ -35,3 +64,43 @@ def key_values(facts: Iterable[tuple[str, str]]) -> None:
     size = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         click.echo(f"{name.ljust(size)}  {printable(value)}")
+
+
+def colourful() -> bool:
+    """Whether standard output is a terminal that may show colours (https://no-color.org)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+def cell_width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 - few tables need it, and it costs a start
+
+    return cell_len(text)
+
+
+def _pad(cell: str, size: int, *, right: bool) -> str:
+    blank = " " * (size - cell_width(cell))
+    return blank + cell if right else cell + blank
+
+
+def _cut(line: str, room: int) -> str:
+    if line.isascii():
+        return line[:room]
+    from rich.cells import set_cell_size  # noqa: PLC0415 - see above
+
+    return set_cell_size(line, room).rstrip()
+
+
+def _coloured(line: str, padded: list[str], named: Iterable[tuple[str, str]], paint: Paint) -> str:
+    """Colour what is left of each cell in a line that may have been cut."""
+    done, at = "", 0
+    for cell, (name, text) in zip(padded, named, strict=True):
+        piece = line[at : at + len(cell)]
+        colour = paint(name, text.strip())
+        done += click.style(piece, fg=colour) if colour and piece else piece
+        done += line[at + len(cell) : at + len(cell) + 2]
+        at += len(cell) + 2
+    return done

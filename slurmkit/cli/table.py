@@ -51,11 +51,11 @@ class Entry(NamedTuple):
 COMMANDS = {
     "plan": Entry("slurmkit.cli.submit:plan_command", "Show exactly what would be submitted."),
     "submit": Entry("slurmkit.cli.submit:submit_command", "Submit a job."),
-    "queue": Entry("slurmkit.cli.jobs:queue_command", "List the jobs in the queue."),
+    "queue": Entry("slurmkit.cli.queue:queue_command", "List the jobs in the queue."),
     "job": Entry("slurmkit.cli.jobs:job_command", "Show one job and the GPUs it holds."),
     "log": Entry("slurmkit.cli.jobs:log_command", "Print or follow a job's output."),
     "cancel": Entry("slurmkit.cli.jobs:cancel_command", "Cancel jobs."),
-    "nodes": Entry("slurmkit.cli.nodes:nodes_command", "List the nodes and what of them is in use."),
+    "nodes": Entry("slurmkit.cli.nodes:nodes_command", "List the nodes and what is in use."),
     "gpus": Entry("slurmkit.cli.gpus:gpus_command", "Show who is on which GPU."),
     "tui": Entry("slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"),
     "report": Entry(
