@@ -1,0 +1,163 @@
+"""Where a job may run: features, nodes named or left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+from slurmkit.capabilities.model import Node
+from slurmkit.checks.say import Pairs, error
+from slurmkit.findings import Finding
+from slurmkit.request import Request
+from slurmkit.valueforms import nearest
+
+_FEATURE = re.compile(r"[A-Za-z0-9_.\-]+(?:[:=][\w.\-]+)?")
+_COUNT = re.compile(r"\*\d+")
+_SIGNS = {"&": " and ", ",": " and ", "|": " or ", "[": "(", "]": ")", "(": "(", ")": ")"}
+
+
+def candidates(request: Request) -> tuple[Node, ...]:
+    """Nodes of the partition in any state that the spec's choices and kind of GPU leave."""
+    spec = request.spec
+    excluded, named = _expand(spec.exclude) or set(), _expand(spec.nodelist) or set()
+    enough = len(named) >= request.nodes
+    return tuple(
+        node
+        for node in request.capabilities.nodes_of(request.partition.name)
+        if node.name not in excluded
+        and (not enough or node.name in named)
+        and satisfies(spec.constraint, node.features)
+        and _is_kind(node, request)
+    )
+
+
+def _is_kind(node: Node, request: Request) -> bool:
+    asked = [tres for tres in request.per_node if tres.startswith("gres/")]
+    typed = [tres for tres in asked if ":" in tres] or asked
+    if node in request.fitting:
+        return True
+    if "gres/gpu" in typed and all(g.is_mig for g in node.gres if g.name == "gpu"):
+        return False
+    return all(node.count(*_name(tres)) for tres in typed)
+
+
+def _name(tres: str) -> tuple[str, str | None]:
+    name, _, kind = tres.removeprefix("gres/").partition(":")
+    return name, kind or None
+
+
+def satisfies(constraint: str | None, features: tuple[str, ...]) -> bool:
+    """Whether a node with `features` may serve `constraint`; an odd form is taken as met.
+
+    Of `[a|b]` and `a*2`, which choose for several nodes together, each node must fit one choice.
+    """
+    if constraint is None:
+        return True
+    words, at = [], 0
+    text = _COUNT.sub("", constraint)
+    for match in _FEATURE.finditer(text):
+        words += [_SIGNS.get(sign, " ") for sign in text[at : match.start()]]
+        words.append(str(match[0] in features))
+        at = match.end()
+    words += [_SIGNS.get(sign, " ") for sign in text[at:]]
+    return _judge("".join(words))
+
+
+def _judge(sentence: str) -> bool:
+    """Evaluate `True and (False or True)`, left to right within one level, as Slurm does."""
+    while (inner := re.search(r"\(([^()]*)\)", sentence)) is not None:
+        sentence = sentence[: inner.start()] + str(_flat(inner[1])) + sentence[inner.end() :]
+    return _flat(sentence)
+
+
+def _flat(sentence: str) -> bool:
+    value: bool | None = None
+    sign = "and"
+    for word in sentence.split():
+        if word in ("and", "or"):
+            sign = word
+        elif word in ("True", "False"):
+            now = word == "True"
+            value = now if value is None else (value and now if sign == "and" else value or now)
+    return value is not False
+
+
+def features(request: Request) -> Iterator[Finding]:
+    """A feature that no node has, or a combination that no node of the partition has."""
+    constraint = request.spec.constraint
+    if constraint is None:
+        return
+    nodes = request.capabilities.nodes
+    known = sorted({feature for node in nodes for feature in node.features})
+    asked = _FEATURE.findall(_COUNT.sub("", constraint))
+    missing = [name for name in asked if name not in known]
+    if missing:
+        yield _no_feature(request, missing[0], known)
+        return
+    here = request.capabilities.nodes_of(request.partition.name)
+    if not any(satisfies(constraint, node.features) for node in here):
+        name = request.partition.name
+        have = sorted({feature for node in here for feature in node.features})
+        offers = f"its nodes have {', '.join(have)}" if have else "its nodes have no features"
+        message = f"no node of partition {name} has {constraint}; {offers}; sbatch would refuse it"
+        yield error("constraint", message, f"nodes of partition {name}")
+
+
+def _no_feature(request: Request, name: str, known: list[str]) -> Finding:
+    hint = nearest(name, known) if known else "this cluster's nodes have none"
+    fix: Pairs = ()
+    near = re.search(r"did you mean '(.+)'", hint)
+    if near:
+        changed = re.sub(rf"\b{re.escape(name)}\b", near[1], request.spec.constraint or "")
+        fix = (("constraint", changed),)
+    elif not known or request.spec.constraint == name:
+        fix = (("constraint", ""),)
+    message = f"no node has the feature {name!r}; {hint}; sbatch would refuse it"
+    return error("no-feature", message, "ActiveFeatures of the nodes", fix)
+
+
+def named_nodes(request: Request) -> Iterator[Finding]:
+    """Nodes that do not exist, are elsewhere, are too many, or are both wanted and left out."""
+    spec, name = request.spec, request.partition.name
+    there = {node.name for node in request.capabilities.nodes}
+    for option, text in (("nodelist", spec.nodelist), ("exclude", spec.exclude)):
+        yield from _unknown(option, text, there)
+    wanted, out = _expand(spec.nodelist) or set(), _expand(spec.exclude) or set()
+    here = {node.name for node in request.capabilities.nodes_of(name)}
+    if away := (wanted & there) - here:
+        message = f"{_fold(away)} is not in partition {name}; sbatch would refuse it"
+        rest = _fold(wanted & here)
+        yield error("node-elsewhere", message, "--nodelist", (("nodelist", rest),))
+    if both := wanted & out:
+        message = f"{_fold(both)} is both in --nodelist and in --exclude; sbatch would refuse it"
+        yield error("node-both-ways", message, "--exclude", (("exclude", _fold(out - both)),))
+    if here and out >= here and not wanted & out:
+        message = f"--exclude leaves no node of partition {name}; sbatch would refuse it"
+        yield error("node-all-excluded", message, "--exclude", (("exclude", ""),))
+
+
+def _unknown(option: str, text: str | None, there: set[str]) -> Iterator[Finding]:
+    names = _expand(text)
+    if names is None:
+        message = f"--{option} {text!r} is not a list of nodes such as c[1-3],c7"
+        yield error("node-list", message, f"--{option}")
+        return
+    missing = sorted(names - there)
+    if missing:
+        hint = nearest(missing[0], sorted(there))
+        message = f"no node {missing[0]!r} (--{option}); {hint}; sbatch would refuse it"
+        yield error("no-node", message, f"--{option}", ((option, _fold(names & there)),))
+
+
+def _expand(text: str | None) -> set[str] | None:
+    """Names in a list of nodes; None when it is none."""
+    try:
+        return set(NodeSet(text, resolver=RESOLVER_NOGROUP)) if text else set()
+    except NodeSetException:
+        return None
+
+
+def _fold(names: set[str]) -> str:
+    return str(NodeSet.fromlist(sorted(names), resolver=RESOLVER_NOGROUP)) if names else ""

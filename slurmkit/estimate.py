@@ -1,0 +1,186 @@
+"""What a job would use and cost at most, before it is sent."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+
+import msgspec
+
+from slurmkit.checks.balance import Balance, balances
+from slurmkit.checks.walls import minutes
+from slurmkit.prices import Price, price_at
+from slurmkit.request import Request
+
+PriceAt = Callable[[str, dt.date], Price | None]
+"""Type of a GPU and a day to its price per GPU-hour."""
+
+_TYPED = "gres/gpu:"
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job would take of a budget of TRES-minutes, the one nearest to its end.
+
+    Attributes:
+        tres: what is budgeted, e.g. `gres/gpu`.
+        wanted: TRES-hours this request would take at most; None without a time limit.
+        left: TRES-hours that are left.
+        share: wanted / left, above 1 when it is more than is left; None when unknown, and when
+            nothing is left.
+        source: whose budget: `account vision: GrpTRESMins gres/gpu=600000`.
+    """
+
+    tres: str
+    wanted: float | None
+    left: float
+    share: float | None
+    source: str
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Use of all tasks over the whole time limit; None is unknown, not nothing.
+
+    Attributes:
+        hours: the time limit of one task; None when it has none.
+        tasks: array tasks, 1 without an array.
+        gpu_hours: by type, untyped GPUs under the empty type; None without a time limit.
+        cpu_hours: CPU-hours.
+        memory_hours: GiB-hours; None also when the job takes what memory there is.
+        billing: billing TRES of one task, by the partition's TRESBillingWeights.
+        billing_hours: billing × time.
+        cost: on the site's own GPUs by the price table; None when a type has no price.
+        cloud_cost: what the same GPU-hours cost in a public cloud.
+        currency: of both.
+        share: of the association's or QOS's budget, None where there is no budget.
+        start: epoch seconds at which it might start, None when nobody was asked.
+        sources: field to where its number comes from.
+    """
+
+    hours: float | None
+    tasks: int
+    gpu_hours: dict[str, float] | None
+    cpu_hours: float | None
+    memory_hours: float | None
+    billing: int
+    billing_hours: float | None
+    cost: Decimal | None = None
+    cloud_cost: Decimal | None = None
+    currency: str | None = None
+    share: Share | None = None
+    start: int | None = None
+    start_source: str = ""
+    sources: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def estimate(request: Request, price: PriceAt = price_at) -> Estimate:
+    """Work out what `request` takes if every task runs to its time limit."""
+    time = minutes(request)
+    hours = None if time is None else time / 60
+    gpu_hours = _gpu_hours(request, hours)
+    cost, cloud, currency = _money(request, gpu_hours, price)
+    billing = request.total.get("billing", 0)
+    return Estimate(
+        hours=hours,
+        tasks=request.tasks_in_array,
+        gpu_hours=gpu_hours,
+        cpu_hours=_hours(request, "cpu", hours),
+        memory_hours=_memory_hours(request, hours),
+        billing=billing,
+        billing_hours=_hours(request, "billing", hours),
+        cost=cost,
+        cloud_cost=cloud,
+        currency=currency,
+        share=_share(request),
+        sources=_sources(request, currency),
+    )
+
+
+def _hours(request: Request, tres: str, hours: float | None) -> float | None:
+    return None if hours is None else request.total.get(tres, 0) * hours * request.tasks_in_array
+
+
+def _memory_hours(request: Request, hours: float | None) -> float | None:
+    if "mem" not in request.total:
+        return None
+    found = _hours(request, "mem", hours)
+    return None if found is None else found / 1024
+
+
+def _gpu_hours(request: Request, hours: float | None) -> dict[str, float] | None:
+    if hours is None:
+        return None
+    times = hours * request.tasks_in_array
+    typed = {
+        name.removeprefix(_TYPED): count * times
+        for name, count in request.total.items()
+        if name.startswith(_TYPED) and count
+    }
+    rest = request.total.get("gres/gpu", 0) * times - sum(typed.values())
+    return typed | ({"": rest} if rest > 0 else {})
+
+
+def _money(
+    request: Request, gpu_hours: dict[str, float] | None, price: PriceAt
+) -> tuple[Decimal | None, Decimal | None, str | None]:
+    """Cost here and in a cloud, and their currency; a price unknown leaves all of it unknown."""
+    if not gpu_hours:
+        return None, None, None
+    day = dt.datetime.fromtimestamp(request.standing.taken).astimezone().date()
+    known = [(hours, price(_priced(request, kind), day)) for kind, hours in gpu_hours.items()]
+    currencies = {found.currency for _, found in known if found}
+    if len(currencies) != 1:
+        return None, None, None
+    own = _sum([(hours, found.on_premises if found else None) for hours, found in known])
+    cloud = _sum([(hours, found.cloud if found else None) for hours, found in known])
+    return own, cloud, currencies.pop()
+
+
+def _priced(request: Request, kind: str) -> str:
+    """The type whose price counts: of untyped GPUs the one meant, or the only one there is."""
+    gpus = request.spec.gpus
+    there = {g.type or "" for node in request.fitting for g in node.gres if g.name == "gpu"}
+    only = there.pop() if len(there) == 1 else ""
+    return kind or (gpus.type if gpus and gpus.type else only)
+
+
+def _sum(parts: list[tuple[float, Decimal | None]]) -> Decimal | None:
+    total = Decimal(0)
+    for hours, amount in parts:
+        if amount is None:
+            return None
+        total += Decimal(str(hours)) * amount
+    return total.quantize(Decimal("0.01"))
+
+
+def _share(request: Request) -> Share | None:
+    """Of several budgets, the one of which the least would remain."""
+    shares = [_of(balance, request.tasks_in_array) for balance in balances(request)]
+    return max(shares, key=lambda s: s.share if s.share is not None else 0.0, default=None)
+
+
+def _of(balance: Balance, tasks: int) -> Share:
+    wanted = None if balance.wanted is None else balance.wanted * tasks
+    left = balance.left - min(balance.running, balance.left)
+    share = None if wanted is None else wanted / left if left else float("inf")
+    return Share(
+        tres=balance.limit.tres,
+        wanted=None if wanted is None else wanted / 60,
+        left=left / 60,
+        share=None if share == float("inf") else share,
+        source=balance.limit.source,
+    )
+
+
+def _sources(request: Request, currency: str | None) -> dict[str, str]:
+    name = request.partition.name
+    given = request.spec.time is not None
+    sources = {
+        "hours": "--time" if given else f"partition {name}: DefaultTime",
+        "billing": f"partition {name}: TRESBillingWeights"
+        if request.partition.billing_weights
+        else "CPUs: the partition has no TRESBillingWeights",
+    }
+    if currency:
+        sources["cost"] = "price table: [gpu.TYPE] prices"
+    return sources
