@@ -63,20 +63,25 @@ def read_details(slurm: Slurm, user: str) -> Details:
         SlurmError: when slurmdbd does not answer or its answer cannot be read.
     """
     taken = time.time()
-    show = ["sacctmgr", "--noheader", "--parsable2", "show"]  # names only, so `|` is safe
-    fields = f"format={','.join(_ASSOC_FIELDS)}"
-    asked = (
-        [*show, "qos", f"format={','.join(_QOS_FIELDS.values())}"],
-        [*show, "assoc", "where", f"user={user}", fields],
-        [*show, "assoc", "where", "account=root", "user=", fields],
-    )
+    asked = questions(user)
     with ThreadPoolExecutor(len(asked)) as pool:
-        qos, own, root = pool.map(slurm.run, asked)
+        qos, own, root = pool.map(slurm.run, asked.values())
     try:
         rows = (*_rows(own, _ASSOC_FIELDS), *_rows(root, _ASSOC_FIELDS))
         return Details(taken, tuple(_rows(qos, _QOS_FIELDS)), rows)
     except ValueError as error:
         raise SlurmError(f"sacctmgr printed a line that cannot be read: {error}") from error
+
+
+def questions(user: str) -> dict[str, tuple[str, ...]]:
+    """The commands asked: QOS, the user's associations, that of the root account."""
+    show = ("sacctmgr", "--noheader", "--parsable2", "show")  # names only, so `|` is safe
+    fields = f"format={','.join(_ASSOC_FIELDS)}"
+    return {
+        "qos": (*show, "qos", f"format={','.join(_QOS_FIELDS.values())}"),
+        "assoc": (*show, "assoc", "where", f"user={user}", fields),
+        "root": (*show, "assoc", "where", "account=root", "user=", fields),
+    }
 
 
 def _rows(text: str, fields: Iterable[str]) -> Iterator[dict[str, str]]:

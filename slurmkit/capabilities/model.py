@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -261,7 +262,9 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """An advance reservation; start and end in epoch seconds.
 
     Attributes:
-        users: who may use it; a name after `-` is one who may not. So `accounts`.
+        users: who may use it; a name after `-` is one who may not. So `groups`, `accounts`,
+            `qos` and `allowed_partitions`.
+        partition: which its nodes are of.
         nodes: empty while Slurm has not chosen them, and for one of licenses only.
         state: ACTIVE or INACTIVE.
     """
@@ -275,10 +278,35 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     accounts: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     qos: tuple[str, ...] = ()
+    allowed_partitions: tuple[str, ...] = ()
     features: str = ""
     tres: Tres = msgspec.field(default_factory=dict)
     flags: tuple[str, ...] = ()
     state: str = "ACTIVE"
+
+    def admits(self, user: str, accounts: Sequence[str], groups: Collection[str] = ()) -> bool:
+        """Whether a job may use it, as far as user and account decide.
+
+        By src/slurmctld/reservation.c, _set_assoc_list and _valid_job_access_resv.
+
+        Args:
+            user: the job's.
+            accounts: the job's, and those above it.
+            groups: names of the user's Unix groups.
+        """
+        named = any(not name.startswith("-") for name in (*self.users, *self.groups))
+        own = accounts[:1] if named else accounts  # named people in these very accounts
+        return (
+            _admitted(self.users, [user])
+            and _admitted(self.groups, groups)
+            and _admitted(self.accounts, own)
+        )
+
+
+def _admitted(names: Sequence[str], own: Collection[str]) -> bool:
+    allowed = {name for name in names if not name.startswith("-")}
+    denied = {name[1:] for name in names if name.startswith("-")}
+    return not denied & set(own) and (not allowed or bool(allowed & set(own)))
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

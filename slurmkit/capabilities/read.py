@@ -14,7 +14,7 @@ from slurmkit.errors import SlurmError
 from slurmkit.slurm import Slurm
 
 # `--all` shows hidden partitions, too: a job may name one.
-_ASKED: dict[str, tuple[str, ...]] = {
+ASKED: dict[str, tuple[str, ...]] = {
     "config": ("scontrol", "show", "config"),
     "nodes": ("scontrol", "--all", "--oneliner", "show", "node"),
     "partitions": ("scontrol", "--all", "--oneliner", "show", "partition"),
@@ -35,8 +35,8 @@ def read_capabilities(slurm: Slurm) -> Capabilities:
         SlurmError: when slurmctld does not answer or its answer cannot be read.
     """
     taken = time.time()
-    with ThreadPoolExecutor(len(_ASKED)) as pool:  # the commands wait, they do not work
-        asked = {name: pool.submit(_ask, slurm, name, argv) for name, argv in _ASKED.items()}
+    with ThreadPoolExecutor(len(ASKED)) as pool:  # the commands wait, they do not work
+        asked = {name: pool.submit(_ask, slurm, name, argv) for name, argv in ASKED.items()}
     said = {name: answer.result() for name, answer in asked.items()}
     try:
         return parse_capabilities(said, taken)
@@ -55,7 +55,7 @@ def _ask(slurm: Slurm, name: str, argv: Sequence[str]) -> str | None:
 
 
 def parse_capabilities(said: dict[str, str | None], taken: float) -> Capabilities:
-    """Put together what the commands said, by the names of `_ASKED`.
+    """Put together what the commands said, by the names of `ASKED`.
 
     Raises:
         ValueError: for a number that is none.
@@ -90,10 +90,11 @@ def _licenses(text: str) -> dict[str, int]:
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
     """Read `scontrol --oneliner show node`."""
-    return tuple(map(_node, slurm_text.records(text, "NodeName")))
+    return tuple(map(parse_node, slurm_text.records(text, "NodeName")))
 
 
-def _node(found: dict[str, str]) -> Node:
+def parse_node(found: dict[str, str]) -> Node:
+    """Read one record of it, split into keys and values."""
     return Node(
         name=found["NodeName"],
         states=slurm_text.states(found["State"]),

@@ -42,6 +42,7 @@ def _reservation(found: dict[str, str]) -> Reservation:
         accounts=slurm_text.names(found.get("Accounts")),
         groups=slurm_text.names(found.get("Groups")),
         qos=slurm_text.names(found.get("QOS")),
+        allowed_partitions=slurm_text.names(found.get("AllowedPartitions")),
         features=slurm_text.optional(found.get("Features")) or "",
         tres=slurm_text.tres(found.get("TRES")),
         flags=slurm_text.names(found.get("Flags")),

@@ -19,24 +19,24 @@ _FLAG_SIGNS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "
 
 
 def records(text: str, first: str) -> Iterator[dict[str, str]]:
-    """Split the output of `scontrol show --oneliner` into records that begin with key `first`.
-
-    Values may hold blanks. Where a key comes twice the first one counts: what people may write
-    themselves (Reason, Comment, Extra) comes last, so that it cannot stand for a fact.
-    """
+    """Split the output of `scontrol show --oneliner` into records that begin with key `first`."""
     for part in re.split(rf"^(?={first}=)", text, flags=re.MULTILINE):
         if part.startswith(f"{first}="):
             yield pairs(part)
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Split one record `KEY=VALUE KEY=VALUE …`."""
-    keys = list(_KEY.finditer(text))
-    ends = [*(key.start() for key in keys[1:]), len(text)]
-    found: dict[str, str] = {}
-    for key, end in zip(keys, ends, strict=True):
-        found.setdefault(key["key"], text[key.end() : end].strip())
-    return found
+    """Split one record `KEY=VALUE KEY=VALUE …`, whose values may hold blanks.
+
+    A key that comes again is part of a value: what people write themselves (Reason, Comment,
+    Extra) comes last, so that it cannot stand for a fact.
+    """
+    keys: dict[str, re.Match[str]] = {}
+    for match in _KEY.finditer(text):
+        keys.setdefault(match["key"], match)
+    ends = [*(match.start() for match in keys.values()), len(text)][1:]
+    found = zip(keys.items(), ends, strict=True)
+    return {key: text[match.end() : end].strip() for (key, match), end in found}
 
 
 def settings(text: str) -> dict[str, str]:
