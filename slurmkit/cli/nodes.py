@@ -1,0 +1,114 @@
+"""`slurmkit nodes`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from slurmkit.cli.show import table
+from slurmkit.cluster import Cluster
+from slurmkit.facts import clock
+from slurmkit.gpumap.free import FreeGpus, free_gpus
+from slurmkit.nodes import NodeRow, read_nodes
+from slurmkit.nodeselect import NodeChoice, select
+
+_COLUMNS = tuple("NODE STATE PARTITIONS CPUS MEM LOAD GPUS JOBS REASON".split())
+_NUMERIC = {"CPUS", "MEM", "LOAD"}
+_SHOWN_JOBS = 3
+
+
+def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose nodes."""
+    listed = click.option("--nodelist", "--node", default="", help="Only these, e.g. c[1-3],c7.")
+    parts = click.option("--partition", default="", help="Only nodes of these partitions: a,b.")
+    return parts(listed(command))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Split a list of names `a,b`."""
+    return tuple(word for word in text.split(",") if word)
+
+
+@click.command("nodes")
+@node_options
+@click.option("--state", default="", help="Only nodes in these states: idle,mix,drain,down …")
+@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
+def nodes_command(partition: str, nodelist: str, state: str, *, as_json: bool) -> None:
+    """List the nodes: their state and why, and what of them is in use.
+
+    CPUS, MEM and GPUS are in use / there are.
+
+    \b
+    Examples:
+      slurmkit nodes
+      slurmkit nodes --partition gpu --state idle,mix
+      slurmkit nodes --state drain,down
+      slurmkit nodes --json | jq '.rows[] | select(.reason != "") | [.name, .reason]'
+    """
+    snapshot = read_nodes(Cluster().slurm)
+    choice = NodeChoice(partitions=words(partition), nodelist=nodelist, states=words(state))
+    rows = select(snapshot.rows, choice)
+    if as_json:
+        click.echo(msgspec.json.encode(msgspec.structs.replace(snapshot, rows=rows)))
+        return
+    table(_COLUMNS, [_row(row) for row in rows], right=_NUMERIC)
+    click.echo(f"{_summary(rows)}; from slurmctld at {clock(snapshot.taken)}", err=True)
+
+
+def in_words(free: Iterable[FreeGpus]) -> str:
+    """Say what is free of all types together, and the largest block."""
+    types = tuple(free)
+    best = max(types, key=lambda of: of.largest, default=None)
+    total = sum(of.free for of in types)
+    if best is None or not best.largest:
+        return f"{total} free" if types else "none"
+    kind = f"{best.type} " if best.type else ""
+    return f"{total} free, largest block on one node: {best.largest} ({kind}on {best.node})"
+
+
+def _summary(rows: Sequence[NodeRow]) -> str:
+    kinds = Counter(row.kind for row in rows)
+    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    plural = "" if len(rows) == 1 else "s"
+    gpus = in_words(free_gpus(rows))
+    return f"{len(rows)} node{plural}: {counted or 'none'}; GPUs: {gpus}"
+
+
+def _row(row: NodeRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.state.lower(),
+        ",".join(row.partitions),
+        f"{row.cpus_allocated}/{row.cpus}",
+        f"{_gib(row.memory_allocated)}/{_gib(row.memory)}G",
+        "?" if row.load is None else f"{row.load:.1f}",
+        " ".join(_gpus(row)),
+        _jobs(row.jobs),
+        _reason(row),
+    )
+
+
+def _gib(mebibytes: int) -> str:
+    return f"{mebibytes / 1024:.3g}" if mebibytes < 1024 * 100 else f"{mebibytes // 1024}"
+
+
+def _gpus(row: NodeRow) -> list[str]:
+    whole = [f"{of.type + ':' if of.type else ''}{of.used}/{of.total}" for of in row.gpus]
+    parts = (("shard", row.shards), ("mps", row.mps))
+    shared = [f"{n}:{'?' if p.used is None else p.used}/{p.total}" for n, p in parts if p]
+    return whole + shared
+
+
+def _jobs(jobs: Sequence[str]) -> str:
+    more = len(jobs) - _SHOWN_JOBS
+    return " ".join(jobs[:_SHOWN_JOBS]) + (f" +{more}" if more > 0 else "")
+
+
+def _reason(row: NodeRow) -> str:
+    if not row.reason_by:
+        return row.reason
+    return f"{row.reason} ({row.reason_by}, {clock(row.reason_since)})"

@@ -1,0 +1,139 @@
+"""Which job says it holds which GPU: read from `scontrol show job --details`, and checked.
+
+That text holds names, paths and comments that people choose, line breaks included, so that any
+line of it may be forged. Nothing of it counts unless it agrees with what cannot be forged: the
+job's nodes and TRES from squeue, read with a random mark, and the nodes' own lists of what is used.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from ClusterShell.NodeSet import NodeSetException
+
+from slurmkit.capabilities.nodes import node_names
+from slurmkit.capabilities.text import tres
+from slurmkit.gresuse import GresUse, parse_uses
+from slurmkit.holders import Holder
+from slurmkit.nodes import NodeRow
+
+# `JobId=12 …` begins a job; `     Nodes=c[1-2] CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:0-1)`.
+_JOB = "JobId="
+_NODES = "     Nodes="
+_NODES_LINE = re.compile(r" {5}Nodes=(?P<nodes>[\w.,\[\]-]+) CPU_IDs=.* GRES=(?P<gres>\S+)")
+_BRACKET = re.compile(r"\[([^\]]*)\]")
+_RANGE = re.compile(r"(\d+)-(\d+)")
+_MOST = 1 << 16  # nodes that Slurm lets one range name
+
+Record = tuple[tuple[str, GresUse], ...]
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """What a job holds on one node."""
+
+    holder: Holder
+    node: str
+    use: GresUse
+
+
+def read_records(lines: Iterable[str]) -> dict[str, list[Record]]:
+    """Collect, by raw job id, what each record that bears the id says: node and use."""
+    found: dict[str, list[Record]] = defaultdict(list)
+    job, said = "", list[tuple[str, GresUse]]()
+    for line in lines:
+        if line.startswith(_JOB):
+            found[job].append(tuple(said))
+            job, said = line[len(_JOB) :].partition(" ")[0], []
+        elif line.startswith(_NODES) and (match := _NODES_LINE.match(line)):
+            said += _said(match["nodes"], match["gres"])
+    found[job].append(tuple(said))
+    return found
+
+
+def _said(nodes: str, gres: str) -> list[tuple[str, GresUse]]:
+    """Read one line; nothing of one that Slurm cannot have written."""
+    try:
+        uses = [use for use in parse_uses(gres) if use.name == "gpu" or use.shared]
+        return [(node, use) for node in _expand(nodes) for use in uses]
+    except ValueError:
+        return []
+
+
+def _expand(text: str) -> tuple[str, ...]:
+    """Name the nodes of `c[1-3]`, unless somebody wrote a range to fill the memory with."""
+    if math.prod(map(_size, _BRACKET.findall(text))) > _MOST:
+        raise ValueError("more nodes than Slurm can name")
+    try:
+        return node_names(text) if "[" in text else tuple(text.split(","))
+    except NodeSetException as error:
+        raise ValueError(text) from error
+
+
+def checked(
+    records: Mapping[str, Sequence[Record]], holders: Iterable[Holder], nodes: Iterable[NodeRow]
+) -> tuple[list[Claim], list[str]]:
+    """Keep of each job the one record that agrees with squeue and the nodes; warn of others."""
+    check = _Check({node.name: node for node in nodes})
+    claims: list[Claim] = []
+    warnings: list[str] = []
+    for holder in holders:
+        told = {record for record in records.get(holder.raw_id, ()) if record}
+        fitting = [record for record in told if check.fits(record, holder)]
+        if len(fitting) == 1:
+            claims += [Claim(holder, node, use) for node, use in fitting[0]]
+        elif told and holder.state != "COMPLETING":
+            warnings.append(
+                f"what scontrol prints of the GPUs of job {holder.job_id} ({holder.user}) does not"
+                " agree with squeue and the nodes, or comes twice: left out"
+            )
+    return claims, warnings
+
+
+def _size(ranges: str) -> int:
+    return sum(max(int(last) - int(first), 1) for first, last in _RANGE.findall(ranges)) or 1
+
+
+def _numbered(said: Sequence[GresUse]) -> bool:
+    """Whether these tell GPUs by index; parts are listed anew for each type of GPU."""
+    by_type = len(said) > 1 and any(use.parts for use in said)
+    return not by_type and all(use.indices is not None for use in said)
+
+
+class _Check:
+    """Compares records with what squeue and the nodes say."""
+
+    def __init__(self, nodes: Mapping[str, NodeRow]) -> None:
+        self._nodes = nodes
+        self._counted = {name for node in nodes.values() for name in node.tracked}
+
+    def fits(self, record: Record, holder: Holder) -> bool:
+        own = set(holder.nodes)
+        return all(
+            node in own and self._in_use(node, use) for node, use in record
+        ) and self._adds_up(record, holder)
+
+    def _in_use(self, node: str, use: GresUse) -> bool:
+        """Whether the node says that all these GPUs are in use, as far as it says which."""
+        row = self._nodes.get(node)
+        if row is None or max(use.indices or (0,)) >= row.count("gpu"):
+            return False
+        said = [u for u in row.uses if u.name == use.name]
+        if use.indices is None or not _numbered(said):
+            return use.count <= sum(u.count for u in said)
+        return set(use.indices) <= {at for u in said for at in u.indices or ()}
+
+    def _adds_up(self, record: Record, holder: Holder) -> bool:
+        """Whether the record holds what squeue says the job has: counts by name."""
+        counts: dict[str, int] = defaultdict(int)
+        for _, use in record:
+            counts[f"gres/{use.name}"] += use.count
+        has = tres(holder.tres)
+        return all(
+            counts[name] == has.get(name, 0)
+            for name in ("gres/gpu", "gres/shard", "gres/mps")
+            if name in self._counted
+        )
