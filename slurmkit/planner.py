@@ -1,90 +1,199 @@
-"""From a JobSpec to exactly what is sent to Slurm."""
+"""From a JobSpec to exactly what is sent to Slurm, checked against the live cluster."""
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from slurmkit.errors import BadInput
-from slurmkit.spec import JobSpec, is_utf8
-from slurmkit.text import printable
+from slurmkit.capabilities.model import Capabilities, Partition, Standing
+from slurmkit.checks import check_all, check_dependencies
+from slurmkit.estimate import Estimate, estimate
+from slurmkit.findings import Finding
+from slurmkit.planning.kinds import Kind, Names, Pool, kind_of
+from slurmkit.planning.layout import Layout, layout_of
+from slurmkit.planning.requests import request_for
+from slurmkit.planning.script import Submission, submission
+from slurmkit.planning.secrets import secrets
+from slurmkit.planning.trial import trial
+from slurmkit.plugins import Launcher, launcher
+from slurmkit.policies import Change, review
+from slurmkit.prices import gpu_settings, partition_gpu_types
+from slurmkit.request import Request
+from slurmkit.spec import JobSpec
+from slurmkit.valueforms import nearest
+
+if TYPE_CHECKING:
+    from slurmkit.cluster import Cluster
+
+__all__ = ["Plan", "Submission", "plan"]
 
 
-class Submission(msgspec.Struct, frozen=True):
-    """One batch job as Slurm gets it.
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a spec comes to on one cluster at one moment.
 
     Attributes:
-        script: the whole batch script; its `#SBATCH` lines say the same as `options`.
-        options: sbatch's long options without dashes, and their values, in order.
-        after: positions in the plan of the submissions this one waits for.
+        submissions: in the order they are sent.
+        errors: why it should not be sent; also `warnings` and `notes`.
+        changes: what the site's policies changed in the spec.
+        estimate: what it would use and cost, and when it might start.
+        spec: the spec as it is submitted, after the policies.
+        capabilities_taken: epoch seconds at which the cluster's settings and shapes were read.
     """
-
-    script: str
-    options: tuple[tuple[str, str], ...]
-    after: tuple[int, ...] = ()
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """What a spec comes to: the submissions in the order they are sent."""
 
     submissions: tuple[Submission, ...]
+    errors: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+    changes: tuple[Change, ...] = ()
+    estimate: Estimate | None = None
+    spec: JobSpec
+    capabilities_taken: float
+
+    @property
+    def unsafe(self) -> tuple[Finding, ...]:
+        """Errors that keep it from being sent whatever the user says."""
+        return tuple(finding for finding in self.errors if finding.unsafe)
 
 
-def plan(spec: JobSpec) -> Plan:
-    """Render `spec`; the same spec and working directory give the same bytes.
+def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
+    """Render and check `spec`; the same spec, cluster and working directory give the same bytes.
+
+    Args:
+        spec: what is wanted.
+        cluster: where.
+        ask: also let slurmctld judge it (`sbatch --test-only`), which gives the start estimate;
+            it is asked only when our own checks find no error.
 
     Raises:
-        BadInput: when an option would break out of its line of the script.
+        BadInput: when the spec cannot be rendered at all.
+        SlurmError: when Slurm does not answer.
     """
-    options = tuple(_options(spec))
-    for name, value in options:
-        if any(char in value for char in "\n\r\0") or not is_utf8(value):
-            raise BadInput(
-                f"--{name} may hold neither a line break nor NUL, and only UTF-8: {value!r}"
-            )
-    return Plan((Submission(_script(spec, options), options),))
+    capabilities, standing = cluster.capabilities(), cluster.standing()
+    reviewed = review(spec, capabilities)
+    draft = _draft(reviewed.spec, capabilities, standing)
+    findings = [*reviewed.findings, *draft.findings, *secrets(reviewed.spec)]
+    findings += check_all(draft.requests) if draft.requests else ()
+    findings += check_dependencies(cluster.slurm, reviewed.spec)
+    start: int | None = None
+    if ask and not _of(findings, "error"):
+        start, refused = trial(cluster.slurm, draft.submission)
+        findings += refused
+    return Plan(
+        submissions=(draft.submission,),
+        errors=_of(findings, "error"),
+        warnings=_of(findings, "warning"),
+        notes=_of(findings, "note"),
+        changes=reviewed.changes,
+        estimate=_estimate(draft.requests, start),
+        spec=reviewed.spec,
+        capabilities_taken=capabilities.taken,
+    )
 
 
-def _options(spec: JobSpec) -> list[tuple[str, str]]:
-    """Sbatch options in a fixed order; the working directory is explicit for every transport."""
-    values: dict[str, object] = {
-        "job-name": spec.job_name or printable(PurePosixPath(spec.command[0]).name),
-        "nodes": spec.nodes,
-        "ntasks-per-node": spec.ntasks_per_node,
-        "cpus-per-task": spec.cpus_per_task,
-        "gpus-per-node": spec.gpus,
-        "mem": spec.mem,
-        "time": spec.time,
-        "partition": spec.partition,
-        "account": spec.account,
-        "qos": spec.qos,
-        "comment": spec.comment,
-        "chdir": spec.chdir or _here(),
-        "output": spec.output,
-    }
-    return [(name, str(value)) for name, value in values.items() if value is not None]
+class _Draft(msgspec.Struct, frozen=True):
+    submission: Submission
+    requests: tuple[Request, ...]
+    findings: tuple[Finding, ...]
 
 
-def _here() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError as error:
-        raise BadInput(
-            f"the current directory cannot be used ({error.strerror}); cd to another one"
-        ) from error
+def _draft(spec: JobSpec, capabilities: Capabilities, standing: Standing) -> _Draft:
+    partitions, findings = _partitions(spec, capabilities)
+    kind, layout = _shape(spec, capabilities, partitions)
+    chosen = _launcher(spec)
+    found = [*findings, *(kind.findings if kind else ()), *layout.findings]
+    found += [*_binding(spec), *chosen.needs(spec, capabilities), *_mpi(spec, capabilities)]
+    made = (kind, layout)
+    site = (capabilities, standing)
+    # Without GPUs that fit, or a layout, every other limit would only repeat that.
+    judged = partitions if not _of((*findings, *_shape_findings(made)), "error") else ()
+    requests = tuple(request_for(spec, made, partition, site) for partition in judged)
+    return _Draft(submission(spec, made, chosen), requests, tuple(found))
 
 
-def _script(spec: JobSpec, options: tuple[tuple[str, str], ...]) -> str:
-    header = (f"#SBATCH --{name}={_sbatch_quote(value)}" for name, value in options)
-    # srun does not take --cpus-per-task from the job on every release, so it is always given.
-    step = f"srun --cpus-per-task={spec.cpus_per_task} -- {shlex.join(spec.command)}"
-    return "\n".join(["#!/bin/bash", *header, "", step, ""])
+def _shape_findings(made: tuple[Kind | None, Layout]) -> tuple[Finding, ...]:
+    kind, layout = made
+    return (*(kind.findings if kind else ()), *layout.findings)
 
 
-def _sbatch_quote(value: str) -> str:
-    """Quote a value for a `#SBATCH` line, whose words sbatch splits itself (src/sbatch/opt.c)."""
-    if value and all(char.isalnum() or char in "%+,-./:=@_" for char in value):
-        return value
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _partitions(
+    spec: JobSpec, capabilities: Capabilities
+) -> tuple[tuple[Partition, ...], tuple[Finding, ...]]:
+    if spec.partition is None:
+        default = capabilities.default_partition
+        return ((default,), ()) if default else ((), (_no_default(capabilities),))
+    names = dict.fromkeys(spec.partition.split(","))
+    found = {name: capabilities.partition(name) for name in names}
+    missing = [name for name, partition in found.items() if partition is None]
+    known = [partition.name for partition in capabilities.partitions]
+    return (
+        tuple(partition for partition in found.values() if partition),
+        tuple(_no_partition(name, known) for name in missing),
+    )
+
+
+def _no_default(capabilities: Capabilities) -> Finding:
+    known = ", ".join(partition.name for partition in capabilities.partitions)
+    message = f"this cluster has no default partition; name one with --partition: {known}"
+    return Finding(severity="error", code="partition-none", message=message, source="slurm.conf")
+
+
+def _no_partition(name: str, known: list[str]) -> Finding:
+    message = f"no partition {name!r}; {nearest(name, known)}"
+    return Finding(severity="error", code="partition-unknown", message=message, source="partitions")
+
+
+def _shape(
+    spec: JobSpec, capabilities: Capabilities, partitions: tuple[Partition, ...]
+) -> tuple[Kind | None, Layout]:
+    nodes = capabilities.nodes_of(*(partition.name for partition in partitions))
+    kind = None
+    if spec.gpus is not None and partitions:
+        settings = gpu_settings()
+        aliases = {a.casefold(): name for name, gpu in settings.items() for a in gpu.aliases}
+        names = Names(aliases, partition_gpu_types())
+        pool = Pool(nodes, tuple(p.name for p in partitions), capabilities.nodes, names)
+        spreads = (spec.nodes or 1) > 1 or bool(spec.ntasks) or spec.gpus.per != "node"
+        kind = kind_of(spec.gpus, pool, many=spreads)
+    fitting = kind.fitting if kind else nodes
+    return kind, layout_of(spec, kind, max((node.cpus for node in fitting), default=0))
+
+
+def _launcher(spec: JobSpec) -> Launcher:
+    return launcher(spec.launch.launcher or ("none" if spec.script is not None else "srun"))
+
+
+def _binding(spec: JobSpec) -> Iterable[Finding]:
+    """Parts of a GPU bind in two ways only (sbatch(1) `--tres-bind`)."""
+    gpus = spec.gpus
+    if gpus is None or gpus.bind is None or not gpus.is_part:
+        return
+    if gpus.bind != "none" and not gpus.bind.startswith("per_task:"):
+        message = f"GPU binding {gpus.bind} is for whole GPUs; parts of one take none or per_task:N"
+        yield Finding(
+            severity="error", code="gpu-bind-part", message=message, source="sbatch(1) --tres-bind"
+        )
+
+
+def _mpi(spec: JobSpec, capabilities: Capabilities) -> Iterable[Finding]:
+    known = capabilities.mpi
+    if spec.launch.mpi and known is not None and spec.launch.mpi not in known:
+        message = f"this Slurm has no MPI plugin {spec.launch.mpi!r}; it has {', '.join(known)}"
+        yield Finding(
+            severity="error", code="mpi-unknown", message=message, source="srun --mpi=list"
+        )
+
+
+def _of(findings: Iterable[Finding], severity: str) -> tuple[Finding, ...]:
+    return tuple(dict.fromkeys(f for f in findings if f.severity == severity))
+
+
+def _estimate(requests: tuple[Request, ...], start: int | None) -> Estimate | None:
+    """For the first partition named; where the job may go elsewhere too, a note says so."""
+    if not requests:
+        return None
+    made = estimate(requests[0])
+    if start is None:
+        return made
+    return msgspec.structs.replace(made, start=start, start_source="sbatch --test-only")

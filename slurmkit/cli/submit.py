@@ -2,86 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 import msgspec
 
+from slurmkit.cli.joboptions import job_options, spec_from
+from slurmkit.cli.planned import plan_json, say_estimate, say_findings
 from slurmkit.cluster import Cluster
+from slurmkit.errors import BadInput
 from slurmkit.planner import Plan, plan
-from slurmkit.spec import Gpus, JobSpec
-
-_OPTIONS: tuple[tuple[str, type | None, str], ...] = (
-    ("nodes", int, "Number of nodes.  [default: 1]"),
-    ("gpus-per-node", None, "GPUs on each node, [TYPE:]COUNT, e.g. a100:2."),
-    ("ntasks-per-node", int, "Processes per node.  [default: 1]"),
-    ("cpus-per-task", int, "CPUs for each process.  [default: 1]"),
-    ("mem", None, "Memory per node, e.g. 64G."),
-    ("time", None, "Time limit: minutes, H:MM:SS or D-HH:MM:SS."),
-    ("partition", None, "Partition."),
-    ("account", None, "Slurm account to charge."),
-    ("qos", None, "Quality of service."),
-    ("job-name", None, "Name of the job.  [default: the command's]"),
-    ("comment", None, "A comment kept with the job."),
-    ("chdir", None, "Directory the job starts in.  [default: the current one]"),
-    ("output", None, "File for the job's output.  [default: slurm-%j.out]"),
-)
-
-
-def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a job and its COMMAND argument."""
-    command = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)(command)
-    for name, kind, text in reversed(_OPTIONS):
-        command = click.option(f"--{name}", type=kind or str, help=text)(command)
-    return command
+from slurmkit.spec import JobSpec
 
 
 @click.command("plan", context_settings={"allow_interspersed_args": False})
 @job_options
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def plan_command(*, as_json: bool, **options: Any) -> None:
-    """Show exactly what `slurmkit submit` would send, byte for byte.
+@click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
+def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
+    """Show exactly what `slurmkit submit` would send, and whether it can ever start.
+
+    The script goes to standard output byte for byte; what was found and the estimate to standard
+    error. Ends with 2 when there are errors.
 
     \b
     Examples:
       slurmkit plan --gpus-per-node a100:2 --nodes 2 --time 10 -- python train.py
-      slurmkit plan --gpus-per-node 1 --time 1:00:00 -- ./run.sh > job.sh
+      slurmkit plan --gpus-per-node 0.5 --time 1:00:00 -- ./run.sh > job.sh
+      slurmkit plan --script job.sh
+      slurmkit plan --job-file train.toml --json | jq .errors
     """
-    made = _plan(options)
+    cluster = Cluster()
+    made = _plan(cluster, options, refresh=refresh)
     if as_json:
-        click.echo(msgspec.json.encode(made))
-        return
-    for submission in made.submissions:
-        click.echo(submission.script, nl=False)
+        click.echo(msgspec.json.encode(plan_json(made)))
+    else:
+        for submission in made.submissions:
+            click.echo(submission.script, nl=False)
+        say_findings(made)
+        say_estimate(made)
+    return BadInput.exit_code if made.errors else 0
 
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
 @job_options
 @click.option("--parsable", is_flag=True, help="Print only the job id.")
-def submit_command(*, parsable: bool, **options: Any) -> None:
-    """Submit a job: COMMAND is started once per task with srun.
+@click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and end with its exit code.")
+@click.option("--force", is_flag=True, help="Send it in spite of errors, but not of unsafe ones.")
+@click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
+def submit_command(
+    *, parsable: bool, wait_for_it: bool, force: bool, refresh: bool, **options: Any
+) -> int:
+    """Submit a job, once `slurmkit plan` finds no error in it.
+
+    COMMAND is started once per task with srun. Options are those of sbatch.
 
     \b
     Examples:
       slurmkit submit --gpus-per-node a100:2 --nodes 2 --time 10 -- python train.py
+      slurmkit submit --gpus-per-node shard:1 --time 30 -- python notebook.py
+      slurmkit submit --script job.sh --time 2:00:00
+      slurmkit submit --wait --time 5 -- hostname
       slurmkit log --follow $(slurmkit submit --parsable --time 5 -- hostname)
     """
-    job = Cluster().submit(_plan(options))
+    cluster = Cluster()
+    made = _plan(cluster, options, refresh=refresh)
+    say_findings(made)
+    _refuse(made, force=force)
+    job = cluster.submit(made)
     click.echo(job.id if parsable else f"submitted job {job.id}")
+    if wait_for_it:
+        from slurmkit.cli.waiting import wait_and_exit_code  # noqa: PLC0415 - only where asked
+
+        return wait_and_exit_code(job)
     if not parsable:
         click.echo(f"follow it: slurmkit log --follow {job.id}", err=True)
+    return 0
 
 
-def _plan(options: dict[str, Any]) -> Plan:
-    given = {name: value for name, value in options.items() if value is not None}
-    if "gpus_per_node" in given:
-        given["gpus"] = Gpus.parse(given.pop("gpus_per_node"))
-    spec = JobSpec(**given)
+def _refuse(made: Plan, *, force: bool) -> None:
+    stopping = made.unsafe if force else made.errors
+    if not stopping:
+        return
+    count = f"{len(stopping)} error{'s' if len(stopping) > 1 else ''}"
+    rest = "" if made.unsafe else "; --force sends it all the same"
+    raise BadInput(f"not submitted: {count}{rest}")
+
+
+def _plan(cluster: Cluster, options: dict[str, Any], *, refresh: bool) -> Plan:
+    spec = spec_from(options)
+    if refresh:
+        cluster.capabilities(refresh=True)
+    _warn_of_one_word(spec)
+    return plan(spec, cluster)
+
+
+def _warn_of_one_word(spec: JobSpec) -> None:
     if len(spec.command) == 1 and " " in spec.command[0]:
         click.echo(
             "note: one word with blanks is the name of a program; a shell line is written"
             " -- bash -c '...'",
             err=True,
         )
-    return plan(spec)

@@ -1,146 +1,112 @@
-"""From a spec to a script, and the script through a real bash."""
+"""From a spec to a plan, beside what a real cluster said of itself."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from recorded_lab import RELEASES, slurm, standing
 
-from slurmkit.errors import BadInput
-from slurmkit.planner import plan
-from slurmkit.spec import Gpus, JobSpec
-
-GOLDEN = """\
-#!/bin/bash
-#SBATCH --job-name="it's #1 \\"x\\""
-#SBATCH --nodes=2
-#SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=8
-#SBATCH --gpus-per-node=a100:2
-#SBATCH --time=10
-#SBATCH --partition=gpu
-#SBATCH --chdir=/home/alice
-#SBATCH --output=slurm-%j.out
-
-srun --cpus-per-task=8 -- python train.py --name 'a b'
-"""
-WORDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=40)
+from slurmkit.capabilities.model import Standing
+from slurmkit.cluster import Cluster
+from slurmkit.errors import Refused
+from slurmkit.gpus import Gpus
+from slurmkit.planner import Plan, plan
+from slurmkit.spec import JobSpec, Launch
+from slurmkit.testing import FakeSlurm
 
 
-def test_the_script_is_this_text() -> None:
-    spec = JobSpec(
-        command=("python", "train.py", "--name", "a b"),
-        nodes=2,
-        gpus=Gpus(2, "a100"),
-        cpus_per_task=8,
-        time="10",
-        partition="gpu",
-        job_name='it\'s #1 "x"',
-        chdir="/home/alice",
-    )
-    (submission,) = plan(spec).submissions
-    assert submission.script == GOLDEN
-    assert dict(submission.options)["gpus-per-node"] == "a100:2"
-    assert submission.after == ()
+class Lab(Cluster):
+    """The recorded cluster, where alice has no limits."""
+
+    def standing(self, user: str | None = None) -> Standing:
+        del user
+        return standing()
 
 
-def test_name_and_place_have_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = dict(plan(JobSpec(command=("/opt/bin/run.sh",))).submissions[0].options)
-    assert options["job-name"] == "run.sh"
-    assert options["chdir"] == str(tmp_path)
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("SLURMKIT_CONFIG", raising=False)
 
 
-@pytest.fixture(scope="module")
-def fake_srun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An srun that prints the command it was given as JSON."""
-    folder = tmp_path_factory.mktemp("bin")
-    srun = folder / "srun"
-    srun.write_text(
-        f"#!{sys.executable}\nimport json, sys\n"
-        "print(json.dumps(sys.argv[sys.argv.index('--') + 1:]))\n",
-        "utf-8",
-    )
-    srun.chmod(0o755)
-    return folder
+def made(border: FakeSlurm | None = None, **options: Any) -> Plan:
+    spec = JobSpec(**{"command": ("x",), "chdir": "/", "time": "10", **options})
+    return plan(spec, Lab(border or slurm()))
 
 
-@settings(max_examples=60, deadline=None)
-@given(words=st.lists(WORDS, min_size=1, max_size=4), name=WORDS, comment=WORDS)
-def test_bash_hands_on_exactly_what_was_given(
-    fake_srun: Path, words: list[str], name: str, comment: str
-) -> None:
-    """No word of a command and no option can become shell code or a line of its own."""
-    spec = JobSpec(command=tuple(words), job_name=name or None, comment=comment, chdir="/")
-    if any(char in name + comment for char in "\n\r"):
-        with pytest.raises(BadInput, match="neither a line break"):
-            plan(spec)
-        return
-    script = plan(spec).submissions[0].script
-    done = subprocess.run(
-        ["/bin/bash"],
-        input=script.encode(),
-        env={"PATH": f"{fake_srun}:/usr/bin:/bin"},
-        capture_output=True,
-        check=True,
-    )
-    assert json.loads(done.stdout) == words
-    assert not done.stderr
+def codes(found: Sequence[Any]) -> list[str]:
+    return [finding.code for finding in found]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_plan_is_the_script_and_what_it_would_take(release: str) -> None:
+    done = made(slurm(release), gpus=Gpus(2, "A100"), nodes=2)
+    assert dict(done.submissions[0].options)["gpus-per-node"] == "a100:2"
+    assert not done.errors
+    assert done.estimate
+    assert done.estimate.start == 1_700_000_100
+    assert msgspec.json.encode(done)
+
+
+def test_the_same_bytes_every_time() -> None:
+    options = {"gpus": Gpus(fraction=0.5), "environment": {"B": "2", "A": "1"}}
+    assert made(**options).submissions == made(**options).submissions
+
+
+def test_slurmctld_is_asked_last_and_its_refusal_counts() -> None:
+    def refuse(argv: Sequence[str], _: str | None) -> str:
+        raise Refused("Requested node configuration is not available")
+
+    border = slurm(sbatch=refuse)
+    done = made(border)
+    assert codes(done.errors) == ["slurm-refuses"]
+    assert "Requested node configuration" in done.errors[0].message
+
+
+def test_slurmctld_is_not_asked_when_we_know_better() -> None:
+    border = slurm()
+    assert codes(made(border, gpus=Gpus(9, "a100")).errors) == ["gpus-per-node"]
+    assert not [argv for argv in border.asked if argv[0] == "sbatch"]
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "code", "says"),
     [
-        ({"command": ()}, "no command"),
-        ({"nodes": 0}, "--nodes must be at least 1"),
-        ({"ntasks_per_node": -1}, "--ntasks-per-node must be at least 1"),
-        ({"command": "hostname"}, "not one text"),
-        ({"command": ("\udcff",)}, "not UTF-8"),
-        ({"output": ""}, "--output may not be empty"),
-        ({"chdir": "here"}, "--chdir 'here' is not an absolute path"),
-        ({"time": "99999999999999"}, "more than Slurm can hold"),
-        ({"mem": "lots"}, "--mem 'lots' is not a size"),
-        ({"time": "soon"}, "not one of Slurm's forms"),
-        ({"partition": "gpu;rm"}, "--partition 'gpu;rm' is not a Slurm name"),
-        ({"command": ("a\0b",)}, "NUL"),
+        ({"partition": "gpus"}, "partition-unknown", "did you mean 'gpu'"),
+        ({"gpus": Gpus(1, "a10")}, "gpu-no-such-type", "did you mean 'a100'"),
+        ({"launch": Launch(mpi="pmi9")}, "mpi-unknown", "it has"),
+        ({"gpus": Gpus(shard=1, bind="closest")}, "gpu-bind-part", "whole GPUs"),
+        ({"launch": Launch(launcher="srun"), "command": (), "script": "#!/bin/sh\n"},
+         "launcher-needs-command", "whole script"),
+    ],
+)  # fmt: skip
+def test_errors(options: dict[str, Any], code: str, says: str) -> None:
+    done = made(**options)
+    assert code in codes(done.errors)
+    assert says in done.errors[0].message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"environment": {"WANDB_API_KEY": "x"}},
+        {"environment": {"X": "hf_" + "a" * 34}},
+        {"command": ("curl", "-H", "ghp_" + "b" * 36)},
+        {"comment": "glpat-" + "c" * 20},
+        {"command": (), "script": "#!/bin/sh\necho AKIA" + "D" * 16 + "\n"},
     ],
 )
-def test_bad_specs_are_refused(options: dict[str, object], says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        JobSpec(**{"command": ("x",), **options})  # type: ignore[arg-type]
+def test_secrets_are_never_sent(options: dict[str, Any]) -> None:
+    done = made(**options)
+    assert codes(done.unsafe) == ["secret"]
+    shown = done.unsafe[0].message
+    assert not any(part in shown for part in ("aaaa", "bbbb", "cccc", "DDDD"))
 
 
-def test_a_directory_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    with pytest.raises(BadInput, match="cd to another"):
-        plan(JobSpec(command=("x",)))
-
-
-@pytest.mark.parametrize("option", ["output", "chdir", "comment", "job_name"])
-def test_line_breaks_in_options_are_refused(option: str) -> None:
-    spec = JobSpec(command=("x",), **{option: "/a\nb"})  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="neither a line break"):
-        plan(spec)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a100", "a100:", ":2", "a100:x", "2.5", "a b:1", "a100:2,h100:1"]
-)
-def test_bad_gpus_are_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="TYPE:"):
-        Gpus.parse(text)
-
-
-def test_gpus_read_back() -> None:
-    assert Gpus.parse("a100_3g.20gb:2") == Gpus(2, "a100_3g.20gb")
-    assert str(Gpus.parse("4")) == "4"
-    with pytest.raises(BadInput, match="0 GPUs"):
-        Gpus.parse("a100:0")
+def test_an_empty_variable_is_no_secret() -> None:
+    assert not made(environment={"WANDB_API_KEY": ""}).errors

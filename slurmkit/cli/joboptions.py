@@ -1,0 +1,138 @@
+"""The options that describe a job on a command line, and the spec they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurmkit.errors import BadInput
+from slurmkit.jobfile import read_job_file, read_script
+from slurmkit.options import read_options
+from slurmkit.spec import JobSpec, Launch
+
+_OPTIONS: tuple[tuple[str, str], ...] = (
+    ("job-name", "Name of the job.  [default: the command's]"),
+    ("nodes", "Number of nodes.  [default: 1, or as many as the tasks need]"),
+    ("ntasks", "Processes of the whole job."),
+    ("ntasks-per-node", "Processes on each node.  [default: 1]"),
+    ("cpus-per-task", "CPUs for each process.  [default: 1]"),
+    ("gpus-per-node", "GPUs on each node: 2, a100:2, 0.5, shard:3, mps:50, 3g.20gb:1."),
+    ("gpus-per-task", "GPUs for each process, in the same forms."),
+    ("gpus", "GPUs of the whole job, in the same forms."),
+    ("gres", "Generic resources per node, NAME[:TYPE]:COUNT."),
+    ("gpu-bind", "Which GPUs a task sees: none, closest, per_task:N, single:N, map:LIST."),
+    ("mem", "Memory per node, e.g. 64G."),
+    ("mem-per-cpu", "Memory per CPU."),
+    ("mem-per-gpu", "Memory per GPU."),
+    ("time", "Time limit: minutes, H:MM:SS or D-HH:MM:SS."),
+    ("time-min", "The least time limit that will do."),
+    ("partition", "Partition, or several with commas."),
+    ("account", "Slurm account to charge."),
+    ("qos", "Quality of service."),
+    ("reservation", "Advance reservation to run in."),
+    ("constraint", "Node features, e.g. 'a100&ib'."),
+    ("licenses", "Licences, e.g. matlab:2."),
+    ("nodelist", "Nodes the job must have, e.g. c[1-2]."),
+    ("exclude", "Nodes the job must not have."),
+    ("switches", "Most leaf switches, COUNT[@MAX-TIME]."),
+    ("segment", "Nodes per segment, with topology/block."),
+    ("array", "Indexes of a job array, e.g. 0-99%10."),
+    ("dependency", "Jobs to wait for, e.g. afterok:12:13."),
+    ("begin", "Not before, e.g. 18:00 or now+1hour."),
+    ("deadline", "Not later than."),
+    ("nice", "Lower (positive) priority by so much."),
+    ("signal", "Signal before the time limit, [B:]SIGNAL[@SECONDS]."),
+    ("mail-type", "When to send mail, e.g. END,FAIL."),
+    ("mail-user", "Where to send it."),
+    ("comment", "A comment kept with the job."),
+    ("chdir", "Directory the job starts in.  [default: the current one]"),
+    ("output", "File for the job's output.  [default: slurm-%j.out]"),
+    ("error", "File for its standard error.  [default: as --output]"),
+    ("open-mode", "append or truncate the output files."),
+)
+_FLAGS = (
+    ("hold", "Submit it held."),
+    ("requeue", "Let Slurm requeue it after a node failure."),
+    ("no-requeue", "Never requeue it."),
+)
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a job and its COMMAND argument."""
+    command = click.argument("command", nargs=-1, type=click.UNPROCESSED)(command)
+    for option in reversed(_ours()):
+        command = option(command)
+    for name, text in reversed(_FLAGS):
+        command = click.option(f"--{name}", is_flag=True, default=None, help=text)(command)
+    exclusive = "Share the nodes with no other job, or none of another user (=user)."
+    command = click.option("--exclusive", is_flag=False, flag_value="", help=exclusive)(command)
+    for name, text in reversed(_OPTIONS):
+        command = click.option(f"--{name}", help=text)(command)
+    return command
+
+
+def _ours() -> list[Callable[..., Any]]:
+    path = click.Path(path_type=Path)
+    return [
+        click.option("--job-file", type=path, help="A job in TOML; options here go before it."),
+        click.option("--script", type=path, help="A batch script to run instead of COMMAND."),
+        click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable of the job."),
+        click.option("--launcher", help="How COMMAND is started: srun (per task) or none."),
+        click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
+        click.option("--label", is_flag=True, help="Put the task's number before its output."),
+        click.option(
+            "--option",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            help="Any other long option of sbatch, e.g. --option contiguous.",
+        ),
+    ]
+
+
+def spec_from(options: dict[str, Any]) -> JobSpec:
+    """Make the spec of a command line; takes what `job_options` gave out of `options`.
+
+    A script's own `#SBATCH` lines are weakest, then the job file, then the options.
+
+    Raises:
+        BadInput: naming the option, or the file and its key.
+    """
+    take = options.pop
+    job_file, script, command = take("job_file"), take("script"), take("command")
+    fields: dict[str, Any] = read_script(script) if script else {}
+    fields |= read_job_file(job_file) if job_file else {}
+    given = read_options([*_given(options), *map(_passed, take("option"))])
+    environment = dict(map(_variable, take("env")))
+    launch = Launch(launcher=take("launcher"), mpi=take("mpi"), label=take("label"))
+    fields |= given
+    fields |= {"command": command} if command else {}
+    if script and command:
+        raise BadInput("both --script and a COMMAND were given; give one of them")
+    if command:
+        fields.pop("script", None)
+    if environment:
+        fields["environment"] = {**fields.get("environment", {}), **environment}
+    if launch != Launch():
+        fields["launch"] = launch
+    return JobSpec(**fields)
+
+
+def _given(options: dict[str, Any]) -> list[tuple[str, str]]:
+    names = [name for name, _ in (*_OPTIONS, *_FLAGS)] + ["exclusive"]
+    values = {name: options.pop(name.replace("-", "_")) for name in names}
+    return [(n, "" if v is True else v) for n, v in values.items() if v is not None]
+
+
+def _passed(text: str) -> tuple[str, str]:
+    name, _, value = text.removeprefix("--").partition("=")
+    return name, value
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise BadInput(f"--env {text!r} is not of the form NAME=VALUE")
+    return name, value

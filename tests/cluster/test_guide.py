@@ -1,0 +1,68 @@
+"""The guide "From sbatch to slurmkit": each job runs both ways and gets the same."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+GUIDE = (Path(__file__).parents[2] / "docs" / "from-sbatch.md").read_text("utf-8")
+JOBS = re.split(r"^## (?=\d+\. )", GUIDE, flags=re.MULTILINE)[1:]
+FIELDS = "AllocTRES,TimelimitRaw,Partition,NNodes,State,ExitCode"
+SCRIPT = "#!/bin/bash\n#SBATCH -p cpu -n 2\n#SBATCH --mem=1G\nsrun hostname\n"
+
+
+def block(kind: str, text: str) -> str:
+    (found,) = re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def folder(lab: Lab) -> Iterator[str]:
+    """Alice's, on the shared filesystem, with the guide's files."""
+    path = lab.run("mktemp", "-d", "/home/alice/guide.XXXXXX").stdout.strip()
+    files = {"train.sbatch": block("bash", JOBS[9]), "train.toml": block("toml", JOBS[9])}
+    files |= {"train.py": block("python", JOBS[9]), "job.sh": SCRIPT}
+    for name, text in files.items():
+        lab.run("tee", f"{path}/{name}", input=text)
+    yield path
+    lab.run("rm", "-r", path)
+
+
+def got(lab: Lab, folder: str, commands: str) -> set[str]:
+    """Run commands that submit, and return what their jobs were given, once all have ended."""
+    said = lab.run("bash", "-ec", f"cd {folder}\n{commands}").stdout
+    ids = re.findall(r"(?:Submitted batch job|submitted job) (\d+)", said)
+    assert ids, said
+    for job_id in ids:
+        lab.run("slurmkit", "wait", job_id)
+    deadline = time.monotonic() + 30
+    while True:  # slurmdbd lags behind
+        rows = lab.run("sacct", "-XnPj", ",".join(ids), "-o", FIELDS).stdout.split()
+        if rows and all("COMPLETED" in row for row in rows):
+            return set(rows)
+        assert time.monotonic() < deadline, rows
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.partition("\n")[0])
+def test_both_ways_get_the_same(lab: Lab, folder: str, job: str) -> None:
+    assert got(lab, folder, block("slurmkit", job)) == got(lab, folder, block("sbatch", job))
+
+
+def test_the_same_in_python(lab: Lab, folder: str) -> None:
+    python = "/opt/slurmkit/venv/bin/python"
+    done = lab.run("bash", "-c", f"cd {folder} && {python} train.py")
+    assert done.stdout == "COMPLETED\n"
+
+
+def test_there_are_ten() -> None:
+    assert len(JOBS) == 10

@@ -1,0 +1,115 @@
+"""`slurmkit plan` and `slurmkit submit` beside what a real cluster said of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from recorded_lab import slurm
+from test_planner import Lab
+
+from slurmkit.cli import cli
+from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.testing import FakeSlurm
+
+
+@pytest.fixture(autouse=True)
+def border(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSlurm:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    made = slurm()
+    monkeypatch.setattr("slurmkit.cli.submit.Cluster", lambda: Lab(made))
+    return made
+
+
+def run(*args: str) -> int:
+    return run_to_exit_code(cli, list(args))
+
+
+def sent(border: FakeSlurm) -> list[Sequence[str]]:
+    return [argv for argv in border.asked if argv[0] == "sbatch" and "--test-only" not in argv]
+
+
+def test_plan_prints_the_script_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "--gpus-per-node", "a100:2", "--time", "10", "--", "train", "--lr", "3") == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("#!/bin/bash\n#SBATCH --job-name=train\n")
+    assert shown.out.endswith("\nsrun --cpus-per-task=1 -- train --lr 3\n")
+    assert "GPU" in shown.err
+
+
+def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "--json", "--time", "1", "hostname") == 0
+    made = json.loads(capsys.readouterr().out)
+    (submission,) = made["submissions"]
+    assert submission["script"].startswith("#!/bin/bash\n")
+    assert submission["options"]["job-name"] == "hostname"
+    assert submission["after"] == []
+    assert (made["errors"], made["warnings"]) == ([], [])
+    assert made["estimate"]["start"] == 1_700_000_100
+
+
+def test_errors_end_with_2_and_nothing_is_sent(
+    capsys: pytest.CaptureFixture[str], border: FakeSlurm
+) -> None:
+    asked = ("--gpus-per-node", "a100:9", "--time", "1", "--", "x")
+    assert run("plan", *asked) == 2
+    shown = capsys.readouterr()
+    assert shown.out.startswith("#!/bin/bash\n")
+    assert "fits: --nodes=1 --gpus-per-node=a100:8" in shown.err
+    assert run("submit", *asked) == 2
+    assert "not submitted: 1 error; --force sends it all the same" in capsys.readouterr().err
+    assert not sent(border)
+    assert run("submit", "--force", *asked) == 0
+    assert len(sent(border)) == 1
+
+
+def test_force_never_sends_a_secret(capsys: pytest.CaptureFixture[str], border: FakeSlurm) -> None:
+    asked = ("--env", "API_TOKEN=x", "--time", "1", "--", "x")
+    assert run("submit", "--force", *asked) == 2
+    assert "--force" not in capsys.readouterr().err
+    assert not sent(border)
+
+
+def test_submit_prints_the_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("submit", "--parsable", "--time", "1", "--", "hostname") == 0
+    assert capsys.readouterr().out == "7\n"
+
+
+def test_options_go_before_the_job_file_and_that_before_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, job = tmp_path / "run.sh", tmp_path / "job.toml"
+    script.write_text("#!/bin/sh\n#SBATCH -N 3 -n 3 -t 9\nhostname\n", "utf-8")
+    job.write_text("nodes = 2\nntasks = 2\n[environment]\nA = '1'\n", "utf-8")
+    files = ("--script", str(script), "--job-file", str(job))
+    assert run("plan", "--json", *files, "--nodes", "1", "--env", "B=2") == 0
+    made = json.loads(capsys.readouterr().out)
+    options = made["submissions"][0]["options"]
+    assert (options["nodes"], options["ntasks"], options["time"]) == ("1", "2", "9")
+    assert options["job-name"] == "run.sh"
+    assert made["spec"]["environment"] == {"A": "1", "B": "2"}
+
+
+def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--exclusive", "--hold", "--no-requeue", "--option", "contiguous", "--time", "1")
+    assert run("plan", *flags, "--", "x") == 0
+    script = capsys.readouterr().out
+    for flag in ("exclusive", "hold", "no-requeue", "contiguous"):
+        assert f"#SBATCH --{flag}\n" in script
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["plan", "--env", "A", "--", "x"], "--env 'A' is not of the form NAME=VALUE"),
+        (["plan", "--option", "wrap=x", "--", "x"], "give the command after --"),
+        (["plan", "--job-file", "none.toml", "--", "x"], "cannot read none.toml"),
+        (["plan", "--gpus", "1", "--gres", "gpu:1", "--", "x"], "a second time"),
+    ],
+)
+def test_bad_input(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*args) == 2
+    assert says in capsys.readouterr().err
