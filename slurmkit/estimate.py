@@ -10,6 +10,7 @@ import msgspec
 
 from slurmkit.checks.balance import Balance, balances
 from slurmkit.checks.walls import minutes
+from slurmkit.facts import clock
 from slurmkit.prices import Price, price_at
 from slurmkit.request import Request
 
@@ -36,6 +37,12 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     left: float
     share: float | None
     source: str
+
+    def words(self) -> str:
+        """For people: `4 of 10 hours of gres/gpu left (40 %), account vision: …`."""
+        wanted = "unknown" if self.wanted is None else f"{self.wanted:g}"
+        part = "" if self.share is None else f" ({self.share:.1%})"
+        return f"{wanted} of {self.left:g} hours of {self.tres} left{part}, {self.source}"
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +78,36 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     start: int | None = None
     start_source: str = ""
     sources: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What there is to say, in words for people; unknown is said as unknown."""
+        found = [("Uses", self._uses()), ("Bills", self._bills())]
+        if self.gpu_hours:
+            found.append(("Costs", self._costs()))
+        if self.share is not None:
+            found.append(("Budget", self.share.words()))
+        if self.start_source:
+            found.append(("Starts", f"{clock(self.start)} at the earliest ({self.start_source})"))
+        return found
+
+    def _uses(self) -> str:
+        if self.gpu_hours is None or self.cpu_hours is None:
+            return "unknown: the job has no time limit"
+        gpus = [" ".join(f"{n:g} {kind} GPU-hours".split()) for kind, n in self.gpu_hours.items()]
+        parts = [*gpus, f"{self.cpu_hours:g} CPU-hours"]
+        parts += [] if self.memory_hours is None else [f"{self.memory_hours:g} GiB-hours"]
+        return f"at most {', '.join(parts)}"
+
+    def _bills(self) -> str:
+        hours = "unknown" if self.billing_hours is None else f"{self.billing_hours:g}"
+        return f"at most {hours} billing-hours ({self.billing} × time, {self.sources['billing']})"
+
+    def _costs(self) -> str:
+        if self.cost is None and self.cloud_cost is None:
+            return "unknown: no price of these GPUs in the configuration"
+        own = "unknown" if self.cost is None else f"{self.cost} {self.currency}"
+        cloud = "" if self.cloud_cost is None else f", in a cloud {self.cloud_cost} {self.currency}"
+        return f"at most {own}{cloud} ({self.sources['cost']})"
 
 
 def estimate(request: Request, price: PriceAt = price_at) -> Estimate:

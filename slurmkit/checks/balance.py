@@ -51,6 +51,8 @@ def budgets(request: Request) -> Iterator[Finding]:
             yield _over(request, balance)
         elif wanted > balance.left - balance.running:
             yield _maybe_over(request, balance)
+        elif wanted * request.tasks_in_array > balance.left:
+            yield _not_all_tasks(request, balance)
 
 
 def _over(request: Request, balance: Balance) -> Finding:
@@ -78,6 +80,16 @@ def _maybe_over(request: Request, balance: Balance) -> Finding:
         f" take {may} ({limit.setting}): {end}"
     )
     return (note if safe else warning)(limit.code, message, limit.source)
+
+
+def _not_all_tasks(request: Request, balance: Balance) -> Finding:
+    limit, tasks = balance.limit, request.tasks_in_array
+    fits = balance.left // (balance.wanted or 1)
+    message = (
+        f"{limit.holder} has {tres_minutes(limit.tres, balance.left)} left ({limit.setting}):"
+        f" enough for {fits} of the {tasks} array tasks if each runs to its time limit"
+    )
+    return warning(limit.code, message, limit.source)
 
 
 def _needs(balance: Balance) -> str:

@@ -46,27 +46,12 @@ def _unknown(name: str, known: list[str]) -> Finding:
 
 
 def may_use(request: Request, reservation: Reservation) -> bool:
-    """Whether the user and account may use it; a `-` before a name denies."""
-    accounts = {request.account or "", *(above.account for above in chain(request))}
-    user = _listed(reservation.users, {request.standing.user})
-    account = _listed(reservation.accounts, accounts)
-    group = _listed(reservation.groups, set(request.standing.groups))
-    said = [answer for answer in (user, account, group) if answer is not None]
-    return not said or (False not in said if _denies(reservation) else True in said)
-
-
-def _denies(reservation: Reservation) -> bool:
-    names = (*reservation.users, *reservation.accounts)
-    return any(name.startswith("-") for name in names)
-
-
-def _listed(names: tuple[str, ...], own: set[str]) -> bool | None:
-    """Whether a list allows one of `own`; None when there is no list."""
-    if not names:
-        return None
-    if names[0].startswith("-"):
-        return not own & {name.removeprefix("-") for name in names}
-    return bool(own & set(names))
+    """Whether the user and account may use it."""
+    standing = request.standing
+    accounts = list(
+        dict.fromkeys([request.account or "", *(above.account for above in chain(request))])
+    )
+    return reservation.admits(standing.user, accounts, standing.groups)
 
 
 def _size(request: Request, reservation: Reservation) -> Iterator[Finding]:
