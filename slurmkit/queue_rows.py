@@ -49,8 +49,9 @@ _NUMBERS = {"nodes", "cpus", "priority"}
 _TIMES = {"submitted", "eligible", "started"}
 _MAYBE = {"requested_nodes", "dependency", "features", "reservation", "comment"}
 _NO_TIME = frozenset({"", "0", "N/A", "None", "Unknown"})
-# One C call over this many lines takes about a millisecond: no other thread waits long.
-_LINES = 1000
+# Lines read at once: no call in C over them takes a millisecond, for which other threads would
+# wait, and squeue's pipe does not fill up meanwhile.
+_LINES = 200
 
 ValueT = TypeVar("ValueT")
 _Reader = Callable[[str], object]

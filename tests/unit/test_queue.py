@@ -2,76 +2,183 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from queue_lines import MARK, job, lines, many
 
-from slurmkit.errors import SlurmError
-from slurmkit.queue import parse_queue, read_queue, record_mark, squeue_format
-from slurmkit.testing import FakeSlurm
-
-MARK = "\x1fabcd1234"
-FIELDS = (
-    "12_3 15 alice vision gpu normal RUNNING 2 2 cpu=2,gres/gpu=4,gres/gpu:a100=4 100 1700000000"
-    " 1700000010 1:02 10:00 c[1-2] None /home/alice /home/alice/slurm-12.out"
-).split()
+from slurmkit import queue_rows
+from slurmkit.errors import NoSuchJob, SlurmError
+from slurmkit.queue import QueueFilter, QueueRow, parse_queue, read_queue, record_mark
+from slurmkit.queue_rows import FIELDS, squeue_format
+from slurmkit.testing import FakeSlurm, squeue_text
 
 
-def squeue_line(name: str, comment: str = "(null)") -> str:
-    return "".join(f"{value}{MARK}" for value in [*FIELDS, comment, name]) + "\n"
+def parsed(*jobs: dict[str, str]) -> tuple[QueueRow, ...]:
+    return parse_queue(lines(*jobs), MARK)
 
 
 def test_a_row() -> None:
-    (row,) = parse_queue(squeue_line("train"), MARK)
-    assert (row.job_id, row.user, row.state, row.gpus) == ("12_3", "alice", "RUNNING", 4)
-    assert (row.submitted, row.started, row.node_list) == (1700000000, 1700000010, "c[1-2]")
+    (row,) = parsed(
+        job(
+            "12_3",
+            JobID="15",
+            tres_alloc="cpu=2,gres/gpu=4,gres/gpu:a100=4",
+            NodeList="c[1-2]",
+            NumNodes="2",
+            EligibleTime="N/A",
+            Dependency="afterok:9(unfulfilled)",
+            Comment="(null)",
+        )
+    )
+    assert (row.job_id, row.raw_id, row.array_id, row.user) == ("12_3", "15", "12", "alice")
+    assert (row.state, row.gpus, row.nodes, row.node_list) == ("RUNNING", 4, 2, "c[1-2]")
+    assert (row.submitted, row.started, row.eligible) == (1700000000, 1700000010, None)
+    assert (row.dependency, row.features, row.comment) == ("afterok:9(unfulfilled)", "", "")
     assert not row.ended
 
 
+def test_at_least_18_fields_are_asked_for() -> None:
+    assert len(FIELDS) >= 18
+    assert {*FIELDS, "gpus"} == set(QueueRow.__struct_fields__)
+
+
 def test_no_rows() -> None:
-    assert parse_queue("", MARK) == ()
+    assert parse_queue([], MARK) == ()
 
 
 @given(names=st.lists(st.text(st.characters(blacklist_characters="\x1f"), max_size=30), max_size=5))
 def test_any_name_is_one_row(names: list[str]) -> None:
     """A name may hold line breaks, `|`, escape sequences or what looks like another row."""
-    rows = parse_queue("".join(map(squeue_line, names)), MARK)
-    assert [row.name for row in rows] == names
+    assert [row.name for row in parsed(*(job(Name=name) for name in names))] == names
 
 
-def test_a_forged_row_stays_a_name() -> None:
+@pytest.mark.parametrize("name", ["evil\n", "\n", "\n\nx", "a\r\nb"])
+def test_line_breaks_at_the_ends_of_a_name(name: str) -> None:
+    rows = parsed(job("1", Name=name), job("2"))
+    assert [(row.job_id, row.name) for row in rows] == [("1", name), ("2", "train")]
+
+
+@pytest.mark.parametrize("mark", ["\x1fdeadbeef", "\x1f", "\x1fabcd123", "|", "\x1fABCD1234"])
+def test_a_forged_row_stays_a_name(mark: str) -> None:
     """A user knows the format but not the mark of this call."""
-    forged = squeue_line("x").replace(MARK, "\x1fdeadbeef").replace("alice", "root")
-    rows = parse_queue(squeue_line(f"evil\n{forged}"), MARK)
-    assert [row.user for row in rows] == ["alice"]
+    forged = "".join(lines(job("9", UserName="root"))).replace(MARK, mark)
+    (row,) = parsed(job("12", Name=f"evil\n{forged}", Comment=forged))
+    assert (row.job_id, row.user, row.name) == ("12", "alice", f"evil\n{forged}")
+
+
+def test_pieces_of_any_size_give_the_same_rows() -> None:
+    text = "".join(lines(*(job(str(n), Name=f"a\n{n}") for n in range(1, 50))))
+    whole = parse_queue([text], MARK)
+    assert len(whole) == 49
+    for size in (1, 7, 100):
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        assert parse_queue(pieces, MARK) == whole
+
+
+def test_more_rows_than_are_read_at_once() -> None:
+    rows = parse_queue(many(1001), MARK)
+    assert [row.name for row in rows] == [f"train-{n}" for n in range(1001)]
 
 
 def test_an_answer_that_breaks_off_is_an_error() -> None:
-    text = squeue_line("a") + squeue_line("b")[:40]
+    text = "".join(lines(job("1"), job("2")))
     with pytest.raises(SlurmError, match="broke off after 1 rows"):
-        parse_queue(text, MARK)
+        parse_queue([text[:-60]], MARK)
 
 
-def test_an_unreadable_number_is_an_error() -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"NumNodes": "two"},
+        {"NumCPUs": ""},
+        {"PriorityLong": "0.5"},
+        {"SubmitTime": "2026-01-01T00:00:00"},
+        {"StartTime": "soon"},
+        {"tres-alloc": "gres/gpu=many"},
+    ],
+)
+def test_an_unreadable_number_is_an_error(wrong: dict[str, str]) -> None:
     with pytest.raises(SlurmError, match="cannot be read"):
-        parse_queue(squeue_line("a").replace(f"2{MARK}2{MARK}", f"two{MARK}2{MARK}"), MARK)
-
-
-def test_filters_go_to_slurm() -> None:
-    slurm = FakeSlurm({"squeue": lambda argv, stdin: ""})
-    read_queue(slurm, user="alice", job_ids=["3", "4"], ended=True)
-    assert {"--user=alice", "--jobs=3,4", "--states=all"} <= set(slurm.asked[0])
+        parsed(job("1"), job("2", **wrong))
 
 
 def test_each_call_has_a_mark_of_its_own() -> None:
-    def echo(argv: Sequence[str], stdin: str | None) -> str:
-        return ""
-
-    slurm = FakeSlurm({"squeue": echo})
+    slurm = FakeSlurm({"squeue": lambda argv, stdin: ""})
     read_queue(slurm)
     read_queue(slurm)
     assert slurm.asked[0] != slurm.asked[1]
     assert squeue_format("M").endswith("Name:M")
     assert record_mark() != record_mark()
+
+
+def test_the_old_filters_still_go_to_slurm() -> None:
+    slurm = FakeSlurm({"squeue": lambda argv, stdin: ""})
+    read_queue(slurm, user="alice", job_ids=["3", "4"], ended=True)
+    assert {"--user=alice", "--jobs=3,4", "--states=all"} <= set(slurm.asked[0])
+
+
+def test_of_a_het_job_only_the_component_asked_for() -> None:
+    def squeue(argv: Sequence[str], stdin: str | None) -> str:
+        return squeue_text(argv, [job("12+0"), job("12+1", JobID="13")])
+
+    slurm = FakeSlurm({"squeue": squeue})
+    assert [r.job_id for r in read_queue(slurm, QueueFilter(job_ids=("12+1",))).rows] == ["12+1"]
+    assert len(read_queue(slurm, QueueFilter(job_ids=("12",))).rows) == 2
+
+
+def test_an_unknown_job_is_said_to_be_one() -> None:
+    def squeue(argv: Sequence[str], stdin: str | None) -> str:
+        raise NoSuchJob("Invalid job id specified")
+
+    with pytest.raises(NoSuchJob):
+        read_queue(FakeSlurm({"squeue": squeue}), QueueFilter(job_ids=("99",)))
+
+
+def test_rows_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call in C over a large queue would hold the interpreter; `make bench` measures it."""
+    sizes: list[int] = []
+    real = queue_rows._rows
+
+    def counted(parts: list[str], columns: list[queue_rows._Column]) -> list[QueueRow]:
+        sizes.append(len(parts) // len(FIELDS))
+        return real(parts, columns)
+
+    monkeypatch.setattr(queue_rows, "_rows", counted)
+    parse_queue(many(5000), MARK)
+    assert sum(sizes) == 5000
+    assert max(sizes) <= 500
+
+
+def test_100_000_jobs_take_less_than_150_mb() -> None:
+    """Rows and everything needed to read them, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__], check=True, capture_output=True, text=True, timeout=120
+    )
+    rows, megabytes = done.stdout.split()
+    assert int(rows) == 100_000
+    assert 10 < float(megabytes) < 150
+
+
+def peak_megabytes() -> float:
+    status = Path("/proc/self/status").read_text("ascii")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
+
+
+def read_many() -> None:
+    """Stand in for a process that reads a large queue."""
+    list(islice(many(1000), 1000))
+    before = peak_megabytes()
+    rows = parse_queue(many(100_000), MARK)
+    print(len(rows), peak_megabytes() - before)
+
+
+if __name__ == "__main__":
+    read_many()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurmkit.arrays import count
 from slurmkit.jobinfo import parse_gpu_indices
 from slurmkit.queue import parse_queue
 from slurmkit.sacct import newest_run
@@ -33,8 +34,8 @@ def read(path: Path) -> str:
 
 
 def test_squeue(release: Path) -> None:
-    rows = parse_queue(read(release / "squeue.txt"), MARK)
-    assert len(rows) == 10
+    rows = parse_queue([read(release / "squeue.txt")], MARK)
+    assert len(rows) == 11
     assert {row.user for row in rows} == {"alice"}
     assert {(row.partition, row.gpus) for row in rows} == {
         ("gpu", 4),
@@ -47,11 +48,18 @@ def test_squeue(release: Path) -> None:
         ("cpu", 0),
     }
     running = [row for row in rows if row.state == "RUNNING"]
-    assert len(running) >= 7
-    assert all(row.started and row.node_list for row in running)
+    assert len(running) >= 5
+    assert all(row.started and row.node_list and row.eligible for row in running)
     assert [row.name for row in rows if row.name != "wrap"] == [EVIL]
     (pending,) = [row for row in rows if row.state == "PENDING" and "[" in row.job_id]
     assert pending.reason == "JobArrayTaskLimit"
+    assert (count(pending), pending.started) == (8, None)
+    (later,) = [row for row in rows if row.dependency]
+    assert (later.dependency, later.requested_nodes) == ("singleton(unfulfilled)", "c7")
+    assert later.eligible is not None
+    assert later.submitted is not None
+    assert later.eligible == later.submitted + 3600
+    assert {(row.features, row.reservation, row.comment) for row in rows} == {("", "", "")}
 
 
 @pytest.mark.parametrize(
