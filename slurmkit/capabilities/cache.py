@@ -6,12 +6,11 @@ or of another version is as good as none.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import socket
-import tempfile
+import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -93,9 +92,8 @@ def local_key() -> str:
     """
     named = os.environ.get("SLURM_CONF_SERVER") or os.environ.get("SLURM_CONF")
     conf = os.environ.get("SLURM_CONF") or next(filter(os.path.exists, _CONFS), "")
-    name = _cluster_name(conf) or socket.gethostname()
-    place = hashlib.sha256((named or conf).encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    return f"{name}-{place}"
+    name = _cluster_name(conf) or os.uname().nodename
+    return f"{name}-{zlib.crc32(os.fsencode(named or conf)):08x}"
 
 
 def _cluster_name(conf: str) -> str | None:
@@ -153,11 +151,12 @@ def _read_own(path: Path) -> bytes:
 
 
 def _write_aside(path: Path, data: bytes) -> None:
-    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # mode 0600
+    aside = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
             file.write(data)
-        Path(aside).replace(path)
+        aside.replace(path)
     except OSError:
-        Path(aside).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise

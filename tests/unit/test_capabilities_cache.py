@@ -1,0 +1,256 @@
+"""What is kept of a cluster on disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+import zlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slurmkit.capabilities import cache
+from slurmkit.capabilities.cache import keep, kept, load_capabilities, local_key
+from slurmkit.capabilities.details import Details
+from slurmkit.capabilities.model import Capabilities, Gres, Node, Partition
+from slurmkit.capabilities.names import cached_names
+from slurmkit.capabilities.read import ASKED
+from slurmkit.errors import ControllerDown
+from slurmkit.slurm import LocalSlurm
+from slurmkit.testing import FakeSlurm
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "24.11"
+FILES = {"mpi": "srun-mpi", "srun": "srun-help"}
+
+
+def answer(argv: list[str], _: str | None) -> str:
+    what = next(name for name, asked in ASKED.items() if list(asked) == list(argv))
+    return (RECORDED / f"{FILES.get(what, f'scontrol-{what}')}.txt").read_text("utf-8")
+
+
+def fake() -> FakeSlurm:
+    return FakeSlurm({"scontrol": answer, "srun": answer})
+
+
+def down(argv: list[str], _: str | None) -> str:
+    raise ControllerDown("slurmctld does not answer")
+
+
+def no_cluster() -> FakeSlurm:
+    return FakeSlurm({"scontrol": down, "srun": down})
+
+
+def folder() -> Path:
+    return Path.home() / ".cache" / "slurmkit"
+
+
+def the_file() -> Path:
+    (found,) = folder().iterdir()
+    return found
+
+
+def test_a_copy_saves_every_command() -> None:
+    slurm = fake()
+    first = load_capabilities(slurm, key="lab")
+    asked = slurm.calls
+    assert load_capabilities(slurm, key="lab") == first
+    assert slurm.calls == asked == len(ASKED)
+
+
+def test_only_its_owner_may_read_it() -> None:
+    load_capabilities(fake(), key="lab")
+    assert stat.S_IMODE(folder().stat().st_mode) == 0o700
+    assert stat.S_IMODE(the_file().stat().st_mode) == 0o600
+
+
+def test_refresh_and_age() -> None:
+    slurm = fake()
+    first = load_capabilities(slurm, key="lab")
+    assert load_capabilities(slurm, key="lab", refresh=True).taken > first.taken
+    assert load_capabilities(slurm, key="lab", max_age=0).taken > first.taken
+    assert slurm.calls == 3 * len(ASKED)
+
+
+def test_a_copy_from_the_future_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_capabilities(fake(), key="lab")
+    monkeypatch.setattr(cache.time, "time", lambda: first.taken - 3600)
+    slurm = fake()
+    load_capabilities(slurm, key="lab")
+    assert slurm.calls == len(ASKED)
+
+
+def test_clusters_do_not_meet() -> None:
+    load_capabilities(fake(), key="lab")
+    slurm = fake()
+    load_capabilities(slurm, key="other")
+    assert slurm.calls == len(ASKED)
+
+
+def test_keys_that_look_alike_do_not_meet() -> None:
+    """Both would be kept in the same file."""
+    keep("details", "lab-a/b", Details(1.0))
+    assert kept("details", "lab-a b", Details) is None
+    assert kept("details", "lab-a/b", Details) == Details(1.0)
+    assert the_file().parent == folder()
+
+
+@pytest.mark.parametrize("key", ["../../etc/x", "/etc/x", "a\nb", "ä" * 10])
+def test_a_key_names_a_file_in_the_folder(key: str) -> None:
+    keep("details", key, Details(1.0))
+    assert the_file().is_file()
+    assert kept("details", key, Details) == Details(1.0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b'{"schema": 0, "key": "lab", "body": {}}',
+        b'{"schema": 1, "key": "lab", "body": {"taken": "now"}}',
+        b"[]",
+    ],
+)
+def test_a_damaged_copy_is_made_anew(content: bytes) -> None:
+    first = load_capabilities(fake(), key="lab")
+    the_file().write_bytes(content)
+    slurm = fake()
+    second = load_capabilities(slurm, key="lab")
+    assert slurm.calls == len(ASKED)
+    assert second.nodes == first.nodes
+    assert kept("capabilities", "lab", Capabilities) == second
+
+
+def test_a_copy_of_another_schema_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_capabilities(fake(), key="lab")
+    monkeypatch.setattr(cache, "SCHEMA", cache.SCHEMA + 1)
+    assert kept("capabilities", "lab", Capabilities) is None
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    load_capabilities(fake(), key="lab")
+    the_file().rename(tmp_path / "elsewhere.json")
+    (folder() / "capabilities-lab.json").symlink_to(tmp_path / "elsewhere.json")
+    assert kept("capabilities", "lab", Capabilities) is None
+
+
+def test_a_copy_of_somebody_else_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_capabilities(fake(), key="lab")
+    monkeypatch.setattr(cache.os, "getuid", lambda: os.geteuid() + 1)
+    assert kept("capabilities", "lab", Capabilities) is None
+
+
+def test_without_slurmctld() -> None:
+    with pytest.raises(ControllerDown):
+        load_capabilities(no_cluster(), key="lab", offline=True)
+    first = load_capabilities(fake(), key="lab")
+    assert load_capabilities(no_cluster(), key="lab", max_age=0, offline=True) == first
+    with pytest.raises(ControllerDown):
+        load_capabilities(no_cluster(), key="lab", max_age=0)
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    assert load_capabilities(fake(), key="lab").nodes
+    assert kept("capabilities", "lab", Capabilities) is None
+
+
+def test_the_folder_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    load_capabilities(fake(), key="lab")
+    assert len(list((tmp_path / "cache" / "slurmkit").iterdir())) == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the specification says to ignore
+    load_capabilities(fake(), key="lab")
+    assert the_file().is_file()
+
+
+def test_a_failed_write_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr(Path, "replace", full)
+    load_capabilities(fake(), key="lab")
+    assert list(folder().iterdir()) == []
+
+
+def test_a_stand_in_for_slurm_leaves_nothing() -> None:
+    load_capabilities(fake())
+    assert not folder().exists()
+    assert cache.cluster_key(LocalSlurm()) == local_key()
+
+
+def test_the_key_is_the_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A home may be shared by clusters whose slurm.conf has the same path."""
+    conf = tmp_path / "slurm.conf"
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    conf.write_text("# ClusterName=old\nclustername = first\n")
+    first = local_key()
+    conf.write_text("ClusterName=second # the new one\n")
+    second = local_key()
+    assert (first.rpartition("-")[0], second.rpartition("-")[0]) == ("first", "second")
+    conf.write_text("Include cluster.conf\n")
+    assert local_key().startswith(f"{os.uname().nodename}-")
+    monkeypatch.setenv("SLURM_CONF_SERVER", "ctl1,ctl2")
+    assert local_key() != first
+
+
+def test_names_for_completion() -> None:
+    assert cached_names("partition", key="lab") == []
+    load_capabilities(fake(), key="lab")
+    assert cached_names("partition", key="lab") == ["cpu", "gpu", "mig", "mps", "untyped"]
+    assert cached_names("gpu", key="lab") == ["a100", "a100_1g.5gb", "a100_3g.20gb", "h100"]
+    assert cached_names("node", key="lab")[0] == "c1"
+    assert cached_names("unheard of", key="lab") == []
+
+
+def many(count: int) -> Capabilities:
+    names = tuple(f"node{number:05}" for number in range(count))
+    nodes = tuple(
+        Node(
+            name=name,
+            states=("IDLE", "CLOUD"),
+            cpus=128,
+            sockets=2,
+            cores_per_socket=32,
+            threads_per_core=2,
+            memory=1_000_000,
+            features=("a100", "nvlink", "ib"),
+            gres=(Gres("gpu", "a100", 8), Gres("shard", "a100", 32)),
+            partitions=("gpu", "long", "debug"),
+        )
+        for name in names
+    )
+    partitions = tuple(Partition(name=name, nodes=names) for name in ("gpu", "long", "debug"))
+    return Capabilities(
+        taken=time.time(),
+        release=(24, 11, 5),
+        cluster_name="big",
+        config={},
+        nodes=nodes,
+        partitions=partitions,
+    )
+
+
+def test_a_big_cluster_comes_back_whole_and_at_once() -> None:
+    """5,000 nodes: 0.1 s is the budget, measured beside decoding into plain values."""
+    big = many(5000)
+    keep("capabilities", "big", big)
+    started = time.perf_counter()
+    assert kept("capabilities", "big", Capabilities) == big
+    typed = time.perf_counter() - started
+    started = time.perf_counter()
+    msgspec.json.decode(the_file().read_bytes())
+    plain = time.perf_counter() - started
+    assert typed < max(0.1, 5 * plain)
+
+
+def test_a_change_of_what_is_kept_raises_the_schema() -> None:
+    """When this fails: raise SCHEMA in cache.py, then take over both numbers here."""
+    kinds = (Capabilities, Node, Partition, Gres, Details)
+    fields = [
+        f"{each.name}: {each.type}" for kind in kinds for each in msgspec.structs.fields(kind)
+    ]
+    assert (cache.SCHEMA, zlib.crc32("\n".join(fields).encode())) == (1, 2656861243)
