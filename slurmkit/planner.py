@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slurmkit.capabilities.model import Capabilities, Partition, Standing
+from slurmkit.capabilities.model import Capabilities, Partition
 from slurmkit.checks import check_all, check_dependencies
+from slurmkit.errors import BadInput
 from slurmkit.estimate import Estimate, estimate
 from slurmkit.findings import Finding
+from slurmkit.options import with_options
 from slurmkit.planning.kinds import Kind, Names, Pool, kind_of
 from slurmkit.planning.layout import Layout, layout_of
-from slurmkit.planning.requests import request_for
+from slurmkit.planning.requests import Site, request_for
 from slurmkit.planning.script import Submission, submission
 from slurmkit.planning.secrets import secrets
 from slurmkit.planning.trial import trial
@@ -72,9 +74,10 @@ def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
     """
     capabilities, standing = cluster.capabilities(), cluster.standing()
     reviewed = review(spec, capabilities)
-    draft = _draft(reviewed.spec, capabilities, standing)
+    draft = _draft(reviewed.spec, (capabilities, standing))
     findings = [*reviewed.findings, *draft.findings, *secrets(reviewed.spec)]
-    findings += check_all(draft.requests) if draft.requests else ()
+    judged = draft.requests or _as_fixed(reviewed.spec, draft.findings, (capabilities, standing))
+    findings += check_all(judged) if judged else ()
     findings += check_dependencies(cluster.slurm, reviewed.spec)
     start: int | None = None
     if ask and not _of(findings, "error"):
@@ -98,23 +101,32 @@ class _Draft(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
-def _draft(spec: JobSpec, capabilities: Capabilities, standing: Standing) -> _Draft:
+def _draft(spec: JobSpec, site: Site) -> _Draft:
+    capabilities, _ = site
     partitions, findings = _partitions(spec, capabilities)
     kind, layout = _shape(spec, capabilities, partitions)
     chosen = _launcher(spec)
     found = [*findings, *(kind.findings if kind else ()), *layout.findings]
     found += [*_binding(spec), *chosen.needs(spec, capabilities), *_mpi(spec, capabilities)]
     made = (kind, layout)
-    site = (capabilities, standing)
     # Without GPUs that fit, or a layout, every other limit would only repeat that.
-    judged = partitions if not _of((*findings, *_shape_findings(made)), "error") else ()
+    judged = () if _of((*findings, *found), "error") else partitions
     requests = tuple(request_for(spec, made, partition, site) for partition in judged)
     return _Draft(submission(spec, made, chosen), requests, tuple(found))
 
 
-def _shape_findings(made: tuple[Kind | None, Layout]) -> tuple[Finding, ...]:
-    kind, layout = made
-    return (*(kind.findings if kind else ()), *layout.findings)
+def _as_fixed(spec: JobSpec, findings: Iterable[Finding], site: Site) -> tuple[Request, ...]:
+    """What to judge beside errors of the GPUs or their layout: the request as their fixes make it.
+
+    So one plan names every limit that is in the way, not the first one only.
+    """
+    errors = _of(findings, "error")
+    if not all(error.fix for error in errors):
+        return ()
+    try:
+        return _draft(with_options(spec, (pair for e in errors for pair in e.fix)), site).requests
+    except BadInput:
+        return ()
 
 
 def _partitions(

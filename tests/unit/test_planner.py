@@ -110,3 +110,8 @@ def test_secrets_are_never_sent(options: dict[str, Any]) -> None:
 
 def test_an_empty_variable_is_no_secret() -> None:
     assert not made(environment={"WANDB_API_KEY": ""}).errors
+
+
+def test_one_plan_names_every_limit_in_the_way() -> None:
+    found = made(gpus=Gpus(9, "a100"), time="30-0").errors
+    assert {"gpus-per-node", "partition-max-time"} == set(codes(found))
