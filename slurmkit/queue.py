@@ -160,10 +160,10 @@ def _check(option: str, value: str, *, commas: bool = False) -> None:
     where = "job id" if option == "jobs" else f"--{option}"
     if not value.strip():
         raise BadInput(f"{where} may not be empty; leave it out for all")
-    if not value.isprintable() or ("," in value and not commas):
-        raise BadInput(f"{where} {value!r}: squeue cannot be asked for that")
     if option == "jobs":
         check_job_id(value)
+    elif not value.isprintable() or ("," in value and not commas):
+        raise BadInput(f"{where} {value!r}: squeue cannot be asked for that")
 
 
 def _just(rows: tuple[QueueRow, ...], job_ids: tuple[str, ...]) -> tuple[QueueRow, ...]:

@@ -91,7 +91,7 @@ def _cut(line: str, room: int) -> str:
         return line[:room]
     from rich.cells import set_cell_size  # noqa: PLC0415 - see above
 
-    return set_cell_size(line, room).rstrip()
+    return set_cell_size(line, room)
 
 
 def _coloured(line: str, padded: list[str], named: Iterable[tuple[str, str]], paint: Paint) -> str:

@@ -1,0 +1,106 @@
+"""Tables on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+
+from slurmkit.cli import show
+
+HEADER = ("ID", "NAME", "GPUS")
+ROWS = [("1", "short", "8"), ("20", "日本語", "16"), ("3", "e\u0301\n", "0")]
+ESCAPE = re.compile(r"\x1b\[[\d;]*m")
+
+
+class Terminal(io.StringIO):
+    """Standard output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, show.Paint | None], list[str]]:
+    """Print the table on a terminal of some columns and return its lines."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def lines(columns: int, paint: show.Paint | None = None) -> list[str]:
+        screen = Terminal()
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        show.table(HEADER, ROWS, right={"GPUS"}, paint=paint)
+        return screen.getvalue().splitlines()
+
+    return lines
+
+
+def red(column: str, text: str) -> str | None:
+    return "red" if column == "NAME" and text != column else None
+
+
+def test_columns_line_up_by_the_width_of_their_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    show.table(HEADER, ROWS, right={"GPUS"})
+    assert capsys.readouterr().out.splitlines() == [
+        "ID  NAME    GPUS",
+        "1   short      8",
+        "20  日本語    16",
+        "3   e\u0301\\n        0",
+    ]
+
+
+def test_in_a_pipe_nothing_is_cut_or_coloured(capsys: pytest.CaptureFixture[str]) -> None:
+    show.table(("NAME",), [("x" * 500,)], paint=red)
+    assert capsys.readouterr().out == f"NAME\n{'x' * 500}\n"
+
+
+def test_a_long_table_is_printed_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    show.table(("N",), [(str(n),) for n in range(2500)])
+    assert capsys.readouterr().out.split() == ["N", *map(str, range(2500))]
+
+
+def test_an_empty_table_has_its_header(capsys: pytest.CaptureFixture[str]) -> None:
+    show.table(HEADER, [])
+    assert capsys.readouterr().out == "ID  NAME  GPUS\n"
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5, 6, 7, 8, 9, 12, 16])
+def test_on_a_terminal_no_line_is_wider_than_it(
+    columns: int, on_terminal: Callable[..., list[str]]
+) -> None:
+    """Also where a wide character stands at the edge."""
+    for cut, line in zip(on_terminal(columns), on_terminal(100), strict=True):
+        starts = (line[:end] for end in range(len(line) + 1))
+        fitting = [start for start in starts if show.cell_width(start) <= columns]
+        assert cut.rstrip() == max(fitting, key=len).rstrip()
+
+
+def test_cells_are_coloured_and_a_cut_line_ends_its_colour(
+    on_terminal: Callable[..., list[str]],
+) -> None:
+    for columns in (3, 5, 7, 9, 100):
+        plain, coloured = on_terminal(columns), on_terminal(columns, red)
+        assert [ESCAPE.sub("", line).rstrip() for line in coloured] == [p.rstrip() for p in plain]
+        assert all(line.count("\x1b[31m") == line.count("\x1b[0m") for line in coloured)
+        assert "\x1b" not in coloured[0]
+    assert coloured[1].startswith(f"1   {click.style('short ', fg='red')}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "colours"),
+    [("NO_COLOR", "1", False), ("TERM", "dumb", False), ("NO_COLOR", "", True)],
+)
+def test_colours_can_be_turned_off(
+    name: str,
+    value: str,
+    colours: bool,
+    on_terminal: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert ("\x1b" in "".join(on_terminal(100, red))) is colours
