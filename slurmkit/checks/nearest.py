@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from slurmkit.capabilities.model import Partition
 from slurmkit.checks.again import Again, rebuilder
 from slurmkit.checks.knobs import Knob, knobs
 from slurmkit.checks.say import Pairs
@@ -110,10 +111,19 @@ class Search:
         return request is not None and not self._errors(request)
 
     def _elsewhere(self, state: Request, target: Finding) -> Iterator[Pairs]:
-        """Another QOS, or another partition."""
-        if target.code.startswith("qos-") and state.association is not None:
+        """Another QOS, account or partition."""
+        if "qos" in target.code and state.association is not None:
             now = state.qos.name if state.qos else ""
             yield from ((("qos", name),) for name in state.association.qos if name != now)
-        for partition in state.capabilities.partitions:
+        if "account" in target.code:
+            own = {a.account for a in state.standing.associations if a.user == state.standing.user}
+            yield from ((("account", name),) for name in sorted(own - {state.account}))
+        for partition in sorted(state.capabilities.partitions, key=lambda p: _wasted(state, p)):
             if partition.name != state.partition.name:
                 yield (("partition", partition.name),)
+
+
+def _wasted(request: Request, partition: Partition) -> bool:
+    """Whether a job without GPUs would take up nodes that have some."""
+    nodes = request.capabilities.nodes_of(partition.name)
+    return request.spec.gpus is None and any(node.count("gpu") for node in nodes)
