@@ -34,7 +34,9 @@ class Run:
         done = lab.run(*argv, "--", "bash", "-c", SEEN)
         self.job_id = done.stdout.split()[0]
         self.text = lab.run("slurmkit", "log", self.job_id).stdout
-        self.tres = dict(item.split("=", 1) for item in self._find(r"AllocTRES=(\S+)").split(","))
+        self.tres = dict(
+            item.split("=", 1) for item in self._find(r"(?m)^ +(?:Alloc)?TRES=(\S+)").split(",")
+        )
 
     def _find(self, pattern: str) -> str:
         match = re.search(pattern, self.text)
@@ -116,7 +118,8 @@ def test_a_feature_proves_a_type(lab: Lab) -> None:
         assert run.options["gpus-per-node"] == "1"
         assert run.tres["gres/gpu"] == "1"
     finally:
-        lab.run("scontrol", "update", "NodeName=c4", "AvailableFeatures=", user="")
+        back = ("ActiveFeatures=", "AvailableFeatures=")
+        lab.run("scontrol", "update", "NodeName=c4", *back, user="")
         lab.run("slurmkit", "capabilities", "--refresh")
 
 
