@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 
 from slurmkit.durations import parse_elapsed
-from slurmkit.queue_cells import cells, gpus, safe
+from slurmkit.queue_cells import cells, gpus, safe, waiting_for, where
 from slurmkit.queue_rows import QueueRow
 from slurmkit.states import code
 
@@ -57,7 +57,7 @@ def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...
         _longest(row.time_limit for row in rows),
         str(sum(row.nodes * count(row) for row in rows)),
         "?" if unknown else str(sum(row.gpus * count(row) for row in rows)),
-        _where(rows),
+        where(_folded(rows), _each(filter(None, map(waiting_for, rows)))),
         _each(row.name for row in rows),
     )
 
@@ -109,15 +109,10 @@ def _longest(times: Iterable[str]) -> str:
     return max(times, key=lambda time: float("inf") if (s := parse_elapsed(time)) is None else s)
 
 
-def _where(rows: Sequence[QueueRow]) -> str:
-    held = list(dict.fromkeys(row.node_list for row in rows if row.node_list))
-    reasons = _each(row.reason for row in rows if not row.node_list)
-    return " ".join([*([_folded(held)] if held else []), *([f"({reasons})"] if reasons else [])])
-
-
-def _folded(node_lists: list[str]) -> str:
-    if len(node_lists) == 1:
-        return node_lists[0]
+def _folded(rows: Sequence[QueueRow]) -> str:
+    node_lists = list(dict.fromkeys(row.node_list for row in rows if row.node_list))
+    if len(node_lists) < 2:
+        return "".join(node_lists)
     from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415 - 9 ms that few queues need
 
     return str(NodeSet(",".join(node_lists)))

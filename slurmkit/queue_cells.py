@@ -28,7 +28,7 @@ def cells(row: QueueRow, *, gpus_known: bool) -> tuple[str, ...]:
         row.time_limit,
         str(row.nodes),
         gpus(row, known=gpus_known),
-        row.node_list or f"({row.reason})",
+        where(row.node_list, waiting_for(row)),
         row.name,
     )
 
@@ -36,6 +36,16 @@ def cells(row: QueueRow, *, gpus_known: bool) -> tuple[str, ...]:
 def safe(*texts: str) -> tuple[str, ...]:
     """Escape what would not show as itself."""
     return texts if "".join(texts).isprintable() else tuple(map(printable, texts))
+
+
+def waiting_for(row: QueueRow) -> str:
+    """Why a job has no nodes, in Slurm's word; empty for one that has, or that ended without."""
+    return "" if row.node_list or (row.ended and row.reason == "None") else row.reason
+
+
+def where(nodes: str, reasons: str) -> str:
+    """Nodes and, in brackets, what is waited for."""
+    return " ".join(filter(None, [nodes, f"({reasons})" if reasons else ""]))
 
 
 def gpus(row: QueueRow, *, known: bool) -> str:

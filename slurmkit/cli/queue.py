@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -120,8 +119,8 @@ class _Looker:
     def _read(self) -> Queue:
         try:
             return self._cluster.queue(self._only)
-        except NoSuchJob:  # the one that was asked for; `_missing` names it
-            return Queue((), time.time(), 0.0)
+        except NoSuchJob as error:  # the one that was asked for
+            raise NoSuchJob(_missing(self._only.job_ids, ())) from error
 
     def _counts_gpus(self, rows: Sequence[QueueRow]) -> bool:
         """Ask slurmctld only where the rows do not tell."""

@@ -145,6 +145,20 @@ def test_unknown_gpus_are_not_none(tres: str, tracked: bool | None, text: str) -
     assert cells(found[0], gpus_known=known)[COLUMNS.index("GPUS")] == text
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "where"),
+    [
+        ("PENDING", "Priority", "(Priority)"),
+        ("PENDING", "None", "(None)"),
+        ("CANCELLED", "None", ""),
+        ("FAILED", "NonZeroExitCode", "(NonZeroExitCode)"),
+    ],
+)
+def test_a_job_without_nodes_says_why(state: str, reason: str, where: str) -> None:
+    found = [job(f"12_{n}", State=state, Reason=reason, NodeList="") for n in (1, 2)]
+    assert shown(found[0])["WHERE"] == shown(*found)["WHERE"] == where
+
+
 def test_cells_are_safe_to_show() -> None:
     (row,) = rows(job(Name="evil\n\x1b[2J"))
     assert cells(row, gpus_known=True)[-1] == "evil\\n\\x1b[2J"

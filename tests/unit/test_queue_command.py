@@ -142,7 +142,9 @@ def test_one_job_that_is_not_there(
     args: list[str], queue: Queue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*args) == 1
-    assert "slurmkit: not in the queue: 99;" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert shown.err == "slurmkit: not in the queue: 99; see: slurmkit job 99\n"
+    assert not shown.out
 
 
 @pytest.mark.parametrize(("tracked", "gpus"), [("cpu,mem", "?"), ("cpu,gres/gpu", "0")])
