@@ -76,14 +76,11 @@ class Shares(msgspec.Struct, frozen=True):
     taken: float
     rows: tuple[Share, ...]
 
-    def branch(self, user: str, account: str) -> tuple[Share, ...]:
-        """The user's line and those of the accounts above it, from the top."""
-        at = next(
-            (i for i, row in enumerate(self.rows) if (row.user, row.account) == (user, account)),
-            None,
-        )
-        if at is None:
-            return ()
+    def branches(self, user: str) -> tuple[tuple[Share, ...], ...]:
+        """For each of the user's lines, it and those of the accounts above, from the top."""
+        return tuple(self._branch(at) for at, row in enumerate(self.rows) if row.user == user)
+
+    def _branch(self, at: int) -> tuple[Share, ...]:
         found = [self.rows[at]]
         for row in reversed(self.rows[:at]):
             if not row.user and row.depth < found[-1].depth:
@@ -204,3 +201,24 @@ def _factors(fields: list[str]) -> Factors:
         if name not in ("job_id", "partition", "tres")
     }
     return Factors(job_id=row["job_id"], partition=row["partition"], tres=tres, **numbers)
+
+
+def in_words(branch: tuple[Share, ...]) -> str:
+    """Say in one sentence where a user stands, and why; for a branch of `Shares.branches`."""
+    own = branch[-1]
+    where = f"{own.account} (partition {own.partition})" if own.partition else own.account
+    factor = "not known yet" if own.factor is None else f"{own.factor:.2f} (1 is best)"
+    levels = [_level(row) for row in branch if row.depth]
+    said = f"the fairshare factor of {own.user} in {where} is {factor}: "
+    return said + ("; within it " if own.level is not None else "; ").join(levels)
+
+
+def _level(row: Share) -> str:
+    name = row.user or row.account
+    used = f"made {part(row.effective_usage)} of the usage"
+    return f"{name} holds {part(row.shares)} of the shares and {used}"
+
+
+def part(value: float | None) -> str:
+    """Write a part of 1 in percent; `?` for an unknown one."""
+    return "?" if value is None else f"{value * 100:.3g}%"

@@ -25,7 +25,6 @@ from slurmkit.capabilities.details import (
 from slurmkit.capabilities.model import Qos, Reservation, Standing
 from slurmkit.capabilities.reservations import read_reservations
 from slurmkit.errors import BadInput, SlurmError
-from slurmkit.facts import clock
 from slurmkit.slurm import Slurm
 
 _FROM_SLURMDBD = "QOS flags, what QOS preempt, their per-user limits, and which QOS you may use"
@@ -75,6 +74,8 @@ def _details(
     try:
         found = asked.result()
     except SlurmError as error:
+        from slurmkit.facts import clock  # noqa: PLC0415 - rarely needed
+
         copy = kept("details", key, Details)
         age = f"as of {clock(copy.taken)}" if copy else "unknown"
         return copy or Details(0), (f"{_FROM_SLURMDBD}, are {age}: {error}",)

@@ -57,6 +57,15 @@ COMMANDS = {
     "cancel": Entry("slurmkit.cli.jobs:cancel_command", "Cancel jobs."),
     "nodes": Entry("slurmkit.cli.nodes:nodes_command", "List the nodes and what is in use."),
     "gpus": Entry("slurmkit.cli.gpus:gpus_command", "Show who is on which GPU."),
+    "capabilities": Entry(
+        "slurmkit.cli.capabilities:capabilities_command", "Show what this cluster has and enforces."
+    ),
+    "reservations": Entry(
+        "slurmkit.cli.reservations:reservations_command", "List reservations and who may use them."
+    ),
+    "fairshare": Entry(
+        "slurmkit.cli.fairshare:fairshare_command", "Show shares, their use and your priority."
+    ),
     "tui": Entry("slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"),
     "report": Entry(
         "slurmkit_accounting.cli:report_group", "GPU-hours by PI, account or user.", "accounting"
