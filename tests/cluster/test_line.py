@@ -191,5 +191,5 @@ def test_the_output_of_a_requeued_job_is_followed(lab: Lab) -> None:
 
 def test_an_unknown_user_is_named(lab: Lab) -> None:
     done = lab.run("slurmkit", "queue", "--user", "nobody-here", check=False)
-    assert done.returncode == 1
-    assert "Invalid user: nobody-here" in done.stderr
+    assert done.returncode == 2
+    assert "--user nobody-here: there is no such user" in done.stderr
