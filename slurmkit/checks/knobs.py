@@ -38,19 +38,20 @@ def knobs(request: Request) -> Iterator[Knob]:
 
 
 def _memory(request: Request) -> Iterator[Knob]:
-    """In GiB where there are some, so that a fix reads well."""
     wanted, spec = request.per_node.get("mem"), request.spec
     if wanted is None:
         return
-    times = 1
-    name = "mem"
+    name, times = "mem", 1
     if spec.mem_per_cpu is not None:
         name, times = "mem-per-cpu", request.per_node.get("cpu", 1)
     elif spec.mem_per_gpu is not None:
         name, times = "mem-per-gpu", request.per_node.get("gres/gpu", 1)
-    each = wanted // max(times, 1)
-    unit = _GIB if each >= 2 * _GIB else 1
-    yield Knob("mem", each // unit, lambda value: ((name, memory_option(value * unit)),))
+    yield Knob("mem", wanted // max(times, 1), lambda value: ((name, _whole_gib(value)),))
+
+
+def _whole_gib(mebibytes: int) -> str:
+    """Rounded down to GiB where there are some, so that a fix reads well."""
+    return memory_option(mebibytes - mebibytes % _GIB if mebibytes > 2 * _GIB else mebibytes)
 
 
 def _cpus(request: Request) -> Iterator[Knob]:

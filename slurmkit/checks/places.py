@@ -20,6 +20,11 @@ _SIGNS = {"&": " and ", ",": " and ", "|": " or ", "[": "(", "]": ")", "(": "(",
 
 def candidates(request: Request) -> tuple[Node, ...]:
     """Nodes of the partition in any state that the spec's choices and kind of GPU leave."""
+    return tuple(node for node in left(request) if _is_kind(node, request))
+
+
+def left(request: Request) -> tuple[Node, ...]:
+    """Nodes of the partition in any state that `constraint`, `nodelist` and `exclude` leave."""
     spec = request.spec
     excluded, named = _expand(spec.exclude) or set(), _expand(spec.nodelist) or set()
     enough = len(named) >= request.nodes
@@ -29,7 +34,6 @@ def candidates(request: Request) -> tuple[Node, ...]:
         if node.name not in excluded
         and (not enough or node.name in named)
         and satisfies(spec.constraint, node.features)
-        and _is_kind(node, request)
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurmkit.capabilities.model import Node, Tres
-from slurmkit.checks.places import candidates
-from slurmkit.checks.say import Pairs, amount, error, memory, memory_option, note, warning
+from slurmkit.checks.places import candidates, left
+from slurmkit.checks.say import Pairs, amount, error, memory, note, warning
 from slurmkit.findings import Finding
 from slurmkit.planning.requests import mebibytes
 from slurmkit.request import Request
@@ -17,10 +17,10 @@ _SHOWN = 4  # nodes named with their reasons
 
 def shapes(request: Request) -> Iterator[Finding]:
     """No node has all of it at once, too few have, or those that have are down."""
-    there = candidates(request)
+    there, needs = candidates(request), _needs(request)
     if not there:
+        yield from _wrong_kind(request, needs)
         return
-    needs = _needs(request)
     having = [node for node in there if holds(node, needs)]
     if not having:
         yield _no_node(request, needs, there)
@@ -69,16 +69,21 @@ def _no_node(request: Request, needs: Tres, there: Sequence[Node]) -> Finding:
         message = f"no node of partition {name} has all of this at once: {asks}"
     source = f"nodes of partition {name}"
     refused = f"{message}; sbatch would refuse it"
-    return error("node-shape", refused, source, _smaller(request, needs, there))
+    return error("node-shape", refused, source)
 
 
-def _smaller(request: Request, needs: Tres, there: Sequence[Node]) -> Pairs:
-    """The memory that a node with all else has, where memory is all that stands in the way."""
-    rest = {tres: count for tres, count in needs.items() if tres != "mem"}
-    most = max((node.memory for node in there if holds(node, rest)), default=0)
-    if "mem" in needs and most and request.spec.mem is not None:
-        return (("mem", memory_option(most)),)
-    return ()
+def _wrong_kind(request: Request, needs: Tres) -> Iterator[Finding]:
+    """The nodes chosen by name or feature have no such GPUs; that there are none others say."""
+    spec = request.spec
+    chosen = [("nodelist", spec.nodelist), ("constraint", spec.constraint)]
+    given = [(name, text) for name, text in chosen if text]
+    if not given or not left(request):
+        return
+    asks = ", ".join(_amount(t, n) for t, n in _broad(needs).items() if t.startswith("gres/"))
+    options = " and ".join(f"--{name}={text}" for name, text in given)
+    message = f"no node that {options} leaves has {asks}; sbatch would refuse it"
+    fix = tuple((name, "") for name, _ in given)
+    yield error("node-shape", message, f"nodes of partition {request.partition.name}", fix)
 
 
 def _too_few(request: Request, needs: Tres, having: Sequence[Node]) -> Finding:

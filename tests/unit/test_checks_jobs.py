@@ -1,0 +1,190 @@
+"""Arrays, times, signals, mail, switches and dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from checked_requests import NOW, errors, findings, fixed, request, with_config
+from recorded_lab import capabilities
+
+from slurmkit.checks import check, check_dependencies
+from slurmkit.checks.times import moment
+from slurmkit.errors import DatabaseDown, NoSuchJob, SlurmError
+from slurmkit.findings import Finding
+from slurmkit.spec import JobSpec
+from slurmkit.testing import FakeSlurm
+
+
+def only(found: dict[str, Any]) -> Any:
+    (finding,) = found.values()
+    return finding
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("array", "fix"),
+    [("0-1001", "0-1000"), ("1001-2000%5", "0-999%5"), ("5000", "0"), ("0-1000", None)],
+)
+def test_maxarraysize_caps_the_index(array: str, fix: str | None) -> None:
+    asked = request(array=array)
+    found = [f for f in check(asked) if f.severity == "error"]
+    if fix is None:
+        assert not found
+        return
+    assert [f.code for f in found] == ["max-array-size"]
+    assert found[0].fix == (("array", fix),)
+    assert not [f for f in fixed(asked, found[0]) if f.severity == "error"]
+
+
+def test_tasks_of_an_array_are_counted() -> None:
+    known = with_config(SchedulerParameters="bf_interval=10,max_array_tasks=5")
+    assert only(findings(known, array="0-9")).fix == (("array", "0-4"),)
+    assert not findings(known, array="1-9:2")
+    jobs = with_config(MaxJobCount="100")
+    assert errors(findings(jobs, array="0-99")) == ["max-job-count"]
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+def test_moments_as_sbatch_takes_them() -> None:
+    assert moment("now", NOW) == NOW
+    assert moment("now+2hours", NOW) == NOW + 7200
+    assert moment("now+90", NOW) == NOW + 90
+    assert moment("2023-11-14T22:13:20+00:00", NOW) == NOW
+    assert moment("teatime", NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "severity", "code", "fix"),
+    [
+        ({"begin": "2020-01-01"}, "warning", "begin-passed", "no --begin"),
+        ({"deadline": "2020-01-01"}, "error", "deadline-passed", "no --deadline"),
+        ({"deadline": "now+5minutes"}, "error", "deadline-too-near", "--time=4:00"),
+        (
+            {"deadline": "now+20minutes", "begin": "now+15minutes"},
+            "error",
+            "deadline-too-near",
+            "--time=4:00",
+        ),
+        ({"signal": "B:USR1@1200"}, "warning", "signal-at-start", "--signal=B:USR1@300"),
+        ({"signal": "USR1", "time": "1"}, "warning", "signal-at-start", "--signal=USR1@30"),
+        ({"mail_user": "a@b.c"}, "warning", "mail-no-type", "--mail-type=END,FAIL"),
+        ({"mail_type": "END"}, "warning", "mail-no-address", ""),
+        ({"segment": 2}, "warning", "segment-unused", "no --segment"),
+    ],
+)
+def test_what_is_likely_not_meant(spec: dict[str, Any], severity: str, code: str, fix: str) -> None:
+    finding = only(findings(**spec))
+    assert (finding.severity, finding.code) == (severity, code)
+    assert finding.fix_words == fix
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"begin": "now+1hour"},
+        {"deadline": "now+1hour"},
+        {"deadline": "now+5minutes", "time_min": "1"},
+        {"signal": "USR1@60"},
+        {"mail_type": "END", "mail_user": "a@b.c"},
+        {"mail_type": "NONE"},
+        {"switches": "1"},
+    ],
+)
+def test_what_is_well(spec: dict[str, Any]) -> None:
+    assert not findings(**spec)
+
+
+def test_switches_and_segments_need_their_topology() -> None:
+    assert only(findings(with_config(TopologyPlugin="topology/flat"), switches="1")).code == (
+        "switches-unused"
+    )
+    block = with_config(TopologyPlugin="topology/block")
+    assert errors(findings(block, segment=2, nodes=3)) == ["segment-uneven"]
+    assert not errors(findings(block, segment=2, nodes=2))
+    assert errors(findings(capabilities("22.05"), segment=1)) == ["segment-unknown"]
+
+
+# --- dependencies ---------------------------------------------------------------------------------
+
+Answer = Callable[[Sequence[str], str | None], str]
+
+
+def queue(text: str) -> Answer:
+    def squeue(argv: Sequence[str], _: str | None) -> str:
+        ids = next(word for word in argv if word.startswith("--jobs=")).removeprefix("--jobs=")
+        rows = [r for r in text.splitlines() if r.split("_")[0].split(" ")[0] in ids.split(",")]
+        if not rows and "," not in ids:
+            raise NoSuchJob("slurm_load_jobs error: Invalid job id specified")
+        return "\n".join(rows) + "\n"
+
+    return squeue
+
+
+def depends(on: str, *, here: str = "", past: str | SlurmError = "") -> tuple[Finding, ...]:
+    def sacct(argv: Sequence[str], _: str | None) -> str:
+        if isinstance(past, SlurmError):
+            raise past
+        return past
+
+    border = FakeSlurm({"squeue": queue(here), "sacct": sacct})
+    return check_dependencies(border, JobSpec(command=("x",), dependency=on))
+
+
+HERE = "12 RUNNING\n13 FAILED\n14 COMPLETED\n20_1 FAILED\n20_[2-9] PENDING\n21_1 COMPLETED\n"
+
+
+@pytest.mark.parametrize(
+    ("on", "code", "severity", "fix"),
+    [
+        ("afterok:12", None, None, ""),
+        ("afterok:13", "dependency-never", "error", "no --dependency"),
+        ("afternotok:14", "dependency-never", "error", "no --dependency"),
+        ("afterok:14", None, None, ""),
+        ("afterany:13", None, None, ""),
+        ("after:12+5", None, None, ""),
+        ("afterok:20", "dependency-never", "error", "no --dependency"),
+        ("afterok:20_3", None, None, ""),
+        ("afterok:20_1", "dependency-never", "error", "no --dependency"),
+        ("afterok:21_*", None, None, ""),
+        ("afterok:99", "dependency-unknown", "error", "no --dependency"),
+        ("afterany:99", "dependency-unknown", "error", "no --dependency"),
+        ("afterok:12:99", "dependency-unknown", "error", "--dependency=afterok:12"),
+        ("afterok:12,afterany:99", "dependency-unknown", "error", "--dependency=afterok:12"),
+        ("afterok:12?afterany:99", "dependency-unknown", "error", "--dependency=afterok:12"),
+        ("afterok:30", "dependency-over", "error", "no --dependency"),
+        ("afterany:30", "dependency-over", "note", "no --dependency"),
+        ("afterok:31", "dependency-never", "error", "no --dependency"),
+        ("singleton", None, None, ""),
+    ],
+)
+def test_dependencies(on: str, code: str | None, severity: str | None, fix: str) -> None:
+    found = depends(on, here=HERE, past="30|COMPLETED\n31|CANCELLED by 10011\n")
+    if code is None:
+        assert not found
+        return
+    (finding,) = found
+    assert (finding.code, finding.severity, finding.fix_words) == (code, severity, fix)
+
+
+def test_an_unknown_job_while_slurmdbd_is_down_is_said_to_be_unknown() -> None:
+    (finding,) = depends("afterok:99", here=HERE, past=DatabaseDown("down"))
+    assert (finding.severity, finding.code) == ("warning", "unknown-dependency")
+
+
+def test_no_dependency_asks_nobody() -> None:
+    border = FakeSlurm({})
+    assert check_dependencies(border, JobSpec(command=("x",))) == ()
+    assert not border.asked
+
+
+def test_each_job_is_asked_for_once() -> None:
+    border = FakeSlurm({"squeue": queue(HERE), "sacct": lambda *_: ""})
+    check_dependencies(border, JobSpec(command=("x",), dependency="afterok:12:13,afterany:12"))
+    assert len(border.asked) == 1
+    assert "--jobs=12,13" in border.asked[0]

@@ -1,0 +1,167 @@
+"""What a job would use and cost."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import msgspec
+import pytest
+from checked_requests import replace, request, with_config, with_limits, with_partition, with_qos
+from recorded_lab import capabilities
+
+from slurmkit.capabilities.model import Limits, Usage
+from slurmkit.estimate import Estimate, estimate
+from slurmkit.gpus import Gpus
+from slurmkit.prices import Price
+
+DAY = dt.date(2023, 1, 1)
+TABLE = {
+    "a100": Price(since=DAY, currency="EUR", on_premises=Decimal("0.85"), cloud=Decimal("3.20")),
+    "h100": Price(since=DAY, currency="EUR", on_premises=Decimal("1.50")),
+    "b200": Price(since=DAY, currency="USD", cloud=Decimal(9)),
+}
+
+
+def price(kind: str, when: dt.date) -> Price | None:
+    found = TABLE.get(kind)
+    return found if found and when >= found.since else None
+
+
+def made(**spec: object) -> Estimate:
+    return estimate(request(**spec), price)  # type: ignore[arg-type]
+
+
+def test_of_all_tasks_over_the_whole_time() -> None:
+    found = made(
+        gpus=Gpus(4, "a100"), nodes=2, cpus_per_task=8, mem="64G", time="1:30:00", array="0-4"
+    )
+    assert (found.hours, found.tasks) == (1.5, 5)
+    assert found.gpu_hours == {"a100": 2 * 4 * 1.5 * 5}
+    assert found.cpu_hours == 2 * 8 * 1.5 * 5
+    assert found.memory_hours == 2 * 64 * 1.5 * 5
+    # CPU=1.0,Mem=0.125G,GRES/gpu=16.0
+    assert found.billing == 16 + 128 * 0.125 + 8 * 16
+    assert found.billing_hours == found.billing * 1.5 * 5
+    assert (found.cost, found.cloud_cost, found.currency) == (
+        Decimal("51.00"),
+        Decimal("192.00"),
+        "EUR",
+    )
+
+
+def test_time_counts_in_slurms_minutes() -> None:
+    assert made(time="1:01").hours == 2 / 60
+
+
+def test_without_a_time_limit_hours_are_unknown() -> None:
+    known = with_partition("gpu", default_time=None, max_time=None)
+    found = estimate(request(known, time=None, gpus=Gpus(1, "a100")), price)
+    assert found.hours is None
+    assert found.gpu_hours is None
+    assert found.cpu_hours is None
+    assert found.cost is None
+    assert ("Uses", "unknown: the job has no time limit") in found.facts()
+
+
+def test_untyped_gpus_and_slices() -> None:
+    assert made(gpus=Gpus(2), partition="untyped", time="1:00:00").gpu_hours == {"": 2}
+    sliced = made(gpus=Gpus(1, mig="3g.20gb"), partition="mig", time="1:00:00")
+    assert sliced.gpu_hours == {"a100_3g.20gb": 1}
+
+
+def test_untyped_gpus_of_the_only_type_there_are_priced() -> None:
+    found = made(gpus=Gpus(2), partition="mps", time="1:00:00")
+    assert found.cost == Decimal("1.70")
+    assert made(gpus=Gpus(2), partition="untyped", time="1:00:00").cost is None
+
+
+def test_parts_of_a_gpu_are_no_gpu_hours() -> None:
+    found = made(gpus=Gpus(shard=2), time="1:00:00")
+    assert found.gpu_hours == {}
+    assert found.cost is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "cost", "cloud"),
+    [("h100", Decimal("1.50"), None), ("a100", Decimal("0.85"), Decimal("3.20"))],
+)
+def test_a_price_unknown_stays_unknown(kind: str, cost: Decimal, cloud: Decimal | None) -> None:
+    found = made(gpus=Gpus(1, kind), time="1:00:00")
+    assert (found.cost, found.cloud_cost) == (cost, cloud)
+
+
+def test_no_price_before_its_day() -> None:
+    asked = request(gpus=Gpus(1, "a100"))
+    early = replace(asked, standing=replace(asked.standing, taken=0.0))
+    assert estimate(early, price).cost is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "billing"),
+    [("", 4 + 32 * 0.125 + 2 * 16), ("MAX_TRES", 32), ("MAX_TRES_GRES", 4 + 32)],
+)
+def test_billing_by_slurms_rules(flags: str, billing: int) -> None:
+    known = with_config(PriorityFlags=flags)
+    asked = request(known, gpus=Gpus(2, "a100"), cpus_per_task=4, mem="32G")
+    assert estimate(asked, price).billing == billing
+
+
+def test_without_weights_cpus_are_billed() -> None:
+    known = with_partition("cpu", billing_weights={})
+    found = estimate(request(known, partition="cpu", cpus_per_task=6), price)
+    assert found.billing == 6
+    assert "no TRESBillingWeights" in found.sources["billing"]
+
+
+def test_the_share_of_the_budget_nearest_to_its_end() -> None:
+    usage = Usage(tres_mins={"gres/gpu": 300, "cpu": 0}, tres_run_mins={"gres/gpu": 60})
+    budget = Limits(grp_tres_mins={"gres/gpu": 600, "cpu": 100_000})
+    where = with_limits("vision", limits=budget, usage=usage)
+    found = estimate(request(where=where, gpus=Gpus(2, "a100"), time="1:00:00"), price)
+    assert found.share is not None
+    assert found.share.source == "account vision: GrpTRESMins gres/gpu=600"
+    assert (found.share.wanted, found.share.left) == (2.0, 4.0)
+    assert found.share.share == 0.5
+    facts = dict(found.facts())
+    assert facts["Budget"] == (
+        "2 of 4 hours of gres/gpu left (50.0%), account vision: GrpTRESMins gres/gpu=600"
+    )
+
+
+def test_a_budget_used_up_has_no_share() -> None:
+    where = with_limits(
+        "vision",
+        limits=Limits(grp_tres_mins={"gres/gpu": 60}),
+        usage=Usage(tres_mins={"gres/gpu": 70}),
+    )
+    share = estimate(request(where=where, gpus=Gpus(1, "a100")), price).share
+    assert share is not None
+    assert (share.left, share.share) == (0.0, None)
+
+
+def test_without_a_budget_there_is_no_share() -> None:
+    assert made(gpus=Gpus(1, "a100")).share is None
+    free = with_qos("high", with_limits("vision", limits=Limits(grp_tres_mins={"cpu": 5})))
+    assert estimate(request(where=free, qos="normal"), price).share is not None
+
+
+def test_in_words_and_as_json() -> None:
+    found = made(gpus=Gpus(2, "a100"), time="1:00:00", mem="8G")
+    facts = dict(found.facts())
+    assert facts["Uses"] == "at most 2 a100 GPU-hours, 1 CPU-hours, 8 GiB-hours"
+    assert (
+        facts["Costs"] == "at most 1.70 EUR, in a cloud 6.40 EUR (price table: [gpu.TYPE] prices)"
+    )
+    assert "Starts" not in facts
+    started = replace(found, start=1_700_000_000, start_source="sbatch --test-only")
+    assert "sbatch --test-only" in dict(started.facts())["Starts"]
+    assert msgspec.json.decode(msgspec.json.encode(found))["gpu_hours"] == {"a100": 2.0}
+
+
+def test_the_price_table_is_the_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    config = f"{tmp_path}/config.toml"
+    monkeypatch.setenv("SLURMKIT_CONFIG", config)
+    with open(config, "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.write('[[gpu.a100.prices]]\nsince = 2020-01-01\ncurrency = "EUR"\non_premises = 2\n')
+    assert estimate(request(capabilities(), gpus=Gpus(1, "a100"), time="1:00:00")).cost == 2
