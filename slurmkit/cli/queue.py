@@ -82,7 +82,7 @@ def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
     else:
         table(COLUMNS, looker.cells(queue), right=NUMERIC, paint=_paint)
         click.echo(_source(queue), err=True)
-    missing = _missing(job_ids, queue.rows)
+    missing = looker.missing(queue.rows)
     if missing:
         raise NoSuchJob(missing)
 
@@ -96,7 +96,9 @@ class _Looker:
         self._sort = sort
 
     def look(self) -> Queue:
-        queue = self._read()
+        queue = self._cluster.queue(self._only)
+        if not queue.rows and self._only.job_ids:
+            raise NoSuchJob(self.missing(()))
         if self._sort is None:
             return queue
         return msgspec.structs.replace(queue, rows=tuple(ordered(queue.rows, self._sort)))
@@ -109,18 +111,19 @@ class _Looker:
     def picture(self) -> tuple[Sequence[str], str]:
         queue = self.look()
         lines = table_lines(COLUMNS, self.cells(queue), right=NUMERIC, paint=_paint)
-        missing = _missing(self._only.job_ids, queue.rows)
-        return list(lines), "; ".join(filter(None, [_source(queue), missing]))
+        return list(lines), "; ".join(filter(None, [_source(queue), self.missing(queue.rows)]))
 
     def json_picture(self) -> tuple[Sequence[str], str]:
         queue = self.look()
         return [msgspec.json.encode(queue).decode()], _source(queue)
 
-    def _read(self) -> Queue:
-        try:
-            return self._cluster.queue(self._only)
-        except NoSuchJob as error:  # the one that was asked for
-            raise NoSuchJob(_missing(self._only.job_ids, ())) from error
+    def missing(self, rows: Sequence[QueueRow]) -> str:
+        """Of several jobs squeue shows those it knows, and says nothing of the others."""
+        ids = self._only.job_ids
+        gone = [job_id for job_id in ids if not any(arrays.covers(row, job_id) for row in rows)]
+        alone = self._only == QueueFilter(job_ids=ids, array=self._only.array)
+        there = "in the queue" if alone else "in the queue under these conditions"
+        return f"not {there}: {', '.join(gone)}; see: slurmkit job {gone[0]}" if gone else ""
 
     def _counts_gpus(self, rows: Sequence[QueueRow]) -> bool:
         """Ask slurmctld only where the rows do not tell."""
@@ -153,12 +156,6 @@ def _filter(job_ids: tuple[str, ...], given: dict[str, Any]) -> QueueFilter:
         job_ids=job_ids,
         array=given["array"],
     )
-
-
-def _missing(job_ids: Sequence[str], rows: Sequence[QueueRow]) -> str:
-    """Of several jobs squeue shows those it knows, and says nothing of the others."""
-    gone = [job_id for job_id in job_ids if not any(arrays.covers(row, job_id) for row in rows)]
-    return f"not in the queue: {', '.join(gone)}; see: slurmkit job {gone[0]}" if gone else ""
 
 
 def _source(queue: Queue) -> str:

@@ -11,6 +11,7 @@ from queue_lines import job
 import slurmkit.cluster
 from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cluster import Cluster
 from slurmkit.errors import NoSuchJob
 from slurmkit.testing import FakeSlurm, squeue_text
 
@@ -40,7 +41,7 @@ class Queue:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     made = Queue()
-    monkeypatch.setattr(slurmkit.cluster, "LocalSlurm", lambda: made.slurm)
+    monkeypatch.setattr(slurmkit.cluster, "Cluster", lambda: Cluster(made.slurm))
     return made
 
 
@@ -145,6 +146,13 @@ def test_one_job_that_is_not_there(
     shown = capsys.readouterr()
     assert shown.err == "slurmkit: not in the queue: 99; see: slurmkit job 99\n"
     assert not shown.out
+
+
+def test_a_job_that_other_conditions_leave_out(
+    queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("7", "--states", "PD") == 1
+    assert "not in the queue under these conditions: 7;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("tracked", "gpus"), [("cpu,mem", "?"), ("cpu,gres/gpu", "0")])
