@@ -210,7 +210,10 @@ _OF_JOBS: dict[tuple[str, str, str], Kind] = {
         "MaxWall", "max_wall", "", "job", "its time limit is more than {holder} allows"
     ),
 }
-KINDS = (*_OF_TRES.values(), *_OF_JOBS.values())
+
+
+# Associations and QOS name some limits differently that are kept in the same place.
+KINDS = tuple({kind.limit: kind for kind in (*_OF_TRES.values(), *_OF_JOBS.values())}.values())
 
 
 class LimitReason(msgspec.Struct, frozen=True):

@@ -110,7 +110,7 @@ _PLAIN: dict[str, Words] = {
     "InvalidAccount": Words(
         "its account does not exist (any more), or its user is not in it",
         EITHER,
-        "choose an account of yours: slurmkit update JOB --account=NAME",
+        "choose an account of yours: scontrol update JobId=JOB Account=NAME",
     ),
     "InvalidQOS": Words(
         "its QOS does not exist (any more), or its user may not use it",
@@ -125,7 +125,7 @@ _PLAIN: dict[str, Words] = {
     "AccountNotAllowed": Words(
         "its partition does not allow its account",
         EITHER,
-        "choose another: slurmkit update JOB --account=NAME, or another partition",
+        "choose another: scontrol update JobId=JOB Account=NAME, or another partition",
     ),
     "QOSUsageThreshold": Words(
         "its account's fairshare is below what its QOS asks for (UsageThreshold)",
