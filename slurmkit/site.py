@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
+from slurmkit.capabilities.text import settings
 from slurmkit.slurm import Slurm
 from slurmkit.tres import GPU
-
-_SETTING = re.compile(
-    r"^(?P<key>ClusterName|AccountingStorageTRES)[ \t]*=[ \t]*(?P<value>.*?)[ \t]*$", re.MULTILINE
-)
 
 
 class Site(NamedTuple):
@@ -37,7 +33,7 @@ def read_site(slurm: Slurm) -> Site:
 
 def parse_site(text: str) -> Site:
     """Read the output of `scontrol show config`."""
-    found = {match["key"]: match["value"] for match in _SETTING.finditer(text)}
+    found = settings(text)
     tracked = found.get("AccountingStorageTRES")
     return Site(found.get("ClusterName") or None, None if tracked is None else _has_gpus(tracked))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from slurmkit.capabilities.model import Gres, Tres
 
-_KEY = re.compile(r"(?:(?<=\s)|^)(?P<key>[A-Z][A-Za-z_/]*)=")
+_KEY = re.compile(r"(?:(?<=\s)|^)([A-Z][A-Za-z_/]*)=")
 _SETTING = re.compile(r"^(?P<key>[A-Za-z]\S*?)[ \t]*=[ \t](?P<value>.*?)[ \t]*$", re.MULTILINE)
 _NOTHING = {"", "(null)", "N/A", "NONE", "None"}
 _ENDLESS = {"UNLIMITED", "INFINITE", "N"}
@@ -31,12 +31,15 @@ def pairs(text: str) -> dict[str, str]:
     A key that comes again is part of a value: what people write themselves (Reason, Comment,
     Extra) comes last, so that it cannot stand for a fact.
     """
-    keys: dict[str, re.Match[str]] = {}
-    for match in _KEY.finditer(text):
-        keys.setdefault(match["key"], match)
-    ends = [*(match.start() for match in keys.values()), len(text)][1:]
-    found = zip(keys.items(), ends, strict=True)
-    return {key: text[match.end() : end].strip() for (key, match), end in found}
+    _, *parts = _KEY.split(text)
+    found: dict[str, str] = {}
+    last = ""
+    for key, value in zip(parts[::2], parts[1::2], strict=True):
+        if key in found:
+            found[last] += f"{key}={value}"
+        else:
+            found[key], last = value, key
+    return {key: value.strip() for key, value in found.items()}
 
 
 def settings(text: str) -> dict[str, str]:

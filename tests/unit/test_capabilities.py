@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmkit.capabilities import text as slurm_text
@@ -235,6 +235,7 @@ def test_minutes(text: str, value: int | None) -> None:
     assert slurm_text.minutes(text) == value
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(blacklist_characters="\n"), max_size=40))
 def test_any_reason_is_one_value(reason: str) -> None:
     text = recorded("24.11", "scontrol-nodes").splitlines()[0]
