@@ -10,6 +10,7 @@ from pathlib import Path
 from slurmkit.capabilities.cache import load_capabilities
 from slurmkit.capabilities.nodes import node_names
 from slurmkit.capabilities.text import tres
+from slurmkit.checks.say import memory_option
 from slurmkit.durations import format_duration, parse_time_limit
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.jobinfo import JobInfo
@@ -92,6 +93,8 @@ def _memory(slurm: Slurm, info: JobInfo, outcome: Outcome) -> Iterator[str]:
     if had:
         seen = f"; the most that was seen of a task is {words.memory(used)}" if used else ""
         yield f"it had {words.memory(had)} in all{seen} (sacct)"
+        more = max(2 * had, used * 3 // 2) // max(1, len(node_names(info.node_list or None)))
+        yield f"to ask for more: --mem={memory_option(more)}"
 
 
 def _mebibytes(step: Step) -> int:

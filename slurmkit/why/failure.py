@@ -39,6 +39,8 @@ def explain_end(cluster: Cluster, job_id: str) -> Explanation:
         info, outcome = job.info(), job.outcome()
     log, trouble, reading = _log(job, info, outcome)
     means, advice = _means(outcome)
+    # What Slurm itself ended says so in its log: that is no news.
+    told = reading.is_cause or outcome.kind == "failed"
     details = [
         *([means] if means else []),
         *reading.tasks,
@@ -52,13 +54,12 @@ def explain_end(cluster: Cluster, job_id: str) -> Explanation:
         exit_code=info.exit_code,
         ended=info.ended,
         steps=tuple(_steps(cluster.slurm, info.job_id)) if outcome.kind != "completed" else (),
-        first_error=reading.first_error,
-        error_means=reading.means,
+        first_error=reading.first_error if told else None,
+        error_means=reading.means if told else "",
         log=log,
         log_trouble=trouble,
         last_lines=reading.last,
     )
-    when = f", {words.moment(info.ended, time.time())}" if info.ended else ""
     return Explanation(
         job_id=info.job_id,
         name=info.name,
@@ -66,7 +67,7 @@ def explain_end(cluster: Cluster, job_id: str) -> Explanation:
         account=info.account,
         partition=info.partition,
         state=info.state,
-        answer=f"job {info.job_id} {_answer(outcome, reading)}{when}",
+        answer=_answer(info, outcome, reading),
         ended=ended,
         source=info.source,
         taken=time.time(),
@@ -80,11 +81,11 @@ def _worst(info: JobInfo, outcome: Outcome) -> str:
     return named if named.startswith(info.job_id) else info.job_id
 
 
-def _answer(outcome: Outcome, reading: Reading) -> str:
-    said = outcome.words
-    if outcome.kind == "failed" and reading.first_error is not None and reading.means:
-        return f"{said}: {reading.first_error.text}"
-    return said
+def _answer(info: JobInfo, outcome: Outcome, reading: Reading) -> str:
+    when = f", {words.moment(info.ended, time.time())}" if info.ended else ""
+    said = f"job {info.job_id} {outcome.words}{when}"
+    tells = outcome.kind == "failed" and reading.first_error is not None
+    return f"{said}: {reading.first_error.text}" if tells and reading.first_error else said
 
 
 def _means(outcome: Outcome) -> tuple[str, str]:

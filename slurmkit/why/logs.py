@@ -96,7 +96,7 @@ _STRONG: tuple[Sign, ...] = (
     ),
 )
 _WEAK: tuple[Sign, ...] = (
-    _sign(r"^slurmstepd: error: ", "Slurm says so on the node"),
+    _sign(r"^slurmstepd[\w.\-]*: error: ", "Slurm says so on the node"),
     _sign(r"^srun: error: ", "Slurm says so of a step"),
     _sign(
         r"(?i)\b(?:fatal|error|exception|assertion failed|aborted)\b",
@@ -111,13 +111,14 @@ class Reading(msgspec.Struct, frozen=True):
 
     Attributes:
         first_error: the line that tells most, None for none.
-        means: what it says.
+        means: what it says; `is_cause` when it names a cause, not only that something failed.
         tasks: which task ended how on which node, as srun says.
         last: its last lines.
     """
 
     first_error: LogLine | None = None
     means: str = ""
+    is_cause: bool = False
     tasks: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
 
@@ -143,10 +144,10 @@ def search(begin: str, end: str = "") -> Reading:
     """Look for the line that tells most: the first that names a cause, else one with an error."""
     lines = [*_numbered(begin), *(LogLine(text) for text in end.split("\n")[1:])]
     lines = [*_numbered(begin + end)] if len(end) < _PIECE else lines
-    found = _first(lines, _STRONG) or _first(lines, _WEAK)
-    error, means = found or (None, "")
+    cause = _first(lines, _STRONG)
+    error, means = cause or _first(lines, _WEAK) or (None, "")
     last = [line.text[:_LONG] for line in lines if line.text.strip()][-_LAST:]
-    return Reading(error, means, tuple(_tasks(lines)), tuple(last))
+    return Reading(error, means, cause is not None, tuple(_tasks(lines)), tuple(last))
 
 
 def _numbered(text: str) -> Iterator[LogLine]:
