@@ -14,8 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slurmkit.cluster import Cluster, Job
+    from slurmkit.cluster import Cluster
     from slurmkit.errors import SlurmkitError
+    from slurmkit.job import Job
+    from slurmkit.outcome import Outcome
     from slurmkit.planner import Plan, Submission, plan
     from slurmkit.queue import Queue, QueueFilter, QueueRow
     from slurmkit.spec import Gpus, JobSpec
@@ -27,6 +29,7 @@ __all__ = [
     "Gpus",
     "Job",
     "JobSpec",
+    "Outcome",
     "Plan",
     "Queue",
     "QueueFilter",
@@ -40,8 +43,9 @@ __all__ = [
 _HOMES = {
     "Cluster": "cluster",
     "Gpus": "spec",
-    "Job": "cluster",
+    "Job": "job",
     "JobSpec": "spec",
+    "Outcome": "outcome",
     "Plan": "planner",
     "Queue": "queue",
     "QueueFilter": "queue",

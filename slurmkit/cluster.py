@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from slurmkit import sacct
-from slurmkit.errors import BadInput, DatabaseDown, NoSuchJob, Refused, SlurmError
-from slurmkit.jobids import check_job_id, one_part
-from slurmkit.jobinfo import JobInfo, from_queue, output_path, parse_gpu_indices
-from slurmkit.log import follow
-from slurmkit.queue import Queue, QueueFilter, QueueRow, read_queue
+from slurmkit.backends.commands import CommandsBackend
+from slurmkit.changes import check_signal
+from slurmkit.config import load_section
+from slurmkit.errors import JobOver, NoSuchJob, SlurmError, SlurmkitError
+from slurmkit.job import Job
+from slurmkit.jobids import check_job_id, check_part_id
+from slurmkit.lookup import look_up
+from slurmkit.poller import Pace, Poller, PollSection
+from slurmkit.queue import Queue, QueueFilter
 from slurmkit.slurm import LocalSlurm, Slurm
 
 if TYPE_CHECKING:
     from slurmkit.capabilities.model import Capabilities, Standing
     from slurmkit.planner import Plan
+    from slurmkit.plugins import Backend
 
-_SUBMITTED = re.compile(r"(?P<id>\d+)(;\S+)?")  # `ID[;CLUSTER]`, sbatch(1) --parsable
-_POLL_SECONDS = 2.0
+# One border for all clusters of this process, so that all their jobs are asked about together.
+_LOCAL = LocalSlurm()
+_POLLERS: dict[Slurm, Poller] = {}
+_POLLERS_LOCK = threading.Lock()
 
 
 class Cluster:
@@ -30,23 +33,77 @@ class Cluster:
 
     Args:
         slurm: the border to Slurm; `slurmkit.testing.FakeSlurm` in tests.
+        backend: how jobs are submitted and controlled; by Slurm's commands by default.
+        pace: how often Slurm is asked about jobs that are waited for; the site's by default.
     """
 
-    def __init__(self, slurm: Slurm | None = None) -> None:
-        self.slurm: Slurm = slurm or LocalSlurm()
+    def __init__(
+        self,
+        slurm: Slurm | None = None,
+        backend: Backend | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self.slurm: Slurm = slurm or _LOCAL
+        self.backend: Backend = backend or CommandsBackend(self.slurm)
+        self._pace = pace
+
+    @property
+    def poller(self) -> Poller:
+        """What asks about all jobs that this process waits for on this cluster."""
+        with _POLLERS_LOCK:
+            if self.slurm not in _POLLERS:
+                pace = self._pace or Pace(floor=load_section("poll", PollSection).floor_seconds)
+                _POLLERS[self.slurm] = Poller(self.backend, self.slurm, pace)
+            return _POLLERS[self.slurm]
 
     def submit(self, plan: Plan) -> Job:
         """Send a plan, byte for byte, and return the handle of its job.
 
+        A submission that comes after others is given the ids of those as a dependency.
+
         Raises:
-            Refused: in the controller's words.
+            Refused: in the controller's words; what was sent of the plan before is cancelled.
         """
-        (submission,) = plan.submissions
-        said = self.slurm.run(["sbatch", "--parsable"], stdin=submission.script).strip()
-        match = _SUBMITTED.fullmatch(said)
-        if match is None:
-            raise SlurmError(f"sbatch answered {said!r} where a job id was expected")
-        return Job(match["id"], self)
+        jobs: list[Job] = []
+        try:
+            for submission in plan.submissions:
+                after = [jobs[at].id for at in submission.after]
+                jobs.append(Job(self.backend.submit(submission, after=after), self))
+        except SlurmkitError as error:
+            if jobs:
+                raise self._taken_back(jobs, error) from error
+            raise
+        return jobs[0] if len(jobs) == 1 else Job(",".join(j.id for j in jobs), self, tuple(jobs))
+
+    def cancel(self, job_ids: Sequence[str], *, signal: str | None = None) -> dict[str, SlurmError]:
+        """Cancel jobs together, or send them a signal; returns those it did not work for, and why.
+
+        Args:
+            job_ids: as for `job`, or `12_[4-9]` for tasks that wait together.
+            signal: `USR1` for their steps, `B:USR1` for their batch shells.
+
+        Raises:
+            BadInput: for what is no job id or no signal.
+        """
+        ids = [check_part_id(job_id) for job_id in job_ids]
+        failed = self.backend.cancel(ids, signal=signal and check_signal(signal))
+        return {job_id: self.ended(job_id, error) for job_id, error in failed.items()}
+
+    def ended(self, job_id: str, error: SlurmError) -> SlurmError:
+        """Say of a job that slurmctld does not know any more, or not as running, how it ended."""
+        if not isinstance(error, NoSuchJob | JobOver):
+            return error
+        try:
+            info = look_up(self.backend, self.slurm, job_id)
+        except SlurmError as unknown:
+            return unknown if isinstance(error, NoSuchJob) else error
+        return JobOver(f"job {job_id} has already ended ({info.state})") if info.is_over else error
+
+    def _taken_back(self, jobs: list[Job], error: SlurmkitError) -> SlurmkitError:
+        ids = [job.id for job in jobs]
+        left = self.backend.cancel(ids)
+        rest = f", but not {', '.join(left)}" if left else ""
+        return type(error)(f"{error}; what was sent before ({', '.join(ids)}) is cancelled{rest}")
 
     def queue(self, only: QueueFilter | None = None, *, user: str | None = None) -> Queue:
         """Take a snapshot of the queue.
@@ -61,7 +118,7 @@ class Cluster:
         """
         if user is not None:
             only = QueueFilter(users=(user,))
-        return read_queue(self.slurm, only)
+        return self.backend.queue(only)
 
     def job(self, job_id: str) -> Job:
         """Make a handle to any job, known to Slurm or not.
@@ -97,90 +154,3 @@ class Cluster:
         from slurmkit.capabilities.standing import me, read_standing  # noqa: PLC0415
 
         return read_standing(self.slurm, me() if user is None else user)
-
-
-class Job:
-    """A handle to one Slurm job."""
-
-    def __init__(self, job_id: str, cluster: Cluster) -> None:
-        self.id = job_id
-        self._slurm = cluster.slurm
-
-    def info(self) -> JobInfo:
-        """Look the job up: in the queue, and once it has ended in the accounting database.
-
-        Raises:
-            NoSuchJob: when neither knows it.
-            BadInput: when the id is that of an array with several tasks.
-        """
-        row = one_part(self.id, self._rows())
-        if row is not None and not row.ended:
-            return from_queue(row, self._gpu_indices(row))
-        past = self._past(required=row is None)
-        if row is None:
-            if past is None:
-                raise NoSuchJob(f"no job {self.id} in the queue or in the accounting database")
-            return past
-        if past is None or not past.is_over:  # slurmdbd lags behind
-            return from_queue(row, {})
-        return msgspec.structs.replace(past, output=output_path(row))
-
-    def cancel(self) -> None:
-        """Cancel the job, or all tasks of an array that have not ended.
-
-        Raises:
-            NoSuchJob: when Slurm does not know it.
-            Refused: when it has already ended, or Slurm does not allow it.
-        """
-        rows = self._rows()
-        if all(row.ended for row in rows):
-            state = rows[0].state if rows else self.info().state
-            raise Refused(f"job {self.id} has already ended ({state})")
-        self._slurm.run(["scancel", self.id])
-
-    def wait(self) -> JobInfo:
-        """Block until the job has ended and return its last facts."""
-        while not (info := self.info()).is_over:
-            time.sleep(_POLL_SECONDS)
-        return info
-
-    def output_path(self, info: JobInfo) -> str | None:
-        """Where the job's output goes, or None when Slurm does not say."""
-        return info.output or sacct.output_path(self._slurm, info)
-
-    def log(
-        self, *, until_over: bool = False, notice: Callable[[str], None] = lambda _: None
-    ) -> Iterator[bytes]:
-        """Yield the job's output as it was written.
-
-        Args:
-            until_over: go on with what is added until the job has ended.
-            notice: told in words that the job waits, or writes anew after a requeue.
-
-        Raises:
-            LogUnavailable: when the path is unknown or cannot be read.
-        """
-        return follow(self, until_over=until_over, notice=notice)
-
-    def _rows(self) -> tuple[QueueRow, ...]:
-        try:
-            return read_queue(self._slurm, job_ids=[self.id], ended=True).rows
-        except NoSuchJob:
-            return ()
-
-    def _past(self, *, required: bool) -> JobInfo | None:
-        try:
-            return sacct.newest_run(self._slurm, self.id)
-        except DatabaseDown:
-            if required:
-                raise
-            return None
-
-    def _gpu_indices(self, row: QueueRow) -> dict[str, list[int]]:
-        if not row.gpus or not row.node_list:
-            return {}
-        try:
-            text = self._slurm.run(["scontrol", "show", "job", "--details", row.job_id])
-        except NoSuchJob:
-            return {}
-        return parse_gpu_indices(text, row.node_list)

@@ -12,6 +12,8 @@ SlurmkitError                 exit 1: an operation failed
 │   ├── SlurmTimeout          a Slurm command took too long
 │   ├── NoSuchJob             no job of that id
 │   └── Refused               any other refusal, in Slurm's words
+│       └── JobOver           the job has already ended
+├── NotOver                   a job has not ended, or not within the time to wait
 ├── LogUnavailable            a job's output cannot be read
 ├── LedgerError               the ledger's database cannot be used
 └── DirectoryError            LDAP cannot be reached or read
@@ -71,6 +73,14 @@ class NoSuchJob(SlurmError):
 
 class Refused(SlurmError):
     """Slurm refused the request; the message holds its words."""
+
+
+class JobOver(Refused):
+    """The job has already ended, so it cannot be cancelled, held or changed."""
+
+
+class NotOver(SlurmkitError):
+    """A job has not ended, or not within the time its watcher was willing to wait."""
 
 
 class LogUnavailable(SlurmkitError):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from slurmkit.jobinfo import JobInfo
 from slurmkit.tres import gpu_types, gres
+
+if TYPE_CHECKING:
+    from slurmkit.outcome import Outcome
 
 Fact = tuple[str, str]
 
@@ -20,11 +24,21 @@ def course(info: JobInfo) -> list[Fact]:
         (start, clock(info.started)),
         ("Ended", clock(info.ended)) if info.is_over else ("Elapsed", info.elapsed),
         ("Nodes", info.node_list or "none yet"),
+        *([("Parts", tally(info.tally))] if info.tally else []),
     ]
+
+
+def ending(outcome: Outcome) -> list[Fact]:
+    """How a job ended, and after how many runs."""
+    runs = [run.state for run in outcome.runs]
+    several = [("Runs", f"{len(runs)}: {', '.join(runs)}")] if len(runs) > 1 else []
+    return [("Outcome", outcome.words), *several]
 
 
 def gpus(info: JobInfo) -> list[Fact]:
     """What generic resources a job has, and which GPUs on which node while it holds them."""
+    if info.tally and "=" not in info.tres:
+        return []
     if "=" not in info.tres:
         return [("GPUs", "unknown: Slurm lists no TRES for this job")]
     total = ", ".join(gres(info.tres)) or "none"
@@ -38,7 +52,13 @@ def gpus(info: JobInfo) -> list[Fact]:
 
 def output(info: JobInfo) -> Fact:
     """Where a job writes."""
-    return ("Output", info.output or "unknown")
+    several = f"one for each part, e.g. of {info.part}" if info.part else "unknown"
+    return ("Output", info.output or several)
+
+
+def tally(counts: dict[str, int]) -> str:
+    """How many are in which state."""
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def state(name: str, reason: str) -> str:

@@ -1,9 +1,9 @@
-"""The forms of a Slurm job id."""
+"""The forms of a Slurm job id, and which rows of squeue and sacct belong to one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from slurmkit.errors import BadInput
@@ -17,11 +17,18 @@ class HasId(Protocol):
         """`12`, `12_3`, `12_[4-9]` or `12+1`."""
         ...
 
+    @property
+    def raw_id(self) -> str:
+        """Slurm's own number for it."""
+        ...
+
 
 RowT = TypeVar("RowT", bound=HasId)
 
-
 _JOB_ID = re.compile(r"\d{1,10}(_\d{1,10})?(\+\d{1,10})?", re.ASCII)
+_WAITING = re.compile(r"\d{1,10}_\[[\d,:\-]+\]", re.ASCII)
+_TASKS = re.compile(r"(?P<first>\d+)(-(?P<last>\d+)(:(?P<step>\d+))?)?", re.ASCII)
+_CHARS = 64 * 1024  # half of what Linux takes in one argument
 
 
 def check_job_id(text: str) -> str:
@@ -35,15 +42,68 @@ def check_job_id(text: str) -> str:
     return text
 
 
-def one_part(job_id: str, rows: Sequence[RowT]) -> RowT | None:
-    """Return the last row of one job, None when there is none.
+def check_part_id(text: str) -> str:
+    """Return `text` when it is a job id, or that of tasks that wait together, `12_[1,4-9]`.
 
     Raises:
-        BadInput: when the rows are tasks of array `job_id`, or components of a het job.
+        BadInput: for anything else.
     """
-    ids = list(dict.fromkeys(row.job_id for row in rows))
-    parts = [part for part in ids if part.startswith((f"{job_id}_", f"{job_id}+"))]
-    if len(ids) > 1 or (parts and "[" not in parts[0]):
-        named = next((part for part in ids if "[" not in part), ids[0])
-        raise BadInput(f"{job_id} has several parts; name one of them, e.g. {named}")
-    return rows[-1] if rows else None
+    return text if _WAITING.fullmatch(text) else check_job_id(text)
+
+
+def whole_id(job_id: str) -> str:
+    """The array or het job that a task or component is part of: `12` of `12_3` and `12+1`."""
+    return re.split(r"[_+]", job_id, maxsplit=1)[0]
+
+
+def tasks(job_id: str) -> tuple[range, ...]:
+    """Indices of the array tasks in an id such as `12_[1,4-9%2]` or `12_3`; none for others."""
+    _, _, text = job_id.partition("_")
+    items = text.strip("[]").partition("%")[0].split(",")
+    found = (_TASKS.fullmatch(item) for item in items)
+    return tuple(_range(match) for match in found if match)
+
+
+def _range(match: re.Match[str]) -> range:
+    first = int(match["first"])
+    return range(first, int(match["last"] or first) + 1, int(match["step"] or 1))
+
+
+def batches(job_ids: Iterable[str]) -> Iterator[list[str]]:
+    """Split ids into lists that fit on a command line as one argument."""
+    batch: list[str] = []
+    chars = 0
+    for job_id in dict.fromkeys(job_ids):
+        if chars + len(job_id) >= _CHARS:
+            yield batch
+            batch, chars = [], 0
+        batch.append(job_id)
+        chars += len(job_id) + 1
+    if batch:
+        yield batch
+
+
+def group(job_ids: Iterable[str], rows: Iterable[RowT]) -> dict[str, list[RowT]]:
+    """Sort rows by the id that was asked for; the rows of an array or het job are its parts'."""
+    found: dict[str, list[RowT]] = {job_id: [] for job_id in job_ids}
+    members: dict[str, list[str]] = {}
+    for job_id in found:
+        if "_" in job_id:
+            members.setdefault(whole_id(job_id), []).append(job_id)
+    for row in rows:
+        for job_id in _ids_of(row, members):
+            if job_id in found:
+                found[job_id].append(row)
+    return found
+
+
+def _ids_of(row: HasId, members: dict[str, list[str]]) -> Iterable[str]:
+    """Ids by which a row can be asked for."""
+    whole = whole_id(row.job_id)
+    ids = {row.job_id, row.raw_id, whole, f"{row.job_id}+0"}  # sacct before it starts: no +0
+    if "[" in row.job_id:
+        held = tasks(row.job_id)
+        ids |= {
+            one for one in members.get(whole, ()) if any(tasks(one)[0][0] in some for some in held)
+        }
+    return ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Literal
 
 import msgspec
@@ -17,16 +18,26 @@ _NODE_LINE = re.compile(r"^ {5}Nodes=(?P<nodes>\S+) CPU_IDs=.* GRES=(?P<gres>\S*
 _GPU_INDEX = re.compile(r"gpu:(?:[^:(,]+:)?\d+\(IDX:(?P<indices>[\d,\-]+)\)")
 
 
+UNKNOWN = "UNKNOWN"
+"""State of a job that was in the queue and that neither slurmctld nor slurmdbd knows any more."""
+
+
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one job.
 
     Attributes:
-        state: Slurm's base state, e.g. RUNNING.
-        reason: why it waits, in Slurm's word; empty once it has left the queue.
-        tres: allocated TRES.
+        state: Slurm's base state, e.g. RUNNING; of an array or het job the worst of its ended
+            parts once all have ended, before that the state of what has not; UNKNOWN for a job that
+            Slurm has forgotten.
+        reason: why it waits or how it ended, in Slurm's word; empty once it has left the queue.
+        tres: allocated TRES; of an array or het job what its parts hold together, without memory.
         elapsed: run time as Slurm prints it.
         submitted: epoch seconds, like `started` and `ended`; None when unknown.
-        exit_code: `code:signal` once ended.
+        exit_code: `code:signal` once ended, where known.
+        cancelled_by: user who cancelled it, by name or else number; None when Slurm does not say.
+        time_limit: as Slurm prints it; empty when unknown.
+        tally: number of parts by state, of an array or het job; empty for any other.
+        part: id of one of its parts, of an array or het job; empty for any other.
         output: path of the log with Slurm's patterns filled in, or None when unknown.
         gpu_indices: GPU indices by node while the job holds them; empty when Slurm does not say.
         source: the command the facts were read from.
@@ -47,6 +58,10 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     started: int | None
     ended: int | None = None
     exit_code: str | None = None
+    cancelled_by: str | None = None
+    time_limit: str = ""
+    tally: dict[str, int] = msgspec.field(default_factory=dict)
+    part: str = ""
     output: str | None = None
     gpu_indices: dict[str, list[int]] = msgspec.field(default_factory=dict)
     source: Literal["squeue", "sacct"]
@@ -54,10 +69,10 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_over(self) -> bool:
         """Whether the job has reached a state it does not leave."""
-        return self.state in ENDED
+        return self.state in ENDED or self.state == UNKNOWN
 
 
-def from_queue(row: QueueRow, gpu_indices: dict[str, list[int]]) -> JobInfo:
+def from_queue(row: QueueRow) -> JobInfo:
     """Take what squeue says of a job."""
     return JobInfo(
         job_id=row.job_id,
@@ -73,29 +88,46 @@ def from_queue(row: QueueRow, gpu_indices: dict[str, list[int]]) -> JobInfo:
         elapsed=row.time_used,
         submitted=row.submitted,
         started=row.started,
+        time_limit=row.time_limit,
         output=output_path(row),
-        gpu_indices=gpu_indices,
         source="squeue",
     )
 
 
 def output_path(row: QueueRow) -> str | None:
     """Where a job's output goes, or None when Slurm does not say (yet)."""
-    return fill_in(row.output, row) if row.output else None
+    pattern = row.output
+    if "_" in row.job_id and PurePosixPath(pattern).name == f"slurm-{row.raw_id}.out":
+        # Slurm 22.05 names the default file of an array's tasks wrongly.
+        pattern = str(PurePosixPath(pattern).with_name("slurm-%A_%a.out"))
+    return path_of(pattern, row, row.workdir)
 
 
-def fill_in(pattern: str, job: QueueRow | JobInfo) -> str | None:
-    """Fill in the patterns of an output path with a job's facts."""
-    first = next(iter(NodeSet(job.node_list)), None)
-    return expand(pattern, OutputFacts(job.job_id, job.raw_id, job.name, job.user, first))
+def path_of(
+    pattern: str, job: QueueRow | JobInfo, workdir: str, rank: int | None = None
+) -> str | None:
+    """Fill in the pattern of a path as Slurm prints it; None for none, and while it is unknown.
+
+    Args:
+        pattern: absolute, or relative to `workdir`.
+        job: whose.
+        workdir: where it started.
+        rank: of the process of a step whose file it is; None for the batch script's.
+    """
+    if pattern in {"", "(null)"}:
+        return None
+    nodes = NodeSet(job.node_list)
+    first = next(iter(nodes), None) if rank is None or len(nodes) == 1 else None
+    filled = expand(pattern, OutputFacts(job.job_id, job.raw_id, job.name, job.user, first, rank))
+    return filled and str(PurePosixPath(workdir, filled))
 
 
 def parse_gpu_indices(text: str, node_list: str) -> dict[str, list[int]]:
     """GPU indices by node from `scontrol show job -d`, for the nodes in `node_list` only."""
     own = NodeSet(node_list)
-    held: dict[str, list[int]] = {}
+    held: dict[str, set[int]] = {}
     for line in _NODE_LINE.finditer(text):
         ranges = RangeSet(",".join(m["indices"] for m in _GPU_INDEX.finditer(line["gres"])) or None)
         for node in NodeSet(line["nodes"]) & own if ranges else ():
-            held[node] = list(ranges.intiter())
-    return held
+            held.setdefault(node, set()).update(ranges.intiter())
+    return {node: sorted(indices) for node, indices in held.items()}

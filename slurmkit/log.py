@@ -1,86 +1,150 @@
-"""A job's output file, read once or followed to its end."""
+"""A job's output, read once or followed to the job's end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from slurmkit.errors import LogUnavailable
+import msgspec
 
-if TYPE_CHECKING:
-    from slurmkit.cluster import Job
-    from slurmkit.jobinfo import JobInfo
+from slurmkit.errors import BadInput, LogUnavailable
+from slurmkit.jobinfo import JobInfo
+from slurmkit.logpaths import LogFile, find
+from slurmkit.poller import Poller, Watch
+from slurmkit.slurm import Slurm
+from slurmkit.tail import Tail
 
-_CHUNK = 1 << 16
 _FILE_SECONDS = 0.5
-_STATE_SECONDS = 3.0
+_LATE_SECONDS = 10.0
 
 
-def follow(job: Job, *, until_over: bool, notice: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield the bytes of a job's output file.
+class Ask(msgspec.Struct, frozen=True):
+    """What is wanted of a log.
 
-    Slurm's state is asked every few seconds only; the file itself twice a second.
+    Attributes:
+        file: which of the job's files.
+        lines: only the last so many lines of what is there; all by default.
+        notice: told in words that the job waits, has written nothing yet, or writes anew.
+    """
+
+    file: LogFile
+    lines: int | None
+    notice: Callable[[str], None]
+
+
+def read_once(slurm: Slurm, info: JobInfo, ask: Ask) -> Iterator[bytes]:
+    """Yield what a job has written so far.
 
     Raises:
         LogUnavailable: when the path is unknown, or the file is missing or unreadable.
     """
-    info = job.info()
-    if not until_over and info.state == "PENDING":
-        raise LogUnavailable(f"job {job.id} has not started ({info.reason}); follow it with -f")
+    refuse_parts(info)
+    path = find(slurm, info, ask.file)
+    tail = Tail(Path(path), ask.lines) if path else None
+    if tail is None or not tail.exists:
+        raise LogUnavailable(_why_none(info, path))
     if info.state == "PENDING":
-        notice(f"job {job.id} has not started ({info.reason}); waiting")
-    offset, asked = 0, time.monotonic()
-    over = info.is_over or not until_over
-    path = _path(job, info)
-    while True:
-        if path is not None and offset > _size(path):  # a requeued run has emptied the file
-            offset = 0
-            notice(f"job {job.id} was requeued and writes its output anew")
-        if over and path is not None and not path.exists():
-            raise LogUnavailable(_why_none(path, info))
-        for chunk in _read_from(path, offset) if path else ():
-            offset += len(chunk)
-            yield chunk
-        if over:  # read once more after the end was seen, so the last lines are there
+        ask.notice(f"job {info.job_id} has not started ({info.reason}); this was there before")
+    yield from tail.read()
+
+
+def follow(slurm: Slurm, poller: Poller, info: JobInfo, ask: Ask) -> Iterator[bytes]:
+    """Yield a job's output as it is written, across requeues, until the job has ended.
+
+    The file is looked at twice a second, Slurm at the poller's pace.
+
+    Raises:
+        LogUnavailable: when the path is unknown, or the job ended and the file is not there.
+    """
+    refuse_parts(info)
+    with poller.watch([info.job_id]) as watch:
+        follower = _Follower(slurm, info, ask)
+        for known in watch.changes(every=_FILE_SECONDS):
+            one = known[info.job_id]
+            if one.error is not None:
+                raise one.error
+            yield from follower.look(one.info or info, watch)
+    yield from follower.rest()
+
+
+def refuse_parts(info: JobInfo) -> None:
+    """Refuse an array or het job as a whole: each part has a file of its own."""
+    if info.tally:
+        parts = ", ".join(f"{count} {state}" for state, count in info.tally.items())
+        raise BadInput(
+            f"{info.job_id} has several parts ({parts}); name one of them, e.g. {info.part}"
+        )
+
+
+class _Follower:
+    """Where reading stands: the job's last facts, its file, and what was said of them."""
+
+    def __init__(self, slurm: Slurm, info: JobInfo, ask: Ask) -> None:
+        self._slurm = slurm
+        self._ask = ask
+        self._info = info
+        self._tail: Tail | None = None
+        self._said: set[object] = set()
+        self._late_at = 0.0
+        self._take(info)
+
+    def look(self, info: JobInfo, watch: Watch) -> Iterator[bytes]:
+        """Read on, and say what keeps the job from writing."""
+        if info is not self._info:
+            self._take(info)
+        if watch.trouble:
+            self._say("trouble", f"{watch.trouble}; asking again")
+        else:
+            self._said.discard("trouble")
+        yield from self._read()
+        missing = info.state == "RUNNING" and self._tail is not None and not self._tail.exists
+        if missing and self._tail and time.monotonic() >= self._late_at:
+            words = f"nothing at {self._tail.path} yet; it may be on the node only"
+            self._say(self._tail.path, words)
+
+    def rest(self) -> Iterator[bytes]:
+        """Read what came between the last look and the end of the job."""
+        yield from self._read()
+        if self._tail is None or not self._tail.exists:
+            raise LogUnavailable(
+                _why_none(self._info, str(self._tail.path) if self._tail else None)
+            )
+
+    def _take(self, info: JobInfo) -> None:
+        """Note new facts; a run on another node may write to another file."""
+        self._info = info
+        if info.state == "PENDING":
+            words = f"job {info.job_id} has not started ({info.reason}); waiting"
+            self._say(info.submitted, words)
             return
-        time.sleep(_FILE_SECONDS)
-        if time.monotonic() - asked >= _STATE_SECONDS:
-            info, asked = job.info(), time.monotonic()
-            path, over = _path(job, info), info.is_over
+        if self._tail is not None and info.is_over:
+            return
+        path = find(self._slurm, info, self._ask.file)
+        if path and (self._tail is None or self._tail.path != Path(path)):
+            self._tail = Tail(Path(path), self._ask.lines if self._tail is None else None)
+            self._late_at = time.monotonic() + _LATE_SECONDS
+
+    def _read(self) -> Iterator[bytes]:
+        if self._tail is None:
+            return
+        for chunk in self._tail.read():
+            if self._tail.rewritten:
+                self._tail.rewritten = False
+                self._ask.notice(f"job {self._info.job_id} was requeued and writes its output anew")
+            yield chunk
+
+    def _say(self, about: object, words: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            self._ask.notice(words)
 
 
-def _path(job: Job, info: JobInfo) -> Path | None:
-    """Where the output goes; a path by node is not known before there is one."""
-    where = info.output if info.state == "PENDING" else job.output_path(info)
-    if where is None and info.state != "PENDING":
-        raise LogUnavailable(f"Slurm no longer says where the output of job {job.id} went")
-    return Path(where) if where else None
-
-
-def _why_none(path: Path, info: JobInfo) -> str:
+def _why_none(info: JobInfo, path: str | None) -> str:
+    if info.state == "PENDING":
+        return f"job {info.job_id} has not started ({info.reason}); follow it with -f"
     if info.is_over and info.started is None:
         return f"job {info.job_id} ended {info.state} before it started, so it wrote nothing"
     if info.is_over and (info.exit_code or "").endswith(":53"):
         return f"job {info.job_id} could not open {path} or its directory on the node, so it failed"
     return f"{path} does not exist here; is it on a filesystem shared with the nodes?"
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _read_from(path: Path, offset: int) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            while chunk := file.read(_CHUNK):
-                yield chunk
-    except FileNotFoundError:  # not yet, while the job starts
-        return
-    except OSError as error:
-        raise LogUnavailable(f"cannot read {path}: {error.strerror}") from error

@@ -14,31 +14,38 @@ _PATTERN = re.compile(r"%(?P<width>[1-9]\d?)?(?P<letter>[%AabjJNntsux])")
 
 
 class OutputFacts(NamedTuple):
-    """What the patterns of sbatch(1), "filename pattern", stand for in a batch job."""
+    """What the patterns of sbatch(1), "filename pattern", stand for.
+
+    Attributes:
+        first_node: where the batch script runs, or a step of one node; None when unknown.
+        rank: of a process of step 0, for the patterns of srun(1); None for the batch script.
+    """
 
     job_id: str
     raw_id: str
     name: str
     user: str
     first_node: str | None
+    rank: int | None = None
 
 
 def expand(pattern: str, facts: OutputFacts) -> str | None:
-    """Fill in an output path, or return None while it depends on a node not yet known."""
+    """Fill in an output path, or return None while it depends on a node that is not known."""
     if "\\" in pattern:  # a backslash turns all patterns off and is itself left out
         return pattern.replace("\\", "")
     array, _, task = facts.job_id.partition("_")
+    batch = facts.rank is None
     values = {
         "%": "%",
         "A": array,
         "a": task or _NO_TASK,
         "b": str(int(task or _NO_TASK) % 10) if (task or "0").isdigit() else "",
         "j": facts.raw_id,
-        "J": facts.raw_id,
+        "J": facts.raw_id if batch else f"{facts.raw_id}.0",
         "N": facts.first_node,
-        "n": "0",
-        "t": "0",
-        "s": "batch",
+        "n": "0" if batch else None,
+        "t": "0" if batch else str(facts.rank),
+        "s": "batch" if batch else "0",
         "u": facts.user,
         "x": facts.name,
     }

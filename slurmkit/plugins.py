@@ -7,7 +7,7 @@ importing anything; one plugin is chosen by name, and only policies are all call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -20,10 +20,65 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from slurmkit.capabilities.model import Capabilities
+    from slurmkit.errors import SlurmError
     from slurmkit.findings import Finding
+    from slurmkit.planner import Submission
+    from slurmkit.queue import Queue, QueueFilter
     from slurmkit.spec import JobSpec
 
 OURS = "slurmkit-hpc"
+
+
+class Backend(Protocol):
+    """A way of talking to slurmctld about jobs. The object is called with a `Slurm` to make one.
+
+    It is what can be done in process instead of by commands: submit, control, and load the queue.
+    The accounting database and lists in bulk are read by commands whatever the backend.
+
+    What controls a job raises `NoSuchJob` for an id that slurmctld does not know, `JobOver` for a
+    job that has ended, `Refused` for any other refusal, and `ControllerDown` when slurmctld is
+    silent. Ids are `12`, `12_3` (an array task) or `12+1` (a het component), and have been checked.
+    """
+
+    def submit(self, submission: Submission, *, after: Sequence[str] = ()) -> str:
+        """Send one batch job and return its id; nothing is left behind when it is refused.
+
+        Args:
+            submission: its script is sent byte for byte.
+            after: ids of jobs that must end well before it starts, beside its own dependency.
+        """
+        ...
+
+    def cancel(
+        self, job_ids: Sequence[str], *, signal: str | None = None
+    ) -> Mapping[str, SlurmError]:
+        """Cancel jobs, or send them a signal; returns those it did not work for, and why.
+
+        Args:
+            job_ids: of an array, all tasks that have not ended; `12_[4-9]` for some that wait.
+            signal: `USR1`, or `B:USR1` for the batch shell instead of the steps.
+        """
+        ...
+
+    def hold(self, job_id: str) -> None:
+        """Keep a job from starting; one that runs goes on."""
+        ...
+
+    def release(self, job_id: str) -> None:
+        """Let a held job start again."""
+        ...
+
+    def requeue(self, job_id: str) -> None:
+        """Put a job that runs, or that ended a short while ago, back in the queue."""
+        ...
+
+    def update(self, job_id: str, changes: Mapping[str, str]) -> None:
+        """Change a job; `changes` are sbatch's long options and their new values."""
+        ...
+
+    def queue(self, only: QueueFilter | None = None) -> Queue:
+        """Take a snapshot of the queue; ids that slurmctld does not know have no rows."""
+        ...
 
 
 class Launcher(Protocol):
@@ -111,7 +166,7 @@ class GpuMetrics(Protocol):
 
 
 KINDS: dict[str, type | None] = {
-    "backends": None,
+    "backends": Backend,
     "launchers": Launcher,
     "runtimes": Runtime,
     "policies": Policy,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pwd
+import re
+from collections.abc import Iterable
+
 import msgspec
 
 from slurmkit.errors import Refused
-from slurmkit.jobids import one_part
-from slurmkit.jobinfo import JobInfo, fill_in
+from slurmkit.jobids import batches
+from slurmkit.jobinfo import JobInfo
 from slurmkit.queue import epoch, record_mark
 from slurmkit.slurm import Slurm
 
@@ -27,51 +31,122 @@ _FIELDS = {
     "exit_code": "ExitCode",
     "name": "JobName",
 }
+_STEP_FIELDS = {
+    "step_id": "JobID",
+    "state": "State",
+    "exit_code": "ExitCode",
+    "max_rss": "MaxRSS",
+    "time_limit": "Timelimit",
+    "tres": "AllocTRES",
+}
+_CANCELLED = re.compile(r"CANCELLED by (?P<uid>\d+)")
 
 
-def newest_run(slurm: Slurm, job_id: str) -> JobInfo | None:
-    """The last run of a job, or None when slurmdbd does not know it.
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a job, or the allocation itself, as sacct shows it.
+
+    Attributes:
+        step_id: `12.0`, `12.batch`; the allocation's is the job's.
+        state: with `CANCELLED by UID` in full.
+        exit_code: `code:signal`.
+        max_rss: as sacct prints it, e.g. `399036K`; empty when it was not measured.
+        time_limit: of the allocation.
+        tres: allocated TRES.
+    """
+
+    step_id: str
+    state: str
+    exit_code: str
+    max_rss: str
+    time_limit: str
+    tres: str
+
+
+def read_runs(slurm: Slurm, job_ids: Iterable[str]) -> list[JobInfo]:
+    """Every run of some jobs, in the order they were submitted; of an array, every task's.
 
     Raises:
         DatabaseDown: when slurmdbd does not answer.
-        BadInput: when the id is that of an array with several tasks.
+    """
+    runs: list[JobInfo] = []
+    for batch in batches(job_ids):
+        mark = record_mark()
+        # With -D every run of a requeued job, not only its last.
+        text = slurm.run([*_sacct(batch, mark, _FIELDS), "-X", "-D"])
+        runs += _runs(text, mark)
+    return sorted(runs, key=lambda run: run.submitted or 0)
+
+
+def read_steps(slurm: Slurm, job_id: str) -> tuple[Step, ...]:
+    """The allocation of a job's last run, then its steps.
+
+    Raises:
+        DatabaseDown: when slurmdbd does not answer.
     """
     mark = record_mark()
-    text = slurm.run(_sacct(job_id, mark, *_FIELDS.values()))
-    runs = sorted(_runs(text, mark), key=lambda run: run.submitted or 0)
-    return one_part(job_id, runs)
+    text = slurm.run(_sacct([job_id], mark, _STEP_FIELDS))
+    return tuple(
+        Step(**dict(zip(_STEP_FIELDS, values, strict=True)))
+        for values in _records(text, mark, len(_STEP_FIELDS))
+    )
 
 
-def output_path(slurm: Slurm, info: JobInfo) -> str | None:
-    """Path of an ended job's log, or None where the release (before 24.05) does not keep it."""
+def kept_path(slurm: Slurm, info: JobInfo, field: str) -> tuple[str, str] | None:
+    """An ended job's `StdOut` or `StdErr` as it was given, and its working directory.
+
+    None where the release (before 24.05) does not keep them.
+    """
     mark = record_mark()
+    fields = {"pattern": field, "workdir": "WorkDir"}
     try:
-        text = slurm.run(_sacct(info.job_id, mark, "StdOut"))
+        text = slurm.run([*_sacct([info.job_id], mark, fields), "-X"])
     except Refused:
         return None
-    pattern = text.split(mark)[-2].lstrip("\n") if mark in text else ""
-    return fill_in(pattern, info) if pattern else None
+    records = _records(text, mark, len(fields))
+    return (records[-1][0], records[-1][1]) if records else None
 
 
-def _sacct(job_id: str, mark: str, *fields: str) -> list[str]:
-    # With -D every run of a requeued job; the trailing delimiter of -p ends each field alike.
-    flags = ["-X", "-D", "--noheader", "--parsable", f"--delimiter={mark}"]
-    return ["sacct", *flags, f"--jobs={job_id}", f"--format={','.join(fields)}"]
+def work_dir(slurm: Slurm, job_id: str) -> str | None:
+    """Where an ended job started."""
+    mark = record_mark()
+    records = _records(slurm.run([*_sacct([job_id], mark, {"workdir": "WorkDir"}), "-X"]), mark, 1)
+    return records[-1][0] if records else None
+
+
+def _sacct(job_ids: list[str], mark: str, fields: dict[str, str]) -> list[str]:
+    # The trailing delimiter of --parsable ends each field alike.
+    flags = ["--noheader", "--parsable", f"--delimiter={mark}"]
+    return ["sacct", *flags, f"--jobs={','.join(job_ids)}", f"--format={','.join(fields.values())}"]
+
+
+def _records(text: str, mark: str, count: int) -> list[list[str]]:
+    parts = text.split(mark)
+    records = [parts[at : at + count] for at in range(0, len(parts) - count, count)]
+    return [[record[0].lstrip("\n"), *record[1:]] for record in records]
 
 
 def _runs(text: str, mark: str) -> list[JobInfo]:
-    parts = text.split(mark)
-    count = len(_FIELDS)
-    return [_info(parts[at : at + count]) for at in range(0, len(parts) - count, count)]
+    return [_info(record) for record in _records(text, mark, len(_FIELDS))]
 
 
-def _info(parts: list[str]) -> JobInfo:
-    raw = dict(zip(_FIELDS, parts, strict=True))
+def _info(record: list[str]) -> JobInfo:
+    raw = dict(zip(_FIELDS, record, strict=True))
     values = raw | {
-        "job_id": raw["job_id"].lstrip("\n"),
         "state": raw["state"].partition(" ")[0],  # `CANCELLED by 10001`
         "node_list": raw["node_list"].replace("None assigned", ""),
+        "cancelled_by": canceller(raw["state"]),
         "source": "sacct",
     }
     times = {name: epoch(raw[name]) for name in ("submitted", "started", "ended")}
     return msgspec.convert(values | times, JobInfo)
+
+
+def canceller(state: str) -> str | None:
+    """Name, or else number, of the user in `CANCELLED by UID`; None for any other state."""
+    match = _CANCELLED.fullmatch(state)
+    if match is None:
+        return None
+    try:
+        return pwd.getpwuid(int(match["uid"])).pw_name
+    except (KeyError, OverflowError):
+        return match["uid"]

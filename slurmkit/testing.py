@@ -33,6 +33,25 @@ _RUNNING = {
     "Name": "train",
 }
 
+# What sacct prints of a plain job that has completed, by the names of its fields.
+_COMPLETED = {
+    "User": "alice",
+    "Account": "vision",
+    "Partition": "gpu",
+    "State": "COMPLETED",
+    "NodeList": "c1",
+    "AllocTRES": "billing=1,cpu=1,mem=1G,node=1",
+    "Elapsed": "00:00:05",
+    "Submit": "1700000000",
+    "Start": "1700000010",
+    "End": "1700000015",
+    "ExitCode": "0:0",
+    "Timelimit": "00:10:00",
+    "WorkDir": "/home/alice",
+    "StdOut": "/home/alice/slurm-%j.out",
+    "JobName": "train",
+}
+
 
 class FakeSlurm:
     """Answers commands from functions instead of running them.
@@ -88,7 +107,27 @@ def squeue_text(argv: Sequence[str], jobs: Iterable[Mapping[str, str]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def sacct_text(argv: Sequence[str], runs: Iterable[Mapping[str, str]]) -> str:
+    """Print runs or steps as sacct would, in the fields and with the mark that `argv` asks for.
+
+    Args:
+        argv: the call that `FakeSlurm` hands on.
+        runs: fields by their names for `sacct --format`; at least `JobID`. What is not given is
+            that of a small job that completed.
+    """
+    given = dict(word.split("=", 1) for word in argv if word.startswith("--") and "=" in word)
+    names, mark = given["--format"].split(","), given["--delimiter"]
+    lines = ("".join(_kept(run, name) + mark for name in names) for run in runs)
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _field(job: Mapping[str, str], name: str) -> str:
     if name == "JobID":
         return job.get(name, job["JobArrayID"].partition("_")[0])
     return job[name] if name in job else _RUNNING.get(name, "")
+
+
+def _kept(run: Mapping[str, str], name: str) -> str:
+    if name == "JobIDRaw":
+        return run.get(name, run["JobID"].partition("_")[0])
+    return run[name] if name in run else _COMPLETED.get(name, "")

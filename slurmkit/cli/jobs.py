@@ -1,96 +1,103 @@
-"""`slurmkit job`, `log` and `cancel`."""
+"""`slurmkit job` and `slurmkit log`."""
 
 from __future__ import annotations
 
+import signal
 import sys
+from typing import Any
 
 import click
 import msgspec
 
+from slurmkit.cli.each import each, fail_with, say
 from slurmkit.cli.show import key_values
-from slurmkit.cluster import Cluster, Job
-from slurmkit.errors import SlurmkitError
-from slurmkit.facts import Fact, course, gpus, output
-from slurmkit.jobinfo import JobInfo
-from slurmkit.text import printable
+from slurmkit.cluster import Cluster
+from slurmkit.facts import Fact, course, ending, gpus, output
+from slurmkit.job import Job
+from slurmkit.jobinfo import UNKNOWN, JobInfo
+from slurmkit.logpaths import LogFile
+from slurmkit.outcome import Outcome
 
 
 @click.command("job")
-@click.argument("job_id")
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
-def job_command(job_id: str, *, as_json: bool) -> None:
-    """Show one job: its state, its nodes, and which GPUs it holds on each.
+def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Show jobs: state, nodes, which GPUs each holds on them, and how it ended.
+
+    With --json one job is an object, several are a list; `outcome` is null until the job has ended.
 
     \b
     Examples:
       slurmkit job 12
+      slurmkit job 12 13_4 14+1
       slurmkit job 12 --json | jq .gpu_indices
     """
-    job = Cluster().job(job_id)
-    info = job.info()
-    if as_json:
-        click.echo(msgspec.json.encode(info))
-        return
-    key_values(_facts(info))
-
-
-@click.command("log")
-@click.argument("job_id")
-@click.option("-f", "--follow", "until_over", is_flag=True, help="Go on until the job has ended.")
-def log_command(job_id: str, *, until_over: bool) -> None:
-    """Print a job's output.
-
-    \b
-    Examples:
-      slurmkit log 12
-      slurmkit log -f 12
-    """
-    job = Cluster().job(job_id)
-    for chunk in job.log(until_over=until_over, notice=_say):
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
-    if until_over:
-        click.echo(f"job {job.id} ended: {dict(course(job.info()))['State']}", err=True)
-
-
-@click.command("cancel")
-@click.argument("job_ids", nargs=-1, required=True)
-def cancel_command(job_ids: tuple[str, ...]) -> None:
-    """Cancel jobs.
-
-    \b
-    Example:
-      slurmkit cancel 12 13
-    """
     cluster = Cluster()
-    jobs: list[Job] = [cluster.job(job_id) for job_id in job_ids]  # all ids are checked first
-    failures = [error for job in jobs if (error := _cancel(job))]
-    for error in failures[:-1]:
-        _say(str(error))
-    if failures:
-        raise failures[-1]
+    found: list[dict[str, Any]] = []
+
+    def show(job: Job) -> None:
+        info, outcome = _facts(job)
+        if as_json:
+            facts = msgspec.to_builtins(info)
+            found.append(facts | {"outcome": msgspec.to_builtins(outcome)})
+            return
+        if found:
+            click.echo()
+        found.append({})
+        key_values(_in_words(info, outcome))
+
+    failed = each([cluster.job(job_id) for job_id in job_ids], show)
+    if as_json and (found or len(job_ids) > 1):
+        click.echo(msgspec.json.encode(found[0] if len(job_ids) == 1 else found))
+    fail_with(failed)
 
 
-def _cancel(job: Job) -> SlurmkitError | None:
-    try:
-        job.cancel()
-    except SlurmkitError as error:
-        return error
-    click.echo(f"cancelled job {job.id}")
-    return None
+def _facts(job: Job) -> tuple[JobInfo, Outcome | None]:
+    info = job.info()
+    return info, job.outcome() if info.is_over and info.state != UNKNOWN else None
 
 
-def _say(words: str) -> None:
-    click.echo(f"slurmkit: {printable(words)}", err=True)
-
-
-def _facts(info: JobInfo) -> list[Fact]:
+def _in_words(info: JobInfo, outcome: Outcome | None) -> list[Fact]:
     who = f"{info.user}, account {info.account}, partition {info.partition}"
     return [
         ("Job", f"{info.job_id}  {info.name}"),
         ("User", who),
         *course(info),
+        *(ending(outcome) if outcome else []),
         *gpus(info),
         output(info),
         ("Source", f"{info.source}, now"),
     ]
+
+
+@click.command("log")
+@click.argument("job_id")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last so many lines.")
+@click.option("-e", "--error", "stderr", is_flag=True, help="Its standard error instead.")
+@click.option("--file", "pattern", metavar="PATTERN", help="A file of its steps: srun --output.")
+@click.option("--rank", type=click.IntRange(min=0), help="With --file: whose, for %t.")
+def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -> int:
+    """Print a job's output.
+
+    --follow goes on across requeues. Ctrl-C ends it; the job runs on.
+
+    \b
+    Examples:
+      slurmkit log 12
+      slurmkit log -f 12_3
+      slurmkit log --lines 50 --error 12
+      slurmkit log --file 'out-%j-%t' --rank 3 12
+    """
+    job = Cluster().job(job_id)
+    try:
+        for chunk in job.log(follow=follow, lines=lines, file=LogFile(**which), notice=say):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        say(f"no longer following; job {job.id} is left as it is (slurmkit cancel {job.id})")
+        return 128 + signal.SIGINT
+    if follow:
+        click.echo(f"job {job.id} ended: {dict(course(job.info()))['State']}", err=True)
+    return 0

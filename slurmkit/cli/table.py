@@ -52,9 +52,15 @@ COMMANDS = {
     "plan": Entry("slurmkit.cli.submit:plan_command", "Show exactly what would be submitted."),
     "submit": Entry("slurmkit.cli.submit:submit_command", "Submit a job."),
     "queue": Entry("slurmkit.cli.queue:queue_command", "List the jobs in the queue."),
-    "job": Entry("slurmkit.cli.jobs:job_command", "Show one job and the GPUs it holds."),
+    "job": Entry("slurmkit.cli.jobs:job_command", "Show jobs and the GPUs they hold."),
     "log": Entry("slurmkit.cli.jobs:log_command", "Print or follow a job's output."),
-    "cancel": Entry("slurmkit.cli.jobs:cancel_command", "Cancel jobs."),
+    "why": Entry("slurmkit.cli.why:why_command", "Why a job waits or failed; what starts sooner."),
+    "cancel": Entry("slurmkit.cli.control:cancel_command", "Cancel jobs."),
+    "hold": Entry("slurmkit.cli.control:hold_command", "Keep jobs from starting."),
+    "release": Entry("slurmkit.cli.control:release_command", "Let held jobs start."),
+    "requeue": Entry("slurmkit.cli.control:requeue_command", "Put jobs back in the queue."),
+    "update": Entry("slurmkit.cli.control:update_command", "Change jobs."),
+    "wait": Entry("slurmkit.cli.waiting:wait_command", "Wait for jobs; end with their exit code."),
     "nodes": Entry("slurmkit.cli.nodes:nodes_command", "List the nodes and what is in use."),
     "gpus": Entry("slurmkit.cli.gpus:gpus_command", "Show who is on which GPU."),
     "capabilities": Entry(
@@ -66,6 +72,7 @@ COMMANDS = {
     "fairshare": Entry(
         "slurmkit.cli.fairshare:fairshare_command", "Show shares, their use and your priority."
     ),
+    "doctor": Entry("slurmkit.cli.doctor:doctor_command", "Say what is missing or unwise here."),
     "tui": Entry("slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"),
     "report": Entry(
         "slurmkit_accounting.cli:report_group", "GPU-hours by PI, account or user.", "accounting"

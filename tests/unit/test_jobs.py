@@ -1,116 +1,152 @@
-"""Job handles: where their facts come from, and following a log."""
+"""Job handles: where their facts come from, and what can be done to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
+from jobs_lab import FakeJobs
 
-import slurmkit.log
 from slurmkit.cluster import Cluster
-from slurmkit.errors import BadInput, DatabaseDown, LogUnavailable, NoSuchJob, Refused, SlurmError
+from slurmkit.errors import (
+    BadInput,
+    DatabaseDown,
+    JobOver,
+    NoSuchJob,
+    NotOver,
+    Refused,
+    SlurmError,
+)
 from slurmkit.jobinfo import parse_gpu_indices
-from slurmkit.planner import plan
+from slurmkit.planner import Plan, Submission
 from slurmkit.spec import JobSpec
 from slurmkit.testing import FakeSlurm, squeue_text
 
 Answer = Callable[[Sequence[str], str | None], str]
+DOWN = DatabaseDown("slurmdbd does not answer")
 
 
-def squeue_says(state: str, output: str = "/none", job_id: str = "7") -> Answer:
-    """One job, with the mark of the call; a pending one has no node."""
-
-    def answer(argv: Sequence[str], stdin: str | None) -> str:
-        node = "" if state == "PENDING" else "c1"
-        job = {"JobArrayID": job_id, "JobID": "7", "State": state, "NodeList": node}
-        return squeue_text(argv, [{**job, "STDOUT": output, "Name": "name"}])
-
-    return answer
+@pytest.fixture
+def jobs() -> FakeJobs:
+    return FakeJobs()
 
 
-def sacct_says(*states: str) -> Answer:
-    """One run per state, submitted one after the other; an ended run has an end."""
-
-    def answer(argv: Sequence[str], stdin: str | None) -> str:
-        mark = next(a for a in argv if a.startswith("--delimiter=")).partition("=")[2]
-        rows = []
-        for number, state in enumerate(states):
-            end = "Unknown" if state == "RUNNING" else "1700000100"
-            row = f"7|7|alice|vision|gpu|{state}|c1|cpu=1|00:00:05|{1700000000 + number}|1700000001"
-            rows.append("".join(f"{part}{mark}" for part in [*row.split("|"), end, "3:0", "a\nb"]))
-        return "\n".join(rows) + "\n"
-
-    return answer
+def plan_of(*submissions: Submission) -> Plan:
+    return Plan(submissions=submissions, spec=JobSpec(command=("true",)), capabilities_taken=0)
 
 
-def raises(error: SlurmError) -> Answer:
-    def answer(argv: Sequence[str], stdin: str | None) -> str:
-        raise error
-
-    return answer
+def submission(name: str, *after: int, **options: str) -> Submission:
+    return Submission(f"#!/bin/bash\n{name}\n", tuple(options.items()), after)
 
 
-def job_with(**answers: Answer) -> slurmkit.cluster.Job:
-    return Cluster(FakeSlurm(dict(answers))).job("7")
+class Sbatch:
+    """Takes jobs, numbered from 7, until it refuses one."""
+
+    def __init__(self, refuses: str | None = None) -> None:
+        self.sent: list[tuple[list[str], str | None]] = []
+        self._refuses = refuses
+
+    def __call__(self, argv: Sequence[str], stdin: str | None) -> str:
+        if self._refuses and self._refuses in (stdin or ""):
+            raise Refused("sbatch: error: Invalid qos specification")
+        self.sent.append((list(argv), stdin))
+        return f"{6 + len(self.sent)};lab\n"
 
 
 def test_a_plan_is_sent_byte_for_byte() -> None:
-    sent: list[str | None] = []
+    sbatch = Sbatch()
+    job = Cluster(FakeSlurm({"sbatch": sbatch})).submit(plan_of(submission("one")))
+    assert (job.id, job.parts) == ("7", (job,))
+    assert sbatch.sent == [(["sbatch", "--parsable"], "#!/bin/bash\none\n")]
 
-    def sbatch(argv: Sequence[str], stdin: str | None) -> str:
-        sent.append(stdin)
-        return "7;lab\n"
 
-    made = plan(JobSpec(command=("true",)))
-    assert Cluster(FakeSlurm({"sbatch": sbatch})).submit(made).id == "7"
-    assert sent == [made.submissions[0].script]
+def test_submissions_wait_for_those_they_come_after() -> None:
+    sbatch = Sbatch()
+    made = plan_of(
+        submission("a"),
+        submission("b"),
+        submission("c", 0, 1),
+        submission("d", 2, dependency="singleton"),
+        submission("e", 0, **{"kill-on-invalid-dep": "no"}),
+    )
+    job = Cluster(FakeSlurm({"sbatch": sbatch})).submit(made)
+    assert job.id == "7,8,9,10,11"
+    assert [part.id for part in job.parts] == ["7", "8", "9", "10", "11"]
+    waits = ["--dependency=afterok:7:8", "--kill-on-invalid-dep=yes"]
+    own = ["--dependency=singleton,afterok:9", "--kill-on-invalid-dep=yes"]
+    assert [argv[2:] for argv, _ in sbatch.sent] == [[], [], waits, own, ["--dependency=afterok:7"]]
+    assert [stdin for _, stdin in sbatch.sent] == [one.script for one in made.submissions]
+
+
+def test_a_plan_is_sent_whole_or_not_at_all() -> None:
+    slurm = FakeSlurm({"sbatch": Sbatch(refuses="c"), "scancel": lambda argv, stdin: ""})
+    made = plan_of(submission("a"), submission("b", 0), submission("c", 1))
+    with pytest.raises(Refused, match=r"Invalid qos.*; what was sent before \(7, 8\) is cancelled"):
+        Cluster(slurm).submit(made)
+    assert slurm.asked[-1] == ["scancel", "--verbose", "7", "8"]
+
+
+def test_an_alternative_dependency_cannot_be_joined() -> None:
+    made = plan_of(submission("a"), submission("b", 0, dependency="afterok:1?afterok:2"))
+    cluster = Cluster(FakeSlurm({"sbatch": Sbatch(), "scancel": lambda argv, stdin: ""}))
+    with pytest.raises(BadInput, match="waits for any of several"):
+        cluster.submit(made)
 
 
 def test_an_answer_without_a_job_id_is_an_error() -> None:
     with pytest.raises(SlurmError, match="where a job id was expected"):
-        Cluster(FakeSlurm({"sbatch": lambda a, s: "ok"})).submit(plan(JobSpec(command=("true",))))
+        Cluster(FakeSlurm({"sbatch": lambda a, s: "ok"})).submit(plan_of(submission("a")))
 
 
-def test_a_job_in_the_queue_needs_no_database() -> None:
-    info = job_with(squeue=squeue_says("RUNNING")).info()
+def test_a_job_in_the_queue_needs_no_database(jobs: FakeJobs) -> None:
+    jobs.runs_now("7")
+    info = jobs.cluster().job("7").info()
     assert (info.state, info.source, info.is_over) == ("RUNNING", "squeue", False)
+    assert jobs.asked("sacct") == []
 
 
-def test_an_ended_job_is_looked_up_and_keeps_its_log() -> None:
-    job = job_with(squeue=squeue_says("FAILED", "/log"), sacct=sacct_says("FAILED"))
-    info = job.info()
+def test_an_ended_job_is_looked_up_and_keeps_its_log(jobs: FakeJobs) -> None:
+    jobs.ends("7", "FAILED", STDOUT="/log", ExitCode="3:0", JobName="a\nb")
+    info = jobs.cluster().job("7").info()
     assert (info.source, info.exit_code, info.output, info.name) == ("sacct", "3:0", "/log", "a\nb")
 
 
-@pytest.mark.parametrize("sacct", [sacct_says("RUNNING"), raises(DatabaseDown("down"))])
-def test_a_late_or_absent_database_does_not_hide_the_end(sacct: Answer) -> None:
-    info = job_with(squeue=squeue_says("COMPLETED"), sacct=sacct).info()
+def test_a_late_database_does_not_hide_the_end(jobs: FakeJobs) -> None:
+    jobs.ends("7")
+    jobs.runs = [{"JobID": "7", "State": "RUNNING", "End": "Unknown"}]
+    info = jobs.cluster().job("7").info()
     assert (info.state, info.source, info.is_over) == ("COMPLETED", "squeue", True)
 
 
-def test_a_job_that_left_the_queue_is_its_newest_run() -> None:
-    job = job_with(
-        squeue=raises(NoSuchJob("gone")), sacct=sacct_says("NODE_FAIL", "CANCELLED by 10001")
-    )
-    assert job.info().state == "CANCELLED"
+@pytest.mark.parametrize("why", [DOWN, Refused("Slurm accounting storage is disabled")])
+def test_an_absent_database_does_not_hide_the_end(jobs: FakeJobs, why: SlurmError) -> None:
+    jobs.ends("7")
+    jobs.sacct_fails = why
+    info = jobs.cluster().job("7").info()
+    assert (info.state, info.source, info.is_over) == ("COMPLETED", "squeue", True)
 
 
-def test_a_job_nobody_knows() -> None:
-    with pytest.raises(NoSuchJob, match="no job 7"):
-        job_with(squeue=lambda a, s: "", sacct=lambda a, s: "").info()
+def test_a_job_that_left_the_queue_is_its_newest_run(jobs: FakeJobs) -> None:
+    jobs.runs = [
+        {"JobID": "7", "State": "NODE_FAIL"},
+        {"JobID": "7", "State": "CANCELLED by 0", "Submit": "1700000100"},
+    ]
+    info = jobs.cluster().job("7").info()
+    assert (info.state, info.cancelled_by) == ("CANCELLED", "root")
+
+
+def test_a_job_nobody_knows(jobs: FakeJobs) -> None:
+    unknown = "scancel: error: Kill job error on job id 7: Invalid job id specified\n"
+    job = Cluster(FakeSlurm({**jobs.slurm._answers, "scancel": lambda a, s: unknown})).job("7")
+    for ask in (job.info, job.wait, job.outcome, job.cancel, lambda: list(job.log())):
+        with pytest.raises(NoSuchJob, match="no job 7"):
+            ask()
 
 
 @pytest.mark.parametrize("job_id", ["", "x", "7;8", "-1", "7 8", "7_", "all"])
 def test_what_is_no_job_id(job_id: str) -> None:
     with pytest.raises(BadInput, match="not a job id"):
         Cluster(FakeSlurm({})).job(job_id)
-
-
-def test_cancelling_what_has_ended_is_refused() -> None:
-    job = job_with(squeue=squeue_says("COMPLETED"), sacct=sacct_says("COMPLETED"))
-    with pytest.raises(Refused, match="already ended"):
-        job.cancel()
 
 
 def test_gpu_indices_only_of_own_nodes() -> None:
@@ -125,124 +161,225 @@ def test_gpu_indices_only_of_own_nodes() -> None:
     assert parse_gpu_indices(text, "c[1-4]") == {"c1": [0, 3], "c2": [6, 7], "c3": [6, 7]}
 
 
-def test_a_log_is_followed_to_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Lines written between the last read and the end of the job are not lost."""
-    path = tmp_path / "out"
-    states = iter(["PENDING", "RUNNING", "COMPLETED"])
-
-    def squeue(argv: Sequence[str], stdin: str | None) -> str:
-        state = next(states)
-        if state != "PENDING":
-            with path.open("a", encoding="utf-8") as file:
-                file.write(f"{state}\n")
-        return squeue_says(state, str(path))(argv, stdin)
-
-    monkeypatch.setattr(slurmkit.log, "_FILE_SECONDS", 0)
-    monkeypatch.setattr(slurmkit.log, "_STATE_SECONDS", 0)
-    job = job_with(squeue=squeue, sacct=sacct_says("COMPLETED"))
-    assert b"".join(job.log(until_over=True)) == b"RUNNING\nCOMPLETED\n"
+# ---- arrays and het jobs ---------------------------------------------------------------------
 
 
-def test_logs_that_cannot_be_read(tmp_path: Path) -> None:
-    pending = job_with(squeue=squeue_says("PENDING", str(tmp_path / "none")))
-    with pytest.raises(LogUnavailable, match="has not started"):
-        list(pending.log())
-    running = job_with(squeue=squeue_says("RUNNING", str(tmp_path / "none")))
-    with pytest.raises(LogUnavailable, match="does not exist here"):
-        list(running.log())
-    folder = job_with(squeue=squeue_says("RUNNING", str(tmp_path)))
-    with pytest.raises(LogUnavailable, match="Is a directory"):
-        list(folder.log())
+def test_an_array_is_tallied(jobs: FakeJobs) -> None:
+    """Tasks that slurmctld forgot come from the database, those that wait count each."""
+    jobs.runs_now("7_4", NodeList="c1", **{"tres-alloc": "cpu=1,mem=1G,gres/gpu=2"})
+    jobs.runs_now("7_5", NodeList="c2", **{"tres-alloc": "cpu=1,mem=1G,gres/gpu=2"})
+    jobs.waits("7_[6-9%2]", JobID="7")
+    jobs.runs = [
+        {"JobID": "7_1", "State": "COMPLETED"},
+        {"JobID": "7_2", "State": "FAILED"},
+        {"JobID": "7_[4-9%2]", "State": "PENDING", "JobIDRaw": "7"},
+    ]
+    info = jobs.cluster().job("7").info()
+    assert info.tally == {"COMPLETED": 1, "FAILED": 1, "RUNNING": 2, "PENDING": 4}
+    assert (info.state, info.is_over, info.node_list) == ("RUNNING", False, "c[1-2]")
+    assert info.tres == "cpu=2,gres/gpu=4"
+    assert info.part == "7_1"
+
+
+def test_a_task_that_waits_among_others_has_facts_of_its_own(jobs: FakeJobs) -> None:
+    jobs.waits("7_[6-9%2]", JobID="7", STDOUT="/out-%a")
+    info = jobs.cluster().job("7_8").info()
+    assert (info.job_id, info.state, info.tally, info.output) == ("7_8", "PENDING", {}, "/out-8")
+
+
+def test_a_task_that_never_ran_is_among_those_of_its_array(jobs: FakeJobs) -> None:
+    """Sacct shows nothing for `7_8` when it was cancelled among `7_[6-9]`."""
+    jobs.runs = [{"JobID": "7_[6-9%2]", "JobIDRaw": "7", "State": "CANCELLED by 0"}]
+    info = jobs.cluster().job("7_8").info()
+    assert (info.job_id, info.state) == ("7_8", "CANCELLED")
+
+
+def test_stale_records_of_an_array_are_not_counted_twice(jobs: FakeJobs) -> None:
+    """Slurm 22.05 keeps `7_[1,3-4]` beside `7_3`."""
+    jobs.runs = [
+        {"JobID": "7_2", "State": "CANCELLED"},
+        {"JobID": "7_3", "State": "CANCELLED"},
+        {"JobID": "7_[1,3-4]", "State": "CANCELLED", "JobIDRaw": "7"},
+    ]
+    assert jobs.cluster().job("7").info().tally == {"CANCELLED": 4}
+
+
+def test_a_het_job_and_its_components(jobs: FakeJobs) -> None:
+    """Squeue shows all components whichever was asked for; sacct calls a waiting one by its id."""
+    jobs.waits("7+0", JobID="7")
+    jobs.waits("7+1", JobID="8")
+    jobs.runs = [{"JobID": "7", "State": "PENDING"}]
+    cluster = jobs.cluster()
+    assert cluster.job("7").info().tally == {"PENDING": 2}
+    assert [cluster.job(i).info().job_id for i in ("7+0", "7+1", "8")] == ["7+0", "7+1", "7+1"]
+
+
+def test_an_array_is_waited_for_and_as_bad_as_its_worst_task(jobs: FakeJobs) -> None:
+    jobs.ends("7_1")
+    jobs.ends("7_2", "FAILED", ExitCode="4:0")
+    jobs.ends("7_3", "CANCELLED by 0")
+    jobs.steps = [{"JobID": "7_2", "State": "FAILED", "ExitCode": "4:0"}]
+    job = jobs.cluster().job("7")
+    assert job.wait(timeout=10).tally == {"COMPLETED": 1, "FAILED": 1, "CANCELLED": 1}
+    outcome = job.outcome()
+    assert (outcome.kind, outcome.exit_code, outcome.exit_status) == ("failed", 4, 4)
+    assert outcome.tally == {"COMPLETED": 1, "FAILED": 1, "CANCELLED": 1}
+    assert "7_2: failed with exit code 4" in outcome.words
+
+
+def test_a_plans_jobs_are_one(jobs: FakeJobs) -> None:
+    cluster = Cluster(
+        FakeSlurm({**jobs.slurm._answers, "sbatch": Sbatch(), "scancel": lambda a, s: ""}),
+        pace=jobs.cluster()._pace,
+    )
+    job = cluster.submit(plan_of(submission("a"), submission("b", 0)))
+    jobs.ends("7")
+    jobs.runs_now("8")
+    assert job.info().tally == {"COMPLETED": 1, "RUNNING": 1}
+    with pytest.raises(NotOver, match="job 8 has not ended"):
+        job.outcome()
+    jobs.ends("8", "TIMEOUT")
+    assert job.wait(timeout=10).state == "TIMEOUT"
+    assert (job.outcome().kind, job.outcome().tally) == ("timeout", {"completed": 1, "timeout": 1})
+    with pytest.raises(BadInput, match=r"several jobs; name one of them, e\.g\. 7"):
+        job.log()
+
+
+# ---- control ---------------------------------------------------------------------------------
+
+
+def test_jobs_are_cancelled_together_and_failures_named(jobs: FakeJobs) -> None:
+    said = (
+        "scancel: Terminating job 7\n"
+        "scancel: error: Kill job error on job id 8: Access/permission denied\n"
+        "scancel: error: Kill job error on job id 9: Job/step already completing or completed\n"
+        "scancel: error: Kill job error on job id 10: Invalid job id specified\n"
+    )
+
+    def scancel(argv: Sequence[str], stdin: str | None) -> str:
+        raise Refused("; ".join(said.splitlines()))
+
+    jobs.ends("9", "FAILED")
+    slurm = FakeSlurm({**jobs.slurm._answers, "scancel": scancel})
+    failed = Cluster(slurm).cancel(["7", "8", "9", "10"])
+    assert slurm.asked[0] == ["scancel", "--verbose", "7", "8", "9", "10"]
+    assert {job_id: type(error) for job_id, error in failed.items()} == {
+        "8": Refused,
+        "9": JobOver,
+        "10": NoSuchJob,
+    }
+    assert [str(error) for error in failed.values()] == [
+        "job 8: Access/permission denied",
+        "job 9 has already ended (FAILED)",
+        "no job 10 in the queue or in the accounting database",
+    ]
+
+
+def test_an_outage_is_no_refusal_of_single_jobs() -> None:
+    def scancel(argv: Sequence[str], stdin: str | None) -> str:
+        raise DOWN
+
+    with pytest.raises(DatabaseDown):
+        Cluster(FakeSlurm({"scancel": scancel})).cancel(["7"])
+
+
+def test_a_waiting_job_takes_no_signal(jobs: FakeJobs) -> None:
+    """Scancel would ask slurmctld again for ten seconds."""
+    jobs.waits("7")
+    jobs.runs_now("8")
+    slurm = FakeSlurm({**jobs.slurm._answers, "scancel": lambda argv, stdin: ""})
+    failed = Cluster(slurm).cancel(["7", "8"], signal="b:sigusr1")
+    assert list(failed) == ["7"]
+    assert "only a job that runs" in str(failed["7"])
+    assert slurm.asked[-1] == ["scancel", "--verbose", "--signal=USR1", "--batch", "8"]
+
+
+@pytest.mark.parametrize("signal", ["NOPE", "X:USR1", "0", "99", ""])
+def test_what_is_no_signal(jobs: FakeJobs, signal: str) -> None:
+    with pytest.raises(BadInput, match="no signal"):
+        jobs.cluster().job("7").cancel(signal=signal or "-")
+
+
+class Scontrol:
+    def __init__(self, words: str = "") -> None:
+        self.words = words
+
+    def __call__(self, argv: Sequence[str], stdin: str | None) -> str:
+        if self.words:
+            raise Refused(self.words)
+        return ""
+
+
+def test_control_commands(jobs: FakeJobs) -> None:
+    slurm = FakeSlurm({"scontrol": Scontrol()})
+    job = Cluster(slurm).job("7_3")
+    job.hold()
+    job.release()
+    job.requeue()
+    job.update(time_limit="1:00:00", priority=5, partition="gpu", qos="high", nice=-3)
+    job.update(job_name='a b=c "x"')
+    assert slurm.asked == [
+        ["scontrol", "hold", "7_3"],
+        ["scontrol", "release", "7_3"],
+        ["scontrol", "requeue", "7_3"],
+        "scontrol update JobId=7_3 TimeLimit=1:00:00 Priority=5 Partition=gpu QOS=high"
+        " Nice=-3".split(),
+        ["scontrol", "update", "JobId=7_3", 'JobName=a b=c "x"'],
+    ]
+
+
+def test_a_refusal_of_a_longer_time_limit_says_what_slurm_allows(jobs: FakeJobs) -> None:
+    jobs.runs_now("7", TimeLimit="10:00")
+    denied = Scontrol("Access/permission denied for job 7")
+    job = Cluster(FakeSlurm({**jobs.slurm._answers, "scontrol": denied})).job("7")
+    with pytest.raises(
+        Refused, match="time limit is 10:00; users may lower the limit of a running"
+    ):
+        job.update(time_limit="20:00")
+    with pytest.raises(Refused, match=r"denied for job 7; it is not yours, or only an operator"):
+        job.update(priority=9)
+
+
+def test_what_has_ended_cannot_be_controlled(jobs: FakeJobs) -> None:
+    jobs.ends("7", "TIMEOUT")
+    over = Scontrol("Job has already finished for job 7; slurm_suspend error: Job has already ...")
+    job = Cluster(FakeSlurm({**jobs.slurm._answers, "scontrol": over})).job("7")
+    for act in (job.hold, job.release, lambda: job.update(nice=1)):
+        with pytest.raises(JobOver, match=r"job 7 has already ended \(TIMEOUT\)"):
+            act()
 
 
 @pytest.mark.parametrize(
-    ("started", "code", "why"),
-    [("None", "0:0", "before it started"), ("1700000001", "0:53", "could not open")],
+    ("changes", "says"),
+    [
+        ({}, "nothing to change"),
+        ({"time_limit": "soon"}, "not one of Slurm's forms"),
+        ({"time_limit": "0"}, "would mean no limit"),
+        ({"priority": -1}, "is a number from 0"),
+        ({"partition": "a b"}, "is not a Slurm name"),
+        ({"qos": "x\nSLURM"}, "neither a line break"),
+        ({"job_name": "x\0y"}, "NUL"),
+        ({"memory": "9G"}, "what can be changed: time_limit"),
+    ],
 )
-def test_a_job_that_wrote_nothing(tmp_path: Path, started: str, code: str, why: str) -> None:
-    def sacct(argv: Sequence[str], stdin: str | None) -> str:
-        said = sacct_says("FAILED")(argv, stdin)
-        return said.replace("1700000001", started).replace("3:0", code)
-
-    job = job_with(squeue=squeue_says("FAILED", str(tmp_path / "none")), sacct=sacct)
-    with pytest.raises(LogUnavailable, match=why):
-        list(job.log(until_over=True))
+def test_changes_that_cannot_be_meant(jobs: FakeJobs, changes: dict[str, str], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        jobs.cluster().job("7").update(**changes)
+    assert jobs.asked("scontrol") == []
 
 
-def test_a_log_slurm_forgot() -> None:
-    def sacct(argv: Sequence[str], stdin: str | None) -> str:
-        if any("StdOut" in word for word in argv):
-            raise Refused("sacct: fatal: Invalid field requested: StdOut")
-        return sacct_says("COMPLETED")(argv, stdin)
-
-    with pytest.raises(LogUnavailable, match="no longer says"):
-        list(job_with(squeue=raises(NoSuchJob("gone")), sacct=sacct).log())
-
-
-def test_a_requeued_jobs_new_output_is_followed_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Slurm empties the file when the job starts again."""
-    path = tmp_path / "out"
-    path.write_text("a first run of some length\n", "utf-8")
-    contents = iter(["second run\n", None])
-
+def test_an_array_as_a_whole_holds_the_gpus_of_its_tasks() -> None:
     def squeue(argv: Sequence[str], stdin: str | None) -> str:
-        if not path.exists() or next(asked):
-            content = next(contents)
-            if content is None:
-                return squeue_says("COMPLETED", str(path))(argv, stdin)
-            path.write_text(content, "utf-8")
-        return squeue_says("RUNNING", str(path))(argv, stdin)
+        tres = {"tres-alloc": "cpu=1,gres/gpu=1", "State": "RUNNING", "NodeList": "c4"}
+        return squeue_text(argv, [{"JobArrayID": f"7_{task}", **tres} for task in (1, 2)])
 
-    asked = iter([False, True, True, True])
-    monkeypatch.setattr(slurmkit.log, "_FILE_SECONDS", 0)
-    monkeypatch.setattr(slurmkit.log, "_STATE_SECONDS", 0)
-    job = job_with(squeue=squeue, sacct=sacct_says("COMPLETED"))
-    said: list[str] = []
-    log = job.log(until_over=True, notice=said.append)
-    assert b"".join(log) == b"a first run of some length\nsecond run\n"
-    assert said == ["job 7 was requeued and writes its output anew"]
-
-
-def test_a_path_by_node_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "c1").write_text("hello\n", "utf-8")
-    states = iter(["PENDING", "RUNNING", "COMPLETED"])
-
-    def squeue(argv: Sequence[str], stdin: str | None) -> str:
-        return squeue_says(next(states), str(tmp_path / "%N"))(argv, stdin)
-
-    monkeypatch.setattr(slurmkit.log, "_FILE_SECONDS", 0)
-    monkeypatch.setattr(slurmkit.log, "_STATE_SECONDS", 0)
-    job = job_with(squeue=squeue, sacct=sacct_says("COMPLETED"))
-    assert b"".join(job.log(until_over=True)) == b"hello\n"
-
-
-def array_says(*states: str) -> Answer:
-    """Tasks 7_1, 7_2, … of array 7, in these states."""
-
-    def answer(argv: Sequence[str], stdin: str | None) -> str:
-        tasks = enumerate(states, 1)
-        return "".join(squeue_says(s, job_id=f"7_{n}")(argv, stdin) for n, s in tasks)
-
-    return answer
-
-
-def test_an_array_is_not_one_of_its_tasks() -> None:
-    job = job_with(squeue=array_says("FAILED", "RUNNING"))
-    for ask in (job.info, lambda: list(job.log())):
-        with pytest.raises(BadInput, match=r"7 has several parts; name one of them, e\.g\. 7_1"):
-            ask()
-    with pytest.raises(BadInput, match="several parts"):
-        job_with(squeue=array_says("RUNNING")).info()
-
-
-def test_an_array_is_cancelled_while_a_task_is_left() -> None:
-    slurm = FakeSlurm(
-        {"squeue": array_says("CANCELLED", "RUNNING"), "scancel": lambda argv, stdin: ""}
+    text = "".join(
+        f"JobId={task} ArrayJobId=7\n     Nodes=c4 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:{task})\n"
+        for task in (1, 3)
     )
-    Cluster(slurm).job("7").cancel()
-    assert slurm.asked[-1] == ["scancel", "7"]
-    ended = job_with(squeue=array_says("CANCELLED", "COMPLETED"))
-    with pytest.raises(Refused, match="already ended"):
-        ended.cancel()
+    answers: dict[str, Answer] = {
+        "squeue": squeue,
+        "sacct": lambda argv, stdin: "",
+        "scontrol": lambda argv, stdin: text,
+    }
+    assert Cluster(FakeSlurm(answers)).job("7").info().gpu_indices == {"c4": [1, 3]}

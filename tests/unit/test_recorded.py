@@ -10,7 +10,7 @@ import pytest
 from slurmkit.arrays import count
 from slurmkit.jobinfo import parse_gpu_indices
 from slurmkit.queue import parse_queue
-from slurmkit.sacct import newest_run
+from slurmkit.sacct import read_runs
 from slurmkit.slurm import translate
 from slurmkit.testing import FakeSlurm
 
@@ -91,11 +91,9 @@ def test_sacct(release: Path) -> None:
         return "\n".join(chosen).replace(MARK, mark) + "\n"
 
     slurm = FakeSlurm({"sacct": answer})
-    typed, evil, never = (newest_run(slurm, job_id) for job_id in ("1", "7", "8"))
-    assert typed is not None
-    assert evil is not None
-    assert never is not None
+    typed, evil, never = (read_runs(slurm, [job_id])[-1] for job_id in ("1", "7", "8"))
     assert (typed.state, typed.node_list, typed.is_over) == ("CANCELLED", "c[1-2]", True)
+    assert typed.cancelled_by == "10011"
     assert "gres/gpu=4" in typed.tres
     assert typed.started is not None
     assert typed.ended is not None

@@ -1,0 +1,102 @@
+"""`slurmkit wait`, and what `slurmkit submit --wait` ends with."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import click
+
+from slurmkit.cli.each import each, fail_with, say
+from slurmkit.cluster import Cluster
+from slurmkit.durations import format_duration
+from slurmkit.facts import tally
+from slurmkit.job import Job
+from slurmkit.outcome import Evidence, Outcome
+from slurmkit.poller import Watch
+from slurmkit.progress import Known
+from slurmkit.text import printable
+from slurmkit.verdict import outcome_of
+
+_PICTURE_SECONDS = 1.0
+_CLEAR = "\r\x1b[K"
+
+
+@click.command("wait")
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer.")
+def wait_command(job_ids: tuple[str, ...], *, timeout: float | None) -> int:
+    """Wait until jobs have ended, and end with their exit code.
+
+    That is 0 when a job completed, its own exit code when it failed, 128 + N when signal N ended
+    it, and 1 for anything else (cancelled, time limit, ...); of several jobs the highest. Ctrl-C
+    leaves the jobs alone.
+
+    \b
+    Examples:
+      slurmkit wait 12 && ./evaluate.sh
+      slurmkit wait 12 13 14_3 --timeout 3600
+    """
+    cluster = Cluster()
+    return _wait([cluster.job(job_id) for job_id in job_ids], timeout)
+
+
+def wait_and_exit_code(job: Job) -> int:
+    """Wait until a job has ended, tell how on standard error, and return its exit code.
+
+    On a terminal it shows what the job does meanwhile. Ctrl-C leaves the job alone and returns 130.
+
+    Raises:
+        SlurmkitError: when the job cannot be followed.
+    """
+    return _wait([job], None)
+
+
+def _wait(jobs: Sequence[Job], timeout: float | None) -> int:
+    ids = [part.id for job in jobs for part in job.parts]
+    statuses: list[int] = []
+    try:
+        with jobs[0].cluster.poller.watch(ids) as watch:
+            _show(watch, timeout)
+            failed = each(jobs, lambda job: statuses.append(_told(job).exit_status))
+    except KeyboardInterrupt:
+        named = ", ".join(job.id for job in jobs)
+        say(f"no longer waiting; left as it is: job {named} (slurmkit cancel {ids[0]})")
+        return 128 + signal.SIGINT
+    fail_with(failed)
+    return max(statuses)
+
+
+def _show(watch: Watch, timeout: float | None) -> None:
+    """Show on a terminal how far the jobs are; tell when Slurm does not answer."""
+    terminal = sys.stderr.isatty()
+    began, said = time.monotonic(), None
+    try:
+        for known in watch.changes(timeout, _PICTURE_SECONDS if terminal else None):
+            if watch.trouble and watch.trouble != said:
+                click.echo(_CLEAR if terminal else "", nl=False, err=True)
+                say(f"{watch.trouble}; asking again")
+            said = watch.trouble
+            if terminal:
+                click.echo(_CLEAR + _picture(known.values(), began), nl=False, err=True)
+    finally:
+        if terminal:
+            click.echo(_CLEAR, nl=False, err=True)
+
+
+def _picture(known: Iterable[Known], began: float) -> str:
+    states = Counter(one.info.state if one.info else "asking" for one in known)
+    waited = format_duration(int(time.monotonic() - began))
+    return printable(f"waiting for {states.total()}: {tally(dict(states))}; {waited}")
+
+
+def _told(job: Job) -> Outcome:
+    """How a job that is over ended, told on standard error; most of many end well."""
+    info = job.wait()
+    plain = info.state == "COMPLETED" and not info.tally
+    outcome = outcome_of(info, Evidence()) if plain else job.outcome()
+    click.echo(printable(f"job {job.id}: {outcome.words}"), err=True)
+    return outcome

@@ -1,0 +1,238 @@
+"""A handle to a job: what it is, how it ends, and what can be done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from slurmkit.changes import Changes
+from slurmkit.errors import BadInput, JobOver, NoSuchJob, Refused
+from slurmkit.evidence import read_outcome
+from slurmkit.jobinfo import UNKNOWN, JobInfo, parse_gpu_indices
+from slurmkit.log import Ask, follow, read_once
+from slurmkit.logpaths import LogFile, find
+from slurmkit.lookup import look_up, summary
+from slurmkit.outcome import Evidence, Outcome
+from slurmkit.tres import gpu_count
+from slurmkit.verdict import outcome_of
+
+if TYPE_CHECKING:
+    from slurmkit.cluster import Cluster
+
+
+def _no_notice(words: str) -> None:
+    del words
+
+
+class Job:
+    """A handle to a job of Slurm, known to it or not; also to an array or a het job as a whole.
+
+    A plan of several submissions is one job too: its id names them all, `parts` holds them.
+
+    Attributes:
+        id: `12`, `12_3` (an array task), `12+1` (a het component), or `12,13` for a plan's.
+        cluster: where it is.
+    """
+
+    def __init__(self, job_id: str, cluster: Cluster, parts: tuple[Job, ...] = ()) -> None:
+        self.id = job_id
+        self.cluster = cluster
+        self._parts = parts
+        self._last: JobInfo | None = None
+
+    @property
+    def parts(self) -> tuple[Job, ...]:
+        """The jobs of Slurm that it consists of; itself when it is one."""
+        return self._parts or (self,)
+
+    @property
+    def state(self) -> str:
+        """Its state now, in Slurm's word."""
+        return self.info().state
+
+    def info(self) -> JobInfo:
+        """Look the job up: in the queue, and once it has ended in the accounting database.
+
+        Raises:
+            NoSuchJob: when neither knows it.
+        """
+        if self._parts:
+            return summary(self.id, {part.id: part.info() for part in self._parts})
+        info = look_up(self.cluster.backend, self.cluster.slurm, self.id)
+        return msgspec.structs.replace(info, gpu_indices=self._gpu_indices(info))
+
+    def wait(
+        self, timeout: float | None = None, *, notice: Callable[[str], None] = _no_notice
+    ) -> JobInfo:
+        """Block until the job has ended and return its last facts.
+
+        Args:
+            timeout: seconds to wait; for ever by default.
+            notice: told in words that Slurm does not answer; it goes on being asked.
+
+        Raises:
+            NotOver: when the time is over first; the job goes on.
+            NoSuchJob: when neither slurmctld nor slurmdbd knows it.
+        """
+        ids = [part.id for part in self.parts]
+        with self.cluster.poller.watch(ids) as watch:
+            said: str | None = None
+            for _ in watch.changes(timeout):
+                if watch.trouble and watch.trouble != said:
+                    notice(f"{watch.trouble}; asking again")
+                said = watch.trouble
+            known = watch.known
+        for one in known.values():
+            if one.error is not None:
+                raise one.error
+        infos = {job_id: one.info for job_id, one in known.items() if one.info}
+        self._last = summary(self.id, infos) if self._parts else infos[self.id]
+        return self._last
+
+    def outcome(self) -> Outcome:
+        """How it ended; of an array, het job or plan how the worst part did, and a tally.
+
+        Raises:
+            NotOver: while it has not ended.
+            NoSuchJob: when neither slurmctld nor slurmdbd knows it.
+        """
+        if self._parts:
+            return _worst_of(self.id, [part.outcome() for part in self._parts])
+        try:
+            return read_outcome(self.cluster.backend, self.cluster.slurm, self.id)
+        except NoSuchJob:
+            if self._last is None or self._last.state != UNKNOWN:
+                raise
+            return outcome_of(self._last, Evidence())
+
+    def log(
+        self,
+        *,
+        follow: bool = False,
+        lines: int | None = None,
+        file: LogFile | None = None,
+        notice: Callable[[str], None] = _no_notice,
+    ) -> Iterator[bytes]:
+        """Yield the job's output as it was written.
+
+        Args:
+            follow: go on with what is added, across requeues, until the job has ended.
+            lines: only the last so many lines of what is there; all by default.
+            file: which of its files; its standard output by default.
+            notice: told in words that the job waits, or writes anew after a requeue.
+
+        Raises:
+            BadInput: for an array, a het job or a plan; each part has a file of its own.
+            LogUnavailable: when the path is unknown or cannot be read.
+        """
+        ask = Ask(file or LogFile(), lines, notice)
+        slurm, info = self.cluster.slurm, self._one().info()
+        return _follow(self.cluster, info, ask) if follow else read_once(slurm, info, ask)
+
+    def log_path(self, file: LogFile | None = None) -> str | None:
+        """Where that file is, its patterns filled in; None while that is not known.
+
+        Raises:
+            LogUnavailable: when Slurm no longer says.
+        """
+        return find(self.cluster.slurm, self._one().info(), file or LogFile())
+
+    def cancel(self, *, signal: str | None = None) -> None:
+        """Cancel what of the job has not ended, or send it a signal.
+
+        Args:
+            signal: `USR1` for its steps, `B:USR1` for its batch shell.
+
+        Raises:
+            NoSuchJob: when Slurm does not know it.
+            JobOver: when it has already ended.
+            Refused: when Slurm does not allow it.
+        """
+        ids = [part.id for part in self.parts]
+        failed = self.cluster.cancel(ids, signal=signal)
+        if len(failed) == len(ids):
+            raise next(iter(failed.values()))
+
+    def hold(self) -> None:
+        """Keep the job from starting; one that runs goes on, and is held should it be requeued.
+
+        Raises:
+            JobOver: when it has ended; also NoSuchJob and Refused, as the methods below.
+        """
+        self._each(self.cluster.backend.hold)
+
+    def release(self) -> None:
+        """Let a held job start."""
+        self._each(self.cluster.backend.release)
+
+    def requeue(self) -> None:
+        """Stop the job and put it back in the queue; one that has just ended runs again."""
+        self._each(self.cluster.backend.requeue)
+
+    def update(self, **changes: Any) -> None:
+        """Change the job: see `Changes` for what can be changed.
+
+        Raises:
+            BadInput: for what cannot be changed, or a value Slurm would not take.
+            Refused: in words that say what Slurm allows.
+        """
+        try:
+            options = Changes(**changes).options()
+        except TypeError as error:
+            known = ", ".join(Changes.__struct_fields__)
+            raise BadInput(f"{error}; what can be changed: {known}") from error
+        try:
+            self._each(lambda job_id: self.cluster.backend.update(job_id, options))
+        except Refused as error:
+            raise self._explained(error, options) from error
+
+    def _each(self, act: Callable[[str], None]) -> None:
+        for part in self.parts:
+            try:
+                act(part.id)
+            except (NoSuchJob, JobOver) as error:
+                raise self.cluster.ended(part.id, error) from error
+
+    def _one(self) -> Job:
+        if self._parts:
+            raise BadInput(f"{self.id} are several jobs; name one of them, e.g. {self.parts[0].id}")
+        return self
+
+    def _explained(self, error: Refused, options: dict[str, str]) -> Refused:
+        """What a refusal of slurmctld means, where its words do not tell."""
+        if isinstance(error, JobOver) or "denied" not in str(error):
+            return error
+        if "time" in options:
+            limit = self.info().time_limit
+            return Refused(
+                f"job {self.id}: its time limit is {limit}; users may lower the limit of a running"
+                " job, and raise that of a waiting one up to its partition's; ask an operator for"
+                f" more (Slurm: {error})"
+            )
+        return Refused(f"{error}; it is not yours, or only an operator may do that")
+
+    def _gpu_indices(self, info: JobInfo) -> dict[str, list[int]]:
+        if info.is_over or info.state == "PENDING" or not gpu_count(info.tres):
+            return {}
+        try:
+            argv = ["scontrol", "show", "job", "--details", self.id]
+            text = self.cluster.slurm.run(argv)
+        except (NoSuchJob, Refused):  # it has just ended
+            return {}
+        return parse_gpu_indices(text, info.node_list)
+
+
+def _follow(cluster: Cluster, info: JobInfo, ask: Ask) -> Iterator[bytes]:
+    return follow(cluster.slurm, cluster.poller, info, ask)
+
+
+def _worst_of(job_id: str, outcomes: list[Outcome]) -> Outcome:
+    """The first that did not complete, and how many ended how."""
+    kinds = [outcome.kind for outcome in outcomes]
+    worst_one = next((one for one in outcomes if one.kind != "completed"), outcomes[0])
+    tally = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+    said = ", ".join(f"{count} {kind}" for kind, count in tally.items())
+    words = f"{said}; {worst_one.job_id}: {worst_one.words}"
+    return msgspec.structs.replace(worst_one, job_id=job_id, tally=tally, log=None, words=words)

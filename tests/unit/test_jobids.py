@@ -1,0 +1,90 @@
+"""Job ids: their forms, and which rows are meant by one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from slurmkit.errors import BadInput
+from slurmkit.jobids import batches, check_job_id, check_part_id, group, tasks
+
+
+class Row(NamedTuple):
+    job_id: str
+    raw_id: str
+
+
+ROWS = [
+    Row("12_1", "14"),
+    Row("12_2", "12"),
+    Row("12_[3,5-9:2%4]", "12"),
+    Row("20+0", "20"),
+    Row("20+1", "21"),
+    Row("120", "120"),
+]
+
+
+@pytest.mark.parametrize("job_id", ["12", "12_3", "12+1", "0"])
+def test_job_ids(job_id: str) -> None:
+    assert check_job_id(job_id) == job_id
+    assert check_part_id(job_id) == job_id
+
+
+@pytest.mark.parametrize("text", ["", "x", "7;8", "-1", "7 8", "7_", "all", "12_[4-9]", "١٢"])
+def test_what_is_no_job_id(text: str) -> None:
+    with pytest.raises(BadInput, match="not a job id"):
+        check_job_id(text)
+
+
+def test_tasks_that_wait_together_are_a_part() -> None:
+    assert check_part_id("12_[1,4-9:2]") == "12_[1,4-9:2]"
+    for text in ("12_[1%2]", "12_[$(x)]", "12_[]x"):
+        with pytest.raises(BadInput):
+            check_part_id(text)
+
+
+@pytest.mark.parametrize(
+    ("job_id", "indices"),
+    [
+        ("12", []),
+        ("12+1", []),
+        ("12_3", [3]),
+        ("12_[1,4-6%2]", [1, 4, 5, 6]),
+        ("12_[0-10:5]", [0, 5, 10]),
+    ],
+)
+def test_tasks(job_id: str, indices: list[int]) -> None:
+    assert [index for span in tasks(job_id) for index in span] == indices
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("12", ["12_1", "12_2", "12_[3,5-9:2%4]"]),
+        ("12_1", ["12_1"]),
+        ("12_7", ["12_[3,5-9:2%4]"]),
+        ("12_6", []),
+        ("14", ["12_1"]),
+        ("20", ["20+0", "20+1"]),
+        ("20+1", ["20+1"]),
+        ("21", ["20+1"]),
+        ("1", []),
+    ],
+)
+def test_rows_of_a_job(asked: str, found: list[str]) -> None:
+    rows = group([asked, "999"], ROWS)
+    assert [row.job_id for row in rows[asked]] == found
+    assert rows["999"] == []
+
+
+def test_a_het_job_that_has_not_started_is_its_first_component_in_sacct() -> None:
+    assert group(["30+0"], [Row("30", "30")])["30+0"] == [Row("30", "30")]
+
+
+def test_ids_are_split_to_fit_a_command_line() -> None:
+    ids = [str(number) for number in range(1000000, 1030000)]
+    split = list(batches([*ids, *ids]))
+    assert [job_id for batch in split for job_id in batch] == ids
+    assert max(len(",".join(batch)) for batch in split) <= 64 * 1024
+    assert len(split) == 4
