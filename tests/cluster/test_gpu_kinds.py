@@ -18,7 +18,7 @@ SEEN = (
     'echo "task $SLURM_PROCID $SLURM_LOCALID $(hostname)'
     " cuda=${CUDA_VISIBLE_DEVICES-} shards=${SLURM_SHARDS_ON_NODE-}"
     ' mps=${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-}";'
-    ' [ "$SLURM_PROCID" = 0 ] && scontrol show job -d "$SLURM_JOB_ID"'
+    ' if [ "$SLURM_PROCID" = 0 ]; then scontrol show job -d "$SLURM_JOB_ID"; fi'
 )
 
 

@@ -37,15 +37,27 @@ def folder(lab: Lab) -> Iterator[str]:
     lab.run("rm", "-r", path)
 
 
-def got(lab: Lab, folder: str, commands: str) -> set[str]:
-    """Run commands that submit, and return what their jobs were given, once all have ended."""
+def submitted(lab: Lab, folder: str, commands: str) -> list[str]:
+    """Run commands that submit, and return the ids of their jobs."""
     said = lab.run("bash", "-ec", f"cd {folder}\n{commands}").stdout
     ids = re.findall(r"(?:Submitted batch job|submitted job) (\d+)", said)
     assert ids, said
-    for job_id in ids:
-        lab.run("slurmkit", "wait", job_id)
+    return ids
+
+
+@pytest.fixture(scope="module")
+def ids(lab: Lab, folder: str) -> dict[tuple[str, str], list[str]]:
+    """Every job of the guide, submitted both ways, and ended."""
+    ways = [(way, job) for job in JOBS for way in ("sbatch", "slurmkit")]
+    found = {(way, job): submitted(lab, folder, block(way, job)) for way, job in ways}
+    lab.run("slurmkit", "wait", *(job_id for each in found.values() for job_id in each))
+    return found
+
+
+def got(lab: Lab, ids: list[str]) -> set[str]:
+    """What jobs were given, from slurmdbd, which lags behind."""
     deadline = time.monotonic() + 30
-    while True:  # slurmdbd lags behind
+    while True:
         rows = lab.run("sacct", "-XnPj", ",".join(ids), "-o", FIELDS).stdout.split()
         if rows and all("COMPLETED" in row for row in rows):
             return set(rows)
@@ -54,8 +66,8 @@ def got(lab: Lab, folder: str, commands: str) -> set[str]:
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.partition("\n")[0])
-def test_both_ways_get_the_same(lab: Lab, folder: str, job: str) -> None:
-    assert got(lab, folder, block("slurmkit", job)) == got(lab, folder, block("sbatch", job))
+def test_both_ways_get_the_same(lab: Lab, ids: dict[tuple[str, str], list[str]], job: str) -> None:
+    assert got(lab, ids["slurmkit", job]) == got(lab, ids["sbatch", job])
 
 
 def test_the_same_in_python(lab: Lab, folder: str) -> None:
