@@ -32,6 +32,7 @@ _QOS_FIELDS = {
     "max_tres_per_account": "MaxTRESPA",
     "max_tres_run_mins_per_account": "MaxTRESRunMinsPA",
 }
+_PATIENCE = 15  # seconds; a plan can do without slurmdbd, and it may be busy rolling up
 _ASSOC_FIELDS = ("Cluster", "Account", "User", "Partition", "QOS", "DefaultQOS")
 
 
@@ -65,7 +66,7 @@ def read_details(slurm: Slurm, user: str) -> Details:
     taken = time.time()
     asked = questions(user)
     with ThreadPoolExecutor(len(asked)) as pool:
-        qos, own, root = pool.map(slurm.run, asked.values())
+        qos, own, root = pool.map(lambda argv: slurm.run(argv, timeout=_PATIENCE), asked.values())
     try:
         rows = (*_rows(own, _ASSOC_FIELDS), *_rows(root, _ASSOC_FIELDS))
         return Details(taken, tuple(_rows(qos, _QOS_FIELDS)), rows)
@@ -135,7 +136,7 @@ def with_association_details(found: Association, cluster: str, details: Details)
     own = next((row for row in rows if _same(row, found)), None)
     if own is None:
         return found
-    root = next((row["DefaultQOS"] for row in rows if not row["User"]), "")
+    root = next((row["DefaultQOS"] for row in rows if not row["User"]), None)
     qos = slurm_text.names(own["QOS"])
     return msgspec.structs.replace(found, qos=qos, default_qos=_default_qos(own, qos, root))
 
@@ -148,9 +149,10 @@ def _same(row: dict[str, str], found: Association) -> bool:
     )
 
 
-def _default_qos(own: dict[str, str], qos: tuple[str, ...], root: str) -> str:
-    """By src/common/assoc_mgr.c, assoc_mgr_get_default_qos_info."""
-    named = own["DefaultQOS"]
-    if named in qos:
-        return named
-    return qos[0] if len(qos) == 1 else root or "normal"
+def _default_qos(own: dict[str, str], qos: tuple[str, ...], root: str | None) -> str:
+    """By src/common/assoc_mgr.c, assoc_mgr_get_default_qos_info; empty where that is unknown."""
+    if own["DefaultQOS"] in qos:
+        return own["DefaultQOS"]
+    if len(qos) == 1:
+        return qos[0]
+    return "" if root is None else root or "normal"

@@ -211,8 +211,9 @@ class Association(msgspec.Struct, frozen=True, kw_only=True):
         user: empty for the account itself.
         partition: empty for all partitions.
         parent: account above this one; empty for the root. A user's parent is its account.
-        default_qos: of a user's: the QOS its jobs get when they name none.
-        qos: of a user's: the QOS its jobs may name.
+        default_qos: of a user's: the QOS its jobs get when they name none; empty for unknown.
+            It may be one that they may not use: then they are refused.
+        qos: of a user's: the QOS its jobs may name; empty for unknown.
     """
 
     account: str

@@ -64,7 +64,11 @@ def read_standing(slurm: Slurm, user: str, *, key: str | None = None) -> Standin
         default_account=found.default_account,
         qos=found.qos,
         reservations=reservations.result(),
-        hidden=(*trouble, *_hidden_accounts(found, user), *_hidden_limits(found, known, text)),
+        hidden=(
+            *(trouble or _hidden_qos(found, user)),
+            *_hidden_accounts(found, user),
+            *_hidden_limits(found, known, text),
+        ),
     )
 
 
@@ -112,6 +116,15 @@ def _hidden_accounts(found: AssocMgr, user: str) -> Iterator[str]:
             f"limits of the accounts {', '.join(sorted(unseen))} and of those above, and their"
             " use, are hidden by PrivateData"
         )
+
+
+def _hidden_qos(found: AssocMgr, user: str) -> Iterator[str]:
+    for each in found.associations:
+        if each.user == user and not (each.qos and each.default_qos):
+            what = (
+                f"the default QOS of {each.name}" if each.qos else f"which QOS {each.name} may use"
+            )
+            yield f"{what} is unknown: slurmdbd does not show it (PrivateData)"
 
 
 def _hidden_limits(found: AssocMgr, known: Details, text: str) -> Iterator[str]:

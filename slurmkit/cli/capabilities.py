@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection
 
@@ -16,7 +17,7 @@ from slurmkit.capabilities.summary import GresKind, gres_kinds
 from slurmkit.cli.show import key_values, table
 from slurmkit.cluster import Cluster
 from slurmkit.durations import format_duration
-from slurmkit.errors import SlurmError
+from slurmkit.errors import ControllerDown, SlurmError, SlurmMissing, SlurmTimeout
 from slurmkit.facts import Fact, clock
 from slurmkit.slurm import Slurm
 from slurmkit.text import printable
@@ -62,9 +63,9 @@ def capabilities_command(*, refresh: bool, as_json: bool) -> None:
       slurmkit capabilities --json | jq '.gres[] | select(.name == "gpu") | [.type, .count]'
     """
     slurm = Cluster().slurm
-    found = load_capabilities(slurm, refresh=refresh, offline=True)
     standing, trouble = _standing(slurm)
-    hidden = [*found.hidden, *trouble]
+    found = _capabilities(slurm, trouble, refresh=refresh)
+    hidden = [*found.hidden, *(standing.hidden if standing else [f"QOS are unknown: {trouble}"])]
     age = max(0, round(time.time() - found.taken))
     if as_json:
         qos = standing and standing.qos
@@ -81,12 +82,18 @@ def capabilities_command(*, refresh: bool, as_json: bool) -> None:
     )
 
 
-def _standing(slurm: Slurm) -> tuple[Standing | None, tuple[str, ...]]:
+def _standing(slurm: Slurm) -> tuple[Standing | None, SlurmError | None]:
     try:
-        standing = read_standing(slurm, me())
+        return read_standing(slurm, me()), None
     except SlurmError as error:
-        return None, (f"QOS are unknown: {error}",)
-    return standing, standing.hidden
+        return None, error
+
+
+def _capabilities(slurm: Slurm, trouble: SlurmError | None, *, refresh: bool) -> Capabilities:
+    """While slurmctld is silent, what it said last, whenever that was."""
+    if isinstance(trouble, ControllerDown | SlurmTimeout | SlurmMissing):
+        return load_capabilities(slurm, max_age=math.inf)
+    return load_capabilities(slurm, refresh=refresh)
 
 
 def _show(found: Capabilities, standing: Standing | None) -> None:

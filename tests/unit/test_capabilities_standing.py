@@ -216,6 +216,24 @@ def test_the_default_qos(own: str, allowed: str, root: str, default: str) -> Non
     assert association(standing, "vision").qos == tuple(allowed.split(","))
 
 
+def test_what_slurmdbd_does_not_show_is_said() -> None:
+    """PrivateData of slurmdbd may hide the root account, and others' associations."""
+
+    def sacctmgr(argv: Sequence[str], _: str | None) -> str:
+        if "qos" in argv:
+            return recorded("24.11", "sacctmgr-qos")
+        return "" if "account=root" in argv else "cap2411|vision|alice||high,normal|\n"
+
+    standing = read_standing(fake(sacctmgr=sacctmgr), "alice")
+    assert association(standing, "vision").default_qos == ""
+    own = {line.partition(" is unknown: slurmdbd")[0] for line in standing.hidden}
+    assert own >= {
+        "the default QOS of alice in vision",
+        "which QOS alice in child may use",
+        "which QOS alice in vision (partition cpu) may use",
+    }
+
+
 def test_hidden_accounts_are_said(release: str) -> None:
     standing = read_standing(fake(release, assoc_mgr="assoc_mgr-private"), "alice")
     assert [line for line in standing.hidden if "accounts child, vision and of those above" in line]
