@@ -96,7 +96,7 @@ def seconds(text: str) -> int:
 
 
 def tres(text: str | None) -> Tres:
-    """Read `cpu=4,mem=8G,gres/gpu=2` as printed; memory in MiB, other units are thousands."""
+    """Read `cpu=4,mem=8G,gres/gpu=2` as printed; memory in MiB, K of others is 1024."""
     split = (item.partition("=") for item in names(text))
     read = ((name, count(name, value)) for name, _, value in split)
     return {name: value for name, value in read if value is not None}

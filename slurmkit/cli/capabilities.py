@@ -165,7 +165,7 @@ def _partition_row(each: Partition, found: Capabilities) -> tuple[str, ...]:
         str(len(each.nodes)),
         str(sum(node.count("gpu") for node in nodes)) if found.nodes else "?",
         _time(each.max_time),
-        _time(each.default_time),
+        "MAXTIME" if each.default_time is None else _time(each.default_time),
         "" if each.max_nodes is None else str(each.max_nodes),
         each.qos or "",
         _who(each),

@@ -99,6 +99,15 @@ def test_capabilities_as_json(lab: Lab, capsys: pytest.CaptureFixture[str]) -> N
     assert found["age"] in range(60)
 
 
+def test_without_a_default_time_the_longest_counts(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = RECORDED / lab.release / "limits" / "scontrol-partitions.txt"
+    text = path.read_text("utf-8").replace("DefaultTime=01:00:00", "DefaultTime=NONE", 1)
+    lab.changed["partition"] = text
+    assert cells(run(capsys, "capabilities")[0], "gpu*")[4:6] == ["7-00:00:00", "MAXTIME"]
+
+
 def test_hidden_things_are_unknown_not_none(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.fails["node"] = Refused("slurm_load_node error: Access/permission denied")
     lab.fails["qos"] = DatabaseDown("slurmdbd does not answer")
