@@ -116,7 +116,7 @@ def test_what_is_free_is_counted_where_it_can_be_used(slurm: FakeSlurm) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, slurm: FakeSlurm, *args: str) -> tuple[str, str]:
-    monkeypatch.setattr("slurmkit.cluster.LocalSlurm", lambda: slurm)
+    monkeypatch.setattr("slurmkit.cluster._LOCAL", slurm)
     done = CliRunner().invoke(gpus_command, args, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout, done.stderr

@@ -52,7 +52,7 @@ def test_rows(slurm: FakeSlurm) -> None:
 
 
 def test_the_table(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmkit.cluster.LocalSlurm", lambda: slurm)
+    monkeypatch.setattr("slurmkit.cluster._LOCAL", slurm)
     done = CliRunner().invoke(nodes_command, ["--partition", "gpu"], catch_exceptions=False)
     lines = done.stdout.splitlines()
     assert lines[0].split() == "NODE STATE PARTITIONS CPUS MEM LOAD GPUS JOBS REASON".split()
@@ -64,7 +64,7 @@ def test_the_table(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_json(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmkit.cluster.LocalSlurm", lambda: slurm)
+    monkeypatch.setattr("slurmkit.cluster._LOCAL", slurm)
     done = CliRunner().invoke(nodes_command, ["--json", "--node", "c2"], catch_exceptions=False)
     (row,) = json.loads(done.stdout)["rows"]
     assert (row["name"], row["states"], row["reason_by"]) == ("c2", ["MIXED", "DRAIN"], "root")
