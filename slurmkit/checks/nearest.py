@@ -16,6 +16,7 @@ from slurmkit.request import Request
 
 Judge = Callable[[Request], Iterable[Finding]]
 Changed = dict[str, str]
+Key = tuple[str, str]
 
 _STEPS = 8
 # Of these a shorter time is the nearest way out, whatever else would do.
@@ -38,37 +39,42 @@ class Search:
         self._whole: Changed | None = None
 
     def fix(self, finding: Finding) -> Pairs:
-        """Options with which the request passes; () when none were found."""
+        """Options with which the request passes, or else at least without this finding.
+
+        Nothing was found where there are none.
+        """
         if self._whole is None:
-            self._whole = self._path(self._errors({})[0])
-        if self._whole and not self._errors(self._whole):
-            return tuple(self._whole.items())
-        changed = self._path(finding)
-        return tuple(changed.items()) if finding.code not in self._codes(changed) else ()
+            paths = map(self._path, self._errors({}))
+            self._whole = next((path for path in paths if not self._errors(path)), {})
+        changed = self._whole or self._path(finding)
+        left = {each.code for each in self._errors(changed)}
+        return tuple(changed.items()) if finding.code not in left else ()
 
     def _path(self, finding: Finding) -> Changed:
         """Take one error after the other away, `finding` first."""
         changed: Changed = {}
-        given_up = set[str]()
+        given_up = set[Key]()
         target: Finding | None = finding
         for _ in range(_STEPS):
             if target is None:
                 break
             step = self._step(changed, target)
             changed |= step
-            given_up |= set() if step else {target.code}
-            left = (each for each in self._errors(changed) if each.code not in given_up)
+            given_up |= set() if step else {_key(target)}
+            left = (each for each in self._errors(changed) if _key(each) not in given_up)
             target = next(left, None)
         return changed
 
     def _step(self, changed: Changed, target: Finding) -> Changed:
         """The change that takes `target` away and leaves the most."""
-        if target.fix and self._helps(changed, target.fix, target.code):
+        if target.fix and self._helps(changed, dict(target.fix), target):
             return dict(target.fix)
-        turned = list(self._turned(changed, target)) or list(self._two(changed, target))
+        turned = list(self._turned(changed, target))
         if turned:
             return dict(max(turned, key=lambda found: found[0])[1])
-        others = (pairs for pairs in self._elsewhere(target) if self._passes(changed, pairs))
+        if squeezed := self._squeezed(changed, target):
+            return squeezed
+        others = (pairs for pairs in self._elsewhere(target) if self._passes(changed, dict(pairs)))
         return dict(next(others, ()))
 
     def _turned(self, changed: Changed, target: Finding) -> Iterator[tuple[float, Pairs]]:
@@ -82,13 +88,20 @@ class Search:
                 return
         yield from self._lowered(turning, changed, target)
 
-    def _two(self, changed: Changed, target: Finding) -> Iterator[tuple[float, Pairs]]:
-        """As `_turned`, with another knob turned to its end first."""
-        for knob in self._knobs(changed):
-            least = knob.make(1)
-            then = changed | dict(least)
-            for kept, pairs in self._lowered(self._knobs(then), then, target):
-                yield kept / knob.now, (*least, *pairs)
+    def _squeezed(self, changed: Changed, target: Finding) -> Changed:
+        """Every knob turned to its end, then one after the other back as far as it goes."""
+        turning = self._knobs(changed)
+        made = {name: value for knob in turning for name, value in knob.make(1)}
+        if not self._helps(changed, made, target):
+            return {}
+        for knob in turning:
+            rest = {name: made[name] for name in made.keys() - dict(knob.make(1)).keys()}
+            if self._helps(changed, rest, target):
+                made = rest
+            else:
+                value = self._largest(knob, changed | rest, target) or 1
+                made = rest | dict(knob.make(value))
+        return made
 
     def _knobs(self, changed: Changed) -> list[Knob]:
         request = self._made(changed)
@@ -98,29 +111,30 @@ class Search:
         self, turning: Iterable[Knob], changed: Changed, target: Finding
     ) -> Iterator[tuple[float, Pairs]]:
         for knob in turning:
-            value = self._largest(knob, changed, target.code)
+            value = self._largest(knob, changed, target)
             if value is not None:
                 yield value / knob.now, knob.make(value)
 
-    def _largest(self, knob: Knob, changed: Changed, code: str) -> int | None:
-        """The largest value below now with which `code` is gone."""
-        if not self._helps(changed, knob.make(1), code):
+    def _largest(self, knob: Knob, changed: Changed, target: Finding) -> int | None:
+        """The largest value below now with which `target` is gone."""
+        if not self._helps(changed, dict(knob.make(1)), target):
             return None
         low, high = 1, knob.now
         while high - low > 1:
             middle = (low + high) // 2
-            if self._helps(changed, knob.make(middle), code):
+            if self._helps(changed, dict(knob.make(middle)), target):
                 low = middle
             else:
                 high = middle
         return low
 
-    def _helps(self, changed: Changed, pairs: Pairs, code: str) -> bool:
-        then = changed | dict(pairs)
-        return self._made(then) is not None and code not in self._codes(then)
+    def _helps(self, changed: Changed, more: Changed, target: Finding) -> bool:
+        then = changed | more
+        left = {_key(each) for each in self._errors(then)}
+        return self._made(then) is not None and _key(target) not in left
 
-    def _passes(self, changed: Changed, pairs: Pairs) -> bool:
-        then = changed | dict(pairs)
+    def _passes(self, changed: Changed, more: Changed) -> bool:
+        then = changed | more
         return self._made(then) is not None and not self._errors(then)
 
     def _made(self, changed: Changed) -> Request | None:
@@ -128,9 +142,6 @@ class Search:
 
     def _errors(self, changed: Changed) -> tuple[Finding, ...]:
         return self._look(changed)[1]
-
-    def _codes(self, changed: Changed) -> set[str]:
-        return {found.code for found in self._errors(changed)}
 
     def _look(self, changed: Changed) -> tuple[Request | None, tuple[Finding, ...]]:
         """The request with options changed, and its errors; each is judged once."""
@@ -153,6 +164,11 @@ class Search:
         for partition in sorted(asked.capabilities.partitions, key=lambda p: _wasted(asked, p)):
             if partition.name != asked.partition.name:
                 yield (("partition", partition.name),)
+
+
+def _key(finding: Finding) -> Key:
+    """Tell apart errors of one kind: a QOS may limit CPUs and GPUs."""
+    return finding.code, finding.source
 
 
 def _wasted(request: Request, partition: Partition) -> bool:
