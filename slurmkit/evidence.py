@@ -92,14 +92,14 @@ def _runs(slurm: Slurm, job_id: str, *, required: bool) -> tuple[bool, Sequence[
 
 def _judged(slurm: Slurm, info: JobInfo, runs: Sequence[JobInfo]) -> Outcome:
     if info.source == "squeue":
-        code = exit_code_in_queue(slurm, info.job_id)
+        code = exit_code_in_queue(slurm, info.job_id) if info.state == "FAILED" else None
         return outcome_of(msgspec.structs.replace(info, exit_code=code), Evidence(log=info.output))
     steps = read_steps(slurm, info.job_id) if info.state in {"FAILED", "TIMEOUT"} else ()
     evidence = Evidence(
         runs=runs_of_this_job(runs),
         steps=steps,
         memory_said=killed_by_slurm(info, steps) and _says_memory(slurm, info),
-        log=_path(slurm, info, LogFile()),
+        log=_path(slurm, info, LogFile()) if info.started else None,
     )
     return outcome_of(info, evidence)
 

@@ -33,7 +33,6 @@ ENDS = {
     "memory": ["--mem=100M", f"srun {EAT}"],
     "memory-batch": ["--mem=100M", EAT],
     "no-output": ["--output=/nonexistent/log", "true"],
-    "deadline": ["--hold", "--time=1", "--deadline=now+62", "true"],
     "requeued": ["sleep 20; exit $SLURM_RESTART_COUNT"],
     "array": ["--array=1-6%2", "exit $((SLURM_ARRAY_TASK_ID % 3))"],
     "array-cancelled": ["--array=1-9%2", "--begin=now+9999", "true"],
@@ -44,6 +43,7 @@ ENDS = {
     ],
     "node": ["--partition=mig", "sleep 15"],
     "node-last": ["--partition=mig", "--no-requeue", "sleep 45"],
+    "deadline": ["--partition=mig", "--exclusive", "--time=1", "--deadline=now+62", "true"],
 }
 
 
