@@ -7,20 +7,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slurmkit.backends.commands import CommandsBackend
-from slurmkit.changes import check_signal
-from slurmkit.config import load_section
-from slurmkit.errors import JobOver, NoSuchJob, SlurmError, SlurmkitError
-from slurmkit.job import Job
+from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError, SlurmkitError
 from slurmkit.jobids import check_job_id, check_part_id
-from slurmkit.lookup import look_up
-from slurmkit.poller import Pace, Poller, PollSection
 from slurmkit.queue import Queue, QueueFilter
 from slurmkit.slurm import LocalSlurm, Slurm
 
 if TYPE_CHECKING:
     from slurmkit.capabilities.model import Capabilities, Standing
+    from slurmkit.job import Job
     from slurmkit.planner import Plan
     from slurmkit.plugins import Backend
+    from slurmkit.poller import Pace, Poller
 
 # One border for all clusters of this process, so that all their jobs are asked about together.
 _LOCAL = LocalSlurm()
@@ -50,30 +47,40 @@ class Cluster:
     @property
     def poller(self) -> Poller:
         """What asks about all jobs that this process waits for on this cluster."""
+        from slurmkit.config import load_section  # noqa: PLC0415 - most commands wait for nothing
+        from slurmkit.poller import Pace, Poller, PollSection  # noqa: PLC0415
+
         with _POLLERS_LOCK:
             if self.slurm not in _POLLERS:
                 pace = self._pace or Pace(floor=load_section("poll", PollSection).floor_seconds)
                 _POLLERS[self.slurm] = Poller(self.backend, self.slurm, pace)
             return _POLLERS[self.slurm]
 
-    def submit(self, plan: Plan) -> Job:
+    def submit(self, plan: Plan, *, force: bool = False) -> Job:
         """Send a plan, byte for byte, and return the handle of its job.
 
         A submission that comes after others is given the ids of those as a dependency.
 
+        Args:
+            plan: what `slurmkit.plan` made.
+            force: send it in spite of errors; unsafe ones are never sent.
+
         Raises:
+            BadInput: when the plan has errors.
             Refused: in the controller's words; what was sent of the plan before is cancelled.
         """
+        if stopping := plan.unsafe if force else plan.errors:
+            raise BadInput("; ".join(finding.message for finding in stopping))
         jobs: list[Job] = []
         try:
             for submission in plan.submissions:
                 after = [jobs[at].id for at in submission.after]
-                jobs.append(Job(self.backend.submit(submission, after=after), self))
+                jobs.append(self._job(self.backend.submit(submission, after=after)))
         except SlurmkitError as error:
             if jobs:
                 raise self._taken_back(jobs, error) from error
             raise
-        return jobs[0] if len(jobs) == 1 else Job(",".join(j.id for j in jobs), self, tuple(jobs))
+        return jobs[0] if len(jobs) == 1 else self._job(",".join(j.id for j in jobs), *jobs)
 
     def cancel(self, job_ids: Sequence[str], *, signal: str | None = None) -> dict[str, SlurmError]:
         """Cancel jobs together, or send them a signal; returns those it did not work for, and why.
@@ -85,6 +92,8 @@ class Cluster:
         Raises:
             BadInput: for what is no job id or no signal.
         """
+        from slurmkit.changes import check_signal  # noqa: PLC0415 - few need it
+
         ids = [check_part_id(job_id) for job_id in job_ids]
         failed = self.backend.cancel(ids, signal=signal and check_signal(signal))
         return {job_id: self.ended(job_id, error) for job_id, error in failed.items()}
@@ -93,6 +102,8 @@ class Cluster:
         """Say of a job that slurmctld does not know any more, or not as running, how it ended."""
         if not isinstance(error, NoSuchJob | JobOver):
             return error
+        from slurmkit.lookup import look_up  # noqa: PLC0415 - few need it
+
         try:
             info = look_up(self.backend, self.slurm, job_id)
         except SlurmError as unknown:
@@ -126,7 +137,12 @@ class Cluster:
         Raises:
             BadInput: when `job_id` does not have the form of one.
         """
-        return Job(check_job_id(job_id), self)
+        return self._job(check_job_id(job_id))
+
+    def _job(self, job_id: str, *parts: Job) -> Job:
+        from slurmkit.job import Job  # noqa: PLC0415 - `slurmkit queue` starts without it
+
+        return Job(job_id, self, parts)
 
     def capabilities(self, *, refresh: bool = False) -> Capabilities:
         """What the cluster is and has, as kept on disk for ten minutes; `taken` tells its age.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from slurmkit.plugins import Launcher, launcher
 from slurmkit.policies import Change, review
 from slurmkit.prices import gpu_settings, partition_gpu_types
 from slurmkit.request import Request
+from slurmkit.slurm import Slurm
 from slurmkit.spec import JobSpec
 from slurmkit.valueforms import nearest
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
 
 __all__ = ["Plan", "Submission", "plan"]
+
+_FRESH = 5.0  # seconds in which nobody changes a limit and sends a job that it stops
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,26 +76,46 @@ def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
         BadInput: when the spec cannot be rendered at all.
         SlurmError: when Slurm does not answer.
     """
-    capabilities, standing = cluster.capabilities(), cluster.standing()
-    reviewed = review(spec, capabilities)
-    draft = _draft(reviewed.spec, (capabilities, standing))
-    findings = [*reviewed.findings, *draft.findings, *secrets(reviewed.spec)]
-    judged = draft.requests or _as_fixed(reviewed.spec, draft.findings, (capabilities, standing))
-    findings += check_all(judged) if judged else ()
-    findings += check_dependencies(cluster.slurm, reviewed.spec)
+    site = (cluster.capabilities(), cluster.standing())
+    found = _check(spec, cluster.slurm, site)
+    if _of(found.findings, "error") and time.time() - site[0].taken > _FRESH:
+        # What is kept on disk may be older than what the admin changed a minute ago.
+        site = (cluster.capabilities(refresh=True), site[1])
+        found = _check(spec, cluster.slurm, site)
     start: int | None = None
-    if ask and not _of(findings, "error"):
-        start, refused = trial(cluster.slurm, draft.submission)
-        findings += refused
+    refused: tuple[Finding, ...] = ()
+    if ask and not _of(found.findings, "error"):
+        start, refused = trial(cluster.slurm, found.submission)
+    findings = (*found.findings, *refused)
     return Plan(
-        submissions=(draft.submission,),
+        submissions=(found.submission,),
         errors=_of(findings, "error"),
         warnings=_of(findings, "warning"),
         notes=_of(findings, "note"),
-        changes=reviewed.changes,
-        estimate=_estimate(draft.requests, start),
-        spec=reviewed.spec,
-        capabilities_taken=capabilities.taken,
+        changes=found.changes,
+        estimate=_estimate(found.requests, start),
+        spec=found.spec,
+        capabilities_taken=site[0].taken,
+    )
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    spec: JobSpec
+    changes: tuple[Change, ...]
+    submission: Submission
+    requests: tuple[Request, ...]
+    findings: tuple[Finding, ...]
+
+
+def _check(spec: JobSpec, slurm: Slurm, site: Site) -> _Checked:
+    reviewed = review(spec, site[0])
+    draft = _draft(reviewed.spec, site)
+    findings = [*reviewed.findings, *draft.findings, *secrets(reviewed.spec)]
+    judged = draft.requests or _as_fixed(reviewed.spec, draft.findings, site)
+    findings += check_all(judged) if judged else ()
+    findings += check_dependencies(slurm, reviewed.spec)
+    return _Checked(
+        reviewed.spec, reviewed.changes, draft.submission, draft.requests, tuple(findings)
     )
 
 

@@ -69,7 +69,7 @@ def submit_command(
     made = _plan(cluster, options, refresh=refresh)
     say_findings(made)
     _refuse(made, force=force)
-    job = cluster.submit(made)
+    job = cluster.submit(made, force=force)
     click.echo(job.id if parsable else f"submitted job {job.id}")
     if wait_for_it:
         from slurmkit.cli.waiting import wait_and_exit_code  # noqa: PLC0415 - only where asked

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from recorded_lab import RELEASES, slurm, standing
+from recorded_lab import RELEASES, capabilities, slurm, standing
 
-from slurmkit.capabilities.model import Standing
+from slurmkit.capabilities.model import Capabilities, Standing
 from slurmkit.cluster import Cluster
 from slurmkit.errors import Refused
 from slurmkit.gpus import Gpus
@@ -115,3 +116,21 @@ def test_an_empty_variable_is_no_secret() -> None:
 def test_one_plan_names_every_limit_in_the_way() -> None:
     found = made(gpus=Gpus(9, "a100"), time="30-0").errors
     assert {"gpus-per-node", "partition-max-time"} == set(codes(found))
+
+
+def test_an_error_on_kept_settings_is_judged_on_fresh_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is kept is from before the admin gave c1 its GPUs."""
+    old = msgspec.structs.replace(capabilities(), taken=1.0, nodes=())
+    asked: list[bool] = []
+
+    def kept(self: Lab, *, refresh: bool = False) -> Capabilities:
+        del self
+        asked.append(refresh)
+        return msgspec.structs.replace(capabilities(), taken=time.time()) if refresh else old
+
+    monkeypatch.setattr(Lab, "capabilities", kept)
+    assert not made(gpus=Gpus(1, "a100")).errors
+    assert asked == [False, True]
+    assert made(gpus=Gpus(9, "a100")).errors
