@@ -6,7 +6,6 @@ Everything else takes text or parsed values. `slurmkit.testing.FakeSlurm` stands
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Generator, Mapping, Sequence
@@ -119,7 +118,7 @@ class LocalSlurm:
         self._calls += 1
         try:
             done = subprocess.run(
-                _resolve(argv),
+                argv,
                 input=(stdin or "").encode(),
                 capture_output=True,
                 timeout=timeout,
@@ -161,7 +160,7 @@ class LocalSlurm:
 def _started(argv: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            _resolve(argv),
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -180,7 +179,12 @@ def _killed_after(
     if timeout is None:
         yield too_late
         return
-    timer = threading.Timer(timeout, lambda: (too_late.set(), process.kill()))
+
+    def kill() -> None:
+        too_late.set()
+        process.kill()
+
+    timer = threading.Timer(timeout, kill)
     timer.daemon = True
     timer.start()
     try:
@@ -201,6 +205,11 @@ def _too_late(argv: Sequence[str], timeout: float) -> SlurmTimeout:
 
 
 def _cannot_run(argv: Sequence[str], error: OSError) -> SlurmError:
+    if isinstance(error, FileNotFoundError):
+        return SlurmMissing(
+            f"Slurm's {argv[0]} is not on the PATH; run this on a login node, or load the site's"
+            " Slurm module first"
+        )
     return SlurmError(f"cannot run Slurm's {argv[0]}: {error.strerror}")
 
 
@@ -231,13 +240,3 @@ def translate(command: str, said: str, code: int) -> SlurmError:
 def _decode(output: bytes) -> str:
     """Names come in any encoding, and line ends inside them must stay as they are."""
     return output.decode("utf-8", "replace")
-
-
-def _resolve(argv: Sequence[str]) -> list[str]:
-    found = shutil.which(argv[0])
-    if found is None:
-        raise SlurmMissing(
-            f"Slurm's {argv[0]} is not on the PATH; run this on a login node, or load the site's"
-            " Slurm module first"
-        )
-    return [found, *argv[1:]]
