@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections import Counter
 
 import pytest
 from cluster_lab import DOCKER, Lab, cluster_command
@@ -25,3 +26,17 @@ def lab() -> Lab:
         if started.returncode:
             pytest.fail(f"docker/cluster up failed\n{started.stderr}")
     return cluster
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests of the backends' contract ran, with which backend on which release."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for outcome in ("passed", "failed", "error"):
+        for report in terminalreporter.getreports(outcome):
+            backend = dict(report.user_properties).get("backend")
+            if backend is not None and (report.when == "call" or outcome == "error"):
+                counts[str(backend), outcome] += 1
+    for backend in sorted({name for name, _ in counts}):
+        ran = {outcome: counts[backend, outcome] for outcome in ("passed", "failed", "error")}
+        said = ", ".join(f"{count} {outcome}" for outcome, count in ran.items() if count)
+        terminalreporter.write_line(f"contract of backends: {backend}: {said}")
