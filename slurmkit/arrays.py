@@ -17,9 +17,9 @@ _SPAN = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 def collapse(rows: Iterable[QueueRow]) -> list[tuple[QueueRow, ...]]:
     """Put the rows of each array together, where the first of them stood."""
-    together: dict[str, list[QueueRow]] = {}
-    for row in rows:
-        together.setdefault(f"{row.array_id}_" if row.array_id else row.job_id, []).append(row)
+    together: dict[object, list[QueueRow]] = {}
+    for at, row in enumerate(rows):
+        together.setdefault(row.array_id or at, []).append(row)
     return list(map(tuple, together.values()))
 
 

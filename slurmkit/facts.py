@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from slurmkit.jobinfo import JobInfo
 from slurmkit.tres import gpu_types, gres
 
 if TYPE_CHECKING:
+    from slurmkit.jobinfo import JobInfo
     from slurmkit.outcome import Outcome
 
 Fact = tuple[str, str]

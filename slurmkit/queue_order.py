@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 
 from slurmkit.durations import parse_elapsed
 from slurmkit.errors import BadInput
@@ -55,6 +54,8 @@ def _sort(rows: list[QueueRow], key: _Key, *, descending: bool) -> None:
 
 
 def _advice(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only for a slip of the pen
+
     near = get_close_matches(name, KEYS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KEYS)}"
     return f"there is no column {name!r} to sort by; {hint}"

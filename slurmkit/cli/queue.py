@@ -11,13 +11,12 @@ import msgspec
 
 from slurmkit import arrays, states
 from slurmkit.cli.show import table, table_lines
-from slurmkit.cli.watch import FLOOR, watch
+from slurmkit.cli.watch import watch
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.facts import clock
 from slurmkit.queue import Queue, QueueFilter, QueueRow
 from slurmkit.queue_cells import COLUMNS, NUMERIC, counts_gpus
 from slurmkit.queue_order import KEYS, ordered
-from slurmkit.site import read_site
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
@@ -53,7 +52,7 @@ _STATES = {code: state for state, code in states.CODES.items()}
     flag_value=10.0,
     type=float,
     metavar="[SECONDS]",
-    help=f"Look again every 10 s, or as often as you say, at least {FLOOR:g} s apart.",
+    help="Look again every 10 s, or as often as you say and this site allows.",
 )
 def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
     """List the jobs in the queue: all of them, or those that meet every condition given.
@@ -132,6 +131,8 @@ class _Looker:
 
     @cached_property
     def _tracked(self) -> bool | None:
+        from slurmkit.site import read_site  # noqa: PLC0415 - most queues have a GPU in them
+
         try:
             return read_site(self._cluster.slurm).tracks_gpus
         except SlurmError:

@@ -13,8 +13,6 @@ import click
 from slurmkit.errors import SlurmError
 from slurmkit.text import printable
 
-FLOOR = 2.0
-"""Seconds between two looks, at least: slurmctld has others to serve."""
 _LONGEST = 86400.0
 _SHARE = 0.2  # of the time may be spent looking
 
@@ -34,19 +32,24 @@ def watch(look: Picture, seconds: float, *, in_place: bool = True) -> None:
 
     Args:
         look: makes a picture.
-        seconds: between the end of a look and the next one; raised to `FLOOR`.
+        seconds: between the end of a look and the next one; not less than the site allows.
         in_place: whether a terminal shows only the newest picture.
 
     Raises:
+        BadConfig: when section [poll] cannot be read.
         SlurmError: when the first look fails.
     """
+    from slurmkit.config import load_section  # noqa: PLC0415 - only who watches needs it
+    from slurmkit.poller import PollSection  # noqa: PLC0415
+
+    floor = load_section("poll", PollSection).floor_seconds
     try:
         began = time.monotonic()
         shown = look()
         with _screen() if in_place and sys.stdout.isatty() else nullcontext(_append) as draw:
             while True:
                 took = time.monotonic() - began
-                wait = min(max(FLOOR, seconds, took / _SHARE), _LONGEST)
+                wait = min(max(floor, seconds, took / _SHARE), _LONGEST)
                 draw(shown[0], f"{shown[1]}; every {wait:.3g} s")
                 time.sleep(wait)
                 began = time.monotonic()

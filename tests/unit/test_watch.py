@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from slurmkit.cli import watch as module
-from slurmkit.cli.watch import FLOOR, watch
+from slurmkit.cli.watch import watch
 from slurmkit.errors import ControllerDown
 from slurmkit.testing import squeue_text
 
@@ -62,7 +62,17 @@ def test_in_a_pipe_one_picture_follows_the_other(
 @pytest.mark.parametrize("seconds", [0, 0.1, -1, float("nan")])
 def test_there_is_a_floor(seconds: float, waits: list[float]) -> None:
     watch(looks("1", "2", "3"), seconds)
-    assert waits == [FLOOR] * 3
+    assert waits == [2.0] * 3
+
+
+def test_a_site_sets_the_floor(
+    waits: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[poll]\nfloor_seconds = 30\n", "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    watch(looks("1", "2", "3"), 5)
+    assert waits == [30] * 3
 
 
 def test_a_slow_slurmctld_is_asked_less_often(
