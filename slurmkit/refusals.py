@@ -8,9 +8,8 @@ from __future__ import annotations
 
 WORDS = {
     "typed-shard": (
-        "{name}:{type}:{count}: a {name} cannot be asked for by GPU type, the job would start and"
-        " every step of it fail; ask for {name}:{count} and choose the GPUs by partition or"
-        " constraint"
+        "{name}:{type}:{count}: no GPU type can be named for {name}, the job would start and every"
+        " step of it fail; ask for {name}:{count} and choose the GPUs by partition or constraint"
     ),
     "gpu-and-shared": (
         "whole GPUs and {name} in one job: a GPU is given out whole or in parts; ask for one of"
@@ -18,7 +17,7 @@ WORDS = {
     ),
     "gpus-per-node": (
         "{asked} on one node: no node of partition {partition} has more than {most}; ask for at"
-        " most that on each of more nodes"
+        " most {most} per node, on more nodes"
     ),
     "shards-per-gpu": (
         "shard:{asked} on one node: a job's shards on a node come from one GPU, and no GPU of"

@@ -3,6 +3,7 @@
 
 CONF=/opt/lab/conf
 SECRETS=/secrets
+INTO_SLURM=/opt/lab/slurm
 BASE_DN=dc=lab,dc=example
 
 log() { printf '%s: %s\n' "${ROLE:-lab}" "$*" >&2; }
@@ -39,11 +40,24 @@ run_dir() { install -d -o "$2" -g "$2" -m 0755 "$1"; }
 # The Slurm configuration, rendered alike in every container of the cluster.
 render_slurm() {
     local file
-    for file in slurm.conf nodes.conf gres.conf topology.conf; do
+    for file in slurm.conf nodes.conf gres.conf topology.conf slurmkit.conf; do
         render "slurm/$file" "/etc/slurm/$file" root:root 0644 CLUSTER
     done
     for file in "$CONF/slurm/$RELEASE"/*.conf; do
         render "${file#"$CONF/"}" "/etc/slurm/${file##*/}" root:root 0644 CLUSTER
+    done
+}
+
+# install_into_slurm FILE…: what slurmkit puts into Slurm, to where Slurm looks for it.
+install_into_slurm() {
+    local file
+    if [[ ! -e $INTO_SLURM/$1 ]]; then # docker/ without the rest of the repository
+        : >/etc/slurm/slurmkit.conf
+        return
+    fi
+    for file in "$@"; do
+        install -m 0755 "$INTO_SLURM/$file" "/etc/slurm/$file.new"
+        mv "/etc/slurm/$file.new" "/etc/slurm/$file"
     done
 }
 

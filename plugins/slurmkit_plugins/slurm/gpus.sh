@@ -1,0 +1,59 @@
+# What prolog and epilog share: the node's GPU devices, who holds them, and the records in
+# /run/slurmkit/gpus/INDEX/JOBID (job, user, uid, partition and start, one NAME=VALUE a line).
+# shellcheck shell=bash disable=SC2034 # its variables are the scripts'
+#
+# A process is a job's when its environment names it (SLURM_JOB_ID), whoever its parent is: that
+# needs no cgroups. Processes that name no job (daemons, an administrator's) are never touched.
+
+RECORDS=/run/slurmkit/gpus
+KILL_SECONDS=5
+# slurmkit_node.conf, beside slurm.conf, may set GPU_DEVICE: the path of a GPU's device file
+# without its number, which must be Slurm's index. Only then are missing files looked for: with
+# MIG under AutoDetect the indices are no device numbers.
+GPU_DEVICE=
+NODE_CONF=${SLURMKIT_NODE_CONF:-/etc/slurm/slurmkit_node.conf}
+# shellcheck source=/dev/null
+[[ ! -r $NODE_CONF ]] || source "$NODE_CONF"
+
+# To the system's log; what a script prints is in slurmd's log from 24.11 on, when it failed.
+say() {
+    echo "$*"
+    logger -t "slurmkit-$(basename "$0")" -- "job $SLURM_JOB_ID: $*" 2>/dev/null || true
+}
+
+# Takes the node out of use, with the reason, once.
+drain() {
+    say "$*"
+    scontrol update "NodeName=$SLURMD_NODENAME" State=DRAIN "Reason=slurmkit: $*" || true
+}
+
+indices() { tr ',' ' ' <<<"${SLURM_JOB_GPUS:-}"; }
+
+job_of() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^SLURM_JOB_ID=//p' | head -n1; }
+
+# Processes that have one of the node's GPU devices open.
+holders() {
+    find /proc/[0-9]*/fd -lname "${GPU_DEVICE:-/dev/nvidia}[0-9]*" -printf '%h\n' 2>/dev/null |
+        cut -d/ -f3 | sort -un
+}
+
+# Does job $1 run on this node? One from before this was installed has no record, one of salloc
+# has no step.
+is_here() { compgen -G "$RECORDS/*/$1" >/dev/null || pgrep -f "^slurmstepd: \[$1[].]" >/dev/null; }
+
+# kill_and_wait PID…: prints those that are there after KILL_SECONDS.
+kill_and_wait() {
+    kill -KILL "$@" 2>/dev/null || true
+    local end=$((SECONDS + KILL_SECONDS)) pid left=("$@")
+    while ((${#left[@]} && SECONDS < end)); do
+        left=()
+        for pid in "$@"; do
+            ! is_alive "$pid" || left+=("$pid")
+        done
+        ((${#left[@]} == 0)) || sleep 0.1
+    done
+    echo "${left[@]}"
+}
+
+# A zombie holds nothing.
+is_alive() { [[ -e /proc/$1/stat && $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) != Z* ]]; }

@@ -1,0 +1,159 @@
+"""Prolog and epilog, run as slurmd runs them, on real processes that hold a device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(str(files("slurmkit_plugins"))) / "slurm"
+HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); time.sleep(60)"
+# Numbers that no job has whose processes this machine might see.
+EARLIER, STEPPING, JOB, LATER = "4100000005", "4100000006", "4100000007", "4100000008"
+Hold = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """A node with two GPUs, and a scontrol that only notes what it is told."""
+    for index in (0, 1):
+        (tmp_path / f"gpu{index}").touch()
+    tool = tmp_path / "bin" / "scontrol"
+    tool.parent.mkdir()
+    tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{tmp_path}/told\n', "utf-8")
+    tool.chmod(0o755)
+    conf = f"GPU_DEVICE={tmp_path}/gpu\nRECORDS={tmp_path}/records\n"
+    (tmp_path / "node.conf").write_text(conf, "utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def hold(node: Path) -> Iterator[Hold]:
+    """Start processes that hold a GPU, under the name that is given, and end what is left."""
+    started = []
+
+    def start(index: int, job: str | None, name: str = "train") -> subprocess.Popen[str]:
+        env = os.environ | ({"SLURM_JOB_ID": job} if job else {})
+        argv = [name, "-c", HOLD, str(node / f"gpu{index}")]
+        process = subprocess.Popen(
+            argv, executable=sys.executable, env=env, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+
+def run(node: Path, script: str, job: str = JOB, gpus: str = "0") -> int:
+    env = {
+        "PATH": f"{node}/bin:{os.environ['PATH']}",
+        "SLURMKIT_NODE_CONF": f"{node}/node.conf",
+        "SLURM_JOB_ID": job,
+        "SLURM_JOB_USER": "alice",
+        "SLURM_JOB_UID": "10011",
+        "SLURM_JOB_PARTITION": "gpu",
+        "SLURMD_NODENAME": "c1",
+    }
+    env |= {"SLURM_JOB_GPUS": gpus} if gpus else {}
+    return subprocess.run([SCRIPTS / script], env=env, check=False, timeout=30).returncode
+
+
+def told(node: Path) -> list[str]:
+    path = node / "told"
+    return path.read_text("utf-8").splitlines() if path.exists() else []
+
+
+def has_ended(process: subprocess.Popen[str]) -> bool:
+    return process.poll() is not None
+
+
+def test_a_record_lasts_as_long_as_the_job(node: Path) -> None:
+    before = int(time.time())
+    assert run(node, "prolog", gpus="0,1") == 0
+    assert run(node, "prolog", job=LATER, gpus="1") == 0
+    record = dict(
+        line.split("=", 1)
+        for line in (node / "records" / "1" / JOB).read_text("utf-8").splitlines()
+    )
+    assert before <= int(record.pop("start")) <= time.time()
+    assert record == {"job": JOB, "user": "alice", "uid": "10011", "partition": "gpu"}
+    assert run(node, "epilog", gpus="0,1") == 0
+    assert [str(p.relative_to(node / "records")) for p in (node / "records").glob("*/*")] == [
+        f"1/{LATER}"
+    ]
+
+
+def test_a_job_without_gpus_leaves_nothing(node: Path) -> None:
+    assert run(node, "prolog", gpus="") == 0
+    assert run(node, "epilog", gpus="") == 0
+    assert not (node / "records").exists()
+
+
+def test_a_missing_device_fails_the_prolog_and_drains_with_the_reason(node: Path) -> None:
+    (node / "gpu1").unlink()
+    assert run(node, "prolog", gpus="0") == 0
+    assert told(node) == []
+    assert run(node, "prolog", gpus="0,1") == 1
+    reason = f"Reason=slurmkit: GPU 1 has no device file {node}/gpu1"
+    assert told(node) == ["update", "NodeName=c1", "State=DRAIN", reason]
+    assert not (node / "records" / "1").exists()
+
+
+def test_without_a_device_path_nothing_is_missing(node: Path) -> None:
+    (node / "node.conf").write_text(f"RECORDS={node}/records\n", "utf-8")
+    assert run(node, "prolog", gpus=EARLIER) == 0
+
+
+def test_the_prolog_ends_what_an_ended_job_left(node: Path, hold: Hold) -> None:
+    left, daemon, own = hold(0, EARLIER), hold(0, None), hold(0, JOB)
+    assert run(node, "prolog") == 0
+    assert (has_ended(left), has_ended(daemon), has_ended(own)) == (True, False, False)
+    assert told(node) == []
+
+
+def test_the_prolog_leaves_running_jobs_alone(node: Path, hold: Hold) -> None:
+    """One has a record; the other only a step, as a job from before the scripts were there."""
+    assert run(node, "prolog", job=EARLIER, gpus="1") == 0
+    recorded, stepping = hold(0, EARLIER), hold(0, STEPPING)
+    hold(1, None, name=f"slurmstepd: [{STEPPING}.batch]")
+    assert run(node, "prolog") == 0
+    assert (has_ended(recorded), has_ended(stepping)) == (False, False)
+
+
+def test_a_job_of_a_longer_number_is_another(node: Path, hold: Hold) -> None:
+    left = hold(0, STEPPING)
+    hold(1, None, name=f"slurmstepd: [{STEPPING}6.batch]")
+    assert run(node, "prolog") == 0
+    assert has_ended(left)
+
+
+def test_the_epilog_ends_what_the_job_left(node: Path, hold: Hold) -> None:
+    left, other, daemon = hold(0, JOB), hold(0, f"{JOB}7"), hold(0, None)
+    assert run(node, "epilog") == 0
+    assert (has_ended(left), has_ended(other), has_ended(daemon)) == (True, False, False)
+    assert told(node) == []
+
+
+def test_a_process_that_cannot_be_killed_drains_the_node(node: Path, hold: Hold) -> None:
+    """A kill that does nothing stands for a process stuck in the driver."""
+    stuck = hold(0, JOB)
+    with (node / "node.conf").open("a") as conf:
+        conf.write("kill() { :; }\nKILL_SECONDS=1\n")
+    assert run(node, "epilog") == 0
+    reason = f"Reason=slurmkit: processes of job {JOB} hold GPUs and cannot be killed: {stuck.pid}"
+    assert told(node)[-1] == reason
+    assert run(node, "prolog", job=LATER) == 1
+    assert "processes of ended jobs hold GPUs" in told(node)[-1]
