@@ -50,9 +50,11 @@ class LazyGroup(click.Group):
 
 
 def _on_tab(name: str) -> click.Command | None:
-    """A press of Tab has nowhere to say that an extra is missing."""
+    """Load what a press of Tab asks about; it has nowhere to say that an extra is missing."""
+    from slurmkit.cli.tab import complete_from_cache  # noqa: PLC0415 - for Tab alone
+
     try:
-        return COMMANDS[name].load()
+        return complete_from_cache(COMMANDS[name].load())
     except MissingExtra:
         return None
 

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from slurmkit.capabilities.cache import keep, local_key
+from slurmkit.capabilities.model import Capabilities, Node, Partition
 from slurmkit.cli import cli
 from slurmkit.cli.completion import SHELLS
 from slurmkit.cli.ending import run_to_exit_code
@@ -67,3 +69,37 @@ def test_a_missing_extra_is_silent_on_tab() -> None:
         "main()"
     )
     assert tab("slurmkit tui --hel", code) == ["--help"]  # of slurmkit itself
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("slurmkit plan --partition ", ["cpu", "gpu"]),
+        ("slurmkit submit --partition=g", ["gpu"]),
+        ("slurmkit plan --partition cpu,g", ["cpu,gpu"]),
+        ("slurmkit queue --nodelist c", ["c1"]),
+        ("slurmkit plan --constraint ", ["ib"]),
+        ("slurmkit plan --account ", []),
+    ],
+)
+def test_values_are_offered_from_what_is_kept_on_disk(line: str, offered: list[str]) -> None:
+    node = Node(
+        name="c1",
+        states=("IDLE",),
+        cpus=1,
+        sockets=1,
+        cores_per_socket=1,
+        threads_per_core=1,
+        memory=1,
+        features=("ib",),
+    )
+    partitions = (Partition(name="gpu"), Partition(name="cpu"))
+    known = Capabilities(
+        taken=0, release=(24, 11), cluster_name="x", config={}, nodes=(node,), partitions=partitions
+    )
+    keep("capabilities", local_key(), known)
+    assert tab(line) == offered
+
+
+def test_nothing_is_offered_where_nothing_is_kept() -> None:
+    assert tab("slurmkit plan --partition ") == []

@@ -1,0 +1,52 @@
+"""What a press of Tab offers for values, from what is kept on disk: Slurm is never asked."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem
+from click.types import StringParamType
+
+from slurmkit.capabilities.names import cached_names
+
+KINDS = {
+    "account": "account",
+    "constraint": "feature",
+    "exclude": "node",
+    "licenses": "license",
+    "nodelist": "node",
+    "partition": "partition",
+    "qos": "qos",
+    "reservation": "reservation",
+}
+"""Options that every command means alike, to the kind of names they take."""
+
+
+class CachedNames(StringParamType):
+    """Text that is a name, or several with commas, of something the cluster has.
+
+    Args:
+        kind: as `slurmkit.capabilities.names.cached_names` knows it.
+    """
+
+    name = "names"
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer what the last name could go on to."""
+        del ctx, param
+        before, comma, last = incomplete.rpartition(",")
+        names = cached_names(self._kind)
+        return [CompletionItem(before + comma + n) for n in names if n.startswith(last)]
+
+
+def complete_from_cache(command: click.Command) -> click.Command:
+    """Let Tab offer names for the options of a command that take them."""
+    for param in command.params:
+        kind = KINDS.get((param.name or "").replace("_", "-"))
+        if kind and isinstance(param, click.Option) and param.type is click.STRING:
+            param.type = CachedNames(kind)
+    return command
