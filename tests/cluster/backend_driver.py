@@ -16,17 +16,18 @@ from slurmkit.errors import SlurmkitError
 from slurmkit.planner import Submission
 from slurmkit.plugins import Backend, load
 from slurmkit.queue import QueueFilter
-from slurmkit.slurm import LocalSlurm
+from slurmkit.slurm import LocalSlurm, Slurm
 
 
 def main() -> None:
-    asked = json.loads(sys.argv[1])
-    try:
-        make: Callable[[LocalSlurm], Backend] = load("backends", asked.pop("backend"))  # type: ignore[assignment]
-        answer: Any = {"value": call(make(LocalSlurm()), asked.pop("call"), asked)}
-    except SlurmkitError as error:
-        answer = told(error)
-    print(json.dumps(answer))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            make: Callable[[Slurm], Backend] = load("backends", asked.pop("backend"))  # type: ignore[assignment]
+            answer: Any = {"value": call(make(LocalSlurm()), asked.pop("call"), asked)}
+        except SlurmkitError as error:
+            answer = told(error)
+        print(json.dumps(answer), flush=True)
 
 
 def call(backend: Backend, name: str, given: dict[str, Any]) -> object:
