@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
@@ -45,7 +44,7 @@ def table_lines(
     """The lines that `table` prints."""
     cells = [tuple(header), *(tuple(map(printable, row)) for row in rows)]
     widths = [max(map(cell_width, column)) for column in zip(*cells, strict=True)]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    room = _columns() if sys.stdout.isatty() else None
     colours = paint if colourful() else None
     for row in cells:
         padded = [
@@ -79,6 +78,12 @@ def cell_width(text: str) -> int:
     from rich.cells import cell_len  # noqa: PLC0415 - few tables need it, and it costs a start
 
     return cell_len(text)
+
+
+def _columns() -> int:
+    import shutil  # noqa: PLC0415 - a pipe needs none, and it costs a start
+
+    return shutil.get_terminal_size().columns
 
 
 def _pad(cell: str, size: int, *, right: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -83,6 +82,8 @@ def _append(lines: Sequence[str], note: str) -> None:
 
 
 def _redraw(lines: Sequence[str], note: str) -> None:
+    import shutil  # noqa: PLC0415 - a queue looked at once needs none
+
     size = shutil.get_terminal_size()
     room = max(1, size.lines - 1)
     hidden = f"{len(lines) - room} more below; " if len(lines) > room else ""

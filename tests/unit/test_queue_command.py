@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -172,3 +174,13 @@ def test_foreign_text_is_escaped(queue: Queue, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) == 2
     assert "\x1b" not in shown
+
+
+def test_it_starts_with_few_imports() -> None:
+    """Each of these takes some of the 100 ms that it may be slower than squeue."""
+    code = "import slurmkit.cli.queue, slurmkit.cluster, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert "slurmkit.queue" in loaded
+    late = {"rich", "ClusterShell", "tomllib", "shutil", "tempfile", "difflib", "secrets"}
+    assert not loaded & late
