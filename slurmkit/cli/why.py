@@ -110,13 +110,15 @@ def _start(start: Start | None, now: float) -> str:
 def _alternatives(waiting: Waiting, now: float) -> Iterator[str]:
     for each in waiting.alternatives:
         yield from _alternative(each, now)
-    if not waiting.alternatives and waiting.no_alternatives:
+    if waiting.alternatives:
+        yield "by the nodes, jobs and plans of now; sbatch --test-only does not object"
+    elif waiting.no_alternatives:
         yield waiting.no_alternatives
 
 
 def _alternative(each: Alternative, now: float) -> Iterator[str]:
     changes = " ".join(f"--{name}={value}" for name, value in each.changes)
-    yield f"{changes}: {words.moment(each.start, now)}, by {each.source}"
+    yield f"{changes}: {words.moment(each.start, now)}"
     for note in each.notes:
         yield f"  {note}"
     yield f"  {each.command}"

@@ -37,12 +37,16 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def candidates(scene: Scene, base: Request, windows: Windows) -> Iterator[Candidate]:
-    """Every single change, and a shorter time with each change of place."""
-    places = [*_places(scene, base)]
+    """Every single change, and each other QOS and account with each other place."""
+    identities, places = [*_identities(scene, base)], [*_places(scene, base)]
     yield from _fixes(base)
-    yield from _identities(scene, base)
+    yield from identities
     yield from places
     yield from _less(base, windows)
+    for who in identities:
+        for place in places:
+            notes, cost = (*who.notes, *place.notes), who.cost + place.cost
+            yield Candidate((*place.pairs, *who.pairs), f"{who.kind} and place", cost, notes)
 
 
 def need_of(request: Request) -> Need:

@@ -90,15 +90,16 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         changes: sbatch's long options and the values to give them.
-        start: epoch seconds; the later of our own reckoning and the controller's answer.
-        source: who says so.
+        start: epoch seconds at which there is room for it, by the nodes, jobs and plans of now.
+        test_only: what `sbatch --test-only` answers, in epoch seconds. It adds the whole time of
+            all jobs that wait before one in its partition, so it is often far too late.
         command: a shell line that makes the change.
         notes: what else it means.
     """
 
     changes: tuple[tuple[str, str], ...]
     start: int
-    source: str
+    test_only: int
     command: str
     notes: tuple[str, ...] = ()
 

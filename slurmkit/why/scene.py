@@ -79,7 +79,7 @@ def read_scene(slurm: Slurm, job: QueueRow) -> Scene:
         SlurmError: when slurmctld does not answer or its answer cannot be read.
     """
     taken = time.time()
-    capabilities = load_capabilities(slurm)
+    capabilities = load_capabilities(slurm, refresh=_is_of_the_partition(job.reason))
     with ThreadPoolExecutor(4) as pool:  # the commands wait, they do not work
         rows = pool.submit(read_queue, slurm)
         nodes = pool.submit(slurm.run, NODES_ASKED)
@@ -94,6 +94,11 @@ def read_scene(slurm: Slurm, job: QueueRow) -> Scene:
         standing=standing.result(),
         taken=taken,
     )
+
+
+def _is_of_the_partition(reason: str) -> bool:
+    """Whether what partitions allow has to be known as it is now, not as it was minutes ago."""
+    return reason.startswith("Partition") or "partition" in reason or "NotAllowed" in reason
 
 
 def share(job: QueueRow) -> Tres:

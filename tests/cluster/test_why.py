@@ -1,0 +1,228 @@
+"""Why jobs wait and fail, on a cluster that is really busy; what is offered starts sooner."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+
+# What holds the cluster: all GPUs of partition gpu but four, and half of the CPU node.
+FILL = {
+    "high": ("bob", "-p gpu -w c1 --gpus-per-node=a100:4 -t 30 --qos=high"),
+    "dave": ("dave", "-p gpu -w c2 --gpus-per-node=a100:8 -t 40"),
+    "dave2": ("dave", "-p gpu -w c3 --gpus-per-node=h100:4 -t 50"),
+    "cpus": ("carol", "-p cpu -c 40 -t 30"),
+    "array": ("carol", "-p cpu --array=1-3%1 -t 30"),
+}
+# Pending jobs by the reason they wait for: who, options, a word of the meaning, one of the facts.
+WAITING = {
+    "Resources": ("alice", "-p gpu --gpus-per-node=a100:2 -N2 -t 60", "is next", "a100"),
+    "Priority": ("alice", "-p gpu --gpus-per-node=h100:2 -t 60 --nice=50", "higher", "h100"),
+    "JobHeldUser": ("alice", "-p cpu --hold", "its user holds it", ""),
+    "JobHeldAdmin": ("alice", "-p cpu --begin=now+2hours", "an administrator holds it", ""),
+    "BeginTime": ("alice", "-p cpu --begin=now+1hour", "begin time", "may start from"),
+    "Dependency": ("alice", "-p cpu --dependency=afterok:@cpus", "waits for another job", ""),
+    "QOSMaxGRESPerUser": (
+        "bob",
+        "-p gpu --gpus-per-node=a100:5 -t 20 --qos=high",
+        "MaxTRESPerUser",
+        "MaxTRESPerUser of QOS high is 8 GPUs: 4 GPUs used, 5 GPUs asked for",
+    ),
+    "AssocGrpGRES": (
+        "erin",
+        "-p gpu --gpus-per-node=a100:1 -t 20 --account=genomics",
+        "GrpTRES",
+        "GrpTRES of account genomics is 12 GPUs: 12 GPUs used, 1 GPU asked for",
+    ),
+    "QOSMaxWallDurationPerJobLimit": (
+        "alice",
+        "-p cpu -t 2-0 --qos=high",
+        "MaxWall",
+        "MaxWall of QOS high is 1-00:00:00; this job asks for 2-00:00:00",
+    ),
+    "PartitionTimeLimit": (
+        "alice",
+        "-p cpu -t 8-0",
+        "more than its partition allows",
+        "MaxTime of partition cpu is 7-00:00:00",
+    ),
+    "ReqNodeNotAvail, Reserved for maintenance": (
+        "alice",
+        "-p mps -t 60",
+        "maintenance",
+        "whytest begins",
+    ),
+    "PartitionDown": ("alice", "-p mig", "set to DOWN", "partition mig is DOWN"),
+}
+
+
+class Jobs:
+    """Submits jobs and cancels every one of them in the end."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.owner: dict[str, str] = {}
+
+    def submit(self, user: str, options: str, script: str = "sleep 3000") -> str:
+        return self.submit_all({"one": (user, options)}, script)["one"]
+
+    def submit_all(self, jobs: dict[str, tuple[str, str]], script: str) -> dict[str, str]:
+        """One command for all: each `docker exec` takes its time."""
+        wrap = f"--parsable --output=why-%j.out --wrap={shlex.quote(script)}"
+        lines = [
+            f"/opt/lab/as-person {user} sh -c {shlex.quote(f'cd; exec sbatch {options} {wrap}')}"
+            for user, options in jobs.values()
+        ]
+        said = self.lab.run("bash", "-c", "\n".join(lines), user="").stdout.split()
+        ids = dict(zip(jobs, said, strict=True))
+        self.owner |= {job_id: user for job_id, (user, _) in zip(said, jobs.values(), strict=True)}
+        return ids
+
+    def why(self, job_id: str, *options: str) -> dict[str, Any]:
+        said = self.lab.run("slurmkit", "why", job_id, "--json", *options, user=self.owner[job_id])
+        return dict(json.loads(said.stdout))
+
+    def squeue(self, *job_ids: str) -> dict[str, tuple[str, str, str]]:
+        """State, reason and start in epoch seconds by job."""
+        argv = ["squeue", "-h", "--states=all", f"--jobs={','.join(job_ids)}"]
+        env = ["env", "SLURM_TIME_FORMAT=%s"]
+        text = self.lab.run(*env, *argv, "-o", "%F|%T|%r|%S").stdout
+        rows = (line.split("|") for line in text.splitlines())
+        return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+    def until(self, job_id: str, states: set[str], seconds: float) -> tuple[str, str, str]:
+        end = time.monotonic() + seconds
+        while (now := self.squeue(job_id)[job_id])[0] not in states:
+            assert time.monotonic() < end, f"job {job_id} is {now} after {seconds:g} s"
+            time.sleep(1)
+        return now
+
+    def change(self, job_id: str, command: str) -> str:
+        """Run what was offered, in its user's home; the id of the job that comes of it."""
+        said = self.lab.run("sh", "-c", f"cd && {command}", user=self.owner[job_id]).stdout
+        submitted = re.search(r"Submitted batch job (\d+)", said)
+        changed = submitted[1] if submitted else job_id
+        self.owner[changed] = self.owner[job_id]
+        return changed
+
+    def cancel(self, *job_ids: str) -> None:
+        self.lab.run("scancel", *job_ids, user="")
+
+
+@pytest.fixture(scope="module")
+def jobs(lab: Lab) -> Iterator[Jobs]:
+    made = Jobs(lab)
+    yield made
+    if made.owner:
+        made.cancel(*made.owner)
+
+
+@pytest.fixture(scope="module")
+def busy(jobs: Jobs) -> Iterator[dict[str, str]]:
+    """Ids of the jobs that fill the cluster, by name."""
+    ids = jobs.submit_all(FILL, "sleep 3000")
+    for name in ("high", "dave", "dave2", "cpus", "array"):
+        jobs.until(ids[name], {"RUNNING"}, 60)
+    yield ids
+    jobs.cancel(*ids.values())
+
+
+@pytest.fixture(scope="module")
+def waiting(jobs: Jobs, busy: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Ids of the jobs that wait, by their reason."""
+    make = "reservation ReservationName=whytest StartTime=now+20minutes Duration=60 Nodes=c6"
+    jobs.lab.run("scontrol", "create", *make.split(), "Flags=MAINT", "Users=root", user="")
+    jobs.lab.run("scontrol", "update", "PartitionName=mig", "State=DOWN", user="")
+    asked = {
+        reason: (user, options.replace("@cpus", busy["cpus"]))
+        for reason, (user, options, _, _) in WAITING.items()
+    }
+    ids = jobs.submit_all(asked, "sleep 3000")
+    jobs.lab.run("scontrol", "hold", ids["JobHeldAdmin"], user="")
+    _wait_for_reasons(jobs, ids)
+    yield ids
+    jobs.cancel(*ids.values())
+    jobs.lab.run("scontrol", "update", "PartitionName=mig", "State=UP", user="")
+    jobs.lab.run("scontrol", "delete", "ReservationName=whytest", user="")
+
+
+def _wait_for_reasons(jobs: Jobs, ids: dict[str, str]) -> None:
+    """Until a scheduler has looked at all of them."""
+    end = time.monotonic() + 90
+    while True:
+        now = jobs.squeue(*ids.values())
+        other = {reason: now[job_id] for reason, job_id in ids.items() if now[job_id][1] != reason}
+        if not other:
+            return
+        assert time.monotonic() < end, other
+        time.sleep(2)
+
+
+@pytest.mark.parametrize("reason", WAITING)
+def test_why_a_job_waits(jobs: Jobs, waiting: dict[str, str], reason: str) -> None:
+    _, _, meaning, fact = WAITING[reason]
+    told = jobs.why(waiting[reason], "--no-alternatives")
+    assert told["state"] == "PENDING"
+    assert told["waiting"]["reason"] == reason
+    assert meaning in told["waiting"]["meaning"]
+    assert meaning in told["answer"]
+    assert fact in "\n".join(told["waiting"]["details"])
+    assert told["waiting"]["who"]
+
+
+# Those for which something else would start sooner, and options that must be among the changes.
+SOONER = {
+    "Resources": {"nodes"},
+    "Priority": {"partition", "gpus-per-node"},
+    "QOSMaxGRESPerUser": {"gpus-per-node"},
+    "AssocGrpGRES": {"account"},
+    "QOSMaxWallDurationPerJobLimit": {"time"},
+    "PartitionTimeLimit": {"time"},
+    "ReqNodeNotAvail, Reserved for maintenance": {"time", "partition"},
+    "PartitionDown": {"partition"},
+}
+
+
+@pytest.mark.parametrize("reason", SOONER)
+def test_what_is_offered_starts_sooner(jobs: Jobs, waiting: dict[str, str], reason: str) -> None:
+    user, options, _, _ = WAITING[reason]
+    job_id = waiting[reason]
+    told = jobs.why(job_id)["waiting"]
+    offered = told["alternatives"]
+    named = {name for each in offered for name, _ in each["changes"]}
+    print(reason, told["start"], json.dumps(offered, indent=1), told["no_alternatives"])
+    assert named >= SOONER[reason], named
+    assert len(offered) <= 5
+    before = told["start"]["at"] if told["start"] else None
+    for each in offered:
+        # Each is tried on a job of its own, in the place of the one that waits.
+        jobs.cancel(job_id)
+        job_id = jobs.submit(user, options)
+        changed = jobs.change(job_id, each["command"].replace(waiting[reason], job_id))
+        _starts_sooner(jobs, changed, each["start"], before)
+        jobs.cancel(changed)
+        jobs.until(changed, {"CANCELLED"}, 30)
+
+
+def _starts_sooner(jobs: Jobs, job_id: str, said: int, before: int | None) -> None:
+    """At once where that was said; else backfill, too, plans it for sooner."""
+    if said < time.time() + 60:
+        started = int(jobs.until(job_id, {"RUNNING"}, 75)[2])
+        assert before is None or started < before
+        return
+    assert before is not None
+    end = time.monotonic() + 40
+    while not (start := jobs.squeue(job_id)[job_id][2]).isdigit() or int(start) >= before:
+        assert time.monotonic() < end, f"{start} is not before {before}"
+        time.sleep(2)
