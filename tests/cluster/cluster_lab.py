@@ -1,7 +1,8 @@
 """A running Docker cluster: commands run in its containers through docker/cluster."""
 
+import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,24 @@ def cluster_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run docker/cluster."""
     argv = [str(CLUSTER), *arguments]
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1800)
+
+
+class Site:
+    """A cluster of a site of its own: a copy of docker/ that its admin edits."""
+
+    def __init__(self, folder: Path, lab: Lab, suffix: str = "site") -> None:
+        self.docker = folder / "docker"
+        self.lab = replace(lab, name=f"{lab.name}{suffix}")
+        copied = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(DOCKER, self.docker, ignore=copied)
+        shutil.copy(DOCKER.parent / "constraints.txt", folder)
+
+    def cluster(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = [str(self.docker / "cluster"), *arguments, "--name", self.lab.name]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        path = self.docker / file
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")

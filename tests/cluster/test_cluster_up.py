@@ -3,16 +3,14 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster_lab import DOCKER, Lab
+from cluster_lab import DOCKER, Lab, Site
 
 pytestmark = pytest.mark.cluster
 
@@ -384,27 +382,6 @@ def test_bad_arguments_are_one_line_and_exit_2(arguments: tuple[str, ...]) -> No
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-
-
-class Site:
-    """A cluster of a site of its own: a copy of docker/ that its admin edits."""
-
-    def __init__(self, folder: Path, lab: Lab) -> None:
-        self.docker = folder / "docker"
-        self.lab = replace(lab, name=f"{lab.name}site")
-        copied = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(DOCKER, self.docker, ignore=copied)
-        shutil.copy(DOCKER.parent / "constraints.txt", folder)
-
-    def cluster(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = [str(self.docker / "cluster"), *arguments, "--name", self.lab.name]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
-
-    def edit(self, file: str, old: str, new: str) -> None:
-        path = self.docker / file
-        text = path.read_text(encoding="utf-8")
-        assert old in text
-        path.write_text(text.replace(old, new), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
