@@ -208,6 +208,25 @@ def test_configuration_and_plugins_are_sound(lab: Lab) -> None:
     assert {"srun", "none", "gpu_hours"} <= {line["name"] for line in listed}
 
 
+def test_a_sites_policy_fills_in_and_refuses(lab: Lab) -> None:
+    config = f"/tmp/policy{time.time_ns()}.toml"
+    text = '[policy.gpu_hours]\ndefault_time = "1:30:00"\nmax_gpu_hours = 20\n'
+    lab.run("tee", config, input=text)
+    plan = ("env", f"SLURMKIT_CONFIG={config}", "slurmkit", "plan", "--json")
+    try:
+        filled = lab.run(*plan, "--gpus-per-node", "a100:8", "--", "true").stdout
+        refused = lab.run(
+            *plan, "--gpus-per-node", "a100:8", "--nodes=2", "--", "true", check=False
+        )
+    finally:
+        lab.run("rm", config)
+    (submission,) = json.loads(filled)["submissions"]
+    assert submission["options"]["time"] == "1:30:00"
+    assert refused.returncode == 2
+    errors = {error["code"]: error for error in json.loads(refused.stdout)["errors"]}
+    assert errors["gpu-hours-cap"]["fix"] == {"time": "1:15:00"}
+
+
 def test_tab_completes_in_a_login_shell(lab: Lab) -> None:
     tmux = ("tmux", "-L", f"tab{time.time_ns()}")
     lab.run(*tmux, "-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "20", "bash -l")
