@@ -69,7 +69,8 @@ def _part(text: str) -> tuple[int, int]:
 
 def _ranges(text: str) -> Iterator[int]:
     for item in text.split(",") if text != "N/A" else ():
-        first, _, last = item.partition("-")
-        if int(last or first) >= _MOST:
-            raise ValueError(f"no node has a GPU {last or first}")
-        yield from range(int(first), int(last or first) + 1)
+        first, dash, last = item.partition("-")
+        last = last if dash else first
+        if int(last) >= _MOST:
+            raise ValueError(f"no node has a GPU {last}")
+        yield from range(int(first), int(last) + 1)

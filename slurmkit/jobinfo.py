@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePosixPath
 from typing import Literal
 
 import msgspec
 from ClusterShell.NodeSet import NodeSet
-from ClusterShell.RangeSet import RangeSet
 
+from slurmkit.jobnodes import held_on
 from slurmkit.patterns import OutputFacts, expand
 from slurmkit.queue import ENDED, QueueRow
-
-# `     Nodes=c[1-2] CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:0-1)` in `scontrol show job -d`.
-_NODE_LINE = re.compile(r"^ {5}Nodes=(?P<nodes>\S+) CPU_IDs=.* GRES=(?P<gres>\S*)", re.MULTILINE)
-_GPU_INDEX = re.compile(r"gpu:(?:[^:(,]+:)?\d+\(IDX:(?P<indices>[\d,\-]+)\)")
-
 
 UNKNOWN = "UNKNOWN"
 """State of a job that was in the queue and that neither slurmctld nor slurmdbd knows any more."""
@@ -124,10 +118,10 @@ def path_of(
 
 def parse_gpu_indices(text: str, node_list: str) -> dict[str, list[int]]:
     """GPU indices by node from `scontrol show job -d`, for the nodes in `node_list` only."""
-    own = NodeSet(node_list)
+    own = set(NodeSet(node_list))
     held: dict[str, set[int]] = {}
-    for line in _NODE_LINE.finditer(text):
-        ranges = RangeSet(",".join(m["indices"] for m in _GPU_INDEX.finditer(line["gres"])) or None)
-        for node in NodeSet(line["nodes"]) & own if ranges else ():
-            held.setdefault(node, set()).update(ranges.intiter())
+    for line in text.split("\n"):
+        for node, use in held_on(line):
+            if node in own and use.name == "gpu" and use.indices:
+                held.setdefault(node, set()).update(use.indices)
     return {node: sorted(indices) for node, indices in held.items()}

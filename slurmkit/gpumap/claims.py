@@ -7,27 +7,18 @@ job's nodes and TRES from squeue, read with a random mark, and the nodes' own li
 
 from __future__ import annotations
 
-import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from ClusterShell.NodeSet import NodeSetException
 
-from slurmkit.capabilities.nodes import node_names
 from slurmkit.capabilities.text import tres
-from slurmkit.gresuse import GresUse, parse_uses
+from slurmkit.gresuse import GresUse
 from slurmkit.holders import Holder
+from slurmkit.jobnodes import START, held_on
 from slurmkit.nodes import NodeRow
 
-# `JobId=12 …` begins a job; `     Nodes=c[1-2] CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:0-1)`.
-_JOB = "JobId="
-_NODES = "     Nodes="
-_NODES_LINE = re.compile(r" {5}Nodes=(?P<nodes>[\w.,\[\]-]+) CPU_IDs=.* GRES=(?P<gres>\S+)")
-_BRACKET = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"(\d+)-(\d+)")
-_MOST = 1 << 16  # nodes that Slurm lets one range name
+_JOB = "JobId="  # begins a job's record
 
 Record = tuple[tuple[str, GresUse], ...]
 
@@ -48,29 +39,10 @@ def read_records(lines: Iterable[str]) -> dict[str, list[Record]]:
         if line.startswith(_JOB):
             found[job].append(tuple(said))
             job, said = line[len(_JOB) :].partition(" ")[0], []
-        elif line.startswith(_NODES) and (match := _NODES_LINE.match(line)):
-            said += _said(match["nodes"], match["gres"])
+        elif line.startswith(START):
+            said += held_on(line)
     found[job].append(tuple(said))
     return found
-
-
-def _said(nodes: str, gres: str) -> list[tuple[str, GresUse]]:
-    """Read one line; nothing of one that Slurm cannot have written."""
-    try:
-        uses = [use for use in parse_uses(gres) if use.name == "gpu" or use.shared]
-        return [(node, use) for node in _expand(nodes) for use in uses]
-    except ValueError:
-        return []
-
-
-def _expand(text: str) -> tuple[str, ...]:
-    """Name the nodes of `c[1-3]`, unless somebody wrote a range to fill the memory with."""
-    if math.prod(map(_size, _BRACKET.findall(text))) > _MOST:
-        raise ValueError("more nodes than Slurm can name")
-    try:
-        return node_names(text) if "[" in text else tuple(text.split(","))
-    except NodeSetException as error:
-        raise ValueError(text) from error
 
 
 def checked(
@@ -91,10 +63,6 @@ def checked(
                 " agree with squeue and the nodes, or comes twice: left out"
             )
     return claims, warnings
-
-
-def _size(ranges: str) -> int:
-    return sum(max(int(last) - int(first), 1) for first, last in _RANGE.findall(ranges)) or 1
 
 
 def _numbered(said: Sequence[GresUse]) -> bool:

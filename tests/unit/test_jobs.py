@@ -383,3 +383,19 @@ def test_an_array_as_a_whole_holds_the_gpus_of_its_tasks() -> None:
         "scontrol": lambda argv, stdin: text,
     }
     assert Cluster(FakeSlurm(answers)).job("7").info().gpu_indices == {"c4": [1, 3]}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "     Nodes=@x`id` CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:2)",
+        "     Nodes=c[1 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:2)",
+        "     Nodes=c1 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:2-)",
+        "     Nodes=c1 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0-99999999999)",
+        "     Nodes=c[1-99999999999] CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:2)",
+    ],
+)
+def test_a_line_that_slurm_cannot_have_written_says_nothing(line: str) -> None:
+    """A job's name may hold it; it must not crash, fill the memory, or reach a shell."""
+    true = "     Nodes=c1 CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1)"
+    assert parse_gpu_indices(f"JobName=x\n{line}\n{true}\n", "c[1-4]") == {"c1": [0, 1]}
