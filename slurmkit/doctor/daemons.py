@@ -7,27 +7,37 @@ from collections.abc import Iterator
 
 from slurmkit.doctor.case import Case, numbers
 from slurmkit.doctor.model import Check, Found, Severity
-from slurmkit.errors import DatabaseDown, SlurmError, SlurmMissing
+from slurmkit.errors import ControllerDown, DatabaseDown, SlurmError, SlurmMissing
+from slurmkit.facts import clock as time_of
 from slurmkit.text import printable
 
 OLDEST, NEWEST = (22, 5), (26, 5)
 _AS_OF = re.compile(r"^Configuration data as of (\d+)", re.MULTILINE)
 _BACKLOG = re.compile(r"^DBD Agent queue size:\s*(\d+)", re.MULTILINE)
+_SILENT = "while no slurmctld answers nothing can be submitted; running jobs go on"
 _SKEW = 5.0  # seconds; munge refuses beyond 300
 
 
 def controller(case: Case) -> Iterator[Found]:
     """Slurmctld and its backups."""
-    states = [state for _, _, state in case.controllers]
+    try:
+        states = [state for _, _, state in case.controllers]
+    except ControllerDown as error:
+        yield Found("error", str(error), _SILENT, "a slurm.conf that names slurmctld's host")
+        return
+    if not states:
+        raise SlurmError("scontrol ping names no slurmctld")
     for role, host, state in case.controllers:
         if state != "UP":
             yield Found(
                 "warning" if "UP" in states else "error",
                 f"slurmctld ({role}) at {host} is {state}",
-                "while no slurmctld answers nothing can be submitted; running jobs go on",
+                _SILENT,
                 "systemctl start slurmctld",
                 f"as root on {host}",
             )
+    if "UP" in states and (since := case.config.get("BOOT_TIME", "")).isdigit():
+        yield Found("ok", f"slurmctld answers, and has since {time_of(int(since))}")
 
 
 def database(case: Case) -> Iterator[Found]:

@@ -154,6 +154,8 @@ def drained(reason: str, since: float) -> Callable[[Site], None]:
 
 PROVOKED = [
     ("slurmctld", answers(ping=Refused("Slurmctld(primary) at ctld is DOWN")), "error", "is DOWN"),
+    ("slurmctld", answers(ping=ControllerDown("no source")), "error", "no source"),
+    ("slurmctld", answers(ping="what?"), "unknown", "names no slurmctld"),
     (
         "slurmctld",
         answers(ping="Slurmctld(primary) at a is UP\nSlurmctld(backup1) at b is DOWN\n"),
