@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from slurmkit.capabilities.model import Node
+from slurmkit.capabilities.nodes import folded
 from slurmkit.findings import Finding
 from slurmkit.gpus import Gpus
 from slurmkit.refusals import words
@@ -316,14 +317,8 @@ def _offers(nodes: tuple[Node, ...]) -> str:
         for gres in node.gres:
             if gres.name == "gpu":
                 found.setdefault(gres.type or "GPUs without a type", []).append(node.name)
-    listed = (f"{kind} on {_folded(names)}" for kind, names in found.items())
+    listed = (f"{kind} on {folded(names)}" for kind, names in found.items())
     return f"the cluster has {', '.join(listed)}" if found else "the cluster has no GPUs at all"
-
-
-def _folded(names: list[str]) -> str:
-    from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415 - 9 ms that only an error needs
-
-    return str(NodeSet(",".join(names)))
 
 
 # --- node sets ----------------------------------------------------------------------------------

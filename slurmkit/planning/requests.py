@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 
 from slurmkit.capabilities.model import Capabilities, Node, Partition, Qos, Standing, Tres
+from slurmkit.capabilities.nodes import node_names
 from slurmkit.durations import parse_time_limit
+from slurmkit.errors import BadInput
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
 from slurmkit.request import Request
@@ -178,11 +180,10 @@ def _fitting(spec: JobSpec, kind: Kind | None, nodes: tuple[Node, ...]) -> tuple
 
 
 def _names(text: str | None) -> set[str]:
-    if text is None:
-        return set()
-    from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415 - 9 ms for those who need it
-
-    return set(NodeSet(text))
+    try:
+        return set(node_names(text))
+    except ValueError as error:
+        raise BadInput(f"--exclude: {error}") from error
 
 
 def _has_features(node: Node, constraint: str | None) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from slurmkit.capabilities.nodes import folded, node_names
 from slurmkit.errors import BadInput
 from slurmkit.options import option_values
 from slurmkit.planning.kinds import Kind
@@ -92,11 +93,7 @@ def _both(constraint: str | None, feature: str | None) -> str | None:
 
 
 def _without(exclude: str | None, more: tuple[str, ...]) -> str | None:
-    if not more:
-        return exclude
-    from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415 - 9 ms for those who need it
-
-    return str(NodeSet(",".join([exclude or "", *more]).strip(",")))
+    return folded([*node_names(exclude), *more]) if more else exclude
 
 
 def _name(spec: JobSpec) -> str:

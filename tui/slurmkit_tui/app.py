@@ -154,6 +154,8 @@ class SlurmkitApp(App[None]):
 
     def _say(self) -> None:
         """Bring the lines below the table up to date."""
+        if not self._main.query(Status):  # the app is ending, its widgets are gone
+            return
         now = self._options.clock()
         status = Source(self._snapshot, self._pace, self._feed.calls, self._options.read_only)
         self._main.query_one(Status).show(status, now=now)
