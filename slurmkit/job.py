@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
 
 
+_NOT_ALLOWED = ("denied", "Invalid user id")  # the second is what 22.05 says of others' jobs
+
+
 def _no_notice(words: str) -> None:
     del words
 
@@ -202,9 +205,10 @@ class Job:
 
     def _explained(self, error: Refused, options: dict[str, str]) -> Refused:
         """What a refusal of slurmctld means, where its words do not tell."""
-        if isinstance(error, JobOver) or "denied" not in str(error):
+        said = str(error)
+        if isinstance(error, JobOver) or not any(sign in said for sign in _NOT_ALLOWED):
             return error
-        if "time" in options:
+        if "time" in options and "Invalid user" not in said:
             limit = self.info().time_limit
             return Refused(
                 f"job {self.id}: its time limit is {limit}; users may lower the limit of a running"
