@@ -85,7 +85,10 @@ def _why_not(scene: Scene) -> str:
 
 
 def _best(scene: Scene, reckoning: Reckoning) -> Ranked:
-    """Those that have room, nearest first; one of each kind goes before a second."""
+    """Those that have room, nearest first; one of each kind goes before a second.
+
+    Where some start at once, those that start later are no help.
+    """
     if reckoning.base is None:
         return []
     tried = [*candidates(scene, reckoning.base, reckoning.windows)]
@@ -94,7 +97,8 @@ def _best(scene: Scene, reckoning: Reckoning) -> Ranked:
     places = [c for c in tried if c.kind == "place" and c.pairs not in fitted]
     hurried = [c for place in places if (c := reckoning.hurried(place))]
     fitting += [(at, c) for c in hurried if (at := reckoning.start_of(c.pairs)) is not None]
-    fitting.sort(key=lambda pair: (not reckoning.is_now(pair[0]), pair[1].cost, pair[0]))
+    at_once = [each for each in fitting if reckoning.is_now(each[0])]
+    fitting = sorted(at_once or fitting, key=lambda each: (each[1].cost, each[0]))
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, Candidate]] = []
     for at, candidate in _needed(fitting):

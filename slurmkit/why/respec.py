@@ -30,10 +30,11 @@ def spec_of(scene: Scene) -> JobSpec | None:
 
 def _given(job: QueueRow, asked: Asked, memory: dict[str, str]) -> dict[str, Any]:
     options = {"contiguous": ""} if asked.contiguous else {}
+    per_node = asked.tasks_per_node or _evenly(asked.tasks, job.nodes)
     values: dict[str, Any] = {
         "nodes": job.nodes,
-        "ntasks": None if asked.tasks_per_node else asked.tasks,
-        "ntasks_per_node": asked.tasks_per_node,
+        "ntasks": None if per_node else asked.tasks,
+        "ntasks_per_node": per_node,
         # CPUs asked for with GPUs are given to the tasks: the two options exclude each other.
         "cpus_per_task": -(-job.cpus // asked.tasks) if asked.cpus_per_gpu else asked.cpus_per_task,
         "gpus": _spread(asked.gpus, job.nodes),
@@ -53,6 +54,11 @@ def _given(job: QueueRow, asked: Asked, memory: dict[str, str]) -> dict[str, Any
         **memory,
     }
     return {name: value for name, value in values.items() if value or name == "options"}
+
+
+def _evenly(tasks: int, nodes: int) -> int:
+    """Tasks on each of several nodes; 0 on one, and where they do not divide."""
+    return 0 if nodes == 1 or tasks % nodes else tasks // nodes
 
 
 def _spread(gpus: Gpus | None, nodes: int) -> Gpus | None:

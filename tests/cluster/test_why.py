@@ -67,6 +67,24 @@ WAITING = {
 }
 
 
+ENDED = set("CANCELLED COMPLETED FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED TIMEOUT".split())
+MEMORY = "srun python3 -c 'x = bytearray(400 << 20); import time; time.sleep(30)'"
+NCCL = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"
+# Jobs that fail: options, script, words of the answer, and of what else is said.
+FAILING = {
+    "code": ("", "echo fine; exit 3", "failed with exit code 3", "chose this code itself"),
+    "missing": ("", "nosuchprogram --x", "exit code 127", "not on the node's PATH"),
+    "python": ("", "python3 -c 'import nosuch'", "No module named 'nosuch'", "environment"),
+    "nccl": ("", f"echo '{NCCL}'; exit 1", "collective operation timeout", "ranks waited"),
+    "output": ("--output=/home/nowhere/x.out", "true", "could not be opened", "does not exist"),
+    "signal": ("", "kill -SEGV $$", "SIGSEGV", "memory that is not its own"),
+    "memory": ("--mem=100M", MEMORY, "out of memory", "--mem="),
+    "time": ("-t 1", "echo begun; sleep 300", "its time limit of 1:00", "--time=2:00"),
+    "cancelled": ("", "sleep 300", "cancelled by olga", ""),
+    "preempted": ("-p untyped --gpus=4 --qos=scavenger --no-requeue", "sleep 300", "preempted", ""),
+}
+
+
 class Jobs:
     """Submits jobs and cancels every one of them in the end."""
 
@@ -79,9 +97,11 @@ class Jobs:
 
     def submit_all(self, jobs: dict[str, tuple[str, str]], script: str) -> dict[str, str]:
         """One command for all: each `docker exec` takes its time."""
-        wrap = f"--parsable --output=why-%j.out --wrap={shlex.quote(script)}"
+        common = "--parsable --output=why-%j.out"
+        wrap = f"--wrap={shlex.quote(script)}"
         lines = [
-            f"/opt/lab/as-person {user} sh -c {shlex.quote(f'cd; exec sbatch {options} {wrap}')}"
+            "/opt/lab/as-person"
+            f" {user} sh -c {shlex.quote(f'cd; exec sbatch {common} {options} {wrap}')}"
             for user, options in jobs.values()
         ]
         said = self.lab.run("bash", "-c", "\n".join(lines), user="").stdout.split()
@@ -129,8 +149,24 @@ def jobs(lab: Lab) -> Iterator[Jobs]:
 
 
 @pytest.fixture(scope="module")
-def busy(jobs: Jobs) -> Iterator[dict[str, str]]:
+def failing(jobs: Jobs) -> dict[str, str]:
+    """Ids of jobs that fail by and by, by the way they do."""
+    ids = {}
+    for name, (options, script, _, _) in FAILING.items():
+        place = "" if "-p" in options else "-p cpu"
+        ids[name] = jobs.submit("alice", f"{place} {options}", script)
+    jobs.until(ids["preempted"], {"RUNNING"}, 60)
+    jobs.submit("bob", "-p untyped --gpus=4 -t 1", "sleep 20")
+    jobs.until(ids["cancelled"], {"RUNNING"}, 60)
+    jobs.lab.run("scancel", ids["cancelled"], user="olga")
+    jobs.until(ids["preempted"], ENDED, 60)
+    return ids
+
+
+@pytest.fixture(scope="module")
+def busy(jobs: Jobs, failing: dict[str, str]) -> Iterator[dict[str, str]]:
     """Ids of the jobs that fill the cluster, by name."""
+    del failing  # begun first: some take a minute
     ids = jobs.submit_all(FILL, "sleep 3000")
     for name in ("high", "dave", "dave2", "cpus", "array"):
         jobs.until(ids[name], {"RUNNING"}, 60)
@@ -221,8 +257,42 @@ def _starts_sooner(jobs: Jobs, job_id: str, said: int, before: int | None) -> No
         started = int(jobs.until(job_id, {"RUNNING"}, 75)[2])
         assert before is None or started < before
         return
-    assert before is not None
     end = time.monotonic() + 40
-    while not (start := jobs.squeue(job_id)[job_id][2]).isdigit() or int(start) >= before:
+    while not _is_before(start := jobs.squeue(job_id)[job_id][2], before):
         assert time.monotonic() < end, f"{start} is not before {before}"
         time.sleep(2)
+
+
+def _is_before(start: str, before: int | None) -> bool:
+    return start.isdigit() and (before is None or int(start) < before)
+
+
+@pytest.mark.parametrize("way", FAILING)
+def test_why_a_job_failed(jobs: Jobs, failing: dict[str, str], way: str) -> None:
+    _, _, answer, more = FAILING[way]
+    jobs.until(failing[way], ENDED, 120)
+    told = jobs.why(failing[way])
+    assert answer in told["answer"], told
+    assert more in json.dumps(told["ended"]), told
+    if way == "preempted":
+        assert "of bob (QOS normal) started on c4" in "\n".join(told["ended"]["details"])
+    if way == "nccl":
+        assert told["ended"]["first_error"]["number"] == 1
+    if way in ("code", "time"):
+        assert told["ended"]["last_lines"][0] in ("fine", "begun")
+        assert told["ended"]["log"].endswith(f"why-{failing[way]}.out")
+
+
+def test_for_people_the_answer_comes_first(jobs: Jobs, failing: dict[str, str]) -> None:
+    said = jobs.lab.run("slurmkit", "why", failing["code"], user="alice").stdout.splitlines()
+    assert said[0].startswith(f"job {failing['code']} failed with exit code 3")
+    assert not said[1]
+    assert any(line.startswith("Its end") and line.endswith("fine") for line in said)
+
+
+def test_what_is_not_yours_is_explained_without_alternatives(
+    jobs: Jobs, waiting: dict[str, str]
+) -> None:
+    said = jobs.lab.run("slurmkit", "why", waiting["BeginTime"], user="grace").stdout
+    assert "what would start sooner is worked out for alice alone" in said
+    assert jobs.lab.run("slurmkit", "why", "999999", check=False).returncode == 1
