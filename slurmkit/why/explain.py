@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.jobids import check_job_id
 from slurmkit.queue import QueueFilter, QueueRow, read_queue
+from slurmkit.sacct import read_runs
 from slurmkit.why import blockers as find
 from slurmkit.why import details, reasons, words
 from slurmkit.why.alternatives import Found
@@ -103,7 +104,7 @@ def _waiting(cluster: Cluster, row: QueueRow, *, alternatives: bool) -> Explanat
         meaning=said.meaning,
         who=said.who,
         advice=said.advice,
-        details=found.details,
+        details=(*found.details, *_runs_before(cluster, scene)),
         blockers=found.blockers[:_SHOWN],
         more_blockers=max(0, len(found.blockers) - _SHOWN),
         ranks=tuple(rank for rank in ranks if rank),
@@ -145,3 +146,20 @@ def _dependent(cluster: Cluster, scene: Scene) -> details.Facts:
         except SlurmError:
             states[job_id] = "unknown"
     return details.Facts((), tuple(find.dependencies(scene, states)))
+
+
+def _runs_before(cluster: Cluster, scene: Scene) -> list[str]:
+    """What became of the last run of a job that was put back into the queue."""
+    times = scene.asked.restarts
+    if not times:
+        return []
+    said = f"it was put back into the queue {times} time{'' if times == 1 else 's'}"
+    try:
+        runs = [run for run in read_runs(cluster.slurm, [scene.job.raw_id]) if run.started]
+    except SlurmError:
+        return [said]
+    if not runs:
+        return [said]
+    last = runs[-1]
+    ended = words.moment(last.ended, scene.taken)
+    return [f"{said}; its last run, on {last.node_list}, ended {last.state} {ended}"]
