@@ -21,6 +21,7 @@ from slurmkit.errors import (
     DatabaseDown,
     NotOver,
     SlurmError,
+    SlurmkitError,
     SlurmMissing,
     SlurmTimeout,
 )
@@ -155,7 +156,7 @@ class Poller:
             asked = {job_id: self._known[job_id] for job_id in self._asked()}
         try:
             seen = self._see(asked) if asked else {}
-        except SlurmError as error:
+        except SlurmkitError as error:
             return self._troubled(error, asked)
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
             wrong = SlurmError(f"watching jobs failed: {type(error).__name__}: {error}")
@@ -167,7 +168,8 @@ class Poller:
 
     def _see(self, asked: Mapping[str, Known]) -> dict[str, Seen]:
         self.calls += 1
-        rows = in_queue(self._backend, list(asked), _only_user(asked.values()))
+        user = None if self._refusals else _only_user(asked.values())  # it may be that one
+        rows = in_queue(self._backend, list(asked), user)
         gone = [job_id for job_id, own in rows.items() if all(row.ended for row in own)]
         runs: dict[str, list[JobInfo]] = {}
         silent: SlurmError | None = None
@@ -184,7 +186,7 @@ class Poller:
             job_id: Seen(own, runs.get(job_id, ()), silent, now) for job_id, own in rows.items()
         }
 
-    def _troubled(self, error: SlurmError, asked: Mapping[str, Known]) -> bool:
+    def _troubled(self, error: SlurmkitError, asked: Mapping[str, Known]) -> bool:
         """Keep asking through an outage; give up what Slurm refuses again and again."""
         self._refusals += not isinstance(error, _OUTAGES)
         if isinstance(error, SlurmMissing) or self._refusals >= _REFUSALS:

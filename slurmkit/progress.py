@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from slurmkit.errors import DatabaseDown, NoSuchJob, SlurmError, SlurmTimeout
+from slurmkit.errors import DatabaseDown, NoSuchJob, SlurmError, SlurmkitError, SlurmTimeout
 from slurmkit.jobinfo import UNKNOWN, JobInfo
 from slurmkit.lookup import combine
 from slurmkit.queue import QueueRow
@@ -30,7 +30,7 @@ class Known(NamedTuple):
 
     info: JobInfo | None = None
     over: bool = False
-    error: SlurmError | None = None
+    error: SlurmkitError | None = None
     gone_since: float | None = None
 
     @property

@@ -22,6 +22,7 @@ from slurmkit.text import printable
 from slurmkit.verdict import outcome_of
 
 _PICTURE_SECONDS = 1.0
+_MANY = 10  # jobs, of which each look for more than the poller saw would be noticed by slurmctld
 _CLEAR = "\r\x1b[K"
 
 
@@ -61,7 +62,8 @@ def _wait(jobs: Sequence[Job], timeout: float | None) -> int:
     try:
         with jobs[0].cluster.poller.watch(ids) as watch:
             _show(watch, timeout)
-            failed = each(jobs, lambda job: statuses.append(_told(job).exit_status))
+            many = len(jobs) > _MANY
+            failed = each(jobs, lambda job: statuses.append(_told(job, many=many).exit_status))
     except KeyboardInterrupt:
         named = ", ".join(job.id for job in jobs)
         say(f"no longer waiting; left as it is: job {named} (slurmkit cancel {ids[0]})")
@@ -93,10 +95,10 @@ def _picture(known: Iterable[Known], began: float) -> str:
     return printable(f"waiting for {states.total()}: {tally(dict(states))}; {waited}")
 
 
-def _told(job: Job) -> Outcome:
-    """How a job that is over ended, told on standard error; most of many end well."""
+def _told(job: Job, *, many: bool) -> Outcome:
+    """How a job that is over ended, told on standard error; steps matter where it failed."""
     info = job.wait()
-    plain = info.state == "COMPLETED" and not info.tally
+    plain = not info.tally and (info.state == "COMPLETED" or (many and info.state != "FAILED"))
     outcome = outcome_of(info, Evidence()) if plain else job.outcome()
     click.echo(printable(f"job {job.id}: {outcome.words}"), err=True)
     return outcome
