@@ -163,7 +163,7 @@ def test_the_job_gets_its_users_environment(lab: Lab) -> None:
 
 
 def test_an_array_and_its_tasks(lab: Lab) -> None:
-    """GPU indices are a task's own; the array as a whole is named as such, and cancelled."""
+    """GPU indices are a task's own; the array as a whole holds them all, and is cancelled."""
     array = ("--array=1-3", "--gres=gpu:1", "--partition=untyped", "--time=5", "--wrap=sleep 60")
     job_id = lab.run("sbatch", "--parsable", *array).stdout.strip()
     for task in (1, 2, 3):
@@ -171,9 +171,12 @@ def test_an_array_and_its_tasks(lab: Lab) -> None:
     held = [info(lab, f"{job_id}_{task}")["gpu_indices"]["c4"] for task in (1, 2, 3)]
     assert sorted(map(len, held)) == [1, 1, 1]
     assert len({index for (index,) in held}) == 3
-    done = lab.run("slurmkit", "job", job_id, check=False)
+    whole = info(lab, job_id)
+    assert (whole["state"], whole["tally"]) == ("RUNNING", {"RUNNING": 3})
+    assert whole["gpu_indices"] == {"c4": sorted(index for (index,) in held)}
+    done = lab.run("slurmkit", "log", job_id, check=False)
     assert done.returncode == 2
-    assert "has several parts; name one of them" in done.stderr
+    assert "has several parts (3 RUNNING); name one of them" in done.stderr
     lab.run("slurmkit", "cancel", job_id)
     wait_for_state(lab, f"{job_id}_3", "CANCELLED")
 
