@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurmkit.capabilities.cache import load_capabilities
-from slurmkit.capabilities.nodes import node_names
 from slurmkit.capabilities.text import tres
 from slurmkit.checks.say import memory_option
 from slurmkit.durations import format_duration, parse_time_limit
@@ -20,6 +19,7 @@ from slurmkit.queue import QueueFilter, read_queue
 from slurmkit.sacct import Step, read_steps
 from slurmkit.slurm import Slurm
 from slurmkit.why import words
+from slurmkit.why.scene import nodes_of
 
 _SOON = 120  # seconds after its end in which a preemptor starts
 _SIZE = re.compile(r"(?P<n>[\d.]+)(?P<unit>[KMGTP]?)")
@@ -93,7 +93,7 @@ def _memory(slurm: Slurm, info: JobInfo, outcome: Outcome) -> Iterator[str]:
     if had:
         seen = f"; the most that was seen of a task is {words.memory(used)}" if used else ""
         yield f"it had {words.memory(had)} in all{seen} (sacct)"
-        more = max(2 * had, used * 3 // 2) // max(1, len(node_names(info.node_list or None)))
+        more = max(2 * had, used * 3 // 2) // max(1, len(nodes_of(info.node_list)))
         yield f"to ask for more: --mem={memory_option(more)}"
 
 
@@ -107,7 +107,7 @@ def _mebibytes(step: Step) -> int:
 
 def _nodes(slurm: Slurm, info: JobInfo, outcome: Outcome) -> Iterator[str]:
     del outcome
-    own = set(node_names(info.node_list or None))
+    own = set(nodes_of(info.node_list))
     for node in parse_rows(slurm.run(NODES_ASKED)):
         if node.name in own:
             why = f": {node.reason}" if node.reason else ""
@@ -117,12 +117,12 @@ def _nodes(slurm: Slurm, info: JobInfo, outcome: Outcome) -> Iterator[str]:
 def _preempted(slurm: Slurm, info: JobInfo, outcome: Outcome) -> Iterator[str]:
     """Slurm does not keep who preempted whom; what started there right after tells."""
     del outcome
-    own = set(node_names(info.node_list or None))
+    own = set(nodes_of(info.node_list))
     for row in read_queue(slurm, QueueFilter(states=("all",))).rows:
         since = None if info.ended is None or row.started is None else row.started - info.ended
         if since is None or not -5 <= since <= _SOON or row.raw_id == info.raw_id:
             continue
-        if own & set(node_names(row.node_list or None)):
+        if own & set(nodes_of(row.node_list)):
             yield (
                 f"job {row.job_id} of {row.user} (QOS {row.qos}) started on {row.node_list}"
                 f" {words.seconds(since)} after"

@@ -53,7 +53,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         planned_nodes: where backfill means to start it, empty when it has no plan.
         restarts: how often it was put back into the queue.
         memory: MiB, per node or per CPU; 0 for all of a node's.
-        exclude: nodes it does not want; None when this Slurm release does not say.
+        exclude: nodes it does not want.
         exclusive: whether it wants nodes for itself alone.
         gpus: None for none; `odd` holds GRES that cannot be said as one request for GPUs.
         cpus_per_gpu: None when CPUs are not asked for so; likewise `memory_per_gpu`, in MiB.
@@ -68,7 +68,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     tasks_per_node: int
     memory: int
     time_min: str
-    exclude: str | None
+    exclude: str
     exclusive: bool
     contiguous: bool
     switches: int
@@ -98,7 +98,11 @@ def read_asked(slurm: Slurm, job_id: str, release: tuple[int, ...]) -> Asked:
     parts = text.split(mark)
     if len(parts) <= len(fields):
         raise NoSuchJob(f"job {job_id} has left the queue")
-    return parse_asked(dict(zip([*_FIELDS, *newer], parts[: len(fields)], strict=True)))
+    found = dict(zip([*_FIELDS, *newer], parts[: len(fields)], strict=True))
+    if "ExcNodes" not in found:  # before 24.05 only the short form has them
+        argv = ["squeue", "--all", "--noheader", f"--jobs={job_id}", "-o", f"%x{mark}"]
+        found["ExcNodes"] = slurm.run(argv).partition(mark)[0]
+    return parse_asked(found)
 
 
 def parse_asked(found: dict[str, str]) -> Asked:
@@ -126,7 +130,7 @@ def _asked(told: dict[str, str]) -> Asked:
         tasks_per_node=_number(told["tasks_per_node"]),
         memory=amount(told["memory"]) or 0,
         time_min="" if told["time_min"] == "0:00" else told["time_min"],
-        exclude=told.get("ExcNodes"),
+        exclude=told.get("ExcNodes", ""),
         exclusive=_exclusive(told),
         contiguous=told["contiguous"] == "1",
         switches=_number(told["switches"]),

@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterable
 
 from slurmkit.capabilities.model import Reservation
-from slurmkit.capabilities.nodes import node_names
-from slurmkit.capabilities.text import tres
 from slurmkit.queue import QueueRow
 from slurmkit.why import words
 from slurmkit.why.model import Blocker
 from slurmkit.why.rank import comes_before
 from slurmkit.why.room import counted, rooms
-from slurmkit.why.scene import Scene, ends_by, holds_nodes, may_start
+from slurmkit.why.scene import Scene, ends_by, holds, holds_nodes, may_start, nodes_of
 
 _AFTER = re.compile(
     r"(?P<kind>after\w*|singleton)(?::(?P<job>\d+(?:_(?:\d+|\*))?))?(?:\+\d+)?"
@@ -44,7 +42,7 @@ def of_job(row: QueueRow, holds: str = "") -> Blocker:
 
 def _held(row: QueueRow) -> str:
     where = f" on {row.node_list}" if row.node_list else ""
-    return f"{words.holding(tres(row.tres))}{where}"
+    return f"{words.holding(holds(row))}{where}"
 
 
 def soonest(blockers: Iterable[Blocker]) -> list[Blocker]:
@@ -54,7 +52,7 @@ def soonest(blockers: Iterable[Blocker]) -> list[Blocker]:
 
 def on_its_nodes(scene: Scene) -> list[Blocker]:
     """Jobs that hold what this one waits for, where backfill plans it, or where it could run."""
-    planned = node_names(scene.asked.planned_nodes)
+    planned = nodes_of(scene.asked.planned_nodes)
     there = rooms(scene, scene.partitions, scene.per_node)
     nodes = set(planned or (room.node.name for room in there if room.lacks(scene.per_node)))
     names = [name for name in counted(scene.per_node) if name.startswith("gres/gpu")]
@@ -63,8 +61,8 @@ def on_its_nodes(scene: Scene) -> list[Blocker]:
         row
         for row in scene.rows
         if holds_nodes(row)
-        and nodes & set(node_names(row.node_list))
-        and (not names or any(tres(row.tres).get(name, 0) for name in _family(names)))
+        and not nodes.isdisjoint(nodes_of(row.node_list))
+        and (not names or any(holds(row).get(name, 0) for name in _family(names)))
     ]
     return soonest(of_job(row) for row in found)
 
@@ -86,7 +84,7 @@ def before_it(scene: Scene) -> list[Blocker]:
         and comes_before(row, scene.job)
     ]
     ahead.sort(key=lambda row: (-row.priority, int(row.raw_id)))
-    return [of_job(row, f"waits before it for {words.holding(tres(row.tres))}") for row in ahead]
+    return [of_job(row, f"waits before it for {words.holding(holds(row))}") for row in ahead]
 
 
 def dependencies(scene: Scene, states: dict[str, str]) -> list[Blocker]:

@@ -8,6 +8,7 @@ import msgspec
 
 from slurmkit.capabilities.model import Partition
 from slurmkit.checks import check
+from slurmkit.checks.places import left
 from slurmkit.checks.say import memory_option
 from slurmkit.durations import format_duration
 from slurmkit.request import Request
@@ -55,7 +56,7 @@ def need_of(request: Request) -> Need:
         nodes=request.nodes,
         per_node=request.per_node,
         seconds=request.seconds,
-        names=frozenset(node.name for node in request.fitting),
+        names=frozenset(n.name for n in request.fitting) & {n.name for n in left(request)},
         exclusive=request.spec.exclusive is True,
     )
 
@@ -156,7 +157,7 @@ def _memory(base: Request, windows: Windows) -> Iterator[Candidate]:
     free = sorted(
         (
             tres["mem"]
-            for tres in windows.free(rest).values()
+            for tres in windows.free(rest)
             if all(tres.get(n, 0) >= v for n, v in rest.per_node.items())
         ),
         reverse=True,

@@ -8,13 +8,12 @@ from collections.abc import Iterable
 import msgspec
 
 from slurmkit.capabilities.model import Standing
-from slurmkit.capabilities.text import tres
 from slurmkit.checks.inforce import Limit, chain, in_force
 from slurmkit.queue import QueueRow
 from slurmkit.request import Request
 from slurmkit.why import words
 from slurmkit.why.limits import KINDS, Kind, LimitReason
-from slurmkit.why.scene import holds_nodes
+from slurmkit.why.scene import holds, holds_nodes
 
 _NAMED = ("cpu", "mem", "node", "energy", "billing", "gres/", "license/", "bb/")
 
@@ -116,7 +115,7 @@ def users_of(found: Reached, request: Request, rows: Iterable[QueueRow]) -> list
     if found.kind.used in ("", "tres_mins", "wall", "submitted"):
         return []
     name = found.limit.tres
-    held = (row for row in rows if holds_nodes(row) and (not name or tres(row.tres).get(name)))
+    held = (row for row in rows if holds_nodes(row) and (not name or holds(row).get(name)))
     return [row for row in held if _shares(row, found, request)]
 
 
@@ -149,5 +148,5 @@ def by_user(found: Reached, rows: Iterable[QueueRow]) -> str:
     """Who holds how much of it: `dave 8 GPUs, frank 4 GPUs`."""
     held: Counter[str] = Counter()
     for row in rows:
-        held[row.user] += tres(row.tres).get(found.limit.tres, 0) if found.limit.tres else 1
+        held[row.user] += holds(row).get(found.limit.tres, 0) if found.limit.tres else 1
     return words.several([f"{user} {found.amount(n)}" for user, n in held.most_common()])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import msgspec
 
 from slurmkit.capabilities.cache import load_capabilities
 from slurmkit.capabilities.model import Capabilities, Reservation, Standing, Tres
+from slurmkit.capabilities.nodes import node_names
 from slurmkit.capabilities.standing import read_standing
 from slurmkit.capabilities.text import tres
 from slurmkit.durations import parse_time_limit
@@ -51,7 +52,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def wants(self) -> Tres:
         """TRES of the whole job; of each task, for an array."""
-        return tres(self.job.tres)
+        return holds(self.job)
 
     @cached_property
     def per_node(self) -> Tres:
@@ -103,9 +104,28 @@ def _is_of_the_partition(reason: str) -> bool:
 
 def share(job: QueueRow) -> Tres:
     """What a job holds or wants on each of its nodes, rounded up: Slurm tells only the total."""
-    total = tres(job.tres)
-    nodes = max(1, job.nodes)
-    return {name: -(-value // nodes) for name, value in total.items() if name != "node"}
+    return _share(job.tres, max(1, job.nodes))
+
+
+@lru_cache(maxsize=4096)  # many jobs are alike
+def _share(text: str, nodes: int) -> Tres:
+    return {name: -(-value // nodes) for name, value in _tres(text).items() if name != "node"}
+
+
+@lru_cache(maxsize=4096)
+def nodes_of(text: str) -> tuple[str, ...]:
+    """The nodes in a list as Slurm writes it; most jobs have one."""
+    return node_names(text) if "[" in text or "," in text else tuple(filter(None, [text]))
+
+
+def holds(job: QueueRow) -> Tres:
+    """What a job holds, or asks for, in all."""
+    return _tres(job.tres)
+
+
+@lru_cache(maxsize=4096)
+def _tres(text: str) -> Tres:
+    return tres(text)
 
 
 def limit_seconds(job: QueueRow) -> int | None:

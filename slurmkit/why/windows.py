@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from slurmkit.capabilities.model import Tres
-from slurmkit.capabilities.nodes import node_names
 from slurmkit.queue import QueueRow
 from slurmkit.why.room import capacity, counted, free_of
-from slurmkit.why.scene import Scene, ends_by, holds_nodes, limit_seconds, share
+from slurmkit.why.scene import Scene, ends_by, holds_nodes, limit_seconds, nodes_of, share
 
 _SOON = 60  # seconds; what ends at no known time, or should have ended, is given as long
 _FAR = 2**40
-_TIMES = 60  # later ends than these are not tried
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,24 +46,28 @@ class _Track(msgspec.Struct):
     comes_free: list[tuple[int, Tres]]
     closed: list[tuple[int, int]]
 
-    def fits(self, need: Need, start: int) -> bool:
-        """Whether there is room from `start` on for as long as it is needed."""
-        end = start + (need.seconds or _FAR)
-        if any(begin < end and start < over for begin, over in self.closed):
-            return False
-        wanted = self.whole if need.exclusive else counted(need.per_node)
-        return all(self.free_at(name, start) >= amount for name, amount in wanted.items())
+    def wanted(self, need: Need) -> Tres:
+        """What has to be free of it."""
+        return self.whole if need.exclusive else counted(need.per_node)
 
-    def free_at(self, name: str, at: int) -> int:
-        """How much of one TRES is free at a time."""
-        freed = sum(amounts.get(name, 0) for end, amounts in self.comes_free if end <= at)
-        return min(self.whole.get(name, 0), self.free.get(name, 0) + freed)
+    def free_from(self, need: Need, now: int) -> int | None:
+        """Since when enough is free, plans and reservations aside; None for never."""
+        missing = {
+            name: amount - self.free.get(name, 0)
+            for name, amount in self.wanted(need).items()
+            if amount > self.free.get(name, 0)
+        }
+        at = now
+        for end, amounts in sorted(self.comes_free, key=lambda pair: pair[0]):
+            if not missing:
+                break
+            at = max(now, end)
+            missing = {n: left for n, v in missing.items() if (left := v - amounts.get(n, 0)) > 0}
+        return None if missing or at >= _FAR else at
 
-    def room_until(self, need: Need, now: int) -> int:
-        """Until when there is room from now on; `now` when there is none."""
-        if not self.fits(msgspec.structs.replace(need, seconds=1), now):
-            return now
-        return min((begin for begin, _ in self.closed if begin > now), default=_FAR)
+    def is_open(self, start: int, end: int) -> bool:
+        """Whether nothing is planned or reserved there then."""
+        return not any(begin < end and start < over for begin, over in self.closed)
 
 
 class Windows:
@@ -104,13 +106,13 @@ class Windows:
         end = ends_by(row) or _FAR
         if row.state == "COMPLETING" or end <= self.now:
             end = self.now + _SOON
-        at = self.now if gives_way else end
-        for track in self._of(node_names(row.node_list)):
-            track.comes_free.append((at, share(row)))
+        amounts = share(row)
+        for track in self._of(nodes_of(row.node_list)):
+            track.comes_free.append((self.now if gives_way else end, amounts))
 
     def _add_plan(self, row: QueueRow, nodes: str) -> None:
         start = max(self.now, row.started or self.now)
-        self._close(node_names(nodes), start, start + (limit_seconds(row) or _FAR))
+        self._close(nodes_of(nodes), start, start + (limit_seconds(row) or _FAR))
 
     def _close(self, nodes: Iterable[str], start: int, end: int) -> None:
         for track in self._of(nodes):
@@ -119,36 +121,41 @@ class Windows:
     def _of(self, names: Iterable[str]) -> list[_Track]:
         return [self._tracks[name] for name in names if name in self._tracks]
 
+    def _ready(self, need: Need, before: int) -> list[tuple[int, _Track]]:
+        """The nodes where enough comes free in time, and since when."""
+        found = ((track.free_from(need, self.now), track) for track in self._of(need.names))
+        return [(at, track) for at, track in found if at is not None and at < before]
+
     def earliest(self, need: Need, before: int) -> int | None:
         """The first time, before that limit, at which there is room; None for none."""
-        tracks = self._of(need.names)
-        if len(tracks) < need.nodes:
+        ready = self._ready(need, before)
+        if len(ready) < need.nodes:
             return None
-        for at in self._times(tracks, before):
-            if sum(track.fits(need, at) for track in tracks) >= need.nodes:
+        times = {at for at, _ in ready} | {over for _, track in ready for _, over in track.closed}
+        length = need.seconds or _FAR
+        for at in sorted(time for time in times if self.now <= time < before):
+            open_ = sum(since <= at and track.is_open(at, at + length) for since, track in ready)
+            if open_ >= need.nodes:
                 return at
         return None
 
-    def _times(self, tracks: list[_Track], before: int) -> list[int]:
-        ends = {end for track in tracks for end, _ in track.comes_free}
-        ends |= {end for track in tracks for _, end in track.closed}
-        return [self.now, *sorted(end for end in ends if self.now < end < before)[:_TIMES]]
-
     def longest(self, need: Need) -> int:
         """Seconds for which there is room from now on; 0 for none."""
-        tracks = self._of(need.names)
-        ends = sorted((track.room_until(need, self.now) for track in tracks), reverse=True)
-        return ends[need.nodes - 1] - self.now if len(ends) >= need.nodes else 0
+        ready = [track for _, track in self._ready(need, self.now + 1)]
+        free = [track for track in ready if track.is_open(self.now, self.now + 1)]
+        begins = [
+            min((begin for begin, _ in track.closed if begin > self.now), default=_FAR)
+            for track in free
+        ]
+        begins.sort(reverse=True)
+        return begins[need.nodes - 1] - self.now if len(begins) >= need.nodes else 0
 
     def count(self, need: Need) -> int:
         """How many nodes have room now."""
-        return sum(track.fits(need, self.now) for track in self._of(need.names))
+        end = self.now + (need.seconds or _FAR)
+        return sum(track.is_open(self.now, end) for _, track in self._ready(need, self.now + 1))
 
-    def free(self, need: Need) -> dict[str, Tres]:
+    def free(self, need: Need) -> list[Tres]:
         """What is free now on each node that may serve."""
-        now = self.now
-        return {
-            name: {n: track.free_at(n, now) for n in track.whole}
-            for name in need.names
-            if (track := self._tracks.get(name))
-        }
+        now = [t for t in self._of(need.names) if t.is_open(self.now, self.now + 1)]
+        return [track.free for track in now]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,8 +13,9 @@ from why_scene import NOW
 from slurmkit.capabilities.model import Limits, Usage
 from slurmkit.gpus import Gpus
 from slurmkit.gresuse import GresUse
+from slurmkit.testing import FakeSlurm
 from slurmkit.why import blockers, details, rank, words
-from slurmkit.why.asked import _FIELDS, _NEWER, Asked, parse_asked
+from slurmkit.why.asked import _FIELDS, _NEWER, Asked, parse_asked, read_asked
 from slurmkit.why.respec import spec_of
 from slurmkit.why.room import free_of
 
@@ -46,13 +48,25 @@ def test_what_a_job_asks_for_is_read_on_each_release(release: str) -> None:
     assert per_task.gpus == Gpus(1, per="task")
     assert (per_task.cpus_per_task, per_task.exclusive) == (2, False)
     assert shard.gpus == Gpus(shard=2)
-    assert shard.exclude == (None if release == "22.05" else "c1")
+    assert shard.exclude == ("" if release == "22.05" else "c1")
     assert socket.gpus is None
     assert len(socket.odd) == 1
     assert (plain.contiguous, plain.memory, plain.time_min) == (True, 0, "5:00")
     assert plain.gpus is None
     assert plain.odd == ()
     assert all(one.batch and one.error == "/tmp/err" for one in (two, per_job, plain))
+
+
+def test_before_24_05_the_nodes_it_does_not_want_are_asked_for_apart() -> None:
+    text = (RECORDED / "22.05" / "asked.txt").read_text("utf-8").splitlines(keepends=True)[3]
+
+    def squeue(argv: Sequence[str], stdin: str | None) -> str:
+        mark = argv[-1].rpartition(":")[2] or argv[-1].removeprefix("%x")
+        return f"c[1,3]{argv[-1][2:]}\n" if "-o" in argv else text.replace(MARK, mark)
+
+    slurm = FakeSlurm({"squeue": squeue})
+    assert read_asked(slurm, "7", (22, 5, 8)).exclude == "c[1,3]"
+    assert len(slurm.asked) == 2
 
 
 @pytest.mark.parametrize("release", RELEASES)
