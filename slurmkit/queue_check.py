@@ -64,7 +64,8 @@ def _qos(slurm: Slurm, name: str) -> None:
 
 def _account(slurm: Slurm, name: str) -> None:
     """Every cluster with accounts has `root`: without it none is shown to us."""
-    there = _names(slurm, [*_SHOW, "assoc_mgr", "flags=assoc", f"accounts={name.lower()},root"], "Account")
+    asked = [*_SHOW, "assoc_mgr", "flags=assoc", f"accounts={name.lower()},root"]
+    there = _names(slurm, asked, "Account")
     if "root" in there:
         advice = "see: sacctmgr show account"
         _must_be_in(map(str.lower, there), "account", name.lower(), advice)
