@@ -6,15 +6,23 @@ import re
 from collections.abc import Iterator
 
 from slurmkit.findings import Finding
+from slurmkit.options import option_values
 from slurmkit.spec import JobSpec
 
+# A name that ends so is one of a secret: HF_TOKEN and PGPASSWORD, but neither MAX_TOKENS nor
+# TOKENIZERS_PARALLELISM nor HF_TOKEN_PATH.
 _NAME = re.compile(
-    r"(TOKEN|SECRET|PASSW|PASSPHRASE|API_?KEY|PRIVATE_KEY|CREDENTIAL)", re.IGNORECASE
+    r"((^|_)(TOKEN|SECRET|PASS|PASSPHRASE|CREDENTIALS?|PWD)"
+    r"|PASSWORD|PASSWD|API_?KEY|(SECRET|ACCESS|PRIVATE|AUTH)_KEY)$",
+    re.IGNORECASE,
 )
+_NO_SECRET = re.compile(r"/[\w./~+\-]*\.\w+|true|false|yes|no|on|off|none|\d{1,6}", re.IGNORECASE)
+_NOT_SECRETS = ("PWD", "OLDPWD")
 # Well-known forms of tokens, so that nothing else is taken for one.
 _VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{40,}|glpat-[\w\-]{20}"
-    r"|AKIA[0-9A-Z]{16}|xox[abps]-[\w\-]{20,}|sk-[A-Za-z0-9_\-]{32,})"
+    r"|AKIA[0-9A-Z]{16}|xox[abps]-[\w\-]{20,}|sk-[A-Za-z0-9]{40,}"
+    r"|sk-(proj|ant|svcacct|admin|or)-[\w\-]{32,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
 
@@ -22,17 +30,23 @@ _VALUE = re.compile(
 def secrets(spec: JobSpec) -> Iterator[Finding]:
     """Name each place of `spec` that looks like a secret, never the secret itself."""
     for name, value in spec.environment.items():
-        if (value and _NAME.search(name)) or _VALUE.search(value):
+        if _is_secret(name, value) or _VALUE.search(value):
             yield _finding(
                 f"environment: {name}",
                 f"export {name} in your shell before you submit (Slurm hands your environment on),"
                 " or let the job read it from a file that only you can read",
             )
     texts = {"the command": " ".join(spec.command), "the script": spec.script or ""}
-    texts["--comment"] = spec.comment or ""
+    texts |= {f"--{name}": value for name, value in option_values(spec).items()}
     for where, text in texts.items():
         if _VALUE.search(text):
             yield _finding(where, "let the job read it from a file that only you can read")
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """By its name, unless the value is plainly something else: the path of a file, a number."""
+    named = _NAME.search(name) is not None and name not in _NOT_SECRETS
+    return named and bool(value) and not _NO_SECRET.fullmatch(value)
 
 
 def _finding(where: str, advice: str) -> Finding:

@@ -98,7 +98,11 @@ def test_errors(options: dict[str, Any], code: str, says: str) -> None:
         {"environment": {"WANDB_API_KEY": "x"}},
         {"environment": {"X": "hf_" + "a" * 34}},
         {"command": ("curl", "-H", "ghp_" + "b" * 36)},
+        {"environment": {"AWS_SECRET_ACCESS_KEY": "aa/aaaaaaa+aaaa"}},
+        {"environment": {"PGPASSWORD": "aaaa"}},
         {"comment": "glpat-" + "c" * 20},
+        {"job_name": "glpat-" + "c" * 20},
+        {"options": {"wckey": "sk-proj-" + "c" * 40}},
         {"command": (), "script": "#!/bin/sh\necho AKIA" + "D" * 16 + "\n"},
     ],
 )
@@ -109,8 +113,19 @@ def test_secrets_are_never_sent(options: dict[str, Any]) -> None:
     assert not any(part in shown for part in ("aaaa", "bbbb", "cccc", "DDDD"))
 
 
-def test_an_empty_variable_is_no_secret() -> None:
-    assert not made(environment={"WANDB_API_KEY": ""}).errors
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"environment": {"WANDB_API_KEY": ""}},
+        {"environment": {"TOKENIZERS_PARALLELISM": "false"}},
+        {"environment": {"MAX_TOKENS": "512", "NUM_TOKEN": "4", "OLDPWD": "/home/alice"}},
+        {"environment": {"GOOGLE_APPLICATION_CREDENTIALS": "/home/alice/key.json"}},
+        {"environment": {"HF_TOKEN_PATH": "/home/alice/.token", "PASSWORD_FILE": "x"}},
+        {"command": ("x", "--run=my-sk-learn-baseline-of-some-long-experiment-name")},
+    ],
+)
+def test_what_only_sounds_like_a_secret_is_sent(options: dict[str, Any]) -> None:
+    assert not made(**options).errors
 
 
 def test_one_plan_names_every_limit_in_the_way() -> None:
