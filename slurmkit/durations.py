@@ -9,6 +9,7 @@ from slurmkit.errors import BadInput
 _FORMS = "minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]"
 # Slurm keeps minutes in 32 bits, the last two values of which mean no limit.
 _LONGEST = (2**32 - 3) * 60
+_ENDLESS = ("UNLIMITED", "INFINITE", "-1")
 _LIMIT = re.compile(
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
     r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
@@ -22,7 +23,7 @@ def parse_time_limit(text: str) -> int:
     Raises:
         BadInput: for any other form, and for zero, which Slurm takes as no limit at all.
     """
-    match = _LIMIT.fullmatch(text.strip())
+    match = _LIMIT.fullmatch("0" if text.strip().upper() in _ENDLESS else text.strip())
     if match is None:
         raise BadInput(f"time limit {text!r} is not one of Slurm's forms: {_FORMS}")
     part = {name: int(value or 0) for name, value in match.groupdict().items()}
@@ -38,7 +39,7 @@ def parse_time_limit(text: str) -> int:
         raise BadInput(f"time limit {text!r} is more than Slurm can hold")
     if seconds == 0:
         raise BadInput(
-            "time limit 0 would mean no limit; give the time the job needs, e.g. 1:00:00"
+            f"time limit {text} would mean no limit; give the time the job needs, e.g. 1:00:00"
         )
     return seconds
 

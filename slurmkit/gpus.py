@@ -12,7 +12,7 @@ from slurmkit.errors import BadInput
 
 Per = Literal["node", "task", "job"]
 
-_TYPE = re.compile(r"[A-Za-z0-9][\w.\-]*", re.ASCII)
+_TYPE = re.compile(r"[A-Za-z0-9][\w.\-+]*", re.ASCII)
 _PROFILE = re.compile(r"(\d+c\.)?\d+g\.\d+gb(\+\w+)*", re.IGNORECASE)
 _COUNT = re.compile(r"\d{1,6}", re.ASCII)
 _FRACTION = re.compile(r"\d{0,6}\.\d{1,6}", re.ASCII)
@@ -114,7 +114,7 @@ def _ends_in_number(text: str) -> bool:
 
 def _check_type(name: str | None) -> None:
     if name is not None and not _TYPE.fullmatch(name):
-        raise BadInput(f"GPU type {name!r} may hold only letters, digits, '.', '_' and '-'")
+        raise BadInput(f"GPU type {name!r} may hold only letters, digits, '.', '_', '-' and '+'")
 
 
 def _need(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - reads as a sentence

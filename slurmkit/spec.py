@@ -147,7 +147,7 @@ def _check_form(name: str, value: object, form: Form) -> None:
     if value == "":
         raise BadInput(f"{option(name)} may not be empty; leave it out for the default")
     check_text(option(name), value)
-    if form.pattern is not None and not form.pattern.fullmatch(value):
+    if not form.fits(value):
         raise BadInput(f"{option(name)} {value!r} is not {form.meaning}")
 
 

@@ -15,21 +15,26 @@ class Form(NamedTuple):
     pattern: re.Pattern[str] | None
     meaning: str = ""
 
+    def fits(self, value: str) -> bool:
+        """Whether a value looks so."""
+        return self.pattern is None or self.pattern.fullmatch(value) is not None
 
-def _form(pattern: str, meaning: str) -> Form:
-    return Form(re.compile(pattern, re.ASCII), meaning)
+
+def _form(pattern: str, meaning: str, flags: int = 0) -> Form:
+    return Form(re.compile(pattern, re.ASCII | flags), meaning)
 
 
 _NAME = r"[A-Za-z0-9_][\w.\-]*"
 _LIST = _form(rf"{_NAME}(,{_NAME})*", "a Slurm name, or several with commas")
 _ONE = _form(_NAME, "a Slurm name")
-_SIZE = _form(r"\d+[KMGTkmgt]?", "a size: a number with K, M, G or T, e.g. 64G")
+_SIZE = _form(r"\d+([KMGT]B?)?", "a size: a number with K, M, G or T, e.g. 64G", re.IGNORECASE)
 _ID = r"\d+(_(\d+|\*))?(\+\d+)?"
 _AFTER = rf"after(any|ok|notok|corr|burstbuffer)?:{_ID}(:{_ID})*"
 _DEPENDENCY = rf"({_AFTER}|singleton)"
 _RANGE = r"\d+(-\d+(:\d+)?)?"
 _MAILS = (
-    "NONE|BEGIN|END|FAIL|REQUEUE|ALL|INVALID_DEPEND|STAGE_OUT|TIME_LIMIT(_90|_80|_50)?|ARRAY_TASKS"
+    "NONE|BEGIN|END|FAIL|REQUEUE|ALL|INVALID_DEPEND|STAGE_OUT|TIME_LIMIT|TIME_LIMIT_90"
+    "|TIME_LIMIT_80|TIME_LIMIT_50|ARRAY_TASKS"
 )
 _NODES = _form(r"[\w.\-\[\],]+", "a list of nodes, e.g. c[1-4],c7")
 _WHEN = _form(r"[\w:+\-. /]+", "a time, e.g. 2026-12-24T18:00, 16:00 or now+1hour")
@@ -44,10 +49,10 @@ FORMS: dict[str, Form] = {
     "time_min": Form(None),
     "partition": _LIST,
     "account": _ONE,
-    "qos": _ONE,
+    "qos": _LIST,
     "reservation": _LIST,
-    "constraint": _form(r"[\w.\-&|()*\[\],:!]+", "features joined with & or |, e.g. a100&ib"),
-    "licenses": _form(r"[\w.\-@/:,|]+", "licences, e.g. matlab:2"),
+    "constraint": _form(r"[\w.\-&|()*\[\],:=!]+", "features joined with & or |, e.g. a100&ib"),
+    "licenses": _form(r"[\w.\-@/:,;|]+", "licences, e.g. matlab:2"),
     "nodelist": _NODES,
     "exclude": _NODES,
     "exclusive": _form(r"user|mcs|topo", "one of user, mcs and topo"),
@@ -59,14 +64,18 @@ FORMS: dict[str, Form] = {
     ),
     "begin": _WHEN,
     "deadline": _WHEN,
-    "signal": _form(r"([RB]{1,2}:)?(SIG)?[A-Z0-9]+(@\d{1,5})?", "[B:]SIGNAL[@SECONDS]"),
-    "mail_type": _form(rf"({_MAILS})(,({_MAILS}))*", f"one of {_MAILS.replace('|', ', ')}"),
+    "signal": _form(
+        r"([RB]{1,2}:)?(SIG)?[A-Z0-9]+(@\d{1,5})?", "[B:]SIGNAL[@SECONDS]", re.IGNORECASE
+    ),
+    "mail_type": _form(
+        rf"({_MAILS})(,({_MAILS}))*", f"one of {_MAILS.replace('|', ', ')}", re.IGNORECASE
+    ),
     "mail_user": _form(r"[\w.+\-@,]+", "a mail address"),
     "comment": Form(None),
     "chdir": Form(re.compile(r"/.*", re.DOTALL), "an absolute path"),
     "output": Form(None),
     "error": Form(None),
-    "open_mode": _form("append|truncate", "one of append and truncate"),
+    "open_mode": _form("append|truncate", "one of append and truncate", re.IGNORECASE),
 }
 
 _OPTION = re.compile(r"[a-z][a-z0-9\-]*", re.ASCII)

@@ -8,6 +8,7 @@ from slurmkit.checks.say import Pairs, error, memory, memory_option, note, wall
 from slurmkit.checks.walls import minutes
 from slurmkit.durations import parse_time_limit
 from slurmkit.findings import Finding
+from slurmkit.planning.requests import mebibytes
 from slurmkit.request import Request
 
 REFUSES = ("ALL", "ANY", "YES")
@@ -94,7 +95,7 @@ def max_memory(request: Request) -> Iterator[Finding]:
 
 def _all_memory(request: Request) -> bool:
     spec = request.spec
-    return any((text or "").rstrip("KMGTkmgt") == "0" for text in (spec.mem, spec.mem_per_cpu))
+    return any(text and mebibytes(text) == 0 for text in (spec.mem, spec.mem_per_cpu))
 
 
 def memory_per_cpu(request: Request) -> Iterator[Finding]:

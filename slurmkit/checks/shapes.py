@@ -11,6 +11,7 @@ from slurmkit.findings import Finding
 from slurmkit.planning.requests import mebibytes
 from slurmkit.request import Request
 from slurmkit.text import printable
+from slurmkit.valueforms import FORMS
 
 _SHOWN = 4  # nodes named with their reasons
 
@@ -50,9 +51,8 @@ def has(node: Node, tres: str) -> int:
 
 
 def _needs(request: Request) -> Tres:
-    tmp = request.spec.options.get("tmp", "").upper()
-    number = tmp.removesuffix("B")
-    disk = {"tmp": mebibytes(number)} if number.rstrip("KMGT").isdigit() else {}
+    tmp = request.spec.options.get("tmp", "")
+    disk = {"tmp": mebibytes(tmp)} if FORMS["mem"].fits(tmp) else {}
     return {**request.per_node, **disk}
 
 
@@ -135,7 +135,7 @@ def _state(node: Node) -> str:
 
 def all_memory(request: Request) -> Iterator[Finding]:
     """`--mem=0` means all memory of each node."""
-    if (request.spec.mem or "").rstrip("KMGTkmgt") == "0":
+    if request.spec.mem is not None and mebibytes(request.spec.mem) == 0:
         least = min((node.memory for node in request.fitting), default=None)
         at_least = f", at least {memory(least)}" if least else ""
         message = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -61,9 +62,9 @@ Site = tuple[Capabilities, Standing]
 
 
 def mebibytes(text: str) -> int:
-    """MiB in a size as sbatch's `--mem` has it (`64G`; MiB without a suffix)."""
-    number, unit = re.fullmatch(r"(\d+)([KMGT]?)", text.upper()).groups()  # type: ignore[union-attr]
-    return int(int(number) * _UNIT[unit])
+    """MiB in a size as sbatch's `--mem` has it (`64G`; MiB without a suffix), rounded up."""
+    number, unit = re.fullmatch(r"(\d+)([KMGT]?)B?", text.upper()).groups()  # type: ignore[union-attr]
+    return math.ceil(int(number) * _UNIT[unit])
 
 
 def array_size(text: str | None) -> int:

@@ -24,6 +24,7 @@ from slurmkit.gpus import Gpus
         ("3g.20gb:2", Gpus(2, mig="3g.20gb")),
         ("1g.5gb+me:1", Gpus(1, mig="1g.5gb+me")),
         ("a100_3g.20gb:2", Gpus(2, "a100_3g.20gb")),
+        ("a100_1g.5gb+me:2", Gpus(2, "a100_1g.5gb+me")),
     ],
 )
 def test_forms(text: str, meant: Gpus) -> None:

@@ -64,6 +64,29 @@ def test_dependencies(dependency: str) -> None:
     assert JobSpec(command=("x",), dependency=dependency).dependency == dependency
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("mail_type", "end,fail"),
+        ("mem", "64GB"),
+        ("mem_per_cpu", "4gb"),
+        ("signal", "b:usr1@60"),
+        ("qos", "high,normal"),
+        ("open_mode", "Append"),
+        ("licenses", "a:1;b:2"),
+        ("constraint", "(a=1|b)&c"),
+    ],
+)
+def test_forms_that_sbatch_takes_too(option: str, value: str) -> None:
+    assert getattr(JobSpec(command=("x",), **{option: value}), option) == value  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("time", ["0", "UNLIMITED", "infinite", "-1"])
+def test_no_time_limit_is_refused_for_what_it_is(time: str) -> None:
+    with pytest.raises(BadInput, match="would mean no limit"):
+        JobSpec(command=("x",), time=time)
+
+
 def test_launchers_are_names() -> None:
     with pytest.raises(BadInput, match="is not a name"):
         Launch(mpi="pmix; rm")
