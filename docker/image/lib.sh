@@ -52,7 +52,7 @@ render_slurm() {
 install_into_slurm() {
     local file
     if [[ ! -e $INTO_SLURM/$1 ]]; then # docker/ without the rest of the repository
-        : >/etc/slurm/slurmkit.conf
+        echo '# nothing of slurmkit is in this Slurm' >/etc/slurm/slurmkit.conf
         return
     fi
     for file in "$@"; do
