@@ -117,7 +117,8 @@ def _alternatives(waiting: Waiting, now: float) -> Iterator[str]:
 
 
 def _alternative(each: Alternative, now: float) -> Iterator[str]:
-    changes = " ".join(f"--{name}={value}" for name, value in each.changes)
+    said = (f"--{n}={value}" if value else f"no --{n}" for n, value in each.changes)
+    changes = " ".join(said)
     yield f"{changes}: {words.moment(each.start, now)}"
     for note in each.notes:
         yield f"  {note}"

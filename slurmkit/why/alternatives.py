@@ -51,7 +51,9 @@ def find(slurm: Slurm, scene: Scene, start: int | None) -> Found:
     if why := _why_not(scene):
         return Found(why_none=why)
     if spec is None:
-        return Found(why_none="none is looked for: it asks for what cannot be asked for anew")
+        return Found(
+            why_none="none is looked for: only batch jobs that can be asked for anew have any"
+        )
     reckoning = Reckoning(scene, read_planned(slurm), start)
     if reckoning.base is None:
         return Found(why_none="none is looked for: what it asks for cannot be worked out anew")

@@ -53,23 +53,24 @@ def soonest(blockers: Iterable[Blocker]) -> list[Blocker]:
 def on_its_nodes(scene: Scene) -> list[Blocker]:
     """Jobs that hold what this one waits for, where backfill plans it, or where it could run."""
     planned = nodes_of(scene.asked.planned_nodes)
-    there = rooms(scene, scene.partitions, scene.per_node)
+    there = rooms(scene)
     nodes = set(planned or (room.node.name for room in there if room.lacks(scene.per_node)))
-    names = [name for name in counted(scene.per_node) if name.startswith("gres/gpu")]
-    names = names or [n for n in counted(scene.per_node) if n.startswith("gres/")]
+    wanted = _family(counted(scene.per_node))
     found = [
         row
         for row in scene.rows
         if holds_nodes(row)
         and not nodes.isdisjoint(nodes_of(row.node_list))
-        and (not names or any(holds(row).get(name, 0) for name in _family(names)))
+        and (not wanted or any(name in wanted for name in holds(row)))
     ]
     return soonest(of_job(row) for row in found)
 
 
-def _family(names: list[str]) -> list[str]:
-    """Typed GPUs count as GPUs, too: where types are not accounted only `gres/gpu` is listed."""
-    return [*names, *(["gres/gpu"] if any(n.startswith("gres/gpu") for n in names) else [])]
+def _family(names: Iterable[str]) -> set[str]:
+    """The generic resources that use up each other: GPUs of any kind, and parts of them."""
+    asked = {name for name in names if name.startswith("gres/")}
+    gpus = {"gres/gpu", "gres/shard", "gres/mps"}
+    return asked | (gpus if any(n.startswith(("gres/gpu", *gpus)) for n in asked) else set())
 
 
 def before_it(scene: Scene) -> list[Blocker]:

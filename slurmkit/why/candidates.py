@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from slurmkit.capabilities.model import Partition
+from slurmkit.capabilities.model import Gres, Partition
 from slurmkit.checks import check
 from slurmkit.checks.places import left
 from slurmkit.checks.say import memory_option
@@ -41,6 +41,8 @@ def candidates(scene: Scene, base: Request, windows: Windows) -> Iterator[Candid
     """Every single change, and each other QOS and account with each other place."""
     identities, places = [*_identities(scene, base)], [*_places(scene, base)]
     yield from _fixes(base)
+    if scene.job.requested_nodes:
+        yield Candidate((("nodelist", ""),), "nodes named", 1, ("on any node of its partition",))
     yield from identities
     yield from places
     yield from _less(base, windows)
@@ -97,12 +99,16 @@ def _places(scene: Scene, base: Request) -> Iterator[Candidate]:
         place = () if here else (("partition", partition.name),)
         for gpus in _gpu_pairs(scene, base, partition):
             if pairs := (*place, *gpus):
-                yield Candidate(pairs, "place", 2 + 2 * bool(gpus), _type_notes(gpus, partition))
+                asked = base.spec.gpus.type if base.spec.gpus else None
+                notes = _type_notes(gpus, partition, asked)
+                yield Candidate(pairs, "place", 2 + 2 * bool(gpus), notes)
 
 
-def _type_notes(gpus: Pairs, partition: Partition) -> tuple[str, ...]:
+def _type_notes(gpus: Pairs, partition: Partition, asked: str | None) -> tuple[str, ...]:
     if gpus and ":" not in gpus[0][1]:
         return (f"Slurm does not know the type of the GPUs in partition {partition.name}",)
+    if gpus and Gres("gpu", asked, 1).is_mig:
+        return ("a whole GPU instead of a MIG slice",)
     return ()
 
 

@@ -21,6 +21,7 @@ _UPDATES = {
     "time": "TimeLimit",
     "qos": "QOS",
     "account": "Account",
+    "nodelist": "ReqNodeList",
     "nodes": "NumNodes",
     "mem": "MinMemoryNode",
     "mem-per-cpu": "MinMemoryCPU",
@@ -42,7 +43,7 @@ def command(scene: Scene, spec: JobSpec, pairs: Pairs) -> str:
         pairs: sbatch's long options and their new values.
     """
     names = {name for name, _ in pairs}
-    in_place = names <= _UPDATES.keys() and all(value for _, value in pairs)
+    in_place = names <= _UPDATES.keys()
     if in_place and names <= _OURS:
         return shlex.join(["slurmkit", "update", _updatable(scene.job.job_id), *_given(pairs)])
     if in_place and (not names & _SHAPES or scene.capabilities.release >= _SHAPES_SINCE):

@@ -76,8 +76,7 @@ def _explanation(row: QueueRow, answer: str, **more: object) -> Explanation:
         state=row.state,
         answer=answer,
         source="squeue",
-        taken=time.time(),
-        **more,  # type: ignore[arg-type]
+        **{"taken": time.time(), **more},  # type: ignore[arg-type]
     )
 
 
@@ -115,7 +114,9 @@ def _waiting(cluster: Cluster, row: QueueRow, *, alternatives: bool) -> Explanat
     )
     when = f"; it may start {words.moment(start.at, scene.taken)}" if start else ""
     answer = f"job {row.job_id} waits: {said.meaning}{when}"
-    return _explanation(row, answer, waiting=waiting, notes=scene.standing.hidden)
+    return _explanation(
+        row, answer, waiting=waiting, notes=scene.standing.hidden, taken=scene.taken
+    )
 
 
 def _start(scene: Scene) -> Start | None:

@@ -89,7 +89,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     """A change with which a job would start sooner.
 
     Attributes:
-        changes: sbatch's long options and the values to give them.
+        changes: sbatch's long options and the values to give them; an empty one takes it away.
         start: epoch seconds at which there is room for it, by the nodes, jobs and plans of now.
         test_only: what `sbatch --test-only` answers, in epoch seconds. It adds the whole time of
             all jobs that wait before one in its partition, so it is often far too late.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 import msgspec
 
 from slurmkit.capabilities.model import Tres
+from slurmkit.checks.places import satisfies
 from slurmkit.nodes import NodeRow, Parts
 from slurmkit.why import words
-from slurmkit.why.scene import Scene
+from slurmkit.why.scene import Scene, nodes_of
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -71,38 +71,49 @@ def _on_one_gpu(node: NodeRow, name: str, parts: Parts) -> int:
     """The most shards or MPS units free on one GPU: a job's come from one."""
     gpus = max(1, sum(g.total for g in node.gpus))
     uses = [use.parts for use in node.uses if f"gres/{use.name}" == name and use.parts]
+    whole = {at for use in node.uses if use.name == "gpu" for at in use.indices or ()}
     if uses:
-        return max(total - used for use in uses for used, total in use)
+        left = (t - u for use in uses for at, (u, t) in enumerate(use) if at not in whole)
+        return max(left, default=0)
     if parts.used is None:
         return 0
-    left = parts.total - parts.used - parts.total // gpus * sum(g.used for g in node.gpus)
-    return max(0, min(parts.total // gpus, left))
+    each = parts.total // gpus
+    return max(0, min(each, parts.total - parts.used - each * sum(g.used for g in node.gpus)))
 
 
-def rooms(scene: Scene, partitions: Iterable[str], per_node: Tres) -> list[Room]:
-    """The nodes of these partitions that are large enough, whatever runs on them."""
-    wanted = set(partitions)
-    found = []
-    for node in scene.nodes:
-        has = capacity(node)
-        if wanted & set(node.partitions) and all(
-            has.get(name, 0) >= amount for name, amount in counted(per_node).items()
-        ):
-            found.append(Room(node, free_of(node), node.why_closed))
-    return found
+def rooms(scene: Scene) -> list[Room]:
+    """The nodes that could serve the job and are large enough, whatever runs on them."""
+    wanted, excluded = set(scene.partitions), set(nodes_of(scene.asked.exclude))
+    named = set(nodes_of(scene.job.requested_nodes))
+    only = named if len(named) >= scene.job.nodes else set()
+    return [
+        Room(node, free_of(node), node.why_closed)
+        for node in scene.nodes
+        if not wanted.isdisjoint(node.partitions)
+        and node.name not in excluded
+        and (not only or node.name in only)
+        and satisfies(scene.job.features or None, node.features)
+        and _is_large_enough(node, scene.per_node)
+    ]
+
+
+def _is_large_enough(node: NodeRow, per_node: Tres) -> bool:
+    has = capacity(node)
+    return all(has.get(name, 0) >= amount for name, amount in counted(per_node).items())
 
 
 def what_is_short(scene: Scene) -> list[str]:
     """Say what of the job's resources is free where, in its partitions."""
     per_node = scene.per_node
-    there = rooms(scene, scene.partitions, per_node)
+    there = rooms(scene)
     where = f"partition {', '.join(scene.partitions)}"
     asked = f"{words.holding(per_node)} on each of {scene.job.nodes} nodes"
     if scene.job.nodes == 1:
         asked = f"{words.holding(per_node)} on one node"
     if not there:
-        return [f"it asks for {asked}, and no node of {where} has that"]
-    said = [f"it asks for {asked}; {len(there)} nodes of {where} are large enough"]
+        return [f"it asks for {asked}, and no node of {where} that it may use has that"]
+    fit = "1 node" if len(there) == 1 else f"{len(there)} nodes"
+    said = [f"it asks for {asked}; {fit} of {where} could serve"]
     said += _key_resource(there, per_node)
     return said + _closed(there)
 

@@ -57,7 +57,7 @@ def moment(epoch: int | None, now: float) -> str:
     if epoch is None:
         return "unknown"
     if abs(epoch - now) < 60:
-        return "now"
+        return "now" if epoch - now > -1 else "just now"
     there = datetime.fromtimestamp(epoch, UTC).astimezone()
     today = there.date() == datetime.fromtimestamp(now, UTC).astimezone().date()
     said = there.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")

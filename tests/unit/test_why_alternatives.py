@@ -218,6 +218,13 @@ def test_a_higher_qos_preempts_who_gives_way() -> None:
     assert {"qos": "high"} in changes(found)
 
 
+def test_a_job_that_names_its_nodes_is_offered_the_others() -> None:
+    job = lab.row("5", requested_nodes="c1")
+    found = find(lab.scene(job, FULL[0]), start=NOW + 1800)
+    named = next(each for each in found.alternatives if each.changes == (("nodelist", ""),))
+    assert named.command == "scontrol update JobId=5 ReqNodeList="
+
+
 def test_a_partition_that_is_down_is_never_offered() -> None:
     known = lab.capabilities(
         partitions=(lab.partition("gpu"), lab.partition("untyped", state="DOWN"))
@@ -239,7 +246,7 @@ def test_where_a_job_before_it_has_no_plan_nothing_is_promised() -> None:
         (lab.row("5", user="bob"), "worked out for bob alone"),
         (lab.row("5", reason="JobHeldUser"), "would not help: its user holds it"),
         (lab.row("5", reason="Dependency"), "would not help"),
-        (lab.row("5", job_id="5+1"), "cannot be asked for anew"),
+        (lab.row("5", job_id="5+1"), "only batch jobs"),
         (lab.row("5"), "it has room now"),
         (lab.row("5", tres="cpu=3,mem=1G,node=1,gres/gpu=2"), "cannot be worked out anew"),
     ],

@@ -13,6 +13,7 @@ from why_scene import NOW
 from slurmkit.capabilities.model import Limits, Usage
 from slurmkit.gpus import Gpus
 from slurmkit.gresuse import GresUse
+from slurmkit.nodes import Parts
 from slurmkit.testing import FakeSlurm
 from slurmkit.why import blockers, details, rank, words
 from slurmkit.why.asked import _FIELDS, _NEWER, Asked, parse_asked, read_asked
@@ -130,10 +131,18 @@ def test_other_types_of_gpu_are_not_in_the_way() -> None:
     assert details.facts(made).blockers == ()
 
 
+def test_who_wants_shards_waits_for_whole_gpus_too() -> None:
+    job = lab.row("5", tres="cpu=1,mem=1G,node=1,gres/shard=2", partition="gpu")
+    made = lab.scene(job, lab.running("1", "c3", "h100=4", 30), asked=lab.asked(planned_nodes="c3"))
+    assert [b.name for b in details.facts(made).blockers] == ["1"]
+
+
 def test_a_request_that_no_node_can_hold_is_said_to_be_one() -> None:
     job = lab.row("5", tres="cpu=1,mem=1G,node=1,gres/gpu=9,gres/gpu:a100=9")
     (said,) = details.facts(lab.scene(job)).details
-    assert said == "it asks for 9 a100 GPUs on one node, and no node of partition gpu has that"
+    assert said == (
+        "it asks for 9 a100 GPUs on one node, and no node of partition gpu that it may use has that"
+    )
 
 
 def test_pending_jobs_before_it_come_first() -> None:
@@ -251,6 +260,25 @@ def test_a_shared_gpu_is_not_free_as_a_whole() -> None:
     assert free_of(shared)["gres/gpu"] == 2
 
 
+def test_a_gpu_that_is_held_whole_has_no_shards_left() -> None:
+    node = lab.scene(lab.row("5")).nodes[2]
+    whole = GresUse("gpu", "h100", 2, (0, 1))
+    parts = GresUse("shard", "h100", 3, (2,), ((0, 4), (0, 4), (3, 4), (4, 4)))
+    shared = msgspec.structs.replace(node, shards=Parts(16, 7), uses=(whole, parts))
+    assert free_of(shared)["gres/shard"] == 1
+    unused = msgspec.structs.replace(node, shards=Parts(16, None))
+    assert free_of(unused)["gres/shard"] == 0
+
+
+def test_only_nodes_that_the_job_may_use_count() -> None:
+    said = details.facts(lab.scene(lab.row("5", requested_nodes="c1"))).details[0]
+    assert said.endswith("1 node of partition gpu could serve")
+    said = details.facts(lab.scene(lab.row("5"), asked=lab.asked(exclude="c[1-2]"))).details[0]
+    assert said.endswith("no node of partition gpu that it may use has that")
+    said = details.facts(lab.scene(lab.row("5", features="ib"))).details[0]
+    assert said.endswith("no node of partition gpu that it may use has that")
+
+
 def test_memory_per_node_and_per_cpu_are_told_apart_by_the_total() -> None:
     tres = "cpu=4,mem=8G,node=1,gres/gpu=2,gres/gpu:a100=2"
     job = lab.row("5", tres=tres, cpus=4)
@@ -271,7 +299,7 @@ def test_what_a_spec_cannot_say_is_not_guessed() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(20, "now"), (-20, "now"), (720, "in 12 min"), (7200, "in 2 h"), (-300, "5 min ago")],
+    [(20, "now"), (-20, "just now"), (720, "in 12 min"), (7200, "in 2 h"), (-300, "5 min ago")],
 )
 def test_times_are_said_with_their_distance(seconds: int, said: str) -> None:
     assert said in words.moment(NOW + seconds, NOW)
