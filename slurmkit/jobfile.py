@@ -13,13 +13,14 @@ import msgspec
 
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus, Per
-from slurmkit.options import long_name, read_options, takes_value
+from slurmkit.options import is_flag, long_name, needs_value, read_options
 from slurmkit.spec import JobSpec
 from slurmkit.valueforms import nearest
 
 _GPUS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
 _WHERE = re.compile(r"line (\d+)")
+_MAGIC = ("#SBATCH", "#SLURM")  # the second is an old name that sbatch still reads
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
@@ -53,11 +54,12 @@ def read_script(path: Path) -> dict[str, Any]:
     lines = text.split("\n")
     body = next((n for n, line in enumerate(lines) if not _is_comment(line)), len(lines))
     for number, line in enumerate(lines, 1):
-        if number > body or not line.startswith("#SBATCH"):
+        magic = next((word for word in _MAGIC if line.startswith(word)), None)
+        if number > body or magic is None:
             kept.append(line)
             continue
         try:
-            pairs += _directive(line.removeprefix("#SBATCH"))
+            pairs += _directive(line.removeprefix(magic))
         except (BadInput, ValueError) as error:
             raise BadInput(f"{path}: line {number}: {error}") from error
     try:
@@ -135,7 +137,7 @@ def _below(words: str) -> str:
 
 def _is_comment(line: str) -> bool:
     """Options end at the first line that is neither empty nor a comment (sbatch(1))."""
-    return not line.strip() or line.startswith("#")
+    return line.lstrip()[:1] in ("", "#")
 
 
 def _directive(line: str) -> list[tuple[str, str]]:
@@ -145,9 +147,9 @@ def _directive(line: str) -> list[tuple[str, str]]:
     while words:
         word = words.pop(0)
         name, given, value = _split(word)
-        if not given and words and not words[0].startswith("-") and takes_value(name):
+        if not given and words and not words[0].startswith("-") and not is_flag(name):
             value, given = words.pop(0), True
-        if not given and takes_value(name):
+        if not given and needs_value(name):
             raise BadInput(f"--{name} needs a value")
         pairs.append((name, value))
     return pairs
@@ -157,6 +159,8 @@ def _split(word: str) -> tuple[str, bool, str]:
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         return name, bool(equals), value
+    if word in ("hetjob", "packjob"):
+        raise BadInput("heterogeneous jobs are not understood here; submit this script with sbatch")
     if not word.startswith("-") or len(word) < 2:
         raise BadInput(f"{word!r} is not an option")
     value = word[2:].removeprefix("=")

@@ -23,24 +23,33 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "no-requeue": ("requeue", False),
 }
 _SHARED = ("shard", "mps")
+_ALIASES = {"tasks-per-node": "ntasks-per-node"}
 _SHORT = {
     "A": "account",
     "a": "array",
+    "B": "extra-node-info",
     "b": "begin",
     "C": "constraint",
     "c": "cpus-per-task",
     "D": "chdir",
     "d": "dependency",
     "e": "error",
+    "F": "nodefile",
     "G": "gpus",
     "H": "hold",
+    "i": "input",
     "J": "job-name",
+    "k": "no-kill",
     "L": "licenses",
+    "m": "distribution",
     "N": "nodes",
     "n": "ntasks",
+    "O": "overcommit",
     "o": "output",
     "p": "partition",
     "q": "qos",
+    "S": "core-spec",
+    "s": "oversubscribe",
     "t": "time",
     "w": "nodelist",
     "x": "exclude",
@@ -59,11 +68,16 @@ def long_name(letter: str) -> str:
     return _SHORT[letter]
 
 
-def takes_value(name: str) -> bool:
+def needs_value(name: str) -> bool:
     """Whether an option must have a value; `exclusive` may, and unknown ones may too."""
-    known = name.replace("-", "_")
+    known = _ALIASES.get(name, name).replace("-", "_")
     modelled = known in _NUMBERS or known in FORMS
     return name in _GPUS or name == "gpu-bind" or (modelled and name != "exclusive")
+
+
+def is_flag(name: str) -> bool:
+    """Whether a word after an option is not its value: `exclusive` has one only after `=`."""
+    return name in _FLAGS or name == "exclusive"
 
 
 def read_options(pairs: Pairs) -> dict[str, Any]:
@@ -85,10 +99,13 @@ def read_options(pairs: Pairs) -> dict[str, Any]:
 
 
 def _read(fields: dict[str, Any], name: str, value: str) -> None:
+    name = _ALIASES.get(name, name)
     known = name.replace("-", "_")
     if name in _GPUS:
         _set_gpus(fields, Gpus.parse(value, _GPUS[name]), name)
     elif name in _FLAGS:
+        if value:
+            raise BadInput(f"--{name} takes no value here, and was given {value!r}")
         field, meaning = _FLAGS[name]
         fields[field] = meaning
     elif name == "gres":
@@ -189,11 +206,12 @@ _ORDER = (
 ).split()
 
 __all__ = [
+    "is_flag",
     "launch_fields",
     "long_name",
+    "needs_value",
     "option",
     "option_values",
     "read_options",
-    "takes_value",
     "with_options",
 ]

@@ -78,11 +78,14 @@ FORMS: dict[str, Form] = {
     "open_mode": _form("append|truncate", "one of append and truncate", re.IGNORECASE),
 }
 
+ENVIRONMENTS = ("ALL", "NONE", "NIL")
+"""Values of `--export` that hand on the submitter's environment or nothing of it."""
+
 _OPTION = re.compile(r"[a-z][a-z0-9\-]*", re.ASCII)
 # They would change what submitting does or says, or who runs it, not what the job is.
 _NOT_OURS = {
     "wrap": "give the command after --",
-    "export": "use environment for variables of the job",
+    "export": "use environment for variables of the job; ALL and NONE are passed on",
     "export-file": "use environment for variables of the job",
     **dict.fromkeys(
         "parsable test-only wait uid gid help usage version quiet verbose clusters cluster"
@@ -121,15 +124,22 @@ def check_passed_through(name: str, value: str) -> None:
         raise BadInput(
             f"options: {name!r} is not the name of a long option; did you mean {near!r}?"
         )
+    if name == "export" and value in ENVIRONMENTS:
+        return
     if name in _NOT_OURS:
         raise BadInput(f"options: {name} is not passed on to sbatch: {_NOT_OURS[name]}")
     field = _MODELLED.get(name, name.replace("-", "_"))
     if field in _FIELDS or name in _MODELLED:
         raise BadInput(f"options: {name} has a place of its own; give it as {field!r}")
+    if full := next((known for known in _LONG if known.startswith(name)), None):
+        raise BadInput(f"options: {name} is an abbreviation; write it in full, e.g. {full}")
     check_text(f"options: {name}", value)
 
 
 _FIELDS = {*FORMS, *"nodes ntasks ntasks_per_node cpus_per_task segment hold nice requeue".split()}
+
+
+_LONG = [*sorted(name.replace("_", "-") for name in _FIELDS), *_MODELLED]
 
 
 def nearest(word: str, known: list[str]) -> str:

@@ -125,8 +125,10 @@ def srun_options(spec: JobSpec) -> tuple[str, ...]:
     """Options of the job's step; all else it takes from the job.
 
     srun does not take `--cpus-per-task` from the job on every release, so it is always given.
+    Without `--export` it would leave out what the script exports where the job has none.
     """
     given = [f"--cpus-per-task={spec.cpus_per_task}"]
+    given += ["--export=ALL"] if spec.options.get("export", "ALL") != "ALL" else []
     if spec.gpus is not None and spec.gpus.bind:
         given.append(f"--gpu-bind={spec.gpus.bind}")
     given += [f"--mpi={spec.launch.mpi}"] if spec.launch.mpi else []

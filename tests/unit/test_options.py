@@ -65,7 +65,9 @@ def test_gres(gres: str, fields: dict[str, Any]) -> None:
         ([("gres", "gpu:1,shard:1")], "asks for GPUs a second time"),
         ([("gpu-bind", "none")], "--gpu-bind needs GPUs"),
         ([("wrap", "rm -rf")], "give the command after --"),
-        ([("export", "ALL")], "use environment"),
+        ([("export", "A=1")], "use environment"),
+        ([("part", "gpu")], "abbreviation; write it in full, e.g. partition"),
+        ([("requeue", "expedite")], "takes no value"),
         ([("uid", "0")], "how sbatch itself runs"),
         ([("mem_bind", "x")], "did you mean 'mem-bind'"),
         ([("tmp", "1\n#SBATCH --uid=0")], "neither a line break"),
@@ -124,8 +126,36 @@ def test_a_script_is_read_as_sbatch_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        ("--cpus-per-gpu 8 --hint nomultithread", {"cpus-per-gpu": "8", "hint": "nomultithread"}),
+        ("--contiguous --exclusive", {"contiguous": ""}),
+        ("-m block:cyclic -s -O -k", {"distribution": "block:cyclic", "oversubscribe": "",
+                                      "overcommit": "", "no-kill": ""}),
+        ("--export=NONE", {"export": "NONE"}),
+        ("--export ALL", {"export": "ALL"}),
+    ],
+)  # fmt: skip
+def test_options_that_are_not_modelled_pass(
+    tmp_path: Path, line: str, fields: dict[str, str]
+) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(f"#!/bin/sh\n#SBATCH {line}\n", "utf-8")
+    assert read_script(path)["options"] == fields
+
+
+def test_options_after_an_indented_comment_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text("#!/bin/sh\n  # about\n#SBATCH --tasks-per-node=4\n#SLURM -N2\ndate\n", "utf-8")
+    fields = read_script(path)
+    assert (fields["ntasks_per_node"], fields["nodes"]) == (4, 2)
+    assert fields["script"] == "#!/bin/sh\n  # about\ndate\n"
+
+
+@pytest.mark.parametrize(
     ("line", "says"),
     [
+        ("hetjob", "line 2: heterogeneous jobs are not understood"),
         ("--time", "line 2: --time needs a value"),
         ("hello", "line 2: 'hello' is not an option"),
         ("-Z 3", "line 2: -Z is not understood"),

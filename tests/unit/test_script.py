@@ -99,6 +99,11 @@ def test_a_whole_script_keeps_its_text() -> None:
     assert all(line.startswith("#SBATCH --") for line in rest[: rest.index("")])
 
 
+def test_steps_see_what_the_script_exports() -> None:
+    spec = JobSpec(command=("x",), environment={"A": "1"}, options={"export": "NONE"})
+    assert "srun --cpus-per-task=1 --export=ALL -- x" in written(spec).script
+
+
 def test_name_and_place_have_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     options = dict(written(JobSpec(command=("/opt/bin/run.sh",))).options)
