@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from slurmkit.checks.say import Pairs, error, warning
 from slurmkit.findings import Finding
@@ -29,12 +30,12 @@ def association(request: Request) -> Iterator[Finding]:
         yield warning("unknown-account", message, _SOURCE)
     elif account is None:
         message = f"{user} has no default account; name one with --account"
-        yield error("no-account", message, _SOURCE, _account(known))
+        yield error("no-account", message, _SOURCE, _account(request, known))
     else:
         named = f"{user} has no association with account {account!r}"
         hint = nearest(account, known) if known else "and with no other"
         message = f"{named}; {hint}; sbatch would refuse it"
-        yield error("no-association", message, _SOURCE, _account(known, account))
+        yield error("no-association", message, _SOURCE, _account(request, known))
 
 
 def _enforces_associations(request: Request) -> bool:
@@ -42,9 +43,12 @@ def _enforces_associations(request: Request) -> bool:
     return any(map(enforces, ("associations", "limits", "qos", "safe", "wckeys")))
 
 
-def _account(known: list[str], wanted: str = "") -> Pairs:
-    near = [name for name in known if name.startswith(wanted[:3])] or known
-    return (("account", near[0]),) if near else ()
+def _account(request: Request, known: list[str]) -> Pairs:
+    """The nearest name, else the default account."""
+    near = get_close_matches(request.account or "", known, n=1)
+    default = request.standing.default_account
+    found = [*near, *([default] if default in known else known)]
+    return (("account", found[0]),) if found else ()
 
 
 def qos(request: Request) -> Iterator[Finding]:

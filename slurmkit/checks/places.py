@@ -13,6 +13,7 @@ from slurmkit.findings import Finding
 from slurmkit.request import Request
 from slurmkit.valueforms import nearest
 
+_CHOOSES_SINCE = (23, 2)
 _FEATURE = re.compile(r"[A-Za-z0-9_.\-]+(?:[:=][\w.\-]+)?")
 _COUNT = re.compile(r"\*\d+")
 _SIGNS = {"&": " and ", ",": " and ", "|": " or ", "[": "(", "]": ")", "(": "(", ")": ")"}
@@ -26,11 +27,12 @@ def candidates(request: Request) -> tuple[Node, ...]:
 def left(request: Request) -> tuple[Node, ...]:
     """Nodes of the partition in any state that `constraint`, `nodelist` and `exclude` leave."""
     spec = request.spec
+    here = request.capabilities.nodes_of(request.partition.name)
     excluded, named = _expand(spec.exclude) or set(), _expand(spec.nodelist) or set()
-    enough = len(named) >= request.nodes
+    enough = len(named & {node.name for node in here}) >= request.nodes
     return tuple(
         node
-        for node in request.capabilities.nodes_of(request.partition.name)
+        for node in here
         if node.name not in excluded
         and (not enough or node.name in named)
         and satisfies(spec.constraint, node.features)
@@ -130,7 +132,8 @@ def named_nodes(request: Request) -> Iterator[Finding]:
         yield from _unknown(option, text, there)
     wanted, out = _expand(spec.nodelist) or set(), _expand(spec.exclude) or set()
     here = {node.name for node in request.capabilities.nodes_of(name)}
-    if away := (wanted & there) - here:
+    away = (wanted & there) - here
+    if away and not _may_choose(request, wanted, here):
         message = f"{_fold(away)} is not in partition {name}; sbatch would refuse it"
         rest = _fold(wanted & here)
         yield error("node-elsewhere", message, "--nodelist", (("nodelist", rest),))
@@ -140,6 +143,12 @@ def named_nodes(request: Request) -> Iterator[Finding]:
     if here and out >= here and not wanted & out:
         message = f"--exclude leaves no node of partition {name}; sbatch would refuse it"
         yield error("node-all-excluded", message, "--exclude", (("exclude", ""),))
+
+
+def _may_choose(request: Request, wanted: set[str], here: set[str]) -> bool:
+    """Whether Slurm takes the nodes it needs out of a longer list, as it does since 23.02."""
+    since = request.capabilities.release >= _CHOOSES_SINCE
+    return since and len(wanted) > request.nodes <= len(wanted & here)
 
 
 def _unknown(option: str, text: str | None, there: set[str]) -> Iterator[Finding]:

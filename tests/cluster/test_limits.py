@@ -1,0 +1,514 @@
+"""What slurmctld refuses, leaves pending for ever or wrongly starts, `slurmkit plan` says first.
+
+Each limit has a partition, QOS, account or reservation of its own, so all are tried side by side:
+the job as asked is forced in, its fix is sent beside it, and then one look at the queue shows what
+became of both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+
+STARTS = "it starts"
+"""Slurm lets the job run that cannot do what it was meant to."""
+
+
+class Case(NamedTuple):
+    """A request beyond a limit.
+
+    Attributes:
+        asks: options of `slurmkit plan`, each `NAME=VALUE`, blank-separated.
+        code: of the finding.
+        slurm: pattern of the refusal or of the pending reason; STARTS when the job starts.
+        level: of the finding.
+    """
+
+    asks: str
+    code: str
+    slurm: str
+    level: str = "errors"
+
+
+class Outcome(NamedTuple):
+    """What became of a case.
+
+    Attributes:
+        code: exit code of `slurmkit plan`.
+        plan: as `slurmkit plan --json` printed it.
+        said: job id, or what sbatch said.
+        fix: the options of the fix.
+        fixed: job id of the request with its fix, or why there is none.
+    """
+
+    code: int
+    plan: dict[str, Any]
+    said: str
+    fix: dict[str, str]
+    fixed: str
+
+
+class Row(NamedTuple):
+    """A job in the queue."""
+
+    state: str
+    reason: str
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+PARTITIONS = {
+    "lim-time": "Nodes=c7 MaxTime=10",
+    "lim-most": "Nodes=c[1-2] MaxNodes=1",
+    "lim-least": "Nodes=c[1-2] MinNodes=2",
+    "lim-cpus": "Nodes=c7 MaxCPUsPerNode=4",
+    "lim-mem": "Nodes=c7 MaxMemPerNode=4096",
+    "lim-drain": "Nodes=c7 State=DRAIN",
+    "lim-inactive": "Nodes=c7 State=INACTIVE",
+    "lim-accounts": "Nodes=c7 AllowAccounts=genomics",
+    "lim-noaccount": "Nodes=c7 DenyAccounts=vision",
+    "lim-qos": "Nodes=c7 AllowQos=high",
+    "lim-noqos": "Nodes=c7 DenyQos=normal",
+    "lim-group": "Nodes=c7 AllowGroups=genomics",
+    "lim-root": "Nodes=c7 RootOnly=YES",
+    "lim-resv": "Nodes=c7 ReqResv=YES",
+    "lim-alloc": "Nodes=c7 AllocNodes=c1",
+    "lim-judged": "Nodes=c7 QOS=lim-part",
+}
+# The words differ by release and by which scheduler looked last.
+_DENIED = "PartitionConfig|not permitted|not in group|AccountNotAllowed|Nodes required for job"
+
+OF_PARTITIONS = [
+    Case("partition=lim-time time=20", "partition-max-time", "PartitionTimeLimit"),
+    Case("partition=lim-most nodes=2", "partition-max-nodes", "PartitionNodeLimit"),
+    Case("partition=lim-least nodes=1", "partition-min-nodes", "PartitionNodeLimit"),
+    Case("partition=lim-cpus cpus-per-task=8", "partition-max-cpus-per-node", "not available"),
+    Case("partition=lim-mem mem=8G", "partition-max-mem-per-node", "MaxMemPerLimit"),
+    Case("partition=lim-drain", "partition-state", "not available"),
+    Case("partition=lim-inactive", "partition-state", "not available"),
+    Case("partition=lim-accounts", "partition-allow-accounts", _DENIED),
+    Case("partition=lim-noaccount", "partition-deny-accounts", _DENIED),
+    Case("partition=lim-qos", "partition-allow-qos", _DENIED),
+    Case("partition=lim-noqos", "partition-deny-qos", _DENIED),
+    Case("partition=lim-group", "partition-allow-groups", _DENIED),
+    Case("partition=lim-root", "partition-root-only", "Access/permission denied"),
+    Case("partition=lim-resv", "partition-needs-reservation", "Access/permission denied"),
+    Case("partition=lim-alloc", "partition-alloc-nodes", "Access/permission denied"),
+    Case("partition=lim-judged time=20", "qos-max-wall", "QOSMaxWallDurationPerJobLimit"),
+]
+
+# --- QOS ------------------------------------------------------------------------------------------
+
+QOS = {
+    "lim-wall": "MaxWall=10",
+    "lim-deny": "MaxWall=10 Flags=DenyOnLimit",
+    "lim-job": "MaxTRESPerJob=cpu=2",
+    "lim-node": "MaxTRESPerNode=gres/gpu=2",
+    "lim-user": "MaxTRESPerUser=gres/gpu=8",
+    "lim-account": "MaxTRESPerAccount=node=1",
+    "lim-grp": "GrpTRES=gres/gpu=2",
+    "lim-min": "MinTRESPerJob=gres/gpu=2",
+    "lim-mins": "MaxTRESMinsPerJob=gres/gpu=10",
+    "lim-run": "GrpTRESRunMins=cpu=10",
+    "lim-submit": "MaxSubmitJobsPerUser=2",
+    "lim-none": "GrpJobs=0",
+    "lim-reserved": "Flags=RequiresReservation",
+    "lim-part": "MaxWall=10",
+    "lim-others": "Priority=1",
+}
+GPU = "gpus-per-node=a100"
+
+OF_QOS = [
+    Case("partition=cpu qos=lim-wall time=20", "qos-max-wall", "QOSMaxWall"),
+    Case("partition=cpu qos=lim-deny time=20", "qos-max-wall", "QOSMaxWall"),
+    Case("partition=cpu qos=lim-job cpus-per-task=4", "qos-max-tres-per-job", "QOSMaxCpuPerJob"),
+    Case(f"qos=lim-node {GPU}:4", "qos-max-tres-per-node", "QOSMaxGRESPerNode"),
+    Case(f"qos=lim-user {GPU}:8 nodes=2", "qos-max-tres-per-user", "QOSMaxGRESPerUser"),
+    Case("qos=lim-account nodes=2", "qos-max-tres-per-account", "MaxNodePerAccount|QOSMaxNode"),
+    Case(f"qos=lim-grp {GPU}:4", "qos-grp-tres", "QOSGrpGRES"),
+    Case(f"qos=lim-min {GPU}:1", "qos-min-tres-per-job", "QOSMinGRES"),
+    Case(f"qos=lim-mins {GPU}:2 time=10", "qos-max-tres-mins-per-job", "QOSMaxGRESMinutes"),
+    Case("partition=cpu qos=lim-run time=20", "qos-grp-tres-run-mins", "QOSGrpCPURunMinutes"),
+    Case("partition=cpu qos=lim-submit array=0-4", "qos-max-submit", "QOSMaxSubmitJob"),
+    Case("partition=cpu qos=lim-none", "qos-grp-jobs", "QOSGrpJobsLimit"),
+    Case("partition=cpu qos=lim-reserved", "qos-needs-reservation", "Invalid qos"),
+    Case("partition=cpu qos=lim-others", "qos-not-allowed", "Invalid qos"),
+    Case("partition=cpu qos=lim-nowhere", "no-qos", "Invalid qos"),
+]
+
+# --- associations ---------------------------------------------------------------------------------
+
+ACCOUNTS = {
+    "lim-a-grp": "GrpTRES=gres/gpu=2",
+    "lim-a-job": "MaxTRESPerJob=cpu=2",
+    "lim-a-wall": "MaxWall=10",
+    "lim-a-mins": "GrpTRESMins=gres/gpu=30",
+    "lim-a-gwall": "GrpWall=30",
+    "lim-a-submit": "GrpSubmitJobs=2",
+    "lim-a-none": "MaxJobs=0",
+}
+
+OF_ACCOUNTS = [
+    Case(f"account=lim-a-grp {GPU}:4", "assoc-grp-tres", "AssocGrpGRES"),
+    Case("account=lim-a-job partition=cpu cpus-per-task=4", "assoc-max-tres-per-job", "AssocMaxC"),
+    Case("account=lim-a-wall partition=cpu time=20", "assoc-max-wall", "AssocMaxWall"),
+    Case(f"account=lim-a-mins {GPU}:1 time=60", "assoc-grp-tres-mins", STARTS),
+    Case("account=lim-a-gwall partition=cpu time=60", "assoc-grp-wall", STARTS),
+    Case("account=lim-a-submit partition=cpu array=0-4", "assoc-grp-submit", "AssocGrpSub"),
+    Case("account=lim-a-none partition=cpu", "assoc-max-jobs", "AssocMaxJobsLimit"),
+    Case("account=genomics partition=cpu", "no-association", "Invalid account"),
+]
+
+# --- nodes, arrays, times, reservations, dependencies ---------------------------------------------
+
+_CONFIG = "node configuration is not available"
+
+OTHERS = [
+    Case(f"{GPU}:8 mem=600G", "node-shape", _CONFIG),
+    Case(f"nodes=4 {GPU}:2", "node-count", _CONFIG),
+    Case("partition=cpu constraint=lim-x", "no-feature", "Invalid feature"),
+    Case("partition=cpu nodelist=c7,c99", "no-node", "Invalid node name"),
+    Case("partition=cpu exclude=c99", "no-node", "Invalid node name"),
+    Case("nodelist=c7", "node-elsewhere", "not available|not in"),
+    Case("partition=cpu array=1000-1003", "max-array-size", "Invalid job array"),
+    Case("partition=cpu licenses=lim-x:1", "no-license", "Invalid license"),
+    Case("partition=cpu deadline=2020-01-01", "deadline-passed", "time limit is invalid"),
+    Case("partition=cpu time=10 deadline=now+5minutes", "deadline-too-near", "limit is invalid"),
+    Case("partition=cpu reservation=lim-x", "no-reservation", "reservation is invalid"),
+    Case("reservation=lim-bobs", "reservation-access", "[Aa]ccess denied to requested reserv"),
+    Case("partition=cpu reservation=lim-mine", "reservation-nodes", "not available"),
+    Case("partition=cpu dependency=afterok:999999", "dependency-unknown", f"dependency|{STARTS}"),
+    Case("partition=cpu dependency=afterany:999999", "dependency-unknown", STARTS),
+    Case("partition=cpu dependency=afterok:{failed}", "dependency-never", "DependencyNever"),
+    Case("partition=untyped time=30", "reservation-in-the-way", "Reserved|ReqNode", "notes"),
+    Case("partition=mps", "nodes-down", "ReqNodeNotAvail|Nodes required", "warnings"),
+]
+
+CASES = [*OF_PARTITIONS, *OF_QOS, *OF_ACCOUNTS, *OTHERS]
+# What these ask for can be had by waiting only.
+UNFIXABLE = {"nodes-down", "assoc-max-jobs"}
+
+
+def title(case: Case) -> str:
+    return f"{case.code}: {case.asks}"
+
+
+@pytest.fixture(scope="module")
+def failed(lab: Lab) -> str:
+    """A job that has failed."""
+    job = send(lab, {"partition": "cpu", "time": "1"}, "false")
+    wait_for(lambda: rows(lab)[job].state == "FAILED")
+    return job
+
+
+@pytest.fixture(scope="module")
+def outcomes(lab: Lab, failed: str) -> Generator[dict[Case, Outcome]]:
+    """All cases tried at once; what became of each is looked at when nothing moves any more."""
+    try:
+        set_up(lab)
+        tried = attempt(lab, CASES, failed)
+        settle(lab, tried)
+        yield tried
+    finally:
+        tear_down(lab)
+
+
+@pytest.mark.parametrize("case", CASES, ids=title)
+def test_plan_says_so_first(outcomes: dict[Case, Outcome], case: Case) -> None:
+    outcome = outcomes[case]
+    said = {finding["code"]: finding for finding in outcome.plan[case.level]}
+    assert case.code in said, outcome.plan
+    assert said[case.code]["source"]
+    if case.level == "errors":
+        assert outcome.code == 2
+        assert list(said) == [case.code]
+        assert outcome.plan["estimate"]["start"] is None, "slurmctld was not asked"
+
+
+@pytest.mark.parametrize("case", CASES, ids=title)
+def test_slurm_would_not_have_run_it_well(
+    lab: Lab, outcomes: dict[Case, Outcome], case: Case
+) -> None:
+    outcome = outcomes[case]
+    if not outcome.said.isdigit():
+        assert re.search(case.slurm, outcome.said), "refused in other words"
+        return
+    row = rows(lab)[outcome.said]
+    if re.search(case.slurm, STARTS):
+        assert row.state in ("RUNNING", "COMPLETED")
+    else:
+        assert row.state == "PENDING"
+        assert re.search(case.slurm, row.reason)
+
+
+@pytest.mark.parametrize("case", CASES, ids=title)
+def test_the_fix_runs(lab: Lab, outcomes: dict[Case, Outcome], case: Case) -> None:
+    outcome = outcomes[case]
+    if case.code in UNFIXABLE:
+        assert not outcome.fix
+        return
+    assert outcome.fix
+    assert outcome.fixed.isdigit(), outcome.fixed
+    assert rows(lab)[outcome.fixed].state in ("RUNNING", "COMPLETED")
+
+
+# --- one by one -----------------------------------------------------------------------------------
+
+
+def test_a_partition_beside_one_that_fits_is_a_warning(
+    lab: Lab, outcomes: dict[Case, Outcome]
+) -> None:
+    asks = {"partition": "lim-time,cpu", "time": "20"}
+    made = plan(lab, asks)
+    assert not made["errors"]
+    assert [finding["code"] for finding in made["warnings"]] == ["partition-max-time"]
+    job = send(lab, asks)
+    wait_for(lambda: rows(lab)[job].state == "COMPLETED")
+
+
+def test_what_waits_is_told_why(lab: Lab, outcomes: dict[Case, Outcome]) -> None:
+    """Four of the eight GPUs of a QOS held: another eight wait, another four start."""
+    holder = send(lab, {"qos": "lim-user", "gpus-per-node": "a100:4", "time": "5"}, "sleep", "60")
+    wait_for(lambda: rows(lab)[holder].state == "RUNNING")
+    asks = {"qos": "lim-user", "gpus-per-node": "a100:8", "time": "5"}
+
+    def notes() -> list[dict[str, Any]]:
+        return [n for n in plan(lab, asks)["notes"] if n["code"] == "qos-max-tres-per-user"]
+
+    wait_for(lambda: bool(notes()))
+    assert "4 of the 8 GPUs" in notes()[0]["message"]
+    job = send(lab, asks)
+    wait_for(lambda: "QOSMaxGRESPerUser" in rows(lab)[job].reason)
+    lab.run("scancel", holder)
+    wait_for(lambda: rows(lab)[job].state in ("RUNNING", "COMPLETED"))
+
+
+def test_a_node_that_comes_back_takes_the_job(lab: Lab, outcomes: dict[Case, Outcome]) -> None:
+    case = next(case for case in CASES if case.code == "nodes-down")
+    (warning,) = [w for w in outcomes[case].plan["warnings"] if w["code"] == case.code]
+    assert "a broken fan" in warning["message"]
+    scontrol(lab, "update NodeName=c6 State=RESUME")
+    wait_for(lambda: rows(lab)[outcomes[case].said].state in ("RUNNING", "COMPLETED"))
+
+
+def test_a_reservation_ends_with_its_jobs(lab: Lab, outcomes: dict[Case, Outcome]) -> None:
+    asks = {"partition": "mig", "reservation": "lim-mine", "time": "30"}
+    made = plan(lab, asks)
+    assert not made["errors"]
+    (warning,) = [w for w in made["warnings"] if w["code"] == "reservation-ends-first"]
+    assert 0 < minutes(warning["fix"]["time"]) < 30
+    job = send(lab, asks, "sleep", "600")
+    wait_for(lambda: rows(lab)[job].state == "RUNNING")
+    scontrol(lab, "update ReservationName=lim-mine EndTime=now+20seconds")
+    wait_for(lambda: rows(lab)[job].state == "TIMEOUT", 150)
+
+
+# --- with settings of slurm.conf ------------------------------------------------------------------
+
+CONF = """
+EnforcePartLimits=ALL
+AccountingStorageEnforce=associations,limits,qos,safe
+Licenses=lim-lic:2
+"""
+
+STRICT = [
+    Case("partition=lim-time time=20", "partition-max-time", "time limit is invalid"),
+    Case("partition=lim-time,cpu time=20", "partition-max-time", "time limit is invalid"),
+    Case("partition=lim-most nodes=2", "partition-max-nodes", "[Nn]ode count"),
+    Case("partition=lim-mem mem=8G", "partition-max-mem-per-node", "[Mm]emory"),
+    Case("partition=lim-accounts", "partition-allow-accounts", "Invalid account"),
+    Case("partition=lim-qos", "partition-allow-qos", "Invalid qos"),
+    Case("partition=lim-group", "partition-allow-groups", "[Gg]roup|permitted"),
+    Case("partition=cpu licenses=lim-lic:3", "licenses", "Invalid license"),
+    Case(f"account=lim-a-mins {GPU}:1 time=60", "assoc-grp-tres-mins", "AssocGrpGRESMin"),
+    Case("account=lim-a-gwall partition=cpu time=60", "assoc-grp-wall", "AssocGrpWall"),
+]
+
+
+@pytest.fixture(scope="module")
+def strictly(
+    lab: Lab, failed: str, outcomes: dict[Case, Outcome]
+) -> Generator[dict[Case, Outcome]]:
+    """The same limits with EnforcePartLimits, safe limits and licences."""
+    del outcomes
+    conf = "/etc/slurm/slurm.conf"
+    try:
+        root(lab, f"[ -e {conf}.kept ] || cp {conf} {conf}.kept; cat >> {conf}", CONF)
+        root(lab, "scontrol reconfigure")
+        wait_for(lambda: "limits,qos,safe" in lab.run("scontrol", "show", "config").stdout)
+        partitions(lab)
+        tried = attempt(lab, STRICT, failed)
+        settle(lab, tried)
+        yield tried
+    finally:
+        root(lab, f"[ ! -e {conf}.kept ] || mv {conf}.kept {conf}; scontrol reconfigure")
+
+
+@pytest.mark.parametrize("case", STRICT, ids=title)
+def test_with_strict_settings(lab: Lab, strictly: dict[Case, Outcome], case: Case) -> None:
+    test_plan_says_so_first(strictly, case)
+    test_slurm_would_not_have_run_it_well(lab, strictly, case)
+    test_the_fix_runs(lab, strictly, case)
+
+
+# --- how it is done -------------------------------------------------------------------------------
+
+
+DRIVER = Path(__file__).with_name("limits_driver.py")
+PYTHON = "/opt/slurmkit/venv/bin/python"
+
+
+def attempt(lab: Lab, cases: list[Case], failed: str) -> dict[Case, Outcome]:
+    """Plan each case, force it in, and send its fix."""
+    asked = [
+        {"asks": options(c.asks.format(failed=failed)), "code": c.code, "level": c.level}
+        for c in cases
+    ]
+    argv = (PYTHON, "-c", DRIVER.read_text("utf-8"))
+    done = lab.run(*argv, input=json.dumps(asked), timeout=400)
+    found = [Outcome(**each) for each in json.loads(done.stdout)]
+    return dict(zip(cases, found, strict=True))
+
+
+def options(text: str) -> dict[str, str]:
+    given = dict(item.split("=", 1) for item in text.split())
+    return {"time": "5", **given}
+
+
+def argv(asks: dict[str, str]) -> list[str]:
+    return [f"--{name}={value}" for name, value in asks.items()]
+
+
+def plan(lab: Lab, asks: dict[str, str]) -> dict[str, Any]:
+    done = lab.run("slurmkit", "plan", "--json", *argv(asks), "--", "true", check=False)
+    assert done.returncode in (0, 2), done.stderr
+    made: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (2 if made["errors"] else 0)
+    return made
+
+
+def send(lab: Lab, asks: dict[str, str], *command: str) -> str:
+    """Submit, and return the job id."""
+    given = command or ("sleep", "1")
+    return lab.run("slurmkit", "submit", "--parsable", *argv(asks), "--", *given).stdout.strip()
+
+
+def rows(lab: Lab) -> dict[str, Row]:
+    """Alice's jobs, those ended too, by id; of an array the task that got furthest."""
+    shown = ("--all", "--states=all", "--noheader", "--format=%F|%T|%r")
+    found: dict[str, Row] = {}
+    for line in lab.run("squeue", *shown, "--user=alice").stdout.splitlines():
+        job, state, reason = line.split("|", 2)
+        if found.get(job, Row("PENDING", "")).state == "PENDING":
+            found[job] = Row(state, reason)
+    return found
+
+
+def settle(lab: Lab, tried: dict[Case, Outcome]) -> None:
+    """Wait until every job is where it stays; what is not by then fails its test."""
+    deadline = time.monotonic() + 45
+    while time.monotonic() < deadline:
+        now = rows(lab)
+        if all(settled(now, case, outcome) for case, outcome in tried.items()):
+            return
+        time.sleep(1)
+
+
+def settled(now: dict[str, Row], case: Case, outcome: Outcome) -> bool:
+    if outcome.fixed.isdigit() and now[outcome.fixed].state not in ("RUNNING", "COMPLETED"):
+        return False
+    if not outcome.said.isdigit():
+        return True
+    row = now[outcome.said]
+    return bool(re.search(case.slurm, row.reason if row.state == "PENDING" else STARTS))
+
+
+def set_up(lab: Lab) -> None:
+    """One partition, QOS or account for each limit, and reservations."""
+    mine = ",".join(name for name in QOS if name != "lim-others")
+    sacctmgr(
+        lab,
+        *(f"add qos {name} {limit}" for name, limit in QOS.items()),
+        f"modify user alice where account=vision set qos+={mine}",
+        *(f"add account {name} QOS=normal DefaultQOS=normal {to}" for name, to in ACCOUNTS.items()),
+        f"add user alice Account={','.join(ACCOUNTS)}",
+    )
+    scontrol(
+        lab,
+        f"{RESERVE}=lim-bobs StartTime=now Duration=60 Nodes=c3 Users=bob Flags=IGNORE_JOBS",
+        f"{RESERVE}=lim-mine StartTime=now Duration=10 Nodes=c5 Users=alice Flags=IGNORE_JOBS",
+        f"{RESERVE}=lim-maint StartTime=now+15minutes Duration=60 Nodes=c4 Users=root Flags=MAINT",
+        'update NodeName=c6 State=DRAIN Reason="a broken fan"',
+    )
+    known = ("scontrol", "show", "assoc_mgr", "users=alice", "flags=assoc")
+    wait_for(lambda: list(ACCOUNTS)[-1] in lab.run(*known).stdout)
+    partitions(lab)
+
+
+RESERVE = "create reservation ReservationName"
+
+
+def partitions(lab: Lab) -> None:
+    """Make them, and let what is known of the cluster be read anew."""
+    scontrol(lab, *(f"create PartitionName={name} {more}" for name, more in PARTITIONS.items()))
+    lab.run("slurmkit", "plan", "--refresh", "--json", "--time=1", "--", "true")
+
+
+def tear_down(lab: Lab) -> None:
+    """Leave the cluster as it was, however far it came."""
+    lab.run("scancel", "--user=alice", check=False)
+    scontrol(lab, "update NodeName=c6 State=RESUME", check=False)
+    wait_for(lambda: not any(row.state in BUSY for row in rows(lab).values()), 120)
+    scontrol(
+        lab,
+        *(f"delete ReservationName={name}" for name in ("lim-bobs", "lim-mine", "lim-maint")),
+        *(f"delete PartitionName={name}" for name in PARTITIONS),
+        check=False,
+    )
+    gone = (f"delete account {','.join(ACCOUNTS)}", f"delete qos {','.join(QOS)}")
+    sacctmgr(lab, *gone, check=False)
+    lab.run("slurmkit", "plan", "--refresh", "--json", "--time=1", "--", "true")
+
+
+BUSY = ("PENDING", "RUNNING", "COMPLETING")
+
+
+def scontrol(lab: Lab, *lines: str, check: bool = True) -> None:
+    """Many changes by one scontrol, as root."""
+    text = "\n".join([*lines, ""])
+    lab.run("scontrol", user="", service="ctld", input=text, check=check)
+
+
+def sacctmgr(lab: Lab, *lines: str, check: bool = True) -> None:
+    """Many changes by one sacctmgr, as root."""
+    text = "\n".join([*lines, ""])
+    lab.run("sacctmgr", "-i", "-Q", user="", service="ctld", input=text, check=check)
+
+
+def root(lab: Lab, script: str, text: str = "") -> None:
+    """Run a line of shell as root beside slurmctld."""
+    lab.run("bash", "-c", script, user="", service="ctld", input=text)
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.5)
+
+
+def minutes(text: str) -> int:
+    """Of `MM:SS` or `H:MM:SS`."""
+    *hours, mins, _ = map(int, text.split(":"))
+    return (hours[0] * 60 if hours else 0) + mins
