@@ -120,7 +120,7 @@ def _needed(fitting: Ranked) -> Iterator[tuple[int, Candidate]]:
 
 def _does(other: Candidate, candidate: Candidate) -> bool:
     same_amount = other.kind == candidate.kind and candidate.kind in _AMOUNTS
-    return same_amount or set(other.pairs) < set(candidate.pairs)
+    return same_amount or set(other.pairs) <= set(candidate.pairs)
 
 
 class _Controller:

@@ -76,7 +76,8 @@ def _fixes(base: Request) -> Iterator[Candidate]:
     """What our own checks would change where a limit keeps the job from ever starting."""
     for finding in check(base):
         if finding.severity == "error" and finding.fix:
-            yield Candidate(finding.fix, f"fix {finding.code}", 0, (finding.message,))
+            notes = (f"what {finding.source} allows",) if finding.source else ()
+            yield Candidate(finding.fix, f"fix {finding.code}", 0, notes)
 
 
 def _identities(scene: Scene, base: Request) -> Iterator[Candidate]:
@@ -96,7 +97,9 @@ def _places(scene: Scene, base: Request) -> Iterator[Candidate]:
         if partition.state != "UP":
             continue
         here = partition.name in scene.partitions
-        place = () if here else (("partition", partition.name),)
+        place: Pairs = () if here else (("partition", partition.name),)
+        if place and scene.job.requested_nodes:  # nodes of another partition
+            place = (*place, ("nodelist", ""))
         for gpus in _gpu_pairs(scene, base, partition):
             if pairs := (*place, *gpus):
                 asked = base.spec.gpus.type if base.spec.gpus else None
