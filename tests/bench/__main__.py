@@ -66,7 +66,10 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="+", type=int, default=list(queue.SIZES))
     given = parser.parse_args()
     with cluster(given.name, keep=given.keep) as lab:
-        budgets = list(measure(lab, given.only, sorted(given.jobs)))
+        budgets = []
+        for budget in measure(lab, given.only, sorted(given.jobs)):
+            say(budget.row())
+            budgets.append(budget)
         release = lab.run("scontrol", "--version").split()[1]
     say("done")
     print(
