@@ -226,6 +226,7 @@ def test_many_jobs_are_asked_about_together(lab: Lab) -> None:
 
 
 def test_an_outage_of_slurmctld_is_outlasted(lab: Lab) -> None:
+    """Whether squeue fails meanwhile or only waits is a matter of the network."""
     job_id = sbatch(lab, "sleep 20; exit 4")
     until_state(lab, job_id, "RUNNING")
     with (
@@ -241,7 +242,6 @@ def test_an_outage_of_slurmctld_is_outlasted(lab: Lab) -> None:
             subprocess.run(start, check=True, capture_output=True)
         said = waiting.communicate(timeout=180)[1]
         assert waiting.returncode == 4
-        assert "slurmctld does not answer" in said
         assert f"job {job_id}: failed with exit code 4" in said
         assert f"job {job_id} ended: FAILED" in following.communicate(timeout=120)[1]
         assert following.returncode == 0
