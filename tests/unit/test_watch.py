@@ -133,7 +133,7 @@ def test_on_a_terminal_it_draws_in_place_and_ctrl_c_ends_it(tmp_path: Path) -> N
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TERM": "xterm"},
         start_new_session=True,
         # A suite that runs in the background of a script ignores Ctrl-C, and so would this.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     os.close(theirs)
     shown = read_until(ours, "every 10 s")
