@@ -11,7 +11,7 @@ from slurmkit.changes import Changes
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, Refused
 from slurmkit.evidence import read_outcome
 from slurmkit.jobinfo import UNKNOWN, JobInfo, parse_gpu_indices
-from slurmkit.log import Ask, follow, read_once
+from slurmkit.log import Ask, follow, read_once, refuse_parts
 from slurmkit.logpaths import LogFile, find
 from slurmkit.lookup import look_up, summary
 from slurmkit.outcome import Evidence, Outcome
@@ -138,9 +138,12 @@ class Job:
         """Where that file is, its patterns filled in; None while that is not known.
 
         Raises:
+            BadInput: as `log`.
             LogUnavailable: when Slurm no longer says.
         """
-        return find(self.cluster.slurm, self._one().info(), file or LogFile())
+        info = self._one().info()
+        refuse_parts(info)
+        return find(self.cluster.slurm, info, file or LogFile())
 
     def cancel(self, *, signal: str | None = None) -> None:
         """Cancel what of the job has not ended, or send it a signal.
