@@ -56,7 +56,7 @@ def _whole_gib(mebibytes: int) -> str:
 
 def _cpus(request: Request) -> Iterator[Knob]:
     spec = request.spec
-    cpus = spec.cpus_per_task
+    cpus = spec.cpus_per_task or request.cpus_per_task
     if cpus > 1:
         yield Knob("cpus", cpus, lambda value: (("cpus-per-task", str(value)),))
     for name, tasks in (("ntasks-per-node", spec.ntasks_per_node), ("ntasks", spec.ntasks)):
@@ -105,9 +105,9 @@ def _gpus(request: Request) -> Iterator[Knob]:
 def first(request: Request, count: int) -> str:
     """The first so many tasks of the request's array, with the same `%` throttle."""
     text, sign, throttle = (request.spec.array or "").partition("%")
-    indexes = {
-        index
+    spans = [
+        range(int(low), int(high or low) + 1, int(step or 1) or 1)
         for low, high, step in _SPAN.findall(text)
-        for index in range(int(low), int(high or low) + 1, int(step or 1) or 1)
-    }
-    return f"{fold(sorted(indexes)[:count])}{sign}{throttle}"
+    ]
+    indexes = sorted(set().union(*spans)) if len(spans) > 1 else spans[0]
+    return f"{fold(indexes[:count])}{sign}{throttle}"

@@ -68,12 +68,12 @@ def _nodes(request: Request, key: str, limit: int, allows: str) -> Finding:
 
 
 def max_cpus(request: Request) -> Iterator[Finding]:
-    """More CPUs on a node than MaxCPUsPerNode; refused whatever EnforcePartLimits says."""
+    """More CPUs on a node than MaxCPUsPerNode; newer releases refuse it whatever else is set."""
     name, most = request.partition.name, request.partition.max_cpus_per_node
     cpus = request.per_node.get("cpu", 0)
     if most is not None and cpus > most:
         allows = f"partition {name} allows {most} (MaxCPUsPerNode)"
-        message = f"asks for {cpus} CPUs on a node; {allows}; sbatch would refuse it"
+        message = f"asks for {cpus} CPUs on a node; {allows}; it can never start"
         source = f"partition {name}: MaxCPUsPerNode={most}"
         yield error("partition-max-cpus-per-node", message, source)
 

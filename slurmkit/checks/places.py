@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
-
 from slurmkit.capabilities.model import Node
+from slurmkit.capabilities.nodes import folded, node_names
 from slurmkit.checks.say import Pairs, error
 from slurmkit.findings import Finding
 from slurmkit.request import Request
@@ -28,7 +27,7 @@ def left(request: Request) -> tuple[Node, ...]:
     """Nodes of the partition in any state that `constraint`, `nodelist` and `exclude` leave."""
     spec = request.spec
     here = request.capabilities.nodes_of(request.partition.name)
-    excluded, named = _expand(spec.exclude) or set(), _expand(spec.nodelist) or set()
+    excluded, named = _expand(spec.exclude), _expand(spec.nodelist)
     enough = len(named & {node.name for node in here}) >= request.nodes
     return tuple(
         node
@@ -130,13 +129,11 @@ def named_nodes(request: Request) -> Iterator[Finding]:
     there = {node.name for node in request.capabilities.nodes}
     for option, text in (("nodelist", spec.nodelist), ("exclude", spec.exclude)):
         yield from _unknown(option, text, there)
-    wanted, out = _expand(spec.nodelist) or set(), _expand(spec.exclude) or set()
+    wanted, out = _expand(spec.nodelist), _expand(spec.exclude)
     here = {node.name for node in request.capabilities.nodes_of(name)}
-    away = (wanted & there) - here
-    if away and not _may_choose(request, wanted, here):
-        message = f"{_fold(away)} is not in partition {name}; sbatch would refuse it"
-        rest = _fold(wanted & here)
-        yield error("node-elsewhere", message, "--nodelist", (("nodelist", rest),))
+    yield from _too_long(request, wanted & there)
+    if away := (wanted & there) - here:
+        yield from _away(request, wanted, away)
     if both := wanted & out:
         message = f"{_fold(both)} is both in --nodelist and in --exclude; sbatch would refuse it"
         yield error("node-both-ways", message, "--exclude", (("exclude", _fold(out - both)),))
@@ -145,18 +142,25 @@ def named_nodes(request: Request) -> Iterator[Finding]:
         yield error("node-all-excluded", message, "--exclude", (("exclude", ""),))
 
 
-def _may_choose(request: Request, wanted: set[str], here: set[str]) -> bool:
-    """Whether Slurm takes the nodes it needs out of a longer list, as it does since 23.02."""
-    since = request.capabilities.release >= _CHOOSES_SINCE
-    return since and len(wanted) > request.nodes <= len(wanted & here)
+def _too_long(request: Request, wanted: set[str]) -> Iterator[Finding]:
+    """More nodes named than asked for: Slurm takes those it needs, but not before 23.02."""
+    nodes = request.nodes
+    if request.capabilities.release < _CHOOSES_SINCE and len(wanted) > nodes:
+        message = f"--nodelist names {len(wanted)} nodes, the job asks for {nodes}"
+        fix: Pairs = (("nodelist", _fold(set(sorted(wanted)[:nodes]))),)
+        yield error("node-list-long", f"{message}; sbatch would refuse it", "--nodelist", fix)
+
+
+def _away(request: Request, wanted: set[str], away: set[str]) -> Iterator[Finding]:
+    """Nodes of other partitions; of a longer list Slurm takes those it needs."""
+    if len(wanted) > request.nodes <= len(wanted - away):
+        return
+    message = f"{_fold(away)} is not in partition {request.partition.name}; it can never start"
+    yield error("node-elsewhere", message, "--nodelist", (("nodelist", _fold(wanted - away)),))
 
 
 def _unknown(option: str, text: str | None, there: set[str]) -> Iterator[Finding]:
     names = _expand(text)
-    if names is None:
-        message = f"--{option} {text!r} is not a list of nodes such as c[1-3],c7"
-        yield error("node-list", message, f"--{option}")
-        return
     missing = sorted(names - there)
     if missing:
         hint = nearest(missing[0], sorted(there))
@@ -164,13 +168,9 @@ def _unknown(option: str, text: str | None, there: set[str]) -> Iterator[Finding
         yield error("no-node", message, f"--{option}", ((option, _fold(names & there)),))
 
 
-def _expand(text: str | None) -> set[str] | None:
-    """Names in a list of nodes; None when it is none."""
-    try:
-        return set(NodeSet(text, resolver=RESOLVER_NOGROUP)) if text else set()
-    except NodeSetException:
-        return None
+def _expand(text: str | None) -> set[str]:
+    return set(node_names(text))
 
 
 def _fold(names: set[str]) -> str:
-    return str(NodeSet.fromlist(sorted(names), resolver=RESOLVER_NOGROUP)) if names else ""
+    return folded(sorted(names)) if names else ""

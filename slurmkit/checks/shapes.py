@@ -91,7 +91,7 @@ def _too_few(request: Request, needs: Tres, having: Sequence[Node]) -> Finding:
     name, there = request.partition.name, len(having)
     message = (
         f"asks for {request.nodes} nodes with {asks} each; partition {name} has {there};"
-        " sbatch would refuse it"
+        " it can never start"
     )
     fix = _fewer_nodes(request, having)
     return error("node-count", message, f"nodes of partition {name}", fix)

@@ -93,7 +93,7 @@ OF_PARTITIONS = [
     Case("partition=lim-time time=20", "partition-max-time", "PartitionTimeLimit"),
     Case("partition=lim-most nodes=2", "partition-max-nodes", "PartitionNodeLimit"),
     Case("partition=lim-least nodes=1", "partition-min-nodes", "PartitionNodeLimit"),
-    Case("partition=lim-cpus cpus-per-task=8", "partition-max-cpus-per-node", "not available"),
+    Case("partition=lim-cpus cpus-per-task=8", "partition-max-cpus-per-node", "available|Config"),
     Case("partition=lim-mem mem=8G", "partition-max-mem-per-node", "MaxMemPerLimit"),
     Case("partition=lim-drain", "partition-state", "not available"),
     Case("partition=lim-inactive", "partition-state", "not available"),
@@ -176,15 +176,19 @@ _CONFIG = "node configuration is not available"
 
 OTHERS = [
     Case(f"{GPU}:8 mem=600G", "node-shape", _CONFIG),
-    Case(f"nodes=4 {GPU}:2", "node-count", _CONFIG),
+    Case(f"nodes=4 {GPU}:2", "node-count", f"{_CONFIG}|NodeLimit"),
     Case("partition=cpu constraint=lim-x", "no-feature", "Invalid feature"),
-    Case("partition=cpu nodelist=c7,c99", "no-node", "Invalid node name"),
+    Case("partition=cpu nodelist=c99", "no-node", "Invalid node name"),
     Case("partition=cpu exclude=c99", "no-node", "Invalid node name"),
     Case("nodelist=c7", "node-elsewhere", "not available|not in"),
     Case("partition=cpu array=1000-1003", "max-array-size", "Invalid job array"),
     Case("partition=cpu licenses=lim-x:1", "no-license", "Invalid license"),
     Case("partition=cpu deadline=2020-01-01", "deadline-passed", "time limit is invalid"),
-    Case("partition=cpu time=10 deadline=now+5minutes", "deadline-too-near", "limit is invalid"),
+    Case(
+        "partition=cpu time=10 deadline=now+5minutes",
+        "deadline-too-near",
+        "limit is invalid|DEADLINE",
+    ),
     Case("partition=cpu reservation=lim-x", "no-reservation", "reservation is invalid"),
     Case("reservation=lim-bobs", "reservation-access", "[Aa]ccess denied to requested reserv"),
     Case("partition=cpu reservation=lim-mine", "reservation-nodes", "not available"),
@@ -245,11 +249,7 @@ def test_slurm_would_not_have_run_it_well(
         assert re.search(case.slurm, outcome.said), "refused in other words"
         return
     row = rows(lab)[outcome.said]
-    if re.search(case.slurm, STARTS):
-        assert row.state in ("RUNNING", "COMPLETED")
-    else:
-        assert row.state == "PENDING"
-        assert re.search(case.slurm, row.reason)
+    assert re.search(case.slurm, became(row)), row
 
 
 @pytest.mark.parametrize("case", CASES, ids=title)
@@ -357,6 +357,8 @@ def strictly(
 
 @pytest.mark.parametrize("case", STRICT, ids=title)
 def test_with_strict_settings(lab: Lab, strictly: dict[Case, Outcome], case: Case) -> None:
+    if lab.release == "22.05" and "assoc" in case.code:
+        pytest.skip("22.05 takes AccountingStorageEnforce at its start only")
     test_plan_says_so_first(strictly, case)
     test_slurm_would_not_have_run_it_well(lab, strictly, case)
     test_the_fix_runs(lab, strictly, case)
@@ -430,8 +432,14 @@ def settled(now: dict[str, Row], case: Case, outcome: Outcome) -> bool:
         return False
     if not outcome.said.isdigit():
         return True
-    row = now[outcome.said]
-    return bool(re.search(case.slurm, row.reason if row.state == "PENDING" else STARTS))
+    return bool(re.search(case.slurm, became(now[outcome.said])))
+
+
+def became(row: Row) -> str:
+    """What a case's pattern is compared with."""
+    if row.state == "PENDING":
+        return row.reason
+    return STARTS if row.state in ("RUNNING", "COMPLETED") else row.state
 
 
 def set_up(lab: Lab) -> None:
