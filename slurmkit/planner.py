@@ -14,15 +14,13 @@ from slurmkit.errors import BadInput
 from slurmkit.estimate import Estimate, estimate
 from slurmkit.findings import Finding
 from slurmkit.options import with_options
-from slurmkit.planning.kinds import Kind, Names, Pool, kind_of
-from slurmkit.planning.layout import Layout, layout_of
 from slurmkit.planning.requests import Site, request_for
 from slurmkit.planning.script import Submission, submission
 from slurmkit.planning.secrets import secrets
+from slurmkit.planning.shape import shape_of, site_names
 from slurmkit.planning.trial import trial
 from slurmkit.plugins import Launcher, launcher
 from slurmkit.policies import Change, review
-from slurmkit.prices import gpu_settings, partition_gpu_types
 from slurmkit.request import Request
 from slurmkit.slurm import Slurm
 from slurmkit.spec import JobSpec
@@ -128,7 +126,7 @@ class _Draft(msgspec.Struct, frozen=True):
 def _draft(spec: JobSpec, site: Site) -> _Draft:
     capabilities, _ = site
     partitions, findings = _partitions(spec, capabilities)
-    kind, layout = _shape(spec, capabilities, partitions)
+    kind, layout = shape_of(spec, capabilities, partitions, site_names())
     chosen = _launcher(spec)
     found = [*findings, *(kind.findings if kind else ()), *layout.findings]
     found += [*_binding(spec), *chosen.needs(spec, capabilities), *_mpi(spec, capabilities)]
@@ -178,22 +176,6 @@ def _no_default(capabilities: Capabilities) -> Finding:
 def _no_partition(name: str, known: list[str]) -> Finding:
     message = f"no partition {name!r}; {nearest(name, known)}"
     return Finding(severity="error", code="partition-unknown", message=message, source="partitions")
-
-
-def _shape(
-    spec: JobSpec, capabilities: Capabilities, partitions: tuple[Partition, ...]
-) -> tuple[Kind | None, Layout]:
-    nodes = capabilities.nodes_of(*(partition.name for partition in partitions))
-    kind = None
-    if spec.gpus is not None and partitions:
-        settings = gpu_settings()
-        aliases = {a.casefold(): name for name, gpu in settings.items() for a in gpu.aliases}
-        names = Names(aliases, partition_gpu_types())
-        pool = Pool(nodes, tuple(p.name for p in partitions), capabilities.nodes, names)
-        spreads = (spec.nodes or 1) > 1 or bool(spec.ntasks) or spec.gpus.per != "node"
-        kind = kind_of(spec.gpus, pool, many=spreads)
-    fitting = kind.fitting if kind else nodes
-    return kind, layout_of(spec, kind, max((node.cpus for node in fitting), default=0))
 
 
 def _launcher(spec: JobSpec) -> Launcher:

@@ -23,12 +23,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         partition: the partition judged; a spec that names several has a request for each.
         nodes: number of nodes, or the least that can hold `ntasks` where Slurm decides.
         tasks: processes of the whole job.
+        cpus_per_task: CPUs of each.
         seconds: time limit the job would get; None when it would have none.
         per_node: TRES on each node, the largest where nodes differ: `cpu`, `mem` (MiB; absent
             when the job takes what there is), `gres/gpu`, `gres/gpu:TYPE`, `gres/shard`, …
-        total: TRES of the whole job, with `node` and `billing`.
+        total: TRES of the whole job, with `node` and `billing`; of an exclusive job all that its
+            nodes have at least, which is what it is charged.
         fitting: usable nodes of the partition whose GPUs are of the kind asked for, and that
-            `constraint`, `nodelist`, `exclude` and the reservation leave.
+            `constraint`, `nodelist` and `exclude` leave.
         account: the account charged; None when unknown.
         association: the user's with that account, None when there is none or it is unknown.
         qos: the QOS the job would run under; None when unknown.
@@ -51,3 +53,4 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     qos: Qos | None
     partition_qos: Qos | None
     tasks_in_array: int = 1
+    cpus_per_task: int = 1

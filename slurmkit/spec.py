@@ -16,6 +16,7 @@ __all__ = ["Gpus", "JobSpec", "Launch"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # Slurm and pyxis take these as options, in the batch step too.
 _SLURMS = ("SLURM_", "SBATCH_", "SRUN_", "PYXIS_")
+_HIGHEST_INDEX = 4_000_000  # slurm.conf(5), the largest MaxArraySize less 1
 _ATOMS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment")
 
 
@@ -56,6 +57,7 @@ class JobSpec(
         command: argv to start; never a shell line.
         script: text of a batch script to run instead of a command.
         nodes: number of nodes; 1 unless `ntasks` is given.
+        cpus_per_task: CPUs of each task; 1 unless the site gives some for each GPU.
         gpus: GPUs, or parts of one.
         gres: generic resources per node other than GPUs, `name[:type]:count`.
         mem: memory per node, Slurm's form (`64G`; MiB without a suffix).
@@ -73,7 +75,7 @@ class JobSpec(
     nodes: int | None = None
     ntasks: int | None = None
     ntasks_per_node: int | None = None
-    cpus_per_task: int = 1
+    cpus_per_task: int | None = None
     gpus: Gpus | None = None
     gres: str | None = None
     mem: str | None = None
@@ -119,6 +121,7 @@ class JobSpec(
                 raise BadInput(f"{option(name)} must be at least 1, not {value}")
         for name, form in FORMS.items():
             _check_form(name, getattr(self, name), form)
+        _check_array(self.array)
         for name in ("time", "time_min"):
             if (limit := getattr(self, name)) is not None:
                 parse_time_limit(limit)
@@ -149,6 +152,12 @@ def _check_form(name: str, value: object, form: Form) -> None:
     check_text(option(name), value)
     if not form.fits(value):
         raise BadInput(f"{option(name)} {value!r} is not {form.meaning}")
+
+
+def _check_array(text: str | None) -> None:
+    for number in re.findall(r"\d+", (text or "").partition("%")[0]):
+        if int(number) > _HIGHEST_INDEX:
+            raise BadInput(f"--array index {number} is more than Slurm can hold: {_HIGHEST_INDEX}")
 
 
 def _check_what_runs(command: tuple[str, ...], script: str | None) -> None:

@@ -76,13 +76,14 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         return max((node.count(self.gres, self.type) for node in self.fitting), default=0)
 
 
-def kind_of(gpus: Gpus, pool: Pool, *, many: bool) -> Kind:
+def kind_of(gpus: Gpus, pool: Pool, *, many: bool, least: int = 1) -> Kind:
     """Find out what `gpus` means in `pool`; its findings hold an error when nothing fits.
 
     Args:
         gpus: as they were asked for.
         pool: where they are looked for.
         many: whether the job may spread over several nodes.
+        least: whole GPUs that each of them must have.
     """
     if gpus.shard:
         return _part(gpus, pool, "shard", gpus.shard)
@@ -92,22 +93,25 @@ def kind_of(gpus: Gpus, pool: Pool, *, many: bool) -> Kind:
         return _fraction(gpus, pool)
     if gpus.mig:
         return _mig(gpus, pool)
-    return _typed(gpus, pool) if gpus.type else _untyped(pool, many=many)
+    return _typed(gpus, pool) if gpus.type else _untyped(pool, many=many, least=least)
 
 
 # --- whole GPUs ---------------------------------------------------------------------------------
 
 
-def _untyped(pool: Pool, *, many: bool) -> Kind:
+def _untyped(pool: Pool, *, many: bool, least: int) -> Kind:
     typed = [n for n in pool.nodes if _whole(n, typed=True)]
     plain = [n for n in pool.nodes if _whole(n, typed=False)]
     sliced = [n for n in pool.nodes if any(g.is_mig for g in n.gres)]
     if not typed and not plain:
         return Kind(findings=(_no_gpus(pool, sliced),))
-    both = [n for n in sliced if n in typed or n in plain]
+    whole = {n.name for n in (*typed, *plain)}
+    both = [n for n in sliced if n.name in whole]
     if both:
         return Kind(findings=(_name_a_type(both),))
-    kept, other = (typed, plain) if _gpus(typed) >= _gpus(plain) else (plain, typed)
+    kept, other = (typed, plain)
+    if _gpus(typed, least) < _gpus(plain, least):
+        kept, other = (plain, typed)
     if not many:
         kept, other = [*kept, *other], []
     exclude = tuple(n.name for n in (*other, *sliced)) if other or sliced else ()
@@ -150,7 +154,8 @@ def _proved(wanted: str, pool: Pool) -> Kind | None:
     known = tuple(n for n in plain if mapped & set(n.partitions))
     if not known:
         return None
-    others = tuple(n.name for n in pool.nodes if n not in known and n.count("gpu"))
+    names = {n.name for n in known}
+    others = tuple(n.name for n in pool.nodes if n.name not in names and n.count("gpu"))
     where = ", ".join(sorted(mapped & {p for n in known for p in n.partitions}))
     why = f"asked for untyped: the configuration says that partition {where} has {wanted}"
     return Kind(fitting=known, exclude=others, findings=(_note("gpu-by-partition", why),))
@@ -188,7 +193,8 @@ def _part(gpus: Gpus, pool: Pool, name: str, units: int) -> Kind:
     fits = [n for n in nodes if per_gpu(n, name) >= units and _is_type(n, gpus, pool.names)]
     if not fits:
         return Kind(gres=name, units=units, findings=(_too_much(gpus, pool, name, nodes),))
-    out = tuple(n.name for n in nodes if n not in fits)
+    names = {n.name for n in fits}
+    out = tuple(n.name for n in nodes if n.name not in names)
     said = [_note(f"{name}-shared", _UNSHARED)] if name == "shard" else []
     if gpus.type:
         said.append(
@@ -209,7 +215,8 @@ def _fraction(gpus: Gpus, pool: Pool) -> Kind:
     cut = cuts.most_common(1)[0][0]
     units = max(1, math.ceil(part * cut - 1e-9))
     fits = tuple(n for n in nodes if per_gpu(n, "shard") == cut)
-    out = tuple(n.name for n in pool.nodes if n.count("shard") and n not in fits)
+    names = {n.name for n in fits}
+    out = tuple(n.name for n in pool.nodes if n.count("shard") and n.name not in names)
     said = f"{part:g} of a GPU is {units} of its {cut} shards; {_UNSHARED}"
     note = _note("fraction-as-shards", said)
     return Kind(gres="shard", units=units, fitting=fits, exclude=out, findings=(note,))
@@ -328,8 +335,9 @@ def _whole(node: Node, *, typed: bool) -> bool:
     return any(g.name == "gpu" and not g.is_mig and bool(g.type) is typed for g in node.gres)
 
 
-def _gpus(nodes: Iterable[Node]) -> int:
-    return sum(node.count("gpu") for node in nodes)
+def _gpus(nodes: Iterable[Node], least: int) -> int:
+    """GPUs on nodes that have at least so many."""
+    return sum(count for node in nodes if (count := node.count("gpu")) >= least)
 
 
 def _types(nodes: Iterable[Node]) -> list[str]:

@@ -23,6 +23,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         nodes: None leaves the number to Slurm.
         ntasks: None where `ntasks_per_node` says it.
+        cpus_per_task: CPUs of each task.
         gpus: GPUs, slices, shards or MPS units on each node; 0 for none.
         gpus_in_all: GPUs of the whole job where they do not divide evenly over its nodes.
     """
@@ -30,6 +31,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None
     ntasks: int | None
     ntasks_per_node: int | None
+    cpus_per_task: int = 1
     gpus: int = 0
     gpus_in_all: int = 0
     findings: tuple[Finding, ...] = ()
@@ -56,55 +58,84 @@ def layout_of(spec: JobSpec, kind: Kind | None, cpus: int) -> Layout:
     if kind is None or spec.gpus is None:
         return _without_gpus(spec)
     if kind.units:
-        return _with_nodes(spec, spec.nodes or 1, kind.units)
+        return _with_nodes(spec, _least_nodes(spec, cpus), kind.units)
     match spec.gpus.per:
         case "node":
             return _per_node(spec, kind, spec.gpus.count, cpus)
         case "task":
             return _per_task(spec, kind, spec.gpus.count, cpus)
         case _:
-            return _per_job(spec, kind, spec.gpus.count)
+            return _per_job(spec, kind, spec.gpus.count, cpus)
 
 
 def _without_gpus(spec: JobSpec) -> Layout:
-    nodes = spec.nodes or (None if spec.ntasks else 1)
-    return Layout(nodes=nodes, ntasks=spec.ntasks, ntasks_per_node=spec.ntasks_per_node)
+    nodes = spec.nodes and _least_nodes(spec, 0)
+    return _with_nodes(spec, nodes or (None if spec.ntasks else 1), 0)
 
 
-def _with_nodes(spec: JobSpec, nodes: int, gpus: int) -> Layout:
-    return Layout(nodes=nodes, ntasks=spec.ntasks, ntasks_per_node=spec.ntasks_per_node, gpus=gpus)
+def _with_nodes(spec: JobSpec, nodes: int | None, gpus: int) -> Layout:
+    return Layout(
+        nodes=nodes,
+        ntasks=spec.ntasks,
+        ntasks_per_node=spec.ntasks_per_node,
+        gpus=gpus,
+        findings=_more_nodes_than_tasks(spec),
+    )
+
+
+def _more_nodes_than_tasks(spec: JobSpec) -> tuple[Finding, ...]:
+    tasks, nodes = spec.ntasks, spec.nodes or 1
+    if tasks is None or tasks >= nodes:
+        return ()
+    message = f"{tasks} tasks cannot use {nodes} nodes: Slurm makes it {tasks} nodes"
+    return (
+        Finding(
+            severity="warning",
+            code="fewer-tasks-than-nodes",
+            message=message,
+            source="sbatch(1) --nodes",
+            fix=(("nodes", str(tasks)),),
+        ),
+    )
+
+
+def _least_nodes(spec: JobSpec, cpus: int) -> int:
+    """Nodes asked for, of which each has a task; else as many as the tasks need."""
+    if spec.nodes is not None:
+        return min(spec.nodes, spec.ntasks or spec.nodes)
+    if spec.ntasks is None:
+        return 1
+    by_cpus = max(1, cpus // (spec.cpus_per_task or 1)) if cpus else spec.ntasks
+    return math.ceil(spec.ntasks / min(by_cpus, spec.ntasks_per_node or by_cpus))
 
 
 def _per_node(spec: JobSpec, kind: Kind, gpus: int, cpus: int) -> Layout:
-    """Without a number of nodes, as many as the tasks need."""
-    fits = max(1, cpus // spec.cpus_per_task) if cpus else (spec.ntasks or 1)
-    nodes = spec.nodes or (math.ceil(spec.ntasks / fits) if spec.ntasks else 1)
-    made = _with_nodes(spec, nodes, gpus)
-    return msgspec.structs.replace(made, findings=_too_many(spec, kind, gpus, nodes))
+    nodes = _least_nodes(spec, cpus)
+    return _checked(spec, kind, _with_nodes(spec, nodes, gpus))
+
+
+def _checked(spec: JobSpec, kind: Kind, made: Layout) -> Layout:
+    """With an error where a node is asked for more GPUs than one has."""
+    found = _too_many(spec, kind, made.gpus, made.least_nodes)
+    return msgspec.structs.replace(made, findings=(*made.findings, *found))
 
 
 def _per_task(spec: JobSpec, kind: Kind, gpus: int, cpus: int) -> Layout:
     tasks = spec.ntasks or (spec.nodes or 1) * (spec.ntasks_per_node or 1)
-    nodes = spec.nodes or _even_nodes(tasks, gpus, kind.most, cpus // spec.cpus_per_task)
-    if nodes is None or tasks % nodes:
+    by_cpus = max(1, cpus // (spec.cpus_per_task or 1))
+    on_one = min(by_cpus, spec.ntasks_per_node or by_cpus, max(1, kind.most // gpus))
+    nodes = _least_nodes(spec, cpus) if spec.nodes else _even_nodes(tasks, on_one)
+    if tasks % nodes:
         return _uneven_tasks(spec, tasks, gpus)
     on_each = tasks // nodes
-    return Layout(
-        nodes=nodes,
-        ntasks=None,
-        ntasks_per_node=on_each,
-        gpus=on_each * gpus,
-        findings=_too_many(spec, kind, on_each * gpus, nodes),
-    )
+    made = _with_nodes(spec, nodes, on_each * gpus)
+    spread = msgspec.structs.replace(made, ntasks=None, ntasks_per_node=on_each)
+    return _checked(spec, kind, spread)
 
 
-def _even_nodes(tasks: int, gpus: int, most: int, by_cpus: int) -> int | None:
-    """The least number of nodes over which the tasks and their GPUs spread evenly."""
-    for nodes in range(1, tasks + 1):
-        on_each = tasks // nodes
-        if tasks % nodes == 0 and on_each * gpus <= max(most, gpus) and on_each <= max(by_cpus, 1):
-            return nodes
-    return None
+def _even_nodes(tasks: int, on_one: int) -> int:
+    """The least number of nodes over which the tasks spread evenly, at most `on_one` on each."""
+    return next(n for n in range(1, tasks + 1) if tasks % n == 0 and tasks // n <= on_one)
 
 
 def _uneven_tasks(spec: JobSpec, tasks: int, gpus: int) -> Layout:
@@ -119,24 +150,22 @@ def _uneven_tasks(spec: JobSpec, tasks: int, gpus: int) -> Layout:
     return Layout(nodes=nodes, ntasks=tasks, ntasks_per_node=None, gpus=gpus, findings=(error,))
 
 
-def _per_job(spec: JobSpec, kind: Kind, gpus: int) -> Layout:
-    nodes = spec.nodes or next(
-        (n for n in range(1, gpus + 1) if gpus % n == 0 and gpus // n <= kind.most), 1
-    )
+def _per_job(spec: JobSpec, kind: Kind, gpus: int, cpus: int) -> Layout:
+    least = _least_nodes(spec, cpus)
+    even = (n for n in range(least, gpus + 1) if gpus % n == 0 and gpus // n <= kind.most)
+    nodes = least if spec.nodes else next(even, least)
     if gpus < nodes:
         return _fewer_than_nodes(spec, gpus, nodes)
-    on_each = math.ceil(gpus / nodes)
-    made = _with_nodes(spec, nodes, on_each)
-    found = _too_many(spec, kind, on_each, nodes)
+    made = _checked(spec, kind, _with_nodes(spec, nodes, math.ceil(gpus / nodes)))
     if gpus % nodes == 0:
-        return msgspec.structs.replace(made, findings=found)
+        return made
     uneven = Finding(
         severity="warning",
         code="gpu-uneven",
         message=f"{gpus} GPUs do not divide evenly over {nodes} nodes: Slurm decides who gets more",
         fix=(("gpus", str(gpus - gpus % nodes)),),
     )
-    return msgspec.structs.replace(made, gpus_in_all=gpus, findings=(*found, uneven))
+    return msgspec.structs.replace(made, gpus_in_all=gpus, findings=(*made.findings, uneven))
 
 
 def _fewer_than_nodes(spec: JobSpec, gpus: int, nodes: int) -> Layout:
@@ -163,18 +192,33 @@ def _too_many(spec: JobSpec, kind: Kind, gpus: int, nodes: int) -> tuple[Finding
         most=f"{name}:{most}",
         partition=spec.partition or partitions,
     )
+    if spec.gpus is not None and spec.gpus.per == "task":
+        return (_error_too_many(message, _fewer_per_task(spec, kind, gpus)),)
     total = gpus * nodes
     more = next((n for n in range(nodes, total + 1) if total % n == 0 and total // n <= most), 1)
     asked = f"{kind.type}:" if kind.type else ""
     fix = (("nodes", str(more)), ("gpus-per-node", f"{asked}{total // more}"))
     if more > len(kind.fitting):
         fix = (("nodes", str(min(nodes, len(kind.fitting)))), ("gpus-per-node", f"{asked}{most}"))
-    return (
-        Finding(
-            severity="error",
-            code="gpus-per-node",
-            message=message,
-            source="GRES of the nodes",
-            fix=fix,
-        ),
+    return (_error_too_many(message, fix),)
+
+
+def _fewer_per_task(spec: JobSpec, kind: Kind, gpus: int) -> tuple[tuple[str, str], ...]:
+    """As many for each task as there are, or the tasks on more nodes."""
+    count = spec.gpus.count if spec.gpus else 1
+    asked = f"{kind.type}:" if kind.type else ""
+    if count > kind.most:
+        return (("gpus-per-task", f"{asked}{kind.most}"),)
+    tasks = spec.ntasks or gpus // count * (spec.nodes or 1)
+    nodes = _even_nodes(tasks, kind.most // count)
+    return (("nodes", str(nodes)), ("ntasks-per-node", str(tasks // nodes)))
+
+
+def _error_too_many(message: str, fix: tuple[tuple[str, str], ...]) -> Finding:
+    return Finding(
+        severity="error",
+        code="gpus-per-node",
+        message=message,
+        source="GRES of the nodes",
+        fix=fix,
     )

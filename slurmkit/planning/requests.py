@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from slurmkit.capabilities.model import Capabilities, Node, Partition, Qos, Standing, Tres
+from slurmkit.capabilities.model import Capabilities, Gres, Node, Partition, Qos, Standing, Tres
 from slurmkit.capabilities.nodes import node_names
+from slurmkit.capabilities.text import count
 from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
 from slurmkit.planning.kinds import Kind
@@ -16,12 +18,11 @@ from slurmkit.request import Request
 from slurmkit.spec import JobSpec
 
 _UNIT = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+_SHARED = ("gres/shard", "gres/mps")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 
 
-def request_for(
-    spec: JobSpec, made: tuple[Kind | None, Layout], partition: Partition, site: Site
-) -> Request:
+def request_for(spec: JobSpec, made: Shape, partition: Partition, site: Site) -> Request:
     """Judge one spec in one partition.
 
     Args:
@@ -33,12 +34,15 @@ def request_for(
     kind, layout = made
     capabilities, standing = site
     fitting = _fitting(spec, kind, capabilities.nodes_of(partition.name))
-    per_node = _per_node(spec, made, partition, capabilities.config)
+    nodes = layout.nodes or _nodes_for(spec, layout, fitting)
+    memory = _Memory(spec, partition, capabilities.config)
+    per_node = memory.added(_per_node(spec, made), 1)
     account = spec.account or standing.default_account
     association = standing.association(account, partition.name) if account else None
     qos = spec.qos or (association.default_qos if association else "") or None
-    nodes = layout.nodes or _nodes_for(layout.tasks, spec.cpus_per_task, fitting)
-    total = _total(per_node, layout, nodes)
+    total = memory.added(_total(per_node, layout, nodes), nodes)
+    if spec.exclusive is True or partition.settings.get("OverSubscribe") == "EXCLUSIVE":
+        total = _whole(total, per_node, nodes, fitting)
     return Request(
         spec=spec,
         capabilities=capabilities,
@@ -55,10 +59,12 @@ def request_for(
         qos=_qos(standing, qos),
         partition_qos=_qos(standing, partition.qos),
         tasks_in_array=array_size(spec.array),
+        cpus_per_task=layout.cpus_per_task,
     )
 
 
 Site = tuple[Capabilities, Standing]
+Shape = tuple[Kind | None, Layout]
 
 
 def mebibytes(text: str) -> int:
@@ -71,12 +77,13 @@ def array_size(text: str | None) -> int:
     """Number of tasks in an array, 1 without one."""
     if text is None:
         return 1
-    return len(set().union(*(_indexes(part) for part in text.partition("%")[0].split(","))))
+    first, *more = (_indexes(part) for part in text.partition("%")[0].split(","))
+    return len(set(first).union(*more)) if more else len(first)
 
 
 def highest_index(text: str) -> int:
     """The highest index of an array."""
-    return max(max(_indexes(part)) for part in text.partition("%")[0].split(","))
+    return max(_indexes(part)[-1] for part in text.partition("%")[0].split(","))
 
 
 def _indexes(part: str) -> range:
@@ -113,23 +120,23 @@ def _qos(standing: Standing, name: str | None) -> Qos | None:
     return standing.qos_named(name) if name else None
 
 
-def _nodes_for(tasks: int, cpus: int, fitting: tuple[Node, ...]) -> int:
-    most = max((node.cpus for node in fitting), default=0) // cpus
-    return -(-tasks // most) if most else 1
+def _nodes_for(spec: JobSpec, layout: Layout, fitting: tuple[Node, ...]) -> int:
+    """The least that can hold the tasks, where Slurm chooses how many."""
+    by_cpus = max((node.cpus for node in fitting), default=0) // layout.cpus_per_task
+    most = min(by_cpus or layout.tasks, spec.ntasks_per_node or layout.tasks)
+    return -(-layout.tasks // most)
 
 
-def _per_node(
-    spec: JobSpec, made: tuple[Kind | None, Layout], partition: Partition, config: Mapping[str, str]
-) -> Tres:
+def _per_node(spec: JobSpec, made: Shape) -> Tres:
+    """TRES of one node but its memory; where Slurm chooses the nodes, of one with one task."""
     kind, layout = made
     tasks = layout.ntasks_per_node or -(-layout.tasks // layout.least_nodes)
     if layout.nodes is None:
         tasks = 1
-    tres: Tres = {"cpu": tasks * spec.cpus_per_task}
+    tres: Tres = {"cpu": tasks * layout.cpus_per_task}
     if kind is not None:
         tres |= _gpu_tres(kind, layout.gpus)
-    memory = _memory(spec, tres, partition, config)
-    return tres | ({"mem": memory} if memory else {})
+    return tres | _other_gres(spec.gres)
 
 
 def _gpu_tres(kind: Kind, amount: int) -> Tres:
@@ -137,45 +144,117 @@ def _gpu_tres(kind: Kind, amount: int) -> Tres:
     return {name: amount} | ({f"{name}:{kind.type}": amount} if kind.type else {})
 
 
-def _memory(
-    spec: JobSpec, tres: Tres, partition: Partition, config: Mapping[str, str]
-) -> int | None:
-    """MiB on each node; None when it is all of the node's, or not known."""
-    cpus, gpus = tres["cpu"], tres.get("gres/gpu", 0)
-    for text, times in ((spec.mem, 1), (spec.mem_per_cpu, cpus), (spec.mem_per_gpu, gpus)):
-        if text is not None:
-            return mebibytes(text) * times or None
-    if partition.def_mem_per_node or partition.def_mem_per_cpu:
-        return partition.def_mem_per_node or (partition.def_mem_per_cpu or 0) * cpus
-    for key, times in (("DefMemPerNode", 1), ("DefMemPerCPU", cpus)):
-        value = config.get(key, "")
-        if value.isdigit() and int(value):
-            return int(value) * times
-    return None
+def _other_gres(text: str | None) -> Tres:
+    """Generic resources other than GPUs: `nvme:1`, `nic:mlx5:2`."""
+    found: Tres = {}
+    for item in (text or "").split(","):
+        name, *rest = item.split(":")
+        size = count(name, rest.pop().upper()) if rest and rest[-1][0].isdigit() else 1
+        for tres in (f"gres/{name}", *(f"gres/{name}:{kind}" for kind in rest)) if name else ():
+            found[tres] = found.get(tres, 0) + (size or 0)
+    return found
 
 
 def _total(per_node: Tres, layout: Layout, nodes: int) -> Tres:
-    total = {name: amount * nodes for name, amount in per_node.items()} | {"node": nodes}
-    cpus = per_node["cpu"] * nodes if layout.nodes else per_node["cpu"] * layout.tasks
-    total["cpu"] = cpus
-    if layout.nodes is None and "mem" in per_node:
-        total["mem"] = per_node["mem"] * layout.tasks
+    """TRES of the whole job but its memory."""
+    total = {name: amount * nodes for name, amount in per_node.items() if name != "mem"}
+    if layout.nodes is None:
+        total["cpu"] = per_node["cpu"] * layout.tasks
     if layout.gpus_in_all:
-        uneven = {name: layout.gpus_in_all for name in per_node if name.startswith("gres/gpu")}
-        total |= uneven
-    return total
+        total |= {name: layout.gpus_in_all for name in per_node if name.startswith("gres/gpu")}
+    return total | {"node": nodes}
+
+
+def _whole(total: Tres, per_node: Tres, nodes: int, fitting: tuple[Node, ...]) -> Tres:
+    """An exclusive job holds all CPUs and GRES of its nodes, here of the smallest that do.
+
+    Of GPUs and parts of GPUs only what it asks for (gres_stepmgr_job_select_whole_node).
+    """
+    wide = [node for node in fitting if node.cpus >= per_node["cpu"]]
+    having = [n for n in wide if all(_has(n, t) >= c for t, c in per_node.items() if "/" in t)]
+    if not having:
+        return total
+    parts = [tres for tres in per_node if tres in _SHARED]
+    there = {tres for node in having for gres in node.gres for tres in _tres_of(gres)}
+    names = {tres for tres in there if not (parts and tres.startswith("gres/gpu"))}
+    names = {tres for tres in names | per_node.keys() if tres not in _SHARED or tres in parts}
+    least = {name: min(_has(node, name) for node in having) for name in names if "/" in name}
+    least["cpu"] = min(node.cpus for node in having)
+    return total | {name: amount * nodes for name, amount in least.items() if amount}
+
+
+def _tres_of(gres: Gres) -> tuple[str, ...]:
+    name = f"gres/{gres.name}"
+    return (name, f"{name}:{gres.type}") if gres.type else (name,)
+
+
+def _has(node: Node, tres: str) -> int:
+    name, _, kind = tres.removeprefix("gres/").partition(":")
+    return node.count(name, kind or None)
+
+
+class _Memory(NamedTuple):
+    """How much memory a job gets: what it asks for, or else what the site gives."""
+
+    spec: JobSpec
+    partition: Partition
+    config: Mapping[str, str]
+
+    def added(self, tres: Tres, nodes: int) -> Tres:
+        """`tres` of so many nodes with its memory; without where it is all of them, or unknown."""
+        amounts = {"node": nodes, "cpu": tres["cpu"], "gpu": tres.get("gres/gpu", 0)}
+        size = next((mib * amounts[of] for of, mib in self._sizes() if amounts[of]), 0)
+        return tres | ({"mem": size} if size else {})
+
+    def _sizes(self) -> Iterator[tuple[str, int]]:
+        """MiB and what it is for; the first that applies counts."""
+        spec, partition = self.spec, self.partition
+        asked = (("node", spec.mem), ("cpu", spec.mem_per_cpu), ("gpu", spec.mem_per_gpu))
+        given = [(of, mebibytes(text)) for of, text in asked if text is not None]
+        if given:
+            return iter(given)
+        per_gpu = job_default("DefMemPerGPU", (partition,), self.config)
+        site = [("node", self._number("DefMemPerNode")), ("cpu", self._number("DefMemPerCPU"))]
+        own = [("node", partition.def_mem_per_node), ("cpu", partition.def_mem_per_cpu)]
+        return ((of, mib) for of, mib in (("gpu", per_gpu), *own, *site) if mib)
+
+    def _number(self, key: str) -> int:
+        value = self.config.get(key, "")
+        return int(value) if value.isdecimal() else 0
+
+
+def job_default(
+    name: str, partitions: Iterable[Partition], config: Mapping[str, str]
+) -> int | None:
+    """DefCpuPerGPU or DefMemPerGPU (MiB) of slurm.conf(5) JobDefaults, the partition's first."""
+    texts = [partition.settings.get("JobDefaults", "") for partition in partitions]
+    for text in (*texts, config.get("JobDefaults", "")):
+        if found := re.search(rf"\b{name}=(\d+)", text, re.IGNORECASE):
+            return int(found[1])
+    return None
 
 
 def _fitting(spec: JobSpec, kind: Kind | None, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """Usable nodes of the right kind that the spec's own choices of nodes leave."""
     wanted = None if kind is None else {node.name for node in kind.fitting}
-    excluded = _names(spec.exclude) | set(kind.exclude if kind else ())
+    excluded = set(kind.exclude if kind else ())
+    return tuple(
+        node
+        for node in chosen(spec, nodes)
+        if node.usable and (wanted is None or node.name in wanted) and node.name not in excluded
+    )
+
+
+def chosen(spec: JobSpec, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes that `exclude`, `constraint` and a `nodelist` that is long enough leave."""
+    excluded, named = _names(spec.exclude), _names(spec.nodelist)
+    if len(named) < (spec.nodes or 1):
+        named = set()
     return tuple(
         node
         for node in nodes
-        if node.usable
-        and (wanted is None or node.name in wanted)
-        and node.name not in excluded
+        if node.name not in excluded
+        and (not named or node.name in named)
         and _has_features(node, spec.constraint)
     )
 

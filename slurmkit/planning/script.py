@@ -44,7 +44,7 @@ def submission(spec: JobSpec, made: tuple[Kind | None, Layout], launcher: Launch
     options = tuple(_options(spec, *made).items())
     for name, value in options:
         check_text(f"--{name}", value)
-    interpreter, body = _body(spec, launcher)
+    interpreter, body = _body(spec, made[1], launcher)
     header = [f"#SBATCH --{name}{_value(value)}" for name, value in options]
     exports = [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
     parts = [interpreter, *header, "", *exports, *([""] if exports else []), *body]
@@ -58,8 +58,8 @@ def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]
         "job-name": found.pop("job-name", None) or _name(spec),
         "nodes": layout.nodes,
         "ntasks": layout.ntasks,
-        "ntasks-per-node": layout.ntasks_per_node or (None if layout.ntasks else 1),
-        "cpus-per-task": spec.cpus_per_task,
+        "ntasks-per-node": _tasks_per_node(spec, layout),
+        "cpus-per-task": _cpus_per_task(spec, layout),
         **_gpu_options(spec, kind, layout),
     }
     if kind is not None:
@@ -72,6 +72,18 @@ def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]
     rest = {name: value for name, value in found.items() if name not in place}
     merged = place | rest | late
     return {name: str(value) for name, value in merged.items() if value is not None}
+
+
+def _tasks_per_node(spec: JobSpec, layout: Layout) -> int | None:
+    """Said even where it is 1, but a script's own steps would be bound by that."""
+    default = spec.script is None and not layout.ntasks and "ntasks-per-gpu" not in spec.options
+    return layout.ntasks_per_node or (1 if default else None)
+
+
+def _cpus_per_task(spec: JobSpec, layout: Layout) -> int | None:
+    """Said even where it is 1, but in a script it would keep a step to so many CPUs."""
+    elsewhere = "cpus-per-gpu" in spec.options or "cpu" in spec.options.get("tres-per-task", "")
+    return spec.cpus_per_task if spec.script is not None or elsewhere else layout.cpus_per_task
 
 
 def _gpu_options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str | None]:
@@ -113,21 +125,21 @@ def _here() -> str:
         ) from error
 
 
-def _body(spec: JobSpec, launcher: Launcher) -> tuple[str, tuple[str, ...]]:
+def _body(spec: JobSpec, layout: Layout, launcher: Launcher) -> tuple[str, tuple[str, ...]]:
     """The line of the interpreter, and what follows the options."""
     if spec.script is None:
-        return "#!/bin/bash", tuple(launcher.lines(spec, srun_options(spec)))
+        return "#!/bin/bash", tuple(launcher.lines(spec, srun_options(spec, layout)))
     first, _, rest = spec.script.partition("\n")
     return first, tuple(rest.rstrip("\n").split("\n"))
 
 
-def srun_options(spec: JobSpec) -> tuple[str, ...]:
+def srun_options(spec: JobSpec, layout: Layout) -> tuple[str, ...]:
     """Options of the job's step; all else it takes from the job.
 
     srun does not take `--cpus-per-task` from the job on every release, so it is always given.
     Without `--export` it would leave out what the script exports where the job has none.
     """
-    given = [f"--cpus-per-task={spec.cpus_per_task}"]
+    given = [f"--cpus-per-task={layout.cpus_per_task}"]
     given += ["--export=ALL"] if spec.options.get("export", "ALL") != "ALL" else []
     if spec.gpus is not None and spec.gpus.bind:
         given.append(f"--gpu-bind={spec.gpus.bind}")

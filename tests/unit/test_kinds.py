@@ -97,6 +97,11 @@ def test_typed_and_untyped_nodes_never_mix_in_one_job() -> None:
     where = made(node("t", Gres("gpu", "a100", 8)), node("u", Gres("gpu", None, 4)))
     many = ask("2", where, many=True)
     assert (names_of(many), many.exclude, codes(many)) == (["t"], ("u",), ["gpu-mixed-typing"])
+    big = made(node("t", Gres("gpu", "a100", 8)), *(
+        node(f"u{i}", Gres("gpu", None, 4)) for i in range(4)
+    ))  # fmt: skip
+    assert names_of(ask("2", big, many=True)) == ["u0", "u1", "u2", "u3"]
+    assert names_of(kind_of(Gpus(8), big, many=True, least=8)) == ["t"]
     alone = ask("2", where)
     assert (names_of(alone), alone.exclude) == (["t", "u"], ())
 

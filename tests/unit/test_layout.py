@@ -42,6 +42,11 @@ def shape(layout: Layout) -> tuple[int | None, int | None, int | None, int]:
         ({"nodes": 2, "gpus": Gpus(4, "a100", "job")}, (2, None, None, 2)),
         ({"gpus": Gpus(shard=3)}, (1, None, None, 3)),
         ({"ntasks": 8, "cpus_per_task": 16, "gpus": Gpus(4, "a100")}, (2, 8, None, 4)),
+        ({"ntasks": 8, "ntasks_per_node": 4, "gpus": Gpus(4, "a100")}, (2, 8, 4, 4)),
+        ({"ntasks": 4, "ntasks_per_node": 2, "gpus": Gpus(1, "a100", "task")}, (2, None, 2, 2)),
+        ({"ntasks": 8, "ntasks_per_node": 4, "gpus": Gpus(8, "a100", "job")}, (2, 8, 4, 4)),
+        ({"ntasks": 128, "gpus": Gpus(4, "a100", "job")}, (2, 128, None, 2)),
+        ({"ntasks": 128, "gpus": Gpus(shard=1)}, (2, 128, None, 1)),
     ],
 )
 def test_layouts(options: dict[str, Any], expected: tuple[int | None, ...]) -> None:
@@ -66,6 +71,16 @@ def test_a_job_count_that_does_not_divide_stays_a_job_count() -> None:
             "gpu-uneven-tasks",
             {"ntasks": "2", "ntasks-per-node": "1"},
         ),
+        (
+            {"ntasks": 2, "gpus": Gpus(9, "a100", "task")},
+            "gpus-per-node",
+            {"gpus-per-task": "a100:8"},
+        ),
+        (
+            {"ntasks": 16, "nodes": 1, "gpus": Gpus(1, "a100", "task")},
+            "gpus-per-node",
+            {"nodes": "2", "ntasks-per-node": "8"},
+        ),
         ({"nodes": 3, "gpus": Gpus(2, None, "job")}, "gpu-fewer-than-nodes", {"nodes": "2"}),
     ],
 )
@@ -75,6 +90,13 @@ def test_what_does_not_fit_says_what_would(
     _, layout = made(**options)
     (finding,) = layout.findings
     assert (finding.severity, finding.code, dict(finding.fix)) == ("error", code, fix)
+
+
+def test_a_job_has_no_more_nodes_than_tasks() -> None:
+    for gpus in (None, Gpus(1, "a100"), Gpus(shard=1)):
+        _, layout = made(nodes=4, ntasks=2, gpus=gpus)
+        assert layout.nodes == 2
+        assert [f.code for f in layout.findings] == ["fewer-tasks-than-nodes"]
 
 
 @given(

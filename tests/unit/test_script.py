@@ -15,9 +15,9 @@ from recorded_lab import capabilities
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
 from slurmkit.launchers import Batch, Srun
-from slurmkit.planning.kinds import Pool, kind_of
-from slurmkit.planning.layout import layout_of
+from slurmkit.planning.kinds import Names
 from slurmkit.planning.script import Submission, submission
+from slurmkit.planning.shape import shape_of
 from slurmkit.spec import JobSpec, Launch
 
 GOLDEN = """\
@@ -49,11 +49,9 @@ NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).filter(
 
 
 def written(spec: JobSpec) -> Submission:
-    nodes = capabilities().nodes_of("gpu")
-    kind = None
-    if spec.gpus:
-        kind = kind_of(spec.gpus, Pool(nodes, ("gpu",), capabilities().nodes), many=True)
-    return submission(spec, (kind, layout_of(spec, kind, 64)), Batch() if spec.script else Srun())
+    known = capabilities()
+    made = shape_of(spec, known, (known.partitions[0],), Names())
+    return submission(spec, made, Batch() if spec.script else Srun())
 
 
 def test_the_script_is_this_text() -> None:
@@ -97,6 +95,23 @@ def test_a_whole_script_keeps_its_text() -> None:
     assert first == "#!/usr/bin/env python3"
     assert script.endswith("\n\nimport os\nprint('a')\n")
     assert all(line.startswith("#SBATCH --") for line in rest[: rest.index("")])
+
+
+def test_a_script_is_given_no_default_that_would_bind_its_steps() -> None:
+    spec = JobSpec(script="#!/bin/sh\nsrun -n 8 ./x\n", exclusive=True)
+    assert not {"ntasks-per-node", "cpus-per-task"} & dict(written(spec).options).keys()
+    asked = JobSpec(script="#!/bin/sh\n", cpus_per_task=4, ntasks_per_node=2)
+    assert {"ntasks-per-node", "cpus-per-task"} <= dict(written(asked).options).keys()
+
+
+def test_cpus_for_each_gpu_go_without_cpus_for_each_task() -> None:
+    """Slurm refuses both together since 23.11; a step must be given its own number."""
+    spec = JobSpec(command=("x",), gpus=Gpus(2), options={"cpus-per-gpu": "8"})
+    made = written(spec)
+    assert "cpus-per-task" not in dict(made.options)
+    assert "srun --cpus-per-task=16 -- x" in made.script
+    tasks = written(JobSpec(command=("x",), gpus=Gpus(2), options={"ntasks-per-gpu": "1"}))
+    assert "ntasks-per-node" not in dict(tasks.options)
 
 
 def test_steps_see_what_the_script_exports() -> None:
