@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from slurmkit.changes import Changes
-from slurmkit.errors import BadInput, JobOver, NoSuchJob, Refused
+from slurmkit.errors import BadInput, JobOver, LogUnavailable, NoSuchJob, Refused
 from slurmkit.evidence import read_outcome
 from slurmkit.jobinfo import UNKNOWN, JobInfo, parse_gpu_indices
-from slurmkit.log import Ask, follow, read_once, refuse_parts
+from slurmkit.log import Ask, follow, read_once
 from slurmkit.logpaths import LogFile, find
 from slurmkit.lookup import look_up, summary
 from slurmkit.outcome import Evidence, Outcome
@@ -138,11 +138,11 @@ class Job:
         """Where that file is, its patterns filled in; None while that is not known.
 
         Raises:
-            BadInput: as `log`.
-            LogUnavailable: when Slurm no longer says.
+            LogUnavailable: when Slurm no longer says, or each part has a file of its own.
         """
         info = self._one().info()
-        refuse_parts(info)
+        if info.part:
+            raise LogUnavailable(f"each part of {self.id} has its own, e.g. {info.part}")
         return find(self.cluster.slurm, info, file or LogFile())
 
     def cancel(self, *, signal: str | None = None) -> None:

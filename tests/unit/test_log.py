@@ -235,6 +235,8 @@ def test_an_array_has_a_log_for_each_task(jobs: FakeJobs, tmp_path: Path) -> Non
         BadInput, match=r"several parts \(2 RUNNING\); name one of them, e\.g\. 7_1"
     ):
         list(jobs.cluster().job("7").log(follow=True))
+    with pytest.raises(LogUnavailable, match=r"each part of 7 has its own, e\.g\. 7_1"):
+        jobs.cluster().job("7").log_path()
     assert b"".join(jobs.cluster().job("7_2").log()) == b"two\n"
 
 
