@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from slurmkit.errors import NoSuchJob, SlurmError
-from slurmkit.jobids import check_job_id
+from slurmkit.jobids import check_job_id, whole_id
 from slurmkit.queue import QueueFilter, QueueRow, read_queue
 from slurmkit.sacct import read_runs
 from slurmkit.why import blockers as find
@@ -90,7 +90,7 @@ def _going_on(row: QueueRow) -> Explanation:
 
 def _waiting(cluster: Cluster, row: QueueRow, *, alternatives: bool) -> Explanation:
     scene = read_scene(cluster.slurm, row)
-    said = reasons.in_words(row.reason, row.job_id)
+    said = reasons.in_words(row.reason, _number(row))
     found = details.facts(scene) if row.dependency == "" else _dependent(cluster, scene)
     start = _start(scene)
     priority = read_priority(cluster.slurm, row, scene.capabilities.config)
@@ -117,6 +117,11 @@ def _waiting(cluster: Cluster, row: QueueRow, *, alternatives: bool) -> Explanat
     return _explanation(
         row, answer, waiting=waiting, notes=scene.standing.hidden, taken=scene.taken
     )
+
+
+def _number(row: QueueRow) -> str:
+    """What commands take for it: an array's own number for all its tasks that wait."""
+    return whole_id(row.job_id) if "[" in row.job_id else row.job_id
 
 
 def _start(scene: Scene) -> Start | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from slurmkit.errors import LogUnavailable, SlurmError
 from slurmkit.jobinfo import JobInfo
@@ -38,6 +41,7 @@ def explain_end(cluster: Cluster, job_id: str) -> Explanation:
         job = cluster.job(_worst(info, outcome))
         info, outcome = job.info(), job.outcome()
     log, trouble, reading = _log(job, info, outcome)
+    outcome = _as_the_log_says(outcome, reading)
     means, advice = _means(outcome)
     # What Slurm itself ended says so in its log: that is no news.
     told = reading.is_cause or outcome.kind == "failed"
@@ -86,6 +90,17 @@ def _answer(info: JobInfo, outcome: Outcome, reading: Reading) -> str:
     said = f"job {info.job_id} {outcome.words}{when}"
     tells = outcome.kind == "failed" and reading.first_error is not None
     return f"{said}: {reading.first_error.text}" if tells and reading.first_error else said
+
+
+def _as_the_log_says(outcome: Outcome, reading: Reading) -> Outcome:
+    """Where memory is watched by polling, sacct may say that the user killed the step."""
+    if outcome.kind != "failed" or outcome.signal != signal.SIGKILL or not reading.over_memory:
+        return outcome
+    said = "out of memory: a step used more than its limit and was killed, by the step's message"
+    when = outcome.words.partition(", after ")[2]
+    return msgspec.structs.replace(
+        outcome, kind="out_of_memory", words=f"{said}, after {when}" if when else said
+    )
 
 
 def _means(outcome: Outcome) -> tuple[str, str]:

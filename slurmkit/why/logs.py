@@ -18,6 +18,7 @@ _LONG = 300  # characters of a line that are shown
 # What ranks and `srun --label` put before a line.
 _PREFIX = re.compile(r"^(?:\[(?:rank|default)?\d+\]:?\s?|\d+: )")
 _TRACEBACK = "Traceback (most recent call last):"
+_MEMORY = re.compile(r"^slurmstepd[\w.\-]*: error: .*exceeded memory limit")
 _SRUN = re.compile(r"srun: error: (?P<node>[\w.\-\[\],]+): (?P<tasks>tasks? [\d,\-]+): (?P<how>.+)")
 
 Sign = tuple[re.Pattern[str], str]
@@ -112,6 +113,7 @@ class Reading(msgspec.Struct, frozen=True):
     Attributes:
         first_error: the line that tells most, None for none.
         means: what it says; `is_cause` when it names a cause, not only that something failed.
+        over_memory: whether slurmstepd wrote that it killed a step for its memory.
         tasks: which task ended how on which node, as srun says.
         last: its last lines.
     """
@@ -119,6 +121,7 @@ class Reading(msgspec.Struct, frozen=True):
     first_error: LogLine | None = None
     means: str = ""
     is_cause: bool = False
+    over_memory: bool = False
     tasks: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
 
@@ -146,8 +149,9 @@ def search(begin: str, end: str = "") -> Reading:
     lines = [*_numbered(begin + end)] if len(end) < _PIECE else lines
     cause = _first(lines, _STRONG)
     error, means = cause or _first(lines, _WEAK) or (None, "")
+    over = any(_MEMORY.search(line.text) for line in lines)
     last = [line.text[:_LONG] for line in lines if line.text.strip()][-_LAST:]
-    return Reading(error, means, cause is not None, tuple(_tasks(lines)), tuple(last))
+    return Reading(error, means, cause is not None, over, tuple(_tasks(lines)), tuple(last))
 
 
 def _numbered(text: str) -> Iterator[LogLine]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmkit.outcome import Outcome
-from slurmkit.why import aftermath, ends
+from slurmkit.why import aftermath, ends, failure
 from slurmkit.why.failure import parse_steps
 from slurmkit.why.logs import read_log, search
 
@@ -88,6 +88,19 @@ def test_a_cause_goes_before_what_only_says_that_something_failed() -> None:
 )
 def test_what_only_looks_like_an_error_is_none(line: str) -> None:
     assert search(f"{line}\n").first_error is None
+
+
+def test_a_step_that_was_killed_for_its_memory_is_one_whoever_sacct_names() -> None:
+    """On 22.05 the step may be shown as cancelled by its user."""
+    words = "failed: ended by signal 9 (SIGKILL), after 0:03 on c7"
+    killed = Outcome(job_id="1", kind="failed", signal=9, words=words, source="sacct")
+    line = "slurmstepd-c7: error: StepId=1.0 exceeded memory limit (242 > 104), being killed"
+    judged = failure._as_the_log_says(killed, search(line))
+    assert judged.kind == "out_of_memory"
+    assert judged.words.endswith("by the step's message, after 0:03 on c7")
+    assert failure._as_the_log_says(killed, search("exceeded memory limit")) is killed
+    crashed = Outcome(job_id="1", kind="failed", signal=11, source="sacct")
+    assert failure._as_the_log_says(crashed, search(line)) is crashed
 
 
 def test_a_progress_bar_is_its_last_state() -> None:
