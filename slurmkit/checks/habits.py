@@ -15,7 +15,7 @@ def mail(request: Request) -> Iterator[Finding]:
     """Mail without an address, or an address without an occasion."""
     spec, config = request.spec, request.capabilities.config
     domain = config.get("MailDomain", "(null)")
-    if spec.mail_type not in (None, "NONE") and spec.mail_user is None:
+    if (spec.mail_type or "NONE").upper() != "NONE" and spec.mail_user is None:
         to = f"{request.standing.user}@{domain}" if domain != "(null)" else "the local user"
         message = f"mail goes to {to} on the controller's machine; name an address: --mail-user"
         say = warning if domain == "(null)" else note

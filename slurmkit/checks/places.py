@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from slurmkit.capabilities.model import Node
 from slurmkit.capabilities.nodes import folded, node_names
@@ -20,7 +21,8 @@ _SIGNS = {"&": " and ", ",": " and ", "|": " or ", "[": "(", "]": ")", "(": "(",
 
 def candidates(request: Request) -> tuple[Node, ...]:
     """Nodes of the partition in any state that the spec's choices and kind of GPU leave."""
-    return tuple(node for node in left(request) if _is_kind(node, request))
+    fitting = {node.name for node in request.fitting}
+    return tuple(n for n in left(request) if n.name in fitting or _is_kind(n, request))
 
 
 def left(request: Request) -> tuple[Node, ...]:
@@ -41,8 +43,6 @@ def left(request: Request) -> tuple[Node, ...]:
 def _is_kind(node: Node, request: Request) -> bool:
     asked = [tres for tres in request.per_node if tres.startswith("gres/")]
     typed = [tres for tres in asked if ":" in tres] or asked
-    if node in request.fitting:
-        return True
     if "gres/gpu" in typed and all(g.is_mig for g in node.gres if g.name == "gpu"):
         return False
     return all(node.count(*_name(tres)) for tres in typed)
@@ -53,6 +53,7 @@ def _name(tres: str) -> tuple[str, str | None]:
     return name, kind or None
 
 
+@lru_cache(maxsize=1024)  # many nodes have the same features
 def satisfies(constraint: str | None, features: tuple[str, ...]) -> bool:
     """Whether a node with `features` may serve `constraint`; an odd form is taken as met.
 
