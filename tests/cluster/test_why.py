@@ -92,11 +92,13 @@ class Jobs:
         self.lab = lab
         self.owner: dict[str, str] = {}
 
-    def submit(self, user: str, options: str, script: str = "sleep 3000") -> str:
-        return self.submit_all({"one": (user, options)}, script)["one"]
+    def submit(self, user: str, options: str, script: str = "sleep 3000", instead: str = "") -> str:
+        return self.submit_all({"one": (user, options)}, script, instead)["one"]
 
-    def submit_all(self, jobs: dict[str, tuple[str, str]], script: str) -> dict[str, str]:
-        """One command for all: each `docker exec` takes its time."""
+    def submit_all(
+        self, jobs: dict[str, tuple[str, str]], script: str, instead: str = ""
+    ) -> dict[str, str]:
+        """One command for all, and to cancel one before: each `docker exec` takes its time."""
         common = "--parsable --output=why-%j.out"
         wrap = f"--wrap={shlex.quote(script)}"
         lines = [
@@ -104,6 +106,9 @@ class Jobs:
             f" {user} sh -c {shlex.quote(f'cd; exec sbatch {common} {options} {wrap}')}"
             for user, options in jobs.values()
         ]
+        if instead:
+            gone = f"squeue -h --states=R,CG,PD -j {instead} 2>/dev/null | grep -q ."
+            lines.insert(0, f"scancel {instead}; while {gone}; do sleep 0.5; done")
         said = self.lab.run("bash", "-c", "\n".join(lines), user="").stdout.split()
         ids = dict(zip(jobs, said, strict=True))
         self.owner |= {job_id: user for job_id, (user, _) in zip(said, jobs.values(), strict=True)}
@@ -243,12 +248,10 @@ def test_what_is_offered_starts_sooner(jobs: Jobs, waiting: dict[str, str], reas
     before = told["start"]["at"] if told["start"] else None
     for each in offered:
         # Each is tried on a job of its own, in the place of the one that waits.
-        jobs.cancel(job_id)
-        job_id = jobs.submit(user, options)
-        changed = jobs.change(job_id, each["command"].replace(waiting[reason], job_id))
-        _starts_sooner(jobs, changed, each["start"], before)
-        jobs.cancel(changed)
-        jobs.until(changed, {"CANCELLED"}, 30)
+        job_id = jobs.submit(user, options, instead=job_id)
+        job_id = jobs.change(job_id, each["command"].replace(waiting[reason], job_id))
+        _starts_sooner(jobs, job_id, each["start"], before)
+    jobs.cancel(job_id)
 
 
 def _starts_sooner(jobs: Jobs, job_id: str, said: int, before: int | None) -> None:
