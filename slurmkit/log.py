@@ -11,9 +11,10 @@ import msgspec
 from slurmkit.errors import BadInput, LogUnavailable
 from slurmkit.jobinfo import JobInfo
 from slurmkit.logpaths import LogFile, find
-from slurmkit.poller import Poller, Watch
+from slurmkit.poller import Poller
 from slurmkit.slurm import Slurm
 from slurmkit.tail import Tail
+from slurmkit.watch import Watch
 
 _FILE_SECONDS = 0.5
 _LATE_SECONDS = 10.0

@@ -16,10 +16,10 @@ from slurmkit.durations import format_duration
 from slurmkit.facts import tally
 from slurmkit.job import Job
 from slurmkit.outcome import Evidence, Outcome
-from slurmkit.poller import Watch
 from slurmkit.progress import Known
 from slurmkit.text import printable
 from slurmkit.verdict import outcome_of
+from slurmkit.watch import Watch
 
 _PICTURE_SECONDS = 1.0
 _MANY = 10  # jobs, of which each look for more than the poller saw would be noticed by slurmctld

@@ -11,6 +11,7 @@ from jobs_lab import QUICK, FakeJobs
 
 import slurmkit.cluster
 import slurmkit.poller
+import slurmkit.watch
 from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.errors import Refused
@@ -137,7 +138,7 @@ def test_ctrl_c_leaves_the_job_alone(
     def interrupted(*args: object, **given: object) -> Iterator[None]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(slurmkit.poller.Watch, "changes", interrupted)
+    monkeypatch.setattr(slurmkit.watch.Watch, "changes", interrupted)
     code, out, err = run(*command, "7")
     assert (code, out) == (130, "")
     assert "left as it is" in err
