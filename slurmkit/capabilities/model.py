@@ -10,7 +10,10 @@ import msgspec
 Tres = dict[str, int]
 """TRES name to amount: `cpu`, `mem` (MiB), `node`, `billing`, `gres/gpu`, `gres/gpu:a100`, …"""
 
-_MIG = re.compile(r"(?:^|_)(\d+c\.)?\d+g\.\d+gb", re.IGNORECASE)
+_UNUSABLE = frozenset(
+    "DOWN DRAIN DRAINING DRAINED FAIL FUTURE ERROR UNKNOWN NOT_RESPONDING INVAL INVALID_REG".split()
+)
+_MIG = re.compile(r"(?:^|[_-])(\d+c\.)?\d+g\.\d+gb", re.IGNORECASE)
 
 
 class Gres(msgspec.Struct, frozen=True):
@@ -58,9 +61,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usable(self) -> bool:
         """Whether jobs can be started on it, now or once others end."""
-        bad = {"DOWN", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FUTURE", "ERROR", "UNKNOWN"}
-        bad |= {"NOT_RESPONDING", "INVAL", "INVALID_REG"}
-        return not bad & set(self.states)
+        return _UNUSABLE.isdisjoint(self.states)
 
     def count(self, name: str, type_: str | None = None) -> int:
         """Resources of that name, of one type or of all types."""

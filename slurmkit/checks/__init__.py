@@ -79,7 +79,7 @@ def check(request: Request) -> tuple[Finding, ...]:
     found = _judge(request)
     if not any(each.severity == "error" for each in found):
         return found
-    search = Search(request, _judge)
+    search = Search(request, CHECKS)
     return tuple(_fixed(each, search) for each in found)
 
 

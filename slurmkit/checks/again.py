@@ -26,10 +26,9 @@ def rebuilder(request: Request) -> Again:
 
     def again(pairs: Pairs) -> Request | None:
         try:
-            spec = with_options(request.spec, pairs)
+            return _rebuild(request, with_options(request.spec, pairs), shapes)
         except BadInput:
             return None
-        return _rebuild(request, spec, shapes)
 
     return again
 

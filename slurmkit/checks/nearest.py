@@ -5,7 +5,7 @@ The checks themselves judge every candidate, so a fix of one limit keeps to all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from slurmkit.capabilities.model import Partition
 from slurmkit.checks.again import Again, rebuilder
@@ -14,7 +14,7 @@ from slurmkit.checks.say import Pairs
 from slurmkit.findings import Finding
 from slurmkit.request import Request
 
-Judge = Callable[[Request], Iterable[Finding]]
+Check = Callable[[Request], Iterable[Finding]]
 Changed = dict[str, str]
 Key = tuple[str, str]
 
@@ -28,14 +28,15 @@ class Search:
 
     Args:
         request: the request that does not fit.
-        judge: every check, without fixes of its own making.
+        checks: all of them.
     """
 
-    def __init__(self, request: Request, judge: Judge) -> None:
-        self._request = request
-        self._judge = judge
+    def __init__(self, request: Request, checks: Sequence[Check]) -> None:
+        self._checks = checks
         self._again: Again = rebuilder(request)
-        self._known: dict[Pairs, tuple[Request | None, tuple[Finding, ...]]] = {}
+        self._requests: dict[Pairs, Request | None] = {(): request}
+        self._known: dict[Pairs, tuple[Finding, ...]] = {}
+        self._from: dict[Key, Check] = {}  # which check an error is from
         self._whole: Changed | None = None
 
     def fix(self, finding: Finding) -> Pairs:
@@ -129,32 +130,45 @@ class Search:
         return low
 
     def _helps(self, changed: Changed, more: Changed, target: Finding) -> bool:
-        then = changed | more
-        left = {_key(each) for each in self._errors(then)}
-        return self._made(then) is not None and _key(target) not in left
+        """Whether `target` is gone; only the check that it is from has to be asked."""
+        request = self._made(changed | more)
+        if request is None:
+            return False
+        asked = [self._from[_key(target)]] if _key(target) in self._from else self._checks
+        left = (each for check in asked for each in check(request))
+        return not any(each.severity == "error" and _key(each) == _key(target) for each in left)
 
     def _passes(self, changed: Changed, more: Changed) -> bool:
         then = changed | more
         return self._made(then) is not None and not self._errors(then)
 
     def _made(self, changed: Changed) -> Request | None:
-        return self._look(changed)[0]
+        """The request with options changed, made once."""
+        key = tuple(sorted(changed.items()))
+        if key not in self._requests:
+            self._requests[key] = self._again(key)
+        return self._requests[key]
 
     def _errors(self, changed: Changed) -> tuple[Finding, ...]:
-        return self._look(changed)[1]
-
-    def _look(self, changed: Changed) -> tuple[Request | None, tuple[Finding, ...]]:
-        """The request with options changed, and its errors; each is judged once."""
+        """Errors of the request with options changed, looked for once."""
         key = tuple(sorted(changed.items()))
         if key not in self._known:
-            request = self._again(key) if changed else self._request
-            said = self._judge(request) if request else ()
-            self._known[key] = request, tuple(f for f in said if f.severity == "error")
+            request = self._made(changed)
+            self._known[key] = tuple(self._judged(request)) if request else ()
         return self._known[key]
+
+    def _judged(self, request: Request) -> Iterator[Finding]:
+        for check in self._checks:
+            for finding in check(request):
+                if finding.severity == "error":
+                    self._from[_key(finding)] = check
+                    yield finding
 
     def _elsewhere(self, target: Finding) -> Iterator[Pairs]:
         """Another QOS, account or partition."""
-        asked = self._request
+        asked = self._made({})
+        if asked is None:
+            return
         if "qos" in target.code and asked.association is not None:
             now = asked.qos.name if asked.qos else ""
             yield from ((("qos", name),) for name in asked.association.qos if name != now)

@@ -22,13 +22,24 @@ def shapes(request: Request) -> Iterator[Finding]:
     if not there:
         yield from _wrong_kind(request, needs)
         return
-    having = [node for node in there if holds(node, needs)]
+    having = _holding(there, needs)
     if not having:
         yield _no_node(request, needs, there)
     elif len(having) < request.nodes:
         yield _too_few(request, needs, having)
     else:
         yield from _unusable(request, having)
+
+
+def _holding(nodes: Sequence[Node], needs: Tres) -> list[Node]:
+    """Nodes that have all of these amounts; of many, most have the same shape."""
+    kinds = {_shape(node): node for node in nodes}
+    known = {shape: holds(node, needs) for shape, node in kinds.items()}
+    return [node for node in nodes if known[_shape(node)]]
+
+
+def _shape(node: Node) -> tuple[object, ...]:
+    return node.cpus, node.memory, node.tmp_disk, node.gres
 
 
 def holds(node: Node, needs: Tres) -> bool:
@@ -57,7 +68,8 @@ def _needs(request: Request) -> Tres:
 
 
 def _no_node(request: Request, needs: Tres, there: Sequence[Node]) -> Finding:
-    most = {tres: max(has(node, tres) for node in there) for tres in needs}
+    kinds = {_shape(node): node for node in there}.values()
+    most = {tres: max(has(node, tres) for node in kinds) for tres in needs}
     over = {tres: count for tres, count in needs.items() if count > most[tres]}
     name = request.partition.name
     if over:

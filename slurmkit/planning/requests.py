@@ -22,7 +22,13 @@ _SHARED = ("gres/shard", "gres/mps")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 
 
-def request_for(spec: JobSpec, made: Shape, partition: Partition, site: Site) -> Request:
+def request_for(
+    spec: JobSpec,
+    made: Shape,
+    partition: Partition,
+    site: Site,
+    fitting: tuple[Node, ...] | None = None,
+) -> Request:
     """Judge one spec in one partition.
 
     Args:
@@ -30,10 +36,12 @@ def request_for(spec: JobSpec, made: Shape, partition: Partition, site: Site) ->
         made: the GPUs meant and the layout.
         partition: the one judged.
         site: the cluster and where the user stands in it.
+        fitting: what `fitting_nodes` gives, where that is known.
     """
     kind, layout = made
     capabilities, standing = site
-    fitting = _fitting(spec, kind, capabilities.nodes_of(partition.name))
+    if fitting is None:
+        fitting = fitting_nodes(spec, kind, capabilities.nodes_of(partition.name))
     nodes = layout.nodes or _nodes_for(spec, layout, fitting)
     memory = _Memory(spec, partition, capabilities.config)
     per_node = memory.added(_per_node(spec, made), 1)
@@ -234,7 +242,7 @@ def job_default(
     return None
 
 
-def _fitting(spec: JobSpec, kind: Kind | None, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+def fitting_nodes(spec: JobSpec, kind: Kind | None, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """Usable nodes of the right kind that the spec's own choices of nodes leave."""
     wanted = None if kind is None else {node.name for node in kind.fitting}
     excluded = set(kind.exclude if kind else ())
@@ -247,7 +255,7 @@ def _fitting(spec: JobSpec, kind: Kind | None, nodes: tuple[Node, ...]) -> tuple
 
 def chosen(spec: JobSpec, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """The nodes that `exclude`, `constraint` and a `nodelist` that is long enough leave."""
-    excluded, named = _names(spec.exclude), _names(spec.nodelist)
+    excluded, named = _names("exclude", spec.exclude), _names("nodelist", spec.nodelist)
     if len(named) < (spec.nodes or 1):
         named = set()
     return tuple(
@@ -259,11 +267,11 @@ def chosen(spec: JobSpec, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     )
 
 
-def _names(text: str | None) -> set[str]:
+def _names(option: str, text: str | None) -> set[str]:
     try:
         return set(node_names(text))
     except ValueError as error:
-        raise BadInput(f"--exclude: {error}") from error
+        raise BadInput(f"--{option}: {error}") from error
 
 
 def _has_features(node: Node, constraint: str | None) -> bool:

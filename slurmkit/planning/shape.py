@@ -60,7 +60,8 @@ def _spread(spec: JobSpec, pool: Pool) -> Shape:
     assert gpus is not None  # noqa: S101 - seen by shape_of
     kind = kind_of(gpus, pool, many=False)
     layout = _layout(spec, kind, kind.fitting)
-    if layout.nodes == 1 or _wrong((kind, layout)):
+    plain = gpus.type is None and gpus.mig is None and not gpus.is_part
+    if layout.nodes == 1 or not plain or _wrong((kind, layout)):
         return kind, layout
     kind = kind_of(gpus, pool, many=True, least=layout.gpus)
     return kind, _layout(spec, kind, kind.fitting)

@@ -110,6 +110,10 @@ def test_a_plain_gpu_is_never_a_mig_slice() -> None:
     slices = Gres("gpu", "a100_3g.20gb", 2)
     apart = ask("1", made(node("w", Gres("gpu", "a100", 8)), node("m", slices)))
     assert (names_of(apart), apart.exclude) == (["w"], ("m",))
+    dashed = ask(
+        "1", made(node("w", Gres("gpu", "a100", 8)), node("m", Gres("gpu", "h100-1g.10gb", 7)))
+    )
+    assert (names_of(dashed), dashed.exclude) == (["w"], ("m",))
     beside = ask("1", made(node("b", Gres("gpu", "a100", 4), slices)))
     assert codes(beside) == ["gpu-name-a-type"]
     (finding,) = ask("1", pool("mig")).findings
