@@ -83,6 +83,8 @@ def _why_not(scene: Scene) -> str:
         return f"what would start sooner is worked out for {scene.job.user} alone"
     if scene.job.reason.startswith(_NOT_FOR_ROOM):
         return "other resources would not help: " + reasons.in_words(scene.job.reason, "").meaning
+    if scene.hides_jobs:
+        return "none is looked for: PrivateData hides other people's jobs and their plans"
     return ""
 
 

@@ -114,9 +114,13 @@ def _waiting(cluster: Cluster, row: QueueRow, *, alternatives: bool) -> Explanat
     )
     when = f"; it may start {words.moment(start.at, scene.taken)}" if start else ""
     answer = f"job {row.job_id} waits: {said.meaning}{when}"
-    return _explanation(
-        row, answer, waiting=waiting, notes=scene.standing.hidden, taken=scene.taken
-    )
+    return _explanation(row, answer, waiting=waiting, notes=_notes(scene), taken=scene.taken)
+
+
+def _notes(scene: Scene) -> tuple[str, ...]:
+    """What could not be seen."""
+    hidden = "PrivateData may hide other people's jobs: rank and blockers count only those shown"
+    return (*scene.standing.hidden, *([hidden] if scene.hides_jobs else []))
 
 
 def _number(row: QueueRow) -> str:

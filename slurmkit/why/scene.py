@@ -64,6 +64,11 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Those of the cluster that have not ended."""
         return tuple(r for r in self.standing.reservations if r.end > self.taken)
 
+    @cached_property
+    def hides_jobs(self) -> bool:
+        """Whether slurmctld shows people their own jobs alone."""
+        return "jobs" in self.capabilities.config.get("PrivateData", "").lower().split(",")
+
     def node(self, name: str) -> NodeRow | None:
         """The node of that name."""
         return self._by_name.get(name)

@@ -262,6 +262,12 @@ def test_why_there_are_none(job: object, says: str) -> None:
     assert controller.asked == []
 
 
+def test_where_other_jobs_are_hidden_nothing_is_promised() -> None:
+    known = lab.capabilities(config=lab.CONFIG | {"PrivateData": "accounts,jobs"})
+    found = find(lab.scene(lab.row("5"), *FULL[:2], capabilities=known), start=NOW + 1800)
+    assert "PrivateData" in found.why_none
+
+
 def test_where_slurm_sees_what_we_do_not_nothing_is_offered() -> None:
     found = find(lab.scene(lab.row("5")), start=NOW + 3600)
     assert "Slurm plans it for later" in found.why_none
