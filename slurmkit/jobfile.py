@@ -14,13 +14,12 @@ import msgspec
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus, Per
 from slurmkit.options import is_flag, long_name, needs_value, read_options
-from slurmkit.spec import JobSpec
+from slurmkit.spec import MAGIC, JobSpec, header
 from slurmkit.valueforms import nearest
 
 _GPUS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
 _WHERE = re.compile(r"line (\d+)")
-_MAGIC = ("#SBATCH", "#SLURM")  # the second is an old name that sbatch still reads
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
@@ -51,22 +50,22 @@ def read_script(path: Path) -> dict[str, Any]:
     text = _text(path)
     kept: list[str] = []
     pairs: list[tuple[str, str]] = []
-    lines = text.split("\n")
-    body = next((n for n, line in enumerate(lines) if not _is_comment(line)), len(lines))
-    for number, line in enumerate(lines, 1):
-        magic = next((word for word in _MAGIC if line.startswith(word)), None)
-        if number > body or magic is None:
+    first = header(text)
+    for number, line in enumerate(first, 1):
+        magic = next((word for word in MAGIC if line.startswith(word)), None)
+        if magic is None:
             kept.append(line)
             continue
         try:
             pairs += _directive(line.removeprefix(magic))
         except (BadInput, ValueError) as error:
             raise BadInput(f"{path}: line {number}: {error}") from error
+    rest = text.split("\n")[len(first) :]
     try:
         fields = read_options(pairs)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
-    return {"job_name": path.name} | fields | {"script": "\n".join(kept)}
+    return {"job_name": path.name} | fields | {"script": "\n".join(kept + rest)}
 
 
 def _text(path: Path) -> str:
@@ -133,11 +132,6 @@ def _below(words: str) -> str:
         known = [f.encode_name for f in msgspec.structs.fields(Gpus)]
         return f".{field[1]}: no such key; {nearest(field[1], known)}"
     return f"{path.rstrip('`')}: {said[:1].lower()}{said[1:]}"
-
-
-def _is_comment(line: str) -> bool:
-    """Options end at the first line that is neither empty nor a comment (sbatch(1))."""
-    return line.lstrip()[:1] in ("", "#")
 
 
 def _directive(line: str) -> list[tuple[str, str]]:

@@ -42,22 +42,27 @@ class Batch:
     def needs(self, spec: JobSpec, capabilities: Capabilities) -> Iterable[Finding]:
         """See `slurmkit.plugins.Launcher`: what several tasks are for, unless a script says."""
         del capabilities
+        launch = spec.launch
+        if launch.mpi or launch.label:
+            given = " and ".join(n for n in ("mpi", "label") if getattr(launch, n))
+            yield Finding(
+                severity="warning",
+                code="launcher-no-srun",
+                message=f"{given} is for srun, which the launcher none does not start; give it to"
+                " srun in the script",
+                source="launcher none",
+            )
         tasks = (spec.ntasks or 1, spec.ntasks_per_node or 1, spec.nodes or 1)
-        if spec.script is not None or max(tasks) == 1:
-            return ()
-        return (
-            Finding(
+        if spec.script is None and max(tasks) > 1:
+            yield Finding(
                 severity="warning",
                 code="launcher-runs-once",
                 message="the launcher none runs the command once, on the first node: the other"
                 " tasks and nodes are idle unless the command itself starts something there",
                 source="launcher none",
-            ),
-        )
+            )
 
     def lines(self, spec: JobSpec, srun_options: tuple[str, ...]) -> tuple[str, ...]:
         """See `slurmkit.plugins.Launcher`; srun is not used, so neither are its options."""
         del srun_options
-        if spec.script is None:
-            return (shlex.join(spec.command),)
-        return tuple(spec.script.split("\n")[1:])
+        return (shlex.join(spec.command),)

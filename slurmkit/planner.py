@@ -15,7 +15,7 @@ from slurmkit.estimate import Estimate, estimate
 from slurmkit.findings import Finding
 from slurmkit.options import with_options
 from slurmkit.planning.requests import Site, request_for
-from slurmkit.planning.script import Submission, submission
+from slurmkit.planning.script import Submission, has_foreign_options, submission
 from slurmkit.planning.secrets import secrets
 from slurmkit.planning.shape import shape_of, site_names
 from slurmkit.planning.trial import trial
@@ -130,6 +130,7 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
     chosen = _launcher(spec)
     found = [*findings, *(kind.findings if kind else ()), *layout.findings]
     found += [*_binding(spec), *chosen.needs(spec, capabilities), *_mpi(spec, capabilities)]
+    found += _unread(spec)
     made = (kind, layout)
     # Without GPUs that fit, or a layout, every other limit would only repeat that.
     judged = () if _of((*findings, *found), "error") else partitions
@@ -192,6 +193,17 @@ def _binding(spec: JobSpec) -> Iterable[Finding]:
         yield Finding(
             severity="error", code="gpu-bind-part", message=message, source="sbatch(1) --tres-bind"
         )
+
+
+def _unread(spec: JobSpec) -> Iterable[Finding]:
+    """Options that stand where they are not looked at, or whose amounts are not worked out."""
+    if has_foreign_options(spec.script or ""):
+        message = "the script's #PBS or #BSUB lines are not read; write them as #SBATCH lines"
+        yield Finding(severity="warning", code="script-foreign-options", message=message)
+    for name in ("gpus-per-socket", "tres-per-task", "ntasks-per-gpu"):
+        if name in spec.options:
+            message = f"what --{name} asks for is passed on, but neither checked nor estimated"
+            yield Finding(severity="warning", code="unchecked-option", message=message)
 
 
 def _mpi(spec: JobSpec, capabilities: Capabilities) -> Iterable[Finding]:

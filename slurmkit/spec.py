@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
 import msgspec
 
@@ -16,6 +17,9 @@ __all__ = ["Gpus", "JobSpec", "Launch"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # Slurm and pyxis take these as options, in the batch step too.
 _SLURMS = ("SLURM_", "SBATCH_", "SRUN_", "PYXIS_")
+_SHELLS = ("sh", "ash", "bash", "dash", "ksh", "mksh", "zsh")
+MAGIC = ("#SBATCH", "#SLURM")
+"""How a line with options begins; the second is an old name that sbatch still reads."""
 _HIGHEST_INDEX = 4_000_000  # slurm.conf(5), the largest MaxArraySize less 1
 _ATOMS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment")
 
@@ -130,6 +134,11 @@ class JobSpec(
             names = " and ".join(map(option, given))
             raise BadInput(f"{names} exclude each other; give one of them")
         _check_environment(self.environment)
+        if self.environment and self.script is not None and not _is_shell(self.script):
+            raise BadInput(
+                "environment is exported by a shell, and the script's interpreter is none; set the"
+                " variables in the script"
+            )
         for name, value in self.options.items():
             check_passed_through(name, value)
 
@@ -186,6 +195,25 @@ def _check_script(script: str | None) -> None:
         raise BadInput("the script has DOS line ends, which sbatch refuses; convert it: dos2unix")
     if not script.startswith("#!"):
         raise BadInput("the script must begin with the line of its interpreter, e.g. #!/bin/bash")
+
+    if any(line.startswith(MAGIC) for line in header(script)):
+        raise BadInput(
+            "the script has #SBATCH lines, which would go past every check; give options as fields,"
+            " as slurmkit.jobfile.read_script does"
+        )
+
+
+def header(script: str) -> list[str]:
+    """The lines in which sbatch looks for options: those before the first command (sbatch(1))."""
+    lines = script.split("\n")
+    is_comment = (line.lstrip()[:1] in ("", "#") for line in lines)
+    end = next((at for at, comment in enumerate(is_comment) if not comment), len(lines))
+    return lines[:end]
+
+
+def _is_shell(script: str) -> bool:
+    words = script.partition("\n")[0].removeprefix("#!").split()
+    return any(PurePosixPath(word).name in _SHELLS for word in words)
 
 
 def _check_environment(environment: dict[str, str]) -> None:

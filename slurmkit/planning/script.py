@@ -41,14 +41,21 @@ def submission(spec: JobSpec, made: tuple[Kind | None, Layout], launcher: Launch
     Raises:
         BadInput: when an option would break out of its line.
     """
-    options = tuple(_options(spec, *made).items())
-    for name, value in options:
-        check_text(f"--{name}", value)
+    options = _options(spec, *made)
     interpreter, body = _body(spec, made[1], launcher)
-    header = [f"#SBATCH --{name}{_value(value)}" for name, value in options]
     exports = [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
-    parts = [interpreter, *header, "", *exports, *([""] if exports else []), *body]
-    return Submission("\n".join(parts) + "\n", options)
+    text = "\n".join([*exports, *([""] if exports else []), *body])
+    options |= {"ignore-pbs": ""} if has_foreign_options(text) else {}
+    for name, value in options.items():
+        check_text(f"--{name}", value)
+    header = [f"#SBATCH --{name}{_value(value)}" for name, value in options.items()]
+    script = "\n".join([interpreter, *header, "", text])
+    return Submission(f"{script}\n", tuple(options.items()))
+
+
+def has_foreign_options(text: str) -> bool:
+    """Whether sbatch would take lines of a script for options of PBS or LSF, over those given."""
+    return any(line.startswith(("#PBS", "#BSUB")) for line in text.split("\n"))
 
 
 def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]:
@@ -61,6 +68,8 @@ def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]
         "ntasks-per-node": _tasks_per_node(spec, layout),
         "cpus-per-task": _cpus_per_task(spec, layout),
         **_gpu_options(spec, kind, layout),
+        # srun takes it from there in a script; beside a command it stands on srun's own line.
+        "gpu-bind": spec.gpus.bind if spec.gpus and spec.script is not None else None,
     }
     if kind is not None:
         place["constraint"] = _both(spec.constraint, kind.constraint)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slurmkit.capabilities.model import Capabilities
 from slurmkit.launchers import Batch, Srun
-from slurmkit.spec import JobSpec
+from slurmkit.spec import JobSpec, Launch
 
 CLUSTER = Capabilities(
     taken=0, release=(24, 11, 5), cluster_name="lab", config={}, nodes=(), partitions=()
@@ -38,16 +38,14 @@ def test_batch_runs_the_command_itself(words: list[str]) -> None:
     assert argv(Batch().lines(spec, ("--cpus-per-task=2",))) == words
 
 
-def test_batch_leaves_a_script_as_it_is() -> None:
-    spec = JobSpec(script="#!/bin/bash\nmodule load x\n\nexit 3\n")
-    assert Batch().lines(spec, ()) == ("module load x", "", "exit 3", "")
-
-
 def test_what_a_launcher_cannot_do_is_said() -> None:
     script = JobSpec(script="#!/bin/bash\n", nodes=2)
     (error,) = Srun().needs(script, CLUSTER)
     assert (error.severity, error.code) == ("error", "launcher-needs-command")
     assert not list(Batch().needs(script, CLUSTER))
+    labelled = JobSpec(script="#!/bin/bash\n", launch=Launch(label=True, mpi="pmix"))
+    (warning,) = Batch().needs(labelled, CLUSTER)
+    assert warning.message.startswith("mpi and label is for srun")
     (warning,) = Batch().needs(JobSpec(command=("x",), ntasks=2), CLUSTER)
     assert (warning.severity, warning.code) == ("warning", "launcher-runs-once")
     assert not list(Batch().needs(JobSpec(command=("x",)), CLUSTER))

@@ -128,6 +128,11 @@ def test_what_only_sounds_like_a_secret_is_sent(options: dict[str, Any]) -> None
     assert not made(**options).errors
 
 
+def test_what_is_not_looked_at_is_said() -> None:
+    found = made(command=(), script="#!/bin/sh\n#PBS -q x\n", options={"gpus-per-socket": "2"})
+    assert codes(found.warnings) == ["script-foreign-options", "unchecked-option"]
+
+
 def test_one_plan_names_every_limit_in_the_way() -> None:
     found = made(gpus=Gpus(9, "a100"), time="30-0").errors
     assert {"gpus-per-node", "partition-max-time"} == set(codes(found))

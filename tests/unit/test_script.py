@@ -104,6 +104,27 @@ def test_a_script_is_given_no_default_that_would_bind_its_steps() -> None:
     assert {"ntasks-per-node", "cpus-per-task"} <= dict(written(asked).options).keys()
 
 
+def test_a_script_keeps_the_binding_of_its_gpus() -> None:
+    gpus = Gpus(2, bind="closest")
+    assert dict(written(JobSpec(script="#!/bin/sh\n", gpus=gpus)).options)["gpu-bind"] == "closest"
+    made = written(JobSpec(command=("x",), gpus=gpus))
+    assert "gpu-bind" not in dict(made.options)
+    assert "--gpu-bind=closest -- x" in made.script
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        JobSpec(script="#!/bin/sh\ndate\n#PBS -l nodes=9\n"),
+        JobSpec(command=("bash", "-c", "cat <<E\n#BSUB -n 9\nE\n")),
+        JobSpec(command=("x",), environment={"A": "\n#PBS -q other"}),
+    ],
+)
+def test_options_of_other_schedulers_are_not_read(spec: JobSpec) -> None:
+    """Sbatch reads such lines anywhere in a script, over the options it was given."""
+    assert "#SBATCH --ignore-pbs\n" in written(spec).script
+
+
 def test_cpus_for_each_gpu_go_without_cpus_for_each_task() -> None:
     """Slurm refuses both together since 23.11; a step must be given its own number."""
     spec = JobSpec(command=("x",), gpus=Gpus(2), options={"cpus-per-gpu": "8"})

@@ -16,6 +16,12 @@ from slurmkit.spec import JobSpec, Launch
         ({"command": (), "script": "echo hi"}, "must begin with the line of its interpreter"),
         ({"command": (), "script": "#!/bin/sh\r\necho"}, "DOS line ends"),
         ({"command": (), "script": "#!/bin/sh\n\0"}, "not text"),
+        ({"command": (), "script": "#!/bin/sh\n # x\n#SBATCH -N9\n"}, "go past every check"),
+        ({"command": (), "script": "#!/bin/sh\n#SLURM -N9\n"}, "go past every check"),
+        (
+            {"command": (), "script": "#!/usr/bin/env python3\n", "environment": {"A": "1"}},
+            "interpreter is none",
+        ),
         ({"nodes": 0}, "--nodes must be at least 1"),
         ({"ntasks_per_node": -1}, "--ntasks-per-node must be at least 1"),
         ({"command": "hostname"}, "not one text"),
@@ -86,6 +92,11 @@ def test_forms_that_sbatch_takes_too(option: str, value: str) -> None:
 def test_no_time_limit_is_refused_for_what_it_is(time: str) -> None:
     with pytest.raises(BadInput, match="would mean no limit"):
         JobSpec(command=("x",), time=time)
+
+
+def test_options_after_the_first_command_are_comments() -> None:
+    text = "#!/usr/bin/env -S bash -l\ndate\n#SBATCH --nodes=9\n"
+    assert JobSpec(script=text, environment={"A": "1"}).script == text
 
 
 def test_launchers_are_names() -> None:
