@@ -12,12 +12,11 @@ from typing import Any
 import msgspec
 
 from slurmkit.errors import BadInput
-from slurmkit.gpus import Gpus, Per
-from slurmkit.options import is_flag, long_name, needs_value, read_options
+from slurmkit.gpus import Gpus
+from slurmkit.options import GPU_OPTIONS, is_flag, long_name, needs_value, read_options
 from slurmkit.spec import MAGIC, JobSpec, header
 from slurmkit.valueforms import nearest
 
-_GPUS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
 _WHERE = re.compile(r"line (\d+)")
 
@@ -91,10 +90,10 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
     known = {field.encode_name: field for field in msgspec.structs.fields(JobSpec)}
     fields: dict[str, Any] = {}
     for key, value in table.items():
-        if key in _GPUS:
+        if key in GPU_OPTIONS:
             _add_gpus(fields, key, value)
         elif key not in known:
-            raise BadInput(f"no key {key!r}; {nearest(key, [*known, *_GPUS])}")
+            raise BadInput(f"no key {key!r}; {nearest(key, [*known, *GPU_OPTIONS])}")
         else:
             fields[known[key].name] = _value(key, value, known[key].type)
     return fields
@@ -110,7 +109,7 @@ def _add_gpus(fields: dict[str, Any], key: str, value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise BadInput(f'{key} is a number, text such as "a100:2" or a table')
-    fields["gpus"] = Gpus.parse(str(value), _GPUS[key])
+    fields["gpus"] = Gpus.parse(str(value), GPU_OPTIONS[key])
 
 
 def _value(key: str, value: object, kind: Any) -> Any:

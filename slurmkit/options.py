@@ -10,19 +10,20 @@ import msgspec
 
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus, Per
-from slurmkit.spec import JobSpec, Launch, option
+from slurmkit.spec import JobSpec, option
 from slurmkit.valueforms import FORMS, check_passed_through
 
 Pairs = Iterable[tuple[str, str]]
 
 _NUMBERS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment", "nice")
-_GPUS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
+GPU_OPTIONS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
+"""Options that ask for GPUs, and what their count is for."""
 _FLAGS: dict[str, tuple[str, Any]] = {
     "hold": ("hold", True),
     "requeue": ("requeue", True),
     "no-requeue": ("requeue", False),
 }
-_SHARED = ("shard", "mps")
+_TABLES = ("options", "environment")
 _ALIASES = {"tasks-per-node": "ntasks-per-node"}
 _SHORT = {
     "A": "account",
@@ -72,7 +73,7 @@ def needs_value(name: str) -> bool:
     """Whether an option must have a value; `exclusive` may, and unknown ones may too."""
     known = _ALIASES.get(name, name).replace("-", "_")
     modelled = known in _NUMBERS or known in FORMS
-    return name in _GPUS or name == "gpu-bind" or (modelled and name != "exclusive")
+    return name in GPU_OPTIONS or name == "gpu-bind" or (modelled and name != "exclusive")
 
 
 def is_flag(name: str) -> bool:
@@ -80,10 +81,14 @@ def is_flag(name: str) -> bool:
     return name in _FLAGS or name == "exclusive"
 
 
-def read_options(pairs: Pairs) -> dict[str, Any]:
+def read_options(pairs: Pairs, weaker: dict[str, Any] | None = None) -> dict[str, Any]:
     """Fields of a JobSpec from long options and their values; a flag's value is empty.
 
     What is not modelled goes to `options`.
+
+    Args:
+        pairs: options and values.
+        weaker: fields from elsewhere, whose GPUs a `--gpu-bind` alone is for.
 
     Raises:
         BadInput: naming the option.
@@ -92,17 +97,25 @@ def read_options(pairs: Pairs) -> dict[str, Any]:
     for name, value in pairs:
         _read(fields, name, value)
     if bind := fields.pop("gpu_bind", None):
-        if "gpus" not in fields:
+        gpus = fields.get("gpus") or (weaker or {}).get("gpus")
+        if gpus is None:
             raise BadInput("--gpu-bind needs GPUs; add e.g. --gpus-per-node=2")
-        fields["gpus"] = msgspec.structs.replace(fields["gpus"], bind=bind)
+        fields["gpus"] = msgspec.structs.replace(gpus, bind=bind)
     return fields
+
+
+def merged(weaker: dict[str, Any], stronger: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a JobSpec from two places; of options and variables each is taken for itself."""
+    both = {name: {**weaker[name], **stronger[name]} for name in _TABLES if name in weaker
+            and name in stronger}  # fmt: skip
+    return {**weaker, **stronger, **both}
 
 
 def _read(fields: dict[str, Any], name: str, value: str) -> None:
     name = _ALIASES.get(name, name)
     known = name.replace("-", "_")
-    if name in _GPUS:
-        _set_gpus(fields, Gpus.parse(value, _GPUS[name]), name)
+    if name in GPU_OPTIONS:
+        _set_gpus(fields, Gpus.parse(value, GPU_OPTIONS[name]), name)
     elif name in _FLAGS:
         if value:
             raise BadInput(f"--{name} takes no value here, and was given {value!r}")
@@ -169,19 +182,11 @@ def with_options(spec: JobSpec, pairs: Pairs) -> JobSpec:
     gone = {_field(name): None for name, value in changed if not value and name not in _FLAGS}
     given = read_options((name, value) for name, value in changed if value or name in _FLAGS)
     fields = {**{name: getattr(spec, name) for name in spec.__struct_fields__}, **gone}
-    if "options" in given:
-        given["options"] = {**spec.options, **given["options"]}
-    return JobSpec(**{**fields, **given})
+    return JobSpec(**merged(fields, given))
 
 
 def _field(name: str) -> str:
-    return "gpus" if name in _GPUS else name.replace("-", "_")
-
-
-def launch_fields(launcher: str | None, mpi: str | None, *, label: bool) -> dict[str, Any]:
-    """The `launch` field from its options, none when nothing was given."""
-    launch = Launch(launcher=launcher, mpi=mpi, label=label)
-    return {} if launch == Launch() else {"launch": launch}
+    return "gpus" if name in GPU_OPTIONS else name.replace("-", "_")
 
 
 def option_values(spec: JobSpec) -> dict[str, str]:
@@ -206,9 +211,10 @@ _ORDER = (
 ).split()
 
 __all__ = [
+    "GPU_OPTIONS",
     "is_flag",
-    "launch_fields",
     "long_name",
+    "merged",
     "needs_value",
     "option",
     "option_values",

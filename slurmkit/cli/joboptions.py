@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from slurmkit.errors import BadInput
 from slurmkit.jobfile import read_job_file, read_script
-from slurmkit.options import read_options
+from slurmkit.options import merged, read_options
 from slurmkit.spec import JobSpec, Launch
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
@@ -103,21 +104,16 @@ def spec_from(options: dict[str, Any]) -> JobSpec:
     take = options.pop
     job_file, script, command = take("job_file"), take("script"), take("command")
     fields: dict[str, Any] = read_script(script) if script else {}
-    fields |= read_job_file(job_file) if job_file else {}
-    given = read_options([*_given(options), *map(_passed, take("option"))])
-    environment = dict(map(_variable, take("env")))
-    launch = Launch(launcher=take("launcher"), mpi=take("mpi"), label=take("label"))
-    fields |= given
-    fields |= {"command": command} if command else {}
+    fields = merged(fields, read_job_file(job_file) if job_file else {})
+    given = read_options([*_given(options), *map(_passed, take("option"))], fields)
+    fields = merged(fields, given | {"environment": dict(map(_variable, take("env")))})
     if script and command:
         raise BadInput("both --script and a COMMAND were given; give one of them")
     if command:
-        fields.pop("script", None)
-    if environment:
-        fields["environment"] = {**fields.get("environment", {}), **environment}
-    if launch != Launch():
-        fields["launch"] = launch
-    return JobSpec(**fields)
+        fields = {**fields, "command": command, "script": None}
+    own = fields.get("launch", Launch())
+    said = {name: value for name in ("launcher", "mpi", "label") if (value := take(name))}
+    return JobSpec(**{**fields, "launch": msgspec.structs.replace(own, **said)})
 
 
 def _given(options: dict[str, Any]) -> list[tuple[str, str]]:

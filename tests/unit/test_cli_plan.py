@@ -93,6 +93,23 @@ def test_options_go_before_the_job_file_and_that_before_the_script(
     assert made["spec"]["environment"] == {"A": "1", "B": "2"}
 
 
+def test_what_is_given_beside_a_script_adds_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, job = tmp_path / "run.sh", tmp_path / "job.toml"
+    lines = "#SBATCH --contiguous --wckey=a --gpus-per-node=2\n"
+    script.write_text(f"#!/bin/sh\n{lines}hostname\n", "utf-8")
+    job.write_text("[options]\nreboot = ''\n[launch]\nlabel = true\n", "utf-8")
+    files = ("--script", str(script), "--job-file", str(job))
+    given = ("--option", "wckey=b", "--gpu-bind", "closest", "--mpi", "pmix", "--time", "1")
+    assert run("plan", "--json", *files, *given) == 0
+    made = json.loads(capsys.readouterr().out)
+    options = made["submissions"][0]["options"]
+    assert {"contiguous", "reboot"} <= options.keys()
+    assert (options["wckey"], options["gpu-bind"]) == ("b", "closest")
+    assert made["spec"]["launch"] == {"launcher": None, "mpi": "pmix", "label": True}
+
+
 def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--exclusive", "--hold", "--no-requeue", "--option", "contiguous", "--time", "1")
     assert run("plan", *flags, "--", "x") == 0
