@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def fix_words(self) -> str:
-        """The fix as options on a command line: `--time=1-00:00:00`."""
-        words = (f"--{name}={value}" if value else f"no --{name}" for name, value in self.fix)
-        return " ".join(words)
+        """The fix as options on a command line, quoted for a shell: `--time=1-00:00:00`."""
+        quoted = ((name, value and shlex.quote(value)) for name, value in self.fix)
+        return " ".join(f"--{name}={value}" if value else f"no --{name}" for name, value in quoted)

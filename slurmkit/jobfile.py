@@ -14,10 +14,12 @@ import msgspec
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
 from slurmkit.options import GPU_OPTIONS, is_flag, long_name, needs_value, read_options
-from slurmkit.spec import MAGIC, JobSpec, header
+from slurmkit.spec import MAGIC, JobSpec, Launch, header
 from slurmkit.valueforms import nearest
 
+_AS_OPTIONS = ("gres", "gpu-bind")  # they may be about GPUs, which have a place of their own
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
+_TABLES: dict[str, type[msgspec.Struct]] = {"gpus": Gpus, "launch": Launch}
 _WHERE = re.compile(r"line (\d+)")
 
 
@@ -89,14 +91,20 @@ def _why(text: str, error: tomllib.TOMLDecodeError) -> str:
 def _fields(table: dict[str, Any]) -> dict[str, Any]:
     known = {field.encode_name: field for field in msgspec.structs.fields(JobSpec)}
     fields: dict[str, Any] = {}
+    pairs: list[tuple[str, str]] = []
     for key, value in table.items():
         if key in GPU_OPTIONS:
             _add_gpus(fields, key, value)
+        elif key in _AS_OPTIONS:
+            pairs.append((key, _value(key, value, str | None)))
         elif key not in known:
-            raise BadInput(f"no key {key!r}; {nearest(key, [*known, *GPU_OPTIONS])}")
+            raise BadInput(f"no key {key!r}; {nearest(key, [*known, *GPU_OPTIONS, *_AS_OPTIONS])}")
         else:
             fields[known[key].name] = _value(key, value, known[key].type)
-    return fields
+    given = read_options(pairs, fields)
+    if "gpus" in fields and "gpus" in given and "gres" in table:
+        raise BadInput("gres asks for GPUs a second time; ask for them once")
+    return fields | given
 
 
 def _add_gpus(fields: dict[str, Any], key: str, value: object) -> None:
@@ -120,15 +128,15 @@ def _value(key: str, value: object, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise BadInput(f"{key}{_below(str(error))}") from error
+        raise BadInput(f"{key}{_below(str(error), _TABLES.get(key, Gpus))}") from error
 
 
-def _below(words: str) -> str:
+def _below(words: str, table: type[msgspec.Struct]) -> str:
     """`.count: Expected ...` of msgspec's "Expected ... - at `$.count`"."""
     said, _, path = words.partition(" - at `$")
     field = re.search(r"unknown field `(.+)`", said)
     if field:
-        known = [f.encode_name for f in msgspec.structs.fields(Gpus)]
+        known = [f.encode_name for f in msgspec.structs.fields(table)]
         return f".{field[1]}: no such key; {nearest(field[1], known)}"
     return f"{path.rstrip('`')}: {said[:1].lower()}{said[1:]}"
 

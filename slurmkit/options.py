@@ -179,6 +179,10 @@ def with_options(spec: JobSpec, pairs: Pairs) -> JobSpec:
         BadInput: when the result is not a valid spec.
     """
     changed = list(pairs)
+    if passed := [n for n, value in changed if not value and n in spec.options]:
+        kept = {n: value for n, value in spec.options.items() if n not in passed}
+        spec = msgspec.structs.replace(spec, options=kept)
+        changed = [pair for pair in changed if pair[0] not in passed]
     gone = {_field(name): None for name, value in changed if not value and name not in _FLAGS}
     given = read_options((name, value) for name, value in changed if value or name in _FLAGS)
     fields = {**{name: getattr(spec, name) for name in spec.__struct_fields__}, **gone}

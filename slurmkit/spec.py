@@ -17,6 +17,7 @@ __all__ = ["Gpus", "JobSpec", "Launch"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # Slurm and pyxis take these as options, in the batch step too.
 _SLURMS = ("SLURM_", "SBATCH_", "SRUN_", "PYXIS_")
+_GPUS_IN_GRES = re.compile(r"(^|,)(gpu|shard|mps)(:|,|$)")
 _SHELLS = ("sh", "ash", "bash", "dash", "ksh", "mksh", "zsh")
 MAGIC = ("#SBATCH", "#SLURM")
 """How a line with options begins; the second is an old name that sbatch still reads."""
@@ -119,16 +120,15 @@ class JobSpec(
 
     def __post_init__(self) -> None:
         _check_what_runs(self.command, self.script)
-        for name in _ATOMS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadInput(f"{option(name)} must be at least 1, not {value}")
+        for name in (*_ATOMS, "nice"):
+            _check_number(name, getattr(self, name))
         for name, form in FORMS.items():
             _check_form(name, getattr(self, name), form)
         _check_array(self.array)
         for name in ("time", "time_min"):
             if (limit := getattr(self, name)) is not None:
                 parse_time_limit(limit)
+        _check_gpus(self.gpus, self.gres)
         given = [n for n in ("mem", "mem_per_cpu", "mem_per_gpu") if getattr(self, n) is not None]
         if len(given) > 1:
             names = " and ".join(map(option, given))
@@ -139,6 +139,7 @@ class JobSpec(
                 "environment is exported by a shell, and the script's interpreter is none; set the"
                 " variables in the script"
             )
+        _check_texts("options", self.options)
         for name, value in self.options.items():
             check_passed_through(name, value)
 
@@ -153,9 +154,40 @@ def option(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def _check_form(name: str, value: object, form: Form) -> None:
-    if not isinstance(value, str):
+def _check_number(name: str, value: object) -> None:
+    if value is None:
         return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadInput(f"{option(name)} is a whole number, not {value!r}")
+    if value < 1 and name in _ATOMS:
+        raise BadInput(f"{option(name)} must be at least 1, not {value}")
+
+
+def _check_gpus(gpus: object, gres: str | None) -> None:
+    if not isinstance(gpus, Gpus | None):
+        raise BadInput(f"gpus are Gpus(2, 'a100') or Gpus.parse('a100:2'), not {gpus!r}")
+    if gres is not None and _GPUS_IN_GRES.search(gres):
+        raise BadInput(
+            f"gres {gres!r} asks for GPUs or parts of GPUs; give them as gpus, e.g."
+            " Gpus.parse('a100:2') or Gpus.parse('shard:1')"
+        )
+
+
+def _check_texts(name: str, values: object) -> None:
+    if not isinstance(values, dict):
+        raise BadInput(f"{name} is a table of names and texts, not {values!r}")
+    wrong = next(
+        (k for k, v in values.items() if not (isinstance(k, str) and isinstance(v, str))), None
+    )
+    if wrong is not None:
+        raise BadInput(f"{name}: the value of {wrong} is text, e.g. '8', not {values[wrong]!r}")
+
+
+def _check_form(name: str, value: object, form: Form) -> None:
+    if value is None or (name == "exclusive" and isinstance(value, bool)):
+        return
+    if not isinstance(value, str):
+        raise BadInput(f"{option(name)} is text, e.g. '{value}', not {value!r}")
     if value == "":
         raise BadInput(f"{option(name)} may not be empty; leave it out for the default")
     check_text(option(name), value)
@@ -217,6 +249,7 @@ def _is_shell(script: str) -> bool:
 
 
 def _check_environment(environment: dict[str, str]) -> None:
+    _check_texts("environment", environment)
     for name, value in environment.items():
         if not _VARIABLE.fullmatch(name):
             raise BadInput(f"environment: {name!r} is not the name of a variable")

@@ -157,7 +157,7 @@ def test_features_choose_the_nodes_that_must_be_enough() -> None:
     [
         ({"nodelist": "c1,c9"}, "no-node", "--nodelist=c1"),
         ({"exclude": "c9"}, "no-node", "no --exclude"),
-        ({"nodelist": "c[1-2],c7", "nodes": 3}, "node-elsewhere", "--nodelist=c[1-2]"),
+        ({"nodelist": "c[1-2],c7", "nodes": 3}, "node-elsewhere", "--nodelist='c[1-2]'"),
         ({"nodelist": "c7"}, "node-elsewhere", "no --nodelist"),
         ({"nodelist": "c1", "exclude": "c[1-2]"}, "node-both-ways", "--exclude=c2"),
         ({"exclude": "c[1-3]"}, "node-all-excluded", "no --exclude"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from slurmkit.errors import BadInput
+from slurmkit.findings import Finding
 from slurmkit.gpus import Gpus
 from slurmkit.jobfile import read_job_file, read_script
 from slurmkit.options import option_values, read_options, with_options
@@ -82,6 +83,17 @@ def test_a_fix_is_applied() -> None:
     spec = JobSpec(command=("x",), gpus=Gpus(9, "a100"), constraint="ib", options={"tmp": "1G"})
     fixed = with_options(spec, [("gpus-per-node", "a100:8"), ("nodes", "2"), ("constraint", "")])
     assert fixed == JobSpec(command=("x",), gpus=Gpus(8, "a100"), nodes=2, options={"tmp": "1G"})
+
+
+def test_a_fix_may_take_an_option_away_that_is_passed_on() -> None:
+    spec = JobSpec(command=("x",), options={"tmp": "1G", "contiguous": ""})
+    assert with_options(spec, [("contiguous", "")]).options == {"tmp": "1G"}
+
+
+def test_a_fix_can_be_pasted_into_a_shell() -> None:
+    fix = (("constraint", "a|b"), ("nodes", "2"), ("qos", ""))
+    finding = Finding(severity="error", code="x", message="x", fix=fix)
+    assert finding.fix_words == "--constraint='a|b' --nodes=2 no --qos"
 
 
 def test_every_field_is_written() -> None:
@@ -196,6 +208,11 @@ def test_a_job_file_has_the_same_names(tmp_path: Path) -> None:
     assert (spec.environment, spec.launch.mpi) == ({"OMP_NUM_THREADS": "8"}, "pmix")
 
 
+def test_gpus_in_a_job_file_as_on_the_command_line(tmp_path: Path) -> None:
+    fields = toml(tmp_path, 'gres = "gpu:a100:2,nvme:1"\ngpu-bind = "none"\n')
+    assert fields == {"gpus": Gpus(2, "a100", bind="none"), "gres": "nvme:1"}
+
+
 def test_gpus_as_a_table(tmp_path: Path) -> None:
     text = '[gpus]\ncount = 2\ntype = "a100"\nper = "task"\n'
     assert toml(tmp_path, text)["gpus"] == Gpus(2, "a100", "task")
@@ -209,6 +226,9 @@ def test_gpus_as_a_table(tmp_path: Path) -> None:
         ("time = 10:00", 'time must be in quotes: time = "10:00"'),
         ("\n\ntime = 1:00:00 # x", 'time must be in quotes: time = "1:00:00"'),
         ("time = 10:00:00", 'time must be in quotes: time = "10:00:00"'),
+        ("[launch]\nlabl = true", "launch.labl: no such key; did you mean 'label'"),
+        ('gpus = 1\ngres = "gpu:1"', "gres asks for GPUs a second time"),
+        ('gpu-bind = "none"', "--gpu-bind needs GPUs"),
         ("[gpus]\ncoun = 2", "gpus.coun: no such key; did you mean 'count'"),
         ('[gpus]\ncount = "2"', "gpus.count: expected `int`"),
         ("gpus = 1\ngpus-per-node = 2", "asks for GPUs a second time"),
