@@ -41,6 +41,13 @@ class Case(NamedTuple):
     level: str = "errors"
 
 
+class Row(NamedTuple):
+    """A job in the queue."""
+
+    state: str
+    reason: str
+
+
 class Outcome(NamedTuple):
     """What became of a case.
 
@@ -50,6 +57,8 @@ class Outcome(NamedTuple):
         said: job id, or what sbatch said.
         fix: the options of the fix.
         fixed: job id of the request with its fix, or why there is none.
+        bad: the job as asked, once nothing moved any more; None when sbatch refused it.
+        good: the job with its fix; None without one.
     """
 
     code: int
@@ -57,13 +66,8 @@ class Outcome(NamedTuple):
     said: str
     fix: dict[str, str]
     fixed: str
-
-
-class Row(NamedTuple):
-    """A job in the queue."""
-
-    state: str
-    reason: str
+    bad: Row | None = None
+    good: Row | None = None
 
 
 # --- partitions -----------------------------------------------------------------------------------
@@ -222,8 +226,7 @@ def outcomes(lab: Lab, failed: str) -> Generator[dict[Case, Outcome]]:
     try:
         set_up(lab)
         tried = attempt(lab, CASES, failed)
-        settle(lab, tried)
-        yield tried
+        yield settle(lab, tried)
     finally:
         tear_down(lab)
 
@@ -241,26 +244,21 @@ def test_plan_says_so_first(outcomes: dict[Case, Outcome], case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=title)
-def test_slurm_would_not_have_run_it_well(
-    lab: Lab, outcomes: dict[Case, Outcome], case: Case
-) -> None:
+def test_slurm_would_not_have_run_it_well(outcomes: dict[Case, Outcome], case: Case) -> None:
     outcome = outcomes[case]
-    if not outcome.said.isdigit():
-        assert re.search(case.slurm, outcome.said), "refused in other words"
-        return
-    row = rows(lab)[outcome.said]
-    assert re.search(case.slurm, became(row)), row
+    said = became(outcome.bad) if outcome.bad else outcome.said
+    assert outcome.said.isdigit() == (outcome.bad is not None)
+    assert re.search(case.slurm, said), said
 
 
 @pytest.mark.parametrize("case", CASES, ids=title)
-def test_the_fix_runs(lab: Lab, outcomes: dict[Case, Outcome], case: Case) -> None:
+def test_the_fix_runs(outcomes: dict[Case, Outcome], case: Case) -> None:
     outcome = outcomes[case]
     if case.code in UNFIXABLE:
         assert not outcome.fix
         return
-    assert outcome.fix
-    assert outcome.fixed.isdigit(), outcome.fixed
-    assert rows(lab)[outcome.fixed].state in ("RUNNING", "COMPLETED")
+    assert outcome.good, outcome.fixed
+    assert outcome.good.state in ("RUNNING", "COMPLETED"), outcome.good
 
 
 # --- one by one -----------------------------------------------------------------------------------
@@ -346,11 +344,11 @@ def strictly(
     try:
         root(lab, f"[ -e {conf}.kept ] || cp {conf} {conf}.kept; cat >> {conf}", CONF)
         root(lab, "scontrol reconfigure")
+        cancel_all(lab)
         wait_for(lambda: "limits,qos,safe" in lab.run("scontrol", "show", "config").stdout)
         partitions(lab)
         tried = attempt(lab, [case for case in STRICT if not untried(lab, case)], failed)
-        settle(lab, tried)
-        yield tried
+        yield settle(lab, tried)
     finally:
         root(lab, f"[ ! -e {conf}.kept ] || mv {conf}.kept {conf}; scontrol reconfigure")
 
@@ -360,8 +358,8 @@ def test_with_strict_settings(lab: Lab, strictly: dict[Case, Outcome], case: Cas
     if untried(lab, case):
         pytest.skip("22.05 takes AccountingStorageEnforce at its start only")
     test_plan_says_so_first(strictly, case)
-    test_slurm_would_not_have_run_it_well(lab, strictly, case)
-    test_the_fix_runs(lab, strictly, case)
+    test_slurm_would_not_have_run_it_well(strictly, case)
+    test_the_fix_runs(strictly, case)
 
 
 def untried(lab: Lab, case: Case) -> bool:
@@ -421,22 +419,24 @@ def rows(lab: Lab) -> dict[str, Row]:
     return found
 
 
-def settle(lab: Lab, tried: dict[Case, Outcome]) -> None:
+def settle(lab: Lab, tried: dict[Case, Outcome]) -> dict[Case, Outcome]:
     """Wait until every job is where it stays; what is not by then fails its test."""
     deadline = time.monotonic() + 45
-    while time.monotonic() < deadline:
+    while True:
         now = rows(lab)
-        if all(settled(now, case, outcome) for case, outcome in tried.items()):
-            return
+        seen = {
+            case: outcome._replace(bad=now.get(outcome.said), good=now.get(outcome.fixed))
+            for case, outcome in tried.items()
+        }
+        if time.monotonic() > deadline or all(settled(*each) for each in seen.items()):
+            return seen
         time.sleep(1)
 
 
-def settled(now: dict[str, Row], case: Case, outcome: Outcome) -> bool:
-    if outcome.fixed.isdigit() and now[outcome.fixed].state not in ("RUNNING", "COMPLETED"):
-        return False
-    if not outcome.said.isdigit():
-        return True
-    return bool(re.search(case.slurm, became(now[outcome.said])))
+def settled(case: Case, outcome: Outcome) -> bool:
+    started = outcome.good is None or outcome.good.state in ("RUNNING", "COMPLETED")
+    shown = outcome.bad is None or re.search(case.slurm, became(outcome.bad))
+    return started and bool(shown)
 
 
 def became(row: Row) -> str:
@@ -479,9 +479,8 @@ def partitions(lab: Lab) -> None:
 
 def tear_down(lab: Lab) -> None:
     """Leave the cluster as it was, however far it came."""
-    lab.run("scancel", "--user=alice", check=False)
     scontrol(lab, "update NodeName=c6 State=RESUME", check=False)
-    wait_for(lambda: not any(row.state in BUSY for row in rows(lab).values()), 120)
+    cancel_all(lab)
     scontrol(
         lab,
         *(f"delete ReservationName={name}" for name in ("lim-bobs", "lim-mine", "lim-maint")),
@@ -491,6 +490,11 @@ def tear_down(lab: Lab) -> None:
     gone = (f"delete account {','.join(ACCOUNTS)}", f"delete qos {','.join(QOS)}")
     sacctmgr(lab, *gone, check=False)
     lab.run("slurmkit", "plan", "--refresh", "--json", "--time=1", "--", "true")
+
+
+def cancel_all(lab: Lab) -> None:
+    lab.run("scancel", "--user=alice", check=False)
+    wait_for(lambda: not any(row.state in BUSY for row in rows(lab).values()), 120)
 
 
 BUSY = ("PENDING", "RUNNING", "COMPLETING")
