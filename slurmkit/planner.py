@@ -155,6 +155,8 @@ def _as_fixed(spec: JobSpec, findings: Iterable[Finding], site: Site) -> tuple[R
 def _partitions(
     spec: JobSpec, capabilities: Capabilities
 ) -> tuple[tuple[Partition, ...], tuple[Finding, ...]]:
+    if not capabilities.partitions:  # slurmctld shows none: PrivateData
+        return (), (_hidden(capabilities),)
     if spec.partition is None:
         default = capabilities.default_partition
         return ((default,), ()) if default else ((), (_no_default(capabilities),))
@@ -172,6 +174,17 @@ def _no_default(capabilities: Capabilities) -> Finding:
     known = ", ".join(partition.name for partition in capabilities.partitions)
     message = f"this cluster has no default partition; name one with --partition: {known}"
     return Finding(severity="error", code="partition-none", message=message, source="slurm.conf")
+
+
+def _hidden(capabilities: Capabilities) -> Finding:
+    why = "; ".join(capabilities.hidden) or "slurmctld shows no partition"
+    message = f"nothing could be checked but by slurmctld itself: {why}"
+    return Finding(
+        severity="warning",
+        code="unknown-partitions",
+        message=message,
+        source="scontrol show partition",
+    )
 
 
 def _no_partition(name: str, known: list[str]) -> Finding:

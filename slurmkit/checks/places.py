@@ -92,10 +92,9 @@ def _flat(sentence: str) -> bool:
 
 def features(request: Request) -> Iterator[Finding]:
     """A feature that no node has, or a combination that no node of the partition has."""
-    constraint = request.spec.constraint
-    if constraint is None:
+    constraint, nodes = request.spec.constraint, request.capabilities.nodes
+    if constraint is None or not nodes:
         return
-    nodes = request.capabilities.nodes
     known = sorted({feature for node in nodes for feature in node.features})
     asked = _FEATURE.findall(_COUNT.sub("", constraint))
     missing = [name for name in asked if name not in known]
@@ -128,6 +127,8 @@ def named_nodes(request: Request) -> Iterator[Finding]:
     """Nodes that do not exist, are elsewhere, are too many, or are both wanted and left out."""
     spec, name = request.spec, request.partition.name
     there = {node.name for node in request.capabilities.nodes}
+    if not there:  # PrivateData hides them
+        return
     for option, text in (("nodelist", spec.nodelist), ("exclude", spec.exclude)):
         yield from _unknown(option, text, there)
     wanted, out = _expand(spec.nodelist), _expand(spec.exclude)

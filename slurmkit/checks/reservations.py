@@ -55,7 +55,8 @@ def may_use(request: Request, reservation: Reservation) -> bool:
 
 
 def _size(request: Request, reservation: Reservation) -> Iterator[Finding]:
-    if not reservation.nodes or set(_WAYS_ROUND) & set(reservation.flags):
+    known = bool(request.capabilities.nodes)
+    if not known or not reservation.nodes or set(_WAYS_ROUND) & set(reservation.flags):
         return
     inside = [node for node in candidates(request) if node.name in reservation.nodes]
     if len(inside) < request.nodes:

@@ -15,7 +15,7 @@ import msgspec
 
 from slurmkit.capabilities.model import Node
 from slurmkit.capabilities.nodes import folded
-from slurmkit.findings import Finding
+from slurmkit.findings import Finding, Severity
 from slurmkit.gpus import Gpus
 from slurmkit.refusals import words
 from slurmkit.valueforms import nearest
@@ -85,6 +85,8 @@ def kind_of(gpus: Gpus, pool: Pool, *, many: bool, least: int = 1) -> Kind:
         many: whether the job may spread over several nodes.
         least: whole GPUs that each of them must have.
     """
+    if not pool.everywhere:
+        return _unknown(gpus)
     if gpus.shard:
         return _part(gpus, pool, "shard", gpus.shard)
     if gpus.mps:
@@ -94,6 +96,26 @@ def kind_of(gpus: Gpus, pool: Pool, *, many: bool, least: int = 1) -> Kind:
     if gpus.mig:
         return _mig(gpus, pool)
     return _typed(gpus, pool) if gpus.type else _untyped(pool, many=many, least=least)
+
+
+def _unknown(gpus: Gpus) -> Kind:
+    """As it was asked for: slurmctld does not show its nodes to this user."""
+    message = "the nodes are not known here (PrivateData), so their GPUs could not be checked"
+    asked = Kind(
+        gres="mps" if gpus.mps else "shard" if gpus.shard else "gpu",
+        type=None if gpus.is_part else gpus.mig or gpus.type,
+        units=gpus.shard or gpus.mps or 0,
+    )
+    severity: Severity = "error" if gpus.fraction else "warning"
+    message += "; ask for shard:N or mps:N instead of a fraction" if gpus.fraction else ""
+    found = Finding(
+        severity=severity,
+        code="unknown-nodes",
+        message=message,
+        source="scontrol show node",
+        unsafe=gpus.fraction is not None,
+    )
+    return msgspec.structs.replace(asked, findings=(found,))
 
 
 # --- whole GPUs ---------------------------------------------------------------------------------
@@ -120,24 +142,33 @@ def _untyped(pool: Pool, *, many: bool, least: int) -> Kind:
 
 def _left_out(other: list[Node], sliced: list[Node]) -> Iterator[Finding]:
     if other:
-        names = ",".join(n.name for n in other)
+        names = folded(n.name for n in other)
         yield _note(
             "gpu-mixed-typing",
             f"{names} left out: some nodes name their GPU type and others do not, and Slurm"
             " miscounts a job over both",
         )
     if sliced:
-        names = ",".join(n.name for n in sliced)
+        names = folded(n.name for n in sliced)
         yield _note("gpu-mig-left-out", f"{names} left out: their GPUs are MIG slices, not whole")
 
 
 def _typed(gpus: Gpus, pool: Pool) -> Kind:
-    wanted = _canonical(gpus.type or "", pool.names)
-    for spelled in _types(pool.nodes):
-        if spelled.casefold() == wanted:
-            return Kind(type=spelled, fitting=_having(pool.nodes, spelled))
+    there, wanted = _types(pool.nodes), _canonical(gpus.type or "", pool.names)
+    exact = [t for t in there if t.casefold() == (gpus.type or "").casefold()]
+    fits = exact or [t for t in there if _canonical(t, pool.names) == wanted]
+    if len(fits) == 1:
+        return Kind(type=fits[0], fitting=_having(pool.nodes, fits[0]))
+    if fits:
+        return Kind(type=gpus.type, findings=(_several(gpus, fits),))
     proof = _proved(wanted, pool)
-    return proof or Kind(findings=(_no_type(gpus, wanted, pool),))
+    return proof or Kind(type=gpus.type, findings=(_no_type(gpus, wanted, pool),))
+
+
+def _several(gpus: Gpus, fits: list[str]) -> Finding:
+    message = f"GPU type {gpus.type} stands for several here, and a job has one; name it: "
+    fix = (("gpus-per-node", f"{fits[0]}:{gpus.count}"),)
+    return _error("gpu-several-types", message + ", ".join(fits), fix=fix)
 
 
 def _proved(wanted: str, pool: Pool) -> Kind | None:
@@ -171,8 +202,8 @@ def _mig(gpus: Gpus, pool: Pool) -> Kind:
     if fits:
         choices = ", ".join(f"gpu:{t}" for t in fits)
         message = words("mig-profile", asked=gpus.mig, types=choices)
-        return Kind(findings=(_error("mig-profile", message),))
-    return Kind(findings=(_no_type(gpus, (gpus.mig or "").casefold(), pool),))
+        return Kind(type=gpus.mig, findings=(_error("mig-profile", message),))
+    return Kind(type=gpus.mig, findings=(_no_type(gpus, (gpus.mig or "").casefold(), pool),))
 
 
 def _is_profile(type_: str, gpus: Gpus) -> bool:
@@ -192,7 +223,7 @@ def _part(gpus: Gpus, pool: Pool, name: str, units: int) -> Kind:
         return Kind(gres=name, units=units, findings=(_no_part(name, pool),))
     fits = [n for n in nodes if per_gpu(n, name) >= units and _is_type(n, gpus, pool.names)]
     if not fits:
-        return Kind(gres=name, units=units, findings=(_too_much(gpus, pool, name, nodes),))
+        return Kind(gres=name, units=units, findings=(_no_fit(gpus, pool, name, nodes),))
     names = {n.name for n in fits}
     out = tuple(n.name for n in nodes if n.name not in names)
     said = [_note(f"{name}-shared", _UNSHARED)] if name == "shard" else []
@@ -205,9 +236,12 @@ def _part(gpus: Gpus, pool: Pool, name: str, units: int) -> Kind:
 
 def _fraction(gpus: Gpus, pool: Pool) -> Kind:
     part = gpus.fraction or 0.0
-    nodes = [n for n in pool.nodes if n.count("shard") and _is_type(n, gpus, pool.names)]
+    cut_up = [n for n in pool.nodes if per_gpu(n, "shard")]
+    nodes = [n for n in cut_up if _is_type(n, gpus, pool.names)]
     if not nodes:
-        return Kind(gres="shard", findings=(_no_fraction(part, pool),))
+        why = _other_type(gpus, pool, "shard") if cut_up else _no_fraction(part, pool)
+        # Nothing can be sent for it: a whole GPU is not what was asked for.
+        return Kind(gres="shard", findings=(msgspec.structs.replace(why, unsafe=True),))
     # Where nodes cut their GPUs differently, the cut that most GPUs have decides.
     cuts = Counter[int]()
     for node in nodes:
@@ -271,7 +305,8 @@ def _no_type(gpus: Gpus, wanted: str, pool: Pool) -> Finding:
 def _partitions_with(wanted: str, pool: Pool) -> list[str]:
     found: dict[str, None] = {}
     for node in pool.everywhere:
-        spelled = {g.type.casefold() for g in node.gres if g.name == "gpu" and g.type}
+        named = [g.type for g in node.gres if g.name == "gpu" and g.type]
+        spelled = {name for t in named for name in (t.casefold(), _canonical(t, pool.names))}
         ends = any(t == wanted or t.endswith(f"_{wanted}") for t in spelled)
         found |= dict.fromkeys(node.partitions if ends else ())
     return [name for name in found if name not in pool.partitions]
@@ -287,29 +322,46 @@ def _no_part(name: str, pool: Pool) -> Finding:
     return _error(f"{name}-none", f"this cluster has no {name}; {_offers(pool.everywhere)}")
 
 
-def _too_much(gpus: Gpus, pool: Pool, name: str, nodes: list[Node]) -> Finding:
+def _no_fit(gpus: Gpus, pool: Pool, name: str, nodes: list[Node]) -> Finding:
     fits = [n for n in nodes if _is_type(n, gpus, pool.names)]
     if not fits:
-        return _no_type(gpus, _canonical(gpus.type or "", pool.names), pool)
+        return _other_type(gpus, pool, name)
     most = max(per_gpu(n, name) for n in fits)
     code = f"{name}s-per-gpu" if name == "shard" else f"{name}-per-gpu"
     asked = gpus.shard or gpus.mps
     message = words(code, asked=asked, partition=",".join(pool.partitions), most=most)
-    return _error(code, message, fix=(("gres", f"{name}:{most}"),))
+    return _error(code, message, fix=(("gres", f"{_typed_part(gpus, name)}:{most}"),))
+
+
+def _typed_part(gpus: Gpus, name: str) -> str:
+    return f"{name}:{gpus.type}" if gpus.type else name
+
+
+def _other_type(gpus: Gpus, pool: Pool, name: str) -> Finding:
+    """There are shards (or MPS), but not of GPUs of this type."""
+    cut = [n for n in pool.nodes if n.count(name)]
+    offered = ", ".join(_types(cut)) or "GPUs without a type"
+    message = f"no {name} of {gpus.type} GPUs in partition {','.join(pool.partitions)}"
+    away = [n for n in pool.everywhere if n.count(name) and _is_type(n, gpus, pool.names)]
+    there = list(dict.fromkeys(p for n in away for p in n.partitions))
+    if there:
+        message += f"; partition {', '.join(there)} has"
+        return _error(f"{name}-elsewhere", message, fix=(("partition", there[0]),))
+    return _error(f"{name}-other-type", f"{message}, nor anywhere; {name} is cut from {offered}")
 
 
 def _no_fraction(part: float, pool: Pool) -> Finding:
     where = ",".join(pool.partitions)
-    sharded = [n for n in pool.everywhere if n.count("shard")]
-    mps = [n for n in pool.everywhere if n.count("mps")]
+    sharded = [n for n in pool.everywhere if per_gpu(n, "shard") and n.partitions]
+    mps = [n for n in pool.everywhere if per_gpu(n, "mps") and n.partitions]
     message = f"{part:g} of a GPU: partition {where} has no shards"
     if sharded:
-        there = next(iter(sharded[0].partitions), "")
+        there = sharded[0].partitions[0]
         fix = (("partition", there),)
         return _error("fraction-elsewhere", f"{message}; partition {there} has", fix=fix)
     if mps:
         units = max(1, math.ceil(part * per_gpu(mps[0], "mps") - 1e-9))
-        there = next(iter(mps[0].partitions), "")
+        there = mps[0].partitions[0]
         message += f"; partition {there} has MPS"
         return _error(
             "fraction-none", message, fix=(("gres", f"mps:{units}"), ("partition", there))
@@ -352,7 +404,7 @@ def _having(nodes: Iterable[Node], type_: str) -> tuple[Node, ...]:
 
 def _is_type(node: Node, gpus: Gpus, names: Names) -> bool:
     wanted = _canonical(gpus.type, names) if gpus.type else None
-    return wanted is None or wanted in {t.casefold() for t in _types([node])}
+    return wanted is None or wanted in {_canonical(t, names) for t in _types([node])}
 
 
 def _canonical(name: str, names: Names) -> str:

@@ -123,7 +123,8 @@ def _checked(spec: JobSpec, kind: Kind, made: Layout) -> Layout:
 def _per_task(spec: JobSpec, kind: Kind, gpus: int, cpus: int) -> Layout:
     tasks = spec.ntasks or (spec.nodes or 1) * (spec.ntasks_per_node or 1)
     by_cpus = max(1, cpus // (spec.cpus_per_task or 1))
-    on_one = min(by_cpus, spec.ntasks_per_node or by_cpus, max(1, kind.most // gpus))
+    by_gpus = max(1, kind.most // gpus) if kind.fitting else tasks
+    on_one = min(by_cpus if cpus else tasks, spec.ntasks_per_node or tasks, by_gpus)
     nodes = _least_nodes(spec, cpus) if spec.nodes else _even_nodes(tasks, on_one)
     if tasks % nodes:
         return _uneven_tasks(spec, tasks, gpus)

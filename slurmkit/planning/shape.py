@@ -36,7 +36,7 @@ def shape_of(
 ) -> Shape:
     """Find the GPUs meant and lay the job out over nodes of these partitions."""
     nodes = capabilities.nodes_of(*(partition.name for partition in partitions))
-    if spec.gpus is None or not partitions:
+    if spec.gpus is None or not (partitions or not capabilities.partitions):
         kind, layout = None, _layout(spec, None, nodes)
     else:
         pool = Pool(nodes, tuple(p.name for p in partitions), capabilities.nodes, names)

@@ -58,6 +58,30 @@ def test_an_alias_of_the_configuration_is_a_type() -> None:
     assert ask("A100-SXM4:1", pool("gpu", names=names)).type == "a100"
 
 
+def test_the_clusters_own_name_may_be_an_alias() -> None:
+    names = Names(aliases={"nvidia_a100-sxm4": "a100", "nvidia_a100-pcie": "a100"})
+    sxm, pcie = (node(n, Gres("gpu", f"nvidia_a100-{n}", 4)) for n in ("sxm4", "pcie"))
+    assert ask("A100:2", made(sxm, names=names)).type == "nvidia_a100-sxm4"
+    both = made(sxm, pcie, names=names)
+    (finding,) = ask("a100:2", both).findings
+    assert finding.fix == (("gpus-per-node", "nvidia_a100-sxm4:2"),)
+    assert ask("nvidia_a100-pcie:2", both).type == "nvidia_a100-pcie"
+
+
+def test_a_type_that_is_not_there_is_never_dropped_by_force() -> None:
+    assert ask("v100:2", pool("untyped")).type == "v100"
+    assert ask("7g.80gb:1", pool("mig")).type == "7g.80gb"
+    assert all(finding.unsafe for finding in ask("0.5", pool("cpu")).findings)
+
+
+def test_nodes_that_are_not_shown() -> None:
+    bare = Pool((), ("gpu",), ())
+    kind = ask("a100:2", bare)
+    assert (kind.type, [f.severity for f in kind.findings]) == ("a100", ["warning"])
+    assert ask("shard:3", bare).units == 3
+    assert ask("0.5", bare).findings[0].unsafe
+
+
 def test_a_type_of_another_partition_is_offered_there() -> None:
     (finding,) = ask("h100:1", pool("mps")).findings
     assert finding.severity == "error"
@@ -141,7 +165,10 @@ def test_shards_are_untyped_and_of_one_gpu() -> None:
     typed = kind_of(Gpus(shard=1, type="h100"), pool("gpu"), many=False)
     assert (typed.type, names_of(typed)) == (None, ["c3"])
     wrong = kind_of(Gpus(shard=1, type="a100"), pool("gpu"), many=False)
-    assert wrong.findings[0].severity == "error"
+    assert "no shard of a100 GPUs in partition gpu, nor anywhere" in wrong.findings[0].message
+    assert "cut from h100" in ask("a100:0.5", pool("gpu")).findings[0].message
+    typed = kind_of(Gpus(shard=5, type="h100"), pool("gpu"), many=False)
+    assert typed.findings[0].fix == (("gres", "shard:h100:4"),)
 
 
 def test_shards_of_the_other_type_are_kept_out() -> None:
@@ -170,5 +197,5 @@ def test_fractions_where_there_are_no_shards() -> None:
     mps_only = tuple(n for n in capabilities().nodes if not n.count("shard"))
     where = Pool(capabilities().nodes_of("cpu"), ("cpu",), mps_only)
     assert ask("0.5", where).findings[0].fix == (("gres", "mps:50"), ("partition", "mps"))
-    bare = Pool((), ("cpu",), ())
+    bare = Pool((), ("cpu",), (node("n"),))
     assert "has no GPUs at all" in ask("0.5", bare).findings[0].message

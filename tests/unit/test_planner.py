@@ -128,6 +128,20 @@ def test_what_only_sounds_like_a_secret_is_sent(options: dict[str, Any]) -> None
     assert not made(**options).errors
 
 
+def test_what_slurmctld_does_not_show_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = ("nodes are unknown", "partitions are unknown")
+    bare = msgspec.structs.replace(capabilities(), nodes=(), partitions=(), hidden=hidden)
+    monkeypatch.setattr(Lab, "capabilities", lambda *_, **__: bare)
+    done = made(gpus=Gpus(2, "a100"), nodes=2, partition="gpu", constraint="ib")
+    assert not done.errors
+    assert {"unknown-partitions", "unknown-nodes"} == set(codes(done.warnings))
+    assert dict(done.submissions[0].options)["gpus-per-node"] == "a100:2"
+    assert done.estimate is None
+    nodes = msgspec.structs.replace(capabilities(), nodes=(), hidden=hidden[:1])
+    monkeypatch.setattr(Lab, "capabilities", lambda *_, **__: nodes)
+    assert not made(gpus=Gpus(2, "a100"), nodes=2, constraint="ib", nodelist="c[1-2]").errors
+
+
 def test_what_is_not_looked_at_is_said() -> None:
     found = made(command=(), script="#!/bin/sh\n#PBS -q x\n", options={"gpus-per-socket": "2"})
     assert codes(found.warnings) == ["script-foreign-options", "unchecked-option"]
@@ -142,7 +156,8 @@ def test_an_error_on_kept_settings_is_judged_on_fresh_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is kept is from before the admin gave c1 its GPUs."""
-    old = msgspec.structs.replace(capabilities(), taken=1.0, nodes=())
+    bare = tuple(msgspec.structs.replace(node, gres=()) for node in capabilities().nodes)
+    old = msgspec.structs.replace(capabilities(), taken=1.0, nodes=bare)
     asked: list[bool] = []
 
     def kept(self: Lab, *, refresh: bool = False) -> Capabilities:
