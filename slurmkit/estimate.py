@@ -193,7 +193,7 @@ def _sum(parts: list[tuple[float, Decimal | None]]) -> Decimal | None:
 def _share(request: Request) -> Share | None:
     """Of several budgets, the one of which the least would remain."""
     shares = [_of(balance, request.tasks_in_array) for balance in balances(request)]
-    return max(shares, key=lambda s: s.share if s.share is not None else 0.0, default=None)
+    return max(shares, key=lambda s: (s.left <= 0, s.share or 0.0), default=None)
 
 
 def _of(balance: Balance, tasks: int) -> Share:
@@ -212,8 +212,9 @@ def _of(balance: Balance, tasks: int) -> Share:
 def _sources(request: Request, currency: str | None) -> dict[str, str]:
     name = request.partition.name
     given = request.spec.time is not None
+    default = "DefaultTime" if request.partition.default_time else "MaxTime"
     sources = {
-        "hours": "--time" if given else f"partition {name}: DefaultTime",
+        "hours": "--time" if given else f"partition {name}: {default}",
         "billing": f"partition {name}: TRESBillingWeights"
         if request.partition.billing_weights
         else "CPUs: the partition has no TRESBillingWeights",

@@ -19,17 +19,21 @@ class Srun:
     def needs(self, spec: JobSpec, capabilities: Capabilities) -> Iterable[Finding]:
         """See `slurmkit.plugins.Launcher`: a whole script is no command."""
         del capabilities
-        if spec.script is None:
-            return ()
-        return (
-            Finding(
+        if spec.script is not None:
+            yield Finding(
                 severity="error",
                 code="launcher-needs-command",
                 message="the launcher srun starts a command once per task, and this job is a whole"
                 " script; leave --launcher out and write srun in the script where tasks begin",
                 source="launcher srun",
-            ),
-        )
+            )
+        if spec.exclusive is True and spec.cpus_per_task is None:
+            yield Finding(
+                severity="note",
+                code="exclusive-cpus",
+                message="--exclusive takes whole nodes, but a task only its --cpus-per-task",
+                source="srun(1) --cpus-per-task",
+            )
 
     def lines(self, spec: JobSpec, srun_options: tuple[str, ...]) -> tuple[str, ...]:
         """See `slurmkit.plugins.Launcher`; what stands after `--` is the command alone."""

@@ -213,6 +213,10 @@ def _unread(spec: JobSpec) -> Iterable[Finding]:
     if has_foreign_options(spec.script or ""):
         message = "the script's #PBS or #BSUB lines are not read; write them as #SBATCH lines"
         yield Finding(severity="warning", code="script-foreign-options", message=message)
+    if spec.mem_per_gpu is not None and (spec.gpus is None or spec.gpus.is_part):
+        message = "--mem-per-gpu gives no memory to a job without whole GPUs; give --mem"
+        fix = (("mem-per-gpu", ""), ("mem", spec.mem_per_gpu))
+        yield Finding(severity="warning", code="mem-without-gpus", message=message, fix=fix)
     for name in ("gpus-per-socket", "tres-per-task", "ntasks-per-gpu"):
         if name in spec.options:
             message = f"what --{name} asks for is passed on, but neither checked nor estimated"

@@ -146,7 +146,8 @@ def _state(node: Node) -> str:
 
 
 def all_memory(request: Request) -> Iterator[Finding]:
-    """`--mem=0` means all memory of each node."""
+    """`--mem=0` means all memory of each node; so does none where the site has no default."""
+    yield from _no_memory_given(request)
     if request.spec.mem is not None and mebibytes(request.spec.mem) == 0:
         least = min((node.memory for node in request.fitting), default=None)
         at_least = f", at least {memory(least)}" if least else ""
@@ -154,6 +155,18 @@ def all_memory(request: Request) -> Iterator[Finding]:
             f"--mem=0 takes all memory of each of its nodes{at_least}: no other job fits there"
         )
         yield note("mem-all", message, "sbatch(1) --mem")
+
+
+def _no_memory_given(request: Request) -> Iterator[Finding]:
+    spec, select = request.spec, request.capabilities.config.get("SelectTypeParameters", "")
+    given = any((spec.mem, spec.mem_per_cpu, spec.mem_per_gpu))
+    if given or "mem" in request.per_node or "MEMORY" not in select.upper():
+        return
+    message = (
+        "no --mem given, and this cluster has no default: it takes all memory of each of its nodes,"
+        " so no other job fits there"
+    )
+    yield warning("mem-all", message, "slurm.conf: DefMemPerNode and DefMemPerCPU are not set")
 
 
 def _broad(needs: Tres) -> Tres:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,8 @@ def spec_from(options: dict[str, Any]) -> JobSpec:
         raise BadInput("both --script and a COMMAND were given; give one of them")
     if command:
         fields = {**fields, "command": command, "script": None}
+    if chdir := fields.get("chdir"):
+        fields["chdir"] = os.path.abspath(chdir)  # noqa: PTH100 - Path.resolve follows links
     own = fields.get("launch", Launch())
     said = {name: value for name in ("launcher", "mpi", "label") if (value := take(name))}
     return JobSpec(**{**fields, "launch": msgspec.structs.replace(own, **said)})

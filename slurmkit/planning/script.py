@@ -110,7 +110,8 @@ def _gpu_options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, 
 def _both(constraint: str | None, feature: str | None) -> str | None:
     if not constraint or not feature:
         return constraint or feature
-    return f"{feature}&({constraint})" if "|" in constraint else f"{constraint}&{feature}"
+    plain = "|" in constraint and "[" not in constraint  # brackets may not stand in parentheses
+    return f"{feature}&({constraint})" if plain else f"{feature}&{constraint}"
 
 
 def _without(exclude: str | None, more: tuple[str, ...]) -> str | None:
@@ -118,7 +119,7 @@ def _without(exclude: str | None, more: tuple[str, ...]) -> str | None:
 
 
 def _name(spec: JobSpec) -> str:
-    return printable(PurePosixPath(spec.command[0]).name) if spec.command else "job"
+    return printable(PurePosixPath(spec.command[0]).name if spec.command else "") or "job"
 
 
 def _output(spec: JobSpec) -> str:

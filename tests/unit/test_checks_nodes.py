@@ -12,6 +12,7 @@ from checked_requests import (
     fixed,
     replace,
     request,
+    with_config,
     with_nodes,
     with_partition,
 )
@@ -83,6 +84,15 @@ def test_all_of_a_nodes_memory() -> None:
     finding = only(findings(mem="0"))
     assert (finding.severity, finding.code) == ("note", "mem-all")
     assert "at least 500 GiB" in finding.message
+
+
+def test_without_a_default_a_job_takes_all_memory() -> None:
+    bare = with_partition("gpu", def_mem_per_cpu=None, def_mem_per_node=None)
+    known = with_config(bare, DefMemPerCPU="UNLIMITED", SelectTypeParameters="CR_CORE_MEMORY")
+    finding = only(findings(known))
+    assert (finding.severity, finding.code) == ("warning", "mem-all")
+    assert not findings(known, mem="1G")
+    assert not findings(with_config(known, SelectTypeParameters="CR_CORE"))
 
 
 def test_shards_are_counted_as_shards() -> None:

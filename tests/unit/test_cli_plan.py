@@ -110,6 +110,14 @@ def test_what_is_given_beside_a_script_adds_to_it(
     assert made["spec"]["launch"] == {"launcher": None, "mpi": "pmix", "label": True}
 
 
+def test_a_relative_directory_is_below_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("plan", "--chdir", "runs/../a", "--time", "1", "--", "x") == 0
+    assert f"#SBATCH --chdir={tmp_path}/a\n" in capsys.readouterr().out
+
+
 def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--exclusive", "--hold", "--no-requeue", "--option", "contiguous", "--time", "1")
     assert run("plan", *flags, "--", "x") == 0

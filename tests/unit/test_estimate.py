@@ -140,6 +140,21 @@ def test_a_budget_used_up_has_no_share() -> None:
     assert (share.left, share.share) == (0.0, None)
 
 
+def test_a_budget_used_up_goes_before_one_that_is_not() -> None:
+    limits = Limits(grp_tres_mins={"gres/gpu": 600, "cpu": 6000})
+    usage = Usage(tres_mins={"gres/gpu": 600, "cpu": 1000})
+    where = with_limits("vision", limits=limits, usage=usage)
+    share = estimate(request(where=where, gpus=Gpus(1, "a100")), price).share
+    assert share is not None
+    assert (share.tres, share.left) == ("gres/gpu", 0.0)
+
+
+def test_hours_name_where_they_are_from() -> None:
+    known = with_partition("gpu", default_time=None)
+    assert estimate(request(known, time=None), price).sources["hours"] == "partition gpu: MaxTime"
+    assert made(time=None).sources["hours"] == "partition gpu: DefaultTime"
+
+
 def test_without_a_budget_there_is_no_share() -> None:
     assert made(gpus=Gpus(1, "a100")).share is None
     free = with_qos("high", with_limits("vision", limits=Limits(grp_tres_mins={"cpu": 5})))

@@ -142,6 +142,19 @@ def test_what_slurmctld_does_not_show_stops_nothing(monkeypatch: pytest.MonkeyPa
     assert not made(gpus=Gpus(2, "a100"), nodes=2, constraint="ib", nodelist="c[1-2]").errors
 
 
+def test_memory_for_each_gpu_needs_gpus() -> None:
+    found = made(mem_per_gpu="4G").warnings
+    assert codes(found) == ["mem-without-gpus"]
+    assert found[0].fix_words == "no --mem-per-gpu --mem=4G"
+    assert not made(mem_per_gpu="4G", gpus=Gpus(1, "a100")).warnings
+
+
+def test_whole_nodes_are_not_whole_for_a_task() -> None:
+    assert codes(made(exclusive=True).notes) == ["exclusive-cpus"]
+    assert not made(exclusive=True, cpus_per_task=64).notes
+    assert not made(exclusive=True, command=(), script="#!/bin/sh\n").notes
+
+
 def test_what_is_not_looked_at_is_said() -> None:
     found = made(command=(), script="#!/bin/sh\n#PBS -q x\n", options={"gpus-per-socket": "2"})
     assert codes(found.warnings) == ["script-foreign-options", "unchecked-option"]

@@ -15,7 +15,8 @@ from recorded_lab import capabilities
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
 from slurmkit.launchers import Batch, Srun
-from slurmkit.planning.kinds import Names
+from slurmkit.planning.kinds import Kind, Names
+from slurmkit.planning.layout import Layout
 from slurmkit.planning.script import Submission, submission
 from slurmkit.planning.shape import shape_of
 from slurmkit.spec import JobSpec, Launch
@@ -193,6 +194,22 @@ def test_bash_hands_on_exactly_what_was_given(
     assert argv == words
     assert {key: seen[key] for key in environment} == environment
     assert not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "written_as"),
+    [
+        (None, "V100"),
+        ("ib", "V100&ib"),
+        ("ib|eth", "V100&(ib|eth)"),
+        ("[r1|r2]", "V100&[r1|r2]"),
+    ],
+)
+def test_a_feature_that_proves_the_type_is_asked_for(given: str | None, written_as: str) -> None:
+    spec = JobSpec(command=("/",), constraint=given, gpus=Gpus(1, "v100"))
+    kind, layout = Kind(constraint="V100"), Layout(nodes=1, ntasks=None, ntasks_per_node=None)
+    options = dict(submission(spec, (kind, layout), Srun()).options)
+    assert (options["constraint"], options["job-name"]) == (written_as, "job")
 
 
 def test_a_directory_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
