@@ -21,7 +21,11 @@ def state(request: Request) -> Iterator[Finding]:
     """A partition that takes no jobs, or starts none."""
     name, state_ = request.partition.name, request.partition.state
     source = f"partition {name}: State={state_}"
-    if state_ in ("DRAIN", "INACTIVE"):
+    instead = request.partition.settings.get("Alternate", "")
+    if state_ in ("DRAIN", "INACTIVE") and instead not in ("", "(null)"):
+        message = f"partition {name} is {state_}: its jobs go to {instead}, whose limits then hold"
+        yield warning("partition-state", message, source, (("partition", instead),))
+    elif state_ in ("DRAIN", "INACTIVE"):
         message = f"partition {name} is {state_} and takes no jobs; sbatch would refuse it"
         yield error("partition-state", message, source)
     elif state_ == "DOWN":

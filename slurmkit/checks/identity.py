@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from slurmkit.checks.inforce import enforced
 from slurmkit.checks.say import Pairs, error, warning
 from slurmkit.findings import Finding
 from slurmkit.request import Request
@@ -17,6 +18,11 @@ def unknown(request: Request) -> Iterator[Finding]:
     """What Slurm does not show: limits that stand there could not be checked."""
     for why in request.standing.hidden:
         yield warning("unknown-limits", f"some limits could not be checked: {why}", _SOURCE)
+    named = request.partition.qos
+    if named is not None and request.partition_qos is None and enforced(request):
+        name = request.partition.name
+        message = f"the limits of QOS {named} of partition {name} could not be checked"
+        yield warning("unknown-partition-qos", message, f"partition {name}: QOS={named}")
 
 
 def association(request: Request) -> Iterator[Finding]:
@@ -60,8 +66,7 @@ def qos(request: Request) -> Iterator[Finding]:
     if request.qos is None or own is None:
         return
     name = request.qos.name
-    enforced = request.capabilities.enforces("qos")
-    if enforced and own.qos and name not in own.qos:
+    if request.capabilities.enforces("qos") and own.qos and name not in own.qos:
         allowed = ", ".join(own.qos)
         message = f"{own.name} may not use QOS {name}, only {allowed}; sbatch would refuse it"
         source = f"{own.name}: QOS={','.join(own.qos)}"

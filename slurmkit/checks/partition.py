@@ -8,7 +8,6 @@ from slurmkit.checks.say import Pairs, error, memory, memory_option, note, wall
 from slurmkit.checks.walls import minutes
 from slurmkit.durations import parse_time_limit
 from slurmkit.findings import Finding
-from slurmkit.planning.requests import mebibytes
 from slurmkit.request import Request
 
 REFUSES = ("ALL", "ANY", "YES")
@@ -50,8 +49,9 @@ def _flag(request: Request, name: str) -> bool:
 
 def node_counts(request: Request) -> Iterator[Finding]:
     """Fewer nodes than MinNodes or more than MaxNodes."""
-    partition, nodes = request.partition, request.nodes
-    if nodes < partition.min_nodes and not _flag(request, "PartitionMinNodes"):
+    partition, nodes, spec = request.partition, request.nodes, request.spec
+    raised = spec.nodes is None and spec.ntasks is not None and spec.gpus is None  # by slurmctld
+    if nodes < partition.min_nodes and not raised and not _flag(request, "PartitionMinNodes"):
         yield _nodes(request, "MinNodes", partition.min_nodes, "takes jobs of at least")
     most = partition.max_nodes
     if most is not None and nodes > most and not _flag(request, "PartitionMaxNodes"):
@@ -83,19 +83,16 @@ def max_memory(request: Request) -> Iterator[Finding]:
     most, source = _limit(request, "MaxMemPerNode", request.partition.max_mem_per_node)
     if most is None or _limit(request, "MaxMemPerCPU", request.partition.max_mem_per_cpu)[0]:
         return
-    wanted = request.per_node.get("mem")
-    if wanted is None and not _all_memory(request):
-        return
-    if wanted is None or wanted > most:
+    wanted, here = (
+        request.per_node.get("mem"),
+        request.capabilities.nodes_of(request.partition.name),
+    )
+    all_of_it = here[0].memory if here else 0  # slurmctld, too, takes the first node for all
+    if (all_of_it if wanted is None else wanted) > most:
         asks = "all memory of its nodes" if wanted is None else f"{memory(wanted)} on a node"
         allows = f"{source} allows {memory(most)}"
         message = f"asks for {asks}; {allows}; {fate(request)}"
         yield error("partition-max-mem-per-node", message, source, (("mem", memory_option(most)),))
-
-
-def _all_memory(request: Request) -> bool:
-    spec = request.spec
-    return any(text and mebibytes(text) == 0 for text in (spec.mem, spec.mem_per_cpu))
 
 
 def memory_per_cpu(request: Request) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from slurmkit.capabilities.model import Node
 from slurmkit.capabilities.nodes import folded, node_names
-from slurmkit.checks.say import Pairs, error
+from slurmkit.checks.say import Pairs, error, warning
 from slurmkit.findings import Finding
 from slurmkit.request import Request
 from slurmkit.valueforms import nearest
@@ -119,8 +119,13 @@ def _no_feature(request: Request, name: str, known: list[str]) -> Finding:
         fix = (("constraint", changed),)
     elif not known or request.spec.constraint == name:
         fix = (("constraint", ""),)
-    message = f"no node has the feature {name!r}; {hint}; sbatch would refuse it"
-    return error("no-feature", message, "ActiveFeatures of the nodes", fix)
+    message = f"no node has the feature {name!r} now; {hint}"
+    plugins = request.capabilities.config.get("NodeFeaturesPlugins", "(null)")
+    if plugins != "(null)":  # a reboot may bring it
+        source = f"slurm.conf: NodeFeaturesPlugins={plugins}"
+        return warning("no-feature", f"{message}; Slurm may have to reboot nodes", source)
+    refused = f"{message}; sbatch would refuse it"
+    return error("no-feature", refused, "ActiveFeatures of the nodes", fix)
 
 
 def named_nodes(request: Request) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from slurmkit.findings import Finding
 from slurmkit.request import Request
 
 _RELATIVE = re.compile(r"now(?:\s*\+\s*(\d+)\s*([a-z]*))?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?)?")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DEFAULT_SIGNAL_SECONDS = 60  # sbatch(1) --signal
 
@@ -24,6 +25,8 @@ def moment(text: str, now: float) -> float | None:
     match = _RELATIVE.fullmatch(text.strip().lower())
     if match:
         return now + int(match[1] or 0) * _UNITS.get((match[2] or "s")[:1], 1)
+    if not _DATE.fullmatch(text):
+        return None
     try:
         return dt.datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:

@@ -45,7 +45,7 @@ def request_for(
     nodes = layout.nodes or _nodes_for(spec, layout, fitting)
     memory = _Memory(spec, partition, capabilities.config)
     per_node = memory.added(_per_node(spec, made), 1)
-    account = spec.account or standing.default_account
+    account = spec.account.lower() if spec.account else standing.default_account  # as slurmctld
     association = standing.association(account, partition.name) if account else None
     qos = spec.qos or (association.default_qos if association else "") or None
     total = memory.added(_total(per_node, layout, nodes), nodes)
@@ -125,7 +125,9 @@ def _seconds(spec: JobSpec, partition: Partition) -> int | None:
 
 
 def _qos(standing: Standing, name: str | None) -> Qos | None:
-    return standing.qos_named(name) if name else None
+    """Slurm takes the names of QOS without case."""
+    wanted = (name or "").casefold()
+    return next((qos for qos in standing.qos if qos.name.casefold() == wanted), None)
 
 
 def _nodes_for(spec: JobSpec, layout: Layout, fitting: tuple[Node, ...]) -> int:

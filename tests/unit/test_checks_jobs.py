@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,8 +56,11 @@ def test_moments_as_sbatch_takes_them() -> None:
     assert moment("now", NOW) == NOW
     assert moment("now+2hours", NOW) == NOW + 7200
     assert moment("now+90", NOW) == NOW + 90
-    assert moment("2023-11-14T22:13:20+00:00", NOW) == NOW
+    utc = dt.datetime.fromtimestamp(NOW).astimezone().utcoffset()
+    assert utc is not None
+    assert moment("2023-11-14T22:13:20", NOW) == NOW - utc.total_seconds()
     assert moment("teatime", NOW) is None
+    assert moment("20231114", NOW) is None
 
 
 @pytest.mark.parametrize(

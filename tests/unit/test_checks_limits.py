@@ -335,6 +335,18 @@ def test_a_qos_that_one_cannot_have(qos: str, where: Any, code: str, fix: str) -
     assert (finding.code, finding.fix) == (code, (("qos", fix),))
 
 
+def test_names_of_accounts_and_qos_count_without_case() -> None:
+    where = with_qos("high", limits=Limits(max_wall=60))
+    assert not findings(where=where, account="Vision")
+    assert errors(findings(where=where, qos="HIGH", time="2:00:00")) == ["qos-max-wall"]
+
+
+def test_the_qos_of_a_partition_that_nobody_shows() -> None:
+    known = with_partition("gpu", qos="secret")
+    (finding,) = findings(known).values()
+    assert (finding.severity, finding.code) == ("warning", "unknown-partition-qos")
+
+
 def test_a_threshold_of_fair_share_could_not_be_checked() -> None:
     where = with_qos("high", flags=("EnforceUsageThreshold",))
     assert findings(where=where, qos="high")["unknown-usage-threshold"].severity == "warning"

@@ -147,6 +147,11 @@ def test_a_feature_where_no_node_has_any() -> None:
     assert finding.fix_words == "no --constraint"
 
 
+def test_a_feature_that_a_reboot_may_bring() -> None:
+    known = with_config(featured(), NodeFeaturesPlugins="node_features/helpers")
+    assert only(findings(known, constraint="diamond")).severity == "warning"
+
+
 def test_a_combination_no_node_has() -> None:
     assert only(findings(featured(), constraint="gold&silver")).code == "constraint"
     assert only(findings(featured(), constraint="gold", partition="cpu")).fix == (
@@ -275,3 +280,8 @@ def test_licences(licenses: str, code: str | None, fix: str) -> None:
     assert errors(found) == ([code] if code else [])
     if fix:
         assert only(found).fix_words == fix
+
+
+def test_licences_that_could_not_be_read() -> None:
+    known = replace(capabilities(), hidden=("licences: scontrol failed",))
+    assert only(findings(known, licenses="matlab")).code == "unknown-licenses"

@@ -125,6 +125,26 @@ def test_a_partition_that_is_down_takes_jobs() -> None:
     assert (finding.severity, finding.code) == ("warning", "partition-state")
 
 
+def test_an_alternate_takes_the_jobs_of_a_drained_partition() -> None:
+    known = with_settings("gpu", Alternate="cpu")
+    (finding,) = findings(with_partition("gpu", known, state="DRAIN")).values()
+    assert (finding.severity, finding.fix) == ("warning", (("partition", "cpu"),))
+
+
+def test_slurm_raises_the_nodes_of_a_job_that_left_them_open() -> None:
+    known = with_partition("gpu", min_nodes=2)
+    assert not findings(known, ntasks=2)
+    assert errors(findings(known, ntasks=2, nodes=1)) == ["partition-min-nodes"]
+
+
+def test_no_memory_asked_for_and_no_default_is_all_of_a_node() -> None:
+    known = with_config(with_partition("gpu", max_mem_per_node=8192), DefMemPerCPU="UNLIMITED")
+    found = findings(known)
+    assert "asks for all memory of its nodes" in found["partition-max-mem-per-node"].message
+    roomy = with_config(with_partition("gpu", max_mem_per_node=999_999), DefMemPerCPU="UNLIMITED")
+    assert not errors(findings(roomy))
+
+
 def test_accounts_above_count_on_newer_releases_only() -> None:
     new, old = capabilities("24.11"), capabilities("22.05")
     assert not errors(findings(with_partition("gpu", new, allow_accounts=("root",))))
