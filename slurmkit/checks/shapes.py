@@ -64,7 +64,9 @@ def has(node: Node, tres: str) -> int:
 def _needs(request: Request) -> Tres:
     tmp = request.spec.options.get("tmp", "")
     disk = {"tmp": mebibytes(tmp)} if FORMS["mem"].fits(tmp) else {}
-    return {**request.per_node, **disk}
+    tasks_may_share = "overcommit" in request.spec.options
+    cpus = {"cpu": 1} if tasks_may_share else {}
+    return {**request.per_node, **cpus, **disk}
 
 
 def _no_node(request: Request, needs: Tres, there: Sequence[Node]) -> Finding:

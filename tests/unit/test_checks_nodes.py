@@ -60,6 +60,11 @@ def test_what_no_node_has(spec: dict[str, Any], code: str, says: str, fix: str) 
         assert not [f for f in fixed(asked, finding) if f.severity == "error"]
 
 
+def test_tasks_that_may_share_cpus_fit() -> None:
+    assert errors(findings(ntasks_per_node=99)) == ["node-shape"]
+    assert not errors(findings(ntasks_per_node=99, options={"overcommit": ""}))
+
+
 def test_each_fits_alone_but_no_node_has_both() -> None:
     """Eight GPUs stand in nodes of little memory; much memory in one of four GPUs."""
     known = with_nodes(["c1", "c2"], memory=200 * 1024)
