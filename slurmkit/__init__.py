@@ -2,8 +2,9 @@
 
     >>> from slurmkit import Cluster, Gpus, JobSpec, plan
     >>> spec = JobSpec(command=("python", "train.py"), gpus=Gpus(2, "a100"), time="1:00:00")
-    >>> print(plan(spec).submissions[0].script)      # exactly what would be sent
-    >>> job = Cluster().submit(plan(spec))           # sends that
+    >>> made = plan(spec, Cluster())
+    >>> print(made.submissions[0].script)            # exactly what would be sent
+    >>> job = Cluster().submit(made)                 # sends that
 
 Names are imported on first use, so `import slurmkit` stays cheap.
 """

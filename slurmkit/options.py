@@ -55,6 +55,7 @@ _SHORT = {
     "w": "nodelist",
     "x": "exclude",
 }
+_NICE = 100  # sbatch(1) --nice without a number
 _INTEGER = re.compile(r"-?\d{1,9}", re.ASCII)
 
 
@@ -70,15 +71,15 @@ def long_name(letter: str) -> str:
 
 
 def needs_value(name: str) -> bool:
-    """Whether an option must have a value; `exclusive` may, and unknown ones may too."""
+    """Whether an option must have a value; `exclusive` and `nice` may, and unknown ones too."""
     known = _ALIASES.get(name, name).replace("-", "_")
     modelled = known in _NUMBERS or known in FORMS
-    return name in GPU_OPTIONS or name == "gpu-bind" or (modelled and name != "exclusive")
+    return name in GPU_OPTIONS or name == "gpu-bind" or (modelled and not is_flag(name))
 
 
 def is_flag(name: str) -> bool:
-    """Whether a word after an option is not its value: `exclusive` has one only after `=`."""
-    return name in _FLAGS or name == "exclusive"
+    """Whether a word after an option is not its value: some have one only after `=`."""
+    return name in _FLAGS or name in ("exclusive", "nice")
 
 
 def read_options(pairs: Pairs, weaker: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -135,6 +136,13 @@ def _read(fields: dict[str, Any], name: str, value: str) -> None:
 
 
 def _number(name: str, value: str) -> int:
+    if name == "nice" and not value:
+        return _NICE
+    least, _, most = value.partition("-")
+    if name == "nodes" and least.isdecimal() and most:
+        if least != most:
+            raise BadInput(f"--nodes={value}: a range is not understood here; give one number")
+        value = least
     if not _INTEGER.fullmatch(value):
         raise BadInput(f"--{name} is a whole number, not {value!r}")
     return int(value)
@@ -202,7 +210,7 @@ def option_values(spec: JobSpec) -> dict[str, str]:
     values["no-requeue"] = "" if spec.requeue is False else None
     values["hold"] = "" if spec.hold else None
     values["exclusive"] = "" if spec.exclusive is True else spec.exclusive or None
-    values |= spec.options
+    values |= dict(sorted(spec.options.items()))
     return {name: str(value) for name, value in values.items() if value is not None}
 
 

@@ -9,6 +9,7 @@ from slurmkit.findings import Finding
 from slurmkit.request import Request
 
 _SEGMENT_SINCE = (24, 5)
+_LARGE_SEGMENT_IGNORED = (26, 5)  # one larger than the job; before, such a job never starts
 
 
 def mail(request: Request) -> Iterator[Finding]:
@@ -49,7 +50,7 @@ def _segment(request: Request, plugin: str, source: str) -> Iterator[Finding]:
     elif "block" not in plugin:
         message = f"--segment does nothing here: this cluster's topology is {plugin or 'unknown'}"
         yield warning("segment-unused", message, source, off)
-    elif nodes % segment:
+    elif nodes % segment and not (nodes < segment and release >= _LARGE_SEGMENT_IGNORED):
         message = f"{nodes} nodes do not divide into segments of {segment}; sbatch would refuse it"
         fix: Pairs = (("nodes", str(max(nodes // segment, 1) * segment)),)
         yield error("segment-uneven", message, source, fix)

@@ -111,6 +111,9 @@ def test_switches_and_segments_need_their_topology() -> None:
     block = with_config(TopologyPlugin="topology/block")
     assert errors(findings(block, segment=2, nodes=3)) == ["segment-uneven"]
     assert not errors(findings(block, segment=2, nodes=2))
+    assert errors(findings(block, segment=4, nodes=2)) == ["segment-uneven"]
+    newer = with_config(capabilities("26.05"), TopologyPlugin="topology/block")
+    assert not errors(findings(newer, segment=4, nodes=2))
     assert errors(findings(capabilities("22.05"), segment=1)) == ["segment-unknown"]
 
 

@@ -62,6 +62,7 @@ def test_gres(gres: str, fields: dict[str, Any]) -> None:
     ("pairs", "says"),
     [
         ([("nodes", "two")], "--nodes is a whole number, not 'two'"),
+        ([("nodes", "1-4")], "--nodes=1-4: a range is not understood here"),
         ([("gpus", "2"), ("gres", "gpu:1")], "--gres asks for GPUs a second time"),
         ([("gres", "gpu:1,shard:1")], "asks for GPUs a second time"),
         ([("gpu-bind", "none")], "--gpu-bind needs GPUs"),
@@ -77,6 +78,17 @@ def test_gres(gres: str, fields: dict[str, Any]) -> None:
 def test_options_that_are_refused(pairs: list[tuple[str, str]], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         read_options(pairs)
+
+
+def test_numbers_that_sbatch_takes_too() -> None:
+    assert read_options([("nodes", "3-3"), ("nice", "")]) == {"nodes": 3, "nice": 100}
+    assert read_options([("nice", "-5")]) == {"nice": -5}
+
+
+def test_options_that_are_passed_on_have_one_order() -> None:
+    one = JobSpec(command=("x",), options={"tmp": "1G", "contiguous": ""})
+    other = JobSpec(command=("x",), options={"contiguous": "", "tmp": "1G"})
+    assert list(option_values(one)) == list(option_values(other))
 
 
 def test_a_fix_is_applied() -> None:
