@@ -83,10 +83,8 @@ def max_memory(request: Request) -> Iterator[Finding]:
     most, source = _limit(request, "MaxMemPerNode", request.partition.max_mem_per_node)
     if most is None or _limit(request, "MaxMemPerCPU", request.partition.max_mem_per_cpu)[0]:
         return
-    wanted, here = (
-        request.per_node.get("mem"),
-        request.capabilities.nodes_of(request.partition.name),
-    )
+    wanted = request.per_node.get("mem")
+    here = request.capabilities.nodes_of(request.partition.name)
     all_of_it = here[0].memory if here else 0  # slurmctld, too, takes the first node for all
     if (all_of_it if wanted is None else wanted) > most:
         asks = "all memory of its nodes" if wanted is None else f"{memory(wanted)} on a node"
