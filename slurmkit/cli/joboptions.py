@@ -20,7 +20,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     ("nodes", "Number of nodes.  [default: 1, or as many as the tasks need]"),
     ("ntasks", "Processes of the whole job."),
     ("ntasks-per-node", "Processes on each node.  [default: 1]"),
-    ("cpus-per-task", "CPUs for each process.  [default: 1]"),
+    ("cpus-per-task", "CPUs for each process.  [default: 1, or what the site gives each GPU]"),
     ("gpus-per-node", "GPUs on each node: 2, a100:2, 0.5, shard:3, mps:50, 3g.20gb:1."),
     ("gpus-per-task", "GPUs for each process, in the same forms."),
     ("gpus", "GPUs of the whole job, in the same forms."),
