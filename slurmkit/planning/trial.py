@@ -9,6 +9,9 @@ from slurmkit.findings import Finding
 from slurmkit.planning.script import Submission
 from slurmkit.slurm import Slurm
 
+# Said on 24.11 also of jobs that sbatch takes and runs: a nodelist shorter than the number of
+# nodes, a partition whose nodes are drained.
+_DOUBTFUL = "Requested node configuration is not available"
 _START = re.compile(r"to start at (\d+)")
 
 
@@ -25,7 +28,7 @@ def trial(slurm: Slurm, submission: Submission) -> tuple[int | None, tuple[Findi
         said = slurm.run(["sbatch", "--test-only"], stdin=submission.script, errors=True)
     except Refused as refusal:
         finding = Finding(
-            severity="error",
+            severity="warning" if _DOUBTFUL in str(refusal) else "error",
             code="slurm-refuses",
             message=f"slurmctld refuses it: {refusal}",
             source="sbatch --test-only",

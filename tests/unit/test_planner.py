@@ -61,12 +61,20 @@ def test_the_same_bytes_every_time() -> None:
 
 def test_slurmctld_is_asked_last_and_its_refusal_counts() -> None:
     def refuse(argv: Sequence[str], _: str | None) -> str:
-        raise Refused("Requested node configuration is not available")
+        raise Refused("Invalid qos specification")
 
-    border = slurm(sbatch=refuse)
-    done = made(border)
+    done = made(slurm(sbatch=refuse))
     assert codes(done.errors) == ["slurm-refuses"]
-    assert "Requested node configuration" in done.errors[0].message
+    assert "Invalid qos specification" in done.errors[0].message
+
+
+def test_a_refusal_that_slurm_itself_does_not_keep_to_is_a_warning() -> None:
+    def refuse(argv: Sequence[str], _: str | None) -> str:
+        raise Refused("allocation failure: Requested node configuration is not available")
+
+    done = made(slurm(sbatch=refuse))
+    assert not done.errors
+    assert codes(done.warnings) == ["slurm-refuses"]
 
 
 def test_slurmctld_is_not_asked_when_we_know_better() -> None:
