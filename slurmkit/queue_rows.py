@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
@@ -137,8 +138,11 @@ class _Memo(dict[str, ValueT]):
 
 
 def record_mark() -> str:
-    """Make a separator for one call: job names were chosen before it, so none can hold it."""
-    return f"\x1f{os.urandom(4).hex()}"
+    """Make a separator for one call: job names were chosen before it, so none can hold it.
+
+    32 random bits in few characters, since squeue prints it after each field.
+    """
+    return f"\x1f{b2a_base64(os.urandom(4)).decode()[:6]}"
 
 
 def squeue_format(mark: str) -> str:

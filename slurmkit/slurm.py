@@ -46,6 +46,9 @@ _HANDED_ON = (
     "SACCT_FORMAT",
 )  # a user's taste, in the job too
 _READ = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
+# Of a large queue squeue prints epoch times in half the time where it need not look at the file of
+# its zone for each, and huge pages spare it most page faults; glibc before 2.35 knows none.
+_LARGE = {"TZ": "UTC0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 class Slurm(Protocol):
@@ -226,7 +229,9 @@ def environment_for(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str
         for name, value in environ.items()
         if not name.startswith(_LEAKS) or name in _KEPT or (submits and name in _HANDED_ON)
     }
-    return kept if submits else kept | _READ
+    if submits:
+        return kept
+    return kept | _READ | (_LARGE if argv[0] == "squeue" else {})
 
 
 def translate(command: str, said: str, code: int) -> SlurmError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -115,7 +116,12 @@ def test_each_call_has_a_mark_of_its_own() -> None:
     read_queue(slurm)
     assert slurm.asked[0] != slurm.asked[1]
     assert squeue_format("M").endswith("Name:M")
-    assert record_mark() != record_mark()
+
+
+def test_marks_are_random_and_can_stand_in_a_format() -> None:
+    marks = {record_mark() for _ in range(100)}
+    assert len(marks) == 100
+    assert all(re.fullmatch(r"\x1f[A-Za-z0-9+/]{6}", mark) for mark in marks)
 
 
 def test_the_old_filters_still_go_to_slurm() -> None:
