@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
     from slurmkit.errors import SlurmkitError
-    from slurmkit.job import Job
-    from slurmkit.outcome import Outcome
+    from slurmkit.jobs.job import Job
+    from slurmkit.jobs.outcome import Outcome
     from slurmkit.planner import Plan, Submission, plan
-    from slurmkit.queue import Queue, QueueFilter, QueueRow
+    from slurmkit.queue.rows import QueueRow
+    from slurmkit.queue.snapshot import Queue, QueueFilter
     from slurmkit.spec import Gpus, JobSpec
 
 __version__ = "0.1.0"
@@ -44,13 +45,13 @@ __all__ = [
 _HOMES = {
     "Cluster": "cluster",
     "Gpus": "spec",
-    "Job": "job",
+    "Job": "jobs.job",
     "JobSpec": "spec",
-    "Outcome": "outcome",
+    "Outcome": "jobs.outcome",
     "Plan": "planner",
-    "Queue": "queue",
-    "QueueFilter": "queue",
-    "QueueRow": "queue",
+    "Queue": "queue.snapshot",
+    "QueueFilter": "queue.snapshot",
+    "QueueRow": "queue.rows",
     "SlurmkitError": "errors",
     "Submission": "planner",
     "plan": "planner",

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 
 from slurmkit.durations import parse_elapsed
-from slurmkit.queue_cells import cells, gpus, safe, waiting_for, where
-from slurmkit.queue_rows import QueueRow
+from slurmkit.queue.cells import cells, gpus, safe, waiting_for, where
+from slurmkit.queue.rows import QueueRow
 from slurmkit.states import code
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
@@ -42,7 +42,7 @@ def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...
 
     Args:
         rows: all rows of one array, or the one row of a job.
-        gpus_known: see `queue_cells.cells`.
+        gpus_known: see `queue.cells.cells`.
     """
     if len(rows) == 1 and "[" not in rows[0].job_id:
         return cells(rows[0], gpus_known=gpus_known)

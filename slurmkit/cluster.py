@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from slurmkit.backends.commands import CommandsBackend
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError, SlurmkitError
-from slurmkit.jobids import check_job_id, check_part_id
-from slurmkit.queue import Queue, QueueFilter
+from slurmkit.jobs.ids import check_job_id, check_part_id
+from slurmkit.queue.snapshot import Queue, QueueFilter
 from slurmkit.slurm import LocalSlurm, Slurm
 
 if TYPE_CHECKING:
     from slurmkit.capabilities.model import Capabilities, Standing
-    from slurmkit.job import Job
+    from slurmkit.jobs.job import Job
+    from slurmkit.jobs.poller import Pace, Poller
     from slurmkit.planner import Plan
     from slurmkit.plugins import Backend
-    from slurmkit.poller import Pace, Poller
 
 # One border for all clusters of this process, so that all their jobs are asked about together.
 _LOCAL = LocalSlurm()
@@ -48,7 +48,7 @@ class Cluster:
     def poller(self) -> Poller:
         """What asks about all jobs that this process waits for on this cluster."""
         from slurmkit.config import load_section  # noqa: PLC0415 - most commands wait for nothing
-        from slurmkit.poller import Pace, Poller, PollSection  # noqa: PLC0415
+        from slurmkit.jobs.poller import Pace, Poller, PollSection  # noqa: PLC0415
 
         with _POLLERS_LOCK:
             if self.slurm not in _POLLERS:
@@ -92,7 +92,7 @@ class Cluster:
         Raises:
             BadInput: for what is no job id or no signal.
         """
-        from slurmkit.changes import check_signal  # noqa: PLC0415 - few need it
+        from slurmkit.jobs.changes import check_signal  # noqa: PLC0415 - few need it
 
         ids = [check_part_id(job_id) for job_id in job_ids]
         failed = self.backend.cancel(ids, signal=signal and check_signal(signal))
@@ -102,7 +102,7 @@ class Cluster:
         """Say of a job that slurmctld does not know any more, or not as running, how it ended."""
         if not isinstance(error, NoSuchJob | JobOver):
             return error
-        from slurmkit.lookup import look_up  # noqa: PLC0415 - few need it
+        from slurmkit.jobs.lookup import look_up  # noqa: PLC0415 - few need it
 
         try:
             info = look_up(self.backend, self.slurm, job_id)
@@ -140,7 +140,7 @@ class Cluster:
         return self._job(check_job_id(job_id))
 
     def _job(self, job_id: str, *parts: Job) -> Job:
-        from slurmkit.job import Job  # noqa: PLC0415 - `slurmkit queue` starts without it
+        from slurmkit.jobs.job import Job  # noqa: PLC0415 - `slurmkit queue` starts without it
 
         return Job(job_id, self, parts)
 

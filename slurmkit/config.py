@@ -20,7 +20,7 @@ from slurmkit.errors import BadConfig
 SECTIONS = {
     "gpu.*": "slurmkit.prices:GpuSettings",
     "partition.*": "slurmkit.prices:PartitionSettings",
-    "poll": "slurmkit.poller:PollSection",
+    "poll": "slurmkit.jobs.poller:PollSection",
     "ledger": "slurmkit_accounting.config:LedgerSection",
     "ldap": "slurmkit_accounting.config:LdapSection",
     "policy.gpu_hours": "slurmkit_plugins.gpu_hours:GpuHoursSection",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from slurmkit.tres import gpu_types, gres
 
 if TYPE_CHECKING:
-    from slurmkit.jobinfo import JobInfo
-    from slurmkit.outcome import Outcome
+    from slurmkit.jobs.info import JobInfo
+    from slurmkit.jobs.outcome import Outcome
 
 Fact = tuple[str, str]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from slurmkit.errors import SlurmError
-from slurmkit.queue import record_mark
+from slurmkit.queue.rows import record_mark
 from slurmkit.slurm import Slurm
 
 _SHARE_FIELDS = (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slurmkit.errors import SlurmError
     from slurmkit.findings import Finding
     from slurmkit.planner import Submission
-    from slurmkit.queue import Queue, QueueFilter
+    from slurmkit.queue.snapshot import Queue, QueueFilter
     from slurmkit.spec import JobSpec
 
 OURS = "slurmkit-hpc"

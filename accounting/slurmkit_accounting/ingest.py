@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Connection, insert, select, update
 
 from slurmkit.errors import BadInput, SlurmError
-from slurmkit.queue import record_mark
+from slurmkit.queue.rows import record_mark
 from slurmkit.site import read_site
 from slurmkit.slurm import Slurm
 from slurmkit_accounting.books import COUNTS, Entered, cluster_id, enter, open_runs

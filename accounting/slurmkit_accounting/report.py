@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from slurmkit.errors import BadInput
-from slurmkit.jobids import check_job_id
+from slurmkit.jobs.ids import check_job_id
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.schema import UNREAD, clusters, people, people_syncs, rejects, usernames
 from slurmkit_accounting.usage import Counted, newest_ingests, usage_by_column, usage_by_pi

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, Refused, SlurmError
-from slurmkit.jobids import batches, group
-from slurmkit.queue import Queue, QueueFilter, read_queue
+from slurmkit.jobs.ids import batches, group
+from slurmkit.queue.snapshot import Queue, QueueFilter, read_queue
 from slurmkit.slurm import Slurm
 
 if TYPE_CHECKING:

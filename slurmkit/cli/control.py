@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from slurmkit.changes import Changes, check_signal
 from slurmkit.cli.each import each, fail_with
 from slurmkit.cli.show import table
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput
-from slurmkit.job import Job
-from slurmkit.jobids import whole_id
-from slurmkit.queue import QueueFilter, QueueRow
+from slurmkit.jobs.changes import Changes, check_signal
+from slurmkit.jobs.ids import whole_id
+from slurmkit.jobs.job import Job
+from slurmkit.queue.rows import QueueRow
+from slurmkit.queue.snapshot import QueueFilter
 
 _SHOWN = ("JOBID", "USER", "PARTITION", "STATE", "NAME")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import click
 
 from slurmkit.errors import SlurmkitError
-from slurmkit.job import Job
+from slurmkit.jobs.job import Job
 from slurmkit.text import printable
 
 

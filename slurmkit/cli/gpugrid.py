@@ -12,7 +12,7 @@ import msgspec
 
 from slurmkit.gpumap.drawing import CLOSED, FREE, By, cell, count, letters, meanings
 from slurmkit.gpumap.model import Gpu
-from slurmkit.nodes import NodeRow
+from slurmkit.nodes.read import NodeRow
 from slurmkit.text import printable
 
 _COLOURS = tuple(

@@ -16,8 +16,8 @@ from slurmkit.gpumap.drawing import By
 from slurmkit.gpumap.free import FreeGpus, free_gpus
 from slurmkit.gpumap.model import Gpu, GpuMap, Sharing
 from slurmkit.gpumap.read import read_gpus
-from slurmkit.nodes import NodeRow
-from slurmkit.nodeselect import NodeChoice, select
+from slurmkit.nodes.read import NodeRow
+from slurmkit.nodes.select import NodeChoice, select
 from slurmkit.text import printable
 
 _LIST = tuple("NODE GPU TYPE STATE USER ACCOUNT JOBID SINCE PARTS".split())

@@ -13,10 +13,10 @@ from slurmkit.cli.each import each, fail_with, say
 from slurmkit.cli.show import key_values
 from slurmkit.cluster import Cluster
 from slurmkit.facts import Fact, course, ending, gpus, output
-from slurmkit.job import Job
-from slurmkit.jobinfo import UNKNOWN, JobInfo
-from slurmkit.logpaths import LogFile
-from slurmkit.outcome import Outcome
+from slurmkit.jobs.info import UNKNOWN, JobInfo
+from slurmkit.jobs.job import Job
+from slurmkit.jobs.logpaths import LogFile
+from slurmkit.jobs.outcome import Outcome
 
 
 @click.command("job")

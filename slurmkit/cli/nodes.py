@@ -13,8 +13,8 @@ from slurmkit.cli.show import table
 from slurmkit.cluster import Cluster
 from slurmkit.facts import clock
 from slurmkit.gpumap.free import FreeGpus, free_gpus
-from slurmkit.nodes import NodeRow, read_nodes
-from slurmkit.nodeselect import NodeChoice, select
+from slurmkit.nodes.read import NodeRow, read_nodes
+from slurmkit.nodes.select import NodeChoice, select
 
 _COLUMNS = tuple("NODE STATE PARTITIONS CPUS MEM LOAD GPUS JOBS REASON".split())
 _NUMERIC = {"CPUS", "MEM", "LOAD"}

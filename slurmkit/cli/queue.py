@@ -14,9 +14,10 @@ from slurmkit.cli.show import table, table_lines
 from slurmkit.cli.watch import watch
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.facts import clock
-from slurmkit.queue import Queue, QueueFilter, QueueRow
-from slurmkit.queue_cells import COLUMNS, NUMERIC, counts_gpus
-from slurmkit.queue_order import KEYS, ordered
+from slurmkit.queue.cells import COLUMNS, NUMERIC, counts_gpus
+from slurmkit.queue.order import KEYS, ordered
+from slurmkit.queue.rows import QueueRow
+from slurmkit.queue.snapshot import Queue, QueueFilter
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster

@@ -14,12 +14,12 @@ from slurmkit.cli.each import each, fail_with, say
 from slurmkit.cluster import Cluster
 from slurmkit.durations import format_duration
 from slurmkit.facts import tally
-from slurmkit.job import Job
-from slurmkit.outcome import Evidence, Outcome
-from slurmkit.progress import Known
+from slurmkit.jobs.job import Job
+from slurmkit.jobs.outcome import Evidence, Outcome
+from slurmkit.jobs.progress import Known
+from slurmkit.jobs.verdict import outcome_of
+from slurmkit.jobs.watch import Watch
 from slurmkit.text import printable
-from slurmkit.verdict import outcome_of
-from slurmkit.watch import Watch
 
 _PICTURE_SECONDS = 1.0
 _MANY = 10  # jobs, of which each look for more than the poller saw would be noticed by slurmctld

@@ -39,7 +39,7 @@ def watch(look: Picture, seconds: float, *, in_place: bool = True) -> None:
         SlurmError: when the first look fails.
     """
     from slurmkit.config import load_section  # noqa: PLC0415 - only who watches needs it
-    from slurmkit.poller import PollSection  # noqa: PLC0415
+    from slurmkit.jobs.poller import PollSection  # noqa: PLC0415
 
     floor = load_section("poll", PollSection).floor_seconds
     try:

@@ -11,7 +11,7 @@ from slurmkit.capabilities import text as slurm_text
 from slurmkit.capabilities.model import Partition
 from slurmkit.capabilities.read import parse_partitions
 from slurmkit.errors import ControllerDown, SlurmError
-from slurmkit.nodes import NODES_ASKED, NodeRow, parse_rows
+from slurmkit.nodes.read import NODES_ASKED, NodeRow, parse_rows
 from slurmkit.slurm import Slurm
 
 _CONTROLLER = re.compile(r"^Slurmctld\((?P<role>[^)]*)\) at (?P<host>\S*) is (?P<state>\w+)", re.M)

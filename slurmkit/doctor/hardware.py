@@ -12,7 +12,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from slurmkit.doctor.case import Case
 from slurmkit.doctor.model import Check, Found
 from slurmkit.facts import clock
-from slurmkit.nodes import NodeRow
+from slurmkit.nodes.read import NodeRow
 
 _LONG = 86400.0  # seconds
 # What slurmctld and slurmd write as a node's reason.

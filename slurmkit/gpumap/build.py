@@ -11,8 +11,8 @@ import msgspec
 from slurmkit.gpumap.claims import Claim
 from slurmkit.gpumap.model import Gpu, Share, Sharing, State
 from slurmkit.gpumap.sharing import Sharings, share, sharings
-from slurmkit.holders import Holder
-from slurmkit.nodes import NodeRow
+from slurmkit.nodes.holders import Holder
+from slurmkit.nodes.read import NodeRow
 
 _MIG_PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb.*", re.IGNORECASE)
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from slurmkit.capabilities.text import tres
-from slurmkit.gresuse import GresUse
-from slurmkit.holders import Holder
-from slurmkit.jobnodes import START, held_on
-from slurmkit.nodes import NodeRow
+from slurmkit.jobs.nodes import START, held_on
+from slurmkit.nodes.gresuse import GresUse
+from slurmkit.nodes.holders import Holder
+from slurmkit.nodes.read import NodeRow
 
 _JOB = "JobId="  # begins a job's record
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from slurmkit.nodes import NodeRow
+from slurmkit.nodes.read import NodeRow
 
 
 class FreeGpus(msgspec.Struct, frozen=True):

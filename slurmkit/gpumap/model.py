@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from slurmkit.nodes import NodeRow
+from slurmkit.nodes.read import NodeRow
 
 State = Literal["free", "held", "shared", "drained", "down", "unknown"]
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from slurmkit.gpumap.build import build
 from slurmkit.gpumap.claims import Record, checked, read_records
 from slurmkit.gpumap.model import Gpu, GpuMap
-from slurmkit.holders import Holder, read_holders
-from slurmkit.nodes import NODES_ASKED, NodeRow, parse_rows, with_jobs
+from slurmkit.nodes.holders import Holder, read_holders
+from slurmkit.nodes.read import NODES_ASKED, NodeRow, parse_rows, with_jobs
 from slurmkit.slurm import Slurm
 
 JOBS_ASKED = ("scontrol", "--all", "--details", "show", "job")

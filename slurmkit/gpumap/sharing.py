@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from slurmkit.gpumap.claims import Claim
 from slurmkit.gpumap.model import Share, Sharing
-from slurmkit.gresuse import GresUse
-from slurmkit.holders import Holder
-from slurmkit.nodes import NodeRow
+from slurmkit.nodes.gresuse import GresUse
+from slurmkit.nodes.holders import Holder
+from slurmkit.nodes.read import NodeRow
 
 Sharings = Mapping[int, Sharing]
 

@@ -12,11 +12,11 @@ from slurmkit.capabilities.text import tres
 from slurmkit.checks.say import memory_option
 from slurmkit.durations import format_duration, parse_time_limit
 from slurmkit.errors import BadInput, SlurmError
-from slurmkit.jobinfo import JobInfo
-from slurmkit.nodes import NODES_ASKED, parse_rows
-from slurmkit.outcome import NO_OUTPUT, Outcome
-from slurmkit.queue import QueueFilter, read_queue
-from slurmkit.sacct import Step, read_steps
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.outcome import NO_OUTPUT, Outcome
+from slurmkit.jobs.sacct import Step, read_steps
+from slurmkit.nodes.read import NODES_ASKED, parse_rows
+from slurmkit.queue.snapshot import QueueFilter, read_queue
 from slurmkit.slurm import Slurm
 from slurmkit.why import words
 from slurmkit.why.scene import nodes_of

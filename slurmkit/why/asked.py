@@ -9,7 +9,7 @@ import msgspec
 from slurmkit.capabilities.text import amount
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.gpus import Gpus, Per
-from slurmkit.queue import epoch, record_mark
+from slurmkit.queue.rows import epoch, record_mark
 from slurmkit.slurm import Slurm
 
 # squeue -O field for each field of Asked; all of them are there on 22.05 to 26.05.

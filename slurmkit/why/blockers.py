@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from slurmkit.capabilities.model import Reservation
-from slurmkit.queue import QueueRow
+from slurmkit.queue.rows import QueueRow
 from slurmkit.why import words
 from slurmkit.why.model import Blocker
 from slurmkit.why.rank import comes_before

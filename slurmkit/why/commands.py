@@ -7,7 +7,7 @@ import shlex
 import msgspec
 
 from slurmkit.gpus import Gpus
-from slurmkit.jobids import whole_id
+from slurmkit.jobs.ids import whole_id
 from slurmkit.options import option_values, with_options
 from slurmkit.planning.requests import mebibytes
 from slurmkit.spec import JobSpec

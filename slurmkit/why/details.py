@@ -9,8 +9,8 @@ import msgspec
 
 from slurmkit.capabilities.model import Partition, Reservation
 from slurmkit.capabilities.nodes import node_names
-from slurmkit.nodes import NodeRow
-from slurmkit.queue import QueueRow
+from slurmkit.nodes.read import NodeRow
+from slurmkit.queue.rows import QueueRow
 from slurmkit.why import blockers as find
 from slurmkit.why import limits, reached, reasons, words
 from slurmkit.why.model import Blocker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from slurmkit.outcome import NO_OUTPUT
+from slurmkit.jobs.outcome import NO_OUTPUT
 
 # Meaning and advice. Codes above 128 are a signal that ended the last command.
 CODES: dict[int, tuple[str, str]] = {

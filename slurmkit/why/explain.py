@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from slurmkit.errors import NoSuchJob, SlurmError
-from slurmkit.jobids import check_job_id, whole_id
-from slurmkit.queue import QueueFilter, QueueRow, read_queue
-from slurmkit.sacct import read_runs
+from slurmkit.jobs.ids import check_job_id, whole_id
+from slurmkit.jobs.sacct import read_runs
+from slurmkit.queue.rows import QueueRow
+from slurmkit.queue.snapshot import QueueFilter, read_queue
 from slurmkit.why import blockers as find
 from slurmkit.why import details, reasons, words
 from slurmkit.why.alternatives import Found

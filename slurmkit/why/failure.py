@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slurmkit.errors import LogUnavailable, SlurmError
-from slurmkit.jobinfo import JobInfo
-from slurmkit.logpaths import LogFile
-from slurmkit.outcome import NO_OUTPUT, Outcome
-from slurmkit.queue import record_mark
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.logpaths import LogFile
+from slurmkit.jobs.outcome import NO_OUTPUT, Outcome
+from slurmkit.queue.rows import record_mark
 from slurmkit.slurm import Slurm
 from slurmkit.why import ends, words
 from slurmkit.why.aftermath import aftermath
@@ -22,7 +22,7 @@ from slurmkit.why.model import Ended, Explanation, FailedStep
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
-    from slurmkit.job import Job
+    from slurmkit.jobs.job import Job
 
 _STEP_FIELDS = ("JobID", "State", "ExitCode", "NodeList", "JobName")
 _FINE = ("COMPLETED", "RUNNING", "PENDING")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slurmkit.errors import SlurmError
-from slurmkit.queue import QueueRow, record_mark
+from slurmkit.queue.rows import QueueRow, record_mark
 from slurmkit.slurm import Slurm
 from slurmkit.why.model import Factor, Priority, Rank
 from slurmkit.why.scene import may_start

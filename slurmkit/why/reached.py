@@ -9,7 +9,7 @@ import msgspec
 
 from slurmkit.capabilities.model import Standing
 from slurmkit.checks.inforce import Limit, chain, in_force
-from slurmkit.queue import QueueRow
+from slurmkit.queue.rows import QueueRow
 from slurmkit.request import Request
 from slurmkit.why import words
 from slurmkit.why.limits import KINDS, Kind, LimitReason

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from slurmkit.checks import CHECKS
 from slurmkit.checks.again import Again, rebuilder
 from slurmkit.errors import SlurmError
-from slurmkit.queue import QueueRow, record_mark
+from slurmkit.queue.rows import QueueRow, record_mark
 from slurmkit.request import Request
 from slurmkit.slurm import Slurm
 from slurmkit.why.candidates import Candidate, Pairs, need_of, shorter

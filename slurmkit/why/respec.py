@@ -7,7 +7,7 @@ from typing import Any
 from slurmkit.capabilities.model import Partition
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.gpus import Gpus
-from slurmkit.queue import QueueRow
+from slurmkit.queue.rows import QueueRow
 from slurmkit.request import Request
 from slurmkit.spec import JobSpec
 from slurmkit.why.asked import Asked

@@ -8,7 +8,7 @@ import msgspec
 
 from slurmkit.capabilities.model import Tres
 from slurmkit.checks.places import satisfies
-from slurmkit.nodes import NodeRow, Parts
+from slurmkit.nodes.read import NodeRow, Parts
 from slurmkit.why import words
 from slurmkit.why.scene import Scene, nodes_of
 

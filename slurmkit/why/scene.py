@@ -15,8 +15,9 @@ from slurmkit.capabilities.standing import read_standing
 from slurmkit.capabilities.text import tres
 from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
-from slurmkit.nodes import NODES_ASKED, NodeRow, parse_rows
-from slurmkit.queue import QueueRow, read_queue
+from slurmkit.nodes.read import NODES_ASKED, NodeRow, parse_rows
+from slurmkit.queue.rows import QueueRow
+from slurmkit.queue.snapshot import read_queue
 from slurmkit.slurm import Slurm
 from slurmkit.why.asked import Asked, read_asked
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from slurmkit.capabilities.model import Tres
-from slurmkit.queue import QueueRow
+from slurmkit.queue.rows import QueueRow
 from slurmkit.why.room import capacity, counted, free_of
 from slurmkit.why.scene import Scene, ends_by, holds_nodes, limit_seconds, nodes_of, share
 

@@ -15,7 +15,7 @@ import msgspec
 from slurmkit.errors import SlurmkitError
 from slurmkit.planner import Submission
 from slurmkit.plugins import Backend, load
-from slurmkit.queue import QueueFilter
+from slurmkit.queue.snapshot import QueueFilter
 from slurmkit.slurm import LocalSlurm, Slurm
 
 

@@ -16,7 +16,7 @@ import pytest
 from cluster_lab import CLUSTER
 
 from slurmkit import errors
-from slurmkit.jobids import tasks
+from slurmkit.jobs.ids import tasks
 from slurmkit.plugins import plugins
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from slurmkit.queue import squeue_format
-from slurmkit.sacct import _FIELDS as SACCT_FIELDS
+from slurmkit.jobs.sacct import _FIELDS as SACCT_FIELDS
+from slurmkit.queue.rows import squeue_format
 
 HERE = Path(__file__).parent
 CLUSTER = HERE.parents[1] / "docker" / "cluster"

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from slurmkit.gpumap.read import JOBS_ASKED
-from slurmkit.holders import holders_asked
-from slurmkit.nodes import NODES_ASKED
+from slurmkit.nodes.holders import holders_asked
+from slurmkit.nodes.read import NODES_ASKED
 
 HERE = Path(__file__).parent
 CLUSTER = HERE.parents[1] / "docker" / "cluster"

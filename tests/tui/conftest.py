@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 from fake_queue import NOW
 
-from slurmkit import queue
+from slurmkit.queue import snapshot
 
 
 @pytest.fixture(autouse=True)
 def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """squeue is always asked at the same moment and takes no time; no variable sets a colour."""
     clock = SimpleNamespace(time=lambda: NOW, perf_counter=lambda: 0.0)
-    monkeypatch.setattr(queue, "time", clock)
+    monkeypatch.setattr(snapshot, "time", clock)
     for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_COLOR_SYSTEM"):
         monkeypatch.delenv(name, raising=False)

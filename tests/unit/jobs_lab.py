@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from slurmkit.cluster import Cluster
 from slurmkit.errors import NoSuchJob, SlurmError
-from slurmkit.jobids import tasks
-from slurmkit.poller import Pace
+from slurmkit.jobs.ids import tasks
+from slurmkit.jobs.poller import Pace
 from slurmkit.testing import FakeSlurm, sacct_text, squeue_text
 
 QUICK = Pace(first=0.005, longest=0.02, growth=1.5, floor=0.005)

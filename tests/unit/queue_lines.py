@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurmkit.queue import squeue_format
+from slurmkit.queue.rows import squeue_format
 from slurmkit.testing import squeue_text
 
 MARK = "\x1fabcd1234"

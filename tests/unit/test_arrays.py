@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from queue_lines import MARK, job, lines
 
 from slurmkit.arrays import array_cells, collapse, count, covers, fold, tally
-from slurmkit.queue import QueueRow, parse_queue
-from slurmkit.queue_cells import COLUMNS, cells, counts_gpus
+from slurmkit.queue.cells import COLUMNS, cells, counts_gpus
+from slurmkit.queue.rows import QueueRow, parse_queue
 
 WAITING = {"State": "PENDING", "NodeList": "", "TimeUsed": "0:00"}
 GPU = "cpu=1,gres/gpu=2"

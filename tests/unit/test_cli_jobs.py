@@ -10,19 +10,19 @@ import pytest
 from jobs_lab import QUICK, FakeJobs
 
 import slurmkit.cluster
-import slurmkit.poller
-import slurmkit.watch
+import slurmkit.jobs.poller
+import slurmkit.jobs.watch
 from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.errors import Refused
-from slurmkit.outcome import Outcome
+from slurmkit.jobs.outcome import Outcome
 
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     made = FakeJobs()
     monkeypatch.setattr(slurmkit.cluster, "_LOCAL", made.slurm)
-    monkeypatch.setattr(slurmkit.poller, "Pace", lambda **given: QUICK)
+    monkeypatch.setattr(slurmkit.jobs.poller, "Pace", lambda **given: QUICK)
     return made
 
 
@@ -121,7 +121,7 @@ def test_wait_no_longer_than_asked(jobs: FakeJobs, run: Run) -> None:
 def test_wait_tells_a_job_slurm_forgot(
     jobs: FakeJobs, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurmkit.progress.GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("slurmkit.jobs.progress.GRACE_SECONDS", 0.05)
     jobs.runs_now("7")
     jobs.look = lambda: jobs.queue.clear() if len(jobs.slurm.asked) > 2 else None  # type: ignore[method-assign]
     code, _, err = run("wait", "7")
@@ -138,7 +138,7 @@ def test_ctrl_c_leaves_the_job_alone(
     def interrupted(*args: object, **given: object) -> Iterator[None]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(slurmkit.watch.Watch, "changes", interrupted)
+    monkeypatch.setattr(slurmkit.jobs.watch.Watch, "changes", interrupted)
     code, out, err = run(*command, "7")
     assert (code, out) == (130, "")
     assert "left as it is" in err

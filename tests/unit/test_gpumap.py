@@ -17,8 +17,8 @@ from slurmkit.gpumap.drawing import cell, count, letters
 from slurmkit.gpumap.free import FreeGpus, free_gpus
 from slurmkit.gpumap.model import Gpu
 from slurmkit.gpumap.read import put_together, read_gpus
-from slurmkit.gresuse import GresUse, parse_uses
-from slurmkit.holders import parse_holders
+from slurmkit.nodes.gresuse import GresUse, parse_uses
+from slurmkit.nodes.holders import parse_holders
 from slurmkit.testing import FakeSlurm
 
 RECORDED = Path(__file__).parents[1] / "recorded"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from slurmkit.errors import BadInput
-from slurmkit.jobids import batches, check_job_id, check_part_id, group, tasks
+from slurmkit.jobs.ids import batches, check_job_id, check_part_id, group, tasks
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ from slurmkit.errors import (
     Refused,
     SlurmError,
 )
-from slurmkit.jobinfo import parse_gpu_indices
+from slurmkit.jobs.info import parse_gpu_indices
 from slurmkit.planner import Plan, Submission
 from slurmkit.spec import JobSpec
 from slurmkit.testing import FakeSlurm, squeue_text

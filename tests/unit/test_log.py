@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from jobs_lab import FakeJobs
 
-import slurmkit.log
+import slurmkit.jobs.log
 from slurmkit.errors import BadInput, ControllerDown, LogUnavailable, Refused
-from slurmkit.logpaths import LogFile
+from slurmkit.jobs.logpaths import LogFile
 
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
-    monkeypatch.setattr(slurmkit.log, "_FILE_SECONDS", 0.002)
+    monkeypatch.setattr(slurmkit.jobs.log, "_FILE_SECONDS", 0.002)
     return FakeJobs()
 
 
@@ -84,7 +84,7 @@ def test_a_log_that_appears_late_is_waited_for_and_told(
     jobs: FakeJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out"
-    monkeypatch.setattr(slurmkit.log, "_LATE_SECONDS", 0)
+    monkeypatch.setattr(slurmkit.jobs.log, "_LATE_SECONDS", 0)
     jobs.runs_now("7", STDOUT=str(path))
 
     def ends() -> None:

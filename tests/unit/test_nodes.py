@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from slurmkit.cli.nodes import nodes_command
 from slurmkit.errors import BadInput, SlurmError
-from slurmkit.nodes import GpuCount, NodeRow, Parts, parse_rows, read_nodes
-from slurmkit.nodeselect import NodeChoice, select
+from slurmkit.nodes.read import GpuCount, NodeRow, Parts, parse_rows, read_nodes
+from slurmkit.nodes.select import NodeChoice, select
 from slurmkit.testing import FakeSlurm
 
 RECORDED = Path(__file__).parents[1] / "recorded"

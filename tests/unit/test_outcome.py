@@ -12,7 +12,7 @@ from jobs_lab import FakeJobs
 from slurmkit.backends.commands import _SETTINGS, CommandsBackend
 from slurmkit.cluster import Cluster
 from slurmkit.errors import JobOver, NoSuchJob, Refused
-from slurmkit.job import Job
+from slurmkit.jobs.job import Job
 from slurmkit.slurm import translate
 from slurmkit.testing import FakeSlurm
 

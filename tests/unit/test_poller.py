@@ -12,7 +12,7 @@ from jobs_lab import QUICK, FakeJobs
 
 from slurmkit.cluster import Cluster
 from slurmkit.errors import ControllerDown, DatabaseDown, NoSuchJob, NotOver, Refused, SlurmMissing
-from slurmkit.poller import Pace
+from slurmkit.jobs.poller import Pace
 
 DOWN = ControllerDown("slurmctld does not answer")
 
@@ -169,7 +169,7 @@ def test_a_defect_reaches_who_waits(jobs: FakeJobs, monkeypatch: pytest.MonkeyPa
     def broken(*args: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("slurmkit.poller.in_queue", broken)
+    monkeypatch.setattr("slurmkit.jobs.poller.in_queue", broken)
     with pytest.raises(Exception, match="ZeroDivisionError: oops"):
         jobs.cluster().job("7").wait(timeout=20)
 

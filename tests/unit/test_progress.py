@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from slurmkit.errors import DatabaseDown, NoSuchJob, Refused, SlurmTimeout
-from slurmkit.jobinfo import JobInfo
-from slurmkit.progress import GRACE_SECONDS, LAG_SECONDS, Known, Seen, learn
-from slurmkit.queue_rows import QueueRow, parse_queue, squeue_format
-from slurmkit.sacct import read_runs
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.progress import GRACE_SECONDS, LAG_SECONDS, Known, Seen, learn
+from slurmkit.jobs.sacct import read_runs
+from slurmkit.queue.rows import QueueRow, parse_queue, squeue_format
 from slurmkit.testing import FakeSlurm, sacct_text, squeue_text
 
 MARK = "|"

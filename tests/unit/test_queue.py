@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queue_lines import MARK, job, lines, many
 
-from slurmkit import queue_rows
 from slurmkit.errors import NoSuchJob, SlurmError
-from slurmkit.queue import QueueFilter, QueueRow, parse_queue, read_queue, record_mark
-from slurmkit.queue_rows import FIELDS, squeue_format
+from slurmkit.queue import rows as queue_rows
+from slurmkit.queue.rows import FIELDS, QueueRow, parse_queue, record_mark, squeue_format
+from slurmkit.queue.snapshot import QueueFilter, read_queue
 from slurmkit.testing import FakeSlurm, squeue_text
 
 

@@ -181,6 +181,6 @@ def test_it_starts_with_few_imports() -> None:
     code = "import slurmkit.cli.queue, slurmkit.cluster, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = set(done.stdout.split())
-    assert "slurmkit.queue" in loaded
+    assert "slurmkit.queue.snapshot" in loaded
     late = {"rich", "ClusterShell", "tomllib", "shutil", "tempfile", "difflib", "secrets"}
     assert not loaded & late

@@ -9,7 +9,7 @@ from queue_lines import job
 
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput, ControllerDown, Refused
-from slurmkit.queue import QueueFilter, read_queue
+from slurmkit.queue.snapshot import QueueFilter, read_queue
 from slurmkit.testing import FakeSlurm, squeue_text
 
 PARTITIONS = "PartitionName=gpu AllowGroups=ALL\nPartitionName=cpu AllowGroups=ALL\n"

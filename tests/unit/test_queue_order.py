@@ -6,8 +6,8 @@ import pytest
 from queue_lines import MARK, job, lines
 
 from slurmkit.errors import BadInput
-from slurmkit.queue import parse_queue
-from slurmkit.queue_order import KEYS, ordered
+from slurmkit.queue.order import KEYS, ordered
+from slurmkit.queue.rows import parse_queue
 
 ROWS = parse_queue(
     lines(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurmkit.arrays import count
-from slurmkit.jobinfo import parse_gpu_indices
-from slurmkit.queue import parse_queue
-from slurmkit.sacct import read_runs
+from slurmkit.jobs.info import parse_gpu_indices
+from slurmkit.jobs.sacct import read_runs
+from slurmkit.queue.rows import parse_queue
 from slurmkit.slurm import translate
 from slurmkit.testing import FakeSlurm
 

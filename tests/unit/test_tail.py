@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmkit.errors import LogUnavailable
-from slurmkit.tail import Tail, _last_lines
+from slurmkit.jobs.tail import Tail, _last_lines
 
 
 def read(tail: Tail) -> bytes:

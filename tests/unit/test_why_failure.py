@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmkit.outcome import Outcome
+from slurmkit.jobs.outcome import Outcome
 from slurmkit.why import aftermath, ends, failure
 from slurmkit.why.failure import parse_steps
 from slurmkit.why.logs import read_log, search

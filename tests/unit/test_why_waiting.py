@@ -12,8 +12,8 @@ from why_scene import NOW
 
 from slurmkit.capabilities.model import Limits, Usage
 from slurmkit.gpus import Gpus
-from slurmkit.gresuse import GresUse
-from slurmkit.nodes import Parts
+from slurmkit.nodes.gresuse import GresUse
+from slurmkit.nodes.read import Parts
 from slurmkit.testing import FakeSlurm
 from slurmkit.why import blockers, details, rank, words
 from slurmkit.why.asked import _FIELDS, _NEWER, Asked, parse_asked, read_asked

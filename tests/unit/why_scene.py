@@ -19,8 +19,8 @@ from slurmkit.capabilities.model import (
     Usage,
 )
 from slurmkit.gpus import Gpus
-from slurmkit.nodes import GpuCount, NodeRow
-from slurmkit.queue import QueueRow
+from slurmkit.nodes.read import GpuCount, NodeRow
+from slurmkit.queue.rows import QueueRow
 from slurmkit.why.asked import Asked
 from slurmkit.why.scene import Scene
 

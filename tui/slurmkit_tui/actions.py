@@ -9,7 +9,7 @@ from typing import Literal
 
 from textual.binding import Binding, BindingType
 
-from slurmkit.queue import QueueRow
+from slurmkit.queue.rows import QueueRow
 
 
 @dataclass(frozen=True)

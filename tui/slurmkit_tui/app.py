@@ -18,7 +18,7 @@ from textual.widgets import Footer
 
 from slurmkit.cluster import Cluster
 from slurmkit.errors import SlurmkitError
-from slurmkit.jobinfo import JobInfo
+from slurmkit.jobs.info import JobInfo
 from slurmkit.text import printable
 from slurmkit_tui import themes
 from slurmkit_tui.actions import ACTIONS, BY_NAME, bindings, job_argument

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from slurmkit.errors import SlurmkitError
-from slurmkit.jobinfo import JobInfo
+from slurmkit.jobs.info import JobInfo
 from slurmkit.text import printable
 from slurmkit_tui.actions import ACTIONS
 from slurmkit_tui.facts import all_facts, facts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slurmkit.facts import Fact, clock, course, gpus, output, state
-from slurmkit.jobinfo import JobInfo
-from slurmkit.queue import QueueRow
+from slurmkit.jobs.info import JobInfo
+from slurmkit.queue.rows import QueueRow
 from slurmkit_tui.snapshot import Line
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from slurmkit.cluster import Cluster
 from slurmkit.errors import SlurmError
-from slurmkit.jobinfo import JobInfo
+from slurmkit.jobs.info import JobInfo
 from slurmkit.site import Site, read_site
 from slurmkit_tui.snapshot import Snapshot, prepare
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.message import Message
 
 from slurmkit.errors import SlurmkitError
-from slurmkit.jobinfo import JobInfo
+from slurmkit.jobs.info import JobInfo
 from slurmkit_tui.snapshot import Snapshot
 
 

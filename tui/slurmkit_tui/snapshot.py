@@ -9,8 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from slurmkit import states
-from slurmkit.queue import Queue, QueueRow
-from slurmkit.queue_cells import cells, counts_gpus
+from slurmkit.queue.cells import cells, counts_gpus
+from slurmkit.queue.rows import QueueRow
+from slurmkit.queue.snapshot import Queue
 from slurmkit.site import Site
 
 _SLICE = 1000  # rows between two chances for the screen's thread to run

@@ -8,8 +8,8 @@ import threading
 import time
 from pathlib import Path
 
-from slurmkit.queue import read_queue, record_mark, squeue_format
-from slurmkit.queue_rows import FIELDS
+from slurmkit.queue.rows import FIELDS, record_mark, squeue_format
+from slurmkit.queue.snapshot import read_queue
 from slurmkit.slurm import LocalSlurm, environment_for
 
 PLAIN = dict(os.environ)

@@ -8,7 +8,7 @@ import msgspec
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from slurmkit.errors import BadInput
-from slurmkit.nodes import NodeRow
+from slurmkit.nodes.read import NodeRow
 
 _STATES = tuple(
     "idle mixed allocated completing drained draining down fail maint reserved planned"

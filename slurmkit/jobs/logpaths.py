@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from slurmkit.errors import BadInput, LogUnavailable, NoSuchJob
-from slurmkit.jobinfo import JobInfo, path_of
-from slurmkit.queue import record_mark
-from slurmkit.sacct import kept_path, work_dir
+from slurmkit.jobs.info import JobInfo, path_of
+from slurmkit.jobs.sacct import kept_path, work_dir
+from slurmkit.queue.rows import record_mark
 from slurmkit.slurm import Slurm
 
 

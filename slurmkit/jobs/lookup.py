@@ -11,11 +11,12 @@ from ClusterShell.NodeSet import NodeSet
 
 from slurmkit.durations import format_duration
 from slurmkit.errors import DatabaseDown, NoSuchJob, Refused
-from slurmkit.jobids import group, tasks, whole_id
-from slurmkit.jobinfo import JobInfo, from_queue, output_path
+from slurmkit.jobs.ids import group, tasks, whole_id
+from slurmkit.jobs.info import JobInfo, from_queue, output_path
+from slurmkit.jobs.sacct import read_runs
 from slurmkit.plugins import Backend
-from slurmkit.queue import QueueFilter, QueueRow, record_mark
-from slurmkit.sacct import read_runs
+from slurmkit.queue.rows import QueueRow, record_mark
+from slurmkit.queue.snapshot import QueueFilter
 from slurmkit.slurm import Slurm
 from slurmkit.tres import parse_tres
 

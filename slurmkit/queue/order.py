@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from slurmkit.durations import parse_elapsed
 from slurmkit.errors import BadInput
-from slurmkit.queue_rows import QueueRow
+from slurmkit.queue.rows import QueueRow
 
 _Key = Callable[[QueueRow], "str | int | None"]
 KEYS: dict[str, _Key] = {

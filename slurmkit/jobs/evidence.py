@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from slurmkit.errors import DatabaseDown, LogUnavailable, NoSuchJob, NotOver, Refused
-from slurmkit.jobids import group
-from slurmkit.jobinfo import JobInfo
-from slurmkit.logpaths import LogFile, find
-from slurmkit.lookup import (
+from slurmkit.jobs.ids import group
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.logpaths import LogFile, find
+from slurmkit.jobs.lookup import (
     exit_code_in_queue,
     in_database,
     in_queue,
@@ -22,12 +22,12 @@ from slurmkit.lookup import (
     summary,
     worst,
 )
-from slurmkit.outcome import Evidence, Outcome
+from slurmkit.jobs.outcome import Evidence, Outcome
+from slurmkit.jobs.progress import LAG_SECONDS
+from slurmkit.jobs.sacct import read_steps
+from slurmkit.jobs.verdict import MEMORY_MESSAGE, killed_by_slurm, outcome_of, runs_of_this_job
 from slurmkit.plugins import Backend
-from slurmkit.progress import LAG_SECONDS
-from slurmkit.sacct import read_steps
 from slurmkit.slurm import Slurm
-from slurmkit.verdict import MEMORY_MESSAGE, killed_by_slurm, outcome_of, runs_of_this_job
 
 _LOG_END = 1 << 18  # bytes
 _AGAIN_SECONDS = 1.0

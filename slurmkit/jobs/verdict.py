@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from slurmkit.durations import format_duration
-from slurmkit.jobinfo import JobInfo
-from slurmkit.outcome import NO_OUTPUT, Evidence, Kind, Outcome, Run
-from slurmkit.sacct import Step
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.outcome import NO_OUTPUT, Evidence, Kind, Outcome, Run
+from slurmkit.jobs.sacct import Step
 from slurmkit.tres import parse_tres
 
 _KINDS: dict[str, Kind] = {

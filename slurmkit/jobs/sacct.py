@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import msgspec
 
 from slurmkit.errors import Refused
-from slurmkit.jobids import batches
-from slurmkit.jobinfo import JobInfo
-from slurmkit.queue import epoch, record_mark
+from slurmkit.jobs.ids import batches
+from slurmkit.jobs.info import JobInfo
+from slurmkit.queue.rows import epoch, record_mark
 from slurmkit.slurm import Slurm
 
 # sacct field for each JobInfo field, in order. Text a user chooses comes last.

@@ -2,7 +2,7 @@
 
 It starts with the first watch, asks once for all ids together (squeue, then sacct for what is not
 live in the queue), and less often while nothing changes. While Slurm does not answer it goes on
-asking; nothing is ever guessed (`slurmkit.progress`).
+asking; nothing is ever guessed (`slurmkit.jobs.progress`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from slurmkit.errors import (
     SlurmMissing,
     SlurmTimeout,
 )
-from slurmkit.jobinfo import JobInfo
-from slurmkit.lookup import in_database, in_queue
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.lookup import in_database, in_queue
+from slurmkit.jobs.progress import Known, Seen, learn
+from slurmkit.jobs.watch import Watch
 from slurmkit.plugins import Backend
-from slurmkit.progress import Known, Seen, learn
 from slurmkit.slurm import Slurm
-from slurmkit.watch import Watch
 
 _TOGETHER_SECONDS = 0.05  # jobs that are watched one right after the other are asked for at once
 _REFUSALS = 5  # so often in a row, and it is no hiccup of a busy slurmctld

@@ -14,8 +14,8 @@ from slurmkit.capabilities import text as slurm_text
 from slurmkit.capabilities.model import Node
 from slurmkit.capabilities.read import parse_node
 from slurmkit.errors import SlurmError
-from slurmkit.gresuse import GresUse, parse_uses
-from slurmkit.holders import Holder, read_holders
+from slurmkit.nodes.gresuse import GresUse, parse_uses
+from slurmkit.nodes.holders import Holder, read_holders
 from slurmkit.slurm import Slurm
 
 # `Reason=bad DIMM [root@1795214412]`; the words are an administrator's and may hold anything.

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from slurmkit.errors import DatabaseDown, NoSuchJob, SlurmError, SlurmkitError, SlurmTimeout
-from slurmkit.jobinfo import UNKNOWN, JobInfo
-from slurmkit.lookup import combine
-from slurmkit.queue import QueueRow
+from slurmkit.jobs.info import UNKNOWN, JobInfo
+from slurmkit.jobs.lookup import combine
+from slurmkit.queue.rows import QueueRow
 
 LAG_SECONDS = 10.0
 """How long slurmdbd may take to hear of an end before slurmctld's word alone is taken."""

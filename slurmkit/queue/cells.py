@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurmkit.queue_rows import QueueRow
+from slurmkit.queue.rows import QueueRow
 from slurmkit.text import printable
 
 COLUMNS = tuple("JOBID USER ACCOUNT PARTITION STATE TIME LIMIT NODES GPUS WHERE NAME".split())

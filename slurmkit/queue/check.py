@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurmkit.errors import BadInput, Refused
-from slurmkit.queue_rows import QueueRow
+from slurmkit.queue.rows import QueueRow
 from slurmkit.slurm import Slurm
 
 _SHOW = ("scontrol", "--all", "--oneliner", "show")

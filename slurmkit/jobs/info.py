@@ -8,9 +8,9 @@ from typing import Literal
 import msgspec
 from ClusterShell.NodeSet import NodeSet
 
-from slurmkit.jobnodes import held_on
+from slurmkit.jobs.nodes import held_on
 from slurmkit.patterns import OutputFacts, expand
-from slurmkit.queue import ENDED, QueueRow
+from slurmkit.queue.rows import ENDED, QueueRow
 
 UNKNOWN = "UNKNOWN"
 """State of a job that was in the queue and that neither slurmctld nor slurmdbd knows any more."""

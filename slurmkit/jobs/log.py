@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from slurmkit.errors import BadInput, LogUnavailable
-from slurmkit.jobinfo import JobInfo
-from slurmkit.logpaths import LogFile, find
-from slurmkit.poller import Poller
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.logpaths import LogFile, find
+from slurmkit.jobs.poller import Poller
+from slurmkit.jobs.tail import Tail
+from slurmkit.jobs.watch import Watch
 from slurmkit.slurm import Slurm
-from slurmkit.tail import Tail
-from slurmkit.watch import Watch
 
 _FILE_SECONDS = 0.5
 _LATE_SECONDS = 10.0

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from slurmkit.errors import NotOver
-from slurmkit.progress import Known
+from slurmkit.jobs.progress import Known
 
 if TYPE_CHECKING:
-    from slurmkit.poller import Poller
+    from slurmkit.jobs.poller import Poller
 
 
 class Watch:

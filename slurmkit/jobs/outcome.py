@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from slurmkit.jobinfo import JobInfo
-from slurmkit.sacct import Step
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.sacct import Step
 
 Kind = Literal[
     "completed",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from slurmkit.capabilities.nodes import node_names
-from slurmkit.gresuse import GresUse, parse_uses
+from slurmkit.nodes.gresuse import GresUse, parse_uses
 
 START = "     Nodes="
 """What such a line begins with."""

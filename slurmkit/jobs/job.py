@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from slurmkit.changes import Changes
 from slurmkit.errors import BadInput, JobOver, LogUnavailable, NoSuchJob, Refused
-from slurmkit.evidence import read_outcome
-from slurmkit.jobinfo import UNKNOWN, JobInfo, parse_gpu_indices
-from slurmkit.log import Ask, follow, read_once
-from slurmkit.logpaths import LogFile, find
-from slurmkit.lookup import look_up, summary
-from slurmkit.outcome import Evidence, Outcome
+from slurmkit.jobs.changes import Changes
+from slurmkit.jobs.evidence import read_outcome
+from slurmkit.jobs.info import UNKNOWN, JobInfo, parse_gpu_indices
+from slurmkit.jobs.log import Ask, follow, read_once
+from slurmkit.jobs.logpaths import LogFile, find
+from slurmkit.jobs.lookup import look_up, summary
+from slurmkit.jobs.outcome import Evidence, Outcome
+from slurmkit.jobs.verdict import outcome_of
 from slurmkit.tres import gpu_count
-from slurmkit.verdict import outcome_of
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster

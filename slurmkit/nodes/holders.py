@@ -8,7 +8,7 @@ import msgspec
 
 from slurmkit.capabilities.nodes import node_names
 from slurmkit.errors import SlurmError
-from slurmkit.queue import epoch, record_mark
+from slurmkit.queue.rows import epoch, record_mark
 from slurmkit.slurm import Slurm
 
 _FIELDS = tuple("JobID JobArrayID UserName Account State NodeList StartTime tres-alloc".split())

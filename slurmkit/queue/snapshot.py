@@ -9,29 +9,10 @@ from collections.abc import Iterable
 import msgspec
 
 from slurmkit.errors import BadInput, Refused
-from slurmkit.jobids import check_job_id
-from slurmkit.queue_check import bad_input, refuse_unknown
-from slurmkit.queue_rows import (
-    ENDED,
-    QueueRow,
-    epoch,
-    parse_queue,
-    record_mark,
-    squeue_format,
-)
+from slurmkit.jobs.ids import check_job_id
+from slurmkit.queue.check import bad_input, refuse_unknown
+from slurmkit.queue.rows import QueueRow, parse_queue, record_mark, squeue_format
 from slurmkit.slurm import Slurm
-
-__all__ = [
-    "ENDED",
-    "Queue",
-    "QueueFilter",
-    "QueueRow",
-    "epoch",
-    "parse_queue",
-    "read_queue",
-    "record_mark",
-    "squeue_format",
-]
 
 _SECONDS = 120.0  # squeue of the largest queues takes some seconds
 _LISTS = {

@@ -1,0 +1,1 @@
+"""Nodes now: their state, what is used of them, and by whom."""

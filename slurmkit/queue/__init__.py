@@ -1,0 +1,1 @@
+"""The queue as typed rows: read, ordered, and shown in cells."""
