@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 
 import click
 
@@ -42,19 +42,20 @@ def table_lines(
     paint: Paint | None = None,
 ) -> Iterator[str]:
     """The lines that `table` prints."""
-    cells = [tuple(header), *(tuple(map(printable, row)) for row in rows)]
-    widths = [max(map(cell_width, column)) for column in zip(*cells, strict=True)]
-    room = _columns() if sys.stdout.isatty() else None
+    columns = [_shown(cells) for cells in zip(tuple(header), *map(tuple, rows), strict=True)]
+    padded = [
+        _padded(cells, right=name in right) for name, cells in zip(header, columns, strict=True)
+    ]
+    lines = map(str.rstrip, map("  ".join, zip(*padded, strict=True)))
     colours = paint if colourful() else None
-    for row in cells:
-        padded = [
-            _pad(cell, size, right=name in right)
-            for name, cell, size in zip(header, row, widths, strict=True)
-        ]
-        line = "  ".join(padded).rstrip()
-        if room is not None and cell_width(line) > room:
-            line = _cut(line, room)
-        yield _coloured(line, padded, zip(header, row, strict=True), colours) if colours else line
+    if sys.stdout.isatty():
+        lines = map(_cut, lines, repeat(_columns()))
+    if colours is None:
+        yield from lines
+        return
+    texts, cells = zip(*columns, strict=True), zip(*padded, strict=True)
+    for line, row, pads in zip(lines, texts, cells, strict=True):
+        yield _coloured(line, pads, zip(header, row, strict=True), colours)
 
 
 def key_values(facts: Iterable[tuple[str, str]]) -> None:
@@ -86,12 +87,25 @@ def _columns() -> int:
     return shutil.get_terminal_size().columns
 
 
-def _pad(cell: str, size: int, *, right: bool) -> str:
-    blank = " " * (size - cell_width(cell))
-    return blank + cell if right else cell + blank
+# Column by column: one look at all cells tells that they need no care, as nearly always, and then
+# the loops run in C.
+def _shown(cells: Sequence[str]) -> Sequence[str]:
+    return cells if "".join(cells).isprintable() else list(map(printable, cells))
+
+
+def _padded(cells: Sequence[str], *, right: bool) -> list[str]:
+    if "".join(cells).isascii():
+        size = max(map(len, cells))
+        return list(map(str.rjust if right else str.ljust, cells, repeat(size)))
+    widths = list(map(cell_width, cells))
+    size = max(widths)
+    blanks = (" " * (size - width) for width in widths)
+    return [b + cell if right else cell + b for cell, b in zip(cells, blanks, strict=True)]
 
 
 def _cut(line: str, room: int) -> str:
+    if cell_width(line) <= room:
+        return line
     if line.isascii():
         return line[:room]
     from rich.cells import set_cell_size  # noqa: PLC0415 - see above
@@ -99,7 +113,9 @@ def _cut(line: str, room: int) -> str:
     return set_cell_size(line, room)
 
 
-def _coloured(line: str, padded: list[str], named: Iterable[tuple[str, str]], paint: Paint) -> str:
+def _coloured(
+    line: str, padded: Sequence[str], named: Iterable[tuple[str, str]], paint: Paint
+) -> str:
     """Colour what is left of each cell in a line that may have been cut."""
     done, at = "", 0
     for cell, (name, text) in zip(padded, named, strict=True):
