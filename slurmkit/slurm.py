@@ -118,22 +118,21 @@ class LocalSlurm:
     ) -> str:
         """See `Slurm.run`."""
         self._calls += 1
-        try:
-            done = subprocess.run(
-                argv,
-                input=(stdin or "").encode(),
-                capture_output=True,
-                timeout=timeout,
-                env=environment_for(argv, os.environ),
-                check=False,
-            )
-        except OSError as error:
-            raise _cannot_run(argv, error) from error
-        except subprocess.TimeoutExpired as error:
-            raise _too_late(argv, timeout) from error
-        if _failed(done.returncode, done.stderr):
-            raise translate(argv[0], _decode(done.stderr or done.stdout), done.returncode)
-        return _decode(done.stdout + done.stderr if errors else done.stdout)
+        # Not communicate's own timeout: with one it waits for the end by sleeping.
+        with (
+            _started(argv, subprocess.PIPE, stdin=subprocess.PIPE) as process,
+            _killed_after(timeout, process) as too_late,
+        ):
+            try:
+                output, said = process.communicate((stdin or "").encode())
+            except BaseException:
+                process.kill()
+                raise
+        if too_late.is_set():
+            raise _too_late(argv, timeout)
+        if _failed(process.returncode, said):
+            raise translate(argv[0], _decode(said or output), process.returncode)
+        return _decode(output + said if errors else output)
 
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
@@ -161,11 +160,13 @@ class LocalSlurm:
             raise translate(argv[0], _decode(said), code)
 
 
-def _started(argv: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _started(
+    argv: Sequence[str], errors: IO[bytes] | int, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment_for(argv, os.environ),
