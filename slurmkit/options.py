@@ -72,9 +72,13 @@ def long_name(letter: str) -> str:
 
 def needs_value(name: str) -> bool:
     """Whether an option must have a value; `exclusive` and `nice` may, and unknown ones too."""
+    return name == "gpu-bind" or (is_modelled(name) and not is_flag(name))
+
+
+def is_modelled(name: str) -> bool:
+    """Whether an option has a field of its own in a JobSpec."""
     known = _ALIASES.get(name, name).replace("-", "_")
-    modelled = known in _NUMBERS or known in FORMS
-    return name in GPU_OPTIONS or name == "gpu-bind" or (modelled and not is_flag(name))
+    return name in GPU_OPTIONS or name in _FLAGS or known in _NUMBERS or known in FORMS
 
 
 def is_flag(name: str) -> bool:
@@ -225,6 +229,7 @@ _ORDER = (
 __all__ = [
     "GPU_OPTIONS",
     "is_flag",
+    "is_modelled",
     "long_name",
     "merged",
     "needs_value",

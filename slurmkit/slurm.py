@@ -36,7 +36,8 @@ _ADVICE: dict[type[SlurmError], str] = {
     ControllerDown: "slurmctld does not answer; see `scontrol ping`, or ask your administrator",
     DatabaseDown: "slurmdbd does not answer; try again, or ask your administrator",
 }
-# Set in a surrounding job or by the user, these would change what a command does or prints.
+# Set in a surrounding job or by the user, these would change what a command does or prints; what
+# a user wants of SBATCH_*, the command line has read before (`slurmkit.cli.defaults`).
 # PYXIS_* would put the batch step itself into a container.
 _LEAKS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SRUN_", "PYXIS_")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")

@@ -10,7 +10,9 @@ from typing import Any
 import click
 import msgspec
 
+from slurmkit.cli.defaults import defaults, notes, weakest
 from slurmkit.errors import BadInput
+from slurmkit.findings import Finding
 from slurmkit.jobfile import read_job_file, read_script
 from slurmkit.options import merged, read_options
 from slurmkit.spec import JobSpec, Launch
@@ -94,29 +96,37 @@ def _ours() -> list[Callable[..., Any]]:
     ]
 
 
-def spec_from(options: dict[str, Any]) -> JobSpec:
+def spec_from(options: dict[str, Any]) -> tuple[JobSpec, tuple[Finding, ...]]:
     """Make the spec of a command line; takes what `job_options` gave out of `options`.
 
-    A script's own `#SBATCH` lines are weakest, then the job file, then the options.
+    The user's defaults in the environment are weakest, then a script's own `#SBATCH` lines, then
+    the job file, then the options.
+
+    Returns:
+        The spec, and what to say of the defaults.
 
     Raises:
-        BadInput: naming the option, or the file and its key.
+        BadInput: naming the option, the variable, or the file and its key.
     """
     take = options.pop
     job_file, script, command = take("job_file"), take("script"), take("command")
-    fields: dict[str, Any] = read_script(script) if script else {}
-    fields = merged(fields, read_job_file(job_file) if job_file else {})
-    given = read_options([*_given(options), *map(_passed, take("option"))], fields)
-    fields = merged(fields, given | {"environment": dict(map(_variable, take("env")))})
+    found = defaults(os.environ)
+    in_script: dict[str, Any] = read_script(script) if script else {}
+    files = merged(in_script, read_job_file(job_file) if job_file else {})
+    below = merged(weakest(found, files), files)
+    given = read_options([*_given(options), *map(_passed, take("option"))], below)
+    own = merged(files, given | {"environment": dict(map(_variable, take("env")))})
     if script and command:
         raise BadInput("both --script and a COMMAND were given; give one of them")
     if command:
-        fields = {**fields, "command": command, "script": None}
+        own = {**own, "command": command, "script": None}
+    fields = merged(weakest(found, own), own)
     if chdir := fields.get("chdir"):
         fields["chdir"] = os.path.abspath(chdir)  # noqa: PTH100 - Path.resolve follows links
-    own = fields.get("launch", Launch())
+    launch = fields.get("launch", Launch())
     said = {name: value for name in ("launcher", "mpi", "label") if (value := take(name))}
-    return JobSpec(**{**fields, "launch": msgspec.structs.replace(own, **said)})
+    spec = JobSpec(**{**fields, "launch": msgspec.structs.replace(launch, **said)})
+    return spec, tuple(notes(found, in_script, own))
 
 
 def _given(options: dict[str, Any]) -> list[tuple[str, str]]:

@@ -90,11 +90,12 @@ def _refuse(made: Plan, *, force: bool) -> None:
 
 
 def _plan(cluster: Cluster, options: dict[str, Any], *, refresh: bool) -> Plan:
-    spec = spec_from(options)
+    spec, said = spec_from(options)
     if refresh:
         cluster.capabilities(refresh=True)
     _warn_of_one_word(spec)
-    return plan(spec, cluster)
+    made = plan(spec, cluster)
+    return msgspec.structs.replace(made, notes=(*said, *made.notes))
 
 
 def _warn_of_one_word(spec: JobSpec) -> None:
