@@ -49,6 +49,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Use of all tasks over the whole time limit; None is unknown, not nothing.
 
     Attributes:
+        nodes: nodes of one task; of a range the most that it can get.
+        least: the same on the fewest nodes of a range; None where there is one number.
         hours: the time limit of one task; None when it has none.
         tasks: array tasks, 1 without an array.
         gpu_hours: by type, untyped GPUs under the empty type; None without a time limit.
@@ -64,6 +66,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         sources: field to where its number comes from.
     """
 
+    nodes: int = 1
+    least: Estimate | None = None
     hours: float | None
     tasks: int
     gpu_hours: dict[str, float] | None
@@ -82,6 +86,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     def facts(self) -> list[tuple[str, str]]:
         """What there is to say, in words for people; unknown is said as unknown."""
         found = [("Uses", self._uses()), ("Bills", self._bills())]
+        if self.least is not None:
+            fewest = f"on {self.least.nodes} {self.least._uses()}"  # noqa: SLF001 - of this class
+            chosen = f"{self.least.nodes} to {self.nodes}, as Slurm finds them free"
+            found.insert(0, ("Nodes", f"{chosen}; what follows is for {self.nodes}, {fewest}"))
         if self.gpu_hours:
             found.append(("Costs", self._costs()))
         if self.share is not None:
@@ -118,6 +126,7 @@ def estimate(request: Request, price: PriceAt = price_at) -> Estimate:
     cost, cloud, currency = _money(request, gpu_hours, price)
     billing = request.total.get("billing", 0)
     return Estimate(
+        nodes=request.nodes,
         hours=hours,
         tasks=request.tasks_in_array,
         gpu_hours=gpu_hours,

@@ -17,7 +17,7 @@ from slurmkit.options import GPU_OPTIONS, is_flag, long_name, needs_value, read_
 from slurmkit.spec import MAGIC, JobSpec, Launch, header
 from slurmkit.valueforms import nearest
 
-_AS_OPTIONS = ("gres", "gpu-bind")  # they may be about GPUs, which have a place of their own
+_AS_OPTIONS = ("gres", "gpu-bind", "nodes")  # read as on the command line: GPUs, ranges
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
 _TABLES: dict[str, type[msgspec.Struct]] = {"gpus": Gpus, "launch": Launch}
 _WHERE = re.compile(r"line (\d+)")
@@ -96,7 +96,7 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
         if key in GPU_OPTIONS:
             _add_gpus(fields, key, value)
         elif key in _AS_OPTIONS:
-            pairs.append((key, _value(key, value, str | None)))
+            pairs.append((key, _value(key, value, str)))
         elif key not in known:
             raise BadInput(f"no key {key!r}; {nearest(key, [*known, *GPU_OPTIONS, *_AS_OPTIONS])}")
         else:
@@ -123,7 +123,7 @@ def _add_gpus(fields: dict[str, Any], key: str, value: object) -> None:
 def _value(key: str, value: object, kind: Any) -> Any:
     if isinstance(value, datetime.time | datetime.date):
         raise BadInput(f'{key} must be in quotes: {key} = "{value}"')
-    if isinstance(value, int) and not isinstance(value, bool) and kind == (str | None):
+    if isinstance(value, int) and not isinstance(value, bool) and kind in (str, str | None):
         value = str(value)  # `time = 90` means what `--time=90` does
     try:
         return msgspec.convert(value, kind)

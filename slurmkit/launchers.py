@@ -56,7 +56,7 @@ class Batch:
                 " srun in the script",
                 source="launcher none",
             )
-        tasks = (spec.ntasks or 1, spec.ntasks_per_node or 1, spec.nodes or 1)
+        tasks = (spec.ntasks or 1, spec.ntasks_per_node or 1, spec.most_nodes or 1)
         if spec.script is None and max(tasks) > 1:
             yield Finding(
                 severity="warning",

@@ -56,6 +56,8 @@ _SHORT = {
     "x": "exclude",
 }
 _NICE = 100  # sbatch(1) --nice without a number
+_THOUSANDS = re.compile(r"(\d{1,9})([km])", re.ASCII | re.IGNORECASE)
+_TIMES = {"k": 1024, "m": 1024 * 1024}
 _INTEGER = re.compile(r"-?\d{1,9}", re.ASCII)
 
 
@@ -130,6 +132,8 @@ def _read(fields: dict[str, Any], name: str, value: str) -> None:
         _read_gres(fields, value)
     elif name == "exclusive":
         fields["exclusive"] = value or True
+    elif name == "nodes":
+        fields[known] = _nodes(value)
     elif known in _NUMBERS:
         fields[known] = _number(name, value)
     elif known in FORMS or name == "gpu-bind":
@@ -142,14 +146,16 @@ def _read(fields: dict[str, Any], name: str, value: str) -> None:
 def _number(name: str, value: str) -> int:
     if name == "nice" and not value:
         return _NICE
-    least, _, most = value.partition("-")
-    if name == "nodes" and least.isdecimal() and most:
-        if least != most:
-            raise BadInput(f"--nodes={value}: a range is not understood here; give one number")
-        value = least
     if not _INTEGER.fullmatch(value):
         raise BadInput(f"--{name} is a whole number, not {value!r}")
     return int(value)
+
+
+def _nodes(value: str) -> int | str:
+    """One number, also of `2-2` and `1k`, or a range (str_to_nodes of sbatch)."""
+    text = _THOUSANDS.sub(lambda k: str(int(k[1]) * _TIMES[k[2].lower()]), value)
+    least, _, most = text.partition("-")
+    return _number("nodes", least) if most in ("", least) and "," not in text else text
 
 
 def _read_gres(fields: dict[str, Any], value: str) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from slurmkit.capabilities.model import Capabilities, Partition
 from slurmkit.checks import check_all, check_dependencies
+from slurmkit.checks.again import rebuilder
 from slurmkit.errors import BadInput
 from slurmkit.estimate import Estimate, estimate
 from slurmkit.findings import Finding
@@ -236,11 +237,21 @@ def _of(findings: Iterable[Finding], severity: str) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys(f for f in findings if f.severity == severity))
 
 
+def _of_a_range(request: Request) -> Estimate:
+    """An estimate for the most nodes that the job can get, with that for the least."""
+    if request.most_nodes is None:
+        return estimate(request)
+    there = [request.most_nodes, len(request.fitting), request.partition.max_nodes]
+    most = max(request.nodes, min(number for number in there if number))
+    widest = rebuilder(request)((("nodes", str(most)),))
+    return msgspec.structs.replace(estimate(widest or request), least=estimate(request))
+
+
 def _estimate(requests: tuple[Request, ...], start: int | None) -> Estimate | None:
     """For the first partition named; where the job may go elsewhere too, a note says so."""
     if not requests:
         return None
-    made = estimate(requests[0])
+    made = _of_a_range(requests[0])
     if start is None:
         return made
     return msgspec.structs.replace(made, start=start, start_source="sbatch --test-only")

@@ -21,7 +21,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         partition: the partition judged; a spec that names several has a request for each.
-        nodes: number of nodes, or the least that can hold `ntasks` where Slurm decides.
+        nodes: number of nodes, or the least that can hold `ntasks` where Slurm decides, or the
+            least of a range; all amounts are those of so many nodes.
+        most_nodes: the most of a range; None where there is one number.
         tasks: processes of the whole job.
         cpus_per_task: CPUs of each.
         seconds: time limit the job would get; None when it would have none.
@@ -54,3 +56,4 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     partition_qos: Qos | None
     tasks_in_array: int = 1
     cpus_per_task: int = 1
+    most_nodes: int | None = None

@@ -22,7 +22,9 @@ _SHELLS = ("sh", "ash", "bash", "dash", "ksh", "mksh", "zsh")
 MAGIC = ("#SBATCH", "#SLURM")
 """How a line with options begins; the second is an old name that sbatch still reads."""
 _HIGHEST_INDEX = 4_000_000  # slurm.conf(5), the largest MaxArraySize less 1
-_ATOMS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment")
+_ATOMS = ("ntasks", "ntasks_per_node", "cpus_per_task", "segment")
+_SIZE = r"[1-9]\d{0,8}(-[1-9]\d{0,8}(:[1-9]\d{0,8})?)?"
+_NODES = re.compile(rf"{_SIZE}(,{_SIZE})*", re.ASCII)
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +63,8 @@ class JobSpec(
     Attributes:
         command: argv to start; never a shell line.
         script: text of a batch script to run instead of a command.
-        nodes: number of nodes; 1 unless `ntasks` is given.
+        nodes: number of nodes; 1 unless `ntasks` is given. Or `MIN-MAX`, of which Slurm chooses,
+            or a list of numbers (`1,2,4`) where the release has that.
         cpus_per_task: CPUs of each task; 1 unless the site gives some for each GPU.
         gpus: GPUs, or parts of one.
         gres: generic resources per node other than GPUs, `name[:type]:count`.
@@ -77,7 +80,7 @@ class JobSpec(
     command: tuple[str, ...] = ()
     script: str | None = None
     job_name: str | None = None
-    nodes: int | None = None
+    nodes: int | str | None = None
     ntasks: int | None = None
     ntasks_per_node: int | None = None
     cpus_per_task: int | None = None
@@ -122,6 +125,7 @@ class JobSpec(
         _check_what_runs(self.command, self.script)
         for name in (*_ATOMS, "nice"):
             _check_number(name, getattr(self, name))
+        _check_nodes(self.nodes)
         for name, form in FORMS.items():
             _check_form(name, getattr(self, name), form)
         _check_array(self.array)
@@ -148,6 +152,16 @@ class JobSpec(
         """The time limit in seconds, None when it is left to the partition."""
         return None if self.time is None else parse_time_limit(self.time)
 
+    @property
+    def least_nodes(self) -> int | None:
+        """The number of nodes, or the least of a range."""
+        return min(_sizes(self.nodes), default=None)
+
+    @property
+    def most_nodes(self) -> int | None:
+        """The number of nodes, or the most of a range."""
+        return max(_sizes(self.nodes), default=None)
+
 
 def option(field: str) -> str:
     """The long option of a field: `--cpus-per-task` of `cpus_per_task`."""
@@ -161,6 +175,24 @@ def _check_number(name: str, value: object) -> None:
         raise BadInput(f"{option(name)} is a whole number, not {value!r}")
     if value < 1 and name in _ATOMS:
         raise BadInput(f"{option(name)} must be at least 1, not {value}")
+
+
+def _sizes(nodes: int | str | None) -> list[int]:
+    """The numbers in `1-4`, or `1-9:2,12`, without steps."""
+    spans = str(nodes or "").split(",")
+    return [int(n) for span in spans for n in span.partition(":")[0].split("-") if n]
+
+
+def _check_nodes(nodes: object) -> None:
+    if not isinstance(nodes, str):
+        _check_number("nodes", nodes)
+        if nodes is not None and int(str(nodes)) < 1:
+            raise BadInput(f"--nodes must be at least 1, not {nodes}")
+        return
+    if not _NODES.fullmatch(nodes) or nodes.isdecimal():
+        raise BadInput(f"--nodes is a whole number, or a range such as '1-4', not {nodes!r}")
+    if any(len(ends) > 1 and ends[0] > ends[1] for ends in map(_sizes, nodes.split(","))):
+        raise BadInput(f"--nodes={nodes}: the most is less than the least; write MIN-MAX")
 
 
 def _check_gpus(gpus: object, gres: str | None) -> None:

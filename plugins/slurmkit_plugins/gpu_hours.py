@@ -95,7 +95,7 @@ def _over(spec: JobSpec, gpus: Gpus, section: GpuHoursSection) -> list[Finding]:
 
 def _count(spec: JobSpec, gpus: Gpus) -> float:
     """GPUs of the whole job; where Slurm decides how many nodes there are, of one node."""
-    nodes = spec.nodes or 1
+    nodes = spec.most_nodes or 1
     tasks = spec.ntasks or nodes * (spec.ntasks_per_node or 1)
     times = {"node": nodes, "task": tasks, "job": 1}[gpus.per]
     return gpus.count * times * _weight(gpus)

@@ -51,6 +51,7 @@ def node_counts(request: Request) -> Iterator[Finding]:
     """Fewer nodes than MinNodes or more than MaxNodes."""
     partition, nodes, spec = request.partition, request.nodes, request.spec
     raised = spec.nodes is None and spec.ntasks is not None and spec.gpus is None  # by slurmctld
+    raised = raised or (request.most_nodes or 0) >= partition.min_nodes
     if nodes < partition.min_nodes and not raised and not _flag(request, "PartitionMinNodes"):
         yield _nodes(request, "MinNodes", partition.min_nodes, "takes jobs of at least")
     most = partition.max_nodes

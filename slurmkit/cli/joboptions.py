@@ -19,7 +19,7 @@ from slurmkit.spec import JobSpec, Launch
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
     ("job-name", "Name of the job.  [default: the command's]"),
-    ("nodes", "Number of nodes.  [default: 1, or as many as the tasks need]"),
+    ("nodes", "Number of nodes, or MIN-MAX.  [default: 1, or as many as the tasks need]"),
     ("ntasks", "Processes of the whole job."),
     ("ntasks-per-node", "Processes on each node.  [default: 1]"),
     ("cpus-per-task", "CPUs for each process.  [default: 1, or what the site gives each GPU]"),

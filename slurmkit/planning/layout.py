@@ -21,7 +21,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """What a job spreads over its nodes.
 
     Attributes:
-        nodes: None leaves the number to Slurm.
+        nodes: None leaves the number to Slurm; of a range the least.
+        most: of a range that is left to Slurm, the most; else None.
         ntasks: None where `ntasks_per_node` says it.
         cpus_per_task: CPUs of each task.
         gpus: GPUs, slices, shards or MPS units on each node; 0 for none.
@@ -31,6 +32,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None
     ntasks: int | None
     ntasks_per_node: int | None
+    most: int | None = None
     cpus_per_task: int = 1
     gpus: int = 0
     gpus_in_all: int = 0
@@ -78,13 +80,14 @@ def _with_nodes(spec: JobSpec, nodes: int | None, gpus: int) -> Layout:
         nodes=nodes,
         ntasks=spec.ntasks,
         ntasks_per_node=spec.ntasks_per_node,
+        most=spec.most_nodes if isinstance(spec.nodes, str) and nodes == spec.least_nodes else None,
         gpus=gpus,
         findings=_more_nodes_than_tasks(spec),
     )
 
 
 def _more_nodes_than_tasks(spec: JobSpec) -> tuple[Finding, ...]:
-    tasks, nodes = spec.ntasks, spec.nodes or 1
+    tasks, nodes = spec.ntasks, spec.least_nodes or 1
     if tasks is None or tasks >= nodes:
         return ()
     message = f"{tasks} tasks cannot use {nodes} nodes: Slurm makes it {tasks} nodes"
@@ -101,8 +104,8 @@ def _more_nodes_than_tasks(spec: JobSpec) -> tuple[Finding, ...]:
 
 def _least_nodes(spec: JobSpec, cpus: int) -> int:
     """Nodes asked for, of which each has a task; else as many as the tasks need."""
-    if spec.nodes is not None:
-        return min(spec.nodes, spec.ntasks or spec.nodes)
+    if spec.least_nodes is not None:
+        return min(spec.least_nodes, spec.ntasks or spec.least_nodes)
     if spec.ntasks is None:
         return 1
     by_cpus = max(1, cpus // (spec.cpus_per_task or 1)) if cpus else spec.ntasks
@@ -121,17 +124,32 @@ def _checked(spec: JobSpec, kind: Kind, made: Layout) -> Layout:
 
 
 def _per_task(spec: JobSpec, kind: Kind, gpus: int, cpus: int) -> Layout:
-    tasks = spec.ntasks or (spec.nodes or 1) * (spec.ntasks_per_node or 1)
+    tasks = spec.ntasks or (spec.least_nodes or 1) * (spec.ntasks_per_node or 1)
     by_cpus = max(1, cpus // (spec.cpus_per_task or 1))
     by_gpus = max(1, kind.most // gpus) if kind.fitting else tasks
     on_one = min(by_cpus if cpus else tasks, spec.ntasks_per_node or tasks, by_gpus)
     nodes = _least_nodes(spec, cpus) if spec.nodes else _even_nodes(tasks, on_one)
+    if isinstance(spec.nodes, str):
+        nodes = next((n for n in _range(spec) if not tasks % n and tasks // n <= on_one), nodes)
     if tasks % nodes:
         return _uneven_tasks(spec, tasks, gpus)
     on_each = tasks // nodes
-    made = _with_nodes(spec, nodes, on_each * gpus)
+    made = _one_number(spec, _with_nodes(spec, nodes, on_each * gpus))
     spread = msgspec.structs.replace(made, ntasks=None, ntasks_per_node=on_each)
     return _checked(spec, kind, spread)
+
+
+def _range(spec: JobSpec) -> range:
+    return range(spec.least_nodes or 1, (spec.most_nodes or 1) + 1)
+
+
+def _one_number(spec: JobSpec, made: Layout) -> Layout:
+    """Of a range the number of nodes over which GPUs divide as they were asked for."""
+    if not isinstance(spec.nodes, str):
+        return made
+    message = f"--nodes={spec.nodes}: asked for with {made.nodes}, over which the GPUs divide"
+    note = Finding(severity="note", code="nodes-chosen", message=message, source="--nodes")
+    return msgspec.structs.replace(made, most=None, findings=(*made.findings, note))
 
 
 def _even_nodes(tasks: int, on_one: int) -> int:
@@ -140,7 +158,7 @@ def _even_nodes(tasks: int, on_one: int) -> int:
 
 
 def _uneven_tasks(spec: JobSpec, tasks: int, gpus: int) -> Layout:
-    nodes = spec.nodes or 1
+    nodes = spec.least_nodes or 1
     even = max(1, tasks // nodes)
     message = (
         f"{tasks} tasks with {gpus} GPUs each do not spread evenly over {nodes} nodes, and then"
@@ -153,11 +171,13 @@ def _uneven_tasks(spec: JobSpec, tasks: int, gpus: int) -> Layout:
 
 def _per_job(spec: JobSpec, kind: Kind, gpus: int, cpus: int) -> Layout:
     least = _least_nodes(spec, cpus)
-    even = (n for n in range(least, gpus + 1) if gpus % n == 0 and gpus // n <= kind.most)
-    nodes = least if spec.nodes else next(even, least)
+    upto = min(spec.most_nodes or gpus, gpus)
+    even = (n for n in range(least, upto + 1) if gpus % n == 0 and gpus // n <= kind.most)
+    nodes = least if isinstance(spec.nodes, int) else next(even, least)
     if gpus < nodes:
         return _fewer_than_nodes(spec, gpus, nodes)
-    made = _checked(spec, kind, _with_nodes(spec, nodes, math.ceil(gpus / nodes)))
+    made = _one_number(spec, _with_nodes(spec, nodes, math.ceil(gpus / nodes)))
+    made = _checked(spec, kind, made)
     if gpus % nodes == 0:
         return made
     uneven = Finding(
@@ -210,7 +230,7 @@ def _fewer_per_task(spec: JobSpec, kind: Kind, gpus: int) -> tuple[tuple[str, st
     asked = f"{kind.type}:" if kind.type else ""
     if count > kind.most:
         return (("gpus-per-task", f"{asked}{kind.most}"),)
-    tasks = spec.ntasks or gpus // count * (spec.nodes or 1)
+    tasks = spec.ntasks or gpus // count * (spec.least_nodes or 1)
     nodes = _even_nodes(tasks, kind.most // count)
     return (("nodes", str(nodes)), ("ntasks-per-node", str(tasks // nodes)))
 

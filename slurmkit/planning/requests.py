@@ -57,6 +57,7 @@ def request_for(
         standing=standing,
         partition=partition,
         nodes=nodes,
+        most_nodes=layout.most,
         tasks=layout.tasks,
         seconds=_seconds(spec, partition),
         per_node=per_node,
@@ -258,7 +259,7 @@ def fitting_nodes(spec: JobSpec, kind: Kind | None, nodes: tuple[Node, ...]) -> 
 def chosen(spec: JobSpec, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """The nodes that `exclude`, `constraint` and a `nodelist` that is long enough leave."""
     excluded, named = _names("exclude", spec.exclude), _names("nodelist", spec.nodelist)
-    if len(named) < (spec.nodes or 1):
+    if len(named) < (spec.least_nodes or 1):
         named = set()
     return tuple(
         node

@@ -63,7 +63,7 @@ def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]
     found = option_values(spec)
     place: dict[str, object] = {
         "job-name": found.pop("job-name", None) or _name(spec),
-        "nodes": layout.nodes,
+        "nodes": spec.nodes if layout.most else layout.nodes,
         "ntasks": layout.ntasks,
         "ntasks-per-node": _tasks_per_node(spec, layout),
         "cpus-per-task": _cpus_per_task(spec, layout),

@@ -61,7 +61,7 @@ def _spread(spec: JobSpec, pool: Pool) -> Shape:
     kind = kind_of(gpus, pool, many=False)
     layout = _layout(spec, kind, kind.fitting)
     plain = gpus.type is None and gpus.mig is None and not gpus.is_part
-    if layout.nodes == 1 or not plain or _wrong((kind, layout)):
+    if (layout.most or layout.nodes) == 1 or not plain or _wrong((kind, layout)):
         return kind, layout
     kind = kind_of(gpus, pool, many=True, least=layout.gpus)
     return kind, _layout(spec, kind, kind.fitting)

@@ -137,6 +137,15 @@ def test_slurm_raises_the_nodes_of_a_job_that_left_them_open() -> None:
     assert errors(findings(known, ntasks=2, nodes=1)) == ["partition-min-nodes"]
 
 
+def test_a_range_of_nodes_is_judged_by_its_least() -> None:
+    assert not errors(findings(with_partition("gpu", max_nodes=1), nodes="1-4"))
+    assert errors(findings(with_partition("gpu", max_nodes=1), nodes="2-4"))
+    assert not errors(findings(with_partition("gpu", min_nodes=2), nodes="1-4"))
+    assert errors(findings(with_partition("gpu", min_nodes=3), nodes="1-2"))
+    assert not errors(findings(nodes="2-400", gpus=Gpus(8, "a100")))
+    assert "node-count" in findings(nodes="40-400", gpus=Gpus(8, "a100"))
+
+
 def test_no_memory_asked_for_and_no_default_is_all_of_a_node() -> None:
     known = with_config(with_partition("gpu", max_mem_per_node=8192), DefMemPerCPU="UNLIMITED")
     found = findings(known)

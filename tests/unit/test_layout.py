@@ -119,3 +119,24 @@ def test_each_task_has_its_gpus_on_its_node(
     assert layout.gpus <= 8
     if nodes is None:
         assert tasks // layout.nodes * spec.cpus_per_task <= 64
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "most", "gpus"),
+    [
+        ({"nodes": "1-4"}, 1, 4, 0),
+        ({"nodes": "2-4", "gpus": Gpus(4, "a100")}, 2, 4, 4),
+        ({"nodes": "2-4", "gpus": Gpus(shard=1)}, 2, 4, 1),
+        ({"nodes": "2-4", "ntasks": 1}, 1, None, 0),
+        ({"nodes": "1-4", "gpus": Gpus(12, "a100", "job")}, 2, None, 6),
+        ({"nodes": "3-4", "gpus": Gpus(12, "a100", "job")}, 3, None, 4),
+        ({"nodes": "1-4", "ntasks": 12, "gpus": Gpus(1, "a100", "task")}, 2, None, 6),
+    ],
+)
+def test_ranges_of_nodes(options: dict[str, Any], nodes: int, most: int | None, gpus: int) -> None:
+    """A range is left to Slurm, but where GPUs must divide over the nodes."""
+    _, layout = made(**options)
+    assert (layout.nodes, layout.most, layout.gpus) == (nodes, most, gpus)
+    said = [finding.code for finding in layout.findings]
+    assert ("nodes-chosen" in said) is ((nodes == 2 and most is None) or nodes == 3)
+    assert not any(finding.severity == "error" for finding in layout.findings)

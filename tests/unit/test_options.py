@@ -62,7 +62,6 @@ def test_gres(gres: str, fields: dict[str, Any]) -> None:
     ("pairs", "says"),
     [
         ([("nodes", "two")], "--nodes is a whole number, not 'two'"),
-        ([("nodes", "1-4")], "--nodes=1-4: a range is not understood here"),
         ([("gpus", "2"), ("gres", "gpu:1")], "--gres asks for GPUs a second time"),
         ([("gres", "gpu:1,shard:1")], "asks for GPUs a second time"),
         ([("gpu-bind", "none")], "--gpu-bind needs GPUs"),
@@ -83,6 +82,8 @@ def test_options_that_are_refused(pairs: list[tuple[str, str]], says: str) -> No
 def test_numbers_that_sbatch_takes_too() -> None:
     assert read_options([("nodes", "3-3"), ("nice", "")]) == {"nodes": 3, "nice": 100}
     assert read_options([("nice", "-5")]) == {"nice": -5}
+    assert read_options([("nodes", "1-4")]) == {"nodes": "1-4"}
+    assert read_options([("nodes", "1k")]) == {"nodes": 1024}
 
 
 def test_options_that_are_passed_on_have_one_order() -> None:
@@ -220,6 +221,11 @@ def test_a_job_file_has_the_same_names(tmp_path: Path) -> None:
     assert (spec.environment, spec.launch.mpi) == ({"OMP_NUM_THREADS": "8"}, "pmix")
 
 
+def test_nodes_in_a_job_file_as_on_the_command_line(tmp_path: Path) -> None:
+    assert toml(tmp_path, 'nodes = "1-4"') == {"nodes": "1-4"}
+    assert toml(tmp_path, 'nodes = "2"') == toml(tmp_path, "nodes = 2") == {"nodes": 2}
+
+
 def test_gpus_in_a_job_file_as_on_the_command_line(tmp_path: Path) -> None:
     fields = toml(tmp_path, 'gres = "gpu:a100:2,nvme:1"\ngpu-bind = "none"\n')
     assert fields == {"gpus": Gpus(2, "a100", bind="none"), "gres": "nvme:1"}
@@ -234,7 +240,8 @@ def test_gpus_as_a_table(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("nodez = 2", "no key 'nodez'; did you mean 'nodes'"),
-        ('nodes = "2"', "nodes: expected `int.*`, got `str`"),
+        ('nodes = "two"', "--nodes is a whole number, not 'two'"),
+        ("nodes = 2.5", "nodes: expected `str`, got `float`"),
         ("time = 10:00", 'time must be in quotes: time = "10:00"'),
         ("\n\ntime = 1:00:00 # x", 'time must be in quotes: time = "1:00:00"'),
         ("time = 10:00:00", 'time must be in quotes: time = "10:00:00"'),

@@ -54,6 +54,20 @@ def test_a_plan_is_the_script_and_what_it_would_take(release: str) -> None:
     assert msgspec.json.encode(done)
 
 
+def test_a_range_of_nodes_is_sent_as_it_is_and_estimated_at_both_ends() -> None:
+    done = made(gpus=Gpus(2, "a100"), nodes="1-400")
+    assert dict(done.submissions[0].options)["nodes"] == "1-400"
+    assert done.estimate
+    assert done.estimate.least
+    a100 = len(capabilities().nodes_of("gpu")) - 1  # one of them has no types
+    assert (done.estimate.nodes, done.estimate.least.nodes) == (a100, 1)
+    assert done.estimate.gpu_hours == {"a100": a100 * 2 / 6}
+    assert done.estimate.least.gpu_hours == {"a100": 2 / 6}
+    said = dict(done.estimate.facts())["Nodes"]
+    assert said.startswith(f"1 to {a100}, as Slurm finds them free; what follows is for {a100}")
+    assert made(nodes=2).estimate.least is None  # type: ignore[union-attr]
+
+
 def test_the_same_bytes_every_time() -> None:
     options = {"gpus": Gpus(fraction=0.5), "environment": {"B": "2", "A": "1"}}
     assert made(**options).submissions == made(**options).submissions

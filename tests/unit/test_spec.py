@@ -22,7 +22,10 @@ from slurmkit.spec import JobSpec, Launch
             {"command": (), "script": "#!/usr/bin/env python3\n", "environment": {"A": "1"}},
             "interpreter is none",
         ),
-        ({"nodes": "2"}, "--nodes is a whole number, not '2'"),
+        ({"nodes": "2"}, "--nodes is a whole number, or a range such as '1-4', not '2'"),
+        ({"nodes": "4-2"}, "the most is less than the least"),
+        ({"nodes": "0-2"}, "--nodes is a whole number, or a range"),
+        ({"nodes": 2.5}, "--nodes is a whole number, not 2.5"),
         ({"nodes": True}, "--nodes is a whole number"),
         ({"time": 10}, "--time is text, e.g. '10', not 10"),
         ({"mem": 64}, "--mem is text"),
@@ -118,3 +121,11 @@ def test_launchers_are_names() -> None:
 def test_the_time_limit_in_seconds() -> None:
     assert JobSpec(command=("x",), time="1-0").seconds == 86400
     assert JobSpec(command=("x",)).seconds is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "least", "most"), [(None, None, None), (2, 2, 2), ("1-4", 1, 4), ("2,4-9:2", 2, 9)]
+)
+def test_ranges_of_nodes(nodes: int | str | None, least: int | None, most: int | None) -> None:
+    spec = JobSpec(command=("x",), nodes=nodes)
+    assert (spec.least_nodes, spec.most_nodes) == (least, most)
