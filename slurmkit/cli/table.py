@@ -75,10 +75,14 @@ COMMANDS = {
     "doctor": Entry("slurmkit.cli.doctor:doctor_command", "Say what is missing or unwise here."),
     "tui": Entry("slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"),
     "report": Entry(
-        "slurmkit_accounting.cli:report_group", "GPU-hours by PI, account or user.", "accounting"
+        "slurmkit_accounting.cli.report:report_group",
+        "GPU-hours by PI, account or user.",
+        "accounting",
     ),
     "ledger": Entry(
-        "slurmkit_accounting.cli:ledger_group", "Keep the books: jobs and people.", "accounting"
+        "slurmkit_accounting.cli.ledger:ledger_group",
+        "Keep the books: jobs and people.",
+        "accounting",
     ),
     "config": Entry("slurmkit.cli.config:config_group", "Show and check the configuration."),
     "plugins": Entry("slurmkit.cli.plugins:plugins_command", "List what plugins are installed."),

@@ -7,7 +7,8 @@ import time
 import pytest
 from entries import group, person
 from fake_sacct import FakeSacct, job
-from slurmkit_accounting.cli import ledger_group, report_group
+from slurmkit_accounting.cli.ledger import ledger_group
+from slurmkit_accounting.cli.report import report_group
 from slurmkit_accounting.people import Directory
 
 from slurmkit.cli.ending import run_to_exit_code

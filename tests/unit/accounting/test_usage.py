@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from fake_sacct import FakeSacct, job
 from slurmkit_accounting import read, render
-from slurmkit_accounting.cli import report_group
+from slurmkit_accounting.cli.report import report_group
 from slurmkit_accounting.ingest import ingest
 from slurmkit_accounting.report import Report, usage_report
 from slurmkit_accounting.zones import zone
