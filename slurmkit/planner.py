@@ -239,10 +239,10 @@ def _of(findings: Iterable[Finding], severity: str) -> tuple[Finding, ...]:
 
 def _of_a_range(request: Request) -> Estimate:
     """An estimate for the most nodes that the job can get, with that for the least."""
-    if request.most_nodes is None:
+    there = [request.most_nodes or 1, len(request.fitting), request.partition.max_nodes]
+    most = min(number for number in there if number)
+    if most <= request.nodes:
         return estimate(request)
-    there = [request.most_nodes, len(request.fitting), request.partition.max_nodes]
-    most = max(request.nodes, min(number for number in there if number))
     widest = rebuilder(request)((("nodes", str(most)),))
     return msgspec.structs.replace(estimate(widest or request), least=estimate(request))
 

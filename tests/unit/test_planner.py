@@ -65,7 +65,8 @@ def test_a_range_of_nodes_is_sent_as_it_is_and_estimated_at_both_ends() -> None:
     assert done.estimate.least.gpu_hours == {"a100": 2 / 6}
     said = dict(done.estimate.facts())["Nodes"]
     assert said.startswith(f"1 to {a100}, as Slurm finds them free; what follows is for {a100}")
-    assert made(nodes=2).estimate.least is None  # type: ignore[union-attr]
+    for nodes in (2, "2-2,2"):
+        assert made(nodes=nodes).estimate.least is None  # type: ignore[union-attr]
 
 
 def test_the_same_bytes_every_time() -> None:
