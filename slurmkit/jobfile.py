@@ -93,31 +93,33 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     pairs: list[tuple[str, str]] = []
     for key, value in table.items():
-        if key in GPU_OPTIONS:
-            _add_gpus(fields, key, value)
+        if key in GPU_OPTIONS and isinstance(value, dict):
+            fields["gpus"] = _gpu_table(key, value)
+        elif key in GPU_OPTIONS:
+            pairs.append((key, _gpu_words(key, value)))
         elif key in _AS_OPTIONS:
             pairs.append((key, _value(key, value, str)))
         elif key not in known:
             raise BadInput(f"no key {key!r}; {nearest(key, [*known, *GPU_OPTIONS, *_AS_OPTIONS])}")
         else:
             fields[known[key].name] = _value(key, value, known[key].type)
-    given = read_options(pairs, fields)
-    if "gpus" in fields and "gpus" in given and "gres" in table:
-        raise BadInput("gres asks for GPUs a second time; ask for them once")
-    return fields | given
+    asking = [pair for pair in pairs if pair[0] != "gpu-bind"]
+    if "gpus" in fields and "gpus" in read_options(asking, fields):
+        raise BadInput("GPUs are asked for a second time beside [gpus]; ask for them once")
+    return fields | read_options(pairs, fields)
 
 
-def _add_gpus(fields: dict[str, Any], key: str, value: object) -> None:
-    if "gpus" in fields:
-        raise BadInput(f"{key} asks for GPUs a second time; ask for them once")
-    if isinstance(value, dict):
-        if key != "gpus":
-            raise BadInput(f'{key} is a number or text such as "a100:2"; a table is [gpus]')
-        fields["gpus"] = _value("gpus", value, Gpus)
-        return
+def _gpu_table(key: str, value: dict[str, Any]) -> Gpus:
+    if key != "gpus":
+        raise BadInput(f'{key} is a number or text such as "a100:2"; a table is [gpus]')
+    gpus: Gpus = _value("gpus", value, Gpus)
+    return gpus
+
+
+def _gpu_words(key: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise BadInput(f'{key} is a number, text such as "a100:2" or a table')
-    fields["gpus"] = Gpus.parse(str(value), GPU_OPTIONS[key])
+    return str(value)
 
 
 def _value(key: str, value: object, kind: Any) -> Any:

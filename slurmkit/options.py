@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from slurmkit.errors import BadInput
+from slurmkit.gpuasks import agreed
 from slurmkit.gpus import Gpus, Per
 from slurmkit.spec import JobSpec, option
 from slurmkit.valueforms import FORMS, check_passed_through
@@ -23,6 +24,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "requeue": ("requeue", True),
     "no-requeue": ("requeue", False),
 }
+_ASKED = "GPUs as each option asks for them"  # no field: until all options are read
 _TABLES = ("options", "environment")
 _ALIASES = {"tasks-per-node": "ntasks-per-node"}
 _SHORT = {
@@ -95,7 +97,8 @@ def read_options(pairs: Pairs, weaker: dict[str, Any] | None = None) -> dict[str
 
     Args:
         pairs: options and values.
-        weaker: fields from elsewhere, whose GPUs a `--gpu-bind` alone is for.
+        weaker: fields from elsewhere: the GPUs that a `--gpu-bind` alone is for, and the sizes of
+            the job with which several options for GPUs must agree.
 
     Raises:
         BadInput: naming the option.
@@ -103,11 +106,14 @@ def read_options(pairs: Pairs, weaker: dict[str, Any] | None = None) -> dict[str
     fields: dict[str, Any] = {}
     for name, value in pairs:
         _read(fields, name, value)
+    if asked := fields.pop(_ASKED, None):
+        gpus, sizes = agreed(asked, {**(weaker or {}), **fields})
+        fields |= {"gpus": gpus, **sizes}
     if bind := fields.pop("gpu_bind", None):
-        gpus = fields.get("gpus") or (weaker or {}).get("gpus")
-        if gpus is None:
+        bound = fields.get("gpus") or (weaker or {}).get("gpus")
+        if bound is None:
             raise BadInput("--gpu-bind needs GPUs; add e.g. --gpus-per-node=2")
-        fields["gpus"] = msgspec.structs.replace(gpus, bind=bind)
+        fields["gpus"] = msgspec.structs.replace(bound, bind=bind)
     return fields
 
 
@@ -122,7 +128,7 @@ def _read(fields: dict[str, Any], name: str, value: str) -> None:
     name = _ALIASES.get(name, name)
     known = name.replace("-", "_")
     if name in GPU_OPTIONS:
-        _set_gpus(fields, Gpus.parse(value, GPU_OPTIONS[name]), name)
+        _set_gpus(fields, Gpus.parse(value, GPU_OPTIONS[name]), name)  # of two the last counts
     elif name in _FLAGS:
         if value:
             raise BadInput(f"--{name} takes no value here, and was given {value!r}")
@@ -164,8 +170,9 @@ def _read_gres(fields: dict[str, Any], value: str) -> None:
     ours = [item for item in items if re.match(r"(gres[:/])?(gpu|shard|mps)(:|$)", item)]
     rest = ",".join(item for item in items if item not in ours)
     for item in ours:
-        words = re.sub(r"^gres[:/]", "", item)
-        _set_gpus(fields, _gres_gpus(words), "gres")
+        if item is not ours[0]:
+            raise BadInput(f"--gres={value}: a job has GPUs of one kind, asked for once")
+        _set_gpus(fields, _gres_gpus(re.sub(r"^gres[:/]", "", item)), "gres")
     if rest:
         fields["gres"] = rest
 
@@ -181,11 +188,7 @@ def _gres_gpus(words: str) -> Gpus:
 
 
 def _set_gpus(fields: dict[str, Any], gpus: Gpus, name: str) -> None:
-    if "gpus" in fields:
-        raise BadInput(
-            f"--{name} asks for GPUs a second time; GPUs are asked for once, of one kind"
-        )
-    fields["gpus"] = gpus
+    fields.setdefault(_ASKED, {})[name] = gpus
 
 
 def with_options(spec: JobSpec, pairs: Pairs) -> JobSpec:

@@ -155,12 +155,12 @@ class JobSpec(
     @property
     def least_nodes(self) -> int | None:
         """The number of nodes, or the least of a range."""
-        return min(_sizes(self.nodes), default=None)
+        return min(node_sizes(self.nodes), default=None)
 
     @property
     def most_nodes(self) -> int | None:
         """The number of nodes, or the most of a range."""
-        return max(_sizes(self.nodes), default=None)
+        return max(node_sizes(self.nodes), default=None)
 
 
 def option(field: str) -> str:
@@ -177,8 +177,8 @@ def _check_number(name: str, value: object) -> None:
         raise BadInput(f"{option(name)} must be at least 1, not {value}")
 
 
-def _sizes(nodes: int | str | None) -> list[int]:
-    """The numbers in `1-4`, or `1-9:2,12`, without steps."""
+def node_sizes(nodes: int | str | None) -> list[int]:
+    """The numbers of nodes named in `1-4`, or `1-9:2,12`, without steps; none for None."""
     spans = str(nodes or "").split(",")
     return [int(n) for span in spans for n in span.partition(":")[0].split("-") if n]
 
@@ -191,7 +191,7 @@ def _check_nodes(nodes: object) -> None:
         return
     if not _NODES.fullmatch(nodes) or nodes.isdecimal():
         raise BadInput(f"--nodes is a whole number, or a range such as '1-4', not {nodes!r}")
-    if any(len(ends) > 1 and ends[0] > ends[1] for ends in map(_sizes, nodes.split(","))):
+    if any(len(ends) > 1 and ends[0] > ends[1] for ends in map(node_sizes, nodes.split(","))):
         raise BadInput(f"--nodes={nodes}: the most is less than the least; write MIN-MAX")
 
 

@@ -132,7 +132,7 @@ def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "--env", "A", "--", "x"], "--env 'A' is not of the form NAME=VALUE"),
         (["plan", "--option", "wrap=x", "--", "x"], "give the command after --"),
         (["plan", "--job-file", "none.toml", "--", "x"], "cannot read none.toml"),
-        (["plan", "--gpus", "1", "--gres", "gpu:1", "--", "x"], "a second time"),
+        (["plan", "--gpus", "3", "--gres", "gpu:2", "--", "x"], "--gpus=3 and --gres=gpu:2 do not"),
     ],
 )
 def test_bad_input(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

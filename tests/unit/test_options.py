@@ -62,8 +62,8 @@ def test_gres(gres: str, fields: dict[str, Any]) -> None:
     ("pairs", "says"),
     [
         ([("nodes", "two")], "--nodes is a whole number, not 'two'"),
-        ([("gpus", "2"), ("gres", "gpu:1")], "--gres asks for GPUs a second time"),
-        ([("gres", "gpu:1,shard:1")], "asks for GPUs a second time"),
+        ([("gpus", "2"), ("gres", "shard:1")], "--gres asks for other GPUs than --gpus"),
+        ([("gres", "gpu:1,shard:1")], "--gres=gpu:1,shard:1: a job has GPUs of one kind"),
         ([("gpu-bind", "none")], "--gpu-bind needs GPUs"),
         ([("wrap", "rm -rf")], "give the command after --"),
         ([("export", "A=1")], "use environment"),
@@ -84,6 +84,50 @@ def test_numbers_that_sbatch_takes_too() -> None:
     assert read_options([("nice", "-5")]) == {"nice": -5}
     assert read_options([("nodes", "1-4")]) == {"nodes": "1-4"}
     assert read_options([("nodes", "1k")]) == {"nodes": 1024}
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ("gpus-per-node=4 gpus=8", {"gpus": Gpus(4), "nodes": 2}),
+        ("gpus=8 gpus-per-node=a100:4 nodes=2", {"gpus": Gpus(4, "a100"), "nodes": 2}),
+        ("gpus=8 gpus-per-node=4 nodes=1-4", {"gpus": Gpus(4), "nodes": 2}),
+        ("gpus=8 gpus-per-task=2", {"gpus": Gpus(2, per="task"), "ntasks": 4}),
+        ("gpus-per-node=4 gpus-per-task=1", {"gpus": Gpus(4), "ntasks_per_node": 4}),
+        (
+            "gpus-per-node=4 gpus-per-task=1 ntasks=8",
+            {"gpus": Gpus(4), "ntasks": 8, "nodes": 2},
+        ),
+        (
+            "nodes=2 ntasks-per-node=2 gres=gpu:A100:4 gpus-per-task=a100:2 gpus=8",
+            {"gpus": Gpus(4, "A100"), "nodes": 2, "ntasks_per_node": 2, "ntasks": 4},
+        ),
+        ("gpus=2 gpus=3", {"gpus": Gpus(3, per="job")}),
+    ],
+)
+def test_options_for_gpus_that_agree(options: str, fields: dict[str, Any]) -> None:
+    assert read_options(_pairs(options)) == fields
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("nodes=3 gpus=8 gpus-per-node=4", "--gpus=8 and --gpus-per-node=4 do not agree with --n"),
+        ("nodes=3-4 gpus=8 gpus-per-node=4", "do not agree"),
+        ("gpus=8 gpus-per-task=3", "--gpus=8 and --gpus-per-task=3 do not agree;"),
+        ("nodes=2 ntasks-per-node=2 gpus=8 gpus-per-task=1", "do not agree"),
+        ("ntasks=8 gpus-per-node=4 gpus-per-task=3", "do not agree with --ntasks=8;"),
+        ("gpus-per-node=4 gres=gpu:2", "--gpus-per-node=4 and --gres=gpu:2 do not agree"),
+        ("gpus-per-node=a100:4 gpus=h100:4", "--gpus asks for other GPUs"),
+    ],
+)
+def test_options_for_gpus_that_do_not_agree(options: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        read_options(_pairs(options))
+
+
+def _pairs(options: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, _, value in (o.partition("=") for o in options.split())]
 
 
 def test_options_that_are_passed_on_have_one_order() -> None:
@@ -246,11 +290,11 @@ def test_gpus_as_a_table(tmp_path: Path) -> None:
         ("\n\ntime = 1:00:00 # x", 'time must be in quotes: time = "1:00:00"'),
         ("time = 10:00:00", 'time must be in quotes: time = "10:00:00"'),
         ("[launch]\nlabl = true", "launch.labl: no such key; did you mean 'label'"),
-        ('gpus = 1\ngres = "gpu:1"', "gres asks for GPUs a second time"),
+        ('gres = "gpu:1"\n[gpus]\ncount = 1', "a second time beside .gpus."),
         ('gpu-bind = "none"', "--gpu-bind needs GPUs"),
         ("[gpus]\ncoun = 2", "gpus.coun: no such key; did you mean 'count'"),
         ('[gpus]\ncount = "2"', "gpus.count: expected `int`"),
-        ("gpus = 1\ngpus-per-node = 2", "asks for GPUs a second time"),
+        ("gpus = 1\ngpus-per-node = 2", "--gpus=1 and --gpus-per-node=2 do not agree"),
         ("[gpus-per-node]\ncount = 2", r"a table is \[gpus\]"),
         ("gpus = true", "a number, text such as"),
         ('command = "python train.py"', "command: expected `array`"),
