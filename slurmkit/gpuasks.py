@@ -59,12 +59,12 @@ def _worked_out(counts: Mapping[Per, int], sizes: Mapping[str, int]) -> dict[str
     """The sizes that were not given, as far as the counts of GPUs tell them."""
     node, task, job = (counts.get(per) for per in ("node", "task", "job"))
     found = dict(sizes)
+    if node and task:  # said even where it follows, or Slurm might put 3 tasks and 1 on two nodes
+        found.setdefault("ntasks_per_node", node // task)
     if "nodes" in found and "ntasks_per_node" in found:
         found.setdefault("ntasks", found["nodes"] * found["ntasks_per_node"])
     if task and job:
         found.setdefault("ntasks", job // task)
-    if task and node and "ntasks" not in found:
-        found.setdefault("ntasks_per_node", node // task)
     if node and job:
         found.setdefault("nodes", job // node)
     if node and task and "ntasks" in found:

@@ -96,7 +96,7 @@ def test_numbers_that_sbatch_takes_too() -> None:
         ("gpus-per-node=4 gpus-per-task=1", {"gpus": Gpus(4), "ntasks_per_node": 4}),
         (
             "gpus-per-node=4 gpus-per-task=1 ntasks=8",
-            {"gpus": Gpus(4), "ntasks": 8, "nodes": 2},
+            {"gpus": Gpus(4), "ntasks": 8, "ntasks_per_node": 4, "nodes": 2},
         ),
         (
             "nodes=2 ntasks-per-node=2 gres=gpu:A100:4 gpus-per-task=a100:2 gpus=8",
