@@ -90,6 +90,8 @@ def test_sbatch_is_refused_in_the_words_of_plan(lab: Lab, options: str, said: st
         "-p cpu",
         "-p gpu --gres=gpu:a100:8 -N2",
         "-p gpu --gpus=8 --gpus-per-task=1 --ntasks-per-node=8 -N1",
+        "-p gpu --gpus-per-task=2 --ntasks-per-node=8 -n1",
+        "-p gpu --gpus-per-task=2 --ntasks-per-node=8 -n5 -N2",
         "-p gpu --gpus=16",
         "-p gpu --gres=shard:4",
         "-p mps --gres=mps:100",
@@ -194,6 +196,25 @@ def test_a_jobs_last_process_lets_go_of_its_gpu(lab: Lab, other_devices: str) ->
     assert lab.run(*find, service="c4", user="").stdout
     lab.run("srun", "-p", "untyped", "--gres=gpu:1", "--time=1", "true")
     assert lab.run(*find, service="c4", user="", check=False).returncode == 1
+
+
+def test_another_jobs_prolog_leaves_a_het_job_alone(lab: Lab, other_devices: str) -> None:
+    """Its processes name the first component, which runs on c7 and has no GPU."""
+    name = f"het_{time.time_ns()}"
+    hold = f"exec 9<{other_devices}0; exec -a {name} sleep 60"
+    parts = ("-p cpu -n1 --mem=100", "hetjob", "-p untyped -n1 --gres=gpu:1")
+    options = "".join(f"#SBATCH {part}\n" for part in parts)
+    script = f"#!/bin/bash\n{options}srun --het-group=1 bash -c '{hold}'\n"
+    argv = ("sbatch", "--parsable", "--time=2", "--output=/dev/null")
+    job = lab.run(*argv, input=script).stdout.strip()
+    find = ("pgrep", "-f", f"^{name}")
+    try:
+        wait_for(lambda: lab.run(*find, service="c4", user="", check=False).returncode == 0)
+        lab.run("srun", "-p", "untyped", "--gres=gpu:1", "--time=1", "true")
+        assert lab.run(*find, service="c4", user="", check=False).returncode == 0
+    finally:
+        lab.run("scancel", job)
+    wait_for(lambda: job not in lab.run("squeue", "-h", "-o", "%i").stdout)
 
 
 # --- on the login node --------------------------------------------------------------------------

@@ -16,6 +16,7 @@ SCRIPTS = Path(str(files("slurmkit_plugins"))) / "slurm"
 HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); time.sleep(60)"
 # Numbers that no job has whose processes this machine might see.
 EARLIER, STEPPING, JOB, LATER = "4100000005", "4100000006", "4100000007", "4100000008"
+UNRECORDED = "4100000009"
 Hold = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -38,8 +39,10 @@ def hold(node: Path) -> Iterator[Hold]:
     """Start processes that hold a GPU, under the name that is given, and end what is left."""
     started = []
 
-    def start(index: int, job: str | None, name: str = "train") -> subprocess.Popen[str]:
-        env = os.environ | ({"SLURM_JOB_ID": job} if job else {})
+    def start(
+        index: int, job: str | None, name: str = "train", **more: str
+    ) -> subprocess.Popen[str]:
+        env = os.environ | ({"SLURM_JOB_ID": job} if job else {}) | more
         argv = [name, "-c", HOLD, str(node / f"gpu{index}")]
         process = subprocess.Popen(
             argv, executable=sys.executable, env=env, stdout=subprocess.PIPE, text=True
@@ -138,6 +141,40 @@ def test_a_job_of_a_longer_number_is_another(node: Path, hold: Hold) -> None:
     hold(1, None, name=f"slurmstepd: [{STEPPING}6.batch]")
     assert run(node, "prolog") == 0
     assert has_ended(left)
+
+
+def components(first: str, second: str) -> dict[str, str]:
+    """What a process of a het job has in its environment beside the number of the first."""
+    return {"SLURM_JOB_ID_HET_GROUP_0": first, "SLURM_JOB_ID_HET_GROUP_1": second}
+
+
+def test_the_prolog_leaves_a_running_het_job_alone(node: Path, hold: Hold) -> None:
+    """The process names the first component, which is elsewhere; this node knows the second."""
+    assert run(node, "prolog", job=STEPPING, gpus="1") == 0
+    process = hold(0, EARLIER, **components(EARLIER, STEPPING))
+    unrecorded = hold(0, EARLIER, **components(EARLIER, UNRECORDED))
+    hold(1, None, name=f"slurmstepd: [{UNRECORDED}.0]")
+    left = hold(0, EARLIER, **components(EARLIER, LATER))
+    assert run(node, "prolog") == 0
+    assert [has_ended(each) for each in (process, unrecorded, left)] == [False, False, True]
+
+
+def test_the_epilog_of_a_component(node: Path, hold: Hold) -> None:
+    """It ends what is left of the het job, unless another component still runs on the node."""
+    assert run(node, "prolog", job=JOB, gpus="0") == 0
+    assert run(node, "prolog", job=LATER, gpus="1") == 0
+    process = hold(0, EARLIER, **components(JOB, LATER))
+    assert run(node, "epilog", job=JOB) == 0
+    assert not has_ended(process)
+    assert run(node, "epilog", job=LATER, gpus="1") == 0
+    assert has_ended(process)
+
+
+@pytest.mark.parametrize("number", ["../*", ".*", "1[0", "", "x\x1b[2J", "-1"])
+def test_what_is_no_number_names_no_job(node: Path, hold: Hold, number: str) -> None:
+    process = hold(0, None, SLURM_JOB_ID=number)
+    assert run(node, "prolog") == 0
+    assert not has_ended(process)
 
 
 def test_the_epilog_ends_what_the_job_left(node: Path, hold: Hold) -> None:

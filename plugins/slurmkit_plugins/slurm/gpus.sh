@@ -4,6 +4,8 @@
 #
 # A process is a job's when its environment names it (SLURM_JOB_ID), whoever its parent is: that
 # needs no cgroups. Processes that name no job (daemons, an administrator's) are never touched.
+# Those of a het job name its first component there, and all in SLURM_JOB_ID_HET_GROUP_n; on a node
+# Slurm knows each component by its own number.
 
 RECORDS=/run/slurmkit/gpus
 KILL_SECONDS=5
@@ -29,7 +31,14 @@ drain() {
 
 indices() { tr ',' ' ' <<<"${SLURM_JOB_GPUS:-}"; }
 
-job_of() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^SLURM_JOB_ID=//p' | head -n1; }
+# The numbers of the jobs that process $1 names, one a line. Its user may have put anything there.
+jobs_of() {
+    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" |
+        sed -nE 's/^SLURM_JOB_ID(_HET_GROUP_[0-9]+)?=([0-9]{1,10})$/\2/p' | sort -un | head -n 128
+}
+
+# names JOB NUMBER…: is it among them?
+names() { [[ " ${*:2} " == *" $1 "* ]]; }
 
 # Processes that have one of the node's GPU devices open.
 holders() {
@@ -37,9 +46,16 @@ holders() {
         cut -d/ -f3 | sort -un
 }
 
-# Does job $1 run on this node? One from before this was installed has no record, one of salloc
-# has no step.
-is_here() { compgen -G "$RECORDS/*/$1" >/dev/null || pgrep -f "^slurmstepd: \[$1[].]" >/dev/null; }
+# Has any of these jobs a record here?
+is_recorded() {
+    local job
+    for job; do ! compgen -G "$RECORDS/*/$job" >/dev/null || return 0; done
+    return 1
+}
+
+# Does any of these jobs run on this node? One from before this was installed has no record, one of
+# salloc has no step.
+is_here() { is_recorded "$@" || pgrep -f "^slurmstepd: \[($(tr ' ' '|' <<<"$*"))[].]" >/dev/null; }
 
 # kill_and_wait PID…: prints those that are there after KILL_SECONDS.
 kill_and_wait() {

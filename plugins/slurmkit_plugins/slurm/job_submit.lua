@@ -33,6 +33,14 @@ local function is_set(number)
    return number ~= nil and number > 0 and number < 65534
 end
 
+-- The tasks that one node gets at least: with --ntasks, --ntasks-per-node is only the most.
+local function tasks_on_one_node(job)
+   if not is_set(job.num_tasks) then
+      return is_set(job.ntasks_per_node) and job.ntasks_per_node or 1
+   end
+   return is_set(job.max_nodes) and math.ceil(job.num_tasks / job.max_nodes) or 1
+end
+
 -- What one node must have at least, by each of the three ways to ask: requests per node, per job
 -- spread over the most nodes it may get, and per task times the tasks of a node.
 local function on_one_node(job)
@@ -41,7 +49,7 @@ local function on_one_node(job)
       each.count = is_set(job.max_nodes) and math.ceil(each.count / job.max_nodes) or 1
    end
    for _, each in ipairs(per_task) do
-      each.count = each.count * (is_set(job.ntasks_per_node) and job.ntasks_per_node or 1)
+      each.count = each.count * tasks_on_one_node(job)
    end
    return { requests(job.tres_per_node), per_job, per_task }
 end
