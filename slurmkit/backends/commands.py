@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 _SUBMITTED = re.compile(r"(?P<id>\d+)(;\S+)?")  # `ID[;CLUSTER]`, sbatch(1) --parsable
 # Slurm's own words on 22.05 to 26.05, where an exit code says less or nothing.
 _NOT_CANCELLED = re.compile(r"Kill job error on job id (?P<id>[^\s:]+): (?P<why>[^;\n]+)")
-_OVER = ("already finished", "already completing or completed")
+# Of an array with tasks in several states: `12_0: …` or, on 26.05, `12_[0,3-5]: …`.
+_OF_TASKS = re.compile(r"(?P<id>\d+_\[?[\d,\-]+\]?): (?P<why>[^;\n]+)")
+_DONE, _WAITS = "No error", "Job is pending execution"
+_OVER = ("Job has already finished", "Job/step already completing or completed")
 _UNKNOWN = ("Invalid job id specified",)
 _SETTINGS = {  # sbatch's long option to the name scontrol update has for it
     "job-name": "JobName",
@@ -117,7 +120,7 @@ class CommandsBackend:
         return {
             job_id: Refused(f"job {job_id} waits (PENDING); only a job that runs takes a signal")
             for job_id, own in rows.items()
-            if own and all(row.state == "PENDING" for row in own)
+            if own and all(row.waits for row in own)
         }
 
     def _scancel(self, job_ids: list[str], options: list[str]) -> dict[str, SlurmError]:
@@ -135,7 +138,18 @@ class CommandsBackend:
         try:
             self._slurm.run(["scontrol", *words])
         except (Refused, NoSuchJob) as error:
-            raise _refusal(job_id, str(error)) from error
+            why = {match["id"]: match["why"].strip() for match in _OF_TASKS.finditer(str(error))}
+            if not why:
+                raise _refusal(job_id, str(error)) from error
+            refusal = _of_some(why) or self._unless_live(job_id, why)
+            if refusal is not None:
+                raise refusal from error
+
+    def _unless_live(self, job_id: str, why: Mapping[str, str]) -> SlurmError | None:
+        """Of an array that has ended in part scontrol may name these tasks alone."""
+        if _DONE in why.values() or self.queue(QueueFilter(job_ids=(job_id,))).rows:
+            return None
+        return JobOver(f"job {job_id} has already ended")
 
 
 def _order(options: Mapping[str, str], after: Sequence[str]) -> list[str]:
@@ -157,6 +171,14 @@ def _order(options: Mapping[str, str], after: Sequence[str]) -> list[str]:
 def _of_tasks(job_id: str, why: Mapping[str, str]) -> str | None:
     """With a signal, scancel names an array's tasks instead of the array."""
     return next((words for part, words in why.items() if part.startswith(f"{job_id}_")), None)
+
+
+def _of_some(why: Mapping[str, str]) -> SlurmError | None:
+    """What scontrol refused for tasks of an array that have not ended; those not named are done."""
+    # A requeue leaves those that wait in the queue, where they are to be.
+    fine = (_DONE, *_OVER, *((_WAITS,) if _DONE in why.values() else ()))
+    wrong = [f"job {part}: {words}" for part, words in why.items() if words not in fine]
+    return Refused(f"{'; '.join(wrong)}; what else it has is done") if wrong else None
 
 
 def _refusal(job_id: str, words: str) -> SlurmError:

@@ -25,7 +25,8 @@ from slurmkit.jobs.lookup import (
 from slurmkit.jobs.outcome import Evidence, Outcome
 from slurmkit.jobs.progress import LAG_SECONDS
 from slurmkit.jobs.sacct import read_steps
-from slurmkit.jobs.verdict import MEMORY_MESSAGE, killed_by_slurm, outcome_of, runs_of_this_job
+from slurmkit.jobs.uses import last_use
+from slurmkit.jobs.verdict import MEMORY_MESSAGE, killed_by_slurm, outcome_of
 from slurmkit.plugins import Backend
 from slurmkit.slurm import Slurm
 
@@ -69,6 +70,7 @@ def _ended_parts(
     while True:
         rows = in_queue(backend, [job_id])[job_id]
         heard, runs = _runs(slurm, job_id, required=not rows)
+        runs = last_use(runs, rows)
         parts = parts_of(job_id, rows, runs)
         if not parts:
             raise NoSuchJob(f"no job {job_id} in the queue or in the accounting database")
@@ -96,7 +98,7 @@ def _judged(slurm: Slurm, info: JobInfo, runs: Sequence[JobInfo]) -> Outcome:
         return outcome_of(msgspec.structs.replace(info, exit_code=code), Evidence(log=info.output))
     steps = read_steps(slurm, info.job_id) if info.state in {"FAILED", "TIMEOUT"} else ()
     evidence = Evidence(
-        runs=runs_of_this_job(runs),
+        runs=tuple(runs),
         steps=steps,
         memory_said=killed_by_slurm(info, steps) and _says_memory(slurm, info),
         log=_path(slurm, info, LogFile()) if info.started else None,

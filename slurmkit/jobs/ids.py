@@ -64,6 +64,11 @@ def tasks(job_id: str) -> tuple[range, ...]:
     return tuple(_range(match) for match in found if match)
 
 
+def one_of(part: str) -> str:
+    """An id that can be asked about: of tasks that wait together that of the first."""
+    return f"{whole_id(part)}_{tasks(part)[0][0]}" if "[" in part else part
+
+
 def _range(match: re.Match[str]) -> range:
     first = int(match["first"])
     return range(first, int(match["last"] or first) + 1, int(match["step"] or 1))

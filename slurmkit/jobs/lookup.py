@@ -11,9 +11,10 @@ from ClusterShell.NodeSet import NodeSet
 
 from slurmkit.durations import format_duration
 from slurmkit.errors import DatabaseDown, NoSuchJob, Refused
-from slurmkit.jobs.ids import group, tasks, whole_id
+from slurmkit.jobs.ids import group, one_of, tasks, whole_id
 from slurmkit.jobs.info import JobInfo, from_queue, output_path
 from slurmkit.jobs.sacct import read_runs
+from slurmkit.jobs.uses import last_use
 from slurmkit.plugins import Backend
 from slurmkit.queue.rows import QueueRow, record_mark
 from slurmkit.queue.snapshot import QueueFilter
@@ -108,7 +109,11 @@ def combine(job_id: str, rows: Rows, runs: Runs) -> JobInfo | None:
 def parts_of(job_id: str, rows: Rows, runs: Runs) -> dict[str, JobInfo]:
     """The last run of each part of a job by its id, `12_[4-9]` for tasks that wait together."""
     rows = [msgspec.structs.replace(row, job_id=_named(job_id, row.job_id)) for row in rows]
-    runs = [msgspec.structs.replace(run, job_id=_named(job_id, run.job_id)) for run in runs]
+    together = {row.raw_id: row.job_id for row in rows if "[" in row.job_id}
+    runs = [
+        msgspec.structs.replace(run, job_id=_named(job_id, _as_queued(run, together)))
+        for run in last_use(runs, rows)
+    ]
     parts = {run.job_id: run for run in runs if _is_current(run, rows)}
     for row in rows:
         parts[row.job_id] = _merge(row, parts.get(row.job_id))
@@ -122,10 +127,16 @@ def _named(asked: str, job_id: str) -> str:
     return asked if "_" in asked and "[" in job_id else job_id
 
 
+def _as_queued(run: JobInfo, together: Mapping[str, str]) -> str:
+    """Tasks that waited together, by the id that squeue has for them."""
+    return together.get(run.raw_id, run.job_id) if "[" in run.job_id else run.job_id
+
+
 def _is_current(run: JobInfo, rows: Rows) -> bool:
     """Whether a record counts: what waits together is known better by slurmctld."""
     several = "[" in run.job_id
-    return not several or not rows or (run.is_over and not any("[" in row.job_id for row in rows))
+    waiting = any("[" in row.job_id and not row.ended for row in rows)
+    return not several or not rows or (run.is_over and not waiting)
 
 
 def _merge(row: QueueRow, past: JobInfo | None) -> JobInfo:
@@ -193,8 +204,7 @@ def tally(parts: Mapping[str, JobInfo]) -> dict[str, int]:
 
 def _an_example(parts: Mapping[str, JobInfo]) -> str:
     """A part that can be asked about: of tasks that wait together the first."""
-    part = next((part for part in parts if "[" not in part), next(iter(parts)))
-    return f"{whole_id(part)}_{tasks(part)[0][0]}" if "[" in part else part
+    return one_of(next((part for part in parts if "[" not in part), next(iter(parts))))
 
 
 def worst(infos: Sequence[JobInfo]) -> JobInfo:

@@ -154,6 +154,7 @@ class Poller:
             asked = {job_id: self._known[job_id] for job_id in self._asked()}
         try:
             seen = self._see(asked) if asked else {}
+            after = {job_id: learn(job_id, asked[job_id], one) for job_id, one in seen.items()}
         except SlurmkitError as error:
             return self._troubled(error, asked)
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
@@ -161,7 +162,6 @@ class Poller:
             return self._tell({job_id: Known(error=wrong) for job_id in asked}, None)
         self._refusals = 0
         silent = next((one.silent for one in seen.values() if _is_outage(one.silent)), None)
-        after = {job_id: learn(job_id, asked[job_id], one) for job_id, one in seen.items()}
         return self._tell(after, str(silent) if silent else None)
 
     def _see(self, asked: Mapping[str, Known]) -> dict[str, Seen]:

@@ -26,7 +26,6 @@ _KINDS: dict[str, Kind] = {
 }
 MEMORY_MESSAGE = b"exceeded memory limit"
 """What slurmstepd writes to the job's log when it kills a step for its memory, 22.05 to 26.05."""
-_REQUEUE_SECONDS = 3600  # slurmctld remembers an ended job for MinJobAge, usually 300 s
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
@@ -55,22 +54,6 @@ def outcome_of(info: JobInfo, known: Evidence) -> Outcome:
         source=info.source,
     )
     return msgspec.structs.replace(outcome, words=_words(outcome, info, known))
-
-
-def runs_of_this_job(runs: Sequence[JobInfo]) -> tuple[JobInfo, ...]:
-    """The last runs that are requeues of one another: ids are used again, years later."""
-    kept: list[JobInfo] = []
-    for run in reversed(runs):
-        if kept and not _is_requeue(kept[-1], run):
-            break
-        kept.append(run)
-    return tuple(reversed(kept))
-
-
-def _is_requeue(later: JobInfo, earlier: JobInfo) -> bool:
-    if later.user != earlier.user or later.submitted is None or earlier.ended is None:
-        return False
-    return later.submitted - earlier.ended <= _REQUEUE_SECONDS
 
 
 def killed_by_slurm(info: JobInfo, steps: Sequence[Step]) -> bool:
@@ -166,7 +149,9 @@ def _cancelled(outcome: Outcome, info: JobInfo, known: Evidence) -> str:
     del known
     if outcome.cancelled_by:
         return f"cancelled by {outcome.cancelled_by}"
-    return f"cancelled by Slurm ({info.reason})" if info.reason else "cancelled"
+    if info.reason == "DependencyNeverSatisfied":
+        return f"cancelled by Slurm ({info.reason})"
+    return "cancelled"  # its reason is that for which it waited before
 
 
 def _timeout(outcome: Outcome, info: JobInfo, known: Evidence) -> str:

@@ -46,6 +46,8 @@ ENDED = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED"
     " TIMEOUT".split()
 )
+# What squeue shows instead of PENDING of a job that was put back, or whose reservation is gone.
+WAITING = frozenset("PENDING REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT".split())
 _NUMBERS = {"nodes", "cpus", "priority"}
 _TIMES = {"submitted", "eligible", "started"}
 _MAYBE = {"requested_nodes", "dependency", "features", "reservation", "comment"}
@@ -117,6 +119,11 @@ class QueueRow(msgspec.Struct, frozen=True, gc=False):
     def ended(self) -> bool:
         """Whether the job has reached a state it does not leave."""
         return self.state in ENDED
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job is pending, whatever squeue calls that."""
+        return self.state in WAITING
 
     @property
     def array_id(self) -> str | None:

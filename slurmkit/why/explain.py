@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.jobs.ids import check_job_id, whole_id
 from slurmkit.jobs.sacct import read_runs
@@ -50,9 +52,10 @@ def explain(cluster: Cluster, job_id: str, *, alternatives: bool = True) -> Expl
         from slurmkit.why.failure import explain_end  # noqa: PLC0415 - half of the calls need it
 
         return explain_end(cluster, job_id)
-    if row.state != "PENDING":
+    if not row.waits:
         return _going_on(row)
-    return _waiting(cluster, row, alternatives=alternatives)
+    pending = msgspec.structs.replace(row, state="PENDING")  # it may be SPECIAL_EXIT
+    return _waiting(cluster, pending, alternatives=alternatives)
 
 
 def _row(cluster: Cluster, job_id: str) -> QueueRow | None:
@@ -61,7 +64,7 @@ def _row(cluster: Cluster, job_id: str) -> QueueRow | None:
         rows = read_queue(cluster.slurm, only).rows
     except NoSuchJob:
         return None
-    waiting = [row for row in rows if row.state == "PENDING"]
+    waiting = [row for row in rows if row.waits]
     going_on = [row for row in rows if not row.ended]
     return next(iter([*waiting, *going_on, *rows]), None)
 

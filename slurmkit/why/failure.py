@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slurmkit.errors import LogUnavailable, SlurmError
+from slurmkit.jobs.ids import one_of
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.logpaths import LogFile
 from slurmkit.jobs.outcome import NO_OUTPUT, Outcome
@@ -82,7 +83,7 @@ def _worst(info: JobInfo, outcome: Outcome) -> str:
     """Of an array or het job the part that the outcome is about: its words name it."""
     _, _, rest = outcome.words.partition("; ")
     named = rest.partition(":")[0]
-    return named if named.startswith(info.job_id) else info.job_id
+    return one_of(named) if named.startswith(info.job_id) else info.job_id
 
 
 def _answer(info: JobInfo, outcome: Outcome, reading: Reading) -> str:

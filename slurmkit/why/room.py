@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 
 from slurmkit.capabilities.model import Tres
-from slurmkit.checks.places import satisfies
+from slurmkit.planning.constraint import satisfies
 from slurmkit.nodes.read import NodeRow, Parts
 from slurmkit.why import words
 from slurmkit.why.scene import Scene, nodes_of

@@ -311,6 +311,23 @@ def test_an_array(backend: Remote) -> None:
     until(lambda: backend("queue", job_ids=[job_id]) == [])
 
 
+def test_an_array_that_has_ended_in_part(backend: Remote) -> None:
+    """Slurm ends badly for it, though it does what was asked for all tasks that have not ended."""
+    job_id = backend.submit("[ $SLURM_ARRAY_TASK_ID = 0 ] || sleep 60", ("array", "0-3%2"))
+    until(lambda: backend.row(f"{job_id}_0")["state"] == "COMPLETED")
+    backend("hold", job_id=job_id)
+    assert backend.row(f"{job_id}_3")["reason"] == "JobHeldUser"
+    backend("update", job_id=job_id, changes={"time": "1"})
+    assert backend.row(f"{job_id}_3")["time_limit"] == "1:00"
+    with pytest.raises(errors.Refused, match="no longer pending execution; what else it has is"):
+        backend("update", job_id=job_id, changes={"partition": "gpu"})
+    backend("release", job_id=job_id)
+    assert backend.cancel(job_id) == {}
+    until(lambda: {row["state"] for row in backend.rows(job_id)} == {"COMPLETED", "CANCELLED"})
+    with pytest.raises(errors.JobOver):
+        backend("hold", job_id=job_id)
+
+
 def test_a_het_job(backend: Remote) -> None:
     script = (
         "#!/bin/bash\n#SBATCH --partition=cpu --begin=now+1hour\n#SBATCH hetjob\n"

@@ -9,6 +9,7 @@ from slurmkit.cluster import Cluster
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.jobs.ids import tasks
 from slurmkit.jobs.poller import Pace
+from slurmkit.queue.rows import ENDED
 from slurmkit.testing import FakeSlurm, sacct_text, squeue_text
 
 QUICK = Pace(first=0.005, longest=0.02, growth=1.5, floor=0.005)
@@ -69,7 +70,7 @@ class FakeJobs:
             {"JobArrayID": job_id, **fields}
             for job_id, fields in list(self.queue.items())
             if (not ids or _is_of(job_id, fields, ids) or _waits_in(job_id, ids))
-            and not (live and fields["State"] not in {"PENDING", "RUNNING"})
+            and not (live and fields["State"] in ENDED)
         ]
         if not found and len(ids) == 1:
             raise NoSuchJob("slurm_load_jobs error: Invalid job id specified")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -204,6 +205,58 @@ def test_stale_records_of_an_array_are_not_counted_twice(jobs: FakeJobs) -> None
     assert jobs.cluster().job("7").info().tally == {"CANCELLED": 4}
 
 
+LONG_AGO = {"Submit": "1600000000", "Start": "1600000001", "End": "1600000002"}
+
+
+def test_tasks_of_another_years_array_are_not_its_own(jobs: FakeJobs) -> None:
+    """Also while slurmdbd has not heard of the new one."""
+    jobs.waits("7_[0-1]", JobID="7")
+    jobs.runs = [{"JobID": f"7_{at}", "State": "FAILED", **LONG_AGO} for at in range(5)]
+    job = jobs.cluster().job("7")
+    assert job.info().tally == {"PENDING": 2}
+    jobs.queue.clear()
+    jobs.runs += [{"JobID": "7_0", "State": "COMPLETED"}, {"JobID": "7_1", "State": "COMPLETED"}]
+    assert job.info().tally == {"COMPLETED": 2}
+    assert job.outcome().tally == {"COMPLETED": 2}
+
+
+def test_a_job_is_not_the_array_that_had_its_id(jobs: FakeJobs) -> None:
+    jobs.runs = [{"JobID": f"7_{at}", **LONG_AGO} for at in range(5)]
+    jobs.runs.append({"JobID": "7", "State": "COMPLETED"})
+    info = jobs.cluster().job("7").info()
+    assert (info.job_id, info.tally) == ("7", {})
+
+
+def test_tasks_requeued_hours_after_others_ended_are_of_one_array(jobs: FakeJobs) -> None:
+    hours = 3600
+    first = {"Submit": "1700000000", "Start": "1700000000"}
+    jobs.runs = [
+        {"JobID": "7_0", "State": "COMPLETED", **first, "End": "1700000010"},
+        {"JobID": "7_1", "State": "NODE_FAIL", **first, "End": str(1700000000 + 9 * hours)},
+    ]
+    jobs.runs_now("7_1", SubmitTime=str(1700000000 + 9 * hours))
+    assert jobs.cluster().job("7").info().tally == {"COMPLETED": 1, "RUNNING": 1}
+
+
+def test_tasks_cancelled_while_they_waited_together(jobs: FakeJobs) -> None:
+    """Slurmdbd knows who cancelled them; their reason is still that for which they waited."""
+    jobs.ends("7_0", "COMPLETED")
+    jobs.queue["7_[1-3%1]"] = {"JobID": "7", "State": "CANCELLED", "Reason": "JobHeldUser"}
+    jobs.runs.append({"JobID": "7_[1-3]", "JobIDRaw": "7", "State": "CANCELLED by 0"})
+    info = jobs.cluster().job("7").info()
+    assert (info.tally, info.source) == ({"COMPLETED": 1, "CANCELLED": 3}, "sacct")
+    began = time.monotonic()
+    outcome = jobs.cluster().job("7").outcome()
+    assert (outcome.cancelled_by, time.monotonic() - began < 5) == ("root", True)
+    assert "cancelled by root" in outcome.words
+
+
+def test_who_cancelled_a_held_job_is_unknown_while_slurmdbd_is_away(jobs: FakeJobs) -> None:
+    jobs.queue["7"] = {"State": "CANCELLED", "Reason": "JobHeldUser"}
+    jobs.sacct_fails = DatabaseDown("slurmdbd does not answer")
+    assert jobs.cluster().job("7").outcome().words == "cancelled on c1"
+
+
 def test_a_het_job_and_its_components(jobs: FakeJobs) -> None:
     """Squeue shows all components whichever was asked for; sacct calls a waiting one by its id."""
     jobs.waits("7+0", JobID="7")
@@ -347,6 +400,46 @@ def test_what_has_ended_cannot_be_controlled(jobs: FakeJobs) -> None:
     for act in (job.hold, job.release, lambda: job.update(nice=1)):
         with pytest.raises(JobOver, match=r"job 7 has already ended \(TIMEOUT\)"):
             act()
+
+
+@pytest.mark.parametrize("said", ["7_0: {}; 7_1-5: No error", "7_0: {}", "7_[0]: {}"])
+def test_an_array_that_has_ended_in_part_is_controlled(jobs: FakeJobs, said: str) -> None:
+    """Slurm ends badly, though it did what was asked for all tasks that have not ended."""
+    jobs.ends("7_0")
+    jobs.waits("7_[1-5]", JobID="7")
+    over = Scontrol(said.format("Job has already finished"))
+    job = Cluster(FakeSlurm({**jobs.slurm._answers, "scontrol": over})).job("7")
+    job.hold()
+    jobs.queue = {"7_0": jobs.queue["7_0"]}
+    if "No error" not in said:
+        with pytest.raises(JobOver, match=r"job 7 has already ended \(COMPLETED\)"):
+            job.hold()
+
+
+def test_what_slurm_refuses_for_some_tasks_is_named(jobs: FakeJobs) -> None:
+    jobs.waits("7_[3-5]", JobID="7")
+    waits = "Job is pending execution"
+    says = {
+        "7_0: Job has already finished; 7_1-2: Job is no longer pending execution": "job 7_1-2: Job"
+        " is no longer pending execution; what else it has is done",
+        f"7_3-5: {waits}": f"job 7_3-5: {waits}",
+    }
+    for said, told in says.items():
+        slurm = FakeSlurm({**jobs.slurm._answers, "scontrol": Scontrol(said)})
+        with pytest.raises(Refused, match=told):
+            Cluster(slurm).job("7").requeue()
+    slurm = FakeSlurm({"scontrol": Scontrol(f"7_0-2: No error; 7_3-5: {waits}")})
+    Cluster(slurm).job("7").requeue()
+
+
+def test_a_job_with_a_special_exit_waits(jobs: FakeJobs) -> None:
+    """Squeue then has a word of its own for PENDING."""
+    jobs.waits("7", PriorityLong="0", StartTime="1700000900", Reason="job requeued in held state")
+    jobs.queue["7"] = {**jobs.queue["7"], "State": "SPECIAL_EXIT"}
+    info = jobs.cluster().job("7").info()
+    assert (info.state, info.started, info.is_over) == ("PENDING", None, False)
+    with pytest.raises(Refused, match="only a job that runs takes a signal"):
+        jobs.cluster().job("7").cancel(signal="USR1")
 
 
 @pytest.mark.parametrize(

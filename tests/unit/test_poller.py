@@ -163,13 +163,17 @@ def test_without_slurms_commands_there_is_nothing_to_wait_for(jobs: FakeJobs) ->
     assert jobs.looks == 1
 
 
-def test_a_defect_reaches_who_waits(jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["in_queue", "learn"])
+def test_a_defect_reaches_who_waits(
+    jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     """A thread that died would let them wait for ever."""
 
     def broken(*args: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("slurmkit.jobs.poller.in_queue", broken)
+    jobs.runs_now("7")
+    monkeypatch.setattr(f"slurmkit.jobs.poller.{where}", broken)
     with pytest.raises(Exception, match="ZeroDivisionError: oops"):
         jobs.cluster().job("7").wait(timeout=20)
 

@@ -174,6 +174,14 @@ def test_of_an_array_the_tasks_that_wait_are_meant(monkeypatch: pytest.MonkeyPat
     assert told.waiting is None
 
 
+def test_a_job_with_a_special_exit_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no node that it could run on, whatever squeue calls its state."""
+    seen: list[object] = []
+    monkeypatch.setattr(module, "_waiting", lambda _, row, **__: seen.append(row.state))
+    module.explain(with_rows(monkeypatch, lab.row("5", state="SPECIAL_EXIT")), "5")
+    assert seen == ["PENDING"]
+
+
 @pytest.mark.parametrize(
     ("state", "says"),
     [

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from jobs_lab import FakeJobs
 
 from slurmkit.jobs.outcome import Outcome
 from slurmkit.why import aftermath, ends, failure
@@ -101,6 +102,17 @@ def test_a_step_that_was_killed_for_its_memory_is_one_whoever_sacct_names() -> N
     assert failure._as_the_log_says(killed, search("exceeded memory limit")) is killed
     crashed = Outcome(job_id="1", kind="failed", signal=11, source="sacct")
     assert failure._as_the_log_says(crashed, search(line)) is crashed
+
+
+def test_tasks_that_were_cancelled_together_are_explained_by_the_first_of_them() -> None:
+    jobs = FakeJobs()
+    jobs.ends("7_0", "COMPLETED")
+    jobs.queue["7_[1-3%1]"] = {"JobID": "7", "State": "CANCELLED", "StartTime": "N/A"}
+    ended = {"State": "CANCELLED by 0", "Start": "None", "JobIDRaw": "7"}
+    jobs.runs.append({"JobID": "7_[1-3%1]", **ended})
+    told = failure.explain_end(jobs.cluster(), "7")
+    assert told.job_id == "7_1"
+    assert told.answer.startswith("job 7_1 cancelled by root")
 
 
 def test_a_progress_bar_is_its_last_state() -> None:
