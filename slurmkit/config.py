@@ -35,10 +35,12 @@ Table = dict[str, Any]
 
 def config_paths() -> list[Path]:
     """Every place a configuration file may be, weakest first."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    own = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if not own.is_absolute():  # as XDG wants it; and a file that lies about is nobody's choice
+        own = Path(os.path.expanduser("~")) / ".config"  # noqa: PTH111 - home() raises without one
     named = os.environ.get("SLURMKIT_CONFIG")
-    paths = [Path("/etc/slurmkit/config.toml"), Path(home) / "slurmkit" / "config.toml"]
-    return [*paths, Path(named)] if named else paths
+    found = [Path("/etc/slurmkit/config.toml"), own / "slurmkit" / "config.toml"]
+    return [*filter(Path.is_absolute, found), *([Path(named)] if named else [])]
 
 
 def load_section(name: str, section: type[SectionT]) -> SectionT:

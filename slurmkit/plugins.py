@@ -17,7 +17,7 @@ from slurmkit.config import nearest
 from slurmkit.errors import BadInput, BrokenPlugin
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution
 
     from slurmkit.capabilities.model import Capabilities
     from slurmkit.errors import SlurmError
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from slurmkit.spec import JobSpec
 
 OURS = "slurmkit-hpc"
+UNREADABLE = "unreadable"
+"""Stands for the kind where a distribution's list of entry points cannot be read."""
 
 
 class Backend(Protocol):
@@ -220,14 +222,31 @@ class Plugin(msgspec.Struct, frozen=True):
 def registered() -> tuple[Plugin, ...]:
     """Every entry point in a group `slurmkit.…`, ours first, then by kind, name and distribution.
 
+    A distribution whose list of entry points cannot be read stands as one of kind `UNREADABLE`.
     The first look scans what is installed (some 20 ms), so commands that need none do not ask.
     """
-    from importlib.metadata import entry_points  # noqa: PLC0415 - itself takes 10 ms
+    from importlib.metadata import distributions  # noqa: PLC0415 - itself takes 10 ms
 
-    scanned = entry_points()
-    groups = sorted(group for group in scanned.groups if group.startswith("slurmkit."))
-    found = [_plugin(entry) for group in groups for entry in scanned.select(group=group)]
-    return tuple(sorted(found, key=_rank))
+    found: dict[str, list[Plugin]] = {}
+    for each in distributions():
+        if entries := _registered_by(each):
+            found.setdefault(entries[0].distribution, entries)  # the first is what is imported
+    return tuple(sorted((plugin for each in found.values() for plugin in each), key=_rank))
+
+
+def _registered_by(distribution: Distribution) -> list[Plugin]:
+    try:
+        if "slurmkit." not in (distribution.read_text("entry_points.txt") or ""):
+            return []
+        entries = [(e.group, e.name, e.value) for e in distribution.entry_points]
+    except (TypeError, ValueError):  # a line that is none, in a file that anybody wrote
+        entries = [(f"slurmkit.{UNREADABLE}", "?", "entry_points.txt")]
+    name, version = distribution.name or "unknown", distribution.version or "?"
+    return [
+        Plugin(group.removeprefix("slurmkit."), entry, target, name, version)
+        for group, entry, target in entries
+        if group.startswith("slurmkit.")
+    ]
 
 
 def plugins(kind: str) -> dict[str, Plugin]:
@@ -258,12 +277,13 @@ def load(kind: str, name: str) -> object:
 
 def launcher(name: str) -> Launcher:
     """Make the launcher of that name; raises as `load`."""
-    return cast("Callable[[], Launcher]", load("launchers", name))()
-
-
-def _plugin(entry: EntryPoint) -> Plugin:
-    name, version = (entry.dist.name, entry.dist.version) if entry.dist else ("unknown", "?")
-    return Plugin(entry.group.removeprefix("slurmkit."), entry.name, entry.value, name, version)
+    made = cast("Callable[[], Launcher]", load("launchers", name))
+    try:
+        return made()
+    except (Exception, SystemExit) as error:  # a plugin's code may raise anything
+        raise BrokenPlugin(
+            f"{plugins('launchers')[name].title}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _rank(plugin: Plugin) -> tuple[object, ...]:

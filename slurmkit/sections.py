@@ -16,7 +16,8 @@ from slurmkit.plugins import plugins
 
 Section = type[msgspec.Struct]
 _ENTRY = re.compile(r"^    (?P<name>\w+): (?P<text>.*(?:\n {8,}.*)*)", re.MULTILINE)
-_PASSWORD = re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]+(?=@)")
+# `//user:PASSWORD@host`, which may hold any sign, and `?password=PASSWORD`.
+_PASSWORD = re.compile(r"(?<=://)([^\s/@:]*:)\S+(?=@)|([?&]\w*passw\w*=)[^\s&]+", re.IGNORECASE)
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -127,4 +128,4 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
 
 
 def _without_password(value: object) -> object:
-    return _PASSWORD.sub(r"\1:***", value) if isinstance(value, str) else value
+    return _PASSWORD.sub(r"\1\2***", value) if isinstance(value, str) else value

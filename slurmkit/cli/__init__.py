@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -30,7 +30,7 @@ class LazyGroup(click.Group):
         if cmd_name in COMMANDS:
             return _on_tab(cmd_name) if completing() else COMMANDS[cmd_name].load()
         site = site_commands().get(cmd_name)
-        return site.load() if site else None
+        return cast("click.Command", site.load()) if site else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer the table's names and lines, so that Tab imports no subcommand for its help."""
@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
         """List subcommands with the table's lines, so that `--help` imports none of them."""
         del ctx
         rows = [(name, entry.help) for name, entry in COMMANDS.items()]
-        rows += [(name, f"from {site.value}") for name, site in sorted(site_commands().items())]
+        rows += [(name, f"from {site.target}") for name, site in sorted(site_commands().items())]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -8,7 +8,7 @@ import msgspec
 from slurmkit.cli.show import table
 from slurmkit.cli.table import COMMANDS
 from slurmkit.errors import BrokenPlugin
-from slurmkit.plugins import KINDS, OURS, Plugin, plugins, registered
+from slurmkit.plugins import KINDS, OURS, UNREADABLE, Plugin, plugins, registered
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -61,13 +61,10 @@ def _line(plugin: Plugin, *, check: bool) -> Line:
 
 
 def _looked_at(plugin: Plugin, *, check: bool) -> tuple[str, str]:
-    if plugin.kind not in KINDS:
-        return "unused", f"there is no kind {plugin.kind!r}; there are {', '.join(KINDS)}"
-    if plugin.kind == "commands" and plugin.name in COMMANDS:
-        return "unused", f"the name is taken by {OURS}"
-    taken_by = plugins(plugin.kind)[plugin.name]
-    if taken_by != plugin:
-        return "unused", f"the name is taken by {taken_by.distribution}"
+    if plugin.kind == UNREADABLE:
+        return "failed", "its list of entry points cannot be read; install it anew"
+    if why := _unused(plugin):
+        return "unused", why
     if not check:
         return "not loaded", ""
     try:
@@ -75,6 +72,15 @@ def _looked_at(plugin: Plugin, *, check: bool) -> tuple[str, str]:
     except BrokenPlugin as error:
         return "failed", str(error)
     return "loaded", ""
+
+
+def _unused(plugin: Plugin) -> str:
+    if plugin.kind not in KINDS:
+        return f"there is no kind {plugin.kind!r}; there are {', '.join(KINDS)}"
+    if plugin.kind == "commands" and plugin.name in COMMANDS:
+        return f"the name is taken by {OURS}"
+    taken_by = plugins(plugin.kind)[plugin.name]
+    return "" if taken_by == plugin else f"the name is taken by {taken_by.distribution}"
 
 
 def _words(line: Line) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from slurmkit.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     import click
+
+    from slurmkit.plugins import Plugin
 
 OURS = (
     "slurmkit",
@@ -97,11 +97,10 @@ def completing() -> bool:
     return "_SLURMKIT_COMPLETE" in os.environ
 
 
-def site_commands() -> dict[str, EntryPoint]:
+def site_commands() -> dict[str, Plugin]:
     """Subcommands a site has installed; scanned only for an unknown name or `--help`."""
     if completing():  # a press of Tab must not wait for a scan
         return {}
-    from importlib.metadata import entry_points  # noqa: PLC0415 - 17 ms that few commands need
+    from slurmkit.plugins import plugins  # noqa: PLC0415 - the scan takes 17 ms
 
-    found = entry_points(group="slurmkit.commands")
-    return {entry.name: entry for entry in found if entry.name not in COMMANDS}
+    return {name: each for name, each in plugins("commands").items() if name not in COMMANDS}

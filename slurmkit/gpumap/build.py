@@ -62,7 +62,7 @@ def build(nodes: Iterable[NodeRow], claims: Iterable[Claim]) -> tuple[list[Gpu],
             states, doubts = _states(board)
             types = _types(node, count)
             gpus += [_gpu(board, at, types.get(at), states[at]) for at in range(count)]
-            warnings += doubts
+            warnings += [*doubts, *_beyond(board)]
     return gpus, warnings
 
 
@@ -93,11 +93,19 @@ def _states(board: _Board) -> tuple[list[State], list[str]]:
     clashing = {at for at, holders in board.whole.items() if len(holders) > 1} | (held & shared)
     states: list[State] = [_unheld(board.node)] * board.count
     for positions, state in _layers(held, shared, (doubtful - shared) | board.doubtful, clashing):
-        for at in positions:
+        for at in positions & set(range(board.count)):
             states[at] = state
     said = ", ".join(map(str, sorted(clashing)))
     warning = f"several jobs claim GPU {said} of {board.node.name}: shown as unknown"
     return states, [warning] if clashing else []
+
+
+def _beyond(board: _Board) -> list[str]:
+    """Its Gres was made less while jobs had more, or jobs have come and gone meanwhile."""
+    said = {at for use in board.node.uses for at in use.indices or ()} | set(board.whole)
+    most = max(said, default=0)
+    name, count = board.node.name, board.count
+    return [f"GPU {most} of {name} is in use, and it has {count}"] if most >= count else []
 
 
 def _layers(

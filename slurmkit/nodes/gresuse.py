@@ -53,7 +53,8 @@ def _use(match: re.Match[str]) -> GresUse:
     count = int(what if kind == "CNT" else match["count"] or 0)
     type_ = None if match["type"] in (None, "", "(null)") else match["type"]
     if kind == "IDX":
-        return GresUse(match["name"], type_, count, tuple(_ranges(what)))
+        indices = tuple(_ranges(what))
+        return GresUse(match["name"], type_, count, indices if indices or not count else None)
     if "/" in what and not kind:
         parts = tuple(_part(item) for item in what.split(","))
         indices = tuple(at for at, (used, _) in enumerate(parts) if used)

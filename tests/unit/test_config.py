@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slurmkit.config import load_section
+from slurmkit.config import config_paths, load_section
 from slurmkit.errors import BadConfig
 
 
@@ -58,3 +58,15 @@ def test_a_named_file_must_exist(file: Path) -> None:
     file.unlink()
     with pytest.raises(BadConfig, match="does not exist"):
         load_section("ldap", Section)
+
+
+def test_whoever_has_no_home_has_no_file_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user id that this machine has no name for, in a container."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert config_paths() == [Path("/etc/slurmkit/config.toml")]
+
+
+def test_a_relative_folder_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "here")
+    assert config_paths()[1] == Path.home() / ".config" / "slurmkit" / "config.toml"

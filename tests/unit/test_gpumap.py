@@ -287,6 +287,8 @@ def test_no_name_makes_a_gpu_somebody_elses(pieces: list[str], *, bob_first: boo
         ("gpu:4", "gpu:3", "bob bob unknown unknown"),
         ("gpu:4", "gpu:4", "bob bob held held"),
         ("gpu:4", "gpu:(null):2(IDX:0-1)", "bob bob free free"),
+        ("gpu:4", "gpu:(null):2(IDX:N/A)", "bob bob free free"),  # only how many
+        ("gpu:4", "gpu:(null):3(IDX:N/A)", "bob bob unknown unknown"),
     ],
 )
 def test_as_far_as_the_node_says(gres: str, used: str, owners: str) -> None:
@@ -300,6 +302,16 @@ def test_gpus_without_device_files_are_counted() -> None:
     gpus, _, _ = put_together(text, parse_holders(BOB + EVE, MARK), records)
     assert [gpu.user for gpu in gpus] == ["bob", "bob", "eve", None]
     assert {gpu.index for gpu in gpus} == {None}
+
+
+def test_more_in_use_than_there_are() -> None:
+    """Gres was made less while jobs had more; and jobs that came and went between two answers."""
+    used = node("n1", "gpu:a100:1", "gpu:a100:2(IDX:0-1)")
+    assert mapped(used, BOB, BOBS)[0] == "held"
+    assert "GPU 1 of n1 is in use, and it has 1" in mapped(used, BOB, BOBS)[1]
+    counted = node("n1", "gpu:2", "gpu:2")
+    jobs = record(1, holds("n1", "gpu(CNT:2)")) + record(2, holds("n1", "gpu(CNT:1)"))
+    assert mapped(counted, BOB + EVE, jobs)[0] == "unknown unknown"
 
 
 @pytest.mark.parametrize(

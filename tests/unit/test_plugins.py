@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from slurmkit import plugins
+from slurmkit.cli import cli
+from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.errors import BadInput, BrokenPlugin
 from slurmkit.launchers import Batch, Srun
 
@@ -19,9 +21,12 @@ torchrun = demo_launchers:Torchrun
 srun = demo_launchers:Mine
 half = demo_launchers:Half
 broken = demo_launchers.nowhere:X
+stuck = demo_launchers:Stuck
 quits = demo_quits:X
 [slurmkit.nonsense]
 x = demo_launchers:Torchrun
+[slurmkit.commands]
+lost = demo_launchers.nowhere:X
 [other.group]
 y = demo_launchers:Torchrun
 """
@@ -30,6 +35,8 @@ class Torchrun:
     def needs(self, spec, capabilities): return ()
     def lines(self, spec, srun_options): return ("torchrun",)
 class Mine(Torchrun): pass
+class Stuck(Torchrun):
+    def __init__(self): raise KeyError("x")
 class Half:
     def lines(self, spec, srun_options): return ()
 """
@@ -91,6 +98,36 @@ def test_a_name_of_ours_is_not_taken() -> None:
 def test_a_broken_one_asked_for_by_name_is_an_error(name: str, says: str) -> None:
     with pytest.raises(BrokenPlugin, match=rf"'{name}' of slurmkit.launchers .*2.5\).*{says}"):
         plugins.load("launchers", name)
+
+
+@pytest.mark.usefixtures("site")
+def test_one_that_cannot_be_made_is_an_error() -> None:
+    with pytest.raises(BrokenPlugin, match=r"'stuck' of slurmkit.launchers .*KeyError: 'x'"):
+        plugins.launcher("stuck")
+
+
+@pytest.mark.parametrize("content", [b"[slurmkit.policies]\nno entry\n", b"\xff\xfe"])
+def test_a_list_that_cannot_be_read_takes_nobody_down(site: Path, content: bytes) -> None:
+    """Nor does one whose package says no name of its own."""
+    for name in ("bad", "nameless"):
+        (site / f"{name}-1.dist-info").mkdir()
+    (site / "bad-1.dist-info" / "METADATA").write_text("Name: bad\nVersion: 1\n")
+    (site / "bad-1.dist-info" / "entry_points.txt").write_bytes(content)
+    (site / "nameless-1.dist-info" / "entry_points.txt").write_text("[slurmkit.policies]\na = b:C")
+    assert {"srun", "torchrun"} <= set(plugins.plugins("launchers"))
+    (bad,) = [p for p in plugins.registered() if p.kind == plugins.UNREADABLE]
+    assert (bad.distribution, bad.version) == ("bad", "1")
+    assert plugins.plugins("policies")["a"].distribution == "unknown"
+
+
+@pytest.mark.usefixtures("site")
+def test_a_sites_command_that_is_broken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_to_exit_code(cli, ["lost"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("slurmkit: plugin 'lost' of slurmkit.commands")
+    assert said.count("\n") == 1
+    assert run_to_exit_code(cli, ["--help"]) == 0
+    assert "from demo_launchers.nowhere:X" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,24 @@ def test_show_as_a_table(named: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert str(named) in shown.err
 
 
-def test_show_hides_a_password(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    named.write_text('[ledger]\ndb = "postgresql://keeper:sesame@db/x"', "utf-8")
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://keeper:sesame@db/x", "keeper:***@db/x"),
+        ("postgresql://keeper:se/sa@me@db/x", "keeper:***@db/x"),
+        ("postgresql://db/x?user=keeper&password=sesame&a=b", "user=keeper&password=***&a=b"),
+        ("postgresql://db/x?sslpassword=sesame", "sslpassword=***"),
+    ],
+)
+def test_show_hides_a_password(
+    named: Path, capsys: pytest.CaptureFixture[str], url: str, shown: str
+) -> None:
+    named.write_text(f'[ledger]\ndb = "{url}"', "utf-8")
     assert run("show") == 0
-    shown = capsys.readouterr().out
-    assert "sesame" not in shown
-    assert "keeper:***@db/x" in shown
+    said = capsys.readouterr().out
+    assert shown in said
+    assert "sesame" not in said
+    assert "sa@me" not in said
 
 
 WRONG = """
