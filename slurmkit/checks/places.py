@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 from slurmkit.capabilities.model import Node
 from slurmkit.capabilities.nodes import folded, node_names
 from slurmkit.checks.say import Pairs, error, warning
 from slurmkit.findings import Finding
+from slurmkit.planning.constraint import feature_names, satisfies, too_few
 from slurmkit.request import Request
 from slurmkit.valueforms import nearest
 
 _CHOOSES_SINCE = (23, 2)
-_FEATURE = re.compile(r"[A-Za-z0-9_.\-]+(?:[:=][\w.\-]+)?")
-_COUNT = re.compile(r"\*\d+")
-_SIGNS = {"&": " and ", ",": " and ", "|": " or ", "[": "(", "]": ")", "(": "(", ")": ")"}
 
 
 def candidates(request: Request) -> tuple[Node, ...]:
@@ -53,54 +50,20 @@ def _name(tres: str) -> tuple[str, str | None]:
     return name, kind or None
 
 
-@lru_cache(maxsize=1024)  # many nodes have the same features
-def satisfies(constraint: str | None, features: tuple[str, ...]) -> bool:
-    """Whether a node with `features` may serve `constraint`; an odd form is taken as met.
-
-    Of `[a|b]` and `a*2`, which choose for several nodes together, each node must fit one choice.
-    """
-    if constraint is None:
-        return True
-    words, at = [], 0
-    text = _COUNT.sub("", constraint)
-    for match in _FEATURE.finditer(text):
-        words += [_SIGNS.get(sign, " ") for sign in text[at : match.start()]]
-        words.append(str(match[0] in features))
-        at = match.end()
-    words += [_SIGNS.get(sign, " ") for sign in text[at:]]
-    return _judge("".join(words))
-
-
-def _judge(sentence: str) -> bool:
-    """Evaluate `True and (False or True)`, left to right within one level, as Slurm does."""
-    while (inner := re.search(r"\(([^()]*)\)", sentence)) is not None:
-        sentence = sentence[: inner.start()] + str(_flat(inner[1])) + sentence[inner.end() :]
-    return _flat(sentence)
-
-
-def _flat(sentence: str) -> bool:
-    value: bool | None = None
-    sign = "and"
-    for word in sentence.split():
-        if word in ("and", "or"):
-            sign = word
-        elif word in ("True", "False"):
-            now = word == "True"
-            value = now if value is None else (value and now if sign == "and" else value or now)
-    return value is not False
-
-
 def features(request: Request) -> Iterator[Finding]:
-    """A feature that no node has, or a combination that no node of the partition has."""
+    """A feature that no node has, or a combination that too few nodes of the partition have."""
     constraint, nodes = request.spec.constraint, request.capabilities.nodes
     if constraint is None or not nodes:
         return
     known = sorted({feature for node in nodes for feature in node.features})
-    asked = _FEATURE.findall(_COUNT.sub("", constraint))
-    missing = [name for name in asked if name not in known]
+    missing = [name for name in feature_names(constraint) if name not in known]
     if missing:
         yield _no_feature(request, missing[0], known)
         return
+    yield from _together(request, constraint)
+
+
+def _together(request: Request, constraint: str) -> Iterator[Finding]:
     here = request.capabilities.nodes_of(request.partition.name)
     if not any(satisfies(constraint, node.features) for node in here):
         name = request.partition.name
@@ -108,10 +71,18 @@ def features(request: Request) -> Iterator[Finding]:
         offers = f"its nodes have {', '.join(have)}" if have else "its nodes have no features"
         message = f"no node of partition {name} has {constraint}; {offers}; sbatch would refuse it"
         yield error("constraint", message, f"nodes of partition {name}")
+    elif short := too_few(constraint, here, request.nodes):
+        asked, there, wanted = short
+        name = request.partition.name
+        message = f"{wanted} nodes must have {asked}; partition {name} has {there}"
+        refused = f"{message}; sbatch would refuse it"
+        yield error("constraint-count", refused, f"nodes of partition {name}")
 
 
 def _no_feature(request: Request, name: str, known: list[str]) -> Finding:
     hint = nearest(name, known) if known else "this cluster's nodes have none"
+    if name.startswith("!"):
+        hint = f"Slurm has no NOT; leave nodes out with --exclude, {hint}"
     fix: Pairs = ()
     near = re.search(r"did you mean '(.+)'", hint)
     if near:

@@ -12,6 +12,7 @@ from slurmkit.capabilities.nodes import node_names
 from slurmkit.capabilities.text import count
 from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
+from slurmkit.planning.constraint import satisfies
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
 from slurmkit.request import Request
@@ -266,7 +267,7 @@ def chosen(spec: JobSpec, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         for node in nodes
         if node.name not in excluded
         and (not named or node.name in named)
-        and _has_features(node, spec.constraint)
+        and satisfies(spec.constraint, node.features)
     )
 
 
@@ -275,13 +276,3 @@ def _names(option: str, text: str | None) -> set[str]:
         return set(node_names(text))
     except ValueError as error:
         raise BadInput(f"--{option}: {error}") from error
-
-
-def _has_features(node: Node, constraint: str | None) -> bool:
-    """Whether a node may serve; only lists joined with one kind of sign are judged."""
-    if constraint is None or re.search(r"[\[\]()*!:]", constraint):
-        return True
-    have = set(node.features)
-    if "|" in constraint:
-        return "&" in constraint or any(name in have for name in constraint.split("|"))
-    return all(name in have for name in re.split(r"[&,]", constraint))

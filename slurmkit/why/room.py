@@ -7,8 +7,8 @@ from collections import Counter
 import msgspec
 
 from slurmkit.capabilities.model import Tres
-from slurmkit.planning.constraint import satisfies
 from slurmkit.nodes.read import NodeRow, Parts
+from slurmkit.planning.constraint import satisfies
 from slurmkit.why import words
 from slurmkit.why.scene import Scene, nodes_of
 

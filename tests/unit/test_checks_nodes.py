@@ -20,7 +20,6 @@ from recorded_lab import capabilities, standing
 
 from slurmkit.capabilities.model import Capabilities, Reservation
 from slurmkit.checks import check
-from slurmkit.checks.places import satisfies
 from slurmkit.gpus import Gpus
 
 
@@ -109,28 +108,6 @@ def test_shards_are_counted_as_shards() -> None:
 # --- features -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("constraint", "features", "holds"),
-    [
-        ("a", ("a",), True),
-        ("a", ("b",), False),
-        ("a&b", ("a",), False),
-        ("a,b", ("a", "b"), True),
-        ("a|b", ("b",), True),
-        ("(a|b)&c", ("b", "c"), True),
-        ("(a|b)&c", ("a", "b"), False),
-        ("[rack1|rack2]", ("rack2",), True),
-        ("[rack1|rack2]", ("rack3",), False),
-        ("a*2&b*1", ("a", "b"), True),
-        ("a|b&c", ("a",), False),  # left to right: (a|b)&c
-        (None, (), True),
-        ("", (), True),
-    ],
-)
-def test_features_of_a_node(constraint: str | None, features: tuple[str, ...], holds: bool) -> None:
-    assert satisfies(constraint, features) is holds
-
-
 def featured() -> Capabilities:
     return replace(
         capabilities(),
@@ -167,6 +144,20 @@ def test_a_combination_no_node_has() -> None:
 def test_features_choose_the_nodes_that_must_be_enough() -> None:
     assert errors(findings(featured(), constraint="gold", nodes=2)) == ["node-count"]
     assert not findings(featured(), constraint="silver", nodes=2)
+
+
+def test_counts_of_features_must_be_there() -> None:
+    assert not findings(featured(), constraint="gold*1", nodes=2)
+    assert not findings(featured(), constraint="[gold*1&silver*2]", nodes=3)
+    found = only(findings(featured(), constraint="[gold*2&silver*1]", nodes=3))
+    assert found.code == "constraint-count"
+    assert "2 nodes must have gold; partition gpu has 1" in found.message
+    assert errors(findings(featured(), constraint="[gold|silver]", nodes=3)) == ["constraint-count"]
+    assert not findings(featured(), constraint="[gold|silver]", nodes=2)
+
+
+def test_there_is_no_not() -> None:
+    assert "Slurm has no NOT" in only(findings(featured(), constraint="!gold")).message
 
 
 # --- nodes by name --------------------------------------------------------------------------------
