@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,12 @@ SECTIONS = {
     "partition.*": "slurmkit.prices:PartitionSettings",
     "poll": "slurmkit.jobs.poller:PollSection",
     "ledger": "slurmkit_accounting.config:LedgerSection",
+    "ledger.service": "slurmkit_accounting.service.config:ServiceSection",
+    "ledger.schedule": "slurmkit_accounting.service.config:ScheduleSection",
     "ldap": "slurmkit_accounting.config:LdapSection",
+    "mail": "slurmkit_accounting.notify.config:MailSection",
+    "webhook": "slurmkit_accounting.notify.config:WebhookSection",
+    "notify": "slurmkit_accounting.notify.config:NotifySection",
     "policy.gpu_hours": "slurmkit_plugins.gpu_hours:GpuHoursSection",
 }
 """Sections of our own packages, `module:Struct`, imported on use; `NAME.*` is a table for each
@@ -54,7 +60,7 @@ def load_section(name: str, section: type[SectionT]) -> SectionT:
         BadConfig: naming the file and key, with the nearest valid key for an unknown one.
     """
     found = [(path, table_in(path, read_file(path), name)) for path in config_paths()]
-    return _merged(name, found, section)
+    return _merged(name, [(path, own_keys(name, table or {})) for path, table in found], section)
 
 
 def has_section(name: str) -> bool:
@@ -123,6 +129,11 @@ def as_table(path: Path, name: str, value: object) -> Table | None:
     if value is None or isinstance(value, dict):
         return value
     raise BadConfig(f"{path}: [{name}] must be a table, e.g. [{name}] on a line of its own")
+
+
+def own_keys(name: str, table: Table, sections: Iterable[str] = SECTIONS) -> Table:
+    """A section without the tables in it that are sections of their own, as `[ledger.service]`."""
+    return {key: value for key, value in table.items() if f"{name}.{key}" not in sections}
 
 
 def unknown_keys(found: Table, section: type[msgspec.Struct]) -> dict[str, str]:

@@ -16,6 +16,8 @@ SlurmkitError                 exit 1: an operation failed
 ├── NotOver                   a job has not ended, or not within the time to wait
 ├── LogUnavailable            a job's output cannot be read
 ├── LedgerError               the ledger's database cannot be used
+│   └── ServiceError          the ledger's service cannot be asked, or not be trusted
+│       └── NotVouched        munge does not vouch for who sent something
 └── DirectoryError            LDAP cannot be reached or read
 
 A message says what was wrong, what is allowed and what to do, in one line. Errors of other
@@ -89,6 +91,14 @@ class LogUnavailable(SlurmkitError):
 
 class LedgerError(SlurmkitError):
     """The ledger's database cannot be opened, read or written."""
+
+
+class ServiceError(LedgerError):
+    """The ledger's service cannot be asked, or its answer cannot be trusted."""
+
+
+class NotVouched(ServiceError):
+    """munge does not vouch for who sent a message: replayed, expired, forged or for another."""
 
 
 class DirectoryError(SlurmkitError):

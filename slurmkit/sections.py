@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from slurmkit.config import SECTIONS, Table, quoted
+from slurmkit.config import SECTIONS, Table, own_keys, quoted
 from slurmkit.plugins import plugins
 
 Section = type[msgspec.Struct]
@@ -79,7 +79,10 @@ def walk(
         elif section is None:
             yield from walk(path, value, sections, f"{name}.")
         else:
-            yield Found(path, name, value, section)
+            own = own_keys(name, value, sections)
+            yield Found(path, name, own, section)
+            inner = {key: value[key] for key in value.keys() - own.keys()}
+            yield from walk(path, inner, sections, f"{name}.")
 
 
 def _names_below(above: str, sections: dict[str, Section]) -> list[str]:

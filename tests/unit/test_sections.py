@@ -173,3 +173,17 @@ def test_a_plugin_declares_its_section(
     monkeypatch.setattr("slurmkit.plugins.registered", lambda: (plugin,))
     named.write_text("[site]\nzzz = 1", "utf-8")
     assert says in str(survey().problems[0])
+
+
+def test_a_section_within_a_section(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own.write_text('[ledger]\ndb = "x"\n[ledger.service]\nuser = "books"\n', "utf-8")
+    assert survey().problems == ()
+    assert run("show", "--json") == 0
+    shown = {(s["section"], s["key"]): s["value"] for s in json.loads(capsys.readouterr().out)}
+    assert shown["ledger", "db"] == "x"
+    assert shown["ledger.service", "user"] == "books"
+    own.write_text("[ledger.servise]\n[ledger.service]\nusr = 1\n", "utf-8")
+    assert [(p.section, p.key) for p in survey().problems] == [
+        ("ledger", "servise"),
+        ("ledger.service", "usr"),
+    ]

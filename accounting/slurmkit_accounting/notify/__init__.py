@@ -1,0 +1,1 @@
+"""Telling people: mail, webhooks, and what has been told to whom."""

@@ -1,0 +1,144 @@
+"""Ask the site's ledger through its service."""
+
+from __future__ import annotations
+
+import http.client
+import pwd
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from slurmkit import errors
+from slurmkit.config import load_section
+from slurmkit.errors import BadConfig, LedgerError, ServiceError, SlurmkitError
+from slurmkit.text import printable
+from slurmkit_accounting.service.config import ServiceSection
+from slurmkit_accounting.service.munge import MAX_PAYLOAD
+from slurmkit_accounting.service.wire import (
+    PATH,
+    Answer,
+    Query,
+    open_answer,
+    seal_query,
+)
+
+_SCHEMES: dict[str, type[http.client.HTTPConnection]] = {
+    "http": http.client.HTTPConnection,
+    "https": http.client.HTTPSConnection,  # behind a site's own proxy
+}
+_LONGEST_LINE = 4 * MAX_PAYLOAD
+_LONGEST_REFUSAL = 2000
+
+AnswerT = TypeVar("AnswerT")
+
+
+class Remote:
+    """The ledger behind a service: what the read API's functions take in place of an open one.
+
+    Attributes:
+        source: the service's URL.
+        seen_as: who the service takes us for and what we may see; empty before the first answer.
+    """
+
+    def __init__(self, section: ServiceSection) -> None:
+        self._section = section
+        self._service = _uid_of(section.user)
+        self.source = section.url
+        self.seen_as = ""
+
+    def ask(self, name: str, arguments: dict[str, Any], wanted: type[AnswerT]) -> AnswerT:
+        """Call a function of the read API at the service.
+
+        Args:
+            name: of the function.
+            arguments: by name.
+            wanted: the type of what it returns.
+
+        Raises:
+            NotVouched: when munged does not vouch for the query or the answer.
+            ServiceError: when the service cannot be reached.
+            SlurmkitError: as the function itself does.
+        """
+        query = Query(name, msgspec.to_builtins(arguments))
+        answer = self._answer(query)
+        if answer.fault:
+            raise _error(answer.fault.kind, answer.fault.message)
+        self.seen_as = answer.seen_as
+        try:
+            return msgspec.json.decode(answer.value, type=wanted)
+        except msgspec.ValidationError as error:
+            raise ServiceError(
+                f"the service at {self.source} has another release of slurmkit: {error}; upgrade"
+                " the older one"
+            ) from error
+
+    def _answer(self, query: Query) -> Answer:
+        sealed = seal_query(query, service=self._service)
+        try:
+            with closing(_connection(self._section)) as connection:
+                connection.request("POST", PATH, sealed, {"Content-Type": "application/x-munge"})
+                response = connection.getresponse()
+                if response.status != http.HTTPStatus.OK:
+                    raise _refusal(response)
+                return open_answer(_lines(response), query.nonce, service=self._service)
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceError(
+                f"the ledger's service at {self.source} does not answer: {_words(error)};"
+                " ask your administrator, or read a ledger of your own with --db"
+            ) from error
+
+
+def configured_remote() -> Remote | None:
+    """The service that the configuration names; None where it names none.
+
+    Raises:
+        BadConfig: when the URL or the service's account is none.
+    """
+    section = load_section("ledger.service", ServiceSection)
+    return Remote(section) if section.url else None
+
+
+def _uid_of(user: str) -> int:
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError as error:
+        raise BadConfig(
+            f"[ledger.service] user: there is no user {user!r} on this host; name the account that"
+            " the service runs as"
+        ) from error
+
+
+def _connection(section: ServiceSection) -> http.client.HTTPConnection:
+    try:
+        url = urlsplit(section.url)
+        kind = _SCHEMES[url.scheme]
+        return kind(url.hostname or "", url.port, timeout=section.timeout)
+    except (KeyError, ValueError, http.client.InvalidURL) as error:
+        raise BadConfig(
+            f"[ledger.service] url: {section.url!r} is none; write http://HOST:PORT"
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while line := response.readline(_LONGEST_LINE):
+        yield line
+
+
+def _refusal(response: http.client.HTTPResponse) -> ServiceError:
+    """What the service says before it knows who asks: in clear, and so only words."""
+    said = printable(response.read(_LONGEST_REFUSAL).decode("utf-8", "replace").strip())
+    return ServiceError(f"the ledger's service refuses the query: {said or response.reason}")
+
+
+def _error(kind: str, message: str) -> SlurmkitError:
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, SlurmkitError):
+        return known(message)
+    return LedgerError(message)
