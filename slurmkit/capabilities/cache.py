@@ -1,11 +1,12 @@
 """Keep what a cluster said on disk, one file for each cluster, readable by its owner alone.
 
 `$XDG_CACHE_HOME/slurmkit/` (~/.cache) can be deleted at any time. A copy that is damaged, foreign
-or of another version is as good as none.
+or of another version is as good as none, and one from before slurm.conf was edited is old.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
@@ -17,7 +18,6 @@ from typing import Generic, TypeVar
 import msgspec
 
 from slurmkit.capabilities.model import Capabilities
-from slurmkit.errors import ControllerDown, SlurmTimeout
 from slurmkit.slurm import LocalSlurm, Slurm
 
 SCHEMA = 1
@@ -30,7 +30,10 @@ _CONFS = (
     "/opt/slurm/etc/slurm.conf",
     "/usr/local/etc/slurm.conf",
 )
-_CLUSTER_NAME = re.compile(r"^[ \t]*ClusterName[ \t]*=[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
+_NAMED = re.compile(
+    r"^[ \t]*(ClusterName|SlurmctldHost)[ \t]*=[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE
+)
+_TAKEN_OVER = 60  # seconds in which slurmctld has taken over an edited slurm.conf
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 KeptT = TypeVar("KeptT", bound=msgspec.Struct)
@@ -47,16 +50,15 @@ def load_capabilities(
     *,
     max_age: float = 600,
     refresh: bool = False,
-    offline: bool = False,
     key: str | None = None,
 ) -> Capabilities:
     """Give the kept copy, or ask the cluster and keep what it said.
 
     Args:
         slurm: the border to Slurm.
-        max_age: seconds that a copy is good for; `taken` tells its age.
+        max_age: seconds that a copy is good for, unless Slurm's configuration was edited since;
+            infinite for any copy. `taken` tells its age.
         refresh: ask, however young the copy is.
-        offline: take a copy of any age while slurmctld does not answer.
         key: names the cluster; that of this machine's commands by default. Without one, as with
             a stand-in for Slurm, nothing is kept.
 
@@ -65,16 +67,11 @@ def load_capabilities(
     """
     key = key or cluster_key(slurm)
     copy = kept("capabilities", key, Capabilities)
-    if copy is not None and not refresh and -60 < time.time() - copy.taken < max_age:
+    if copy is not None and not refresh and _is_good(copy, max_age):
         return copy
     from slurmkit.capabilities.read import read_capabilities  # noqa: PLC0415 - rarely needed
 
-    try:
-        fresh = read_capabilities(slurm)
-    except (ControllerDown, SlurmTimeout):
-        if copy is None or not offline:
-            raise
-        return copy
+    fresh = read_capabilities(slurm)
     keep("capabilities", key, fresh)
     return fresh
 
@@ -87,21 +84,41 @@ def cluster_key(slurm: Slurm) -> str | None:
 def local_key() -> str:
     """Name the cluster that this machine's commands speak to.
 
-    A home may be shared between clusters, so the name is that in slurm.conf; where that cannot
-    be read, the machine's.
+    A home may be shared between clusters, so the name is that in slurm.conf, with slurmctld's host;
+    where that cannot be read, the machine's.
     """
     named = os.environ.get("SLURM_CONF_SERVER") or os.environ.get("SLURM_CONF")
-    conf = os.environ.get("SLURM_CONF") or next(filter(os.path.exists, _CONFS), "")
-    name = _cluster_name(conf) or os.uname().nodename
-    return f"{name}-{zlib.crc32(os.fsencode(named or conf)):08x}"
+    conf = _conf()
+    said = [(key.lower(), value) for key, value in _NAMED.findall(_text(conf))]
+    name = next((value for key, value in said if key == "clustername"), os.uname().nodename)
+    hosts = (value for key, value in said if key == "slurmctldhost")
+    return f"{name}-{zlib.crc32(os.fsencode(' '.join([named or conf, *hosts]))):08x}"
 
 
-def _cluster_name(conf: str) -> str | None:
+def _conf() -> str:
+    return os.environ.get("SLURM_CONF") or next(filter(os.path.exists, _CONFS), "")
+
+
+def _text(conf: str) -> str:
     try:
-        match = _CLUSTER_NAME.search(Path(conf).read_text("utf-8", "replace")) if conf else None
+        return Path(conf).read_text("utf-8", "replace") if conf else ""
     except (OSError, ValueError):
-        return None
-    return match[1] if match else None
+        return ""
+
+
+def _is_good(copy: Capabilities, max_age: float) -> bool:
+    if max_age == math.inf:
+        return True
+    return -60 < time.time() - copy.taken < max_age and copy.taken > _edited() + _TAKEN_OVER
+
+
+def _edited() -> float:
+    """When one of the files beside slurm.conf was written last; a copy may be from before."""
+    try:
+        with os.scandir(os.path.dirname(_conf())) as found:  # noqa: PTH120 - of "" it is ""
+            return max((e.stat().st_mtime for e in found if e.name.endswith(".conf")), default=0)
+    except OSError:
+        return 0
 
 
 def kept(name: str, key: str | None, kind: type[KeptT]) -> KeptT | None:
@@ -144,7 +161,8 @@ def _path(name: str, key: str | None) -> Path | None:
 
 def _read_own(path: Path) -> bytes:
     """Read a file that is ours: what another user put there is not believed."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # which a pipe would need
+    with os.fdopen(os.open(path, flags), "rb") as file:
         if os.fstat(file.fileno()).st_uid != os.getuid():
             raise PermissionError(f"{path} belongs to somebody else")
         return file.read()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import grp
-import os
 import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
+from slurmkit.capabilities.standing import me
 from slurmkit.doctor.case import Case
 from slurmkit.doctor.model import Check, Found
 from slurmkit.errors import SlurmkitError
@@ -19,14 +19,15 @@ _SHOWN = 10
 
 def own(case: Case) -> Iterator[Found]:
     """Whether whoever asks may submit at all."""
-    me = _me()
-    if me == "root" or me in _with_association(case):
+    name = me()
+    if name == "root" or name in _with_association(case):
         return
-    required = bool(case.words("AccountingStorageEnforce") - {"nojobs", "nosteps"})
-    yield Found("error" if required else "note",
-                f"{me} has no association with an account of this cluster",
-                "every job of yours is refused" if required else "your jobs are charged to nobody",
-                f"sacctmgr add user {me} account=ACCOUNT", "as a Slurm administrator")  # fmt: skip
+    needed = bool(case.words("AccountingStorageEnforce") - {"nojobs", "nosteps"})
+    yield Found("error" if needed else "note",
+                f"{name} has no association with an account of this cluster",
+                "every job of yours is refused" if needed else "your jobs are charged to nobody",
+                f"sacctmgr add user {name} account=ACCOUNT",
+                "as a Slurm administrator")  # fmt: skip
 
 
 def directory(case: Case) -> Iterator[Found]:
@@ -61,15 +62,10 @@ def directory_people(local: Path = Path("/etc/passwd")) -> dict[str, str]:
     }
 
 
-def _me() -> str:
-    return pwd.getpwuid(os.geteuid()).pw_name
-
-
 def _need_operator(case: Case) -> None:
-    me = _me()
     rows = case.accounting("user", ("user", "adminlevel"))
     levels = {row["user"]: row["adminlevel"] for row in rows}
-    if levels.get(me, "None") == "None":
+    if levels.get(me(), "None") == "None":
         raise SlurmkitError("not checked: that is for Slurm's operators, who see all associations")
 
 

@@ -48,21 +48,32 @@ def read_records(lines: Iterable[str]) -> dict[str, list[Record]]:
 def checked(
     records: Mapping[str, Sequence[Record]], holders: Iterable[Holder], nodes: Iterable[NodeRow]
 ) -> tuple[list[Claim], list[str]]:
-    """Keep of each job the one record that agrees with squeue and the nodes; warn of others."""
+    """Keep of each job the one record that agrees with squeue and the nodes; warn of others.
+
+    Where several agree, the true one is among them: the GPUs of all are nobody else's then.
+    """
     check = _Check({node.name: node for node in nodes})
     claims: list[Claim] = []
+    doubtful: set[tuple[str, int]] = set()
     warnings: list[str] = []
     for holder in holders:
         told = {record for record in records.get(holder.raw_id, ()) if record}
         fitting = [record for record in told if check.fits(record, holder)]
         if len(fitting) == 1:
             claims += [Claim(holder, node, use) for node, use in fitting[0]]
-        elif told and holder.state != "COMPLETING":
+            continue
+        doubtful |= {gpu for record in fitting for node, use in record for gpu in _whole(node, use)}
+        if told and holder.state != "COMPLETING":
             warnings.append(
                 f"what scontrol prints of the GPUs of job {holder.job_id} ({holder.user}) does not"
                 " agree with squeue and the nodes, or comes twice: left out"
             )
-    return claims, warnings
+    return [each for each in claims if doubtful.isdisjoint(_whole(each.node, each.use))], warnings
+
+
+def _whole(node: str, use: GresUse) -> set[tuple[str, int]]:
+    """The GPUs that are used as a whole, by node and index."""
+    return {(node, at) for at in use.indices or ()} if use.name == "gpu" else set()
 
 
 def _numbered(said: Sequence[GresUse]) -> bool:
@@ -90,6 +101,8 @@ class _Check:
         if row is None or max(use.indices or (0,)) >= row.count("gpu"):
             return False
         said = [u for u in row.uses if u.name == use.name]
+        if use.indices is None and any(u.indices for u in said):
+            return False
         if use.indices is None or not _numbered(said):
             return use.count <= sum(u.count for u in said)
         return set(use.indices) <= {at for u in said for at in u.indices or ()}

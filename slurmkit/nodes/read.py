@@ -23,7 +23,14 @@ _REASON = re.compile(
     r"\sReason=(?P<words>.*) \[(?P<by>[^\s\[\]@]+)@(?P<since>[^\s\[\]]+)\]", re.DOTALL
 )
 _DOWN = frozenset("DOWN FAIL FAILING FUTURE INVAL INVALID_REG NOT_RESPONDING UNKNOWN".split())
-_AWAY = frozenset({"MAINT", "MAINTENANCE", "RESERVED"})
+_AWAY = {
+    "MAINT": "reserved",
+    "MAINTENANCE": "reserved",
+    "RESERVED": "reserved",
+    "POWERING_DOWN": "powering down",
+    "REBOOT_ISSUED": "rebooting",
+    "BLOCKED": "blocked by the topology",
+}
 
 
 class GpuCount(msgspec.Struct, frozen=True):
@@ -86,8 +93,10 @@ class NodeRow(Node, frozen=True, kw_only=True):
         """Why no further job of anybody's can start on it now, or None when one can."""
         if not self.usable:
             return self.kind
-        if _AWAY & set(self.states):
-            return "reserved"
+        if away := next((_AWAY[state] for state in self.states if state in _AWAY), None):
+            return away
+        if not self.partitions:
+            return "in no partition"
         if self.cpus_allocated >= self.cpus:
             return "no CPU left"
         return "no memory left" if self.memory_allocated >= self.memory else None

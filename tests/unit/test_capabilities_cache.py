@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
@@ -143,11 +144,33 @@ def test_a_copy_of_somebody_else_is_not_believed(monkeypatch: pytest.MonkeyPatch
     assert kept("capabilities", "lab", Capabilities) is None
 
 
+def test_a_pipe_does_not_stop_us() -> None:
+    folder().mkdir(parents=True)
+    os.mkfifo(folder() / "capabilities-lab.json")
+    assert kept("capabilities", "lab", Capabilities) is None
+
+
+def test_a_copy_from_before_an_edit_is_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also one that was read before slurmctld was told of it."""
+    conf, nodes = tmp_path / "slurm.conf", tmp_path / "nodes.conf"
+    conf.touch()
+    nodes.touch()
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    os.utime(conf, (0, 0))
+    for edited, asked in ((3600, False), (59, True), (-1, True)):
+        slurm = fake()
+        first = load_capabilities(slurm, key="lab", refresh=True)
+        os.utime(nodes, (0, first.taken - edited))
+        load_capabilities(slurm, key="lab")
+        assert (slurm.calls > len(ASKED)) is asked
+    assert load_capabilities(no_cluster(), key="lab", max_age=math.inf).taken >= first.taken
+
+
 def test_without_slurmctld() -> None:
     with pytest.raises(ControllerDown):
-        load_capabilities(no_cluster(), key="lab", offline=True)
+        load_capabilities(no_cluster(), key="lab", max_age=math.inf)
     first = load_capabilities(fake(), key="lab")
-    assert load_capabilities(no_cluster(), key="lab", max_age=0, offline=True) == first
+    assert load_capabilities(no_cluster(), key="lab", max_age=math.inf) == first
     with pytest.raises(ControllerDown):
         load_capabilities(no_cluster(), key="lab", max_age=0)
 
@@ -191,6 +214,8 @@ def test_the_key_is_the_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     conf.write_text("ClusterName=second # the new one\n")
     second = local_key()
     assert (first.rpartition("-")[0], second.rpartition("-")[0]) == ("first", "second")
+    conf.write_text("ClusterName=second\nSlurmctldHost=elsewhere(10.0.0.1)\n")
+    assert local_key() != second
     conf.write_text("Include cluster.conf\n")
     assert local_key().startswith(f"{os.uname().nodename}-")
     monkeypatch.setenv("SLURM_CONF_SERVER", "ctl1,ctl2")

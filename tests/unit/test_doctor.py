@@ -290,11 +290,11 @@ def test_clocks(site: Site, seconds: float, severity: str) -> None:
 
 
 def test_whoever_asks_wants_an_association(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(people, "_me", lambda: "zoe")
+    monkeypatch.setattr(people, "me", lambda: "zoe")
     assert look(site, "own-association")[0].severity == "error"
     site.config["AccountingStorageEnforce"] = "(null)"
     assert look(site, "own-association")[0].severity == "note"
-    monkeypatch.setattr(people, "_me", lambda: "alice")
+    monkeypatch.setattr(people, "me", lambda: "alice")
     assert look(site, "own-association")[0].severity == "ok"
 
 
@@ -417,7 +417,7 @@ def run(monkeypatch: pytest.MonkeyPatch, site: Site, *args: str) -> tuple[int, s
     slurm = site.slurm()
     monkeypatch.setattr("slurmkit.cluster._LOCAL", slurm)
     monkeypatch.setattr(here.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(people, "_me", lambda: "alice")
+    monkeypatch.setattr(people, "me", lambda: "alice")
     done = CliRunner().invoke(doctor_command, args, catch_exceptions=False)
     return done.exit_code, done.stdout, done.stderr
 

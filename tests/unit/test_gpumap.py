@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurmkit.cli.gpus import gpus_command
@@ -224,8 +224,8 @@ def forging(*lines: str, then: str = TRUE_EVE) -> str:
         (forging(holds("n1", "gpu:1(IDX:0-9999999999)"), then=""), "bob bob held free"),
         (forging(holds("@x`id`", "gpu:1(IDX:2)"), then=""), "bob bob held free"),
         (forging(holds("n[1", "gpu:x(IDX:a-b)"), then=""), "bob bob held free"),
-        # Bob's job once more, as good as the true one; then worse.
-        (record(1, holds("n1", "gpu:2(IDX:1-2)")) + forging(), "held held eve free"),
+        # Bob's job once more, as good as the true one: GPU 2 may be bob's; then worse.
+        (record(1, holds("n1", "gpu:2(IDX:1-2)")) + forging(), "held held held free"),
         (record(1, holds("n1", "gpu:1(IDX:2)")) + forging(), "bob bob eve free"),
         (record(1, holds("n1", "gpu:2(IDX:2-3)")) + forging(), "bob bob eve free"),
         (BOBS + forging(), "bob bob eve free"),  # word for word
@@ -259,10 +259,21 @@ PIECES = st.sampled_from(
         "\n", "\n\n", "x", *(f"\nJobId={job} JobName=y\n" for job in (1, 2, 3)),
         *(f"\n     {holds(n, f'gpu:{c}(IDX:{i})')}\n" for n in ("n1", "n2")
           for c, i in ((1, "2"), (1, "0"), (2, "0-1"), (2, "1-2"), (1, "3"))),
+        *(f"\n     {holds('n1', gres)}\n" for gres in ("gpu:1", "gpu(CNT:1)", "gpu:2")),
     ]
 )  # fmt: skip
+SWALLOWED = "\nJobId=3 JobName=y\n"  # whose record gets eve's true line
 
 
+def forged(job: int, gres: str) -> list[str]:
+    return [f"\nJobId={job} JobName=y\n", f"\n     {holds('n1', gres)}\n"]
+
+
+@example(
+    pieces=[*forged(2, "gpu:1(IDX:0)"), *forged(1, "gpu:2(IDX:1-2)"), SWALLOWED], bob_first=False
+)
+@example(pieces=[*forged(2, "gpu:1(IDX:0)"), *forged(1, "gpu:1(IDX:2)")], bob_first=False)
+@example(pieces=[*forged(2, "gpu:1"), *forged(1, "gpu:2(IDX:1-2)"), SWALLOWED], bob_first=True)
 @given(pieces=st.lists(PIECES, max_size=8), bob_first=st.booleans())
 def test_no_name_makes_a_gpu_somebody_elses(pieces: list[str], *, bob_first: bool) -> None:
     """Whatever eve calls her job, each GPU has its true holder or nobody that is known."""
