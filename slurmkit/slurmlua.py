@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from slurmkit.capabilities.model import Capabilities, Node
-from slurmkit.planning.kinds import per_gpu
+from slurmkit.planning.pool import per_gpu
 from slurmkit.refusals import WORDS
 
 _SEVERAL = "MULTIPLE_SHARING_GRES_PJ"  # slurm.conf(5): a job's shards may come from several GPUs

@@ -11,8 +11,9 @@ import msgspec
 
 from slurmkit.capabilities.model import Capabilities, Node, Partition
 from slurmkit.findings import Finding
-from slurmkit.planning.kinds import Kind, Names, Pool, kind_of
+from slurmkit.planning.kinds import Kind, kind_of
 from slurmkit.planning.layout import Layout, layout_of
+from slurmkit.planning.pool import Names, Pool
 from slurmkit.planning.requests import Shape, chosen, job_default
 from slurmkit.prices import gpu_settings, partition_gpu_types
 from slurmkit.spec import JobSpec

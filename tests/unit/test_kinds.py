@@ -7,7 +7,8 @@ from recorded_lab import capabilities
 
 from slurmkit.capabilities.model import Gres, Node
 from slurmkit.gpus import Gpus
-from slurmkit.planning.kinds import Kind, Names, Pool, kind_of
+from slurmkit.planning.kinds import Kind, kind_of
+from slurmkit.planning.pool import Names, Pool
 
 
 def pool(*partitions: str, names: Names | None = None) -> Pool:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from recorded_lab import capabilities
 
 from slurmkit.gpus import Gpus
-from slurmkit.planning.kinds import Kind, Pool, kind_of
+from slurmkit.planning.kinds import Kind, kind_of
 from slurmkit.planning.layout import Layout, layout_of
+from slurmkit.planning.pool import Pool
 from slurmkit.spec import JobSpec
 
 

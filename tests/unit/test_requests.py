@@ -11,7 +11,7 @@ from recorded_lab import capabilities
 
 from slurmkit.capabilities.model import Gres, Node, Partition
 from slurmkit.gpus import Gpus
-from slurmkit.planning.kinds import Names
+from slurmkit.planning.pool import Names
 from slurmkit.planning.requests import array_size, highest_index, mebibytes
 from slurmkit.planning.shape import shape_of
 from slurmkit.spec import JobSpec

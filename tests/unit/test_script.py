@@ -15,8 +15,9 @@ from recorded_lab import capabilities
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
 from slurmkit.launchers import Batch, Srun
-from slurmkit.planning.kinds import Kind, Names
+from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
+from slurmkit.planning.pool import Names
 from slurmkit.planning.script import Submission, submission
 from slurmkit.planning.shape import shape_of
 from slurmkit.spec import JobSpec, Launch
