@@ -54,7 +54,9 @@ uids = _dated("uids", _person(), Column("uid", BigInteger, nullable=False))
 # In lower case, as sacctmgr keeps accounts; as the directory spells it: `groups.display_name`.
 group_names = _dated("group_names", to("groups"), _text("name"))
 group_owners = _dated("group_owners", to("groups"), _person())
+# Of people who are in a group themselves (its owners are); `nestings` of groups within others.
 memberships = _dated("memberships", to("groups"), _person())
+nestings = _dated("nestings", to("groups"), to("groups", name="within_id"))
 
 # Who the PI is whatever the directory says: from the site's file of overrides. `account` or `user`
 # may be empty, for any.
