@@ -17,12 +17,13 @@ Fact = tuple[str, str]
 def course(info: JobInfo) -> list[Fact]:
     """What became of a job so far, and where."""
     code = f", exit code {info.exit_code}" if info.is_over and info.exit_code else ""
-    start = "Starts about" if info.state == "PENDING" else "Started"
+    waits = info.state == "PENDING"
     return [
         ("State", state(info.state, info.reason) + code),
         ("Submitted", clock(info.submitted)),
-        (start, clock(info.started)),
-        ("Ended", clock(info.ended)) if info.is_over else ("Elapsed", info.elapsed),
+        ("Starts about" if waits else "Started", clock(info.started)),
+        *([("Elapsed", info.elapsed)] if not waits and not info.is_over else []),
+        *([("Ended", clock(info.ended))] if info.is_over else []),
         ("Nodes", info.node_list or "none yet"),
         *([("Parts", tally(info.tally))] if info.tally else []),
     ]
@@ -51,7 +52,10 @@ def gpus(info: JobInfo) -> list[Fact]:
 
 
 def output(info: JobInfo) -> Fact:
-    """Where a job writes."""
+    """Where a job writes; the script of a het job runs in its first component."""
+    whole, het, _ = (info.part or info.job_id).partition("+")
+    if het and info.output is None:
+        return ("Output", f"that of {whole}+0")
     several = f"one for each part, e.g. of {info.part}" if info.part else "unknown"
     return ("Output", info.output or several)
 
@@ -62,8 +66,8 @@ def tally(counts: dict[str, int]) -> str:
 
 
 def state(name: str, reason: str) -> str:
-    """Say a state, with the reason of one that waits."""
-    return f"{name} ({reason})" if name == "PENDING" else name
+    """Say a state, with the reason of one that waits, once the scheduler has looked at it."""
+    return f"{name} ({reason})" if name == "PENDING" and reason != "None" else name
 
 
 def clock(epoch: float | None) -> str:

@@ -45,7 +45,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
             if form and form.pattern and not form.pattern.fullmatch(value):
                 raise BadInput(f"--{name} {value!r} is not {form.meaning}")
         if not self.options():
-            raise BadInput(f"nothing to change; there are {', '.join(_OPTIONS.values())}")
+            raise BadInput(f"nothing to change; there are --{', --'.join(_OPTIONS.values())}")
 
     def options(self) -> dict[str, str]:
         """The changes by sbatch's long options."""

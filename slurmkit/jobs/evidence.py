@@ -25,6 +25,7 @@ from slurmkit.jobs.lookup import (
 from slurmkit.jobs.outcome import Evidence, Outcome
 from slurmkit.jobs.progress import LAG_SECONDS
 from slurmkit.jobs.sacct import read_steps
+from slurmkit.jobs.tail import open_regular
 from slurmkit.jobs.uses import last_use
 from slurmkit.jobs.verdict import MEMORY_MESSAGE, killed_by_slurm, outcome_of
 from slurmkit.plugins import Backend
@@ -117,9 +118,9 @@ def _says_memory(slurm: Slurm, info: JobInfo) -> bool:
     """Whether slurmstepd wrote so to the end of the job's standard error, as far as we can see."""
     path = _path(slurm, info, LogFile(stderr=True))
     try:
-        if path is None or not Path(path).is_file():
+        if path is None:
             return False
-        with Path(path).open("rb") as file:
+        with open_regular(Path(path)) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END))
             return MEMORY_MESSAGE in file.read()
     except OSError:

@@ -90,7 +90,12 @@ def from_queue(row: QueueRow) -> JobInfo:
 
 
 def output_path(row: QueueRow) -> str | None:
-    """Where a job's output goes, or None when Slurm does not say (yet)."""
+    """Where a job's output goes, or None when Slurm does not say (yet).
+
+    It says so too of a het job's further components, in which no script runs: nobody writes there.
+    """
+    if "+" in row.job_id and not row.job_id.endswith("+0"):
+        return None
     pattern = row.output
     if "_" in row.job_id and PurePosixPath(pattern).name == f"slurm-{row.raw_id}.out":
         # Slurm 22.05 names the default file of an array's tasks wrongly.

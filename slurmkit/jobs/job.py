@@ -10,6 +10,7 @@ import msgspec
 from slurmkit.errors import BadInput, JobOver, LogUnavailable, NoSuchJob, Refused
 from slurmkit.jobs.changes import Changes
 from slurmkit.jobs.evidence import read_outcome
+from slurmkit.jobs.ids import whole_id
 from slurmkit.jobs.info import UNKNOWN, JobInfo, parse_gpu_indices
 from slurmkit.jobs.log import Ask, follow, read_once
 from slurmkit.jobs.logpaths import LogFile, find
@@ -127,11 +128,12 @@ class Job:
             notice: told in words that the job waits, or writes anew after a requeue.
 
         Raises:
-            BadInput: for an array, a het job or a plan; each part has a file of its own.
+            BadInput: for an array or a plan; each part has a file of its own. Of a het job, or one
+                of its components, it is the first component's, where its script runs.
             LogUnavailable: when the path is unknown or cannot be read.
         """
         ask = Ask(file or LogFile(), lines, notice)
-        slurm, info = self.cluster.slurm, self._one().info()
+        slurm, info = self.cluster.slurm, self._writer(ask.file)
         return _follow(self.cluster, info, ask) if follow else read_once(slurm, info, ask)
 
     def log_path(self, file: LogFile | None = None) -> str | None:
@@ -140,10 +142,19 @@ class Job:
         Raises:
             LogUnavailable: when Slurm no longer says, or each part has a file of its own.
         """
-        info = self._one().info()
+        info = self._writer(file or LogFile())
         if info.part:
             raise LogUnavailable(f"each part of {self.id} has its own, e.g. {info.part}")
         return find(self.cluster.slurm, info, file or LogFile())
+
+    def _writer(self, file: LogFile) -> JobInfo:
+        """Facts of what writes a file: the script of a het job runs in its first component."""
+        info = self._one().info()
+        named = info.part or info.job_id
+        if "+" not in named or (file.pattern is not None and not info.part):
+            return info
+        first = f"{whole_id(named)}+0"
+        return info if info.job_id == first else self.cluster.job(first).info()
 
     def cancel(self, *, signal: str | None = None) -> None:
         """Cancel what of the job has not ended, or send it a signal.

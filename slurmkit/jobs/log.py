@@ -46,7 +46,7 @@ def read_once(slurm: Slurm, info: JobInfo, ask: Ask) -> Iterator[bytes]:
     if tail is None or not tail.exists:
         raise LogUnavailable(_why_none(info, path))
     if info.state == "PENDING":
-        ask.notice(f"job {info.job_id} has not started ({info.reason}); this was there before")
+        ask.notice(f"job {info.job_id} has not started{_because(info)}; this was there before")
     yield from tail.read()
 
 
@@ -70,7 +70,7 @@ def follow(slurm: Slurm, poller: Poller, info: JobInfo, ask: Ask) -> Iterator[by
 
 
 def refuse_parts(info: JobInfo) -> None:
-    """Refuse an array or het job as a whole: each part has a file of its own."""
+    """Refuse an array as a whole: each task has a file of its own."""
     if info.tally:
         parts = ", ".join(f"{count} {state}" for state, count in info.tally.items())
         raise BadInput(
@@ -86,6 +86,7 @@ class _Follower:
         self._ask = ask
         self._info = info
         self._tail: Tail | None = None
+        self._place: tuple[int | None, str] | None = None
         self._said: set[object] = set()
         self._late_at = 0.0
         self._take(info)
@@ -116,11 +117,13 @@ class _Follower:
         """Note new facts; a run on another node may write to another file."""
         self._info = info
         if info.state == "PENDING":
-            words = f"job {info.job_id} has not started ({info.reason}); waiting"
+            words = f"job {info.job_id} has not started{_because(info)}; waiting"
             self._say(info.submitted, words)
             return
-        if self._tail is not None and info.is_over:
+        place = (info.submitted, info.node_list)
+        if self._tail is not None and (info.is_over or place == self._place):
             return
+        self._place = place
         path = find(self._slurm, info, self._ask.file)
         if path and (self._tail is None or self._tail.path != Path(path)):
             self._tail = Tail(Path(path), self._ask.lines if self._tail is None else None)
@@ -141,9 +144,14 @@ class _Follower:
             self._ask.notice(words)
 
 
+def _because(info: JobInfo) -> str:
+    """Why a job waits, once the scheduler has looked at it."""
+    return "" if info.reason in {"", "None"} else f" ({info.reason})"
+
+
 def _why_none(info: JobInfo, path: str | None) -> str:
     if info.state == "PENDING":
-        return f"job {info.job_id} has not started ({info.reason}); follow it with -f"
+        return f"job {info.job_id} has not started{_because(info)}; follow it with -f"
     if info.is_over and info.started is None:
         return f"job {info.job_id} ended {info.state} before it started, so it wrote nothing"
     if info.is_over and (info.exit_code or "").endswith(":53"):

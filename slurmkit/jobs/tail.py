@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -35,8 +36,18 @@ class Tail:
 
     @property
     def exists(self) -> bool:
-        """Whether the file is there."""
-        return self.path.exists()
+        """Whether the file is there.
+
+        Raises:
+            LogUnavailable: when we may not even look.
+        """
+        try:
+            self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return True
 
     def read(self) -> Iterator[bytes]:
         """Yield what is new, nothing while the file does not exist.
@@ -46,8 +57,7 @@ class Tail:
         """
         self.rewritten = False
         try:
-            _refuse_devices(self.path)
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 self._seek(file)
                 while chunk := file.read(_CHUNK):
                     self._offset = (self._offset or 0) + len(chunk)
@@ -56,11 +66,16 @@ class Tail:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise LogUnavailable(f"cannot read {self.path}: {error.strerror}") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> LogUnavailable:
+        return LogUnavailable(f"cannot read {self.path}: {error.strerror}")
 
     def _seek(self, file: BinaryIO) -> None:
         if self._offset is None:
             self._offset = _last_lines(file, self._lines) if self._lines is not None else 0
+            start = file.seek(max(0, self._offset - _MEMORY))
+            self._before = file.read(self._offset - start)
         elif not self._is_where_we_left(file):
             self._offset, self._before, self.rewritten = 0, b"", True
         file.seek(self._offset)
@@ -70,11 +85,29 @@ class Tail:
         return file.read(len(self._before)) == self._before
 
 
-def _refuse_devices(path: Path) -> None:
-    """Opening a pipe would wait for its writer; /dev/null holds nothing."""
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise LogUnavailable(f"{path} is not a regular file, so no output was kept there")
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that is one: a pipe would wait for its writer, and a device may act when opened.
+
+    Raises:
+        OSError: when it is none, or cannot be opened.
+    """
+    _refuse_others(path, path.stat())
+    # Whoever owns the directory may have put a pipe there since.
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _refuse_others(path, os.fstat(number))
+    except OSError:
+        os.close(number)
+        raise
+    return os.fdopen(number, "rb")
+
+
+def _refuse_others(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        what = "not a regular file, so no output was kept there"
+        raise OSError(errno.EINVAL, what, str(path))
 
 
 def _last_lines(file: BinaryIO, lines: int) -> int:

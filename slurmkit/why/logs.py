@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from slurmkit.jobs.tail import open_regular
 from slurmkit.why.model import LogLine
 
 _PIECE = 4 << 20  # bytes read of the beginning, and of the end
@@ -132,10 +132,7 @@ def read_log(path: str) -> Reading:
     Raises:
         OSError: when it is not there or cannot be read.
     """
-    file = Path(path)
-    if not stat.S_ISREG(file.stat().st_mode):
-        raise FileNotFoundError(0, "not a regular file", path)
-    with file.open("rb") as source:
+    with open_regular(Path(path)) as source:
         begin = source.read(_PIECE)
         size = source.seek(0, os.SEEK_END)
         source.seek(max(_PIECE, size - _PIECE))

@@ -273,13 +273,37 @@ def test_the_files_of_ranks(lab: Lab) -> None:
 
 def test_a_het_job(lab: Lab) -> None:
     options = ("--partition=cpu", "--time=2", "--output=jobs-%j")
-    wrap = ("--wrap", "srun --het-group=0,1 true; sleep 3; exit 5")
+    wrap = ("--wrap", "echo here; srun --het-group=0,1 true; sleep 3; exit 5")
     argv = ("sbatch", "--parsable", *options, ":", "--partition=untyped", *wrap)
     job_id = lab.run(*argv).stdout.strip()
     done = lab.run("slurmkit", "wait", job_id, check=False)
     assert done.returncode == 5
     assert facts(lab, job_id)["outcome"]["kind"] == "failed"
     assert facts(lab, f"{job_id}+0")["outcome"]["exit_code"] == 5
+    for each in (job_id, f"{job_id}+1"):
+        assert lab.run("slurmkit", "log", each).stdout == "here\n"
+
+
+def test_a_job_with_a_special_exit_waits(lab: Lab) -> None:
+    job_id = sbatch(lab, "sleep 60")
+    until(lambda: facts(lab, job_id)["state"] == "RUNNING")
+    lab.run("scontrol", "requeuehold", "State=SpecialExit", job_id)
+    until(lambda: "held" in facts(lab, job_id)["reason"])
+    assert (facts(lab, job_id)["state"], facts(lab, job_id)["started"]) == ("PENDING", None)
+    told = lab.run("slurmkit", "why", job_id).stdout
+    assert told.startswith(f"job {job_id} waits: it was put back")
+    lab.run("slurmkit", "cancel", job_id)
+
+
+def test_tasks_cancelled_while_they_were_held(lab: Lab) -> None:
+    job_id = sbatch(lab, "--array=0-3%1", "sleep 60")
+    until(lambda: "RUNNING" in facts(lab, job_id)["tally"])
+    lab.run("slurmkit", "hold", job_id)
+    lab.run("slurmkit", "cancel", job_id)
+    lab.run("slurmkit", "wait", job_id, check=False)
+    outcome = facts(lab, f"{job_id}_3")["outcome"]
+    assert (outcome["kind"], outcome["cancelled_by"]) == ("cancelled", "alice")
+    assert " cancelled by alice" in lab.run("slurmkit", "why", job_id).stdout
 
 
 # ---- control ---------------------------------------------------------------------------------

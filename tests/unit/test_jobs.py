@@ -445,7 +445,7 @@ def test_a_job_with_a_special_exit_waits(jobs: FakeJobs) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({}, "nothing to change"),
+        ({}, "nothing to change; there are --time, "),
         ({"time_limit": "soon"}, "not one of Slurm's forms"),
         ({"time_limit": "0"}, "would mean no limit"),
         ({"priority": -1}, "is a number from 0"),

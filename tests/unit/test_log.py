@@ -77,7 +77,7 @@ def test_a_log_is_followed_to_its_end(jobs: FakeJobs, tmp_path: Path) -> None:
     reader = Reader(jobs)
     course(jobs, lambda: jobs.waits("7", STDOUT=str(path)), starts, ends)
     assert reader.follow() == b"started\nended\n"
-    assert reader.said == ["job 7 has not started (None); waiting"]
+    assert reader.said == ["job 7 has not started; waiting"]
 
 
 def test_a_log_that_appears_late_is_waited_for_and_told(
@@ -238,6 +238,31 @@ def test_an_array_has_a_log_for_each_task(jobs: FakeJobs, tmp_path: Path) -> Non
     with pytest.raises(LogUnavailable, match=r"each part of 7 has its own, e\.g\. 7_1"):
         jobs.cluster().job("7").log_path()
     assert b"".join(jobs.cluster().job("7_2").log()) == b"two\n"
+
+
+@pytest.mark.parametrize("job_id", ["7", "7+0", "7+1", "8"])
+def test_a_het_jobs_log_is_that_of_its_first_component(
+    jobs: FakeJobs, tmp_path: Path, job_id: str
+) -> None:
+    """Its script runs there; squeue names a file for each component that nobody writes."""
+    (tmp_path / "7").write_text("all of it\n")
+    jobs.runs_now("7+0", JobID="7", STDOUT=str(tmp_path / "%j"))
+    jobs.runs_now("7+1", JobID="8", STDOUT=str(tmp_path / "%j"))
+    job = jobs.cluster().job(job_id)
+    assert b"".join(job.log()) == b"all of it\n"
+    assert job.log_path() == str(tmp_path / "7")
+    assert jobs.cluster().job("7+1").info().output is None
+
+
+def test_slurm_is_asked_once_where_the_errors_of_a_run_go(jobs: FakeJobs, tmp_path: Path) -> None:
+    (tmp_path / "err").write_text("oops\n")
+    paths = {"STDOUT": str(tmp_path / "out"), "STDERR": str(tmp_path / "err")}
+    jobs.runs_now("7", **paths)
+    course(jobs, *[lambda: None] * 9, lambda: jobs.ends("7"))
+    read = jobs.cluster().job("7").log(follow=True, file=LogFile(stderr=True))
+    assert b"".join(read) == b"oops\n"
+    asked = [argv for argv in jobs.asked("squeue") if "STDERR" in argv[-1]]
+    assert (len(asked), len(jobs.asked("squeue")) > 9) == (1, True)
 
 
 def test_the_default_path_of_an_arrays_tasks_on_22_05(jobs: FakeJobs) -> None:

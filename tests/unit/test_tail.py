@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmkit.errors import LogUnavailable
-from slurmkit.jobs.tail import Tail, _last_lines
+from slurmkit.jobs.tail import Tail, _last_lines, open_regular
 
 
 def read(tail: Tail) -> bytes:
@@ -61,6 +61,44 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             read(Tail(path))
     with pytest.raises(LogUnavailable, match="Is a directory"):
         read(Tail(tmp_path))
+
+
+def test_a_pipe_put_there_after_the_look_does_not_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    file = tmp_path / "file"
+    file.touch()
+    before = file.stat()
+    monkeypatch.setattr(Path, "stat", lambda _: before)
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(pipe)
+
+
+def test_a_directory_that_may_not_be_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests may run as root, to whom nothing is closed."""
+
+    def closed(self: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    tail = Tail(tmp_path / "log")
+    monkeypatch.setattr(Path, "stat", closed)
+    with pytest.raises(LogUnavailable, match=r"cannot read .*log: Permission denied"):
+        assert tail.exists
+    with pytest.raises(LogUnavailable, match=r"cannot read .*log: Permission denied"):
+        read(tail)
+
+
+def test_without_old_lines_a_file_written_anew_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"a first run of some length\n")
+    tail = Tail(path, 0)
+    assert read(tail) == b""
+    path.write_bytes(b"second\n")
+    assert (read(tail), tail.rewritten) == (b"second\n", True)
 
 
 @given(st.lists(st.sampled_from([b"", b"a", b"bc\r"]), max_size=8), st.integers(0, 9))
