@@ -27,6 +27,14 @@ WORDS = {
         "mps:{asked} on one node: a job's MPS share on a node comes from one GPU, and no GPU of"
         " partition {partition} has more than {most}; ask for at most mps:{most}"
     ),
+    "shards-per-node": (
+        "shard:{asked} on one node: no node of partition {partition} has more than {most}; ask for"
+        " at most shard:{most} per node, on more nodes"
+    ),
+    "mps-per-node": (
+        "mps:{asked} on one node: no node of partition {partition} has more than {most}; ask for"
+        " at most mps:{most} per node, on more nodes"
+    ),
     "mig-profile": (
         "gpu:{asked}: {asked} is a MIG profile, and Slurm wants the whole type; ask for {types}"
     ),
@@ -42,6 +50,16 @@ WORDS = {
     partition  name of the partition, or the names, comma-separated, of those asked for
     types      `gpu:TYPE` of each that would do, comma-separated
 """
+
+
+def per_job_code(name: str, *, several: bool) -> str:
+    """Which text says that a job asks for too many parts of GPUs on a node.
+
+    Args:
+        name: `shard` or `mps`.
+        several: whether they may come from several GPUs there.
+    """
+    return f"{'shards' if name == 'shard' else name}-per-{'node' if several else 'gpu'}"
 
 
 def words(code: str, **values: object) -> str:

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from slurmkit.capabilities.model import Capabilities, Node
-from slurmkit.planning.pool import per_gpu
-from slurmkit.refusals import WORDS
-
-_SEVERAL = "MULTIPLE_SHARING_GRES_PJ"  # slurm.conf(5): a job's shards may come from several GPUs
+from slurmkit.planning.pool import from_several, most_for_a_job
+from slurmkit.refusals import WORDS, per_job_code
 
 
 def site_lua(capabilities: Capabilities) -> str:
@@ -30,7 +28,7 @@ def site_lua(capabilities: Capabilities) -> str:
             f"-- Made by `slurmkit config slurm-lua`, Slurm {release}, {taken};",
             "-- to be made anew when nodes change.",
             "return {",
-            *_table("words", WORDS),
+            *_table("words", _words(several=from_several(capabilities.config))),
             "    partitions = {",
             *(line for name, table in tables.items() for line in _partition(name, table)),
             "    },",
@@ -42,19 +40,25 @@ def site_lua(capabilities: Capabilities) -> str:
 
 def _limits(capabilities: Capabilities, nodes: tuple[Node, ...]) -> dict[str, dict[str, int]]:
     types = dict.fromkeys(g.type for n in nodes for g in n.gres if g.name == "gpu" and g.type)
-    several = _SEVERAL in capabilities.config.get("SelectTypeParameters", "")
+    several = from_several(capabilities.config)
     return {
         "most": {
             "gpu": _most(node.count("gpu") for node in nodes),
-            "shard": _most(_share(node, "shard", several=several) for node in nodes),
-            "mps": _most(_share(node, "mps", several=several) for node in nodes),
+            "shard": _most(most_for_a_job(node, "shard", several=several) for node in nodes),
+            "mps": _most(most_for_a_job(node, "mps", several=several) for node in nodes),
         },
         "types": {name: _most(node.count("gpu", name) for node in nodes) for name in types},
     }
 
 
-def _share(node: Node, name: str, *, several: bool) -> int:
-    return node.count(name) if several else per_gpu(node, name)
+def _words(*, several: bool) -> dict[str, str]:
+    """Our words, those of shards and MPS as they are true here."""
+    parts = ("shard", "mps")
+    true = {
+        per_job_code(name, several=False): WORDS[per_job_code(name, several=several)]
+        for name in parts
+    }
+    return {**WORDS, **true}
 
 
 def _most(counts: Iterable[int]) -> int:

@@ -27,7 +27,15 @@ from slurmkit.planning.nothing_fits import (
     no_type,
     other_type,
 )
-from slurmkit.planning.pool import Pool, canonical, gpu_types, is_type, per_gpu, whole_gpus
+from slurmkit.planning.pool import (
+    Pool,
+    canonical,
+    gpu_types,
+    is_type,
+    most_for_a_job,
+    per_gpu,
+    whole_gpus,
+)
 from slurmkit.refusals import words
 
 _UNSHARED = "shards share a GPU without isolating memory: one job can take all of it"
@@ -204,7 +212,8 @@ def _part(gpus: Gpus, pool: Pool, name: str, units: int) -> Kind:
     nodes = [n for n in pool.nodes if n.count(name)]
     if not nodes:
         return Kind(gres=name, units=units, findings=(no_part(name, pool),))
-    fits = [n for n in nodes if per_gpu(n, name) >= units and is_type(n, gpus, pool.names)]
+    large = [n for n in nodes if most_for_a_job(n, name, several=pool.several) >= units]
+    fits = [n for n in large if is_type(n, gpus, pool.names)]
     if not fits:
         return Kind(gres=name, units=units, findings=(no_fit(gpus, pool, name, nodes),))
     names = {n.name for n in fits}

@@ -8,8 +8,16 @@ from slurmkit.capabilities.model import Node
 from slurmkit.capabilities.nodes import folded
 from slurmkit.findings import Finding
 from slurmkit.gpus import Gpus
-from slurmkit.planning.pool import Pool, canonical, gpu_types, is_type, per_gpu, whole_gpus
-from slurmkit.refusals import words
+from slurmkit.planning.pool import (
+    Pool,
+    canonical,
+    gpu_types,
+    is_type,
+    most_for_a_job,
+    per_gpu,
+    whole_gpus,
+)
+from slurmkit.refusals import per_job_code, words
 from slurmkit.valueforms import nearest
 
 
@@ -81,8 +89,8 @@ def no_fit(gpus: Gpus, pool: Pool, name: str, nodes: list[Node]) -> Finding:
     fits = [n for n in nodes if is_type(n, gpus, pool.names)]
     if not fits:
         return other_type(gpus, pool, name)
-    most = max(per_gpu(n, name) for n in fits)
-    code = f"{name}s-per-gpu" if name == "shard" else f"{name}-per-gpu"
+    most = max(most_for_a_job(n, name, several=pool.several) for n in fits)
+    code = per_job_code(name, several=pool.several)
     asked = gpus.shard or gpus.mps
     message = words(code, asked=asked, partition=",".join(pool.partitions), most=most)
     return gpu_error(code, message, fix=(("gres", f"{_typed_part(gpus, name)}:{most}"),))

@@ -29,12 +29,24 @@ class Pool(msgspec.Struct, frozen=True):
         nodes: of the partitions asked for, whatever their state.
         partitions: names of those.
         everywhere: all nodes of the cluster.
+        several: whether a job's shards on a node may come from several GPUs.
     """
 
     nodes: tuple[Node, ...]
     partitions: tuple[str, ...]
     everywhere: tuple[Node, ...]
     names: Names = Names()
+    several: bool = False
+
+
+def from_several(config: Mapping[str, str]) -> bool:
+    """Whether a job's shards or MPS units on a node may come from several GPUs (slurm.conf(5))."""
+    return "MULTIPLE_SHARING_GRES_PJ" in config.get("SelectTypeParameters", "").upper()
+
+
+def most_for_a_job(node: Node, name: str, *, several: bool) -> int:
+    """Shards or MPS units that one job can get on a node."""
+    return node.count(name) if several else per_gpu(node, name)
 
 
 def per_gpu(node: Node, name: str) -> int:

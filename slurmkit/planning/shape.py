@@ -13,7 +13,7 @@ from slurmkit.capabilities.model import Capabilities, Node, Partition
 from slurmkit.findings import Finding
 from slurmkit.planning.kinds import Kind, kind_of
 from slurmkit.planning.layout import Layout, layout_of
-from slurmkit.planning.pool import Names, Pool
+from slurmkit.planning.pool import Names, Pool, from_several
 from slurmkit.planning.requests import Shape, chosen, job_default
 from slurmkit.prices import gpu_settings, partition_gpu_types
 from slurmkit.spec import JobSpec
@@ -40,7 +40,13 @@ def shape_of(
     if spec.gpus is None or not (partitions or not capabilities.partitions):
         kind, layout = None, _layout(spec, None, nodes)
     else:
-        pool = Pool(nodes, tuple(p.name for p in partitions), capabilities.nodes, names)
+        pool = Pool(
+            nodes,
+            tuple(p.name for p in partitions),
+            capabilities.nodes,
+            names,
+            from_several(capabilities.config),
+        )
         kind, layout = _with_gpus(spec, pool)
     return kind, _with_cpus(spec, layout, partitions[:1], capabilities)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from recorded_lab import capabilities
 
@@ -9,6 +10,8 @@ from slurmkit.capabilities.model import Gres, Node
 from slurmkit.gpus import Gpus
 from slurmkit.planning.kinds import Kind, kind_of
 from slurmkit.planning.pool import Names, Pool
+from slurmkit.planning.shape import shape_of
+from slurmkit.spec import JobSpec
 
 
 def pool(*partitions: str, names: Names | None = None) -> Pool:
@@ -170,6 +173,28 @@ def test_shards_are_untyped_and_of_one_gpu() -> None:
     assert "cut from h100" in ask("a100:0.5", pool("gpu")).findings[0].message
     typed = kind_of(Gpus(shard=5, type="h100"), pool("gpu"), many=False)
     assert typed.findings[0].fix == (("gres", "shard:h100:4"),)
+
+
+def test_shards_of_several_gpus_where_the_site_lets_them() -> None:
+    several = msgspec.structs.replace(pool("gpu"), several=True)
+    there = max(node.count("shard") for node in several.nodes)
+    assert codes(ask("shard:5", pool("gpu"))) == ["shards-per-gpu"]
+    kind = ask("shard:5", several)
+    assert (kind.units, names_of(kind)) == (5, names_of(ask("shard:1", several)))
+    (finding,) = ask(f"shard:{there + 1}", several).findings
+    assert finding.code == "shards-per-node"
+    assert finding.fix == (("gres", f"shard:{there}"),)
+
+
+def test_a_plan_asks_the_cluster_whether_it_lets_them() -> None:
+    known = capabilities()
+    config = known.config | {"SelectTypeParameters": "CR_CORE_MEMORY,MULTIPLE_SHARING_GRES_PJ"}
+    several = msgspec.structs.replace(known, config=config)
+    spec = JobSpec(command=("x",), gpus=Gpus(shard=5))
+    for there, units in ((known, "shards-per-gpu"), (several, "shard-shared")):
+        kind, _ = shape_of(spec, there, (there.partition("gpu"),), Names())  # type: ignore[arg-type]
+        assert kind
+        assert codes(kind) == [units]
 
 
 def test_shards_of_the_other_type_are_kept_out() -> None:

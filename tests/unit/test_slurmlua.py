@@ -55,6 +55,13 @@ def test_shards_of_several_gpus_where_the_cluster_allows_that() -> None:
     assert '["shard"]=16' in squeezed(lua("CR_CORE_MEMORY,MULTIPLE_SHARING_GRES_PJ"))
 
 
+def test_where_shards_may_come_from_several_gpus_the_words_say_so() -> None:
+    several = lua("CR_CORE_MEMORY,MULTIPLE_SHARING_GRES_PJ")
+    for words in ("come from one GPU", "comes from one GPU"):
+        assert words in lua("CR_CORE_MEMORY")
+        assert words not in several
+
+
 def test_the_words_are_ours() -> None:
     made = lua()
     for code, text in WORDS.items():
