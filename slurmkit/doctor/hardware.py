@@ -31,7 +31,7 @@ def out(case: Case) -> Iterator[Found]:
         yield Found(
             "warning" if first is None or time.time() - first > _LONG else "note",
             f"{_folded(nodes)} {kind}: {reason or 'no reason given'}{who}",
-            f"{gpus} GPUs of {len(nodes)} nodes cannot be used" if gpus else "no job starts there",
+            f"{gpus} GPUs there cannot be used" if gpus else "no job starts there",
             f"scontrol update NodeName={_folded(nodes)} State=RESUME, once it is mended",
             "as a Slurm administrator",
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from slurmkit.doctor.case import Case, numbers
 from slurmkit.doctor.model import Check, Found
 from slurmkit.errors import LedgerError, SlurmkitError
+from slurmkit.plugins import plugins
 
 _COMMANDS = (
     "sbatch squeue scontrol scancel sacct sacctmgr srun sinfo sprio sshare sdiag sreport".split()
@@ -64,7 +65,9 @@ def extras(case: Case) -> Iterator[Found]:
 
 
 def pyslurm(case: Case) -> Iterator[Found]:
-    """PySlurm works only beside the release it was built for."""
+    """PySlurm works only beside the release it was built for; nothing to say where none uses it."""
+    if "pyslurm" not in plugins("backends"):
+        return
     try:
         mine = version("pyslurm")
     except PackageNotFoundError:

@@ -378,7 +378,10 @@ def test_extras(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("version", "severity"), [("{}.0", "ok"), ("1.2.3", "warning")])
 def test_pyslurm(site: Site, monkeypatch: pytest.MonkeyPatch, version: str, severity: str) -> None:
+    """Without a backend that uses it, installing it would change nothing."""
     monkeypatch.setattr(here, "version", lambda name: version.format(site.release))
+    assert look(site, "pyslurm")[0].severity == "ok"
+    monkeypatch.setattr(here, "plugins", lambda kind: {"pyslurm": kind})
     assert look(site, "pyslurm")[0].severity == severity
 
 
