@@ -21,6 +21,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresqlInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
+from slurmkit_accounting.bins import Held
+from slurmkit_accounting.bulk import among
+from slurmkit_accounting.redone import mark_redone
 from slurmkit_accounting.sacct_rows import Key, Reject, Run, identify
 from slurmkit_accounting.schema import (
     HAS_DB_INDEX,
@@ -32,6 +35,7 @@ from slurmkit_accounting.schema import (
     revisions,
     runs,
 )
+from slurmkit_accounting.upkeep import COUNTED, HELD, change, eras
 
 COUNTS = ("read", "new", "changed", "rejected")
 _COLUMNS = [runs.c[field.name] for field in msgspec.structs.fields(Run)]
@@ -81,13 +85,33 @@ def enter(connection: Connection, ingest: int, rows: Sequence[Run | Reject]) -> 
     changed = {key: old for key, old in stored.items() if given[key] != old[1]}
     new = [row for key, row in given.items() if key not in stored]
     _keep_old(connection, ingest, [(*old, given[key]) for key, old in changed.items()])
+    before = _held(connection, [number for number, _ in changed.values()])
     _write(connection, cluster, [*new, *(given[key] for key in changed)])
+    written = [*new, *(given[key] for key in changed)]
+    found = _stored(connection, cluster, [run.key for run in written])
+    numbers = [number for number, _ in found.values()]
+    change(connection, before, _held(connection, numbers))
+    _mark_redone(connection, cluster, written)
     open_ones = [key for key, row in given.items() if row.end is None]
     _saw_open(connection, cluster, open_ones, started)
     _count_no_longer(connection, ingest, cluster, given)
     bad = [row for row in rows if isinstance(row, Reject)]
     _keep_rejects(connection, ingest, bad)
     return Entered(len(rows), len(new), len(changed), len(bad), bad[0].reason if bad else "")
+
+
+def _held(connection: Connection, numbers: Sequence[int]) -> list[Held]:
+    """Runs that usage counts, with their eras."""
+    where = (COUNTED, among(connection, runs.c.id, numbers))
+    found = [Held(*row) for row in connection.execute(select(*HELD).where(*where))]
+    known = eras(connection)
+    return [run._replace(era=known.of(run.submit)) for run in found]
+
+
+def _mark_redone(connection: Connection, cluster: int, written: Sequence[Run]) -> None:
+    numbers = mark_redone(connection, cluster, [run.job_id_raw for run in written])
+    now = _held(connection, numbers)
+    change(connection, [run._replace(redone=not run.redone) for run in now], now)
 
 
 def open_runs(connection: Connection, cluster: int) -> dict[Key, int]:

@@ -16,6 +16,7 @@ from slurmkit.queue.rows import record_mark
 from slurmkit.site import read_site
 from slurmkit.slurm import Slurm
 from slurmkit_accounting.books import COUNTS, Entered, cluster_id, enter, open_runs
+from slurmkit_accounting.coverage import cover, covered
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
 from slurmkit_accounting.sacct_rows import Reject, Run, read_rows, sacct_argv
@@ -100,13 +101,14 @@ def _begin(
         raise BadInput("--since is in the future; name a date that has begun")
     with ledger.transaction() as connection:
         which = cluster_id(connection, cluster)
-        covered = connection.scalar(select(clusters.c.covered_to).where(clusters.c.id == which))
-        usual = started - FIRST_DAYS * 86400 if covered is None else covered - OVERLAP_SECONDS
+        # Where there is a gap, from there on.
+        known = covered(connection, which)
+        usual = known[0][1] - OVERLAP_SECONDS if known else started - FIRST_DAYS * 86400
         window = (max(min(usual, started) if since is None else since, _FIRST_EPOCH), started)
         row = {"cluster_id": which, "started": started, "window_from": window[0]}
         made = connection.execute(insert(ingests).values(**row, window_to=window[1]))
         (number,) = made.inserted_primary_key or (0,)
-        return number, window, covered is None
+        return number, window, not known
 
 
 def _enter_all(
@@ -160,19 +162,7 @@ def _finish(ledger: Ledger, number: int, total: Entered) -> int:
 
 def _cover(connection: Connection, number: int) -> int:
     """Join what the ingest read to what its cluster's books cover; return where they begin."""
-    window = (ingests.c.window_from, ingests.c.window_to)
-    covered = (clusters.c.covered_from, clusters.c.covered_to)
-    query = select(clusters.c.id, *covered, *window).join(ingests).where(ingests.c.id == number)
-    cluster, *times = connection.execute(query).one()
-    begin, end = _joined((times[0], times[1]), (times[2], times[3]))
-    values = {"covered_from": begin, "covered_to": end}
-    connection.execute(update(clusters).where(clusters.c.id == cluster).values(**values))
-    return begin
-
-
-def _joined(covered: tuple[int | None, int | None], window: tuple[int, int]) -> tuple[int, int]:
-    """Add a window to what is covered; one that begins after its end would leave a hole."""
-    begin, end = covered
-    if begin is None or end is None:
-        return window
-    return (min(begin, window[0]), max(end, window[1])) if window[0] <= end else (begin, end)
+    columns = (ingests.c.cluster_id, ingests.c.window_from, ingests.c.window_to)
+    cluster, *window = connection.execute(select(*columns).where(ingests.c.id == number)).one()
+    cover(connection, cluster, (window[0], window[1]))
+    return covered(connection, cluster)[0][0]

@@ -190,6 +190,10 @@ def _migrate(connection: Connection, source: str) -> None:
     if version is not None and version > REVISION:
         raise _too_new(source)
     _upgrade(connection)
+    if version is not None:
+        from slurmkit_accounting.upkeep import rebuild  # noqa: PLC0415  see `_upgrade`
+
+        rebuild(connection)
 
 
 def _upgrade(connection: Connection) -> None:

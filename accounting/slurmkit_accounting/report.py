@@ -13,7 +13,15 @@ from sqlalchemy import Connection, func, select
 from slurmkit.errors import BadInput
 from slurmkit.jobs.ids import check_job_id
 from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.schema import UNREAD, clusters, people, people_syncs, rejects, usernames
+from slurmkit_accounting.schema import (
+    UNREAD,
+    clusters,
+    people,
+    people_syncs,
+    rejects,
+    spans,
+    usernames,
+)
 from slurmkit_accounting.usage import Counted, newest_ingests, usage_by_column, usage_by_pi
 from slurmkit_accounting.zones import Zone
 
@@ -209,7 +217,8 @@ def _pi_names(connection: Connection) -> dict[int, str]:
 
 
 def _books_from(connection: Connection) -> int:
-    return connection.scalar(select(func.max(clusters.c.covered_from))) or 0
+    first = select(func.min(spans.c.begin).label("begin")).group_by(spans.c.cluster_id).subquery()
+    return connection.scalar(select(func.max(first.c.begin))) or 0
 
 
 def _facts(connection: Connection, now: int) -> dict[str, Any]:

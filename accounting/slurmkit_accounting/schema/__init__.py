@@ -15,6 +15,7 @@ from slurmkit_accounting.schema.people import (
     group_owners,
     groups,
     memberships,
+    nestings,
     people,
     people_syncs,
     pi_overrides,
@@ -22,8 +23,11 @@ from slurmkit_accounting.schema.people import (
     usernames,
 )
 from slurmkit_accounting.schema.runs import (
+    CUT_SHORT,
     HAS_DB_INDEX,
+    LONG,
     NO_DB_INDEX,
+    OPEN,
     UNREAD,
     clusters,
     ingests,
@@ -37,10 +41,13 @@ from slurmkit_accounting.schema.runs import (
 from slurmkit_accounting.schema.usage import DAY, HOUR, SUMS, usage_days, usage_hours, usage_keys
 
 __all__ = [
+    "CUT_SHORT",
     "DAY",
     "HAS_DB_INDEX",
     "HOUR",
+    "LONG",
     "NO_DB_INDEX",
+    "OPEN",
     "REVISION",
     "SUMS",
     "UNREAD",
@@ -58,6 +65,7 @@ __all__ = [
     "ingests",
     "memberships",
     "metadata",
+    "nestings",
     "people",
     "people_syncs",
     "pi_overrides",

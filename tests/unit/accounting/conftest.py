@@ -42,16 +42,26 @@ def file_ledger() -> Iterator[Ledger]:
         yield opened
 
 
+POSTGRES = os.environ.get("SLURMKIT_TEST_POSTGRES")
+
+
 @pytest.fixture
-def ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    """A new ledger; in PostgreSQL where SLURMKIT_TEST_DB names an empty database."""
-    url = os.environ.get("SLURMKIT_TEST_DB")
-    if url:
-        monkeypatch.setenv("SLURMKIT_DB", url)
-        engine = create_engine(ledger_url(url))
-        with engine.begin() as connection:
-            connection.execute(text("DROP SCHEMA IF EXISTS public CASCADE"))
-            connection.execute(text("CREATE SCHEMA public"))
-        engine.dispose()
+def postgres() -> str:
+    """URL of an empty database; its test is skipped where SLURMKIT_TEST_POSTGRES names none."""
+    if not POSTGRES:
+        pytest.skip("SLURMKIT_TEST_POSTGRES names no database that may be emptied")
+    engine = create_engine(ledger_url(POSTGRES))
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA IF EXISTS public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    engine.dispose()
+    return POSTGRES
+
+
+@pytest.fixture(params=["sqlite", "postgresql"] if POSTGRES else ["sqlite"])
+def ledger(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    """A new ledger; each test once more in PostgreSQL where there is one."""
+    if request.param == "postgresql":
+        monkeypatch.setenv("SLURMKIT_DB", request.getfixturevalue("postgres"))
     with open_for_writing() as opened:
         yield opened

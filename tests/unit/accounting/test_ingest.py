@@ -9,7 +9,7 @@ from slurmkit_accounting import ingest as module
 from slurmkit_accounting.ingest import FIRST_DAYS, OVERLAP_SECONDS, ingest
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
-from slurmkit_accounting.schema import clusters, ingests, rejects, revisions, runs
+from slurmkit_accounting.schema import clusters, ingests, rejects, revisions, runs, spans
 from sqlalchemy import func, select, text
 
 from slurmkit.errors import BadInput, DatabaseDown, LedgerError, SlurmError
@@ -57,8 +57,8 @@ def test_the_next_ingest_overlaps_the_last_one_by_48_hours(ledger):
 
 
 def covered(ledger: Ledger) -> tuple[int, int]:
-    (one,) = everything(ledger, clusters)
-    return one["covered_from"], one["covered_to"]
+    one = everything(ledger, spans)[0]
+    return one["begin"], one["finish"]
 
 
 @pytest.fixture
