@@ -91,10 +91,10 @@ def batches(job_ids: Iterable[str]) -> Iterator[list[str]]:
 def group(job_ids: Iterable[str], rows: Iterable[RowT]) -> dict[str, list[RowT]]:
     """Sort rows by the id that was asked for; the rows of an array or het job are its parts'."""
     found: dict[str, list[RowT]] = {job_id: [] for job_id in job_ids}
-    members: dict[str, list[str]] = {}
+    members: dict[str, list[tuple[int, str]]] = {}
     for job_id in found:
-        if "_" in job_id:
-            members.setdefault(whole_id(job_id), []).append(job_id)
+        for first in [span[0] for span in tasks(job_id)[:1]]:
+            members.setdefault(whole_id(job_id), []).append((first, job_id))
     for row in rows:
         for job_id in _ids_of(row, members):
             if job_id in found:
@@ -102,13 +102,11 @@ def group(job_ids: Iterable[str], rows: Iterable[RowT]) -> dict[str, list[RowT]]
     return found
 
 
-def _ids_of(row: HasId, members: dict[str, list[str]]) -> Iterable[str]:
-    """Ids by which a row can be asked for."""
+def _ids_of(row: HasId, members: dict[str, list[tuple[int, str]]]) -> Iterable[str]:
+    """Ids by which a row can be asked for; `members` are the tasks asked for, by their array."""
     whole = whole_id(row.job_id)
     ids = {row.job_id, row.raw_id, whole, f"{row.job_id}+0"}  # sacct before it starts: no +0
-    if "[" in row.job_id:
-        held = tasks(row.job_id)
-        ids |= {
-            one for one in members.get(whole, ()) if any(tasks(one)[0][0] in some for some in held)
-        }
+    if "[" in row.job_id and whole in members:
+        held = {at for span in tasks(row.job_id) for at in span}
+        ids |= {job_id for at, job_id in members[whole] if at in held}
     return ids

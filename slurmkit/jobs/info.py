@@ -116,10 +116,15 @@ def path_of(
     """
     if pattern in {"", "(null)"}:
         return None
-    nodes = NodeSet(job.node_list)
-    first = next(iter(nodes), None) if rank is None or len(nodes) == 1 else None
-    filled = expand(pattern, OutputFacts(job.job_id, job.raw_id, job.name, job.user, first, rank))
+    node = _its_node(job.node_list, rank) if "N" in pattern else None  # %N is rare, and takes time
+    filled = expand(pattern, OutputFacts(job.job_id, job.raw_id, job.name, job.user, node, rank))
     return filled and str(PurePosixPath(workdir, filled))
+
+
+def _its_node(node_list: str, rank: int | None) -> str | None:
+    """Where the batch script runs, or a rank where there is only one node."""
+    nodes = NodeSet(node_list)
+    return next(iter(nodes), None) if rank is None or len(nodes) == 1 else None
 
 
 def parse_gpu_indices(text: str, node_list: str) -> dict[str, list[int]]:

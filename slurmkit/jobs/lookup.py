@@ -134,9 +134,9 @@ def _as_queued(run: JobInfo, together: Mapping[str, str]) -> str:
 
 def _is_current(run: JobInfo, rows: Rows) -> bool:
     """Whether a record counts: what waits together is known better by slurmctld."""
-    several = "[" in run.job_id
-    waiting = any("[" in row.job_id and not row.ended for row in rows)
-    return not several or not rows or (run.is_over and not waiting)
+    if "[" not in run.job_id or not rows:
+        return True
+    return run.is_over and not any("[" in row.job_id and not row.ended for row in rows)
 
 
 def _merge(row: QueueRow, past: JobInfo | None) -> JobInfo:

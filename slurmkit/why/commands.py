@@ -28,6 +28,7 @@ _UPDATES = {
     "gpus-per-node": "TresPerNode",
     "gpus": "TresPerJob",
 }
+_NO_OPTIONS = "/^[[:space:]]*[^#[:space:]]/,$!{/^#SBATCH/d}"
 _OURS = {"partition", "time", "qos"}
 _SHAPES = {"nodes", "gpus-per-node", "gpus"}
 # Slurm 22.05 keeps the old GPUs in the amounts it accounts, and the old number of tasks.
@@ -74,15 +75,17 @@ def _value(name: str, value: str) -> str:
 
 
 def submit_anew(scene: Scene, spec: JobSpec) -> str:
-    """Lines that fetch the script, cancel the job, and submit the script with all its options.
+    """Lines that fetch the script, submit it with all its options, and cancel the job.
 
-    The script's own #SBATCH lines are taken out: the options name all that Slurm tells.
+    The script's own #SBATCH lines, which sbatch reads before the first command, are taken out: the
+    options name all that Slurm tells. Nothing is cancelled before the new job is there, since
+    scontrol ends well even where it could not fetch the script.
     """
     number = _updatable(scene.job.job_id)
     file = f"job-{number}.sh"
-    fetch = f"scontrol write batch_script {number} - | sed '/^#SBATCH/d' > {file}"
+    fetch = f"scontrol write batch_script {number} - | sed '{_NO_OPTIONS}' > {file}"
     options = " ".join(shlex.quote(_option(n, v)) for n, v in _options(scene, spec).items())
-    return f"{fetch} && scancel {number} && sbatch {options} {file}"
+    return f"{fetch} && sbatch {options} {file} && scancel {number}"
 
 
 def _option(name: str, value: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import pytest
@@ -88,3 +89,16 @@ def test_ids_are_split_to_fit_a_command_line() -> None:
     assert [job_id for batch in split for job_id in batch] == ids
     assert max(len(",".join(batch)) for batch in split) <= 64 * 1024
     assert len(split) == 4
+
+
+def test_many_tasks_are_found_quickly_among_many_that_wait() -> None:
+    """Each task beside each span would take minutes."""
+    asked = [f"12_{at}" for at in range(10000)]
+
+    def seconds(span: str) -> float:
+        began = time.process_time()
+        assert group(asked, [Row(f"12_[{span}]", "12")])["12_9999"]
+        return time.process_time() - began
+
+    odd = ",".join(str(at) for at in range(1, 10000, 2))
+    assert seconds(odd) < 50 * seconds("0-9999")
