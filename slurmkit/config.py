@@ -20,6 +20,8 @@ from slurmkit.errors import BadConfig
 
 SECTIONS = {
     "gpu.*": "slurmkit.prices:GpuSettings",
+    "cpu": "slurmkit.prices:CpuSettings",
+    "memory": "slurmkit.prices:MemorySettings",
     "partition.*": "slurmkit.prices:PartitionSettings",
     "poll": "slurmkit.jobs.poller:PollSection",
     "ledger": "slurmkit_accounting.config:LedgerSection",

@@ -13,6 +13,11 @@ cloud = 3.20
 [gpu."a100_3g.20gb"]
 part_of = "a100"
 weight = 0.5
+
+[[cpu.prices]]
+since = 2026-01-01
+currency = "EUR"
+on_premises = 0.01
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from typing import Annotated
 
 import msgspec
 
-from slurmkit.config import load_tables
+from slurmkit.config import load_section, load_tables
 from slurmkit.errors import BadConfig
 
 Currency = Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]
@@ -33,12 +38,12 @@ Watts = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one hour of one GPU costs from a day on; None is not known.
+    """What one hour of one GPU (or CPU, or GiB) costs from a day on; None is not known.
 
     Attributes:
         since: first day, in the zone of whoever asks, on which it holds.
         currency: three letters of ISO 4217, e.g. EUR.
-        on_premises: what the site charges, or its full cost, per GPU-hour.
+        on_premises: what the site charges, or its full cost, per hour.
         cloud: what the same hour costs in a public cloud.
     """
 
@@ -75,10 +80,33 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     mps_weight: Weight | None = None
 
     def __post_init__(self) -> None:
-        days = [price.since for price in self.prices]
-        twice = next((day for day in days if days.count(day) > 1), None)
-        if twice:
-            raise ValueError(f"two prices begin on {twice}; keep one of them")
+        _each_once(self.prices)
+
+
+class CpuSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`[cpu]`.
+
+    Attributes:
+        prices: per CPU-hour, each from a day on; CPUs cost nothing of their own without any.
+    """
+
+    prices: tuple[Price, ...] = ()
+
+    def __post_init__(self) -> None:
+        _each_once(self.prices)
+
+
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`[memory]`.
+
+    Attributes:
+        prices: per GiB-hour, each from a day on; memory costs nothing of its own without any.
+    """
+
+    prices: tuple[Price, ...] = ()
+
+    def __post_init__(self) -> None:
+        _each_once(self.prices)
 
 
 class PartitionSettings(msgspec.Struct, frozen=True):
@@ -112,6 +140,24 @@ def partition_gpu_types() -> dict[str, str]:
     return {name: each.gpu_type for name, each in found.items() if each.gpu_type}
 
 
+def cpu_prices() -> tuple[Price, ...]:
+    """Prices of a CPU-hour.
+
+    Raises:
+        BadConfig: for a wrong file.
+    """
+    return load_section("cpu", CpuSettings).prices
+
+
+def memory_prices() -> tuple[Price, ...]:
+    """Prices of a GiB-hour.
+
+    Raises:
+        BadConfig: for a wrong file.
+    """
+    return load_section("memory", MemorySettings).prices
+
+
 def canonical_type(name: str, settings: Mapping[str, GpuSettings] | None = None) -> str:
     """The type that `name` stands for, by type or alias without case; an unknown one as it is.
 
@@ -141,14 +187,22 @@ def price_at(
         return None
     whole = known.get(canonical_type(own.part_of, known)) if own.part_of else None
     if own.prices or whole is None:
-        return _on(own.prices, when)
-    price = _on(whole.prices, when)
+        return price_of(own.prices, when)
+    price = price_of(whole.prices, when)
     return price and _share(price, Decimal(str(own.weight)))
 
 
-def _on(prices: tuple[Price, ...], when: dt.date) -> Price | None:
+def price_of(prices: tuple[Price, ...], when: dt.date) -> Price | None:
+    """Which of some prices holds on a day."""
     begun = [price for price in prices if price.since <= when]
     return max(begun, key=lambda price: price.since, default=None)
+
+
+def _each_once(prices: tuple[Price, ...]) -> None:
+    days = [price.since for price in prices]
+    twice = next((day for day in days if days.count(day) > 1), None)
+    if twice:
+        raise ValueError(f"two prices begin on {twice}; keep one of them")
 
 
 def _share(price: Price, weight: Decimal) -> Price:

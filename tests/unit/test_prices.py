@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from slurmkit.errors import BadConfig
-from slurmkit.prices import canonical_type, gpu_settings, partition_gpu_types, price_at
+from slurmkit.prices import (
+    canonical_type,
+    cpu_prices,
+    gpu_settings,
+    memory_prices,
+    partition_gpu_types,
+    price_at,
+    price_of,
+)
 
 SITE = """
 [gpu.a100]
@@ -107,3 +115,26 @@ def test_a_wrong_section_is_named(file: Path, text: str, says: str) -> None:
     file.write_text(text, "utf-8")
     with pytest.raises(BadConfig, match=says):
         gpu_settings()
+
+
+def test_cpus_and_memory_have_dated_prices_of_their_own(file: Path) -> None:
+    file.write_text(
+        SITE + '[[cpu.prices]]\nsince = 2026-01-01\ncurrency = "EUR"\non_premises = 0.01\n'
+        '[[cpu.prices]]\nsince = 2026-02-01\ncurrency = "EUR"\non_premises = 0.02\n'
+    )
+    days = (date(2025, 12, 31), date(2026, 1, 31), date(2026, 2, 1))
+    found = [price_of(cpu_prices(), day) for day in days]
+    assert [price and price.on_premises for price in found] == [
+        None,
+        Decimal("0.01"),
+        Decimal("0.02"),
+    ]
+    assert memory_prices() == ()
+
+
+@pytest.mark.parametrize("section", ["cpu", "memory"])
+def test_two_prices_from_the_same_day_are_refused(file: Path, section: str) -> None:
+    price = f'[[{section}.prices]]\nsince = 2026-01-01\ncurrency = "EUR"\n'
+    file.write_text(price * 2)
+    with pytest.raises(BadConfig, match="two prices begin on 2026-01-01"):
+        {"cpu": cpu_prices, "memory": memory_prices}[section]()
