@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 
 import msgspec
@@ -11,13 +11,12 @@ import msgspec
 from slurmkit.checks.balance import Balance, balances
 from slurmkit.checks.walls import minutes
 from slurmkit.facts import clock
-from slurmkit.prices import Price, price_at
+from slurmkit.gpuhours import WeightOf, gpu_hours, likely_type, uncounted
+from slurmkit.prices import Price, part_weight, price_at
 from slurmkit.request import Request
 
 PriceAt = Callable[[str, dt.date], Price | None]
 """Type of a GPU and a day to its price per GPU-hour."""
-
-_TYPED = "gres/gpu:"
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +52,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         least: the same on the fewest nodes of a range; None where there is one number.
         hours: the time limit of one task; None when it has none.
         tasks: array tasks, 1 without an array.
-        gpu_hours: by type, untyped GPUs under the empty type; None without a time limit.
+        gpu_hours: by type, untyped GPUs under the empty type; shards and MPS units by the weight
+            of the site's price table. None without a time limit or a weight, and where an option
+            that is only passed on says how many.
         cpu_hours: CPU-hours.
         memory_hours: GiB-hours; None also when the job takes what memory there is.
         billing: billing TRES of one task, by the partition's TRESBillingWeights.
@@ -73,7 +74,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     gpu_hours: dict[str, float] | None
     cpu_hours: float | None
     memory_hours: float | None
-    billing: int
+    billing: int | None
     billing_hours: float | None
     cost: Decimal | None = None
     cloud_cost: Decimal | None = None
@@ -90,7 +91,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
             fewest = f"on {self.least.nodes} {self.least._uses()}"  # noqa: SLF001 - of this class
             chosen = f"{self.least.nodes} to {self.nodes}, as Slurm finds them free"
             found.insert(0, ("Nodes", f"{chosen}; what follows is for {self.nodes}, {fewest}"))
-        if self.gpu_hours:
+        if self.gpu_hours or (self.gpu_hours is None and self.hours is not None):
             found.append(("Costs", self._costs()))
         if self.share is not None:
             found.append(("Budget", self.share.words()))
@@ -99,46 +100,64 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def _uses(self) -> str:
-        if self.gpu_hours is None or self.cpu_hours is None:
+        if self.hours is None:
             return "unknown: the job has no time limit"
-        gpus = [" ".join(f"{n:g} {kind} GPU-hours".split()) for kind, n in self.gpu_hours.items()]
-        parts = [*gpus, f"{self.cpu_hours:g} CPU-hours"]
+        parts = [*self._gpus(), f"{_said(self.cpu_hours)} CPU-hours"]
         parts += [] if self.memory_hours is None else [f"{self.memory_hours:g} GiB-hours"]
         return f"at most {', '.join(parts)}"
 
+    def _gpus(self) -> list[str]:
+        """GPU-hours in words, with how parts of GPUs were counted."""
+        source = f" ({self.sources['gpu_hours']})" if "gpu_hours" in self.sources else ""
+        if self.gpu_hours is None:
+            return [f"unknown GPU-hours{source}"]
+        found = [" ".join(f"{n:g} {kind} GPU-hours".split()) for kind, n in self.gpu_hours.items()]
+        return [f"{each}{source}" for each in found]
+
     def _bills(self) -> str:
+        if self.billing is None:
+            return f"unknown: what {self.sources['billing']} asks for is not counted"
         hours = "unknown" if self.billing_hours is None else f"{self.billing_hours:g}"
         return f"at most {hours} billing-hours ({self.billing} × time, {self.sources['billing']})"
 
     def _costs(self) -> str:
         if self.cost is None and self.cloud_cost is None:
+            if self.gpu_hours is None:
+                return "unknown, as the GPU-hours are"
             return "unknown: no price of these GPUs in the configuration"
         own = "unknown" if self.cost is None else f"{self.cost} {self.currency}"
         cloud = "" if self.cloud_cost is None else f", in a cloud {self.cloud_cost} {self.currency}"
         return f"at most {own}{cloud} ({self.sources['cost']})"
 
 
-def estimate(request: Request, price: PriceAt = price_at) -> Estimate:
+def _said(number: float | None) -> str:
+    return "unknown" if number is None else f"{number:g}"
+
+
+def estimate(
+    request: Request, price: PriceAt = price_at, weight: WeightOf = part_weight
+) -> Estimate:
     """Work out what `request` takes if every task runs to its time limit."""
     time = minutes(request)
     hours = None if time is None else time / 60
-    gpu_hours = _gpu_hours(request, hours)
-    cost, cloud, currency = _money(request, gpu_hours, price)
-    billing = request.total.get("billing", 0)
+    gpus = gpu_hours(request, hours, weight)
+    cost, cloud, currency = _money(request, gpus.by_type, price)
+    unknown = uncounted(request)
+    billing = None if unknown else request.total.get("billing", 0)
     return Estimate(
         nodes=request.nodes,
         hours=hours,
         tasks=request.tasks_in_array,
-        gpu_hours=gpu_hours,
-        cpu_hours=_hours(request, "cpu", hours),
+        gpu_hours=gpus.by_type,
+        cpu_hours=None if "cpu" in unknown else _hours(request, "cpu", hours),
         memory_hours=_memory_hours(request, hours),
         billing=billing,
-        billing_hours=_hours(request, "billing", hours),
+        billing_hours=None if unknown else _hours(request, "billing", hours),
         cost=cost,
         cloud_cost=cloud,
         currency=currency,
         share=_share(request),
-        sources=_sources(request, currency),
+        sources=_sources(request, currency) | _counted(gpus.source, unknown),
     )
 
 
@@ -147,23 +166,10 @@ def _hours(request: Request, tres: str, hours: float | None) -> float | None:
 
 
 def _memory_hours(request: Request, hours: float | None) -> float | None:
-    if "mem" not in request.total:
+    if "mem" not in request.total or "mem" in uncounted(request):
         return None
     found = _hours(request, "mem", hours)
     return None if found is None else found / 1024
-
-
-def _gpu_hours(request: Request, hours: float | None) -> dict[str, float] | None:
-    if hours is None:
-        return None
-    times = hours * request.tasks_in_array
-    typed = {
-        name.removeprefix(_TYPED): count * times
-        for name, count in request.total.items()
-        if name.startswith(_TYPED) and count
-    }
-    rest = request.total.get("gres/gpu", 0) * times - sum(typed.values())
-    return typed | ({"": rest} if rest > 0 else {})
 
 
 def _money(
@@ -173,21 +179,13 @@ def _money(
     if not gpu_hours:
         return None, None, None
     day = dt.datetime.fromtimestamp(request.standing.taken).astimezone().date()
-    known = [(hours, price(_priced(request, kind), day)) for kind, hours in gpu_hours.items()]
+    known = [(hours, price(kind or likely_type(request), day)) for kind, hours in gpu_hours.items()]
     currencies = {found.currency for _, found in known if found}
     if len(currencies) != 1:
         return None, None, None
     own = _sum([(hours, found.on_premises if found else None) for hours, found in known])
     cloud = _sum([(hours, found.cloud if found else None) for hours, found in known])
     return own, cloud, currencies.pop()
-
-
-def _priced(request: Request, kind: str) -> str:
-    """The type whose price counts: of untyped GPUs the one meant, or the only one there is."""
-    gpus = request.spec.gpus
-    there = {g.type or "" for node in request.fitting for g in node.gres if g.name == "gpu"}
-    only = there.pop() if len(there) == 1 else ""
-    return kind or (gpus.type if gpus and gpus.type else only)
 
 
 def _sum(parts: list[tuple[float, Decimal | None]]) -> Decimal | None:
@@ -201,7 +199,9 @@ def _sum(parts: list[tuple[float, Decimal | None]]) -> Decimal | None:
 
 def _share(request: Request) -> Share | None:
     """Of several budgets, the one of which the least would remain."""
-    shares = [_of(balance, request.tasks_in_array) for balance in balances(request)]
+    unknown = {*uncounted(request), *(["billing"] if uncounted(request) else [])}
+    known = (balance for balance in balances(request) if balance.limit.tres not in unknown)
+    shares = [_of(balance, request.tasks_in_array) for balance in known]
     return max(shares, key=lambda s: (s.left <= 0, s.share or 0.0), default=None)
 
 
@@ -231,3 +231,9 @@ def _sources(request: Request, currency: str | None) -> dict[str, str]:
     if currency:
         sources["cost"] = "price table: [gpu.TYPE] prices"
     return sources
+
+
+def _counted(gpus: str, unknown: Mapping[str, str]) -> dict[str, str]:
+    """Where GPU-hours of parts are from, and what keeps billing from being known."""
+    found = {"gpu_hours": gpus} if gpus else {}
+    return found | ({"billing": next(iter(unknown.values()))} if unknown else {})

@@ -25,7 +25,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -190,6 +190,25 @@ def price_at(
         return price_of(own.prices, when)
     price = price_of(whole.prices, when)
     return price and _share(price, Decimal(str(own.weight)))
+
+
+def part_weight(
+    name: str,
+    part: Literal["shard", "mps"],
+    settings: Mapping[str, GpuSettings] | None = None,
+) -> float | None:
+    """What one shard or MPS unit of a GPU of a type counts in whole GPUs, None if nobody said.
+
+    Args:
+        name: type or alias.
+        part: which of them.
+        settings: as for `canonical_type`.
+    """
+    known = gpu_settings() if settings is None else settings
+    own = known.get(canonical_type(name, known))
+    if own is None:
+        return None
+    return own.shard_weight if part == "shard" else own.mps_weight
 
 
 def price_of(prices: tuple[Price, ...], when: dt.date) -> Price | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from recorded_lab import capabilities
 from slurmkit.capabilities.model import Limits, Usage
 from slurmkit.estimate import Estimate, estimate
 from slurmkit.gpus import Gpus
-from slurmkit.prices import Price
+from slurmkit.prices import Price, part_weight
 
 DAY = dt.date(2023, 1, 1)
 TABLE = {
@@ -76,10 +77,47 @@ def test_untyped_gpus_of_the_only_type_there_are_priced() -> None:
     assert made(gpus=Gpus(2), partition="untyped", time="1:00:00").cost is None
 
 
-def test_parts_of_a_gpu_are_no_gpu_hours() -> None:
-    found = made(gpus=Gpus(shard=2), time="1:00:00")
-    assert found.gpu_hours == {}
-    assert found.cost is None
+def weight(kind: str, part: str) -> float | None:
+    return {("h100", "shard"): 0.25, ("a100", "mps"): 0.01}.get((kind, part))
+
+
+def test_parts_of_a_gpu_count_by_their_weight() -> None:
+    found = estimate(request(gpus=Gpus(shard=2), time="1:00:00", array="0-3"), price, weight)
+    assert found.gpu_hours == {"h100": 2.0}
+    assert found.cost == Decimal("3.00")
+    says = "at most 2 h100 GPU-hours (shard_weight of [gpu.h100]: 0.25), 4 CPU-hours"
+    assert dict(found.facts())["Uses"].startswith(says)
+    mps = estimate(request(gpus=Gpus(mps=50), partition="mps", time="1:00:00"), price, weight)
+    assert mps.gpu_hours == {"a100": 0.5}
+
+
+def test_parts_of_a_gpu_without_a_weight_are_unknown_not_nothing() -> None:
+    found = estimate(request(gpus=Gpus(shard=2), time="1:00:00"), price, lambda *_: None)
+    assert (found.gpu_hours, found.cost, found.cpu_hours) == (None, None, 1)
+    facts = dict(found.facts())
+    says = "at most unknown GPU-hours (no shard_weight of [gpu.h100] in the configuration), 1 CPU"
+    assert facts["Uses"].startswith(says)
+    assert facts["Costs"] == "unknown, as the GPU-hours are"
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "cpus"),
+    [
+        ({"gpus-per-socket": "2"}, None, 1),
+        ({"tres-per-task": "gres/gpu=2"}, None, None),
+        ({"ntasks-per-gpu": "2"}, {}, None),
+    ],
+)
+def test_what_is_only_passed_on_is_unknown_not_nothing(
+    options: dict[str, str], gpus: dict[str, float] | None, cpus: float | None
+) -> None:
+    limits = Limits(grp_tres_mins={"billing": 600})
+    asked = request(where=with_limits("vision", limits=limits), options=options, time="1:00:00")
+    found = estimate(asked, price)
+    assert (found.gpu_hours, found.cpu_hours) == (gpus, cpus)
+    assert (found.billing, found.billing_hours, found.share) == (None, None, None)
+    name = next(iter(options))
+    assert dict(found.facts())["Bills"] == f"unknown: what --{name} asks for is not counted"
 
 
 @pytest.mark.parametrize(
@@ -180,3 +218,14 @@ def test_the_price_table_is_the_sites(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with open(config, "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write('[[gpu.a100.prices]]\nsince = 2020-01-01\ncurrency = "EUR"\non_premises = 2\n')
     assert estimate(request(capabilities(), gpus=Gpus(1, "a100"), time="1:00:00")).cost == 2
+
+
+def test_weights_are_the_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[gpu.h100]\naliases = ["H-100"]\nshard_weight = 0.125\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    asked = request(capabilities(), gpus=Gpus(shard=2), time="1:00:00")
+    assert estimate(asked).gpu_hours == {"h100": 0.25}
+    assert part_weight("h-100", "shard") == 0.125
+    assert part_weight("h100", "mps") is None
+    assert part_weight("other", "mps") is None
