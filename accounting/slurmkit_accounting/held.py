@@ -1,0 +1,127 @@
+"""What single runs held in parts of a window: around an edge, without an end, while suspended.
+
+The sums of whole hours and days are in the usage tables; this is what those cannot say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, text
+
+from slurmkit_accounting.bins import Eras, Held, Key, within
+from slurmkit_accounting.schema import DAY, LONG, OPEN, SUMS, ingests, runs, suspensions
+from slurmkit_accounting.upkeep import eras as known_eras
+
+Edges: TypeAlias = tuple[int, ...]
+Sums: TypeAlias = tuple[int, ...]
+_HELD = [runs.c[name] for name in Held._fields[:-1]]
+_COUNTED = runs.c.retracted.is_(None)
+_PER_SECOND = SUMS[:5]
+
+
+class Found(NamedTuple):
+    """What a run held in one part of a window, under one of its keys."""
+
+    part: int
+    key: Key
+    sums: Sums
+
+
+def around(connection: Connection, begin: int, end: int) -> Iterator[Held]:
+    """Runs that ended and may overlap a span of less than a day."""
+    after = and_(runs.c.end >= begin, runs.c.start < end)
+    soon = and_(runs.c.end < end + DAY, runs.c.end - runs.c.start <= DAY)
+    known = known_eras(connection)
+    for some in (soon, text(LONG)):
+        yield from _read(connection.execute(select(*_HELD).where(_COUNTED, after, some)), known)
+
+
+def of_open_runs(connection: Connection, edges: Edges, now: int) -> Iterator[Found]:
+    """What runs without an end held, up to now; those gone from sacct up to when last seen."""
+    where = (_COUNTED, text(OPEN), runs.c.start < edges[-1])
+    return _parted(_with_ends(connection, select(*_HELD).where(*where), now), edges)
+
+
+def of_job(connection: Connection, job: str, edges: Edges, now: int) -> Iterator[Found]:
+    """What the runs of one job held, `12` (with all its parts) or `12_3`."""
+    where = (_COUNTED, of(job), runs.c.start < edges[-1])
+    return _parted(_with_ends(connection, select(*_HELD).where(*where), now), edges)
+
+
+def while_suspended(connection: Connection, edges: Edges, job: str | None) -> Iterator[Found]:
+    """What runs held while they were suspended: all that grows with time, but no energy."""
+    span = (suspensions.c.begin, suspensions.c.length, suspensions.c.seconds)
+    overlap = and_(span[0] < edges[-1], span[0] + span[1] > edges[0])
+    query = select(*_HELD, *(each.label(f"span_{each.name}") for each in span))
+    query = query.join_from(suspensions, runs).where(_COUNTED, overlap)
+    known = known_eras(connection)
+    for *row, begin, length, seconds in connection.execute(
+        query if job is None else query.where(of(job))
+    ):
+        run = Held(*row)
+        # Some seconds of it, wherever they lay: as a run that lasted as long.
+        for part, (one, other) in enumerate(pairwise(edges)):
+            until = [_suspended(edge - begin, length, seconds) for edge in (one, other)]
+            if lasted := until[1] - until[0]:
+                short = _unmeasured(run)._replace(start=0, end=lasted, era=known.of(run.submit))
+                for key, sums in within(short, 0, lasted):
+                    yield Found(part, key, _timed(sums))
+
+
+def of(job: str) -> ColumnElement[bool]:
+    """`12` is a job, or all of an array or heterogeneous job, `12_3` or `12+1` a part of one."""
+    parts = [runs.c.job_id.startswith(f"{job}{sign}", autoescape=True) for sign in "_+"]
+    return or_(runs.c.job_id == job, *parts)
+
+
+def last_ingests(connection: Connection) -> dict[int, int]:
+    """Start of each cluster's newest finished ingest from sacct."""
+    done = (ingests.c.ended.is_not(None), ingests.c.source == "sacct")
+    query = select(ingests.c.cluster_id, func.max(ingests.c.started)).where(*done)
+    return {row[0]: row[1] for row in connection.execute(query.group_by(ingests.c.cluster_id))}
+
+
+def _with_ends(connection: Connection, query: Select[*tuple[Any, ...]], now: int) -> Iterator[Held]:
+    """Runs, those without an end with the time up to which they count instead."""
+    last, known = last_ingests(connection), known_eras(connection)
+    extended = query.add_columns(runs.c.last_seen, runs.c.gone_since)
+    for *row, seen, gone in connection.execute(extended):
+        run = Held(*row)
+        if run.end is None:
+            unseen = gone is not None or (seen or 0) < last.get(run.cluster_id, 0)
+            until = min(seen or now, now) if unseen else now
+            run = _unmeasured(run)._replace(end=max(until, run.start or 0))
+        yield run._replace(era=known.of(run.submit))
+
+
+def _unmeasured(run: Held) -> Held:
+    """Of a run without an end its steps have not said all yet, nor when its energy was used."""
+    return run._replace(
+        cpu_used_ms=None, mem_peak_mib=None, gpu_used_permille=None, energy_joules=None
+    )
+
+
+def _read(rows: Iterable[Any], known: Eras) -> Iterator[Held]:
+    for row in rows:
+        run = Held(*row)
+        yield run._replace(era=known.of(run.submit))
+
+
+def _parted(found: Iterable[Held], edges: Edges) -> Iterator[Found]:
+    for run in found:
+        for part, (begin, end) in enumerate(pairwise(edges)):
+            for key, sums in within(run, begin, end):
+                yield Found(part, key, sums)
+
+
+def _suspended(passed: int, length: int, seconds: int) -> int:
+    """Of the seconds suspended in a span, those before an edge, as if spread evenly over it."""
+    return seconds * min(max(passed, 0), length) // length
+
+
+def _timed(sums: Sums) -> Sums:
+    """Only what grows with time."""
+    return tuple(each if name in _PER_SECOND else 0 for name, each in zip(SUMS, sums, strict=True))

@@ -1,0 +1,179 @@
+"""Usage over a window equals what a count run by run says, wherever its edges are."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from datetime import datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from slurmkit_accounting.query import CARRIED, Asked, usage
+from slurmkit_accounting.schema import SUMS, ingests
+from sqlalchemy import insert
+from usage_oracle import Job, counted, fill, jobs_around, new_books
+
+DAY = 86400
+POSTGRESQL = os.environ.get("SLURMKIT_TEST_POSTGRES")
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def engine(request):
+    """An empty ledger in each kind of database."""
+    if request.param == "postgresql" and not POSTGRESQL:
+        pytest.skip("SLURMKIT_TEST_POSTGRES names no database")
+    with new_books(POSTGRESQL if request.param == "postgresql" else None) as books:
+        yield books
+
+
+def asked(engine, jobs, edges, now=2_000_000_000, **other):
+    """Per part: by cluster, user, state, redone and GPU type; the sums that are not 0."""
+    with engine.begin() as connection:
+        fill(connection, jobs)
+        cells = usage(connection, Asked(tuple(edges), now, **other))
+    parts = [defaultdict(lambda: defaultdict(int)) for _ in pairwise(edges)]
+    for (part, key), sums in cells.items():
+        to = parts[part][key.cluster_id, key.user, key.state, key.redone, key.gpu_type]
+        for name, amount in zip(SUMS, sums, strict=True):
+            to[name] += amount
+        to["runs"] += sums[SUMS.index("started")]
+    return [without_zeros(part) for part in parts]
+
+
+def without_zeros(found):
+    plain = {
+        key: {name: amount for name, amount in sums.items() if amount}
+        for key, sums in found.items()
+    }
+    return {key: sums for key, sums in plain.items() if sums}
+
+
+def expected(jobs, edges, now=2_000_000_000):
+    return [without_zeros(counted(jobs, span, now)) for span in pairwise(edges)]
+
+
+def midnights(zone: str, first: str, days: int) -> list[int]:
+    day = datetime.fromisoformat(first).replace(tzinfo=ZoneInfo(zone))
+    return [int((day + timedelta(days=n)).timestamp()) for n in range(days + 1)]
+
+
+CALENDARS = {
+    "summer time begins": midnights("Europe/Berlin", "2026-03-28", 3),
+    "summer time ends": midnights("Europe/Berlin", "2026-10-24", 3),
+    "45 minutes": midnights("Asia/Kathmandu", "2026-10-24", 3),
+    "45 minutes and summer time": midnights("Pacific/Chatham", "2026-04-04", 3),
+    "half an hour of summer time": midnights("Australia/Lord_Howe", "2026-04-04", 3),
+    "UTC": midnights("UTC", "2026-10-24", 3),
+    "a month": [midnights("America/New_York", "2026-11-01", 30)[n] for n in (0, 30)],
+    "within an hour": [1_790_000_100, 1_790_000_101, 1_790_001_000],
+    "the second half of a day": [1_790_035_200 + n for n in (12 * 3600 + 1, 86399, 86400)],
+}
+
+
+@pytest.mark.parametrize("edges", CALENDARS.values(), ids=CALENDARS)
+def test_usage_equals_a_count_run_by_run(engine, edges):
+    @settings(max_examples=30, suppress_health_check=list(HealthCheck))
+    @given(jobs=jobs_around(edges[0], edges[-1]), now=st.integers(edges[0] - DAY, edges[-1] + DAY))
+    def check(jobs, now):
+        assert asked(engine, jobs, edges, now) == expected(jobs, edges, now)
+
+    check()
+
+
+BEGIN = CALENDARS["UTC"][0]
+WINDOW = (BEGIN, BEGIN + DAY)
+
+
+def test_a_run_sacct_no_longer_shows_counts_until_it_last_did(engine):
+    open_run = {"state": "RUNNING", "submit": BEGIN, "start": BEGIN, "end": None}
+    jobs = [
+        Job(**open_run, user="there", last_seen=BEGIN + 900),
+        Job(**open_run, user="unseen", last_seen=BEGIN + 100),
+        Job(**open_run, user="gone", last_seen=BEGIN + 200, gone_since=BEGIN + 300),
+    ]
+    with engine.begin() as connection:
+        fill(connection, jobs)
+        times = {"started": BEGIN + 900, "window_from": 0, "window_to": BEGIN + 900}
+        connection.execute(insert(ingests).values(cluster_id=1, ended=BEGIN + 950, **times))
+        cells = usage(connection, Asked(WINDOW, BEGIN + 1000))
+    held = {key.user: dict(zip(SUMS, sums, strict=True)) for (_, key), sums in cells.items()}
+    assert {user: sums["wall_seconds"] for user, sums in held.items()} == {
+        "there": 1000,
+        "unseen": 100,
+        "gone": 200,
+    }
+
+
+def test_keys_tell_runs_apart_by_when_people_changed(engine):
+    jobs = [Job(BEGIN + n, BEGIN + 10, BEGIN + 20) for n in (0, 5, 9)]
+    with engine.begin() as connection:
+        fill(connection, jobs, eras_at=(BEGIN + 5, BEGIN + 8))
+        cells = usage(connection, Asked(WINDOW, 0))
+    assert {key.era for _, key in cells} == {0, BEGIN + 5, BEGIN + 8}
+
+
+@pytest.mark.parametrize(
+    ("edges", "kept"),
+    [
+        ((BEGIN, BEGIN + DAY), [1000 - 300]),
+        ((BEGIN, BEGIN + 500, BEGIN + DAY), [500 - 100, 500 - 200]),
+        # Of the last span the books know only how much of it was suspended: the part is even.
+        ((BEGIN, BEGIN + 700, BEGIN + DAY), [700 - 100 - 100, 300 - 100]),
+    ],
+)
+def test_suspended_time_is_taken_off_when_asked(engine, edges, kept):
+    spans = ((BEGIN + 100, 100, 100), (BEGIN + 500, 400, 200))
+    job = Job(BEGIN, BEGIN, BEGIN + 1000, gpus={"a100": 2, "h100": 1}, suspended=spans, energy=8)
+    charged, skipped = (asked(engine, [job], edges, skip_suspended=skip) for skip in (False, True))
+    key = (1, "alice", "COMPLETED", False)
+    assert [part[*key, "a100"]["gpu_seconds"] for part in skipped] == [2 * n for n in kept]
+    assert [part[*key, "h100"]["gpu_seconds"] for part in skipped] == kept
+    assert [part[*key, "a100"]["cpu_seconds"] for part in skipped] == [4 * n for n in kept]
+    assert sum(part[*key, "a100"]["wall_seconds"] for part in charged) == 1000
+    for one, other in zip(charged, skipped, strict=True):
+        for name in ("runs", "energy_joules", "waited_seconds"):
+            assert one[*key, "a100"].get(name) == other[*key, "a100"].get(name)
+
+
+def test_suspended_time_of_a_run_without_an_end_is_taken_off_too(engine):
+    job = Job(BEGIN, BEGIN, None, state="RUNNING", suspended=((BEGIN, 900, 400),))
+    ((only,),) = [
+        part.values() for part in asked(engine, [job], WINDOW, BEGIN + 900, skip_suspended=True)
+    ]
+    assert only["wall_seconds"] == 500
+
+
+@pytest.mark.parametrize(
+    ("wanted", "users"),
+    [("12", {"whole", "task", "part"}), ("12_3", {"task"}), ("12+1", {"part"}), ("1", set())],
+)
+def test_one_job_with_all_its_parts(engine, wanted, users):
+    ids = {"whole": "12", "task": "12_3", "part": "12+1", "other": "120"}
+    jobs = [
+        Job(BEGIN, BEGIN, BEGIN + 7, user=user, other={"job_id": job_id})
+        for user, job_id in ids.items()
+    ]
+    (part,) = asked(engine, jobs, WINDOW, job=wanted)
+    assert {key[1] for key in part} == users
+    assert all(sums["wall_seconds"] == 7 and sums["runs"] == 1 for sums in part.values())
+
+
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@given(jobs=jobs_around(BEGIN, BEGIN + 30 * DAY), data=st.data())
+def test_parts_add_up_to_the_whole(engine, jobs, data):
+    inner = data.draw(st.sets(st.integers(BEGIN + 1, BEGIN + 30 * DAY - 1), max_size=4))
+    edges = (BEGIN, *sorted(inner), BEGIN + 30 * DAY)
+    with engine.begin() as connection:
+        fill(connection, jobs)
+        parted = usage(connection, Asked(edges, edges[-1]))
+        whole = usage(connection, Asked((edges[0], edges[-1]), edges[-1]))
+    added = defaultdict(lambda: [0] * len(SUMS))
+    for (part, key), sums in parted.items():
+        for place, amount in enumerate(sums):
+            added[key][place] += amount if place != CARRIED or part == 0 else 0
+    assert {key: tuple(sums) for key, sums in added.items() if any(sums)} == {
+        key: sums for (_, key), sums in whole.items()
+    }
