@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slurmkit.backends.commands import CommandsBackend
@@ -14,6 +14,7 @@ from slurmkit.slurm import LocalSlurm, Slurm
 
 if TYPE_CHECKING:
     from slurmkit.capabilities.model import Capabilities, Standing
+    from slurmkit.jobs.info import JobInfo
     from slurmkit.jobs.job import Job
     from slurmkit.jobs.poller import Pace, Poller
     from slurmkit.planner import Plan
@@ -96,19 +97,28 @@ class Cluster:
 
         ids = [check_part_id(job_id) for job_id in job_ids]
         failed = self.backend.cancel(ids, signal=signal and check_signal(signal))
-        return {job_id: self.ended(job_id, error) for job_id, error in failed.items()}
+        return self.ended(failed)
 
-    def ended(self, job_id: str, error: SlurmError) -> SlurmError:
-        """Say of a job that slurmctld does not know any more, or not as running, how it ended."""
-        if not isinstance(error, NoSuchJob | JobOver):
-            return error
-        from slurmkit.jobs.lookup import look_up  # noqa: PLC0415 - few need it
+    def ended(self, failed: Mapping[str, SlurmError]) -> dict[str, SlurmError]:
+        """Say of jobs that slurmctld does not know any more, or not as running, how they ended.
+
+        Args:
+            failed: why it did not work, by job id; any other error stays as it is.
+        """
+        gone = [job_id for job_id, why in failed.items() if isinstance(why, NoSuchJob | JobOver)]
+        if not gone:
+            return dict(failed)
+        from slurmkit.jobs.lookup import look_up_all  # noqa: PLC0415 - few need it
 
         try:
-            info = look_up(self.backend, self.slurm, job_id)
+            infos = look_up_all(self.backend, self.slurm, gone)
         except SlurmError as unknown:
-            return unknown if isinstance(error, NoSuchJob) else error
-        return JobOver(f"job {job_id} has already ended ({info.state})") if info.is_over else error
+            unsure = {job_id for job_id in gone if isinstance(failed[job_id], NoSuchJob)}
+            return {**failed, **dict.fromkeys(unsure, unknown)}
+        return {
+            **failed,
+            **{job_id: _end(job_id, infos[job_id], failed[job_id]) for job_id in gone},
+        }
 
     def _taken_back(self, jobs: list[Job], error: SlurmkitError) -> SlurmkitError:
         ids = [job.id for job in jobs]
@@ -170,3 +180,10 @@ class Cluster:
         from slurmkit.capabilities.standing import me, read_standing  # noqa: PLC0415
 
         return read_standing(self.slurm, me() if user is None else user)
+
+
+def _end(job_id: str, info: JobInfo | None, error: SlurmError) -> SlurmError:
+    if info is None:
+        unknown = NoSuchJob(f"no job {job_id} in the queue or in the accounting database")
+        return unknown if isinstance(error, NoSuchJob) else error
+    return JobOver(f"job {job_id} has already ended ({info.state})") if info.is_over else error

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
@@ -22,7 +22,7 @@ from slurmkit.jobs.watch import Watch
 from slurmkit.text import printable
 
 _PICTURE_SECONDS = 1.0
-_MANY = 10  # jobs, of which each look for more than the poller saw would be noticed by slurmctld
+_MOST_LOOKS = 10  # for more than the poller saw: each takes some commands
 _CLEAR = "\r\x1b[K"
 
 
@@ -62,8 +62,8 @@ def _wait(jobs: Sequence[Job], timeout: float | None) -> int:
     try:
         with jobs[0].cluster.poller.watch(ids) as watch:
             _show(watch, timeout)
-            many = len(jobs) > _MANY
-            failed = each(jobs, lambda job: statuses.append(_told(job, many=many).exit_status))
+            looks = iter(range(_MOST_LOOKS))
+            failed = each(jobs, lambda job: statuses.append(_told(job, looks).exit_status))
     except KeyboardInterrupt:
         named = ", ".join(job.id for job in jobs)
         say(f"no longer waiting; left as it is: job {named} (slurmkit cancel {ids[0]})")
@@ -95,10 +95,12 @@ def _picture(known: Iterable[Known], began: float) -> str:
     return printable(f"waiting for {states.total()}: {tally(dict(states))}; {waited}")
 
 
-def _told(job: Job, *, many: bool) -> Outcome:
-    """How a job that is over ended, told on standard error; steps matter where it failed."""
+def _told(job: Job, looks: Iterator[int]) -> Outcome:
+    """How a job that is over ended, told on standard error; of some that failed also why."""
     info = job.wait()
-    plain = not info.tally and (info.state == "COMPLETED" or (many and info.state != "FAILED"))
-    outcome = outcome_of(info, Evidence()) if plain else job.outcome()
-    click.echo(printable(f"job {job.id}: {outcome.words}"), err=True)
+    completed = not info.tally and info.state == "COMPLETED"
+    seen = completed or next(looks, None) is None
+    outcome = outcome_of(info, Evidence()) if seen else job.outcome()
+    parts = f"{tally(info.tally)}; " if seen and info.tally else ""
+    click.echo(printable(f"job {job.id}: {parts}{outcome.words}"), err=True)
     return outcome

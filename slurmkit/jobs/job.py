@@ -210,7 +210,7 @@ class Job:
             try:
                 act(part.id)
             except (NoSuchJob, JobOver) as error:
-                raise self.cluster.ended(part.id, error) from error
+                raise self.cluster.ended({part.id: error})[part.id] from error
 
     def _one(self) -> Job:
         if self._parts:

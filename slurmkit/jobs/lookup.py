@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import msgspec
 from ClusterShell.NodeSet import NodeSet
@@ -38,17 +38,32 @@ def look_up(backend: Backend, slurm: Slurm, job_id: str) -> JobInfo:
         NoSuchJob: when neither knows it.
         DatabaseDown: when it is not in the queue and slurmdbd does not answer.
     """
-    rows = in_queue(backend, [job_id])[job_id]
-    runs: Runs = ()
-    if not rows:
-        runs = in_database(slurm, [job_id])[job_id]
-    elif len(rows) > 1 or rows[0].ended or is_part(job_id, rows[0].job_id):
-        with suppress(DatabaseDown, Refused):  # Refused: this cluster keeps no accounts
-            runs = in_database(slurm, [job_id])[job_id]
-    info = combine(job_id, rows, runs)
+    info = look_up_all(backend, slurm, [job_id])[job_id]
     if info is None:
         raise NoSuchJob(f"no job {job_id} in the queue or in the accounting database")
     return info
+
+
+def look_up_all(
+    backend: Backend, slurm: Slurm, job_ids: Sequence[str]
+) -> dict[str, JobInfo | None]:
+    """Look jobs up together; None for those that neither slurmctld nor slurmdbd knows.
+
+    Raises:
+        DatabaseDown: when some are not in the queue and slurmdbd does not answer.
+    """
+    rows = in_queue(backend, job_ids)
+    more = [job_id for job_id in job_ids if not _is_all(job_id, rows[job_id])]
+    runs: Mapping[str, Runs] = {}
+    # Refused: this cluster keeps no accounts. What is not in the queue is nowhere else.
+    with nullcontext() if not all(rows.values()) else suppress(DatabaseDown, Refused):
+        runs = in_database(slurm, more) if more else {}
+    return {job_id: combine(job_id, own, runs.get(job_id, ())) for job_id, own in rows.items()}
+
+
+def _is_all(job_id: str, rows: Rows) -> bool:
+    """Whether squeue says all there is: of one job that has not ended."""
+    return len(rows) == 1 and not rows[0].ended and not is_part(job_id, rows[0].job_id)
 
 
 def in_queue(

@@ -101,6 +101,17 @@ def test_wait_for_several_ends_with_the_worst(jobs: FakeJobs, run: Run) -> None:
     ]
 
 
+def test_wait_for_many_that_failed_asks_little(jobs: FakeJobs, run: Run) -> None:
+    for number in range(100, 200):
+        failing(jobs, str(number), "4:0")
+    code, _, err = run("wait", *map(str, range(100, 200)))
+    assert code == 4
+    assert {line.partition(": ")[2] for line in err.splitlines()} == {
+        "failed with exit code 4, after 0:05 on c1"
+    }
+    assert len(jobs.slurm.asked) < 60
+
+
 def test_wait_does_the_rest_and_names_what_failed(jobs: FakeJobs, run: Run) -> None:
     jobs.ends("8")
     code, _, err = run("wait", "7", "8", "9")

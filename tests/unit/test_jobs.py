@@ -328,6 +328,21 @@ def test_jobs_are_cancelled_together_and_failures_named(jobs: FakeJobs) -> None:
     ]
 
 
+def test_jobs_that_could_not_be_cancelled_are_looked_up_together(jobs: FakeJobs) -> None:
+    ids = [str(number) for number in range(100, 200)]
+    for job_id in ids[:60]:
+        jobs.ends(job_id, "FAILED")
+    jobs.runs += [{"JobID": job_id, "State": "TIMEOUT"} for job_id in ids[60:99]]
+    words = "scancel: error: Kill job error on job id {}: Invalid job id specified\n"
+    said = "".join(map(words.format, ids))
+    slurm = FakeSlurm({**jobs.slurm._answers, "scancel": lambda a, s: said})
+    failed = Cluster(slurm).cancel(ids)
+    assert [argv[0] for argv in slurm.asked] == ["scancel", "squeue", "sacct"]
+    assert str(failed["100"]) == "job 100 has already ended (FAILED)"
+    assert str(failed["160"]) == "job 160 has already ended (TIMEOUT)"
+    assert type(failed["199"]) is NoSuchJob
+
+
 def test_an_outage_is_no_refusal_of_single_jobs() -> None:
     def scancel(argv: Sequence[str], stdin: str | None) -> str:
         raise DOWN
