@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurmkit.checks.inforce import Limit, fate, in_force
-from slurmkit.checks.say import Pairs, amount, error, memory_option, note
+from slurmkit.checks.say import Pairs, amount, error, memory_option, note, warning
 from slurmkit.findings import Finding
 from slurmkit.request import Request
 
@@ -28,7 +28,8 @@ def amounts(request: Request) -> Iterator[Finding]:
 def _most(request: Request, limit: Limit) -> Iterator[Finding]:
     wanted = request.total.get(limit.tres, 0)
     if limit.field == "max_tres_per_node":
-        wanted //= max(request.nodes, 1)
+        yield from _uneven(request, limit, wanted)
+        wanted //= max(request.nodes, 1)  # as acct_policy.c does, whatever one node gets
     allows = f"{limit.holder} allows {limit.whose} {amount(limit.tres, limit.value)}"
     if wanted > limit.value:
         asks = f"asks for {amount(limit.tres, wanted)}"
@@ -40,6 +41,16 @@ def _most(request: Request, limit: Limit) -> Iterator[Finding]:
             f" allows {limit.whose} are in use ({limit.setting})"
         )
         yield note(limit.code, message, limit.source)
+
+
+def _uneven(request: Request, limit: Limit, total: int) -> Iterator[Finding]:
+    """More on one of the nodes than is allowed, though not on average, by which Slurm goes."""
+    nodes = max(request.nodes, 1)
+    if total // nodes <= limit.value < -(-total // nodes):
+        most = amount(limit.tres, -(-total // nodes))
+        allows = f"{limit.holder} allows {limit.whose} {amount(limit.tres, limit.value)}"
+        said = f"one of {nodes} nodes gets at least {most}; {allows} ({limit.setting})"
+        yield warning(limit.code, f"{said}; Slurm lets it run, going by the average", limit.source)
 
 
 def _held(limit: Limit) -> int:

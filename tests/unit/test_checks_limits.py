@@ -76,6 +76,16 @@ def test_every_limit_of_a_qos(
     assert not errors(findings(where=where, **spec)), "the QOS normal has no such limit"
 
 
+def test_a_limit_per_node_is_judged_by_the_average_as_slurm_does() -> None:
+    where = with_qos("high", limits=Limits(max_tres_per_node={"gres/gpu": 2}))
+    asked = {"where": where, "qos": "high", "nodes": 2}
+    found = findings(gpus=Gpus(5, "a100", "job"), **asked)["qos-max-tres-per-node"]
+    assert found.severity == "warning"
+    assert "one of 2 nodes gets at least 3 GPUs" in found.message
+    assert "qos-max-tres-per-node" not in findings(gpus=Gpus(4, "a100", "job"), **asked)
+    assert errors(findings(gpus=Gpus(7, "a100", "job"), **asked)) == ["qos-max-tres-per-node"]
+
+
 @pytest.mark.parametrize("owner", [("vision", "alice"), ("vision", ""), ("root", "")])
 def test_limits_of_an_association_and_its_parents(owner: tuple[str, str]) -> None:
     where = with_limits(*owner, limits=Limits(grp_tres={"gres/gpu": 4}))
