@@ -68,7 +68,10 @@ def checked(
                 f"what scontrol prints of the GPUs of job {holder.job_id} ({holder.user}) does not"
                 " agree with squeue and the nodes, or comes twice: left out"
             )
-    return [each for each in claims if doubtful.isdisjoint(_whole(each.node, each.use))], warnings
+    left_out = [e for e in claims if not doubtful.isdisjoint(_whole(e.node, e.use))]
+    for job, user in dict.fromkeys((e.holder.job_id, e.holder.user) for e in left_out):
+        warnings.append(f"job {job} ({user}) claims GPUs that may be another's: left out")
+    return [e for e in claims if doubtful.isdisjoint(_whole(e.node, e.use))], warnings
 
 
 def _whole(node: str, use: GresUse) -> set[tuple[str, int]]:

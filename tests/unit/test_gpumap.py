@@ -246,6 +246,15 @@ def test_who_forges_is_named() -> None:
     assert clash == ("several jobs claim GPU 0 of n1: shown as unknown",)
 
 
+def test_who_casts_doubt_on_another_is_named() -> None:
+    pieces = [*forged(2, "gpu:1(IDX:0)"), *forged(1, "gpu:2(IDX:1-2)"), SWALLOWED]
+    nodes = node("n1", "gpu:a100:4", "gpu:a100:3(IDX:0-2)")
+    found, warnings = mapped(nodes, BOB + EVE, BOBS + record(2, TRUE_EVE, name="".join(pieces)))
+    assert found == "held held held free"
+    assert "of the GPUs of job 1 (bob) does not agree" in warnings[0]
+    assert warnings[1] == "job 2 (eve) claims GPUs that may be another's: left out"
+
+
 def test_a_job_without_gpus_gets_none() -> None:
     """Also where the node only counts."""
     jobs = BOBS + record(2, name="x\n     " + holds("n1", "gpu:1(IDX:3)"))
