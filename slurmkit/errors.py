@@ -18,7 +18,9 @@ SlurmkitError                 exit 1: an operation failed
 ├── LedgerError               the ledger's database cannot be used
 │   └── ServiceError          the ledger's service cannot be asked, or not be trusted
 │       └── NotVouched        munge does not vouch for who sent something
-└── DirectoryError            LDAP cannot be reached or read
+├── DirectoryError            LDAP cannot be reached or read
+├── NotSent                   a notice was not taken by who was to deliver it
+└── MaybeSent                 the line broke while a notice was handed over
 
 A message says what was wrong, what is allowed and what to do, in one line. Errors of other
 libraries are translated where they enter (`raise ... from`).
@@ -103,3 +105,11 @@ class NotVouched(ServiceError):
 
 class DirectoryError(SlurmkitError):
     """The LDAP directory cannot be reached, verified or read in full."""
+
+
+class NotSent(SlurmkitError):
+    """A mail or notice was not taken; sending it again cannot deliver it twice."""
+
+
+class MaybeSent(SlurmkitError):
+    """The line broke while a mail or notice was handed over: it may have been taken."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
@@ -167,16 +168,18 @@ class GpuMetrics(Protocol):
         ...
 
 
-KINDS: dict[str, type | None] = {
+KINDS: dict[str, type | str | None] = {
     "backends": Backend,
     "launchers": Launcher,
     "runtimes": Runtime,
     "policies": Policy,
     "gpu_metrics": GpuMetrics,
+    "renderers": "slurmkit_accounting.plugins:Renderer",
+    "notifiers": "slurmkit_accounting.plugins:Notifier",
     "commands": None,
     "config": None,
 }
-"""Kind to its Protocol; None where the object is used otherwise."""
+"""Kind to its Protocol, or where that is; None where the object is used otherwise."""
 
 
 class Plugin(msgspec.Struct, frozen=True):
@@ -290,5 +293,8 @@ def _rank(plugin: Plugin) -> tuple[object, ...]:
     return plugin.distribution != OURS, plugin.kind, plugin.name, plugin.distribution
 
 
-def _parts(protocol: type | None) -> list[str]:
+def _parts(protocol: type | str | None) -> list[str]:
+    if isinstance(protocol, str):
+        module, _, attribute = protocol.partition(":")
+        protocol = cast("type", getattr(import_module(module), attribute))
     return [name for name in vars(protocol or object) if not name.startswith("_")]

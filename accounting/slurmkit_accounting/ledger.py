@@ -190,7 +190,7 @@ def _migrate(connection: Connection, source: str) -> None:
     if version is not None and version > REVISION:
         raise _too_new(source)
     _upgrade(connection)
-    if version is not None:
+    if version is not None and version < "0002":
         from slurmkit_accounting.upkeep import rebuild  # noqa: PLC0415  see `_upgrade`
 
         rebuild(connection)

@@ -1,4 +1,4 @@
-"""The password slurmkit binds to LDAP with: from a file or the environment, never argv."""
+"""Secrets, from files or the environment and never argv; the password for LDAP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def bind_password(section: LdapSection) -> str:
     """
     if not section.bind_dn:
         return ""
-    found = os.environ.get(VARIABLE) or _from_file(section.bind_password_file)
+    found = os.environ.get(VARIABLE) or secret_in(
+        "[ldap] bind_password_file", section.bind_password_file
+    )
     if not found:  # LDAP takes a bind without a password as anonymous, and says it went well
         raise BadConfig(
             f"[ldap] bind_dn needs a password: set bind_password_file, or {VARIABLE} in the"
@@ -33,7 +35,16 @@ def _words(error: OSError | UnicodeDecodeError) -> str:
     return (error.strerror or "") if isinstance(error, OSError) else "it is not UTF-8 text"
 
 
-def _from_file(name: str) -> str:
+def secret_in(key: str, name: str) -> str:
+    """Read a secret from its file; empty when no file is named.
+
+    Args:
+        key: of the configuration that names the file, for the error.
+        name: path of the file.
+
+    Raises:
+        BadConfig: when it cannot be read, or everybody on this machine can.
+    """
     if not name:
         return ""
     path = Path(name)
@@ -42,11 +53,7 @@ def _from_file(name: str) -> str:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadConfig(
-            f"[ldap] bind_password_file: cannot read {path}: {_words(error)}"
-        ) from error
+        raise BadConfig(f"{key}: cannot read {path}: {_words(error)}") from error
     if mode & stat.S_IRWXO:
-        raise BadConfig(
-            f"[ldap] bind_password_file: everybody can read {path}; run: chmod o= {path}"
-        )
+        raise BadConfig(f"{key}: everybody can read {path}; run: chmod o= {path}")
     return text.removesuffix("\n")

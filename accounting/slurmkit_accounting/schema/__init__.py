@@ -38,6 +38,7 @@ from slurmkit_accounting.schema.runs import (
     steps,
     suspensions,
 )
+from slurmkit_accounting.schema.service import mailings, task_runs
 from slurmkit_accounting.schema.usage import DAY, HOUR, SUMS, usage_days, usage_hours, usage_keys
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "group_owners",
     "groups",
     "ingests",
+    "mailings",
     "memberships",
     "metadata",
     "nestings",
@@ -75,6 +77,7 @@ __all__ = [
     "spans",
     "steps",
     "suspensions",
+    "task_runs",
     "uids",
     "usage_days",
     "usage_hours",

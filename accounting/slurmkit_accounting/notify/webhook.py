@@ -1,0 +1,99 @@
+"""A webhook: notices as JSON over HTTPS, signed so that the receiver knows who sent them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import ssl
+import time
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import msgspec
+
+from slurmkit.config import load_section
+from slurmkit.errors import BadConfig, MaybeSent, NotSent
+from slurmkit_accounting.notify.config import WebhookSection
+from slurmkit_accounting.password import secret_in
+from slurmkit_accounting.plugins import Notice
+
+_LONGEST_ANSWER = 300
+
+
+class Webhook:
+    """The notifier `webhook`.
+
+    The body is the notice as a JSON object, without its HTML. `X-Slurmkit-Signature` is
+    `sha256=` and the hex HMAC-SHA256, with the shared secret, of the text of `X-Slurmkit-Time`
+    (epoch seconds), a dot, and the body: refuse what is older than some minutes. `X-Slurmkit-Id`
+    is the same when the same notice is sent again.
+    """
+
+    def __init__(self) -> None:
+        self.section = load_section("webhook", WebhookSection)
+
+    def send(self, notice: Notice) -> None:
+        """Post one notice; any answer of 200 to 299 is well, a redirect is not followed.
+
+        Raises:
+            BadConfig: when `[webhook]` has no HTTPS URL or no secret.
+            NotSent: when the server was not reached, or refuses it.
+            MaybeSent: when the line broke before it answered.
+        """
+        url = urlsplit(self.section.url)
+        if url.scheme != "https" or not url.hostname:
+            raise BadConfig(f"[webhook] url: {self.section.url!r} is none; write https://HOST/PATH")
+        body = msgspec.json.encode(_told(notice))
+        headers = signed(body, self._secret()) | {
+            "Content-Type": "application/json",
+            "X-Slurmkit-Id": hashlib.sha256(notice.identity.encode()).hexdigest()[:32],
+        }
+        connection = http.client.HTTPSConnection(
+            url.hostname, url.port, timeout=self.section.timeout, context=self._trusted()
+        )
+        path = f"{url.path or '/'}{'?' + url.query if url.query else ''}"
+        with closing(connection):
+            _post(connection, path, body, headers)
+
+    def _secret(self) -> str:
+        secret = secret_in("[webhook] secret_file", self.section.secret_file)
+        if not secret:
+            raise BadConfig("[webhook] has no secret: set secret_file to a file that holds one")
+        return secret
+
+    def _trusted(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=self.section.ca_file or None)
+        except OSError as error:
+            raise BadConfig(f"[webhook] ca_file: cannot read {self.section.ca_file}") from error
+
+
+def signed(body: bytes, secret: str, now: int | None = None) -> dict[str, str]:
+    """The headers by which a receiver knows the sender and the time."""
+    moment = str(int(time.time()) if now is None else now)
+    mac = hmac.new(secret.encode(), f"{moment}.".encode() + body, hashlib.sha256)
+    return {"X-Slurmkit-Time": moment, "X-Slurmkit-Signature": f"sha256={mac.hexdigest()}"}
+
+
+def _told(notice: Notice) -> dict[str, object]:
+    told = msgspec.to_builtins(notice)
+    return {name: value for name, value in told.items() if name != "html"}
+
+
+def _post(
+    connection: http.client.HTTPSConnection, path: str, body: bytes, headers: dict[str, str]
+) -> None:
+    where = f"the webhook {connection.host}"
+    try:
+        connection.connect()
+    except (OSError, http.client.HTTPException) as error:
+        raise NotSent(f"{where} cannot be reached: {error}") from error
+    try:
+        connection.request("POST", path, body, headers)
+        response = connection.getresponse()
+        said = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").strip()
+    except (OSError, http.client.HTTPException) as error:
+        raise MaybeSent(f"{where} was lost before it answered: {error}") from error
+    if not 200 <= response.status < 300:
+        raise NotSent(f"{where} took no notice: {response.status} {said or response.reason}")

@@ -1,0 +1,75 @@
+"""Each thing is told once, however often it is tried and wherever it is cut off."""
+
+from __future__ import annotations
+
+import pytest
+from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.notify.once import Once, Outcome, send_once
+from slurmkit_accounting.schema import mailings
+from sqlalchemy import select
+
+from slurmkit.errors import MaybeSent, NotSent
+
+OCTOBER = Once("month", "2026-10", "garcia")
+
+
+class Sender:
+    def __init__(self) -> None:
+        self.sent = 0
+        self.error: BaseException | None = None
+
+    def __call__(self) -> None:
+        if self.error:
+            raise self.error
+        self.sent += 1
+
+
+@pytest.fixture
+def sender() -> Sender:
+    return Sender()
+
+
+def told(ledger: Ledger, sender: Sender, once: Once = OCTOBER, *, again: bool = False) -> Outcome:
+    return send_once(ledger, once, sender, again=again)[0]
+
+
+def test_once(ledger: Ledger, sender: Sender) -> None:
+    assert told(ledger, sender) is Outcome.SENT
+    assert told(ledger, sender) is Outcome.BEFORE
+    assert told(ledger, sender, again=True) is Outcome.BEFORE
+    assert sender.sent == 1
+    for other in (
+        Once("budget", "2026-10", "garcia"),
+        Once("month", "2026-11", "garcia"),
+        Once("month", "2026-10", "vogel"),
+    ):
+        assert told(ledger, sender, other) is Outcome.SENT
+    assert sender.sent == 4
+
+
+def test_what_was_refused_is_sent_later(ledger: Ledger, sender: Sender) -> None:
+    sender.error = NotSent("disk full")
+    assert send_once(ledger, OCTOBER, sender) == (Outcome.FAILED, "disk full")
+    sender.error = None
+    assert told(ledger, sender) is Outcome.SENT
+    with ledger.transaction() as connection:
+        row = connection.execute(select(mailings)).one()
+    assert row.done is not None
+    assert row.error is None
+
+
+@pytest.mark.parametrize("error", [MaybeSent("lost"), KeyboardInterrupt()])
+def test_what_may_have_been_sent_is_not_sent_again_unasked(
+    ledger: Ledger, sender: Sender, error: BaseException
+) -> None:
+    sender.error = error
+    if isinstance(error, MaybeSent):
+        assert told(ledger, sender) is Outcome.DOUBTFUL
+    else:  # cut off while it was handed over
+        with pytest.raises(KeyboardInterrupt):
+            told(ledger, sender)
+    sender.error = None
+    assert told(ledger, sender) is Outcome.DOUBTFUL
+    assert sender.sent == 0
+    assert told(ledger, sender, again=True) is Outcome.SENT
+    assert told(ledger, sender) is Outcome.BEFORE

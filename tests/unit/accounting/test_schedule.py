@@ -1,0 +1,208 @@
+"""Times as cron has them; tasks one at a time; what was missed, cut off or failed runs again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from slurmkit_accounting.ledger import Ledger, open_for_writing
+from slurmkit_accounting.schema import task_runs
+from slurmkit_accounting.service import store
+from slurmkit_accounting.service.crontext import months_before, passed, trigger
+from slurmkit_accounting.service.schedule import Schedule, Task
+from slurmkit_accounting.zones import zone
+from sqlalchemy import update
+
+from slurmkit.errors import BadConfig, DirectoryError
+
+BERLIN = zone("Europe/Berlin")
+HOURLY, NEVER = "0 * * * *", "0 0 29 2 mon"
+
+
+def at(text: str) -> int:
+    return BERLIN.epoch(text)
+
+
+def times(cron: str, after: str, until: str) -> list[str]:
+    return [f"{t:%m-%d %H:%M}" for t in passed(trigger("x", cron, BERLIN), at(after), at(until))]
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "until", "expected"),
+    [
+        ("0 6 3 * *", "2026-10-01", "2026-12-04", ["10-03 06:00", "11-03 06:00", "12-03 06:00"]),
+        # 2026-11-01 is a Sunday: 0 and 7 for cron, 6 for APScheduler.
+        ("0 8 * * 0", "2026-10-31", "2026-11-07", ["11-01 08:00"]),
+        ("0 8 * * 7", "2026-10-31", "2026-11-07", ["11-01 08:00"]),
+        ("0 8 * * 1-3/2", "2026-10-31", "2026-11-07", ["11-02 08:00", "11-04 08:00"]),
+        ("0 8 * * sat", "2026-10-31T12:00", "2026-11-07T08:00", ["11-07 08:00"]),
+        # Half past two comes twice; where the clock skips it, an hour later by the clock.
+        ("30 * * * *", "2026-10-25T01:45", "2026-10-25T03:45",
+         ["10-25 02:30", "10-25 02:30", "10-25 03:30"]),
+        ("30 2 * * *", "2026-03-28T12:00", "2026-03-30T12:00",
+         ["03-29 02:30", "03-30 02:30"]),
+    ],
+)  # fmt: skip
+def test_times(cron: str, after: str, until: str, expected: list[str]) -> None:
+    assert times(cron, after, until) == expected
+
+
+def test_a_time_is_passed_from_its_second_on() -> None:
+    when = trigger("x", HOURLY, BERLIN)
+    assert not any(passed(when, at("2026-10-03T06:00"), at("2026-10-03T06:59:59")))
+    assert any(passed(when, at("2026-10-03T06:00"), at("2026-10-03T07:00")))
+
+
+def test_months_before() -> None:
+    when = trigger("close", "0 6 3 * *", BERLIN)
+    assert months_before(when, at("2026-10-04"), at("2027-01-03T06:00")) == [
+        "2026-10", "2026-11", "2026-12",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "hourly", "61 * * * *", "* * * *", "0 0 * * 5-1"])
+def test_no_time(text: str) -> None:
+    with pytest.raises(BadConfig, match=r"\[ledger.schedule\] ingest: .* is not a time"):
+        trigger("ingest", text, BERLIN)
+
+
+class Lines(list[str]):
+    def __call__(self, what: str, **facts: object) -> None:
+        self.append(f"{what} {facts['task']}")
+
+
+@contextmanager
+def running(*tasks: Task, retry: float = 600) -> Iterator[tuple[Schedule, Lines]]:
+    lines = Lines()
+    schedule = Schedule(list(tasks), open_for_writing, lines, retry_seconds=retry)
+    schedule.start()
+    try:
+        yield schedule, lines
+    finally:
+        schedule.stop()
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class Doing:
+    """A task's work: counts its runs, and what it was told."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.runs: list[list[str]] = []
+        self.error = error
+
+    def __call__(self, months: list[str]) -> str:
+        self.runs.append(months)
+        if self.error:
+            raise self.error
+        return "well"
+
+
+def task(run: Callable[[list[str]], str], name: str = "ingest", **other: object) -> Task:
+    return Task(name=name, when=trigger(name, NEVER, BERLIN), run=run, **other)  # type: ignore[arg-type]
+
+
+def row(ledger: Ledger, name: str = "ingest") -> store.TaskRun:
+    with ledger.transaction() as connection:
+        return store.last_runs(connection)[name]
+
+
+def change(ledger: Ledger, **values: object) -> None:
+    with ledger.transaction() as connection:
+        connection.execute(update(task_runs).values(**values))
+
+
+def test_the_first_start_runs_what_may_and_no_more(ledger: Ledger) -> None:
+    ingest, mail = Doing(), Doing()
+    with running(task(ingest), task(mail, "mail", at_first=False)) as (_, lines):
+        wait_for(lambda: lines == ["done ingest"])
+    assert (len(ingest.runs), len(mail.runs)) == (1, 0)
+    kept = row(ledger)
+    assert kept.well is not None
+    assert kept.error is None
+    again = Doing()
+    with running(task(again)):
+        time.sleep(0.1)
+    assert again.runs == []
+
+
+def test_what_was_missed_runs_once(ledger: Ledger) -> None:
+    with running(task(Doing())) as (_, lines):
+        wait_for(lambda: lines)
+    change(ledger, due=at("2026-08-20"))
+    doing = Doing()
+    mailed = Task(name="ingest", when=trigger("x", "0 6 3 9,10 *", BERLIN), run=doing, monthly=True)
+    with running(mailed) as (_, lines):
+        wait_for(lambda: lines)
+    assert [run[:2] for run in doing.runs] == [["2026-08", "2026-09"]]
+    assert row(ledger).due > at("2026-10-03")
+
+
+def test_what_was_cut_off_runs_again(ledger: Ledger) -> None:
+    with running(task(Doing())) as (_, lines):
+        wait_for(lambda: lines)
+    change(ledger, ended=None)
+    doing = Doing()
+    with running(task(doing)) as (_, lines):
+        wait_for(lambda: lines)
+    assert len(doing.runs) == 1
+
+
+@pytest.mark.parametrize("error", [DirectoryError("LDAP is away"), KeyError("odd")])
+def test_what_failed_is_tried_again_and_still_due(ledger: Ledger, error: Exception) -> None:
+    doing = Doing(error)
+    with running(task(doing), retry=0.05) as (schedule, _):
+        wait_for(lambda: len(doing.runs) > 1)
+        assert schedule.failures["ingest"] > 0
+        due = row(ledger).due
+        assert str(error) in (row(ledger).error or "")
+        doing.error = None
+        wait_for(lambda: row(ledger).well)
+    assert row(ledger).error is None
+    assert row(ledger).due >= due
+
+
+def test_never_two_at_a_time(ledger: Ledger) -> None:
+    inside: list[int] = [0]
+    most: list[int] = []
+
+    def work(_: list[str]) -> str:
+        inside[0] += 1
+        most.append(inside[0])
+        time.sleep(0.05)
+        inside[0] -= 1
+        return ""
+
+    names = ("ingest", "people", "budgets")
+    with running(*(task(work, name) for name in names)) as (_, lines):
+        wait_for(lambda: len(lines) == 3)
+    assert most == [1, 1, 1]
+
+
+def test_a_stop_waits_for_the_edge_of_a_batch(ledger: Ledger) -> None:
+    began = threading.Event()
+    batches: list[int] = []
+
+    def work(_: list[str]) -> str:
+        for number in range(1000):
+            batches.append(number)
+            began.set()
+            time.sleep(0.02)
+            schedule.check()
+        return ""
+
+    schedule = Schedule([task(work), task(Doing(), "people")], open_for_writing, lines := Lines())
+    schedule.start()
+    assert began.wait(5)
+    schedule.stop()
+    assert lines == ["stopped ingest"]  # and people, which was waiting, did not begin
+    assert len(batches) < 100
+    assert row(ledger).ended is None  # so the next start goes on with it
