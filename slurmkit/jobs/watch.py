@@ -14,6 +14,8 @@ from slurmkit.jobs.progress import Known
 if TYPE_CHECKING:
     from slurmkit.jobs.poller import Poller
 
+_FIRST_LOOK_SECONDS = 10.0
+
 
 class Watch:
     """Some jobs that are being looked at; close it, or use it in a `with` statement."""
@@ -66,7 +68,11 @@ class Watch:
                 return
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                raise NotOver(f"not over after {timeout:g} s: {_some(going_on)}")
+                unseen = any(known[job_id].info is None for job_id in going_on)
+                if not unseen or trouble or left <= -_FIRST_LOOK_SECONDS:
+                    what = "nothing heard of it" if unseen else "not over"
+                    raise NotOver(f"{what} after {timeout:g} s: {_some(going_on)}")
+                left += _FIRST_LOOK_SECONDS  # no job is said not to be over unseen
             waits = [wait for wait in (left, every) if wait is not None]
             self._poller.wait_for(partial(self._moved, known, trouble), min(waits, default=None))
 

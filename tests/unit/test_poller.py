@@ -193,6 +193,18 @@ def test_time_is_up(jobs: FakeJobs) -> None:
         jobs.cluster().job("7").wait(timeout=0.1)
 
 
+def test_no_job_is_said_not_to_be_over_before_a_look(jobs: FakeJobs) -> None:
+    """`--timeout 0` asks whether it is."""
+    jobs.ends("7")
+    assert jobs.cluster().job("7").wait(timeout=0).state == "COMPLETED"
+    jobs.runs_now("8")
+    with pytest.raises(NotOver, match="not over after 0 s: job 8"):
+        jobs.cluster().job("8").wait(timeout=0)
+    jobs.squeue_fails = DOWN
+    with pytest.raises(NotOver, match="nothing heard of it after 0 s: job 9"):
+        jobs.cluster().job("9").wait(timeout=0)
+
+
 def test_nothing_is_asked_when_nobody_waits(jobs: FakeJobs) -> None:
     jobs.runs_now("7")
     with pytest.raises(NotOver):
