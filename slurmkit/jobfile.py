@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import datetime
 import re
-import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from slurmkit.directives import directive
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
-from slurmkit.options import GPU_OPTIONS, is_flag, long_name, needs_value, read_options
+from slurmkit.options import ASIDES, GPU_OPTIONS, read_options
 from slurmkit.spec import MAGIC, JobSpec, Launch, header
 from slurmkit.valueforms import nearest
 
@@ -48,6 +48,26 @@ def read_script(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: naming the file and the line.
     """
+    pairs, rest = _parted(path)
+    try:
+        fields = read_options(pair for pair in pairs if pair[0] not in ASIDES)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
+    return {"job_name": path.name} | fields | {"script": rest}
+
+
+def asides(path: Path) -> tuple[str, ...]:
+    """Options in a batch script that are about sbatch itself, e.g. `wait`, not about the job.
+
+    Raises:
+        BadInput: as `read_script`.
+    """
+    pairs, _ = _parted(path)
+    return tuple(dict.fromkeys(name for name, _ in pairs if name in ASIDES))
+
+
+def _parted(path: Path) -> tuple[list[tuple[str, str]], str]:
+    """A script's options, and the script without their lines."""
     text = _text(path)
     kept: list[str] = []
     pairs: list[tuple[str, str]] = []
@@ -58,15 +78,10 @@ def read_script(path: Path) -> dict[str, Any]:
             kept.append(line)
             continue
         try:
-            pairs += _directive(line.removeprefix(magic))
-        except (BadInput, ValueError) as error:
+            pairs += directive(line.removeprefix(magic))
+        except BadInput as error:
             raise BadInput(f"{path}: line {number}: {error}") from error
-    rest = text.split("\n")[len(first) :]
-    try:
-        fields = read_options(pairs)
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from error
-    return {"job_name": path.name} | fields | {"script": "\n".join(kept + rest)}
+    return pairs, "\n".join([*kept, *text.split("\n")[len(first) :]])
 
 
 def _text(path: Path) -> str:
@@ -141,30 +156,3 @@ def _below(words: str, table: type[msgspec.Struct]) -> str:
         known = [f.encode_name for f in msgspec.structs.fields(table)]
         return f".{field[1]}: no such key; {nearest(field[1], known)}"
     return f"{path.rstrip('`')}: {said[:1].lower()}{said[1:]}"
-
-
-def _directive(line: str) -> list[tuple[str, str]]:
-    """Options of one `#SBATCH` line: `--name=value`, `--name value`, `-N2` or `-N 2`."""
-    words = shlex.split(line, comments=True)
-    pairs: list[tuple[str, str]] = []
-    while words:
-        word = words.pop(0)
-        name, given, value = _split(word)
-        if not given and words and not words[0].startswith("-") and not is_flag(name):
-            value, given = words.pop(0), True
-        if not given and needs_value(name):
-            raise BadInput(f"--{name} needs a value")
-        pairs.append((name, value))
-    return pairs
-
-
-def _split(word: str) -> tuple[str, bool, str]:
-    if word.startswith("--"):
-        name, equals, value = word[2:].partition("=")
-        return name, bool(equals), value
-    if word in ("hetjob", "packjob"):
-        raise BadInput("heterogeneous jobs are not understood here; submit this script with sbatch")
-    if not word.startswith("-") or len(word) < 2:
-        raise BadInput(f"{word!r} is not an option")
-    value = word[2:].removeprefix("=")
-    return long_name(word[1]), bool(value), value

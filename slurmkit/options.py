@@ -25,6 +25,8 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "no-requeue": ("requeue", False),
 }
 _ASKED = "GPUs as each option asks for them"  # no field: until all options are read
+ASIDES = ("wait", "quiet", "parsable", "verbose", "ignore-pbs")
+"""Options that sbatch takes in a script, too, and that are about sbatch, not the job."""
 _TABLES = ("options", "environment")
 _ALIASES = {"tasks-per-node": "ntasks-per-node"}
 _SHORT = {
@@ -50,10 +52,13 @@ _SHORT = {
     "O": "overcommit",
     "o": "output",
     "p": "partition",
+    "Q": "quiet",
     "q": "qos",
     "S": "core-spec",
     "s": "oversubscribe",
     "t": "time",
+    "v": "verbose",
+    "W": "wait",
     "w": "nodelist",
     "x": "exclude",
 }
@@ -87,7 +92,7 @@ def is_modelled(name: str) -> bool:
 
 def is_flag(name: str) -> bool:
     """Whether a word after an option is not its value: some have one only after `=`."""
-    return name in _FLAGS or name in ("exclusive", "nice")
+    return name in _FLAGS or name in ("exclusive", "nice") or name in ASIDES
 
 
 def read_options(pairs: Pairs, weaker: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -236,6 +241,7 @@ _ORDER = (
 ).split()
 
 __all__ = [
+    "ASIDES",
     "GPU_OPTIONS",
     "is_flag",
     "is_modelled",

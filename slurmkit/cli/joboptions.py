@@ -13,7 +13,7 @@ import msgspec
 from slurmkit.cli.defaults import defaults, notes, weakest
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
-from slurmkit.jobfile import read_job_file, read_script
+from slurmkit.jobfile import asides, read_job_file, read_script
 from slurmkit.options import merged, read_options
 from slurmkit.spec import JobSpec, Launch
 
@@ -96,14 +96,25 @@ def _ours() -> list[Callable[..., Any]]:
     ]
 
 
-def spec_from(options: dict[str, Any]) -> tuple[JobSpec, tuple[Finding, ...]]:
+class Asked(msgspec.Struct, frozen=True):
+    """What a command line asks for.
+
+    Attributes:
+        spec: the job.
+        notes: where parts of it come from that were not on the command line.
+        waits: whether a script's own lines say `--wait`.
+    """
+
+    spec: JobSpec
+    notes: tuple[Finding, ...]
+    waits: bool
+
+
+def spec_from(options: dict[str, Any]) -> Asked:
     """Make the spec of a command line; takes what `job_options` gave out of `options`.
 
     The user's defaults in the environment are weakest, then a script's own `#SBATCH` lines, then
     the job file, then the options.
-
-    Returns:
-        The spec, and what to say of the defaults.
 
     Raises:
         BadInput: naming the option, the variable, or the file and its key.
@@ -124,9 +135,17 @@ def spec_from(options: dict[str, Any]) -> tuple[JobSpec, tuple[Finding, ...]]:
     if chdir := fields.get("chdir"):
         fields["chdir"] = os.path.abspath(chdir)  # noqa: PTH100 - Path.resolve follows links
     launch = fields.get("launch", Launch())
-    said = {name: value for name in ("launcher", "mpi", "label") if (value := take(name))}
-    spec = JobSpec(**{**fields, "launch": msgspec.structs.replace(launch, **said)})
-    return spec, tuple(notes(found, in_script, own))
+    started = {name: value for name in ("launcher", "mpi", "label") if (value := take(name))}
+    spec = JobSpec(**{**fields, "launch": msgspec.structs.replace(launch, **started)})
+    aside = asides(script) if script else ()
+    said = tuple(_aside(name) for name in aside)
+    return Asked(spec, (*notes(found, in_script, own), *said), "wait" in aside)
+
+
+def _aside(name: str) -> Finding:
+    does = "slurmkit submit waits for the job" if name == "wait" else "it is not about the job"
+    message = f"the script's --{name}: {does}{'' if name == 'wait' else ', and is left out'}"
+    return Finding(severity="note", code="script-aside", message=message, source="#SBATCH")
 
 
 def _given(options: dict[str, Any]) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
       slurmkit plan --job-file train.toml --json | jq .errors
     """
     cluster = Cluster()
-    made = _plan(cluster, options, refresh=refresh)
+    made, _ = _plan(cluster, options, refresh=refresh)
     if as_json:
         click.echo(msgspec.json.encode(plan_json(made)))
     else:
@@ -66,12 +66,12 @@ def submit_command(
       slurmkit log --follow $(slurmkit submit --parsable --time 5 -- hostname)
     """
     cluster = Cluster()
-    made = _plan(cluster, options, refresh=refresh)
+    made, waits = _plan(cluster, options, refresh=refresh)
     say_findings(made)
     _refuse(made, force=force)
     job = cluster.submit(made, force=force)
     click.echo(job.id if parsable else f"submitted job {job.id}")
-    if wait_for_it:
+    if wait_for_it or waits:
         from slurmkit.cli.waiting import wait_and_exit_code  # noqa: PLC0415 - only where asked
 
         return wait_and_exit_code(job)
@@ -89,13 +89,14 @@ def _refuse(made: Plan, *, force: bool) -> None:
     raise BadInput(f"not submitted: {count}{rest}")
 
 
-def _plan(cluster: Cluster, options: dict[str, Any], *, refresh: bool) -> Plan:
-    spec, said = spec_from(options)
+def _plan(cluster: Cluster, options: dict[str, Any], *, refresh: bool) -> tuple[Plan, bool]:
+    """The plan, and whether the script itself says to wait for the job."""
+    asked = spec_from(options)
     if refresh:
         cluster.capabilities(refresh=True)
-    _warn_of_one_word(spec)
-    made = plan(spec, cluster)
-    return msgspec.structs.replace(made, notes=(*said, *made.notes))
+    _warn_of_one_word(asked.spec)
+    made = plan(asked.spec, cluster)
+    return msgspec.structs.replace(made, notes=(*asked.notes, *made.notes)), asked.waits
 
 
 def _warn_of_one_word(spec: JobSpec) -> None:

@@ -110,6 +110,20 @@ def test_what_is_given_beside_a_script_adds_to_it(
     assert made["spec"]["launch"] == {"launcher": None, "mpi": "pmix", "label": True}
 
 
+def test_a_script_that_says_wait_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slurmkit.cli.waiting.wait_and_exit_code", lambda _: 3)
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --wait --quiet -t 1\nhostname\n", "utf-8")
+    assert run("submit", "--script", str(script)) == 3
+    said = capsys.readouterr().err
+    assert "the script's --wait: slurmkit submit waits for the job" in said
+    assert "the script's --quiet: it is not about the job, and is left out" in said
+    script.write_text("#!/bin/sh\n#SBATCH -t 1\nhostname\n", "utf-8")
+    assert run("submit", "--script", str(script)) == 0
+
+
 def test_a_relative_directory_is_below_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
 from slurmkit.gpus import Gpus
-from slurmkit.jobfile import read_job_file, read_script
+from slurmkit.jobfile import asides, read_job_file, read_script
 from slurmkit.options import option_values, read_options, with_options
 from slurmkit.spec import JobSpec
 
@@ -213,6 +213,13 @@ def test_options_that_are_not_modelled_pass(
     assert read_script(path)["options"] == fields
 
 
+def test_what_is_about_sbatch_itself_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text("#!/bin/sh\n#SBATCH -W --parsable -Q -N 2 --wait\ndate\n", "utf-8")
+    assert asides(path) == ("wait", "parsable", "quiet")
+    assert read_script(path) == {"job_name": "job.sh", "nodes": 2, "script": "#!/bin/sh\ndate\n"}
+
+
 def test_options_after_an_indented_comment_are_read(tmp_path: Path) -> None:
     path = tmp_path / "job.sh"
     path.write_text("#!/bin/sh\n  # about\n#SBATCH --tasks-per-node=4\n#SLURM -N2\ndate\n", "utf-8")
@@ -228,7 +235,7 @@ def test_options_after_an_indented_comment_are_read(tmp_path: Path) -> None:
         ("--time", "line 2: --time needs a value"),
         ("hello", "line 2: 'hello' is not an option"),
         ("-Z 3", "line 2: -Z is not understood"),
-        ('--comment="open', "line 2: No closing quotation"),
+        ('--comment="open', 'line 2: a quote " is not closed'),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
