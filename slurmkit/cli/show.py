@@ -15,6 +15,7 @@ Paint = Callable[[str, str], str | None]
 """The colour of a cell, by its column and its text; None for the plain one."""
 
 _TOGETHER = 1000  # lines
+_NARROW = 40  # columns; nothing is broken for less
 
 
 def table(
@@ -59,11 +60,25 @@ def table_lines(
 
 
 def key_values(facts: Iterable[tuple[str, str]]) -> None:
-    """Print named facts, one a line, to standard output."""
+    """Print named facts, one a line, to standard output.
+
+    On a terminal long ones are broken at blanks, but for those that begin with one: commands.
+    """
     pairs = list(facts)
     size = max(len(name) for name, _ in pairs)
+    room = _columns() - size - 2 if sys.stdout.isatty() else 0
     for name, value in pairs:
-        click.echo(f"{name.ljust(size)}  {printable(value)}")
+        shown = printable(value)
+        fits = room < _NARROW or shown.startswith(" ") or len(shown) <= room
+        lines = [shown] if fits else _broken(shown, room)
+        for at, line in enumerate(lines):
+            click.echo(f"{'' if at else name:{size}}  {line}")
+
+
+def _broken(text: str, room: int) -> list[str]:
+    from textwrap import wrap  # noqa: PLC0415 - few commands need it, and it costs a start
+
+    return wrap(text, room, break_long_words=False, break_on_hyphens=False)
 
 
 def colourful() -> bool:

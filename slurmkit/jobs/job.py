@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -200,36 +201,23 @@ class Job:
         except TypeError as error:
             known = ", ".join(Changes.__struct_fields__)
             raise BadInput(f"{error}; what can be changed: {known}") from error
-        try:
-            self._each(lambda job_id: self.cluster.backend.update(job_id, options))
-        except Refused as error:
-            raise self._explained(error, options) from error
+        self._each(lambda job_id: self.cluster.backend.update(job_id, options), options)
 
-    def _each(self, act: Callable[[str], None]) -> None:
+    def _each(
+        self, act: Callable[[str], None], options: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         for part in self.parts:
             try:
                 act(part.id)
             except (NoSuchJob, JobOver) as error:
                 raise self.cluster.ended({part.id: error})[part.id] from error
+            except Refused as error:
+                raise _explained(part, error, options) from error
 
     def _one(self) -> Job:
         if self._parts:
             raise BadInput(f"{self.id} are several jobs; name one of them, e.g. {self.parts[0].id}")
         return self
-
-    def _explained(self, error: Refused, options: dict[str, str]) -> Refused:
-        """What a refusal of slurmctld means, where its words do not tell."""
-        said = str(error)
-        if isinstance(error, JobOver) or not any(sign in said for sign in _NOT_ALLOWED):
-            return error
-        if "time" in options and "Invalid user" not in said:
-            limit = self.info().time_limit
-            return Refused(
-                f"job {self.id}: its time limit is {limit}; users may lower the limit of a running"
-                " job, and raise that of a waiting one up to its partition's; ask an operator for"
-                f" more (Slurm: {error})"
-            )
-        return Refused(f"{error}; it is not yours, or only an operator may do that")
 
     def _gpu_indices(self, info: JobInfo) -> dict[str, list[int]]:
         if info.is_over or info.state == "PENDING" or not gpu_count(info.tres):
@@ -240,6 +228,25 @@ class Job:
         except (NoSuchJob, Refused):  # it has just ended
             return {}
         return parse_gpu_indices(text, info.node_list)
+
+
+def _explained(job: Job, error: Refused, options: Mapping[str, str]) -> Refused:
+    """What a refusal of slurmctld means, where its words do not tell."""
+    said = str(error)
+    if options and said.startswith("Job is no longer pending"):
+        names = ", ".join(f"--{name}" for name in options)
+        return Refused(f"job {job.id} no longer waits; only then {names} can be changed so")
+    if not any(sign in said for sign in _NOT_ALLOWED):
+        return error
+    if "time" in options and "Invalid user" not in said:
+        limit = job.info().time_limit
+        return Refused(
+            f"job {job.id}: its time limit is {limit}; users may lower the limit of a running"
+            " job, and raise that of a waiting one up to its partition's; ask an operator for"
+            f" more (Slurm: {error})"
+        )
+    words = said.partition("; slurm_suspend")[0]  # that says the same once more
+    return Refused(f"{words}; it is not yours, or only an operator may do that")
 
 
 def _follow(cluster: Cluster, info: JobInfo, ask: Ask) -> Iterator[bytes]:

@@ -247,7 +247,7 @@ def test_controlled_one_by_one(jobs: FakeJobs, run: Run) -> None:
     for command, done in (("hold", "held"), ("release", "released"), ("requeue", "requeued")):
         code, out, err = run(command, "7", "8", "9")
         assert (code, out) == (1, f"{done} job 7\n{done} job 9\n")
-        assert err == "slurmkit: Access/permission denied for job 8\n"
+        assert err.startswith("slurmkit: Access/permission denied for job 8; it is not yours")
 
 
 def test_update(jobs: FakeJobs, run: Run) -> None:

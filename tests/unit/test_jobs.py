@@ -408,6 +408,19 @@ def test_a_refusal_of_a_longer_time_limit_says_what_slurm_allows(jobs: FakeJobs)
         job.update(priority=9)
 
 
+def test_refusals_say_what_is_allowed(jobs: FakeJobs) -> None:
+    jobs.runs_now("7")
+    words = "Invalid user id for job 7; slurm_suspend error: Invalid user id"
+    job = Cluster(FakeSlurm({**jobs.slurm._answers, "scontrol": Scontrol(words)})).job("7")
+    for act in (job.hold, job.release, job.requeue):
+        with pytest.raises(Refused, match=r"^Invalid user id for job 7; it is not yours, or only"):
+            act()
+    words = "Job is no longer pending execution for job 7"
+    job = Cluster(FakeSlurm({**jobs.slurm._answers, "scontrol": Scontrol(words)})).job("7")
+    with pytest.raises(Refused, match="job 7 no longer waits; only then --partition can be"):
+        job.update(partition="gpu")
+
+
 def test_what_has_ended_cannot_be_controlled(jobs: FakeJobs) -> None:
     jobs.ends("7", "TIMEOUT")
     over = Scontrol("Job has already finished for job 7; slurm_suspend error: Job has already ...")

@@ -104,3 +104,20 @@ def test_colours_can_be_turned_off(
 ) -> None:
     monkeypatch.setenv(name, value)
     assert ("\x1b" in "".join(on_terminal(100, red))) is colours
+
+
+def test_long_facts_are_broken_at_blanks_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, command, path = "some words " * 9, "  scontrol " + "update " * 20, "/" + "long" * 40
+    facts = [("Reason", words.strip()), ("Sooner", command), ("Log", path)]
+    show.key_values(facts)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    show.key_values(facts)
+    first, second, *others = screen.getvalue().splitlines()
+    assert first == "Reason  " + "some words " * 6 + "some"
+    assert second == "        " + "words" + " some words" * 2
+    assert others == [f"Sooner  {command}", f"Log     {path}"]
