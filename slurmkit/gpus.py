@@ -78,6 +78,11 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """Whether a part of one GPU is meant that other jobs may share (MIG slices are not)."""
         return bool(self.shard or self.mps or self.fraction)
 
+    @property
+    def option(self) -> str:
+        """The long option that asks for so many of them per node, per task or in all."""
+        return {"node": "gpus-per-node", "task": "gpus-per-task", "job": "gpus"}[self.per]
+
     @classmethod
     def parse(cls, text: str, per: Per = "node") -> Gpus:
         """Read `[TYPE:]COUNT`, a TYPE, a fraction, `shard:N`, `mps:N` or `PROFILE[:N]`.

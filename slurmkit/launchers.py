@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -11,6 +12,11 @@ from slurmkit.findings import Finding
 if TYPE_CHECKING:
     from slurmkit.capabilities.model import Capabilities
     from slurmkit.spec import JobSpec
+
+
+_NO_PROGRAM = re.compile(
+    r"=|^(if|then|elif|else|fi|time|for|in|until|while|do|done|case|esac|coproc|select|function)$"
+)
 
 
 class Srun:
@@ -56,6 +62,14 @@ class Batch:
                 " srun in the script",
                 source="launcher none",
             )
+        if spec.script is None and spec.gpus is not None and spec.gpus.bind:
+            yield Finding(
+                severity="note",
+                code="launcher-no-binding",
+                message=f"GPU binding {spec.gpus.bind} is for what the command itself starts with"
+                " srun; the command sees all GPUs of its node",
+                source="launcher none",
+            )
         tasks = (spec.ntasks or 1, spec.ntasks_per_node or 1, spec.most_nodes or 1)
         if spec.script is None and max(tasks) > 1:
             yield Finding(
@@ -69,4 +83,11 @@ class Batch:
     def lines(self, spec: JobSpec, srun_options: tuple[str, ...]) -> tuple[str, ...]:
         """See `slurmkit.plugins.Launcher`; srun is not used, so neither are its options."""
         del srun_options
-        return (shlex.join(spec.command),)
+        first, *more = spec.command
+        return (" ".join([_program(first), *map(shlex.quote, more)]),)
+
+
+def _program(word: str) -> str:
+    """A command's first word, quoted where a shell would take it for an assignment or a keyword."""
+    quoted = shlex.quote(word)
+    return f"'{word}'" if quoted == word and _NO_PROGRAM.search(word) else quoted

@@ -211,6 +211,8 @@ def with_options(spec: JobSpec, pairs: Pairs) -> JobSpec:
         changed = [pair for pair in changed if pair[0] not in passed]
     gone = {_field(name): None for name, value in changed if not value and name not in _FLAGS}
     given = read_options((name, value) for name, value in changed if value or name in _FLAGS)
+    if "gpus" in given and spec.gpus and not (given["gpus"].bind or given["gpus"].is_part):
+        given["gpus"] = msgspec.structs.replace(given["gpus"], bind=spec.gpus.bind)
     fields = {**{name: getattr(spec, name) for name in spec.__struct_fields__}, **gone}
     return JobSpec(**merged(fields, given))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from slurmkit.checks.inforce import Limit, fate, in_force
 from slurmkit.checks.say import Pairs, amount, error, memory_option, note, warning
 from slurmkit.findings import Finding
+from slurmkit.gpus import Gpus
 from slurmkit.request import Request
 
 _MOST = (
@@ -81,8 +82,14 @@ def _more(request: Request, limit: Limit) -> Pairs:
         tasks = max(1, request.tasks // nodes)
         return (("cpus-per-task", str(-(-per_node // tasks))),)
     if limit.tres == "gres/gpu" or limit.tres.startswith("gres/gpu:"):
-        named = limit.tres.removeprefix("gres/gpu").removeprefix(":")
-        own = request.spec.gpus.type if request.spec.gpus else None
-        kind = named or own
-        return (("gpus-per-node", f"{kind}:{per_node}" if kind else str(per_node)),)
+        return _more_gpus(request, limit)
     return ()
+
+
+def _more_gpus(request: Request, limit: Limit) -> Pairs:
+    """So many per node, per task or in all, as they were asked for."""
+    gpus = request.spec.gpus or Gpus()
+    shares = {"node": request.nodes, "task": request.tasks, "job": 1}[gpus.per]
+    count = -(-limit.value // shares)
+    kind = limit.tres.removeprefix("gres/gpu").removeprefix(":") or gpus.mig or gpus.type
+    return ((gpus.option, f"{kind}:{count}" if kind else str(count)),)

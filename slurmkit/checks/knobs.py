@@ -97,9 +97,10 @@ def _gpus(request: Request) -> Iterator[Knob]:
         return
     kind = gpus.mig or gpus.type
     prefix = f"{kind}:" if kind else ""
-    option = {"node": "gpus-per-node", "task": "gpus-per-task", "job": "gpus"}[gpus.per]
     times = request.nodes if gpus.per == "job" and gpus.count % request.nodes == 0 else 1
-    yield Knob("gpus", gpus.count // times, lambda value: ((option, f"{prefix}{value * times}"),))
+    yield Knob(
+        "gpus", gpus.count // times, lambda value: ((gpus.option, f"{prefix}{value * times}"),)
+    )
 
 
 def first(request: Request, count: int) -> str:

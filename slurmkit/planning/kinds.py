@@ -28,6 +28,7 @@ from slurmkit.planning.nothing_fits import (
     other_type,
 )
 from slurmkit.planning.pool import (
+    Names,
     Pool,
     canonical,
     gpu_types,
@@ -86,7 +87,7 @@ def kind_of(gpus: Gpus, pool: Pool, *, many: bool, least: int = 1) -> Kind:
         return _fraction(gpus, pool)
     if gpus.mig:
         return _mig(gpus, pool)
-    return _typed(gpus, pool) if gpus.type else _untyped(pool, many=many, least=least)
+    return _typed(gpus, pool) if gpus.type else _untyped(gpus, pool, many=many, least=least)
 
 
 def _unknown(gpus: Gpus) -> Kind:
@@ -112,12 +113,12 @@ def _unknown(gpus: Gpus) -> Kind:
 # --- whole GPUs ---------------------------------------------------------------------------------
 
 
-def _untyped(pool: Pool, *, many: bool, least: int) -> Kind:
+def _untyped(gpus: Gpus, pool: Pool, *, many: bool, least: int) -> Kind:
     typed = [n for n in pool.nodes if whole_gpus(n, typed=True)]
     plain = [n for n in pool.nodes if whole_gpus(n, typed=False)]
     sliced = [n for n in pool.nodes if any(g.is_mig for g in n.gres)]
     if not typed and not plain:
-        return Kind(findings=(no_gpus(pool, sliced),))
+        return Kind(findings=(no_gpus(gpus, pool, sliced),))
     whole = {n.name for n in (*typed, *plain)}
     both = [n for n in sliced if n.name in whole]
     if both:
@@ -158,7 +159,7 @@ def _typed(gpus: Gpus, pool: Pool) -> Kind:
 
 def _several(gpus: Gpus, fits: list[str]) -> Finding:
     message = f"GPU type {gpus.type} stands for several here, and a job has one; name it: "
-    fix = (("gpus-per-node", f"{fits[0]}:{gpus.count}"),)
+    fix = ((gpus.option, f"{fits[0]}:{gpus.count}"),)
     return gpu_error("gpu-several-types", message + ", ".join(fits), fix=fix)
 
 
@@ -187,7 +188,7 @@ def _proved(wanted: str, pool: Pool) -> Kind | None:
 
 
 def _mig(gpus: Gpus, pool: Pool) -> Kind:
-    fits = [t for t in gpu_types(pool.nodes) if _is_profile(t, gpus)]
+    fits = [t for t in gpu_types(pool.nodes) if _is_profile(t, gpus, pool.names)]
     if len(fits) == 1:
         return Kind(type=fits[0], fitting=_having(pool.nodes, fits[0]))
     if fits:
@@ -197,12 +198,14 @@ def _mig(gpus: Gpus, pool: Pool) -> Kind:
     return Kind(type=gpus.mig, findings=(no_type(gpus, (gpus.mig or "").casefold(), pool),))
 
 
-def _is_profile(type_: str, gpus: Gpus) -> bool:
-    """`3g.20gb` means `a100_3g.20gb`, and with a type only that of this GPU."""
+def _is_profile(type_: str, gpus: Gpus, names: Names) -> bool:
+    """`3g.20gb` means `a100_3g.20gb`; with a type only that of this GPU, by any of its names."""
     spelled, profile = type_.casefold(), (gpus.mig or "").casefold()
-    if gpus.type and not spelled.startswith(gpus.type.casefold()):
+    if spelled != profile and not spelled.endswith((f"_{profile}", f"-{profile}")):
         return False
-    return spelled == profile or spelled.endswith((f"_{profile}", f"-{profile}"))
+    whole = spelled.removesuffix(profile).rstrip("_-")
+    wanted = (gpus.type or "").casefold()
+    return spelled.startswith(wanted) or canonical(whole, names) == canonical(wanted, names)
 
 
 # --- parts of a GPU -----------------------------------------------------------------------------

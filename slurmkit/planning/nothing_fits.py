@@ -21,15 +21,14 @@ from slurmkit.refusals import per_job_code, words
 from slurmkit.valueforms import nearest
 
 
-def no_gpus(pool: Pool, sliced: list[Node]) -> Finding:
+def no_gpus(gpus: Gpus, pool: Pool, sliced: list[Node]) -> Finding:
     """There are no whole GPUs; `sliced` nodes have MIG slices."""
     where = ",".join(pool.partitions)
     if sliced:
         offered = ", ".join(gpu_types(sliced))
         message = f"partition {where} has no whole GPUs, only MIG slices: {offered}"
-        return gpu_error(
-            "gpu-mig-only", message, fix=(("gpus-per-node", f"{gpu_types(sliced)[0]}:1"),)
-        )
+        option = "gpus-per-task" if gpus.per == "task" else "gpus-per-node"
+        return gpu_error("gpu-mig-only", message, fix=((option, f"{gpu_types(sliced)[0]}:1"),))
     return gpu_error("gpu-none", f"partition {where} has no GPUs; {_offers(pool.everywhere)}")
 
 

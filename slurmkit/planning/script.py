@@ -68,8 +68,7 @@ def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]
         "ntasks-per-node": _tasks_per_node(spec, layout),
         "cpus-per-task": _cpus_per_task(spec, layout),
         **_gpu_options(spec, kind, layout),
-        # srun takes it from there in a script; beside a command it stands on srun's own line.
-        "gpu-bind": spec.gpus.bind if spec.gpus and spec.script is not None else None,
+        "gpu-bind": spec.gpus.bind if spec.gpus and _starts_itself(spec) else None,
     }
     if kind is not None:
         place["constraint"] = _both(spec.constraint, kind.constraint)
@@ -81,6 +80,11 @@ def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]
     rest = {name: value for name, value in found.items() if name not in place}
     merged = place | rest | late
     return {name: str(value) for name, value in merged.items() if value is not None}
+
+
+def _starts_itself(spec: JobSpec) -> bool:
+    """Whether any srun is the job's own, which takes from the job what is not on its line."""
+    return spec.script is not None or spec.launch.launcher == "none"
 
 
 def _tasks_per_node(spec: JobSpec, layout: Layout) -> int | None:

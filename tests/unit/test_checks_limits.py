@@ -76,6 +76,20 @@ def test_every_limit_of_a_qos(
     assert not errors(findings(where=where, **spec)), "the QOS normal has no such limit"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "fix"),
+    [
+        (Gpus(1, "a100", "task"), ("gpus-per-task", "a100:4")),
+        (Gpus(2, "a100", "job"), ("gpus", "a100:8")),
+        (Gpus(1, "a100"), ("gpus-per-node", "a100:8")),
+    ],
+)
+def test_more_gpus_are_asked_for_in_the_same_way(gpus: Gpus, fix: tuple[str, str]) -> None:
+    where = with_qos("high", limits=Limits(min_tres_per_job={"gres/gpu": 8}))
+    found = findings(where=where, qos="high", ntasks=2, nodes=1, gpus=gpus)
+    assert found["qos-min-tres-per-job"].fix == (fix,)
+
+
 def test_a_limit_per_node_is_judged_by_the_average_as_slurm_does() -> None:
     where = with_qos("high", limits=Limits(max_tres_per_node={"gres/gpu": 2}))
     asked = {"where": where, "qos": "high", "nodes": 2}

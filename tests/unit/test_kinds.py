@@ -7,7 +7,7 @@ import pytest
 from recorded_lab import capabilities
 
 from slurmkit.capabilities.model import Gres, Node
-from slurmkit.gpus import Gpus
+from slurmkit.gpus import Gpus, Per
 from slurmkit.planning.kinds import Kind, kind_of
 from slurmkit.planning.pool import Names, Pool
 from slurmkit.planning.shape import shape_of
@@ -76,6 +76,17 @@ def test_a_type_that_is_not_there_is_never_dropped_by_force() -> None:
     assert ask("v100:2", pool("untyped")).type == "v100"
     assert ask("7g.80gb:1", pool("mig")).type == "7g.80gb"
     assert all(finding.unsafe for finding in ask("0.5", pool("cpu")).findings)
+
+
+@pytest.mark.parametrize(("per", "option"), [("task", "gpus-per-task"), ("job", "gpus")])
+def test_what_fits_is_asked_for_in_the_same_way(per: Per, option: str) -> None:
+    names = Names(aliases={"x": "big", "y": "big"})
+    two = made(node("n1", Gres("gpu", "x", 4)), node("n2", Gres("gpu", "y", 4)), names=names)
+    (several,) = kind_of(Gpus(2, "big", per), two, many=True).findings
+    assert several.fix == ((option, "x:2"),)
+    option = option.replace("gpus", "gpus-per-node") if per == "job" else option
+    (sliced,) = kind_of(Gpus(2, per=per), pool("mig"), many=True).findings
+    assert sliced.fix[0][0] == option
 
 
 def test_nodes_that_are_not_shown() -> None:
@@ -158,6 +169,17 @@ def test_a_mig_profile_is_completed() -> None:
     assert kind_of(Gpus(mig="3g.20gb", type="H100"), twice, many=False).type == "h100_3g.20gb"
     (elsewhere,) = ask("1g.5gb:1", pool("gpu")).findings
     assert elsewhere.fix == (("partition", "mig"),)
+
+
+def test_a_mig_profile_of_a_gpu_by_any_of_its_names() -> None:
+    names = Names(aliases={"a100-sxm4-80gb": "a100"})
+    there = pool("mig", names=names)
+    for name in ("a100", "A100-SXM4-80GB"):
+        kind = kind_of(Gpus(type=name, mig="3g.20gb"), there, many=False)
+        assert (kind.type, codes(kind)) == ("a100_3g.20gb", [])
+    assert codes(kind_of(Gpus(type="h100", mig="3g.20gb"), there, many=False))
+    whole = made(node("n1", Gres("gpu", "a100-sxm4-80gb_3g.20gb", 4)), names=names)
+    assert kind_of(Gpus(type="a100", mig="3g.20gb"), whole, many=False).type
 
 
 def test_shards_are_untyped_and_of_one_gpu() -> None:

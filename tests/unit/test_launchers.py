@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmkit.capabilities.model import Capabilities
+from slurmkit.gpus import Gpus
 from slurmkit.launchers import Batch, Srun
 from slurmkit.spec import JobSpec, Launch
 
@@ -36,6 +40,24 @@ def test_srun_gets_every_word_as_it_is(words: list[str], options: list[str]) -> 
 def test_batch_runs_the_command_itself(words: list[str]) -> None:
     spec = JobSpec(command=("show", *words))
     assert argv(Batch().lines(spec, ("--cpus-per-task=2",))) == words
+
+
+@pytest.mark.parametrize("name", ["A=1", "if", "time", "a b", "x+=2", "plain"])
+def test_the_first_word_is_a_program_whatever_it_looks_like(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('#!/bin/sh\necho "ran $1"\n', "utf-8")
+    (tmp_path / name).chmod(0o755)
+    line = "\n".join(Batch().lines(JobSpec(command=(name, "x=1")), ()))
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", line], capture_output=True, check=True, env=env)
+    assert done.stdout == b"ran x=1\n"
+
+
+def test_a_binding_that_the_command_itself_must_use_is_said() -> None:
+    launch = Launch(launcher="none")
+    (note,) = Batch().needs(
+        JobSpec(command=("x",), gpus=Gpus(2, bind="closest"), launch=launch), CLUSTER
+    )
+    assert (note.severity, note.code) == ("note", "launcher-no-binding")
 
 
 def test_what_a_launcher_cannot_do_is_said() -> None:

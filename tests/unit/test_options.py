@@ -142,6 +142,13 @@ def test_a_fix_is_applied() -> None:
     assert fixed == JobSpec(command=("x",), gpus=Gpus(8, "a100"), nodes=2, options={"tmp": "1G"})
 
 
+def test_a_fix_of_gpus_keeps_their_binding() -> None:
+    spec = JobSpec(command=("x",), gpus=Gpus(9, "a100", "task", bind="closest"))
+    fixed = with_options(spec, [("gpus-per-task", "a100:8")])
+    assert fixed.gpus == Gpus(8, "a100", "task", bind="closest")
+    assert with_options(spec, [("gres", "shard:1")]).gpus == Gpus(shard=1)
+
+
 def test_a_fix_may_take_an_option_away_that_is_passed_on() -> None:
     spec = JobSpec(command=("x",), options={"tmp": "1G", "contiguous": ""})
     assert with_options(spec, [("contiguous", "")]).options == {"tmp": "1G"}

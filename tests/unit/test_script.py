@@ -112,6 +112,8 @@ def test_a_script_keeps_the_binding_of_its_gpus() -> None:
     made = written(JobSpec(command=("x",), gpus=gpus))
     assert "gpu-bind" not in dict(made.options)
     assert "--gpu-bind=closest -- x" in made.script
+    own = JobSpec(command=("x",), gpus=gpus, launch=Launch(launcher="none"))
+    assert dict(written(own).options)["gpu-bind"] == "closest"
 
 
 @pytest.mark.parametrize(
