@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from slurmkit.capabilities.model import Reservation
+from slurmkit.jobs.ids import group
 from slurmkit.queue.rows import QueueRow
 from slurmkit.why import words
 from slurmkit.why.model import Blocker
@@ -95,26 +96,29 @@ def dependencies(scene: Scene, states: dict[str, str]) -> list[Blocker]:
         scene: of the job.
         states: of jobs that have left the queue, by id.
     """
-    rows = {row.job_id: row for row in scene.rows} | {r.raw_id: r for r in scene.rows}
+    there = group(depends_on(scene.job.dependency), scene.rows)
     found = []
     for match in _AFTER.finditer(scene.job.dependency):
         if match["kind"] == "singleton":
             found += _singletons(scene)
             continue
-        job_id, means = match["job"] or "?", _KINDS.get(match["kind"], match["kind"])
-        row = rows.get(job_id) or rows.get(job_id.partition("_")[0])
+        job_id, means = _id(match), _KINDS.get(match["kind"], match["kind"])
         said = f"{means} ({match['kind']})"
-        if row is not None:
-            found.append(of_job(row, said))
-        else:
+        found += [of_job(row, said) for row in there.get(job_id, ())]
+        if not there.get(job_id):
             state = states.get(job_id, "not in the queue")
             found.append(Blocker(kind="job", name=job_id, state=state, holds=said))
     return found
 
 
+def _id(match: re.Match[str]) -> str:
+    """Of a whole array squeue says `12_*`."""
+    return (match["job"] or "?").removesuffix("_*")
+
+
 def depends_on(text: str) -> list[str]:
     """Ids of the jobs in a row's dependency."""
-    return [match["job"] for match in _AFTER.finditer(text) if match["job"]]
+    return [_id(match) for match in _AFTER.finditer(text) if match["job"]]
 
 
 def _singletons(scene: Scene) -> list[Blocker]:

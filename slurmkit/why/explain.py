@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slurmkit.errors import NoSuchJob, SlurmError
-from slurmkit.jobs.ids import check_job_id, whole_id
+from slurmkit.jobs.ids import check_job_id, group, whole_id
 from slurmkit.jobs.sacct import read_runs
 from slurmkit.queue.rows import QueueRow
 from slurmkit.queue.snapshot import QueueFilter, read_queue
@@ -150,11 +150,9 @@ def _start(scene: Scene) -> Start | None:
 
 def _dependent(cluster: Cluster, scene: Scene) -> details.Facts:
     """The jobs it depends on; those that have left the queue are looked up in sacct."""
-    known = {row.raw_id for row in scene.rows} | {row.job_id for row in scene.rows}
+    there = group(find.depends_on(scene.job.dependency), scene.rows)
     states: dict[str, str] = {}
-    for job_id in find.depends_on(scene.job.dependency):
-        if job_id in known or len(states) == _SHOWN:
-            continue
+    for job_id in [job_id for job_id, rows in there.items() if not rows][:_SHOWN]:
         try:
             states[job_id] = cluster.job(job_id).info().state
         except SlurmError:

@@ -295,6 +295,15 @@ def test_a_job_with_a_special_exit_waits(lab: Lab) -> None:
     lab.run("slurmkit", "cancel", job_id)
 
 
+def test_why_a_job_waits_for_an_array(lab: Lab) -> None:
+    """Squeue calls the array `12_*`, which is no job id."""
+    array = sbatch(lab, "--array=0-1", "--begin=now+1hour", "true")
+    after = sbatch(lab, f"--dependency=afterok:{array}", "true")
+    told = lab.run("slurmkit", "why", after).stdout
+    assert f"job {array}_[0-1] of alice" in told
+    lab.run("scancel", after, array)
+
+
 def test_tasks_cancelled_while_they_were_held(lab: Lab) -> None:
     job_id = sbatch(lab, "--array=0-3%1", "sleep 60")
     until(lambda: "RUNNING" in facts(lab, job_id)["tally"])

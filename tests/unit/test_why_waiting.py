@@ -235,11 +235,27 @@ def test_dependencies_are_named_with_what_has_to_become_of_them() -> None:
     assert [(b.name, b.state) for b in found] == [
         ("3", "RUNNING"),
         ("4", "COMPLETED"),
-        ("8_*", "not in the queue"),
+        ("8", "not in the queue"),
         ("7", "PENDING"),
     ]
     assert found[0].holds == "must end well first (afterok)"
-    assert blockers.depends_on(text) == ["3", "4", "8_*"]
+    assert blockers.depends_on(text) == ["3", "4", "8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("afterok:8_*(unfulfilled)", ["8_1", "8_[3-9]"]),
+        ("aftercorr:8_*(unfulfilled)", ["8_1", "8_[3-9]"]),
+        ("afterok:8_4(unfulfilled)", ["8_[3-9]"]),
+        ("afterok:8_2(failed)", ["8_2"]),
+    ],
+)
+def test_dependencies_on_arrays(text: str, names: list[str]) -> None:
+    """A task that has left the queue is not the others, which still wait."""
+    tasks = lab.running("9", "c1", "a100=2", 30, job_id="8_1"), lab.row("8", job_id="8_[3-9]")
+    made = lab.scene(lab.row("20", dependency=text, reason="Dependency"), *tasks)
+    assert [b.name for b in blockers.dependencies(made, {"8_2": "FAILED"})] == names
 
 
 def test_tasks_of_an_array_wait_for_those_that_run() -> None:
