@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 
 from slurmkit.durations import parse_elapsed
+from slurmkit.jobs.ids import tasks
 from slurmkit.queue.cells import cells, gpus, safe, waiting_for, where
 from slurmkit.queue.rows import QueueRow
 from slurmkit.states import code
-
-_SPAN = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
 def collapse(rows: Iterable[QueueRow]) -> list[tuple[QueueRow, ...]]:
@@ -25,7 +24,7 @@ def collapse(rows: Iterable[QueueRow]) -> list[tuple[QueueRow, ...]]:
 
 def count(row: QueueRow) -> int:
     """How many tasks a row stands for: `12_[4-9]` for six."""
-    return sum(map(len, _spans(_index(row)))) if "[" in row.job_id else 1
+    return sum(map(len, tasks(row.job_id))) if "[" in row.job_id else 1
 
 
 def covers(row: QueueRow, job_id: str) -> bool:
@@ -34,7 +33,7 @@ def covers(row: QueueRow, job_id: str) -> bool:
     if job_id in {row.job_id, row.raw_id, whole}:
         return True
     array, _, task = job_id.partition("_")
-    return array == whole and task.isdigit() and any(int(task) in s for s in _spans(_index(row)))
+    return array == whole and task.isdigit() and any(int(task) in s for s in tasks(row.job_id))
 
 
 def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...]:
@@ -84,20 +83,10 @@ def fold(indices: Iterable[int]) -> str:
 def _tasks(rows: Sequence[QueueRow]) -> str:
     if len(rows) == 1:
         return rows[0].job_id
-    limits = {_index(row).partition("%")[2] for row in rows} - {""}
+    limits = {row.job_id.strip("]").partition("%")[2] for row in rows} - {""}
     limit = f"%{limits.pop()}" if len(limits) == 1 else ""
-    indices = fold(i for row in rows for span in _spans(_index(row)) for i in span)
+    indices = fold(i for row in rows for span in tasks(row.job_id) for i in span)
     return f"{rows[0].array_id}_[{indices}{limit}]"
-
-
-def _index(row: QueueRow) -> str:
-    return row.job_id.partition("_")[2].strip("[]")
-
-
-def _spans(index: str) -> list[range]:
-    """Read `0,2,5-9,20-40:5%3`; what follows `%` limits how many run at once."""
-    found = _SPAN.findall(index.partition("%")[0])
-    return [range(int(a), int(b or a) + 1, int(step or 1)) for a, b, step in found]
 
 
 def _each(values: Iterable[str]) -> str:

@@ -144,10 +144,11 @@ def unknown_keys(found: Table, section: type[msgspec.Struct]) -> dict[str, str]:
     return {key: _instead(key, found[key], known) for key in found if key not in known}
 
 
-def nearest(name: str, known: list[str], what: str) -> str:
-    """A hint for a name that is not known: the nearest one, or all."""
+def nearest(name: str, known: list[str], what: str = "") -> str:
+    """A hint for a name that is not known: the nearest one, or all, which are `what`."""
     near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known {what}: {', '.join(known)}"
+    every = f"{f'known {what}'.strip()}: {', '.join(known)}"
+    return f"did you mean {near[0]!r}?" if near else every
 
 
 def quoted(key: str) -> str:

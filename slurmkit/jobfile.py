@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
+from slurmkit.config import nearest
 from slurmkit.directives import directive
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
 from slurmkit.options import ASIDES, GPU_OPTIONS, read_options
 from slurmkit.spec import MAGIC, JobSpec, Launch, header
-from slurmkit.valueforms import nearest
 
 _AS_OPTIONS = ("gres", "gpu-bind", "nodes")  # read as on the command line: GPUs, ranges
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")

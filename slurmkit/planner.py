@@ -11,6 +11,7 @@ import msgspec
 from slurmkit.capabilities.model import Capabilities, Partition
 from slurmkit.checks import check_all, check_dependencies
 from slurmkit.checks.again import rebuilder
+from slurmkit.config import nearest
 from slurmkit.errors import BadInput
 from slurmkit.estimate import Estimate, estimate
 from slurmkit.findings import Finding
@@ -25,7 +26,6 @@ from slurmkit.policies import Change, review
 from slurmkit.request import Request
 from slurmkit.slurm import Slurm
 from slurmkit.spec import JobSpec
-from slurmkit.valueforms import nearest
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster

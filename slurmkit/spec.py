@@ -21,6 +21,7 @@ _GPUS_IN_GRES = re.compile(r"(^|,)(gpu|shard|mps)(:|,|$)")
 _SHELLS = ("sh", "ash", "bash", "dash", "ksh", "mksh", "zsh")
 MAGIC = ("#SBATCH", "#SLURM")
 """How a line with options begins; the second is an old name that sbatch still reads."""
+_SPAN = re.compile(r"(\d+)(?:-(\d+)(:\d+)?)?", re.ASCII)
 _HIGHEST_INDEX = 4_000_000  # slurm.conf(5), the largest MaxArraySize less 1
 _ATOMS = ("ntasks", "ntasks_per_node", "cpus_per_task", "segment")
 _SIZE = r"[1-9]\d{0,8}(-[1-9]\d{0,8}(:[1-9]\d{0,8})?)?"
@@ -228,6 +229,9 @@ def _check_form(name: str, value: object, form: Form) -> None:
 
 
 def _check_array(text: str | None) -> None:
+    for first, last, step in _SPAN.findall((text or "").partition("%")[0]):
+        if int(last or first) < int(first) or step.strip(":") == "0":
+            raise BadInput(f"--array={text}: {first}-{last}{step} holds no index; write FIRST-LAST")
     for number in re.findall(r"\d+", (text or "").partition("%")[0]):
         if int(number) > _HIGHEST_INDEX:
             raise BadInput(f"--array index {number} is more than Slurm can hold: {_HIGHEST_INDEX}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from slurmkit.errors import BadInput
@@ -140,9 +139,3 @@ _FIELDS = {*FORMS, *"nodes ntasks ntasks_per_node cpus_per_task segment hold nic
 
 
 _LONG = [*sorted(name.replace("_", "-") for name in _FIELDS), *_MODELLED]
-
-
-def nearest(word: str, known: list[str]) -> str:
-    """`did you mean 'x'?`, or all that is known."""
-    near = get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

@@ -7,9 +7,9 @@ from difflib import get_close_matches
 
 from slurmkit.checks.inforce import enforced
 from slurmkit.checks.say import Pairs, error, warning
+from slurmkit.config import nearest
 from slurmkit.findings import Finding
 from slurmkit.request import Request
-from slurmkit.valueforms import nearest
 
 _SOURCE = "scontrol show assoc_mgr"
 

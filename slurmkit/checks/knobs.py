@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from slurmkit.arrays import fold
 from slurmkit.checks.say import Pairs, memory_option, wall
 from slurmkit.checks.walls import minutes
+from slurmkit.jobs.ids import spans
 from slurmkit.request import Request
 
-_SPAN = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _GIB = 1024
 
 
@@ -106,9 +105,6 @@ def _gpus(request: Request) -> Iterator[Knob]:
 def first(request: Request, count: int) -> str:
     """The first so many tasks of the request's array, with the same `%` throttle."""
     text, sign, throttle = (request.spec.array or "").partition("%")
-    spans = [
-        range(int(low), int(high or low) + 1, int(step or 1) or 1)
-        for low, high, step in _SPAN.findall(text)
-    ]
-    indexes = sorted(set().union(*spans)) if len(spans) > 1 else spans[0]
+    found = spans(text)
+    indexes = sorted(set().union(*found)) if len(found) > 1 else found[0]
     return f"{fold(indexes[:count])}{sign}{throttle}"

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from slurmkit.checks.say import Pairs, error, warning
+from slurmkit.config import nearest
 from slurmkit.findings import Finding
 from slurmkit.request import Request
-from slurmkit.valueforms import nearest
 
 _SOURCE = "scontrol show license"
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from slurmkit.capabilities.model import Node
 from slurmkit.capabilities.nodes import folded, node_names
 from slurmkit.checks.say import Pairs, error, warning
+from slurmkit.config import nearest
 from slurmkit.findings import Finding
 from slurmkit.planning.constraint import feature_names, satisfies, too_few
 from slurmkit.request import Request
-from slurmkit.valueforms import nearest
 
 _CHOOSES_SINCE = (23, 2)
 

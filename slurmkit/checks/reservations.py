@@ -9,9 +9,9 @@ from slurmkit.checks.inforce import chain
 from slurmkit.checks.places import candidates
 from slurmkit.checks.say import Pairs, error, note, wall, warning
 from slurmkit.checks.walls import minutes
+from slurmkit.config import nearest
 from slurmkit.findings import Finding
 from slurmkit.request import Request
-from slurmkit.valueforms import nearest
 
 _SOURCE = "scontrol show reservation"
 _WAYS_ROUND = ("FLEX", "ANY_NODES")

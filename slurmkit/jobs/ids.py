@@ -58,9 +58,12 @@ def whole_id(job_id: str) -> str:
 
 def tasks(job_id: str) -> tuple[range, ...]:
     """Indices of the array tasks in an id such as `12_[1,4-9%2]` or `12_3`; none for others."""
-    _, _, text = job_id.partition("_")
-    items = text.strip("[]").partition("%")[0].split(",")
-    found = (_TASKS.fullmatch(item) for item in items)
+    return spans(job_id.partition("_")[2].strip("[]"))
+
+
+def spans(indices: str) -> tuple[range, ...]:
+    """Read `0,2,5-9,20-40:5%3`; what follows `%` limits how many run at once."""
+    found = map(_TASKS.fullmatch, indices.partition("%")[0].split(","))
     return tuple(_range(match) for match in found if match)
 
 

@@ -6,6 +6,7 @@ import math
 
 from slurmkit.capabilities.model import Node
 from slurmkit.capabilities.nodes import folded
+from slurmkit.config import nearest
 from slurmkit.findings import Finding
 from slurmkit.gpus import Gpus
 from slurmkit.planning.pool import (
@@ -18,7 +19,6 @@ from slurmkit.planning.pool import (
     whole_gpus,
 )
 from slurmkit.refusals import per_job_code, words
-from slurmkit.valueforms import nearest
 
 
 def no_gpus(gpus: Gpus, pool: Pool, sliced: list[Node]) -> Finding:

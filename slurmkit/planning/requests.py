@@ -12,6 +12,7 @@ from slurmkit.capabilities.nodes import node_names
 from slurmkit.capabilities.text import count
 from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
+from slurmkit.jobs.ids import spans
 from slurmkit.planning.constraint import satisfies
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
@@ -20,7 +21,6 @@ from slurmkit.spec import JobSpec
 
 _UNIT = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 _SHARED = ("gres/shard", "gres/mps")
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 
 
 def request_for(
@@ -87,20 +87,13 @@ def array_size(text: str | None) -> int:
     """Number of tasks in an array, 1 without one."""
     if text is None:
         return 1
-    first, *more = (_indexes(part) for part in text.partition("%")[0].split(","))
+    first, *more = spans(text)
     return len(set(first).union(*more)) if more else len(first)
 
 
 def highest_index(text: str) -> int:
     """The highest index of an array."""
-    return max(_indexes(part)[-1] for part in text.partition("%")[0].split(","))
-
-
-def _indexes(part: str) -> range:
-    """Indexes of one range; of a mistaken one (`5-1`) its start."""
-    first, last, step = _RANGE.fullmatch(part).groups()  # type: ignore[union-attr]
-    stop = max(int(last or first), int(first))
-    return range(int(first), stop + 1, max(1, int(step or 1)))
+    return max(span[-1] for span in spans(text))
 
 
 def billing(total: Tres, partition: Partition, config: Mapping[str, str]) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from slurmkit.errors import BadInput
-from slurmkit.jobs.ids import batches, check_job_id, check_part_id, group, tasks
+from slurmkit.jobs.ids import batches, check_job_id, check_part_id, group, spans, tasks
 
 
 class Row(NamedTuple):
@@ -102,3 +102,9 @@ def test_many_tasks_are_found_quickly_among_many_that_wait() -> None:
 
     odd = ",".join(str(at) for at in range(1, 10000, 2))
     assert seconds(odd) < 50 * seconds("0-9999")
+
+
+def test_indices_of_an_array() -> None:
+    found = spans("0,2,5-9,20-40:5%3")
+    assert found == (range(1), range(2, 3), range(5, 10), range(20, 41, 5))
+    assert spans("") == ()

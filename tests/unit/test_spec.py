@@ -49,6 +49,8 @@ from slurmkit.spec import JobSpec, Launch
         ({"mem": "1G", "mem_per_gpu": "1G"}, "--mem and --mem-per-gpu exclude"),
         ({"partition": "gpu;rm"}, "--partition 'gpu;rm' is not a Slurm name"),
         ({"array": "1-"}, "--array '1-' is not a list of indexes"),
+        ({"array": "0-3,5-1"}, "--array=0-3,5-1: 5-1 holds no index"),
+        ({"array": "0-9:0"}, "0-9:0 holds no index"),
         ({"array": "0-4294967295"}, "more than Slurm can hold: 4000000"),
         ({"dependency": "afterok"}, "--dependency 'afterok' is not a dependency"),
         ({"dependency": "afterok:1,afterany:2?afterok:3"}, "is not a dependency"),
