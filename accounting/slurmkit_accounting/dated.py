@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from sqlalchemy import Connection, Table, bindparam, func, insert, select, update
 
 Fact = tuple[int, int | str]  # holder, value: the two columns that the dates belong to
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One thing a sync did.
+
+    Attributes:
+        kind: person, group, membership, override or coordinator.
+        what: added, changed or closed.
+        who: user name, group name, `USER in GROUP`, `GROUP in GROUP`, `USER of ACCOUNT`, ...
+    """
+
+    kind: str
+    what: str
+    who: str
 
 
 def revise(

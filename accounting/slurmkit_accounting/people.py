@@ -20,6 +20,7 @@ class PersonEntry(msgspec.Struct, frozen=True, kw_only=True):
         directory_id: never changes and is never used again.
         uid: numeric, None when the entry has none.
         active: false once the account has expired.
+        department: empty where the entry names none.
     """
 
     dn: str
@@ -29,6 +30,7 @@ class PersonEntry(msgspec.Struct, frozen=True, kw_only=True):
     display_name: str
     mail: str
     active: bool
+    department: str = ""
 
 
 class GroupEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,14 +73,16 @@ def expired(shadow_expire: int | None, now: int) -> bool:
     return shadow_expire <= now // DAY_SECONDS
 
 
-def people_of_groups(directory: Directory) -> dict[str, set[str]]:
-    """DNs of the people in each group, by the group's DN.
-
-    Members of nested groups and owners are members. Groups may contain each other.
-    """
-    groups = {group.dn: group for group in directory.groups}
+def people_in(directory: Directory) -> set[tuple[str, str]]:
+    """DNs of each group and of each person who is in it themselves; owners are."""
     people = {person.dn for person in directory.people}
-    return {dn: _reached(dn, groups) & people for dn in groups}
+    return {(group, dn) for group, dn in _held(directory) if dn in people}
+
+
+def groups_within(directory: Directory) -> set[tuple[str, str]]:
+    """DNs of each group that is in another one, and of that one; they may contain each other."""
+    groups = {group.dn for group in directory.groups}
+    return {(dn, group) for group, dn in _held(directory) if dn in groups and dn != group}
 
 
 def owner_of(group: GroupEntry, people: Mapping[str, PersonEntry]) -> PersonEntry | None:
@@ -103,16 +107,10 @@ def doubts(directory: Directory) -> Iterator[str]:
             yield f"group {group.name} has {strangers} members that are neither people nor groups"
 
 
-def _reached(start: str, groups: Mapping[str, GroupEntry]) -> set[str]:
-    seen: set[str] = set()
-    waiting = [start]
-    while waiting:
-        dn = waiting.pop()
-        if dn not in seen:  # groups that contain each other end here
-            seen.add(dn)
-            group = groups.get(dn)
-            waiting += (*group.members, *group.owners) if group else ()
-    return seen
+def _held(directory: Directory) -> Iterator[tuple[str, str]]:
+    for group in directory.groups:
+        for dn in (*group.members, *group.owners):
+            yield group.dn, dn
 
 
 def _refuse_doubles(what: str, claims: Iterable[tuple[str, str]]) -> None:

@@ -30,6 +30,7 @@ from slurmkit_accounting.schema.people import (
 )
 
 Via = Literal["override", "group", "coordinator", "account", "unmapped"]
+Gap = Literal["stranger", "no group", "not a member", "no owner"]
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -96,6 +97,16 @@ class People:
         if asked not in self._owners:
             self._owners[asked] = self._find(cluster_id, account.lower(), user, uid, era)
         return self._owners[asked]
+
+    def gap(self, account: str, user: str, uid: int | None, era: int) -> Gap:
+        """Why no group tells the PI of a run, where none does."""
+        person = self.person(user, uid, era)
+        if person is None:
+            return "stranger"
+        group = self._claims.group_of_account(account.lower(), era)
+        if group is None:
+            return "no group"
+        return "no owner" if group in self._circle(person, era) else "not a member"
 
     def groups(self, person_id: int, era: int) -> frozenset[str]:
         """Names of the groups a person was in, directly or through other groups."""
@@ -178,16 +189,20 @@ class _Claims:
 
     def owner_of_account(self, account: str, circle: frozenset[int], era: int) -> int | None:
         """Owner of the group named like the account, for a run of one of its members."""
-        group = first(self._groups.at(account, era))
+        group = self.group_of_account(account, era)
         return first(self._owners.at(group, era)) if group in circle else None
 
     def only_owner(self, account: str, circle: frozenset[int], era: int) -> int | None:
         """The one owner of all of a person's groups, under an account that names no group."""
         # A group's account is no reason to charge somebody else's group.
-        if self._groups.at(account, era):
+        if self.group_of_account(account, era) is not None:
             return None
         owners = {owner for group in circle for owner in self._owners.at(group, era)}
         return owners.pop() if len(owners) == 1 else None
+
+    def group_of_account(self, account: str, era: int) -> int | None:
+        """The group that had the account's name."""
+        return first(self._groups.at(account, era))
 
     def group_name(self, group: int, era: int) -> str:
         """A group's name, spelled as the directory does where that is still its name."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from entries import group, person
 from fake_sacct import FakeSacct, job
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.cli.report import report_group
-from slurmkit_accounting.people import Directory
 
 from slurmkit.cli.ending import run_to_exit_code
 
@@ -19,59 +17,10 @@ WINDOW = ["--from", "2026-11-10", "--to", "2026-11-11", "--by", "pi"]
 
 
 @pytest.fixture
-def directory(monkeypatch, configure):
-    """What the LDAP server holds."""
-    configure(LDAP)
-    entries = {"people": (person("alice"), person("vogel")), "groups": ()}
-    entries["groups"] = (group("vision", "uid=alice", owners=("vogel",)),)
-    monkeypatch.setattr(
-        "slurmkit_accounting.directory.read_directory",
-        lambda section, password: Directory(**entries),
-    )
-    return entries
-
-
-@pytest.fixture
 def slurm(monkeypatch):
     fake = FakeSacct(job(1, NOW - 100, NOW - 90, NOW - 50))
     monkeypatch.setattr("slurmkit.slurm.LocalSlurm", lambda: fake)
     return fake
-
-
-def test_sync_says_what_changed_on_stdout(directory, capsys):
-    assert run_to_exit_code(ledger_group, ["people", "sync"]) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines() == [
-        "person added: alice",
-        "person added: vogel",
-        "group added: vision",
-        "membership added: alice in vision",
-        "membership added: vogel in vision",
-        "people: 2 added, 0 changed, 0 closed",
-        "groups: 1 added, 0 changed, 0 closed",
-        "memberships: 2 added, 0 closed",
-    ]
-    assert said.err == "2 people and 1 group in ldap://ldap\n"
-
-
-def test_sync_shows_the_first_changes_of_many_and_counts_all(directory, capsys):
-    directory["people"] = tuple(person(f"p{n}", uid=n) for n in range(60))
-    directory["groups"] = (group("all", "uid=p1"),)
-    assert run_to_exit_code(ledger_group, ["people", "sync", "--dry-run"]) == 0
-    said = capsys.readouterr()
-    assert said.out.count("person added") == 50
-    assert "and 12 more\npeople: 60 added" in said.out
-    assert "dry run, nothing was changed" in said.err
-    assert "group all has no owner" in said.err
-
-
-def test_names_from_the_directory_cannot_paint_the_screen(directory, capsys):
-    directory["people"] = (person("eve", username="eve\x1b[2J\nperson added: root"),)
-    directory["groups"] = ()
-    run_to_exit_code(ledger_group, ["people", "sync"])
-    assert capsys.readouterr().out.startswith(
-        "person added: eve\\x1b[2J\\nperson added: root\npeople: 1 added"
-    )
 
 
 def test_ingest_says_what_it_read(slurm, capsys):

@@ -8,6 +8,8 @@ import pytest
 import world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from slurmkit_accounting.facts import Facts
+from slurmkit_accounting.nesting import Nesting
 from slurmkit_accounting.pi import NOBODY, Owner, People
 from slurmkit_accounting.schema import metadata
 from sqlalchemy import Connection, create_engine
@@ -189,6 +191,11 @@ class TestInTime:
         )
         assert found.pi(1, "y", "ann", 7, 0).name == "ben"
         assert found.groups(1, 0) == found.groups(1, 5) == {"x", "y"}
+
+    def test_a_chain_of_thousands_of_groups_is_followed(self):
+        chain = Nesting(Facts((n, 0, None, n + 1) for n in range(3000)))
+        assert chain.around([0], 5) == frozenset(range(3001))
+        assert chain.around([], 5) == frozenset()
 
     def test_departments(self, connection):
         found = load(connection, departments=[Fact((1, "Old"), 0, 3), Fact((1, "New"), 3, None)])

@@ -1,0 +1,239 @@
+"""Bring people and groups of a ledger up to date with a directory, keeping what was before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import msgspec
+from sqlalchemy import Column, Connection, Table, bindparam, insert, select, update
+
+from slurmkit_accounting.dated import Change, Fact, last_held, revise
+from slurmkit_accounting.people import (
+    Directory,
+    GroupEntry,
+    PersonEntry,
+    groups_within,
+    owner_of,
+    people_in,
+)
+from slurmkit_accounting.schema.people import (
+    departments,
+    group_names,
+    group_owners,
+    groups,
+    memberships,
+    nestings,
+    people,
+    uids,
+    usernames,
+)
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """Who the directory does not show any more.
+
+    Attributes:
+        kind: people or groups.
+        names: of those that are gone, sorted.
+        known: how many there were before.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    known: int
+
+
+class DirectorySync:
+    """One application of a directory, within one transaction.
+
+    A person seen for the first time has always been who they are: their rows are valid from 0,
+    or from when somebody else let go of their user name or uid. Whatever changes later is valid
+    from the time of the sync. Who is gone from the directory is closed, never deleted.
+
+    Attributes:
+        gone: people and groups closed, once the changes have been asked for.
+    """
+
+    def __init__(self, connection: Connection, directory: Directory, at: int) -> None:
+        self._connection = connection
+        self._directory = directory
+        self._at = at
+        self.gone: list[Gone] = []
+
+    def apply(self) -> Iterator[Change]:
+        """Apply it, and say what changed."""
+        person_ids, new_people = self._meet(people, self._directory.people)
+        group_ids, new_groups = self._meet(groups, self._directory.groups)
+        yield from self._people(person_ids, new_people)
+        yield from self._groups(group_ids, person_ids, new_groups)
+        yield from self._memberships(group_ids, person_ids, new_people)
+        yield from self._nestings(group_ids, new_groups)
+
+    def _meet(
+        self, table: Table, entries: Iterable[PersonEntry] | Iterable[GroupEntry]
+    ) -> tuple[dict[str, int], set[int]]:
+        """Numbers of all entries by DN, and which of them were not known before."""
+        known = self._column(table.c.directory_id, table.c.id)
+        rows = [
+            {"directory_id": entry.directory_id, "first_seen": self._at, **_empty(table)}
+            for entry in entries
+            if entry.directory_id not in known
+        ]
+        if rows:
+            self._connection.execute(insert(table), rows)
+        after = self._column(table.c.directory_id, table.c.id)
+        new = set(after.values()) - set(known.values())
+        return {entry.dn: after[entry.directory_id] for entry in entries}, new
+
+    def _people(self, ids: Mapping[str, int], new: set[int]) -> Iterator[Change]:
+        by_id = {ids[person.dn]: person for person in self._directory.people}
+        before = self._names()
+        facts = {number: (one.display_name, one.mail, one.active) for number, one in by_id.items()}
+        changed = self._update(people, ("display_name", "mail", "active"), facts)
+        gone = self._close(people, ids, before, new)
+        changed |= self._revise(usernames, {(n, one.username) for n, one in by_id.items()}, new)
+        numbers = {(n, one.uid) for n, one in by_id.items() if one.uid is not None}
+        changed |= self._revise(uids, numbers, new)
+        changed |= self._departments(by_id)
+        names = before | {number: one.username for number, one in by_id.items()}
+        yield from _changes("person", names, new, changed, gone)
+
+    def _departments(self, by_id: Mapping[int, PersonEntry]) -> set[int]:
+        """Who changed department; the first one that is heard of somebody was always theirs."""
+        told = set(self._connection.scalars(select(departments.c.person_id).distinct()))
+        wanted: set[Fact] = {(n, one.department) for n, one in by_id.items() if one.department}
+        opened, closed = revise(
+            self._connection,
+            departments,
+            wanted,
+            self._at,
+            lambda fact: self._at if fact[0] in told else 0,
+        )
+        return {holder for holder, _ in opened | closed}
+
+    def _groups(
+        self, ids: Mapping[str, int], person_ids: Mapping[str, int], new: set[int]
+    ) -> Iterator[Change]:
+        by_dn = {person.dn: person for person in self._directory.people}
+        owners = {ids[group.dn]: owner_of(group, by_dn) for group in self._directory.groups}
+        names = {ids[group.dn]: group.name for group in self._directory.groups}
+        before = self._column(groups.c.id, groups.c.display_name)
+        changed = self._update(groups, ("display_name",), {n: (names[n],) for n in names})
+        gone = self._close(groups, ids, before, new)
+        matched = {(number, name.lower()) for number, name in names.items()}
+        changed |= self._revise(group_names, matched, new)
+        owned = {(n, person_ids[one.dn]) for n, one in owners.items() if one}
+        changed |= self._revise(group_owners, owned, new)
+        yield from _changes("group", before | names, new, changed, gone)
+
+    def _update(
+        self, table: Table, columns: tuple[str, ...], wanted: Mapping[int, tuple[object, ...]]
+    ) -> set[int]:
+        """Store what entries say and that they are there; which of them said something else."""
+        asked = [table.c[name] for name in (*columns, "closed_at")]
+        found = self._connection.execute(select(table.c.id, *asked))
+        stored = {row[0]: tuple(row[1:]) for row in found}
+        changed = {number for number, row in wanted.items() if stored[number] != (*row, None)}
+        if changed:
+            rows = [
+                dict(zip(columns, wanted[number], strict=True))
+                | {"number": number, "closed_at": None}
+                for number in sorted(changed)
+            ]
+            statement = update(table).where(table.c.id == bindparam("number"))
+            self._connection.execute(statement, rows)
+        return changed
+
+    def _close(
+        self, table: Table, present: Mapping[str, int], names: Mapping[int, str], new: set[int]
+    ) -> set[int]:
+        query = select(table.c.id).where(table.c.closed_at.is_(None))
+        known = set(self._connection.scalars(query)) - new
+        gone = known - set(present.values())
+        if gone:
+            values = {"closed_at": self._at} | ({"active": False} if table is people else {})
+            statement = update(table).where(table.c.id == bindparam("number")).values(**values)
+            self._connection.execute(statement, [{"number": number} for number in gone])
+        called = tuple(sorted(names[number] for number in gone))
+        self.gone.append(Gone(table.name, called, len(known)))
+        return gone
+
+    def _memberships(
+        self, ids: Mapping[str, int], person_ids: Mapping[str, int], new: set[int]
+    ) -> Iterator[Change]:
+        wanted: set[Fact] = {
+            (ids[group], person_ids[person]) for group, person in people_in(self._directory)
+        }
+        changed = revise(
+            self._connection,
+            memberships,
+            wanted,
+            self._at,
+            lambda fact: 0 if fact[1] in new else self._at,
+        )
+        spelled, named = self._column(groups.c.id, groups.c.display_name), self._names()
+        for what, facts in zip(("added", "closed"), changed, strict=True):
+            pairs = sorted(f"{named[int(p)]} in {spelled[g]}" for g, p in facts)
+            yield from (Change("membership", what, pair) for pair in pairs)
+
+    def _nestings(self, ids: Mapping[str, int], new: set[int]) -> Iterator[Change]:
+        wanted: set[Fact] = {
+            (ids[inner], ids[outer]) for inner, outer in groups_within(self._directory)
+        }
+        # A new group's people may be new too, who always were where they are.
+        changed = revise(
+            self._connection,
+            nestings,
+            wanted,
+            self._at,
+            lambda fact: 0 if fact[0] in new else self._at,
+        )
+        spelled = self._column(groups.c.id, groups.c.display_name)
+        for what, facts in zip(("added", "closed"), changed, strict=True):
+            pairs = sorted(f"{spelled[inner]} in {spelled[int(outer)]}" for inner, outer in facts)
+            yield from (Change("membership", what, pair) for pair in pairs)
+
+    def _revise(self, table: Table, wanted: Collection[Fact], new: set[int]) -> set[int]:
+        """Holders of what changed."""
+        since = self._since(table, new)
+        opened, closed = revise(self._connection, table, set(wanted), self._at, since)
+        return {holder for holder, _ in opened | closed}
+
+    def _since(self, table: Table, new: set[int]) -> Callable[[Fact], int]:
+        """From when a new name, number, owner or department is true."""
+        let_go: dict[int | str, int] | None = None
+
+        def since(fact: Fact) -> int:
+            nonlocal let_go
+            if fact[0] not in new:
+                return self._at
+            if table is group_owners:  # a PI may have had other groups before
+                return 0
+            if let_go is None:
+                let_go = last_held(self._connection, table)
+            return let_go.get(fact[1], 0)
+
+        return since
+
+    def _names(self) -> dict[int, str]:
+        """The latest user name of everybody, gone ones included."""
+        query = select(usernames.c.person_id, usernames.c.username).order_by(usernames.c.id)
+        return {row[0]: row[1] for row in self._connection.execute(query)}
+
+    def _column(self, key: Column[KeyT], value: Column[ValueT]) -> dict[KeyT, ValueT]:
+        return {row[0]: row[1] for row in self._connection.execute(select(key, value))}
+
+
+def _empty(table: Table) -> dict[str, object]:
+    return {"display_name": ""} | ({"mail": "", "active": True} if table is people else {})
+
+
+def _changes(
+    kind: str, names: Mapping[int, str], new: set[int], changed: set[int], gone: set[int]
+) -> Iterator[Change]:
+    for what, numbers in (("added", new), ("changed", changed - new - gone), ("closed", gone)):
+        yield from (Change(kind, what, name) for name in sorted(names[n] for n in numbers))
