@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,7 +13,7 @@ from slurmkit.checks.balance import Balance, balances
 from slurmkit.checks.walls import minutes
 from slurmkit.facts import clock
 from slurmkit.gpuhours import WeightOf, gpu_hours, likely_type, uncounted
-from slurmkit.prices import Price, part_weight, price_at
+from slurmkit.prices import Price, cpu_prices, memory_prices, part_weight, price_at, price_of
 from slurmkit.request import Request
 
 PriceAt = Callable[[str, dt.date], Price | None]
@@ -91,7 +92,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
             fewest = f"on {self.least.nodes} {self.least._uses()}"  # noqa: SLF001 - of this class
             chosen = f"{self.least.nodes} to {self.nodes}, as Slurm finds them free"
             found.insert(0, ("Nodes", f"{chosen}; what follows is for {self.nodes}, {fewest}"))
-        if self.gpu_hours or (self.gpu_hours is None and self.hours is not None):
+        unsaid = self.gpu_hours is None and self.hours is not None
+        if self.gpu_hours or self.currency or unsaid:
             found.append(("Costs", self._costs()))
         if self.share is not None:
             found.append(("Budget", self.share.words()))
@@ -130,6 +132,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return f"at most {own}{cloud} ({self.sources['cost']})"
 
 
+class Used(NamedTuple):
+    """Hours that may have a price; None is not known."""
+
+    gpu_hours: dict[str, float] | None
+    cpu_hours: float | None
+    memory_hours: float | None
+
+
 def _said(number: float | None) -> str:
     return "unknown" if number is None else f"{number:g}"
 
@@ -141,16 +151,18 @@ def estimate(
     time = minutes(request)
     hours = None if time is None else time / 60
     gpus = gpu_hours(request, hours, weight)
-    cost, cloud, currency = _money(request, gpus.by_type, price)
     unknown = uncounted(request)
+    cpu_hours = None if "cpu" in unknown else _hours(request, "cpu", hours)
+    used = Used(gpus.by_type, cpu_hours, _memory_hours(request, hours))
+    cost, cloud, currency = _money(request, used, price)
     billing = None if unknown else request.total.get("billing", 0)
     return Estimate(
         nodes=request.nodes,
         hours=hours,
         tasks=request.tasks_in_array,
         gpu_hours=gpus.by_type,
-        cpu_hours=None if "cpu" in unknown else _hours(request, "cpu", hours),
-        memory_hours=_memory_hours(request, hours),
+        cpu_hours=used.cpu_hours,
+        memory_hours=used.memory_hours,
         billing=billing,
         billing_hours=None if unknown else _hours(request, "billing", hours),
         cost=cost,
@@ -173,13 +185,18 @@ def _memory_hours(request: Request, hours: float | None) -> float | None:
 
 
 def _money(
-    request: Request, gpu_hours: dict[str, float] | None, price: PriceAt
+    request: Request, used: Used, price: PriceAt
 ) -> tuple[Decimal | None, Decimal | None, str | None]:
     """Cost here and in a cloud, and their currency; a price unknown leaves all of it unknown."""
-    if not gpu_hours:
+    if used.gpu_hours is None:
         return None, None, None
     day = dt.datetime.fromtimestamp(request.standing.taken).astimezone().date()
-    known = [(hours, price(kind or likely_type(request), day)) for kind, hours in gpu_hours.items()]
+    known: list[tuple[float | None, Price | None]] = [
+        (hours, price(kind or likely_type(request), day)) for kind, hours in used.gpu_hours.items()
+    ]
+    others = ((used.cpu_hours, cpu_prices()), (used.memory_hours, memory_prices()))
+    priced = ((hours, price_of(prices, day)) for hours, prices in others)
+    known += [(hours, found) for hours, found in priced if found]
     currencies = {found.currency for _, found in known if found}
     if len(currencies) != 1:
         return None, None, None
@@ -188,10 +205,10 @@ def _money(
     return own, cloud, currencies.pop()
 
 
-def _sum(parts: list[tuple[float, Decimal | None]]) -> Decimal | None:
+def _sum(parts: list[tuple[float | None, Decimal | None]]) -> Decimal | None:
     total = Decimal(0)
     for hours, amount in parts:
-        if amount is None:
+        if amount is None or hours is None:
             return None
         total += Decimal(str(hours)) * amount
     return total.quantize(Decimal("0.01"))
@@ -229,7 +246,7 @@ def _sources(request: Request, currency: str | None) -> dict[str, str]:
         else "CPUs: the partition has no TRESBillingWeights",
     }
     if currency:
-        sources["cost"] = "price table: [gpu.TYPE] prices"
+        sources["cost"] = "the prices of the configuration"
     return sources
 
 

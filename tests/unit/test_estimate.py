@@ -204,7 +204,7 @@ def test_in_words_and_as_json() -> None:
     facts = dict(found.facts())
     assert facts["Uses"] == "at most 2 a100 GPU-hours, 1 CPU-hours, 8 GiB-hours"
     assert (
-        facts["Costs"] == "at most 1.70 EUR, in a cloud 6.40 EUR (price table: [gpu.TYPE] prices)"
+        facts["Costs"] == "at most 1.70 EUR, in a cloud 6.40 EUR (the prices of the configuration)"
     )
     assert "Starts" not in facts
     started = replace(found, start=1_700_000_000, start_source="sbatch --test-only")
@@ -229,3 +229,23 @@ def test_weights_are_the_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert part_weight("h-100", "shard") == 0.125
     assert part_weight("h100", "mps") is None
     assert part_weight("other", "mps") is None
+
+
+@pytest.fixture
+def priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        f"[[{what}.prices]]\nsince = 2023-01-01\ncurrency = 'EUR'\non_premises = {amount}\n"
+        for what, amount in (("cpu", 0.01), ("memory", 0.002))
+    ]
+    (tmp_path / "config.toml").write_text("".join(lines))
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(tmp_path / "config.toml"))
+
+
+@pytest.mark.usefixtures("priced")
+def test_cpus_and_memory_cost_what_the_site_says() -> None:
+    with_gpus = made(gpus=Gpus(2, "a100"), cpus_per_task=8, mem="64G", time="1:00:00")
+    assert with_gpus.cost == Decimal("1.91")  # 2 x 0.85 + 8 x 0.01 + 64 x 0.002
+    assert with_gpus.cloud_cost is None  # nobody has said what a CPU costs there
+    without = made(cpus_per_task=8, mem="64G", time="1:00:00")
+    assert without.cost == Decimal("0.21")
+    assert dict(without.facts())["Costs"].startswith("at most 0.21 EUR")
