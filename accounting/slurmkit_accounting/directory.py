@@ -13,16 +13,22 @@ from urllib.parse import SplitResult, urlsplit
 
 from slurmkit.errors import BadConfig, DirectoryError
 from slurmkit_accounting.config import LdapSection
-from slurmkit_accounting.people import Directory, GroupEntry, PersonEntry, expired
+from slurmkit_accounting.directory_entries import Named, attributes, directory
+from slurmkit_accounting.people import Directory
 
 with warnings.catch_warnings():  # ldap3 2.9.1 uses old names of pyasn1
     warnings.simplefilter("ignore", DeprecationWarning)
     import ldap3
-    from ldap3.core.exceptions import LDAPException, LDAPOperationResult
+    from ldap3.core.exceptions import (
+        LDAPCertificateError,
+        LDAPCommunicationError,
+        LDAPException,
+        LDAPOperationResult,
+        LDAPResponseTimeoutError,
+        LDAPStartTLSError,
+    )
     from ldap3.core.results import RESULT_SUCCESS
-    from ldap3.utils.dn import parse_dn
 
-Entry = Mapping[str, list[bytes]]
 # What ldap3 and servers say, and what it means here.
 _MEANINGS = (
     ("invalid CA public key file", "[ldap] ca_file does not exist or cannot be read"),
@@ -36,13 +42,31 @@ _MEANINGS = (
     ("invalid filter", "[ldap] people_filter or groups_filter is no LDAP filter"),
     ("invalid server address", "its host name cannot be resolved"),
 )
-_BIGGEST = 2**63 - 1  # what the ledger stores
-_ESCAPED = re.compile(rb"\\(?:[0-9A-Fa-f]{2}|.)")
-_SPECIAL = re.compile(r"[\\,+=]")
+_TRIES = 3  # when a connection is cut half-way
+_PAUSE_SECONDS = 0.5
+_RANGE = re.compile(r"(.+);range=\d+-(\d+|\*)\Z", re.IGNORECASE)
+_LOST = (
+    LDAPCertificateError,
+    LDAPCommunicationError,
+    LDAPResponseTimeoutError,
+    LDAPStartTLSError,
+    OSError,
+)
+_PAGING = "1.2.840.113556.1.4.319"
+
+
+class _NoAnswer(DirectoryError):
+    """A server that cannot be reached, or not with TLS: another one may do."""
+
+
+class _Cut(DirectoryError):
+    """A connection that ended while it was read."""
 
 
 def read_directory(section: LdapSection, password: str) -> Directory:
     """Read everybody under `people_base` and every group under `groups_base`.
+
+    Of several servers the first that answers is read; when it breaks off, all is read again.
 
     Args:
         section: `[ldap]`.
@@ -50,12 +74,17 @@ def read_directory(section: LdapSection, password: str) -> Directory:
 
     Raises:
         BadConfig: when the section cannot be meant.
-        DirectoryError: when the server cannot be reached, verified or read in full.
+        DirectoryError: when no server can be reached, verified and read in full.
     """
-    url = _checked(section)
-    with _translated(section.uri), _connected(section, url, password) as connection:
-        people = list(_entries(connection, section, section.people_base, section.people_filter))
-        groups = list(_entries(connection, section, section.groups_base, section.groups_filter))
+    urls = _checked(section)
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            people, groups = _read_any(section, urls, password)
+            break
+        except _Cut:
+            if not tries_left:
+                raise
+            time.sleep(_PAUSE_SECONDS)
     for found, base, kind in (
         (people, section.people_base, "people"),
         (groups, section.groups_base, "groups"),
@@ -65,79 +94,39 @@ def read_directory(section: LdapSection, password: str) -> Directory:
                 f"{section.uri} shows no {kind} under {base} to {section.bind_dn or 'anonymous'};"
                 f" check [ldap] {kind}_base, {kind}_filter and what bind_dn may read"
             )
-    now = int(time.time())
-    return Directory(
-        tuple(person_entry(dn, entry, section, now) for dn, entry in people),
-        tuple(group_entry(dn, entry, section) for dn, entry in groups),
-    )
+    return directory(section, people, groups, int(time.time()))
 
 
-def person_entry(dn: str, entry: Entry, section: LdapSection, now: int) -> PersonEntry:
-    """Make a person of an entry's raw attributes; `now` in epoch seconds.
-
-    Raises:
-        DirectoryError: when the immutable id or the user name is missing, or a number is none.
-    """
-    expire = _number(dn, entry, section.expire_attribute)
-    return PersonEntry(
-        dn=normal_dn(dn),
-        directory_id=_required(dn, entry, section.id_attribute),
-        username=_required(dn, entry, section.username_attribute),
-        uid=_number(dn, entry, section.uid_attribute),
-        display_name=_first(entry, section.name_attribute),
-        mail=_first(entry, section.mail_attribute),
-        active=not expired(expire, now),
-    )
-
-
-def group_entry(dn: str, entry: Entry, section: LdapSection) -> GroupEntry:
-    """Make a group of an entry's raw attributes.
-
-    Raises:
-        DirectoryError: when the immutable id or the name is missing.
-    """
-    return GroupEntry(
-        dn=normal_dn(dn),
-        directory_id=_required(dn, entry, section.id_attribute),
-        name=_required(dn, entry, section.group_name_attribute),
-        members=_dns(entry, section.member_attribute),
-        owners=_dns(entry, section.owner_attribute),
-    )
+def _read_any(
+    section: LdapSection, urls: Sequence[SplitResult], password: str
+) -> tuple[list[Named], list[Named]]:
+    silent: list[_NoAnswer] = []
+    for url in urls:
+        try:
+            with _connected(section, url, password) as connection, _translated(url, _Cut):
+                people = (section.people_base, section.people_filter)
+                groups = (section.groups_base, section.groups_filter)
+                return (
+                    list(_entries(connection, section, *people)),
+                    list(_entries(connection, section, *groups)),
+                )
+        except _NoAnswer as error:
+            silent.append(error)
+    raise DirectoryError("; ".join(map(str, silent))) from silent[-1]
 
 
-def normal_dn(dn: str) -> str:
-    """Write a DN so that equal ones are equal texts: case and blanks do not count.
-
-    Raises:
-        DirectoryError: for a text that is no DN.
-    """
-    try:
-        parts = parse_dn(dn, escape=True, strip=True)
-    except LDAPException as error:
-        raise DirectoryError(f"the directory holds {dn!r} where a DN belongs: {error}") from error
-    return "".join(f"{name}={_one_spelling(value)}{sign}".lower() for name, value, sign in parts)
-
-
-def _one_spelling(value: str) -> str:
-    r"""A comma may be written `\,` or `\2C`, and any letter as its bytes, RFC 4514 section 2.4."""
-    raw = _ESCAPED.sub(lambda match: _meant(match[0][1:]), value.encode())
-    return _SPECIAL.sub(r"\\\g<0>", raw.decode("utf-8", "replace"))
-
-
-def _meant(escaped: bytes) -> bytes:
-    return bytes.fromhex(escaped.decode()) if len(escaped) == 2 else escaped
-
-
-def _checked(section: LdapSection) -> SplitResult:
-    url = _url(section.uri)
-    if url is None or url.scheme not in {"ldap", "ldaps"} or not url.hostname:
+def _checked(section: LdapSection) -> list[SplitResult]:
+    urls = [_url(text) for text in section.uri.split()]
+    found = [url for url in urls if url and url.scheme in {"ldap", "ldaps"} and url.hostname]
+    if not found or len(found) < len(urls):
         raise BadConfig(
-            f"[ldap] uri {section.uri!r} is not of the form ldap://HOST[:PORT] or ldaps://HOST"
+            f"[ldap] uri {section.uri!r} is not of the form ldap://HOST[:PORT] or ldaps://HOST,"
+            " or several of these separated by blanks"
         )
     for key in ("people_base", "groups_base"):
         if not getattr(section, key):
             raise BadConfig(f"[ldap] {key} is not set; name the subtree, e.g. ou=people,dc=…")
-    return url
+    return found
 
 
 def _url(text: str) -> SplitResult | None:
@@ -151,33 +140,40 @@ def _url(text: str) -> SplitResult | None:
 
 @contextmanager
 def _connected(section: LdapSection, url: SplitResult, password: str) -> Iterator[Any]:
-    tls = ldap3.Tls(validate=ssl.CERT_REQUIRED, ca_certs_file=section.ca_file or None)
+    with _translated(url, _NoAnswer):
+        connection = _connection(section, url, password)
+    try:
+        with _translated(url, _NoAnswer):
+            connection.open(read_server_info=False)
+            encrypted = url.scheme == "ldaps" or not section.starttls
+            if not (encrypted or connection.start_tls(read_server_info=False)):
+                raise DirectoryError(f"{url.geturl()} did not begin TLS; nothing was changed")
+            connection.bind(read_server_info=False)
+        yield connection
+    finally:
+        _hang_up(connection)
+
+
+def _connection(section: LdapSection, url: SplitResult, password: str) -> Any:
     server = ldap3.Server(
         url.hostname or "",
         port=url.port or (636 if url.scheme == "ldaps" else 389),
         use_ssl=url.scheme == "ldaps",
-        tls=tls,
+        tls=ldap3.Tls(validate=ssl.CERT_REQUIRED, ca_certs_file=section.ca_file or None),
         get_info=ldap3.NONE,
         connect_timeout=section.timeout,
     )
-    connection = ldap3.Connection(
+    return ldap3.Connection(
         server,
         section.bind_dn or None,
         password if section.bind_dn else None,
         auto_referrals=False,
         receive_timeout=section.timeout,
         raise_exceptions=True,
+        return_empty_attributes=False,
+        check_names=False,  # names are those of the configuration; there is no schema to check
         read_only=True,
     )
-    try:
-        connection.open(read_server_info=False)
-        encrypted = url.scheme == "ldaps" or not section.starttls
-        if not (encrypted or connection.start_tls(read_server_info=False)):
-            raise DirectoryError(f"{section.uri} did not begin TLS; nothing was changed")
-        connection.bind(read_server_info=False)
-        yield connection
-    finally:
-        _hang_up(connection)
 
 
 def _hang_up(connection: Any) -> None:
@@ -189,32 +185,57 @@ def _hang_up(connection: Any) -> None:
 
 def _entries(
     connection: Any, section: LdapSection, base: str, search_filter: str
-) -> Iterator[tuple[str, Entry]]:
+) -> Iterator[Named]:
     """Every entry that matches, page by page; any end but success is an error."""
     cookie: bytes | None = None
+    asked = {"attributes": attributes(section), "paged_size": section.page_size}
     while True:
-        connection.search(
-            base,
-            search_filter,
-            attributes=_attributes(section),
-            paged_size=section.page_size,
-            paged_cookie=cookie,
-        )
+        connection.search(base, search_filter, paged_cookie=cookie, **asked)
         # ldap3 lets a size limit, a time limit and a referral pass as if that were all.
         if connection.result["result"] != RESULT_SUCCESS:
             raise DirectoryError(
                 f"{section.uri} ended the search under {base} early"
                 f" ({connection.result['description']}); nothing was changed"
             )
+        paging = connection.result.get("controls", {}).get(_PAGING)
         for item in connection.response:
             if item["type"] == "searchResEntry":
-                yield item["dn"], item["raw_attributes"]
+                yield item["dn"], _whole(connection, section, item["dn"], item["raw_attributes"])
             elif item["type"] == "searchResRef" and not section.ignore_referrals:
                 raise _refers(section, base, item["uri"])
-        paging = connection.result.get("controls", {}).get("1.2.840.113556.1.4.319")
         cookie = paging["value"]["cookie"] if paging else None
         if not cookie:
             return
+
+
+def _whole(
+    connection: Any, section: LdapSection, dn: str, found: Mapping[str, list[bytes]]
+) -> dict[str, list[bytes]]:
+    """An entry with all values of each attribute, under the names that the configuration has.
+
+    AD gives the first 1,500 values of an attribute only, as `member;range=0-1499`.
+    """
+    asked = {name.lower(): name for name in attributes(section)}
+    entry: dict[str, list[bytes]] = {}
+    for name, values in found.items():
+        ranged = _RANGE.match(name)
+        bare = ranged[1] if ranged else name
+        if ranged or bare.lower() not in map(str.lower, entry):
+            whole = list(values)
+            while ranged and ranged[2] != "*":
+                ranged, more = _more(connection, dn, f"{bare};range={int(ranged[2]) + 1}-*")
+                whole += more
+            entry[asked.get(bare.lower(), bare)] = whole
+    return entry
+
+
+def _more(connection: Any, dn: str, name: str) -> tuple[re.Match[str] | None, list[bytes]]:
+    connection.search(dn, "(objectClass=*)", search_scope=ldap3.BASE, attributes=[name])
+    for item in connection.response:
+        for key, values in item.get("raw_attributes", {}).items():
+            if (ranged := _RANGE.match(key)) and values:
+                return ranged, values
+    raise DirectoryError(f"{dn} does not show {name}; nothing was changed: try again")
 
 
 def _refers(section: LdapSection, base: str, uris: Sequence[str]) -> DirectoryError:
@@ -226,23 +247,18 @@ def _refers(section: LdapSection, base: str, uris: Sequence[str]) -> DirectoryEr
     )
 
 
-def _attributes(section: LdapSection) -> list[str]:
-    names = {
-        getattr(section, name) for name in section.__struct_fields__ if name.endswith("_attribute")
-    }
-    return sorted(names)
-
-
 @contextmanager
-def _translated(uri: str) -> Iterator[None]:
+def _translated(url: SplitResult, lost: type[DirectoryError]) -> Iterator[None]:
+    """Say in one line what went wrong; as `lost` where the connection did."""
     try:
         yield
     except (LDAPException, OSError) as error:
+        kind = lost if isinstance(error, _LOST) else DirectoryError
         words = _plain(_words(error))
-        raise DirectoryError(f"cannot read {uri}: {words}; nothing was changed") from error
+        raise kind(f"cannot read {url.geturl()}: {words}; nothing was changed") from error
     except (LookupError, TypeError, ValueError) as error:  # from ldap3's decoder
-        raise DirectoryError(
-            f"cannot read {uri}: what answers there does not speak LDAP, or broke off"
+        raise lost(
+            f"cannot read {url.geturl()}: what answers there does not speak LDAP, or broke off"
             f" ({type(error).__name__}); nothing was changed"
         ) from error
 
@@ -264,38 +280,3 @@ def _plain(words: str) -> str:
         if sign in words:
             return f"{meaning} ({words})"
     return words
-
-
-def _first(entry: Entry, name: str) -> str:
-    values = entry.get(name) or [b""]
-    return _text(values[0])
-
-
-def _required(dn: str, entry: Entry, name: str) -> str:
-    value = _first(entry, name)
-    if not value:
-        raise DirectoryError(
-            f"{dn} shows no {name}; nothing was changed: let [ldap] bind_dn read it, or name"
-            " another attribute"
-        )
-    return value
-
-
-def _number(dn: str, entry: Entry, name: str) -> int | None:
-    value = _first(entry, name)
-    try:
-        number = int(value) if value else None
-    except ValueError as error:
-        raise DirectoryError(f"{dn} has {name} {value!r}, which is no number") from error
-    if number is not None and abs(number) > _BIGGEST:
-        raise DirectoryError(f"{dn} has {name} {value!r}, which is too big; nothing was changed")
-    return number
-
-
-def _dns(entry: Entry, name: str) -> tuple[str, ...]:
-    return tuple(normal_dn(_text(value)) for value in entry.get(name) or ())
-
-
-def _text(value: bytes) -> str:
-    """PostgreSQL stores no NUL."""
-    return value.decode("utf-8", "replace").replace("\0", "\ufffd")

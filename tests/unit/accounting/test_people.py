@@ -4,13 +4,9 @@ import pytest
 from entries import group, person
 from msgspec import structs
 from slurmkit_accounting.config import LdapSection
-from slurmkit_accounting.directory import (
-    _entries,
-    group_entry,
-    normal_dn,
-    person_entry,
-    read_directory,
-)
+from slurmkit_accounting.directory import _entries, read_directory
+from slurmkit_accounting.directory_entries import group_entry, person_entry
+from slurmkit_accounting.dn import normal_dn
 from slurmkit_accounting.password import bind_password
 from slurmkit_accounting.people import (
     Directory,
@@ -107,6 +103,10 @@ def test_attributes_can_have_other_names():
         ("uid=Alice,OU=People,dc=x", "UID=alice , ou=people, DC=X"),
         ("cn=a\\2Cb,dc=x", "cn=a\\,b,dc=x"),
         ("cn=\\C3\\A5,dc=x", "cn=Å,dc=x"),
+        ('cn="a,b";dc=x', "cn=a\\,b,dc=x"),
+        ("cn=a\\  ,dc=x", "cn=a\\20,dc=x"),
+        ("cn=a+SN=b,dc=x", "cn=A + sn=b,dc=x"),
+        ("1.2.3=x,dc=x", "1.2.3 = X,dc=x"),
     ],
 )
 def test_equal_dns_are_equal_texts(one, other):
@@ -116,11 +116,13 @@ def test_equal_dns_are_equal_texts(one, other):
 def test_different_dns_are_different_texts():
     assert normal_dn("cn=a\\,dc=b,dc=x") != normal_dn("cn=a,dc=b,dc=x")
     assert normal_dn("cn=a\\5C,dc=x") != normal_dn("cn=a,dc=x")
+    assert normal_dn("cn=a\\ ,dc=x") != normal_dn("cn=a ,dc=x")
 
 
-def test_a_dn_that_is_none_is_an_error():
+@pytest.mark.parametrize("text", ["no dn at all", "", "cn", "cn=a,", "cn=a,,dc=x", "=x", "cn=a\\"])
+def test_a_dn_that_is_none_is_an_error(text):
     with pytest.raises(DirectoryError, match="where a DN belongs"):
-        normal_dn("no dn at all")
+        normal_dn(text)
 
 
 def test_who_and_which_groups_are_in_a_group_also_in_a_circle():
