@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from jobs_lab import FakeJobs
@@ -17,7 +17,6 @@ from slurmkit.errors import (
 )
 from slurmkit.testing import FakeSlurm
 
-Answer = Callable[[Sequence[str], str | None], str]
 DOWN = DatabaseDown("slurmdbd does not answer")
 
 

@@ -297,9 +297,6 @@ def test_a_plans_jobs_are_one(jobs: FakeJobs) -> None:
         job.log()
 
 
-# ---- control ---------------------------------------------------------------------------------
-
-
 def test_an_array_as_a_whole_holds_the_gpus_of_its_tasks() -> None:
     def squeue(argv: Sequence[str], stdin: str | None) -> str:
         tres = {"tres-alloc": "cpu=1,gres/gpu=1", "State": "RUNNING", "NodeList": "c4"}
