@@ -40,7 +40,6 @@ class Held(NamedTuple):
     partition: str
     qos: str
     state: str
-    redone: bool
     submit: int
     start: int | None
     end: int | None
@@ -48,10 +47,11 @@ class Held(NamedTuple):
     cpus: int
     gpus: int
     alloc_tres: str
-    cpu_used_ms: int | None
-    mem_peak_mib: int | None
-    gpu_used_permille: int | None
     energy_joules: int | None
+    redone: bool = False
+    cpu_used_ms: int | None = None
+    mem_peak_mib: int | None = None
+    gpu_used_permille: int | None = None
     era: int = 0
 
 

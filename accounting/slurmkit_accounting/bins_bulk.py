@@ -45,8 +45,8 @@ def _pieces(
     """
     pieces = []
     for run, sign in zip(runs, signs, strict=True):
-        (cluster, user, uid, account, partition, qos, state, redone, submit, start, end, nodes,
-         cpus, gpus, text, *facts, era) = run  # fmt: skip
+        (cluster, user, uid, account, partition, qos, state, submit, start, end, nodes, cpus,
+         gpus, text, joules, redone, *facts, era) = run  # fmt: skip
         if start is None or end is None or end < start or not (cpus or gpus or nodes):
             continue
         tres = read_tres(text)
@@ -57,7 +57,7 @@ def _pieces(
         uses = _NOTHING if facts == _UNMEASURED else measured(run, tres)
         pieces.append(
             (code, sign, start, end, kinds[0][1], 1, cpus, nodes, tres.mem_mib,
-             start - submit if start > submit else 0, sane_energy(run), *uses)
+             start - submit if start > submit else 0, sane_energy(run) if joules else 0, *uses)
         )  # fmt: skip
         for kind, count in kinds[1:]:
             if end > start:
@@ -66,7 +66,7 @@ def _pieces(
     return pieces
 
 
-_UNMEASURED = [None] * 4
+_UNMEASURED = [None] * 3
 
 
 def _by_bin(pieces: Numbers, width: int) -> Numbers:

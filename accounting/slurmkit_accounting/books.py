@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Table,
-    and_,
-    insert,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql import Insert as PostgresqlInsert
-from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
 from slurmkit_accounting.bins import Held
-from slurmkit_accounting.bulk import among
+from slurmkit_accounting.bulk import among, insert_rows, update_rows
+from slurmkit_accounting.columns import Layout
 from slurmkit_accounting.redone import mark_redone
-from slurmkit_accounting.sacct_rows import Key, Reject, Run, identify
-from slurmkit_accounting.schema import (
-    HAS_DB_INDEX,
-    NO_DB_INDEX,
-    UNREAD,
-    clusters,
-    ingests,
-    rejects,
-    revisions,
-    runs,
-)
-from slurmkit_accounting.upkeep import COUNTED, HELD, change, eras
+from slurmkit_accounting.rejects import keep_rejects, read_after_all
+from slurmkit_accounting.rows import Batch, Key, Run
+from slurmkit_accounting.schema import clusters, ingests, revisions, runs
+from slurmkit_accounting.steps import measure
+from slurmkit_accounting.stored import Stored, find, held_runs, read_runs
+from slurmkit_accounting.upkeep import change, eras
 
 COUNTS = ("read", "new", "changed", "rejected")
-_COLUMNS = [runs.c[field.name] for field in msgspec.structs.fields(Run)]
-_BY_DB_INDEX = ["cluster_id", "db_index"]
-_BY_SUBMIT = ["cluster_id", "job_id_raw", "submit"]
+# The columns of a run that its usage depends on, in the order of `Held`.
+_FIRST, _LAST = Run._fields.index("user"), Run._fields.index("energy_joules") + 1
+# Not redone, nothing measured: no line says so.
+_NOT_OF_A_LINE = (False, None, None, None)
+_FINGERPRINT = Run._fields.index("fingerprint")
 
 
 class Entered(msgspec.Struct):
@@ -67,144 +52,161 @@ class Entered(msgspec.Struct):
         return self
 
 
+class Ingest(msgspec.Struct, frozen=True):
+    """The ingest that rows are entered by.
+
+    Attributes:
+        id: its number, like that of its cluster.
+        started: epoch seconds; runs without an end were last seen then.
+    """
+
+    id: int
+    cluster: int
+    started: int
+
+
+class _Changes(msgspec.Struct):
+    """What is to be written of a batch."""
+
+    new: list[Run] = msgspec.field(default_factory=list)
+    changed: list[tuple[int, Run, Run]] = msgspec.field(default_factory=list)  # id, before, after
+    same: list[tuple[int, int]] = msgspec.field(default_factory=list)  # id, fingerprint
+
+
 def cluster_id(connection: Connection, name: str) -> int:
     """Find a cluster's number, giving it one when it is new."""
-    connection.execute(upsert(connection, clusters).values(name=name).on_conflict_do_nothing())
+    kind = sqlite if connection.dialect.name == "sqlite" else postgresql
+    connection.execute(kind.insert(clusters).values(name=name).on_conflict_do_nothing())
     return int(
         connection.execute(select(clusters.c.id).where(clusters.c.name == name)).scalar_one()
     )
 
 
-def enter(connection: Connection, ingest: int, rows: Sequence[Run | Reject]) -> Entered:
+def begin_ingest(connection: Connection, cluster: int, started: int, **facts: Any) -> Ingest:
+    """Write down that an ingest begins."""
+    values = {"cluster_id": cluster, "started": started, **facts}
+    made = connection.execute(insert(ingests).values(values))
+    (number,) = made.inserted_primary_key or (0,)
+    return Ingest(number, cluster, started)
+
+
+def enter(connection: Connection, ingest: Ingest, how: Layout, batch: Batch) -> Entered:
     """Enter one batch of one ingest; entering it again changes nothing."""
-    cluster, started = connection.execute(
-        select(ingests.c.cluster_id, ingests.c.started).where(ingests.c.id == ingest)
-    ).one()
-    given = {row.key: row for row in rows if isinstance(row, Run)}
-    stored = _stored(connection, cluster, given)
-    changed = {key: old for key, old in stored.items() if given[key] != old[1]}
-    new = [row for key, row in given.items() if key not in stored]
-    _keep_old(connection, ingest, [(*old, given[key]) for key, old in changed.items()])
-    before = _held(connection, [number for number, _ in changed.values()])
-    _write(connection, cluster, [*new, *(given[key] for key in changed)])
-    written = [*new, *(given[key] for key in changed)]
-    found = _stored(connection, cluster, [run.key for run in written])
-    numbers = [number for number, _ in found.values()]
-    change(connection, before, _held(connection, numbers))
-    _mark_redone(connection, cluster, written)
-    open_ones = [key for key, row in given.items() if row.end is None]
-    _saw_open(connection, cluster, open_ones, started)
-    _count_no_longer(connection, ingest, cluster, given)
-    bad = [row for row in rows if isinstance(row, Reject)]
-    _keep_rejects(connection, ingest, bad)
-    return Entered(len(rows), len(new), len(changed), len(bad), bad[0].reason if bad else "")
+    keys = how.keys(batch.rows)
+    last = {key: place for place, key in enumerate(keys) if key is not None}
+    known = find(connection, ingest.cluster, last)
+    prints = batch.fingerprints
+    unread = [
+        place
+        for key, place in last.items()
+        if (one := known.get(key)) is None or one.fingerprint != prints[place]
+    ]
+    unread += [place for place, key in enumerate(keys) if key is None]
+    some = Batch([batch.rows[place] for place in unread], [prints[place] for place in unread], [])
+    read, bad = how.runs(some)
+    bad = [*batch.rejects, *bad]
+    changes = _compare(connection, how, known, read)
+    _write(connection, ingest, changes)
+    _saw(connection, ingest, [known[key] for key in last if key in known])
+    broken = {reject.key for reject in bad}
+    read_after_all(connection, ingest.cluster, ingest.id, last.keys() - broken)
+    keep_rejects(connection, ingest.cluster, ingest.id, bad)
+    counts = len(changes.new), len(changes.changed), len(bad)
+    return Entered(len(batch), *counts, bad[0].reason if bad else "")
 
 
-def _held(connection: Connection, numbers: Sequence[int]) -> list[Held]:
-    """Runs that usage counts, with their eras."""
-    where = (COUNTED, among(connection, runs.c.id, numbers))
-    found = [Held(*row) for row in connection.execute(select(*HELD).where(*where))]
-    known = eras(connection)
-    return [run._replace(era=known.of(run.submit)) for run in found]
+def _compare(
+    connection: Connection, how: Layout, known: dict[Key, Stored], read: Iterable[Run]
+) -> _Changes:
+    found = _Changes()
+    old: list[tuple[int, Run]] = []
+    for run in read:
+        stored = known.get(run.key)
+        if stored is None:
+            found.new.append(run)
+        else:
+            old.append((stored.id, run))
+    before = read_runs(connection, [number for number, _ in old])
+    for number, run in old:
+        was = before[number]
+        after = _merged(how, was, run)
+        if after[:_FINGERPRINT] != was[:_FINGERPRINT]:
+            found.changed.append((number, was, after))
+        else:
+            found.same.append((number, after.fingerprint))
+    return found
 
 
-def _mark_redone(connection: Connection, cluster: int, written: Sequence[Run]) -> None:
-    numbers = mark_redone(connection, cluster, [run.job_id_raw for run in written])
-    now = _held(connection, numbers)
-    change(connection, [run._replace(redone=not run.redone) for run in now], now)
+def _merged(how: Layout, was: Run, run: Run) -> Run:
+    """What is stored now: a line says nothing of the fields it lacks, an old one not the last."""
+    if how.dated and _progress(run) < _progress(was):
+        return was
+    if len(how.given) == len(Run._fields):
+        return run
+    return Run._make(
+        (b if name in how.given else a for name, a, b in zip(Run._fields, was, run, strict=True))
+    )
 
 
-def open_runs(connection: Connection, cluster: int) -> dict[Key, int]:
-    """JobIDRaw of every run without an end."""
-    columns = (runs.c.db_index, runs.c.job_id_raw, runs.c.submit)
-    query = select(*columns).where(runs.c.cluster_id == cluster, runs.c.end.is_(None))
-    return {identify(*row): row.job_id_raw for row in connection.execute(query)}
+def _progress(run: Run) -> int:
+    return 2 if run.end is not None else int(run.start is not None)
 
 
-def upsert(connection: Connection, table: Table) -> SqliteInsert | PostgresqlInsert:
-    """Make an INSERT that knows ON CONFLICT, in the connection's dialect."""
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table)
-    return postgresql.insert(table)
+def _write(connection: Connection, ingest: Ingest, changes: _Changes) -> None:
+    if changes.same:
+        update_rows(connection, runs, ("id", "fingerprint"), changes.same)
+    if not (changes.new or changes.changed):
+        return
+    seen, cluster, number = ingest.started, ingest.cluster, ingest.id
+    insert_rows(
+        connection,
+        runs,
+        ("cluster_id", *Run._fields, "last_seen", "first_ingest_id"),
+        [(cluster, *run, None if run.end else seen, number) for run in changes.new],
+    )
+    known = eras(connection).of
+    old = held_runs(connection, [number for number, _, _ in changes.changed])
+    _revise(connection, ingest, changes.changed)
+    added = [_held(cluster, run, known(run.submit)) for run in changes.new]
+    again = held_runs(connection, [number for number, _, _ in changes.changed])
+    change(connection, old, [*added, *again])
+    measure(connection, [number for number, _, _ in changes.changed])
+    written = [*changes.new, *(run for _, _, run in changes.changed)]
+    redo(connection, cluster, {run.job_id_raw for run in written})
 
 
-def _stored(
-    connection: Connection, cluster: int, given: Iterable[Key]
-) -> dict[Key, tuple[int, Run]]:
-    query = select(runs.c.id, *_COLUMNS).where(runs.c.cluster_id == cluster, _one_of(list(given)))
-    found = ((row[0], Run(*row[1:])) for row in connection.execute(query))
-    return {run.key: (number, run) for number, run in found}
+def _held(cluster: int, run: Run, era: int) -> Held:
+    return Held._make((cluster, *run[_FIRST:_LAST], *_NOT_OF_A_LINE, era))
 
 
-def _one_of(keys: Sequence[Key]) -> ColumnElement[bool]:
-    indices = [key[0] for key in keys if len(key) == 1]
-    submits = [key for key in keys if len(key) == 2]
-    by_submit = tuple_(runs.c.job_id_raw, runs.c.submit).in_(submits)
-    return or_(and_(HAS_DB_INDEX, runs.c.db_index.in_(indices)), and_(NO_DB_INDEX, by_submit))
+def redo(connection: Connection, cluster: int, jobs: Collection[int]) -> None:
+    """Set anew which runs of some jobs were redone, and count them so."""
+    turned = held_runs(connection, mark_redone(connection, cluster, jobs))
+    change(connection, [run._replace(redone=not run.redone) for run in turned], turned)
 
 
-def _write(connection: Connection, cluster: int, rows: Sequence[Run]) -> None:
-    for identity, where, chosen in (
-        (_BY_DB_INDEX, HAS_DB_INDEX, [row for row in rows if row.db_index is not None]),
-        (_BY_SUBMIT, NO_DB_INDEX, [row for row in rows if row.db_index is None]),
-    ):
-        if chosen:
-            statement = upsert(connection, runs)
-            news = {c.name: statement.excluded[c.name] for c in _COLUMNS if c.name not in identity}
-            statement = statement.on_conflict_do_update(
-                index_elements=identity, index_where=where, set_=news
-            )
-            values = [msgspec.structs.asdict(row) | {"cluster_id": cluster} for row in chosen]
-            connection.execute(statement, values)
-
-
-def _keep_old(connection: Connection, ingest: int, changes: Sequence[tuple[int, Run, Run]]) -> None:
-    if changes:
-        values = [
-            {"run_id": number, "ingest_id": ingest, "old": _differences(old, new)}
-            for number, old, new in changes
-        ]
-        connection.execute(insert(revisions), values)
-
-
-def _saw_open(connection: Connection, cluster: int, seen: Sequence[Key], started: int) -> None:
-    if seen:
-        where = (runs.c.cluster_id == cluster, _one_of(seen))
-        connection.execute(update(runs).where(*where).values(last_seen=started))
-
-
-def _count_no_longer(
-    connection: Connection, ingest: int, cluster: int, read: Iterable[Key]
+def _revise(
+    connection: Connection, ingest: Ingest, changed: Sequence[tuple[int, Run, Run]]
 ) -> None:
-    """What was rejected before and can be read now."""
-    ours = select(ingests.c.id).where(ingests.c.cluster_id == cluster)
-    where = (rejects.c.identity.in_(map(_text, read)), UNREAD, rejects.c.ingest_id.in_(ours))
-    connection.execute(update(rejects).where(*where).values(read_since=ingest))
-
-
-def _text(key: Key) -> str:
-    return "@".join(map(str, key))
+    kept = [(number, ingest.id, _differences(was, run)) for number, was, run in changed]
+    insert_rows(connection, revisions, ("run_id", "ingest_id", "old"), kept)
+    values = [(n, *run, None if run.end else ingest.started) for n, _, run in changed]
+    update_rows(connection, runs, ("id", *Run._fields, "last_seen"), values)
 
 
 def _differences(old: Run, new: Run) -> str:
-    before, after = msgspec.structs.asdict(old), msgspec.structs.asdict(new)
-    changed = {name: value for name, value in before.items() if value != after[name]}
+    pairs = zip(Run._fields, old, new, strict=True)
+    changed = {name: a for name, a, b in pairs if a != b and name != "fingerprint"}
     return msgspec.json.encode(changed).decode()
 
 
-def _keep_rejects(connection: Connection, ingest: int, bad: Sequence[Reject]) -> None:
-    if bad:
-        values = [
-            {
-                "ingest_id": ingest,
-                "digest": hashlib.sha256(reject.line.encode()).hexdigest(),
-                "reason": reject.reason,
-                "line": reject.line,
-                "identity": reject.key and _text(reject.key),
-            }
-            for reject in bad
-        ]
-        statement = upsert(connection, rejects).on_conflict_do_update(
-            index_elements=["digest"], set_={"read_since": None}
-        )
-        connection.execute(statement, values)
+def _saw(connection: Connection, ingest: Ingest, seen: Sequence[Stored]) -> None:
+    """Runs without an end that sacct still shows, and any that it shows again."""
+    still = [one.id for one in seen if one.open]
+    if still:
+        where = (among(connection, runs.c.id, still), runs.c.end.is_(None))
+        connection.execute(update(runs).where(*where).values(last_seen=ingest.started))
+    back = [one.id for one in seen if one.gone]
+    if back:
+        where_back = among(connection, runs.c.id, back)
+        connection.execute(update(runs).where(where_back).values(gone_since=None))

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    Column,
     ColumnElement,
     Connection,
     Table,
@@ -69,7 +68,7 @@ def update_rows(connection: Connection, table: Table, columns: Sequence[str], ro
 
 
 def among(
-    connection: Connection, column: Column[Any], values: Iterable[int | str]
+    connection: Connection, column: ColumnElement[Any], values: Iterable[int | str]
 ) -> ColumnElement[bool]:
     """Whether a column is one of many values, given as one parameter."""
     given = list(values)

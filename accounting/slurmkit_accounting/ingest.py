@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from itertools import islice
-from typing import TypeVar
 
 import msgspec
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, select, update
 
 from slurmkit.errors import BadInput, SlurmError
-from slurmkit.queue.rows import record_mark
 from slurmkit.site import read_site
 from slurmkit.slurm import Slurm
-from slurmkit_accounting.books import COUNTS, Entered, cluster_id, enter, open_runs
+from slurmkit_accounting import suspended
+from slurmkit_accounting.absent import Expected
+from slurmkit_accounting.ahead import ahead
+from slurmkit_accounting.books import COUNTS, Entered, Ingest, begin_ingest, cluster_id, enter
 from slurmkit_accounting.coverage import cover, covered
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
-from slurmkit_accounting.sacct_rows import Reject, Run, read_rows, sacct_argv
+from slurmkit_accounting.privacy import refuse_a_partial_view
+from slurmkit_accounting.rows import Batch
+from slurmkit_accounting.sacct_rows import layout
 from slurmkit_accounting.schema import clusters, ingests
+from slurmkit_accounting.steps import enter_steps
+from slurmkit_accounting.steps_rows import StepBatch
+from slurmkit_accounting.windows import Done, Fetched, Sacct, days
 
 FIRST_DAYS = 30
 # A row can still change after its end: late messages of slurmctld, a runaway job put right.
 OVERLAP_SECONDS = 48 * 3600
 _FIRST_EPOCH = 1_000_000  # `uts` takes none before, parse_time.c
-_BATCH = 2000
-_IDS_PER_CALL = 1000
+_BATCH = 10_000
+_AHEAD = 4  # batches
 
-ItemT = TypeVar("ItemT")
-Progress = Callable[[Entered], None]
+Progress = Callable[[Entered, float], None]
 
 
 class Ingested(msgspec.Struct, frozen=True):
@@ -41,6 +45,7 @@ class Ingested(msgspec.Struct, frozen=True):
         first: whether it was the cluster's first.
         books_begin: epoch seconds from which on the cluster's jobs are in the books.
         seconds: how long it took.
+        gone: runs that sacct does not show any more, as of this ingest; they still count.
     """
 
     cluster: str
@@ -49,6 +54,7 @@ class Ingested(msgspec.Struct, frozen=True):
     first: bool
     books_begin: int
     seconds: float
+    gone: int = 0
 
 
 def ingest(
@@ -56,38 +62,108 @@ def ingest(
     slurm: Slurm,
     *,
     since: int | None = None,
-    progress: Progress = lambda _: None,
+    progress: Progress = lambda _entered, _part: None,
+    steps: bool = True,
 ) -> Ingested:
     """Bring the ledger up to date with slurmdbd.
 
     Args:
         ledger: open for writing.
         slurm: the border to Slurm.
-        since: epoch seconds to begin at; by default the end of what was read without a hole,
+        since: epoch seconds to begin at; by default the end of what was read without a gap,
             less the overlap, or 30 days ago.
-        progress: called after each committed batch.
+        progress: called after each committed batch, with what was entered so far and the part of
+            the window that is done, 0 to 1.
+        steps: whether to read steps too, for efficiency.
 
     Raises:
         BadInput: when `since` is in the future.
-        SlurmError: when Slurm does not answer; what was committed before stays.
+        SlurmError: when Slurm does not answer, or does not show everybody's jobs; what was
+            committed before stays, and the next ingest goes on from there.
         LedgerError: when another ingest is running, or the database fails.
     """
     with alone(ledger, "ingest"):
         begun, started = time.monotonic(), int(time.time())
         name = _meet_cluster(ledger, slurm)
-        number, window, first = _begin(ledger, name, since, started)
-        total = Entered()
-        for done in _enter_all(ledger, slurm, number, window):
-            total += done
-            progress(total)
-        books_begin = _finish(ledger, number, total)
-        return Ingested(name, window, total, first, books_begin, time.monotonic() - begun)
+        which, window, first = _begin(ledger, name, since, started)
+        reading = _Reading(ledger, Sacct(slurm, layout(), _BATCH, steps=steps), which, progress)
+        reading.windows(window)
+        gone = reading.absent()
+        _place_suspensions(ledger, slurm, which.cluster)
+        books_begin = _finish(ledger, which, reading.total)
+        seconds = time.monotonic() - begun
+        return Ingested(name, window, reading.total, first, books_begin, seconds, gone)
+
+
+class _Reading:
+    """One ingest under way."""
+
+    def __init__(self, ledger: Ledger, sacct: Sacct, which: Ingest, progress: Progress) -> None:
+        self.total = Entered()
+        self._ledger = ledger
+        self._sacct = sacct
+        self._ingest = which
+        self._progress = progress
+        self._part = 0.0
+        with ledger.transaction() as connection:
+            self._expected = Expected(connection, which.cluster)
+
+    def windows(self, window: tuple[int, int]) -> None:
+        """Read a window day by day; each is committed before the next is."""
+        begin, end = window
+        parts = days(begin, end)
+        left = iter(parts)
+        with self._ledger.transaction() as connection:
+            self._expected.add_ended(connection, next(left))
+        for item in self._read(self._sacct.windows(parts)):
+            done = item.window.end
+            self._part = (done - begin) / max(end - begin, 1)
+            with self._ledger.transaction() as connection:
+                cover(connection, self._ingest.cluster, (item.window.begin, done))
+                mine = ingests.c.id == self._ingest.id
+                connection.execute(update(ingests).where(mine).values(done_to=done))
+                if following := next(left, None):
+                    self._expected.add_ended(connection, following)
+
+    def absent(self) -> int:
+        """Ask by id for what should have come and did not; return how many are gone."""
+        for _ in self._read(self._sacct.jobs(self._expected.jobs())):
+            pass
+        with self._ledger.transaction() as connection:
+            return self._expected.mark_gone(connection, self._ingest.started)
+
+    def _read(self, source: Generator[Fetched, None, None]) -> Iterator[Done]:
+        with closing(ahead(source, _AHEAD)) as items:
+            for item in items:
+                if isinstance(item, Done):
+                    yield item
+                    continue
+                with self._ledger.transaction() as connection:
+                    self._enter(connection, item)
+                self._progress(self.total, self._part)
+
+    def _enter(self, connection: Connection, item: Batch | StepBatch) -> None:
+        if isinstance(item, StepBatch):
+            enter_steps(connection, self._ingest.cluster, item.steps)
+            return
+        self.total += enter(connection, self._ingest, self._sacct.how, item)
+        self._expected.came(self._sacct.how.keys(item.rows))
+
+
+def _place_suspensions(ledger: Ledger, slurm: Slurm, cluster: int) -> None:
+    with ledger.transaction() as connection:
+        halted = suspended.unplaced(connection, cluster)
+    if halted:
+        rows = suspended.place(slurm, halted)
+        with ledger.transaction() as connection:
+            suspended.keep(connection, halted, rows)
 
 
 def _meet_cluster(ledger: Ledger, slurm: Slurm) -> str:
     site = read_site(slurm)
     if not site.cluster_name:
         raise SlurmError("scontrol show config names no ClusterName; is Slurm set up here?")
+    refuse_a_partial_view(slurm)
     with ledger.transaction() as connection:
         where = clusters.c.id == cluster_id(connection, site.cluster_name)
         connection.execute(update(clusters).where(where).values(tracks_gpus=site.tracks_gpus))
@@ -96,7 +172,7 @@ def _meet_cluster(ledger: Ledger, slurm: Slurm) -> str:
 
 def _begin(
     ledger: Ledger, cluster: str, since: int | None, started: int
-) -> tuple[int, tuple[int, int], bool]:
+) -> tuple[Ingest, tuple[int, int], bool]:
     if since is not None and since > started:
         raise BadInput("--since is in the future; name a date that has begun")
     with ledger.transaction() as connection:
@@ -104,65 +180,22 @@ def _begin(
         # Where there is a gap, from there on.
         known = covered(connection, which)
         usual = known[0][1] - OVERLAP_SECONDS if known else started - FIRST_DAYS * 86400
-        window = (max(min(usual, started) if since is None else since, _FIRST_EPOCH), started)
-        row = {"cluster_id": which, "started": started, "window_from": window[0]}
-        made = connection.execute(insert(ingests).values(**row, window_to=window[1]))
-        (number,) = made.inserted_primary_key or (0,)
-        return number, window, not known
+        ours = (ingests.c.cluster_id == which, ingests.c.ended.is_not(None))
+        finished = connection.scalar(select(ingests.c.id).where(*ours).limit(1))
+        begin = max(min(usual, started) if since is None else since, _FIRST_EPOCH)
+        made = begin_ingest(connection, which, started, window_from=begin, window_to=started)
+        return made, (begin, started), not finished
 
 
-def _enter_all(
-    ledger: Ledger, slurm: Slurm, number: int, window: tuple[int, int]
-) -> Iterator[Entered]:
-    with ledger.transaction() as connection:
-        which = select(ingests.c.cluster_id).where(ingests.c.id == number)
-        still_open = open_runs(connection, connection.execute(which).scalar_one())
-    selections: list[tuple[str, ...]] = [("-S", f"uts{window[0]}", "-E", f"uts{window[1]}")]
-    for rows in _batches(slurm, selections):
-        for row in rows:
-            if isinstance(row, Run):
-                still_open.pop(row.key, None)
-        yield _enter(ledger, number, rows)
-    # What is open in the ledger and was not in the window may have ended before it.
-    numbers = sorted(set(still_open.values()))
-    by_id = [(f"--jobs={','.join(map(str, ids))}",) for ids in _chunks(numbers, _IDS_PER_CALL)]
-    for rows in _batches(slurm, by_id):
-        yield _enter(ledger, number, rows)
-
-
-def _batches(
-    slurm: Slurm, selections: Iterable[tuple[str, ...]]
-) -> Iterator[tuple[Run | Reject, ...]]:
-    for selection in selections:
-        mark = record_mark()
-        # Closed at once on an interrupt, so that sacct does not run on.
-        with closing(slurm.stream(sacct_argv(mark, *selection))) as lines:
-            yield from _chunks(read_rows(lines, mark), _BATCH)
-
-
-def _chunks(items: Iterable[ItemT], size: int) -> Iterator[tuple[ItemT, ...]]:
-    rest = iter(items)
-    while chunk := tuple(islice(rest, size)):
-        yield chunk
-
-
-def _enter(ledger: Ledger, number: int, rows: tuple[Run | Reject, ...]) -> Entered:
-    with ledger.transaction() as connection:
-        return enter(connection, number, rows)
-
-
-def _finish(ledger: Ledger, number: int, total: Entered) -> int:
+def _finish(ledger: Ledger, which: Ingest, total: Entered) -> int:
     """Keep the counts, and return where the cluster's books begin."""
     with ledger.transaction() as connection:
-        counts = {f"rows_{name}": getattr(total, name) for name in COUNTS}
-        values = {"ended": int(time.time()), **counts}
-        connection.execute(update(ingests).where(ingests.c.id == number).values(**values))
-        return _cover(connection, number)
+        finish_ingest(connection, which, total)
+        return covered(connection, which.cluster)[0][0]
 
 
-def _cover(connection: Connection, number: int) -> int:
-    """Join what the ingest read to what its cluster's books cover; return where they begin."""
-    columns = (ingests.c.cluster_id, ingests.c.window_from, ingests.c.window_to)
-    cluster, *window = connection.execute(select(*columns).where(ingests.c.id == number)).one()
-    cover(connection, cluster, (window[0], window[1]))
-    return covered(connection, cluster)[0][0]
+def finish_ingest(connection: Connection, which: Ingest, total: Entered, **facts: int) -> None:
+    """Write down that an ingest came to its end."""
+    counts = {f"rows_{name}": getattr(total, name) for name in COUNTS}
+    values = {"ended": int(time.time()), **counts, **facts}
+    connection.execute(update(ingests).where(ingests.c.id == which.id).values(**values))

@@ -13,15 +13,15 @@ from slurmkit_accounting.books import Entered
 
 
 @contextmanager
-def shown() -> Iterator[Callable[[Entered], None]]:
-    """Show a bar on standard error while rows come in; sacct does not say how many will."""
-    columns = (TextColumn("reading sacct"), BarColumn(), TextColumn("{task.fields[rows]} rows"))
+def shown() -> Iterator[Callable[[Entered, float], None]]:
+    """Show a bar on standard error while rows come in."""
+    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.fields[rows]} rows"))
     console = Console(stderr=True)
     with Progress(
         *columns, TimeElapsedColumn(), console=console, transient=True, disable=not _on_terminal()
     ) as progress:
-        task = progress.add_task("ingest", total=None, rows=0)
-        yield lambda entered: progress.update(task, rows=entered.read)
+        task = progress.add_task("ingest", total=1.0, rows=0)
+        yield lambda entered, part: progress.update(task, completed=part, rows=entered.read)
 
 
 def _on_terminal() -> bool:

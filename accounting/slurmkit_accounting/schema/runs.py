@@ -132,9 +132,11 @@ def _partial(name: str, *columns: Column[int], where: str) -> None:
 OPEN = '"end" IS NULL'
 LONG = '"end" - start > 86400'
 CUT_SHORT = "state IN ('REQUEUED', 'PREEMPTED', 'NODE_FAIL')"
+SUSPENDED = "suspended > 0"
 _partial("runs_open", runs.c.cluster_id, where=OPEN)
 _partial("runs_long", runs.c.end, runs.c.start, where=LONG)
 _partial("runs_cut_short", runs.c.cluster_id, runs.c.job_id_raw, where=CUT_SHORT)
+_partial("runs_suspended", runs.c.cluster_id, where=SUSPENDED)
 
 # Steps: measured use, never summed with allocations.
 steps = Table(

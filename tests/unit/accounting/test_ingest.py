@@ -2,17 +2,29 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import islice, pairwise
 
 import pytest
-from fake_sacct import FakeSacct, job
+from fake_sacct import FakeSacct, halted, job, step
 from slurmkit_accounting import ingest as module
 from slurmkit_accounting.ingest import FIRST_DAYS, OVERLAP_SECONDS, ingest
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
-from slurmkit_accounting.schema import clusters, ingests, rejects, revisions, runs, spans
+from slurmkit_accounting.schema import (
+    clusters,
+    ingests,
+    rejects,
+    revisions,
+    runs,
+    spans,
+    steps,
+    suspensions,
+    usage_hours,
+    usage_keys,
+)
 from sqlalchemy import func, select, text
 
-from slurmkit.errors import BadInput, DatabaseDown, LedgerError, SlurmError
+from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, LedgerError, SlurmError
 from slurmkit.testing import FakeSlurm
 
 NOW = int(time.time())
@@ -22,6 +34,11 @@ DAY = 86400
 def everything(ledger: Ledger, table=runs) -> list:
     with ledger.transaction() as connection:
         return list(connection.execute(select(table).order_by(table.c.id)).mappings())
+
+
+def everything_of(ledger: Ledger, table) -> list:
+    with ledger.transaction() as connection:
+        return list(connection.execute(select(table).order_by(*table.primary_key)).mappings())
 
 
 def counts(done) -> tuple[int, int, int, int]:
@@ -36,7 +53,9 @@ def test_the_first_ingest_begins_thirty_days_ago_and_says_so(ledger):
     assert done.first
     assert done.cluster == "lab"
     assert done.window[1] - done.window[0] == FIRST_DAYS * 86400
-    assert ["-S", f"uts{done.window[0]}", "-E", f"uts{done.window[1]}"] == slurm.asked[1][-4:]
+    asked = windows(slurm)
+    assert (asked[0][0], asked[-1][1]) == done.window
+    assert all(one[1] == other[0] and one[1] % DAY == 0 for one, other in pairwise(asked))
 
 
 def test_ingesting_twice_leaves_the_same_rows(ledger):
@@ -54,6 +73,12 @@ def test_the_next_ingest_overlaps_the_last_one_by_48_hours(ledger):
     slurm = FakeSacct()
     first, second = ingest(ledger, slurm), ingest(ledger, slurm)
     assert second.window[0] == first.window[1] - OVERLAP_SECONDS
+
+
+def windows(slurm: FakeSacct) -> list[tuple[int, int]]:
+    """The windows in which rows were asked for."""
+    asked = [argv for argv in slurm.asked if "-X" in argv and "-S" in argv and "-T" not in argv]
+    return [tuple(int(argv[argv.index(f) + 1][3:]) for f in ("-S", "-E")) for argv in asked]
 
 
 def covered(ledger: Ledger) -> tuple[int, int]:
@@ -113,13 +138,41 @@ def test_a_first_ingest_says_where_the_books_begin(ledger):
     assert ingest(ledger, FakeSacct(), since=NOW - 90).books_begin == NOW - 90
 
 
-def test_an_ingest_that_did_not_end_moves_nothing(ledger, at, monkeypatch):
-    at(ledger, NOW - 9 * DAY)
-    monkeypatch.setattr(module, "_finish", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        at(ledger, NOW - DAY)
+def test_an_ingest_that_was_cut_off_is_gone_on_with(ledger, monkeypatch):
+    slurm, seen = FakeSacct(), []
+    whole = slurm.stream
+
+    def broken(argv, *, timeout=None):
+        seen.append(argv)
+        if len(seen) > 10:  # rows and steps of five windows
+            raise ControllerDown("slurmctld does not answer")
+        yield from whole(argv)
+
+    monkeypatch.setattr(slurm, "stream", broken)
+    with pytest.raises(ControllerDown):
+        ingest(ledger, slurm)
+    fifth = windows(slurm)[4][1]
+    assert covered(ledger)[1] == fifth
+    assert everything(ledger, ingests)[0]["done_to"] == fifth
     monkeypatch.undo()
-    assert ingest(ledger, FakeSacct()).window[0] == NOW - 9 * DAY - OVERLAP_SECONDS
+    done = ingest(ledger, slurm)
+    assert done.first
+    assert done.window[0] == fifth - OVERLAP_SECONDS
+
+
+def test_a_window_that_is_too_much_is_halved(ledger, monkeypatch):
+    slurm = FakeSacct(job(1, NOW - 9, NOW - 9, NOW))
+    whole = slurm.stream
+
+    def picky(argv, *, timeout=None):
+        begin, end = (int(argv[argv.index(flag) + 1][3:]) for flag in ("-S", "-E"))
+        if end - begin > 20_000:
+            raise DatabaseDown("result too large")
+        yield from whole(argv)
+
+    monkeypatch.setattr(slurm, "stream", picky)
+    assert counts(ingest(ledger, slurm, since=NOW - 3 * DAY))[1] == 1
+    assert covered(ledger) == (NOW - 3 * DAY, everything(ledger, ingests)[0]["window_to"])
 
 
 def test_the_future_cannot_be_read(ledger):
@@ -231,7 +284,7 @@ def test_many_batches_and_progress(ledger, monkeypatch):
     monkeypatch.setattr(module, "_BATCH", 3)
     seen = []
     slurm = FakeSacct(*(job(n, NOW - 9, NOW - 9, NOW) for n in range(1, 9)))
-    ingest(ledger, slurm, progress=lambda entered: seen.append(entered.read))
+    ingest(ledger, slurm, progress=lambda entered, _: seen.append(entered.read))
     assert seen == [3, 6, 8]
     assert len(everything(ledger)) == 8
 
@@ -244,10 +297,11 @@ def test_what_was_committed_stays_and_the_next_ingest_reads_the_whole_window(
     slurm = FakeSacct(*(job(n, NOW - 9, NOW - 9, NOW) for n in range(1, 6)))
     whole = slurm.stream
 
-    def broken(argv):
-        lines = whole(argv)
-        yield from (next(lines) for _ in range(3))
-        raise end
+    def broken(argv, *, timeout=None):
+        some = list(islice(whole(argv), 3))
+        yield from some
+        if some:
+            raise end
 
     monkeypatch.setattr(slurm, "stream", broken)
     with pytest.raises(type(end)):
@@ -304,3 +358,123 @@ def test_a_name_with_quotes_and_control_characters_is_stored_as_it_is(ledger):
     with ledger.transaction() as connection:
         assert connection.scalar(select(func.max(runs.c.name))) == name
         assert connection.scalar(text("SELECT count(*) FROM runs")) == 1
+
+
+def test_runs_of_others_that_private_data_hides_stop_it_naming_the_right(ledger, monkeypatch):
+    slurm = FakeSacct()
+    slurm.private = "jobs,usage"
+    monkeypatch.setattr("slurmkit_accounting.privacy.os.geteuid", lambda: 65534)
+    with pytest.raises(SlurmError, match=r"PrivateData=jobs .* set adminlevel=Operator"):
+        ingest(ledger, slurm)
+    assert everything(ledger, ingests) == []
+    slurm.level = "Operator"
+    assert counts(ingest(ledger, slurm)) == (0, 0, 0, 0)
+
+
+def test_a_run_that_sacct_shows_no_more_is_kept_as_gone_and_comes_back(ledger):
+    ended, still = job(1, NOW - 90, NOW - 90, NOW - 50), job(2, NOW - 90, NOW - 90, None)
+    slurm = FakeSacct(ended, still)
+    ingest(ledger, slurm)
+    slurm.jobs = []
+    done = ingest(ledger, slurm)
+    assert done.gone == 2
+    assert slurm.asked[-1][-1] == "--jobs=1,2"
+    assert [row["gone_since"] is None for row in everything(ledger)] == [False, False]
+    assert ingest(ledger, slurm).gone == 0
+    slurm.jobs = [ended]
+    ingest(ledger, slurm)
+    assert [row["gone_since"] is None for row in everything(ledger)] == [True, False]
+
+
+def test_the_row_of_a_pending_array_retires_when_its_tasks_appear(ledger):
+    meta = job(5, NOW - 90, None, None, JobID="5_[1-2]", State="PENDING", AllocTRES="")
+    slurm = FakeSacct(meta)
+    ingest(ledger, slurm)
+    slurm.jobs = [
+        job(6, NOW - 90, NOW - 80, NOW - 70, JobID="5_1"),
+        job(5, NOW - 90, NOW - 80, NOW - 70, JobID="5_2", DBIndex=2000),
+    ]
+    ingest(ledger, slurm)
+    rows = {row["job_id"]: row for row in everything(ledger)}
+    assert rows["5_[1-2]"]["gone_since"] is not None
+    assert rows["5_1"]["gone_since"] is rows["5_2"]["gone_since"] is None
+
+
+def test_suspended_time_is_placed_to_the_quarter_of_an_hour(ledger):
+    day = (NOW - 3 * DAY) // DAY * DAY
+    run = job(1, day, day, day + 2 * DAY)
+    slurm = FakeSacct(halted(run, (day + DAY - 900, day + DAY + 1200), (day + 7200, day + 7230)))
+    ingest(ledger, slurm)
+    placed = [tuple(row.values())[1:] for row in everything_of(ledger, suspensions)]
+    assert placed == [
+        (day + 7200, 900, 30),
+        (day + DAY - 900, 900, 900),
+        (day + DAY, 900, 900),
+        (day + DAY + 900, 900, 300),
+    ]
+    asked = len(slurm.asked)
+    ingest(ledger, slurm)
+    assert not any("-T" in argv for argv in slurm.asked[asked:])
+
+
+def test_suspended_time_that_sacct_does_not_place_lies_somewhere_in_the_run(ledger):
+    slurm = FakeSacct(job(1, NOW - 90, NOW - 90, NOW - 20) | {"Suspended": "00:00:16"})
+    ingest(ledger, slurm)
+    (row,) = everything_of(ledger, suspensions)
+    assert tuple(row.values())[1:] == (NOW - 90, 70, 16)
+
+
+def test_steps_say_what_was_used(ledger):
+    run = job(1, NOW - 90, NOW - 90, NOW - 50)
+    slurm = FakeSacct(run)
+    usage = "mem=3221225472,gres/gpumem=1073741824,gres/gpuutil=150"
+    slurm.steps["1001"] = [
+        step(run, "batch", TotalCPU="00:02.000"),
+        step(run, "0", TotalCPU="1-00:00:01", TRESUsageInTot=usage),
+        step(run, "1", TotalCPU="213503982334-14:25:51", TRESUsageInTot=""),
+    ]
+    ingest(ledger, slurm)
+    (row,) = everything(ledger)
+    assert row["cpu_used_ms"] == 86403_000
+    assert row["mem_peak_mib"] == 3072
+    assert row["gpu_used_permille"] == 750  # 150 % of two GPUs
+    assert row["gpu_mem_peak_mib"] == 1024
+    with ledger.transaction() as connection:
+        columns = ("cpu_used_ms", "cpu_measured_ms", "mem_used_mib_seconds", "gpu_used_ms")
+        sums = [func.sum(usage_hours.c[name]) for name in columns]
+        found = connection.execute(select(*sums)).one()
+    assert tuple(map(int, found)) == (86403_000, 4 * 40_000, 3072 * 40, 750 * 2 * 40)
+    assert len(everything_of(ledger, steps)) == 3
+    ingest(ledger, slurm)
+    assert len(everything_of(ledger, steps)) == 3
+
+
+def test_gpus_that_are_not_what_was_asked_for_are_doubtful(ledger):
+    odd = job(1, NOW - 90, NOW - 90, NOW, AllocTRES="cpu=4,gres/gpu=4,node=1",
+              ReqTRES="cpu=4,gres/gpu=2,node=1")  # fmt: skip
+    whole = job(2, NOW - 90, NOW - 90, NOW, AllocTRES="cpu=64,gres/gpu=8,node=1",
+                ReqTRES="cpu=4,gres/gpu=2,node=1")  # fmt: skip
+    ingest(ledger, FakeSacct(odd, whole))
+    assert [row["doubt"] for row in everything(ledger)] == [
+        "AllocTRES has 4 GPUs, ReqTRES 2",
+        None,
+    ]
+
+
+def test_a_run_cut_short_whose_job_completed_later_was_redone(ledger):
+    first = job(1, NOW - 900, NOW - 890, NOW - 500, DBIndex=1, State="NODE_FAIL")
+    second = job(1, NOW - 499, NOW - 400, NOW - 300, DBIndex=2, State="PREEMPTED")
+    third = job(1, NOW - 300, NOW - 200, None, DBIndex=3, State="RUNNING")
+    slurm = FakeSacct(first, second, third)
+    ingest(ledger, slurm)
+    assert not any(row["redone"] for row in everything(ledger))
+    third |= {"State": "COMPLETED", "End": str(NOW - 100)}
+    ingest(ledger, slurm)
+    assert [row["redone"] for row in everything(ledger)] == [True, True, False]
+    with ledger.transaction() as connection:
+        lost = select(func.sum(usage_hours.c.gpu_seconds)).join(usage_keys)
+        assert connection.scalar(lost.where(~usage_keys.c.redone)) == 2 * 100
+        assert connection.scalar(lost.where(usage_keys.c.redone)) == 2 * (390 + 100)
+    third["State"] = "FAILED"
+    ingest(ledger, slurm)
+    assert not any(row["redone"] for row in everything(ledger))

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 from fake_sacct import DEFAULTS, job
-from slurmkit_accounting.sacct_rows import FIELDS, Reject, Run, read_rows, sacct_argv
+from slurmkit_accounting.rows import Reject, Run
+from slurmkit_accounting.sacct_rows import FIELDS, layout, read_batches, sacct_argv
 
 MARK = "\x1fabcd1234"
 
@@ -12,8 +13,13 @@ def line(**other: object) -> str:
     return "".join(row[field] + MARK for field in FIELDS) + "\n"
 
 
-def read(text: str) -> list[Run | Reject]:
-    return list(read_rows(text.splitlines(keepends=True), MARK))
+def read(text: str, mark: str = MARK) -> list[Run | Reject]:
+    """Each row in a batch of its own, to keep their order."""
+    how, found = layout(), []
+    for batch in read_batches(text.splitlines(keepends=True), mark, how, 1):
+        runs, rejects = how.runs(batch)
+        found += [*batch.rejects, *rejects, *runs]
+    return found
 
 
 def read_one(**other: object) -> Run:
@@ -39,8 +45,8 @@ def test_a_row_becomes_a_run():
 @pytest.mark.parametrize(
     ("other", "key"),
     [
-        ({"Start": "soon"}, (1007,)),
-        ({"Submit": "soon"}, (1007,)),
+        ({"Start": "soon"}, 1007),
+        ({"Submit": "soon"}, 1007),
         ({"Start": "soon", "DBIndex": ""}, (7, 100)),
         ({"Submit": "soon", "DBIndex": ""}, None),
         ({"DBIndex": "x"}, None),
@@ -54,7 +60,7 @@ def test_a_reject_says_whose_it_is_where_that_can_be_read(other, key):
 
 def test_half_a_row_says_whose_it_is_and_two_in_one_do_not():
     whole = line()
-    for fields, key in ((11, (1007,)), (10, None)):
+    for fields, key in ((11, 1007), (10, None)):
         (reject,) = read("warning\n" + MARK.join(whole.split(MARK)[:fields]))
         assert reject.key == key
     (both,) = read(whole.removesuffix("\n") + whole)
@@ -83,6 +89,10 @@ def test_gpus_are_the_total_or_the_sum_of_the_types(tres, gpus):
     assert read_one(AllocTRES=tres).gpus == gpus
 
 
+def test_a_run_that_never_had_a_node_has_no_cpus():
+    assert read_one(AllocTRES="", AllocCPUS=4, AllocNodes=0).cpus == 0
+
+
 def test_cpus_come_from_tres_or_from_alloccpus():
     assert read_one(AllocTRES="cpu=8,mem=1G", AllocCPUS=4).cpus == 8
     assert read_one(AllocTRES="mem=1G", AllocCPUS=4).cpus == 4
@@ -99,7 +109,7 @@ def test_who_cancelled_is_not_part_of_the_state():
 
 
 def test_dbindex_may_use_all_64_bits():
-    assert read_one(DBIndex=9959297078711018496).db_index == 9959297078711018496
+    assert read_one(DBIndex=9959297078711018496).db_index == 9959297078711018496 - 2**64
 
 
 @pytest.mark.parametrize(
@@ -151,5 +161,5 @@ def test_a_row_with_too_many_fields_is_rejected():
 
 def test_the_same_bad_row_is_the_same_reject_in_every_call():
     (one,) = read(line(Submit="x"))
-    (other,) = read_rows([line(Submit="x").replace(MARK, "\x1fother")], "\x1fother")
+    (other,) = read(line(Submit="x").replace(MARK, "\x1fother"), "\x1fother")
     assert one == other

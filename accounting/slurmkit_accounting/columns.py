@@ -1,0 +1,217 @@
+"""Fields of sacct to runs, column by column, so that the loops run in C."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, TypeAlias
+
+from slurmkit_accounting import readers
+from slurmkit_accounting.readers import Memo
+from slurmkit_accounting.rows import Batch, Key, Reject, Run, identify
+
+Read: TypeAlias = "Callable[[str], Any]"
+Bad: TypeAlias = "dict[int, str]"  # by the number of the row, why it cannot be read
+
+# For each column of a run the fields that can tell it, the best first, and what stands there
+# without any. Columns of two fields are below.
+_SOURCES: dict[str, tuple[tuple[str, ...], Any]] = {
+    "db_index": (("DBIndex",), None),
+    "job_id_raw": (("JobIDRaw", "JobID"), None),
+    "job_id": (("JobID", "JobIDRaw"), ""),
+    "user": (("User",), ""),
+    "uid": (("UID",), None),
+    "account": (("Account",), ""),
+    "partition": (("Partition",), ""),
+    "qos": (("QOS",), ""),
+    "state": (("State",), ""),
+    "submit": (("Submit",), None),
+    "start": (("Start",), None),
+    "end": (("End",), None),
+    "nodes": (("AllocNodes", "NNodes"), 0),
+    "alloc_tres": (("AllocTRES",), ""),
+    "energy_joules": (("ConsumedEnergyRaw",), None),
+    "eligible": (("Eligible",), None),
+    "suspended": (("Suspended",), 0),
+    "cancelled_by": (("State",), None),
+    "req_tres": (("ReqTRES",), ""),
+    "time_limit": (("TimelimitRaw", "Timelimit"), ""),
+    "exit_code": (("ExitCode",), ""),
+    "node_list": (("NodeList",), ""),
+    "reservation": (("Reservation",), ""),
+    "name": (("JobName",), ""),
+}
+_CPUS = ("AllocCPUS", "NCPUS")
+KNOWN = frozenset(
+    (*(name for names, _ in _SOURCES.values() for name in names), *_CPUS, "Elapsed", "ElapsedRaw")
+)
+_READERS: dict[str, Read] = {
+    "db_index": readers.index,
+    "job_id_raw": readers.number,
+    "uid": readers.optional,
+    "state": readers.state,
+    "nodes": readers.amount,
+    "energy_joules": readers.energy,
+    "suspended": readers.seconds,
+    "cancelled_by": readers.cancelled_by,
+}
+_TIMES = ("submit", "eligible", "start", "end")
+# Few texts in many rows.
+_REPEATED = frozenset(("uid", "state", "nodes", "energy_joules", "suspended", "cancelled_by"))
+
+
+class Layout:
+    """How lines are read: which field stands where, and what its times mean.
+
+    Attributes:
+        fields: sacct's names of the fields, in order.
+        given: the columns of a run that they tell; what they do not tell stays as it is stored.
+        dated: whether lines are of some time in the past, so that a run they show without an end
+            may have ended since.
+        seed: of the fingerprints; lines that are read in another way have others.
+    """
+
+    def __init__(self, fields: Sequence[str], times: Read | None = None, zone: str = "") -> None:
+        self.fields = tuple(fields)
+        self.dated = bool(zone)
+        places = {name: place for place, name in enumerate(fields)}
+        self._sources = {
+            column: next((places[name] for name in names if name in places), None)
+            for column, (names, _) in _SOURCES.items()
+        }
+        self._cpus = next((places[name] for name in _CPUS if name in places), None)
+        self._times = times
+        self._reads = {name: self._reader(name) for name in _SOURCES}
+        self._tres_cpus, self._tres_gpus = Memo(readers.cpus), Memo(readers.gpus)
+        self._doubts: dict[tuple[str, str], str | None] = {}
+        told = {name for name, place in self._sources.items() if place is not None}
+        told |= {"cpus"} if self._cpus is not None or "alloc_tres" in told else set()
+        told |= {"gpus", "doubt"} if "alloc_tres" in told else set()
+        self.given = frozenset((*told, "fingerprint"))
+        digest = hashlib.blake2b("\x1f".join((zone, *fields)).encode(), digest_size=8).digest()
+        self.seed = int.from_bytes(digest, "little", signed=True)
+
+    def _reader(self, column: str) -> Read:
+        if column in _TIMES:
+            return self._times or (readers.moment if column == "submit" else readers.epoch)
+        read = _READERS.get(column, str)
+        return Memo(read).__getitem__ if column in _REPEATED else read
+
+    def keys(self, rows: Sequence[Sequence[str]]) -> list[Key | None]:
+        """What run each row speaks of; None where that cannot be read."""
+        place = self._sources["db_index"]
+        if place is None:
+            return [self.key(row) for row in rows]
+        try:
+            found: list[Key | None] = list(map(readers.index, [row[place] for row in rows]))
+        except ValueError:
+            return [self.key(row) for row in rows]
+        missing = [number for number, key in enumerate(found) if key is None]
+        for number in missing:
+            found[number] = self.key(rows[number])
+        return found
+
+    def key(self, row: Sequence[str]) -> Key | None:
+        """The same of one row, which may be cut off."""
+        try:
+            place = self._sources["db_index"]
+            number = None if place is None else readers.index(row[place])
+            if number is not None:
+                return number
+            job, submit = (self._reads[name](row[self._sources[name] or 0]) for name in _IDENTITY)
+            return None if submit is None else identify(None, job, submit)
+        except (ValueError, IndexError):
+            return None
+
+    def runs(self, batch: Batch) -> tuple[list[Run], list[Reject]]:
+        """Read rows that can be split; those with a value that cannot be read are rejects."""
+        rows = batch.rows
+        if not rows:
+            return [], []
+        bad: Bad = {}
+        texts = list(zip(*rows, strict=True))
+        columns = {name: self._column(name, texts, bad) for name in _SOURCES}
+        self._of_tres(columns, texts, bad)
+        columns["fingerprint"] = batch.fingerprints
+        made = map(Run, *(columns[name] for name in Run._fields))
+        if not bad:
+            return list(made), []
+        good = [run for number, run in enumerate(made) if number not in bad]
+        return good, [self.reject(rows[number], why) for number, why in sorted(bad.items())]
+
+    def reject(self, row: Sequence[str], why: str) -> Reject:
+        """A row that cannot be read; whatever it was delimited by, it is the same reject."""
+        return Reject("\x1f".join(row), why, self.key(row))
+
+    def _column(self, column: str, texts: Sequence[Sequence[str]], bad: Bad) -> Iterable[Any]:
+        place = self._sources[column]
+        if place is None:
+            return repeat(_SOURCES[column][1], len(texts[0]))
+        read = self._reads[column]
+        if read is str:
+            return texts[place]
+        values = _read(read, texts[place], self.fields[place], bad)
+        if column == "submit" and None in values:
+            _mark(bad, values, lambda n: f"{self.fields[place]} {texts[place][n]!r} cannot be read")
+        return values
+
+    def _of_tres(self, columns: dict[str, Any], texts: Sequence[Sequence[str]], bad: Bad) -> None:
+        tres = list(columns["alloc_tres"])
+        fallback: Iterable[int] = repeat(0, len(tres))
+        if self._cpus is not None:
+            fallback = _read(readers.amount, texts[self._cpus], self.fields[self._cpus], bad)
+        said = _read(self._tres_cpus.__getitem__, tres, "AllocTRES", bad)
+        # sacct shows what was asked for as allocated of a run that never had a node.
+        none = "nodes" in self.given
+        columns["nodes"] = list(columns["nodes"])
+        columns["cpus"] = [
+            a if a is not None else 0 if none and not nodes else b
+            for a, b, nodes in zip(said, fallback, columns["nodes"], strict=True)
+        ]
+        columns["gpus"] = _read(self._tres_gpus.__getitem__, tres, "AllocTRES", bad)
+        columns["doubt"] = list(map(self._doubt, tres, columns["req_tres"]))
+
+    def _doubt(self, allocated: str, requested: str) -> str | None:
+        both = allocated, requested
+        if both not in self._doubts:
+            try:
+                self._doubts[both] = readers.doubt(allocated, requested)
+            except ValueError:
+                self._doubts[both] = "ReqTRES cannot be read"
+        return self._doubts[both]
+
+
+_IDENTITY = ("job_id_raw", "submit")
+
+
+def fingerprint(line: bytes) -> int:
+    """64 bits of a line; with a layout's seed added by exclusive or, of how it is read too."""
+    return int.from_bytes(hashlib.blake2b(line, digest_size=8).digest(), "little", signed=True)
+
+
+def _read(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]:
+    try:
+        return list(map(read, texts))
+    except ValueError:
+        return list(_one_by_one(read, texts, field, bad))
+
+
+def _one_by_one(read: Read, texts: Iterable[str], field: str, bad: Bad) -> Iterator[Any]:
+    for number, text in enumerate(texts):
+        try:
+            yield read(text)
+        except ValueError as error:
+            said = str(error) if isinstance(error, Said) else f"{field} {text!r} cannot be read"
+            bad.setdefault(number, said)
+            yield None
+
+
+def _mark(bad: Bad, values: Iterable[Any], why: Callable[[int], str]) -> None:
+    for number, value in enumerate(values):
+        if value is None:
+            bad.setdefault(number, why(number))
+
+
+class Said(ValueError):
+    """A value that cannot be read, and in words why."""

@@ -1,0 +1,99 @@
+"""What one line of sacct becomes: a run, or a reject that says why not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+# A run's DBIndex as it is stored (see `schema.Unsigned64`), else its JobIDRaw and Submit.
+Key: TypeAlias = "int | tuple[int, int]"
+
+
+class Run(NamedTuple):
+    """One run of a job, named and ordered as table `runs` is written.
+
+    Attributes:
+        db_index: slurmdbd's number of the row, as it is stored: with a sign; None where sacct does
+            not print it.
+        state: Slurm's base state, without `by UID`.
+        submit: epoch seconds, like `eligible`, `start` and `end`; None when not known (yet).
+        cpus: CPUs in its allocation, 0 when it never had one.
+        gpus: whole GPUs (or MIG instances) in its allocation.
+        energy_joules: None where none was measured.
+        suspended: seconds.
+        time_limit: minutes as text, or `UNLIMITED`, `Partition_Limit`.
+        doubt: why its number of GPUs cannot be trusted.
+        fingerprint: of the line it was read from.
+    """
+
+    db_index: int | None
+    job_id_raw: int
+    job_id: str
+    user: str
+    uid: int | None
+    account: str
+    partition: str
+    qos: str
+    state: str
+    submit: int
+    start: int | None
+    end: int | None
+    nodes: int
+    cpus: int
+    gpus: int
+    alloc_tres: str
+    energy_joules: int | None
+    eligible: int | None
+    suspended: int
+    cancelled_by: int | None
+    req_tres: str
+    time_limit: str
+    exit_code: str
+    node_list: str
+    reservation: str
+    doubt: str | None
+    name: str
+    fingerprint: int
+
+    @property
+    def key(self) -> Key:
+        """What tells it from all others of its cluster."""
+        return identify(self.db_index, self.job_id_raw, self.submit)
+
+
+class Reject(NamedTuple):
+    """Text that is no row: verbatim, and why it could not be read.
+
+    Attributes:
+        key: of the run it speaks of; None where it does not say.
+    """
+
+    line: str
+    reason: str
+    key: Key | None = None
+
+
+class Batch(NamedTuple):
+    """Some lines, split into fields.
+
+    Attributes:
+        rows: the texts of the fields of each.
+        fingerprints: of each; equal for equal lines read in the same way.
+        rejects: lines that could not even be split.
+    """
+
+    rows: list[list[str]]
+    fingerprints: list[int]
+    rejects: list[Reject]
+
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.rejects)
+
+
+def identify(db_index: int | None, job_id_raw: int, submit: int) -> Key:
+    """Tell a run from all others of its cluster: by DBIndex, else by JobIDRaw and Submit."""
+    return (job_id_raw, submit) if db_index is None else db_index
+
+
+def key_text(key: Key) -> str:
+    """A key as rejects keep it: as sacct prints it."""
+    return str(key % 2**64) if isinstance(key, int) else f"{key[0]}@{key[1]}"

@@ -1,0 +1,79 @@
+"""Runs as the ledger has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import BigInteger, Connection, select, type_coerce
+
+from slurmkit_accounting.bins import Held
+from slurmkit_accounting.bulk import among
+from slurmkit_accounting.rows import Key, Run
+from slurmkit_accounting.schema import HAS_DB_INDEX, NO_DB_INDEX, runs
+from slurmkit_accounting.upkeep import COUNTED, HELD, eras
+
+# As it is stored: with a sign.
+_INDEX = type_coerce(runs.c.db_index, BigInteger)
+_COLUMNS = [_INDEX, *(runs.c[name] for name in Run._fields[1:])]
+
+
+class Stored(NamedTuple):
+    """What is asked of a run that is read again.
+
+    Attributes:
+        fingerprint: of the line last read.
+        open: whether it has no end.
+        gone: whether sacct did not show it when it was asked.
+    """
+
+    id: int
+    fingerprint: int | None
+    open: bool
+    gone: bool
+
+
+def find(connection: Connection, cluster: int, keys: Iterable[Key]) -> dict[Key, Stored]:
+    """Those of some runs that the ledger has."""
+    given = list(keys)
+    indices = [key for key in given if isinstance(key, int)]
+    pairs = [key for key in given if not isinstance(key, int)]
+    facts = (runs.c.id, runs.c.fingerprint, runs.c.end.is_(None), runs.c.gone_since.is_not(None))
+    found: dict[Key, Stored] = {}
+    if indices and _any(connection, cluster, indices):
+        where = (HAS_DB_INDEX, runs.c.cluster_id == cluster, among(connection, _INDEX, indices))
+        query = select(_INDEX, *facts).where(*where)
+        found |= {row[0]: Stored(*row[1:]) for row in connection.execute(query)}
+    if pairs:
+        jobs = sorted({job for job, _ in pairs})
+        where = (
+            NO_DB_INDEX, runs.c.cluster_id == cluster, among(connection, runs.c.job_id_raw, jobs),
+        )  # fmt: skip
+        query = select(runs.c.job_id_raw, runs.c.submit, *facts).where(*where)
+        found |= {(row[0], row[1]): Stored(*row[2:]) for row in connection.execute(query)}
+    return found
+
+
+def read_runs(connection: Connection, numbers: Sequence[int]) -> dict[int, Run]:
+    """What is stored of some runs."""
+    if not numbers:
+        return {}
+    query = select(runs.c.id, *_COLUMNS).where(among(connection, runs.c.id, numbers))
+    return {row[0]: Run(*row[1:]) for row in connection.execute(query)}
+
+
+def held_runs(connection: Connection, numbers: Sequence[int]) -> list[Held]:
+    """Those of some runs that usage counts, with their eras."""
+    if not numbers:
+        return []
+    where = (COUNTED, among(connection, runs.c.id, numbers))
+    known = eras(connection)
+    found = (Held(*row) for row in connection.execute(select(*HELD).where(*where)))
+    return [run._replace(era=known.of(run.submit)) for run in found]
+
+
+def _any(connection: Connection, cluster: int, indices: Sequence[int]) -> bool:
+    """Whether it has any run in their range; new rows of a cluster mostly lie after all others."""
+    between = _INDEX.between(min(indices), max(indices))
+    query = select(runs.c.id).where(HAS_DB_INDEX, runs.c.cluster_id == cluster, between).limit(1)
+    return connection.scalar(query) is not None
