@@ -8,7 +8,7 @@ from cluster_lab import Lab
 
 pytestmark = pytest.mark.cluster
 
-PERSISTENT = ("ldap", "db", "dbd", "ctld", "login", "postgres", "c1")
+PERSISTENT = ("ldap", "db", "dbd", "ctld", "login", "postgres", "ledger", "c1")
 
 
 def _docker(*argv: str) -> str:
