@@ -8,12 +8,13 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from slurmkit.errors import BadConfig, DirectoryError
 from slurmkit_accounting.config import LdapSection
 from slurmkit_accounting.directory_entries import Named, attributes, directory
+from slurmkit_accounting.directory_words import said_plainly
 from slurmkit_accounting.people import Directory
 
 with warnings.catch_warnings():  # ldap3 2.9.1 uses old names of pyasn1
@@ -23,25 +24,11 @@ with warnings.catch_warnings():  # ldap3 2.9.1 uses old names of pyasn1
         LDAPCertificateError,
         LDAPCommunicationError,
         LDAPException,
-        LDAPOperationResult,
         LDAPResponseTimeoutError,
         LDAPStartTLSError,
     )
     from ldap3.core.results import RESULT_SUCCESS
 
-# What ldap3 and servers say, and what it means here.
-_MEANINGS = (
-    ("invalid CA public key file", "[ldap] ca_file does not exist or cannot be read"),
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by the CA in [ldap] ca_file"),
-    ("doesn't match any name", "its certificate is for another host name than [ldap] uri"),
-    ("invalidCredentials", "it does not accept [ldap] bind_dn with this password"),
-    ("confidentialityRequired", "it wants TLS; set [ldap] starttls = true"),
-    ("noSuchObject", "[ldap] people_base or groups_base is not there for [ldap] bind_dn"),
-    ("socket connection error", "nothing answers there; check [ldap] uri"),
-    ("timed out", "it does not answer in time; check [ldap] uri and timeout"),
-    ("invalid filter", "[ldap] people_filter or groups_filter is no LDAP filter"),
-    ("invalid server address", "its host name cannot be resolved"),
-)
 _TRIES = 3  # when a connection is cut half-way
 _PAUSE_SECONDS = 0.5
 _RANGE = re.compile(r"(.+);range=\d+-(\d+|\*)\Z", re.IGNORECASE)
@@ -52,6 +39,8 @@ _LOST = (
     LDAPStartTLSError,
     OSError,
 )
+_Values: TypeAlias = list[bytes]
+_SEARCH_ENTRY = 4  # RFC 4511 section 4.5.2
 _PAGING = "1.2.840.113556.1.4.319"
 
 
@@ -163,17 +152,40 @@ def _connection(section: LdapSection, url: SplitResult, password: str) -> Any:
         get_info=ldap3.NONE,
         connect_timeout=section.timeout,
     )
-    return ldap3.Connection(
+    connection = ldap3.Connection(
         server,
         section.bind_dn or None,
         password if section.bind_dn else None,
         auto_referrals=False,
         receive_timeout=section.timeout,
         raise_exceptions=True,
+        auto_range=False,  # `_whole` sees to it
         return_empty_attributes=False,
-        check_names=False,  # names are those of the configuration; there is no schema to check
         read_only=True,
     )
+    _spare(connection.strategy)
+    return connection
+
+
+def _spare(strategy: Any) -> None:
+    """Have ldap3 make entries of raw attributes only: made of text too, they take twice as long."""
+    decode = strategy.decode_response_fast
+
+    def decode_raw(message: Mapping[str, Any]) -> Any:
+        if message["protocolOp"] != _SEARCH_ENTRY or message["controls"]:
+            return decode(message)
+        (*_, dn), (*_, listed) = message["payload"]
+        pairs = [(name, values) for *_, ((*_, name), (*_, values)) in listed]
+        return {
+            "type": "searchResEntry",
+            "dn": dn.decode("utf-8", "replace"),
+            "raw_attributes": {
+                name.decode("utf-8", "replace"): [value for *_, value in values]
+                for name, values in pairs
+            },
+        }
+
+    strategy.decode_response_fast = decode_raw
 
 
 def _hang_up(connection: Any) -> None:
@@ -188,9 +200,10 @@ def _entries(
 ) -> Iterator[Named]:
     """Every entry that matches, page by page; any end but success is an error."""
     cookie: bytes | None = None
-    asked = {"attributes": attributes(section), "paged_size": section.page_size}
+    asked = {name.lower(): name for name in attributes(section)}
+    how = {"attributes": [*asked.values()], "paged_size": section.page_size}
     while True:
-        connection.search(base, search_filter, paged_cookie=cookie, **asked)
+        connection.search(base, search_filter, paged_cookie=cookie, **how)
         # ldap3 lets a size limit, a time limit and a referral pass as if that were all.
         if connection.result["result"] != RESULT_SUCCESS:
             raise DirectoryError(
@@ -200,7 +213,8 @@ def _entries(
         paging = connection.result.get("controls", {}).get(_PAGING)
         for item in connection.response:
             if item["type"] == "searchResEntry":
-                yield item["dn"], _whole(connection, section, item["dn"], item["raw_attributes"])
+                found = item["raw_attributes"]
+                yield item["dn"], _whole(connection, item["dn"], _spelled(found, asked))
             elif item["type"] == "searchResRef" and not section.ignore_referrals:
                 raise _refers(section, base, item["uri"])
         cookie = paging["value"]["cookie"] if paging else None
@@ -208,28 +222,32 @@ def _entries(
             return
 
 
-def _whole(
-    connection: Any, section: LdapSection, dn: str, found: Mapping[str, list[bytes]]
-) -> dict[str, list[bytes]]:
-    """An entry with all values of each attribute, under the names that the configuration has.
+def _spelled(found: Mapping[str, _Values], asked: Mapping[str, str]) -> dict[str, _Values]:
+    """Attributes under the names that the configuration has: case does not count in LDAP."""
+    parts = ((name.partition(";"), values) for name, values in found.items())
+    return {
+        asked.get(bare.lower(), bare) + sign + options: values
+        for (bare, sign, options), values in parts
+    }
+
+
+def _whole(connection: Any, dn: str, entry: dict[str, _Values]) -> dict[str, _Values]:
+    """An entry with all values of each attribute.
 
     AD gives the first 1,500 values of an attribute only, as `member;range=0-1499`.
     """
-    asked = {name.lower(): name for name in attributes(section)}
-    entry: dict[str, list[bytes]] = {}
-    for name, values in found.items():
+    for name in [name for name in entry if ";" in name]:
         ranged = _RANGE.match(name)
-        bare = ranged[1] if ranged else name
-        if ranged or bare.lower() not in map(str.lower, entry):
-            whole = list(values)
-            while ranged and ranged[2] != "*":
-                ranged, more = _more(connection, dn, f"{bare};range={int(ranged[2]) + 1}-*")
-                whole += more
-            entry[asked.get(bare.lower(), bare)] = whole
+        whole = entry.pop(name) if ranged else []
+        while ranged and ranged[2] != "*":
+            ranged, more = _more(connection, dn, f"{ranged[1]};range={int(ranged[2]) + 1}-*")
+            whole = [*whole, *more]
+        if ranged:
+            entry[ranged[1]] = whole
     return entry
 
 
-def _more(connection: Any, dn: str, name: str) -> tuple[re.Match[str] | None, list[bytes]]:
+def _more(connection: Any, dn: str, name: str) -> tuple[re.Match[str] | None, _Values]:
     connection.search(dn, "(objectClass=*)", search_scope=ldap3.BASE, attributes=[name])
     for item in connection.response:
         for key, values in item.get("raw_attributes", {}).items():
@@ -254,29 +272,10 @@ def _translated(url: SplitResult, lost: type[DirectoryError]) -> Iterator[None]:
         yield
     except (LDAPException, OSError) as error:
         kind = lost if isinstance(error, _LOST) else DirectoryError
-        words = _plain(_words(error))
+        words = said_plainly(error)
         raise kind(f"cannot read {url.geturl()}: {words}; nothing was changed") from error
     except (LookupError, TypeError, ValueError) as error:  # from ldap3's decoder
         raise lost(
             f"cannot read {url.geturl()}: what answers there does not speak LDAP, or broke off"
             f" ({type(error).__name__}); nothing was changed"
         ) from error
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, LDAPOperationResult):
-        return " ".join(filter(None, (error.description, error.message)))
-    said: object = error
-    while isinstance(said, Exception | tuple):  # ldap3 wraps words in tuples in errors
-        parts = said.args if isinstance(said, Exception) else said
-        if len(parts) != 1:
-            break
-        said = parts[0]
-    return " ".join(str(said).split()) or type(error).__name__
-
-
-def _plain(words: str) -> str:
-    for sign, meaning in _MEANINGS:
-        if sign in words:
-            return f"{meaning} ({words})"
-    return words

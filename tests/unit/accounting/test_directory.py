@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
-from ldap3.core.exceptions import LDAPInvalidCredentialsResult, LDAPSocketReceiveError
 from msgspec import structs
 from slurmkit_accounting import directory
 from slurmkit_accounting.config import LdapSection
@@ -15,6 +15,7 @@ from slurmkit_accounting.directory_entries import directory as made_of
 
 from slurmkit.errors import DirectoryError
 
+EXCEPTIONS = directory.ldap3.core.exceptions
 NOW = 20_000 * 86400
 SECTION = LdapSection(
     uri="ldap://one ldaps://two:1636", people_base="ou=p", groups_base="ou=g", bind_dn="cn=reader"
@@ -157,6 +158,7 @@ class Connection:
     """Of ldap3's, what is used; `does` has by host what it does when it is read or opened."""
 
     socket = None
+    strategy = SimpleNamespace(decode_response_fast=None)
 
     def __init__(self, does, opened, server) -> None:
         self.does, self.opened, self.host = does[server.host], opened, server.host
@@ -171,7 +173,7 @@ class Connection:
 
     def bind(self, read_server_info):
         if self.does == ["denied"]:
-            raise LDAPInvalidCredentialsResult(description="invalidCredentials")
+            raise EXCEPTIONS.LDAPInvalidCredentialsResult(description="invalidCredentials")
 
     def unbind(self):
         pass
@@ -219,12 +221,15 @@ class TestLostConnections:
         assert self.opened == ["one"]
 
     def test_one_that_breaks_off_is_read_again(self):
-        self.does["one"] = [LDAPSocketReceiveError("cut"), LDAPSocketReceiveError("cut")]
+        self.does["one"] = [
+            EXCEPTIONS.LDAPSocketReceiveError("cut"),
+            EXCEPTIONS.LDAPSocketReceiveError("cut"),
+        ]
         assert len(read_directory(SECTION, "x").people) == 1
         assert self.opened == ["one", "one", "one"]
 
     def test_and_given_up_in_the_end(self):
-        self.does["one"] = [LDAPSocketReceiveError("cut") for _ in range(9)]
+        self.does["one"] = [EXCEPTIONS.LDAPSocketReceiveError("cut") for _ in range(9)]
         with pytest.raises(
             DirectoryError, match="cannot read ldap://one: cut; nothing was changed"
         ):
