@@ -28,6 +28,15 @@ class Mail:
     def __init__(self) -> None:
         self.section = load_section("mail", MailSection)
 
+    def check(self) -> None:
+        """See that there is somebody to send by.
+
+        Raises:
+            BadConfig: when `[mail]` names no server or no sender.
+        """
+        if not (self.section.host and self.section.sender):
+            raise BadConfig("[mail] names no host or no sender; set both to send mail")
+
     def send(self, notice: Notice) -> None:
         """Send one mail to the addresses of a notice; without any there is nothing to do.
 
@@ -39,8 +48,7 @@ class Mail:
         """
         if not notice.to:
             return
-        if not self.section.host:
-            raise BadConfig("[mail] names no host; set host and sender to send mail")
+        self.check()
         message = compose(self.section, notice)
         with _server(self.section) as server:
             _hand_over(server, self.section.sender, notice.to, message)

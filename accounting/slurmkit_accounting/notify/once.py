@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
 
 from slurmkit.errors import MaybeSent, SlurmkitError
 from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.plugins import Notice
 from slurmkit_accounting.schema import mailings
 
 
@@ -37,7 +38,7 @@ class Once(msgspec.Struct, frozen=True):
     @property
     def identity(self) -> str:
         """The same for the same notice."""
-        return "\n".join((self.kind, self.about, self.whom))
+        return "/".join((self.kind, self.about, self.whom))
 
     @property
     def row(self) -> ColumnElement[bool]:
@@ -48,15 +49,21 @@ class Once(msgspec.Struct, frozen=True):
 
 
 def send_once(
-    ledger: Ledger, once: Once, send: Callable[[], None], *, again: bool = False
+    ledger: Ledger,
+    once: Once,
+    make: Callable[[], Notice],
+    send: Callable[[Notice], None],
+    *,
+    again: bool = False,
 ) -> tuple[Outcome, str]:
-    """Send what was not sent yet.
+    """Make and send what was not sent yet.
 
     The caller holds the ledger's lock `mail` (slurmkit_accounting.locks).
 
     Args:
         ledger: open for writing.
         once: what it is; sent before means not sent now.
+        make: makes the notice; only where it is to be sent.
         send: hands it over.
         again: send also what may have been sent before.
 
@@ -65,18 +72,19 @@ def send_once(
     """
     with ledger.transaction() as connection:
         met = _met(connection, once)
-        if met is Outcome.BEFORE or (met is Outcome.DOUBTFUL and not again):
-            return met, ""
-        _set(connection, once, sending=_now())
+    if met is Outcome.BEFORE or (met is Outcome.DOUBTFUL and not again):
+        return met, ""
     try:
-        send()
+        notice = make()
+        _record(ledger, once, sending=int(time.time()))
+        send(notice)
     except MaybeSent as error:
         _record(ledger, once, error=str(error))
         return Outcome.DOUBTFUL, str(error)
     except SlurmkitError as error:
         _record(ledger, once, error=str(error), sending=None)
         return Outcome.FAILED, str(error)
-    _record(ledger, once, done=_now(), error=None)
+    _record(ledger, once, done=int(time.time()), error=None)
     return Outcome.SENT, ""
 
 
@@ -85,7 +93,7 @@ def _met(connection: Connection, once: Once) -> Outcome | None:
     row = connection.execute(select(mailings).where(once.row)).one_or_none()
     if row is None:
         values = {"kind": once.kind, "about": once.about, "whom": once.whom}
-        connection.execute(insert(mailings).values(**values, intended=_now()))
+        connection.execute(insert(mailings).values(**values, intended=int(time.time())))
         return None
     if row.done is not None:
         return Outcome.BEFORE
@@ -94,12 +102,4 @@ def _met(connection: Connection, once: Once) -> Outcome | None:
 
 def _record(ledger: Ledger, once: Once, **values: object) -> None:
     with ledger.transaction() as connection:
-        _set(connection, once, **values)
-
-
-def _set(connection: Connection, once: Once, **values: object) -> None:
-    connection.execute(update(mailings).where(once.row).values(**values))
-
-
-def _now() -> int:
-    return int(time.time())
+        connection.execute(update(mailings).where(once.row).values(**values))

@@ -65,9 +65,10 @@ class Schedule:
         *,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        self.tasks = tasks
+        self.tasks: list[Task] = []
         self.seconds: dict[str, float] = {}
-        self.failures: dict[str, int] = {task.name: 0 for task in tasks}
+        self.failures: dict[str, int] = {}
+        self.add(tasks)
         self.running: str | None = None
         self._books = books
         self._log = log
@@ -79,6 +80,11 @@ class Schedule:
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
             timezone=UTC,
         )
+
+    def add(self, tasks: list[Task]) -> None:
+        """Add tasks, before the start."""
+        self.tasks += tasks
+        self.failures |= {task.name: 0 for task in tasks}
 
     def start(self) -> None:
         """Begin, with what was missed.

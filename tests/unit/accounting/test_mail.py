@@ -76,7 +76,7 @@ def test_nothing_forges_a_header(inbox: Inbox, port: int, change: dict[str, obje
 def test_no_sender_and_no_server() -> None:
     with pytest.raises(BadConfig, match="no sender"):
         compose(MailSection(host="x"), NOTICE)
-    with pytest.raises(BadConfig, match="no host"):
+    with pytest.raises(BadConfig, match="no host or no sender"):
         mailer(host="").send(NOTICE)
     mailer(host="").send(msgspec.structs.replace(NOTICE, to=()))  # nobody to tell
 

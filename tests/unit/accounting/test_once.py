@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from mail_lab import NOTICE
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.notify.once import Once, Outcome, send_once
+from slurmkit_accounting.plugins import Notice
 from slurmkit_accounting.schema import mailings
 from sqlalchemy import select
 
@@ -18,7 +20,8 @@ class Sender:
         self.sent = 0
         self.error: BaseException | None = None
 
-    def __call__(self) -> None:
+    def __call__(self, notice: Notice) -> None:
+        assert notice is NOTICE
         if self.error:
             raise self.error
         self.sent += 1
@@ -30,7 +33,7 @@ def sender() -> Sender:
 
 
 def told(ledger: Ledger, sender: Sender, once: Once = OCTOBER, *, again: bool = False) -> Outcome:
-    return send_once(ledger, once, sender, again=again)[0]
+    return send_once(ledger, once, lambda: NOTICE, sender, again=again)[0]
 
 
 def test_once(ledger: Ledger, sender: Sender) -> None:
@@ -49,7 +52,7 @@ def test_once(ledger: Ledger, sender: Sender) -> None:
 
 def test_what_was_refused_is_sent_later(ledger: Ledger, sender: Sender) -> None:
     sender.error = NotSent("disk full")
-    assert send_once(ledger, OCTOBER, sender) == (Outcome.FAILED, "disk full")
+    assert send_once(ledger, OCTOBER, lambda: NOTICE, sender) == (Outcome.FAILED, "disk full")
     sender.error = None
     assert told(ledger, sender) is Outcome.SENT
     with ledger.transaction() as connection:
@@ -73,3 +76,12 @@ def test_what_may_have_been_sent_is_not_sent_again_unasked(
     assert sender.sent == 0
     assert told(ledger, sender, again=True) is Outcome.SENT
     assert told(ledger, sender) is Outcome.BEFORE
+
+
+def test_what_was_never_handed_over_is_no_doubt(ledger: Ledger, sender: Sender) -> None:
+    def cut() -> Notice:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        send_once(ledger, OCTOBER, cut, sender)
+    assert told(ledger, sender) is Outcome.SENT
