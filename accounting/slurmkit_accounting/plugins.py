@@ -11,7 +11,7 @@ from slurmkit.errors import BrokenPlugin, SlurmkitError
 from slurmkit.plugins import load
 
 if TYPE_CHECKING:
-    from slurmkit_accounting.report import Report
+    from slurmkit_accounting.reports.model import Report
 
 
 class Renderer(Protocol):

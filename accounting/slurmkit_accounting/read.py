@@ -2,41 +2,98 @@
 
 >>> from slurmkit_accounting import read
 >>> with read.ledger() as books:
-...     report = read.usage(books, "2026-10-01", "2026-11-01", by="pi")
->>> report.rows[0].gpu_hours
+...     report = read.usage(books, "2026-10-01", "2026-11-01", by=["pi", "gpu-type"])
+>>> report.rows[0]["gpu_hours"]
+>>> report.frame()
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
+
+from slurmkit.errors import BadInput
+from slurmkit.jobs.ids import check_job_id
 from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.ledger import open_for_reading as ledger
-from slurmkit_accounting.report import By, Meta, Report, Row, usage_report
+from slurmkit_accounting.reports.counted import Question, check_dimensions
+from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
+from slurmkit_accounting.reports.scope import EVERYTHING, Scope
+from slurmkit_accounting.reports.usage import usage_report
+from slurmkit_accounting.reports.window import window_of
+from slurmkit_accounting.served import open_books as ledger
+from slurmkit_accounting.served import served
 from slurmkit_accounting.zones import zone
 
-__all__ = ["By", "Ledger", "Meta", "Report", "Row", "ledger", "usage"]
+__all__ = ["Column", "Ledger", "Meta", "More", "Panel", "Report", "Scope", "ledger", "usage"]
+
+SUSPENDED = ("charge", "skip")
 
 
+class More(TypedDict, total=False):
+    """What else may be said of the usage that a report is about.
+
+    Attributes:
+        timezone: IANA name; the host's zone when left out.
+        filters: only usage with one of these values, by dimension.
+        suspended: `charge` (as sreport does) counts GPUs that a suspended run holds, `skip` not.
+        job: only this job, `12` (with all its parts), `12_3` or `12+1`.
+        now: epoch seconds up to which runs without an end are counted; the clock's when left out.
+    """
+
+    timezone: str | None
+    filters: Mapping[str, Sequence[str]]
+    suspended: str
+    job: str | None
+    now: int | None
+
+
+@served
 def usage(
     books: Ledger,
-    begin: str,
-    end: str,
+    begin: str | None = None,
+    end: str | None = None,
     *,
-    by: By = "pi",
-    timezone: str | None = None,
-    job: str | None = None,
+    by: str | Sequence[str] = ("pi",),
+    panels: bool = False,
+    scope: Scope = EVERYTHING,
+    **more: Unpack[More],
 ) -> Report:
-    """Report GPU-hours and CPU-hours of the window [begin, end).
+    """Report GPU-hours, and everything beside them, of the window [begin, end).
 
     Args:
         books: an open ledger.
-        begin: date or date-time.
-        end: likewise; not included.
-        by: pi, account or user.
-        timezone: IANA name; the host's zone when left out.
-        job: only this job, `12` (with all its parts), `12_3` or `12+1`.
+        begin: date or date-time; the begin of this month when left out.
+        end: likewise; not included; now when left out.
+        by: names of dimensions, as a list or by comma: pi, group, department, user, account,
+            cluster, partition, qos, gpu-type, state, day, week, month.
+        panels: whether to add what charts show.
+        scope: whose usage the reader may see.
+        **more: see `More`.
 
     Raises:
-        BadInput: for a date, zone or job id that is none.
+        BadInput: for a date, zone, dimension or job id that is none.
         LedgerError: when the ledger cannot be read.
     """
-    return usage_report(books, (begin, end), by=by, zone=zone(timezone), job=job)
+    names = tuple(filter(None, by.split(","))) if isinstance(by, str) else tuple(by)
+    check_dimensions(names)
+    return usage_report(books, _question(begin, end, scope, more), names, panels=panels)
+
+
+def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Question:
+    only = {name: tuple(values) for name, values in more.get("filters", {}).items()}
+    check_dimensions(tuple(only))
+    where, job, now = zone(more.get("timezone")), more.get("job"), more.get("now")
+    moment = int(time.time()) if now is None else now
+    suspended = more.get("suspended", "charge")
+    if suspended not in SUSPENDED:
+        raise BadInput(f"suspended time is charged or not: {' or '.join(SUSPENDED)}")
+    return Question(
+        window=window_of(begin, end, where, only, moment),
+        zone=where,
+        filters=only,
+        suspended=suspended,
+        job=None if job is None else check_job_id(job),
+        scope=scope,
+        now=moment,
+    )

@@ -1,69 +1,71 @@
-"""`slurmkit report`: GPU-hours and CPU-hours out of the ledger."""
+"""`slurmkit report`: GPU-hours, and what they cost, out of the ledger."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
 import click
 
-from slurmkit.cli.show import table
-from slurmkit.text import printable
 from slurmkit_accounting.cli import db_option
-
-if TYPE_CHECKING:
-    from slurmkit_accounting.report import Report
-
-_RIGHT = frozenset(("JOBS", "GPU_HOURS", "CPU_HOURS"))
+from slurmkit_accounting.cli.asking import (
+    Names,
+    filter_options,
+    filters_of,
+    format_options,
+    window_options,
+)
+from slurmkit_accounting.cli.showing import show
 
 
 @click.group("report")
 def report_group() -> None:
-    """GPU-hours and CPU-hours out of the ledger."""
+    """GPU-hours, what they cost and what came of them, out of the ledger."""
 
 
 @report_group.command("usage")
-@click.option("--from", "begin", metavar="DATE", required=True, help="YYYY-MM-DD[THH:MM:SS].")
-@click.option("--to", "end", metavar="DATE", required=True, help="Likewise; not included.")
+@window_options
 @click.option(
-    "--by", type=click.Choice(["pi", "account", "user"]), required=True, help="One row for each."
-)
-@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
-@click.option("--timezone", metavar="TZ", help="What the dates mean.  [default: the host's]")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table",
-    help="How to print it.  [default: table]",
+    "--by", metavar="NAME[,NAME...]", type=Names(), multiple=True, default=("pi",),
+    help="One row for each: pi, group, department, user, account, cluster, partition, qos,"
+    " gpu-type, state, day, week, month.  [default: pi]",
 )  # fmt: skip
+@filter_options
+@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
+@click.option(
+    "--suspended", type=click.Choice(["charge", "skip"]), default="charge",
+    help="Whether GPUs count that a suspended run holds; sreport charges them.  [default: charge]",
+)  # fmt: skip
+@format_options
 @db_option
-def usage_command(begin: str, end: str, form: str, db: str | None, **asked: Any) -> None:
-    """Sum GPU-hours and CPU-hours by PI, account or user.
+def usage_command(
+    begin: str | None, end: str | None, by: Sequence[tuple[str, ...]], db: str | None, **asked: Any
+) -> None:
+    """Sum GPU-hours and what goes with them, by whatever is asked.
 
     Every run counts for as long as it held its GPUs within the window, whatever became of it;
-    jobs still running count up to now.
+    jobs still running count up to now. Without dates it is this month up to now.
 
     \b
     Examples:
       slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by pi
-      slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by user --format csv > oct.csv
-      slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by pi --job 4711
+      slurmkit report usage --month 2026-10 --by pi,gpu-type --output october.html
+      slurmkit report usage --from 2026-01-01 --to 2027-01-01 --by month --pi vogel --format csv
+      slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by user --format json | jq .rows
       slurmkit report usage --from 2026-11-20T10:15:00 --to 2026-11-21 --by account --timezone UTC
+      slurmkit report usage --by state --job 4711
     """
     from slurmkit_accounting import read  # noqa: PLC0415
 
+    form = asked.pop("form")
+    names = list(dict.fromkeys(chain.from_iterable(by)))
+    more = read.More(
+        timezone=asked["timezone"],
+        filters=filters_of(asked),
+        suspended=asked["suspended"],
+        job=asked["job"],
+    )
     with read.ledger(db) as books:
-        report = read.usage(books, begin, end, **asked)
-    _show_report(report, form)
-
-
-def _show_report(report: Report, form: str) -> None:
-    from slurmkit_accounting import render  # noqa: PLC0415
-
-    if form == "json":
-        click.echo(render.as_json(report))
-        return
-    if form == "csv":
-        click.echo(render.as_csv(report), nl=False)
-    else:
-        names = render.header(report)
-        table([name.upper() for name in names], map(render.cells, report.rows), right=_RIGHT)
-    for line in render.footer(report.meta):
-        click.echo(printable(line), err=True)
+        report = read.usage(books, begin, end, by=names, panels=form.name == "html", **more)
+    show(report, form)

@@ -1,300 +1,397 @@
-"""GPU-hours: counts times overlap, split exactly at the edges of the window."""
+"""`report usage`: its rows, columns and meta."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from itertools import pairwise
+import re
 
 import pytest
-from click.testing import CliRunner
-from fake_sacct import FakeSacct, job
-from slurmkit_accounting import read, render
-from slurmkit_accounting.cli.report import report_group
-from slurmkit_accounting.ingest import ingest
-from slurmkit_accounting.report import Report, usage_report
-from slurmkit_accounting.zones import zone
+from hypothesis import HealthCheck, given, settings
+from report_books import BEGIN, DAY, run, write_books
+from slurmkit_accounting import read
+from usage_oracle import counted, fill, jobs_around
 
-from slurmkit.errors import BadInput
+from slurmkit.errors import BadConfig, BadInput
 
-DAY = 86400
-UTC = zone("UTC")
-BEGIN = UTC.epoch("2026-11-10")
-END = BEGIN + DAY
-LATER = END + 30 * DAY
+NOVEMBER = {"begin": "2026-11-01", "end": "2026-12-01", "timezone": "UTC"}
+LATER = BEGIN + 40 * DAY
+A100 = {"a100": 2}
+PRICES = """
+[gpu.a100]
+watts = 400
+shard_weight = 0.25
+[[gpu.a100.prices]]
+since = 2026-01-01
+currency = "EUR"
+on_premises = 1.00
+cloud = 3.00
+[[gpu.a100.prices]]
+since = 2026-11-11
+currency = "EUR"
+on_premises = 0.50
+[gpu."a100_1g.5gb"]
+part_of = "a100"
+weight = 0.125
+[partition.untyped]
+gpu_type = "a100"
+"""
+HOUR = 3600
 
 
-def report(ledger, *jobs, by="user", now=LATER, window=("2026-11-10", "2026-11-11"), in_zone=UTC):
-    ingest(ledger, FakeSacct(*jobs), since=BEGIN - 400 * DAY)
-    return usage_report(ledger, window, by=by, zone=in_zone, now=now)
+def report(ledger, jobs, by="pi", **more):
+    write_books(ledger, jobs)
+    return read.usage(ledger, by=by, **{**NOVEMBER, "now": LATER, **more})
 
 
-def numbers(found: Report) -> list[tuple[str, int, int | None, int]]:
-    return [(row.key, row.jobs, row.gpu_seconds, row.cpu_seconds) for row in found.rows]
+def column(found, name):
+    return [row[name] for row in found.rows]
+
+
+def test_rows_are_by_pi_the_largest_first_and_what_is_unmapped_last(ledger):
+    jobs = [
+        run("alice", BEGIN, BEGIN + HOUR, gpus={"a100": 1}),
+        run("bob", BEGIN, BEGIN + 2 * HOUR, gpus={"a100": 1}),
+        run("stranger", BEGIN, BEGIN + 9 * HOUR, gpus={"a100": 1}),
+    ]
+    found = report(ledger, jobs)
+    assert column(found, "pi") == ["garcia", "vogel", "unmapped"]
+    assert column(found, "gpu_hours") == [2.0, 1.0, 9.0]
+    assert (found.meta.unmapped.jobs, found.meta.unmapped.gpu_hours) == (1, 9.0)
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "seconds"),
+    ("by", "keys"),
     [
-        (BEGIN + 100, BEGIN + 160, 60),
-        (BEGIN - 50, BEGIN + 10, 10),
-        (END - 10, END + 50, 10),
-        (BEGIN - 50, END + 50, DAY),
-        (BEGIN, END, DAY),
-        (BEGIN, BEGIN, 0),
+        ("group", {("vision",), ("genomics",), ("unmapped",)}),
+        ("department", {("Physics",), ("Biology",), ("unmapped",)}),
+        ("cluster,account", {("lab", "vision"), ("lab", "genomics"), ("lab", "nobody")}),
+        (["gpu-type", "state"], {("a100", "COMPLETED"), ("none", "FAILED"), ("h100", "COMPLETED")}),
+        ("partition,qos,user", {("gpu", "normal", name) for name in ("alice", "bob", "eve")}),
+        ("month,week,day", {("2026-11", "2026-W44", "2026-11-01")}),
+        ("", {()}),
     ],
 )
-def test_a_run_counts_for_its_overlap_with_the_window(ledger, start, end, seconds):
-    found = report(ledger, job(1, start - 5, start, end))
-    assert numbers(found) == [("alice", 1, 2 * seconds, 4 * seconds)]
+def test_rows_have_a_key_for_each_name_that_they_are_by(ledger, by, keys):
+    jobs = [
+        run("alice", BEGIN, BEGIN + HOUR, gpus={"a100": 1}),
+        run("bob", BEGIN, BEGIN + HOUR, state="FAILED"),
+        run("eve", BEGIN, BEGIN + HOUR, gpus={"h100": 1}),
+    ]
+    found = report(ledger, jobs, by)
+    names = by if isinstance(by, list) else [name for name in by.split(",") if name]
+    assert {tuple(row[name] for name in names) for row in found.rows} == keys
+    assert sum(column(found, "jobs")) == 3
+
+
+def test_all_columns_of_one_row(ledger, configure):
+    configure(PRICES)
+    job = run(
+        "alice", BEGIN, BEGIN + 2 * HOUR, submit=BEGIN - HOUR, gpus=A100, cpus=4, nodes=2,
+        mem=2048, energy=7_200_000, cpu_used_ms=HOUR * 4 * 1000,
+        other={"mem_peak_mib": 512, "gpu_used_permille": 250},
+    )  # fmt: skip
+    (row,) = report(ledger, [job]).rows
+    outcomes = {name: value for name, value in row.items() if name.startswith("gpu_hours_")}
+    assert {name: value for name, value in row.items() if name not in outcomes} == {
+        "pi": "vogel",
+        "jobs": 1,
+        "users": 1,
+        "gpu_hours": 4.0,
+        "cpu_hours": 8.0,
+        "node_hours": 4.0,
+        "wall_hours": 2.0,
+        "memory_gib_hours": 4.0,
+        "wait_hours": 1.0,
+        "cpu_efficiency": 0.5,
+        "memory_efficiency": 0.25,
+        "gpu_efficiency": 0.25,
+        "energy_kwh": 2.0,
+        "energy_kwh_estimated": 1.6,
+        "cost": 4.0,
+        "cloud_cost": 12.0,
+    }
+    assert {name for name, value in outcomes.items() if value} == {"gpu_hours_completed"}
+
+
+STATES = {
+    "COMPLETED": "completed",
+    "FAILED": "failed",
+    "TIMEOUT": "timeout",
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "preempted",
+    "OUT_OF_MEMORY": "out_of_memory",
+    "NODE_FAIL": "node_fail",
+    "BOOT_FAIL": "other",
+    "DEADLINE": "other",
+    "SOMETHING_NEW": "other",
+}
+
+
+def test_gpu_hours_are_told_apart_by_what_became_of_the_runs(ledger):
+    jobs = [run("alice", BEGIN, BEGIN + HOUR, state=state, gpus=A100) for state in STATES]
+    jobs.append(run("alice", LATER - 2 * HOUR, None, state="RUNNING", gpus=A100, last_seen=LATER))
+    (row,) = report(ledger, jobs, end="2027-01-01").rows
+    assert row["gpu_hours_running"] == 4.0
+    assert row["gpu_hours_other"] == 6.0
+    for outcome in set(STATES.values()) - {"other"}:
+        assert row[f"gpu_hours_{outcome}"] == 2.0
+    assert row["gpu_hours_lost"] == 2.0 * (len(STATES) - 1)
+    assert row["gpu_hours"] == sum(
+        value for name, value in row.items() if name.startswith("gpu_hours_") and "lost" not in name
+    )
+
+
+def test_what_was_requeued_and_completed_later_is_not_lost(ledger):
+    first = {"state": "NODE_FAIL", "gpus": A100}
+    jobs = [
+        run("alice", BEGIN, BEGIN + HOUR, **first, other={"job_id_raw": 7}),
+        run("alice", BEGIN + 2 * HOUR, BEGIN + 3 * HOUR, submit=BEGIN + HOUR + 9, gpus=A100,
+            other={"job_id_raw": 7}),
+        run("alice", BEGIN, BEGIN + HOUR, **first),
+    ]  # fmt: skip
+    (row,) = report(ledger, jobs).rows
+    assert (row["gpu_hours_node_fail"], row["gpu_hours_lost"]) == (4.0, 2.0)
+
+
+def test_parts_of_gpus_count_by_their_weights(ledger, configure):
+    configure(PRICES)
+    hour = (BEGIN, BEGIN + HOUR)
+    jobs = [
+        run("alice", *hour, gpus={"a100_1g.5gb": 4}),
+        run("alice", *hour, gpus={"shard": 3}),
+        run("alice", *hour, gpus={"": 1}, other={"partition": "untyped"}),
+        run("alice", *hour, gpus={"": 1}),
+    ]
+    found = report(ledger, jobs, "gpu-type")
+    assert {row["gpu-type"]: (row["gpu_hours"], row["cost"]) for row in found.rows} == {
+        "a100": (1.0, 1.0),
+        "a100_1g.5gb": (0.5, 0.5),
+        "shard": (0.75, 0.75),
+        "untyped": (1.0, None),
+    }
+    assert found.meta.weights == {"a100_1g.5gb": 0.125, "shard": 0.25}
+    assert found.meta.prices.endswith("unknown for untyped")
+
+
+def test_shards_of_nobody_knows_what_count_nothing_and_the_report_says_so(ledger):
+    found = report(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus={"shard": 3})])
+    assert column(found, "gpu_hours") == [0.0]
+    assert found.meta.weights == {"shard": None}
+    assert column(found, "cost") == [None]
+
+
+def test_hours_cost_what_they_cost_on_their_day(ledger, configure):
+    configure(PRICES)
+    eleventh = BEGIN + 10 * DAY
+    jobs = [run("alice", eleventh - 3 * HOUR, eleventh + HOUR, gpus={"a100": 1})]
+    (row,) = report(ledger, jobs).rows
+    assert row["cost"] == 3 * 1.0 + 1 * 0.5
+    assert row["cloud_cost"] is None  # nobody knows the cloud's price after the eleventh
+    assert row["jobs"] == 1
+
+
+def test_prices_in_two_currencies_are_refused(ledger, configure):
+    configure(PRICES + '[[cpu.prices]]\nsince = 2026-01-01\ncurrency = "USD"\n')
+    with pytest.raises(BadConfig, match="EUR and USD"):
+        report(ledger, [])
+
+
+def test_cpus_and_memory_cost_where_they_have_a_price(ledger, configure):
+    price = 'since = 2026-01-01\ncurrency = "EUR"\non_premises = 0.01\n'
+    configure(f"{PRICES}[[cpu.prices]]\n{price}[[memory.prices]]\n{price}")
+    jobs = [run("alice", BEGIN, BEGIN + HOUR, cpus=4, mem=2048)]
+    found = report(ledger, jobs)
+    assert column(found, "cost") == [pytest.approx(0.06)]
+    assert found.meta.prices.startswith("GPU and CPU and memory hours")
+
+
+def test_a_cluster_that_does_not_track_gpus_has_none_to_report(ledger):
+    jobs = [run("alice", BEGIN, BEGIN + HOUR, cluster=2), run("alice", BEGIN, BEGIN + HOUR)]
+    found = report(ledger, jobs, "cluster")
+    assert {row["cluster"]: row["gpu_hours"] for row in found.rows} == {"big": None, "lab": 0.0}
+    assert found.meta.gpus_not_tracked == ("big",)
 
 
 @pytest.mark.parametrize(
-    ("start", "end"),
-    [(BEGIN - 50, BEGIN), (END, END + 50), (BEGIN - 50, BEGIN - 10), (None, None), (None, BEGIN)],
+    ("filters", "hours"),
+    [
+        ({"pi": ["vogel"]}, 1.0),
+        ({"user": ["bob", "alice"]}, 3.0),
+        ({"group": ["genomics"], "state": ["COMPLETED"]}, 0),
+        ({"gpu-type": ["a100"], "state": ["FAILED"]}, 2.0),
+        ({"month": ["2026-10"]}, 0.5),
+        ({"day": ["2026-11-01"]}, 2.5),
+    ],
 )
-def test_a_run_outside_the_window_or_never_started_does_not(ledger, start, end):
-    assert numbers(report(ledger, job(1, BEGIN - 60, start, end))) == []
+def test_filters_leave_everything_else_out(ledger, filters, hours):
+    jobs = [
+        run("alice", BEGIN - HOUR // 2, BEGIN + HOUR // 2, gpus={"a100": 1}),
+        run("bob", BEGIN, BEGIN + 2 * HOUR, gpus={"a100": 1}, state="FAILED"),
+    ]
+    found = report(ledger, jobs, "cluster", begin="2026-10-01", filters=filters)
+    assert sum(column(found, "gpu_hours")) == hours
+    assert found.meta.filters == {name: tuple(values) for name, values in filters.items()}
+    assert found.meta.runs == sum(column(found, "jobs"))
 
 
-def test_a_run_cancelled_before_it_started_does_not_even_if_it_has_a_start(ledger):
-    cancelled = job(1, BEGIN, BEGIN + 9, BEGIN + 9, AllocTRES="", AllocCPUS=0, AllocNodes=0)
-    assert numbers(report(ledger, cancelled)) == []
+def asked(ledger, by="pi", **more):
+    return read.usage(ledger, by=by, **{**NOVEMBER, "now": LATER, **more})
 
 
-@pytest.mark.parametrize("state", ["FAILED", "CANCELLED by 7", "PREEMPTED", "REQUEUED", "NEW_ONE"])
-def test_it_counts_whatever_became_of_it(ledger, state):
-    found = report(ledger, job(1, BEGIN, BEGIN, BEGIN + 10, State=state))
-    assert numbers(found) == [("alice", 1, 20, 40)]
+def test_a_run_that_goes_on_into_the_months_asked_for_is_a_job_of_theirs(ledger):
+    write_books(ledger, [run("alice", BEGIN - DAY, BEGIN + 40 * DAY, gpus={"a100": 1})])
+    for months in (["2026-11"], ["2026-11", "2026-12"]):
+        year = {"begin": "2026-10-01", "end": "2027-01-01"}
+        found = asked(ledger, **year, filters={"month": months})
+        assert column(found, "jobs") == [1]
+        assert column(asked(ledger, "month", **year), "jobs") == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("now", "seconds"), [(BEGIN + 30, 30), (LATER, DAY), (BEGIN - 5, 0)])
-def test_a_running_job_counts_up_to_now(ledger, now, seconds):
-    found = report(ledger, job(1, BEGIN, BEGIN, None, State="RUNNING"), now=now)
-    assert numbers(found) == [("alice", 1, 2 * seconds, 4 * seconds)]
-    assert found.meta.running == 1
-    assert found.meta.running_until == UTC.show(min(now, END))
-
-
-def test_all_runs_of_a_requeued_job_count(ledger):
-    first = job(1, BEGIN, BEGIN, BEGIN + 10, DBIndex=1, State="REQUEUED")
-    second = job(1, BEGIN + 20, BEGIN + 30, BEGIN + 40, DBIndex=2)
-    assert numbers(report(ledger, first, second)) == [("alice", 2, 40, 80)]
-
-
-def test_typed_only_tres_and_cpu_jobs(ledger):
-    typed = job(1, BEGIN, BEGIN, BEGIN + 10, AllocTRES="cpu=1,gres/gpu:a100=2,gres/gpu:h100=1")
-    cpu = job(2, BEGIN, BEGIN, BEGIN + 10, AllocTRES="cpu=2,mem=1G", User="bob")
-    assert numbers(report(ledger, typed, cpu)) == [("alice", 1, 30, 10), ("bob", 1, 0, 20)]
+def test_a_month_asked_for_is_the_window(ledger):
+    write_books(ledger, [])
+    found = asked(ledger, begin=None, end=None, filters={"month": ["2026-03", "2026-05"]})
+    assert found.meta.window == ("2026-03-01 00:00:00+00:00", "2026-06-01 00:00:00+00:00")
+    found = asked(ledger, begin=None, end=None)
+    assert found.meta.window == ("2026-12-01 00:00:00+00:00", "2026-12-11 00:00:00+00:00")
 
 
 @pytest.mark.parametrize(
-    ("day", "after", "hours"), [("03-29", "03-30", 23), ("10-25", "10-26", 25)]
+    ("people", "pis", "uids", "seen"),
+    [
+        (None, None, None, {"alice", "bob", "vogel", "eve"}),
+        ({1}, {1}, None, {"alice"}),
+        ({3}, {3}, None, {"alice", "vogel"}),
+        (set(), set(), {9999}, {"eve"}),
+        (set(), set(), {2001}, set()),
+        (set(), set(), None, set()),
+        ({1}, None, None, {"alice"}),
+    ],
 )
-def test_days_on_which_the_clocks_change(ledger, day, after, hours):
-    begin = UTC.epoch(f"2026-{day}") - 2 * DAY
-    found = report(
-        ledger,
-        job(1, begin, begin, begin + 5 * DAY),
-        window=(f"2026-{day}", f"2026-{after}"),
-        in_zone=zone("Europe/Berlin"),
-    )
-    assert numbers(found) == [("alice", 1, 2 * hours * 3600, 4 * hours * 3600)]
+def test_a_reader_sees_their_own_and_their_groups(ledger, people, pis, uids, seen):
+    jobs = [run(user, BEGIN, BEGIN + HOUR, gpus=A100) for user in ("alice", "bob", "vogel", "eve")]
+    write_books(ledger, jobs)
+    parts = (None if part is None else frozenset(part) for part in (people, pis, uids))
+    found = asked(ledger, "user", scope=read.Scope(*parts), panels=True)
+    assert set(column(found, "user")) == seen
+    assert found.meta.runs == len(seen)
+    assert {label for panel in found.panels for label in panel.labels} & {
+        "alice", "bob", "vogel", "eve"
+    } == seen  # fmt: skip
 
 
-def test_windows_that_meet_add_up(ledger):
-    whole = report(ledger, job(1, BEGIN - 7, BEGIN - 7, BEGIN + 1003))
-    edges = ("2026-11-01", "2026-11-10T00:05:01", "2026-11-10T00:07:13", "2026-11-20")
-    parts = [
-        usage_report(ledger, (one, other), by="user", zone=UTC, now=LATER).rows[0].gpu_seconds
-        for one, other in pairwise(edges)
+def test_a_report_says_what_it_rests_on(ledger):
+    jobs = [
+        run("alice", BEGIN, BEGIN + HOUR, gpus=A100, other={"doubt": "?"}),
+        run("alice", BEGIN, None, gpus=A100, state="RUNNING", last_seen=LATER),
+        run("alice", BEGIN, BEGIN + 900, gpus=A100, suspended=((BEGIN, 900, 450),)),
+        run("alice", BEGIN, BEGIN + HOUR, gpus=A100, state="REQUEUED"),
     ]
-    assert sum(parts) == 2 * 1010
-    assert whole.rows[0].gpu_seconds == 2 * 1003
-
-
-def test_by_account_largest_first(ledger):
-    found = report(
-        ledger,
-        job(1, BEGIN, BEGIN, BEGIN + 10, Account="small"),
-        job(2, BEGIN, BEGIN, BEGIN + 50, Account="large"),
-        job(3, BEGIN, BEGIN, BEGIN + 5, Account="small", User="bob"),
-        by="account",
-    )
-    assert numbers(found) == [("large", 1, 100, 200), ("small", 2, 30, 60)]
-
-
-def test_a_cluster_that_does_not_track_gpus_is_told_so_and_never_shown_as_zero(ledger):
-    slurm = FakeSacct(job(1, BEGIN, BEGIN, BEGIN + 3600, AllocTRES="cpu=4,mem=1G"))
-    slurm.tracked = "cpu,mem,node,billing"
-    ingest(ledger, slurm, since=BEGIN)
-    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC, now=LATER)
-    assert numbers(found) == [("alice", 1, None, 4 * 3600)]
-    assert found.meta.gpus_not_tracked == ("lab",)
-    assert json.loads(render.as_json(found))["rows"][0]["gpu_hours"] is None
-    assert "not tracked" in render.as_csv(found)
-    assert any("AccountingStorageTRES lacks gres/gpu" in line for line in render.footer(found.meta))
+    write_books(ledger, jobs)
+    meta = asked(ledger, begin="1970-01-01", now=BEGIN + HOUR).meta
+    assert (meta.runs, meta.running, meta.doubtful) == (4, 1, 1)
+    assert meta.missing_before == "1970-01-01 00:00:05+00:00"
+    assert meta.clusters == ("big", "lab")
+    assert (meta.sreport.suspended, meta.sreport.running, meta.sreport.requeued) == (0.25, 2.0, 2.0)
+    assert meta.suspended == "charge"
+    assert meta.data_age == 0
+    skipped = asked(ledger, suspended="skip", now=BEGIN + HOUR)
+    assert skipped.rows[0]["gpu_hours"] == 6.5 - 0.25
 
 
 @pytest.mark.parametrize(
-    ("begin", "end"), [("2026-11-11", "2026-11-11"), ("2026-11-12", "2026-11-11")]
+    ("wrong", "message"),
+    [
+        ({"by": "colour"}, "not by 'colour'; it is by any of pi, group"),
+        ({"filters": {"colour": ["red"]}}, "not by 'colour'"),
+        ({"suspended": "half"}, "charge or skip"),
+        ({"end": "2026-11-01"}, "--to 2026-11-01 00:00:00+00:00 must be after --from"),
+        ({"filters": {"month": ["May"]}}, "'May' is not a month: write YYYY-MM"),
+        ({"job": "abc"}, "'abc' is not a job id"),
+        ({"timezone": "UCT+1"}, "time zone 'UCT+1'"),
+    ],
 )
-def test_an_empty_window_is_bad_input(ledger, begin, end):
-    with pytest.raises(BadInput, match="--to 2026-11-11 must be after --from"):
-        usage_report(ledger, (begin, end), by="user", zone=UTC)
+def test_what_cannot_be_meant_is_refused(ledger, wrong, message):
+    with pytest.raises(BadInput, match=re.escape(message)):
+        asked(ledger, **wrong)
 
 
-def test_the_footer_says_what_the_numbers_rest_on(ledger):
-    found = report(
-        ledger,
-        job(1, BEGIN, BEGIN, None, State="RUNNING"),
-        job(2, BEGIN, "soon", None),
-        in_zone=zone("Europe/Berlin"),
-        by="pi",
-    )
-    said = "\n".join(render.footer(found.meta))
-    for words in (
-        "2026-11-10 00:00:00+01:00 to 2026-11-11 00:00:00+01:00 (not included), Europe/Berlin",
-        f"source: ledger {ledger.source}, lab; last ingest",
-        "counted: 1 run, 1 rejected line, 1 run unmapped, 1 still running, counted up to 2026-11-1",
-        "no people yet",
-    ):
-        assert words in said
+def test_rows_are_what_a_count_run_by_run_says(ledger):
+    write_books(ledger, [])
+
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @given(jobs=jobs_around(BEGIN, BEGIN + 30 * DAY))
+    def check(jobs):
+        with ledger.transaction() as connection:
+            fill(connection, jobs)
+        expected = counted(jobs, (BEGIN, BEGIN + 30 * DAY), LATER)
+        found = asked(ledger, "cluster,user,state,gpu-type")
+        held = {
+            (
+                "lab" if key[0] == 1 else "big",
+                key[1],
+                key[2],
+                {"-": "none", "": "untyped"}.get(key[4], key[4]),
+            ): sums
+            for key, sums in expected.items()
+            if any(sums.values())
+        }
+        assert len(found.rows) == len(held)
+        for row in found.rows:
+            sums = held[row["cluster"], row["user"], row["state"], row["gpu-type"]]
+            assert row["jobs"] == sums["runs"]
+            assert row["cpu_hours"] == sums["cpu_seconds"] / HOUR
+            assert row["wait_hours"] == sums["waited_seconds"] / HOUR
+            if row["gpu_hours"] is not None and row["gpu-type"] != "shard":
+                assert row["gpu_hours"] == pytest.approx(sums["gpu_seconds"] / HOUR, abs=1e-12)
+
+    check()
 
 
-def test_a_ledger_without_an_ingest_says_so(ledger):
-    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC)
-    assert found.rows == ()
-    assert any("run: slurmkit ledger ingest" in line for line in render.footer(found.meta))
+ADDITIVE = ("gpu_hours", "cpu_hours", "wall_hours", "wait_hours", "gpu_hours_lost", "energy_kwh")
 
 
-def test_a_frame_has_the_same_numbers(ledger):
-    found = report(ledger, job(1, BEGIN, BEGIN, BEGIN + 1))
-    frame = found.frame()
-    assert list(frame.columns) == ["user", "jobs", "gpu_hours", "cpu_hours"]
-    assert frame.to_dict("records") == found.records()
-    assert frame.gpu_hours[0] == 2 / 3600
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kathmandu", "UTC"])
+def test_a_year_is_the_sum_of_its_months(ledger, zone):
+    write_books(ledger, [])
+    year = {"begin": "2026-01-01", "end": "2027-01-01", "timezone": zone}
+    begin = BEGIN - 304 * DAY
+
+    @settings(max_examples=15, suppress_health_check=list(HealthCheck))
+    @given(jobs=jobs_around(begin, begin + 365 * DAY))
+    def check(jobs):
+        with ledger.transaction() as connection:
+            fill(connection, jobs)
+        months = asked(ledger, "month", **year)
+        (whole,) = asked(ledger, "", **year).rows or [{}]
+        for name in ADDITIVE:
+            parts = [row[name] or 0 for row in months.rows]
+            assert sum(parts) == pytest.approx(whole.get(name) or 0, abs=1e-9)
+        single = [
+            asked(
+                ledger, "", filters={"month": [row["month"]]}, timezone=zone, begin=None, end=None
+            )
+            for row in months.rows
+        ]
+        for row, one in zip(months.rows, single, strict=True):
+            assert {"month": row["month"], **one.rows[0]} == row
+
+    check()
 
 
-def test_the_read_api_gives_the_same_report_and_never_imports_pandas(ledger):
-    ingest(ledger, FakeSacct(job(1, BEGIN, BEGIN, BEGIN + 10)), since=BEGIN)
-    with read.ledger() as books:
-        found = read.usage(books, "2026-11-10", "2026-11-11", by="user", timezone="UTC")
-    assert numbers(found) == [("alice", 1, 20, 40)]
-    code = "import sys, slurmkit_accounting.read; sys.exit('pandas' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, env=os.environ).returncode == 0
-
-
-def usage(*options: str):
-    words = ["usage", "--from", "2026-11-10", "--to", "2026-11-11", "--timezone", "UTC", *options]
-    done = CliRunner().invoke(report_group, words, catch_exceptions=False)
-    assert done.exit_code == 0
-    return done
-
-
-def test_table_csv_and_json_carry_the_same_numbers(ledger):
-    ingest(ledger, FakeSacct(job(1, BEGIN, BEGIN, BEGIN + 1, User="eve\x1b[2J")), since=BEGIN)
-    table = usage("--by", "user")
-    assert [line.split() for line in table.stdout.splitlines()] == [
-        ["USER", "JOBS", "GPU_HOURS", "CPU_HOURS"],
-        ["eve\\x1b[2J", "1", "0.0006", "0.0011"],
+def test_charts_show_the_same_numbers(ledger):
+    jobs = [
+        run("alice", BEGIN, BEGIN + HOUR, gpus={"a100": 1, "h100": 3}),
+        run("bob", BEGIN + 3 * DAY, BEGIN + 3 * DAY + HOUR, gpus=A100, state="FAILED"),
     ]
-    assert "window: 2026-11-10" in table.stderr
-    csv = usage("--by", "user", "--format", "csv")
-    assert csv.stdout == "user,jobs,gpu_hours,cpu_hours\neve\\x1b[2J,1,0.0006,0.0011\n"
-    whole = json.loads(usage("--by", "user", "--format", "json").stdout)
-    assert whole["rows"] == [
-        {"user": "eve\x1b[2J", "jobs": 1, "gpu_hours": 2 / 3600, "cpu_hours": 4 / 3600}
-    ]
-    assert whole["meta"]["source"] == f"ledger {ledger.source}"
-    assert whole["meta"]["timezone"] == "UTC"
-    assert (whole["meta"]["runs"], whole["meta"]["rejects"]) == (1, 0)
-
-
-def test_one_job_or_all_tasks_of_one_array_can_be_asked_for(ledger):
-    tasks = [job(n, BEGIN - 5, BEGIN, BEGIN + 10) | {"JobID": f"12_{n}"} for n in (13, 14)]
-    mixed = [job(n, BEGIN - 5, BEGIN, BEGIN + 10) | {"JobID": f"30+{n - 30}"} for n in (30, 31)]
-    alone = [job(n, BEGIN - 5, BEGIN, BEGIN + 10) for n in (12, 120, 1)]
-    ingest(ledger, FakeSacct(*tasks, *mixed, *alone), since=BEGIN - DAY)
-    window = ("2026-11-10", "2026-11-11")
-
-    def jobs(asked: str) -> int:
-        found = usage_report(ledger, window, by="user", zone=UTC, job=asked, now=LATER)
-        return sum(row.jobs for row in found.rows)
-
-    asked = {"12": 3, "12_13": 1, "120": 1, "2": 0, "30": 2, "30+1": 1}
-    assert {one: jobs(one) for one in asked} == asked
-
-
-@pytest.mark.parametrize("asked", ["abc", "foo bar", "", "%", "12_", "12;"])
-def test_what_is_no_job_id_is_bad_input_and_no_empty_report(ledger, asked):
-    with pytest.raises(BadInput, match="is not a job id"):
-        usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC, job=asked)
-
-
-def test_a_run_that_sacct_does_not_show_any_more_counts_up_to_when_it_last_did(ledger, monkeypatch):
-    gone = job(1, BEGIN, BEGIN, None, State="RUNNING")
-    there = job(2, BEGIN, BEGIN, None, State="RUNNING", User="bob")
-    slurm = FakeSacct(gone, there)
-    for hour, jobs in enumerate(([gone, there], [gone, there], [there], [there]), 1):
-        monkeypatch.setattr(
-            "slurmkit_accounting.ingest.time.time", lambda at=hour: BEGIN + 3600 * at
-        )
-        slurm.jobs = jobs
-        done = ingest(ledger, slurm, since=BEGIN)
-        assert done.entered.changed == 0
-    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC, now=LATER)
-    assert numbers(found) == [("bob", 1, 2 * DAY, 4 * DAY), ("alice", 1, 2 * 7200, 4 * 7200)]
-    assert (found.meta.running, found.meta.unseen) == (1, 1)
-    said = "\n".join(render.footer(found.meta))
-    assert "1 still running, counted up to 2026-11-11" in said
-    assert "1 open but gone from sacct, counted up to when it last showed them" in said
-
-
-@pytest.mark.parametrize("shown", [True, False])
-def test_an_interrupted_ingest_does_not_tell_what_is_gone(ledger, monkeypatch, shown):
-    slurm = FakeSacct(job(1, BEGIN, BEGIN, None, State="RUNNING"))
-    monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda: BEGIN + 60)
-    ingest(ledger, slurm, since=BEGIN)
-    slurm.jobs = slurm.jobs if shown else []
-    monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda: BEGIN + 120)
-    monkeypatch.setattr("slurmkit_accounting.ingest._finish", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        ingest(ledger, slurm, since=BEGIN)
-    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC, now=LATER)
-    assert (found.meta.running, found.meta.unseen) == (1, 0)
-
-
-@pytest.mark.parametrize("index", [{}, {"DBIndex": ""}])
-def test_a_rejected_line_does_not_count_once_its_run_could_be_read(ledger, index):
-    window = ("2026-11-10", "2026-11-11")
-
-    def rejected(start: object) -> int:
-        slurm = FakeSacct(job(1, BEGIN, start, BEGIN + 10, **index))
-        ingest(ledger, slurm, since=BEGIN)
-        return usage_report(ledger, window, by="user", zone=UTC).meta.rejects
-
-    ingest(ledger, FakeSacct(job(2, BEGIN, "later", BEGIN + 10, **index)), since=BEGIN)
-    assert [rejected(start) for start in ("soon", BEGIN, "soon")] == [2, 1, 2]
-
-
-def test_another_clusters_run_of_the_same_number_does_not_settle_a_reject(ledger):
-    ingest(ledger, FakeSacct(job(1, BEGIN, "soon", BEGIN + 10)), since=BEGIN)
-    other = FakeSacct(job(1, BEGIN, BEGIN, BEGIN + 10))
-    other.cluster = "other"
-    ingest(ledger, other, since=BEGIN)
-    found = usage_report(ledger, ("2026-11-10", "2026-11-11"), by="user", zone=UTC)
-    assert (found.meta.runs, found.meta.rejects) == (1, 1)
-
-
-def test_a_window_that_begins_before_the_books_says_so(ledger):
-    ingest(ledger, FakeSacct(job(1, BEGIN, BEGIN, BEGIN + 10)), since=BEGIN)
-
-    def said(begin: str) -> str:
-        found = usage_report(ledger, (begin, "2026-11-12"), by="user", zone=UTC, now=LATER)
-        return "\n".join(render.footer(found.meta))
-
-    assert "the books begin at 2026-11-10 00:00:00+00:00, so what ran before" in said("2026-11-09")
-    assert "the books begin" not in said("2026-11-10")
+    write_books(ledger, jobs)
+    found = asked(ledger, panels=True)
+    time, person, lost, wait = found.panels
+    assert time.kind == "stacked"
+    assert time.labels == tuple(f"2026-11-{day:02}" for day in range(1, 31))
+    assert {one.name: sum(one.values) for one in time.series} == {"a100": 3.0, "h100": 3.0}
+    assert dict(zip(person.labels, person.series[0].values, strict=True)) == {
+        "alice": 4.0,
+        "bob": 2.0,
+    }
+    assert dict(zip(lost.labels, lost.series[0].values, strict=True)) == {"failed": 2.0}
+    assert dict(zip(wait.labels, wait.series[0].values, strict=True)) == {"gpu": 1 / 60}
+    assert sum(column(found, "gpu_hours")) == 6.0

@@ -1,0 +1,68 @@
+"""Reports as a table, as CSV, as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+import msgspec
+
+from slurmkit.errors import BadInput
+from slurmkit.text import printable
+from slurmkit_accounting.render.words import shown
+from slurmkit_accounting.reports.model import Column, Report, Value
+
+_ALWAYS = frozenset(("jobs", "gpu_hours", "cpu_hours"))
+# What a spreadsheet would take for a formula.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def chosen(report: Report, names: Sequence[str] = ()) -> list[Column]:
+    """The columns of a table: those named; else those in which there is something to see.
+
+    Raises:
+        BadInput: for a name that is no column.
+    """
+    known = {column.name: column for column in report.columns}
+    for name in names:
+        if name not in known:
+            raise BadInput(f"there is no column {name!r}; there are {', '.join(known)}")
+    if names:
+        keys = [column for column in report.columns if column.kind == "text"]
+        return [*keys, *(known[name] for name in names if known[name] not in keys)]
+    return [
+        column
+        for column in report.columns
+        if column.kind == "text"
+        or column.name in _ALWAYS
+        or any(row[column.name] for row in report.rows)
+    ]
+
+
+def cells(report: Report, columns: Sequence[Column]) -> list[list[str]]:
+    """Rows as text; not escaped yet."""
+    return [[shown(row[one.name], one.kind) for one in columns] for row in report.rows]
+
+
+def as_csv(report: Report) -> str:
+    """CSV with a header, at full precision; what is unknown is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(column.name for column in report.columns)
+    for row in report.rows:
+        writer.writerow(_plain(row[column.name]) for column in report.columns)
+    return out.getvalue()
+
+
+def as_json(report: Report) -> str:
+    """An object of `meta` and `rows`, at full precision; null where unknown."""
+    whole = {"meta": report.meta, "rows": report.rows}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
+
+
+def _plain(value: Value) -> str:
+    if isinstance(value, str):
+        text = printable(value)
+        return f"'{text}" if text.startswith(FORMULA) else text
+    return "" if value is None else repr(value)

@@ -1,0 +1,1 @@
+"""Reports: questions to the books, each answered by a `Report(meta, rows)`."""

@@ -1,0 +1,77 @@
+"""Days, weeks and months of a time zone within a window."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+from slurmkit.errors import BadInput
+from slurmkit_accounting.zones import Zone
+
+UNITS = ("day", "week", "month")
+_ONE_DAY = dt.timedelta(days=1)
+
+
+class Part(NamedTuple):
+    """A part of a window that lies within one day, week or month.
+
+    Attributes:
+        day: on which it begins.
+        labels: the names of its day, week and month: 2026-10-05, 2026-W41, 2026-10.
+    """
+
+    begin: int
+    end: int
+    day: dt.date
+    labels: dict[str, str]
+
+
+def parts(
+    window: tuple[int, int], zone: Zone, units: Collection[str], dates: Iterable[dt.date] = ()
+) -> list[Part]:
+    """Part a window at the edges of units of time, and where some dates begin."""
+    wanted = frozenset(dates)
+    edges = [window[0], window[1]]
+    day, last = _day(window[0], zone), _day(window[1], zone)
+    while day < last:
+        day += _ONE_DAY
+        if day in wanted or any(_begins(unit, day) for unit in units):
+            edges.append(zone.epoch(day.isoformat()))
+    within = sorted({edge for edge in edges if window[0] <= edge <= window[1]})
+    return [_part(begin, end, zone) for begin, end in pairwise(within)]
+
+
+def month(text: str, zone: Zone) -> tuple[int, int]:
+    """Begin and end of a month `YYYY-MM`.
+
+    Raises:
+        BadInput: for any other text.
+    """
+    try:
+        first = dt.datetime.strptime(text, "%Y-%m").date()  # noqa: DTZ007  a date has no zone
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not a month: write YYYY-MM") from error
+    after = (first + 31 * _ONE_DAY).replace(day=1)
+    return zone.epoch(first.isoformat()), zone.epoch(after.isoformat())
+
+
+def month_of(epoch: int, zone: Zone) -> str:
+    """The month of a time."""
+    return f"{_day(epoch, zone):%Y-%m}"
+
+
+def _part(begin: int, end: int, zone: Zone) -> Part:
+    day = _day(begin, zone)
+    year, week, _ = day.isocalendar()
+    labels = {"day": day.isoformat(), "week": f"{year}-W{week:02}", "month": f"{day:%Y-%m}"}
+    return Part(begin, end, day, labels)
+
+
+def _begins(unit: str, day: dt.date) -> bool:
+    return unit == "day" or (unit == "week" and day.weekday() == 0) or day.day == 1
+
+
+def _day(epoch: int, zone: Zone) -> dt.date:
+    return dt.datetime.fromtimestamp(epoch, zone.rules).date()

@@ -1,0 +1,61 @@
+"""What the numbers of a report rest on: the age of the books, their gaps, rejects and doubts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, and_, func, or_, select
+
+from slurmkit_accounting.coverage import covered, gaps
+from slurmkit_accounting.held import last_ingests
+from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.schema import UNREAD, clusters, people_syncs, rejects, runs
+from slurmkit_accounting.zones import Zone
+
+
+def of_books(ledger: Ledger, connection: Connection, now: int) -> dict[str, Any]:
+    """Facts of `Meta` that every report states."""
+    known = connection.execute(select(clusters).order_by(clusters.c.name)).all()
+    ingests = last_ingests(connection)
+    last = min(ingests.values(), default=None)
+    return {
+        "source": f"ledger {ledger.source}",
+        "clusters": tuple(one.name for one in known),
+        "gpus_not_tracked": tuple(one.name for one in known if one.tracks_gpus is False),
+        "last_ingest": last,
+        "data_age": None if last is None else max(now - last, 0),
+        "last_people_sync": connection.scalar(select(func.max(people_syncs.c.at))),
+        "rejects": connection.scalar(select(func.count()).select_from(rejects).where(UNREAD)),
+        "made": now,
+    }
+
+
+def of_window(
+    connection: Connection, window: tuple[int, int], zone: Zone, now: int
+) -> dict[str, Any]:
+    """Facts of `Meta` about what the books have of a window."""
+    begin, end = window
+    names = {row[0]: row[1] for row in connection.execute(select(clusters.c.id, clusters.c.name))}
+    spans = {number: covered(connection, number) for number in names}
+    begins = [each[0][0] for each in spans.values() if each]
+    missing = max(begins, default=begin)
+    holes = (
+        (names[number], *map(zone.show, gap))
+        for number in names
+        for gap in gaps(connection, number)
+        if gap[0] < end and gap[1] > begin
+    )
+    return {
+        "window": (zone.show(begin), zone.show(end)),
+        "timezone": zone.name,
+        "missing_before": zone.show(missing) if begin < missing else None,
+        "gaps": tuple(holes),
+        "running_until": zone.show(min(now, end)),
+    }
+
+
+def doubtful(connection: Connection, window: tuple[int, int]) -> int:
+    """Runs in a window whose GPU count cannot be trusted."""
+    overlap = and_(runs.c.start < window[1], or_(runs.c.end.is_(None), runs.c.end > window[0]))
+    query = select(func.count()).select_from(runs).where(runs.c.doubt.is_not(None), overlap)
+    return connection.scalar(query.where(runs.c.retracted.is_(None))) or 0

@@ -1,0 +1,253 @@
+"""Reports as table, CSV, JSON, XLSX and HTML: the same numbers, and nothing that is run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from openpyxl import load_workbook
+from slurmkit_accounting.render import rendered
+from slurmkit_accounting.render.charts import draw, few, short, ticks
+from slurmkit_accounting.render.text import cells, chosen
+from slurmkit_accounting.render.words import footer
+from slurmkit_accounting.reports.model import (
+    Closed,
+    Column,
+    Difference,
+    Meta,
+    Panel,
+    Report,
+    Series,
+    Unmapped,
+)
+
+from slurmkit.errors import BadInput
+
+EVIL = '<script>alert("x")</script>\x1b[2J'
+META = Meta(
+    report="usage",
+    by=("user",),
+    window=("2026-11-01 00:00:00+01:00", "2026-12-01 00:00:00+01:00"),
+    timezone="Europe/Berlin",
+    filters={"pi": (EVIL,)},
+    suspended="charge",
+    source="ledger /books.db",
+    clusters=("lab",),
+    gpus_not_tracked=("big",),
+    last_ingest=1,
+    data_age=90,
+    missing_before="2026-11-02 00:00:00+01:00",
+    gaps=(("lab", "2026-11-03", "2026-11-04"),),
+    total={"gpu_hours": 3.5, "gpu_hours_lost": 1.0, "jobs": 3, "users": 2, "cost": 7.0},
+    runs=3,
+    running=1,
+    running_until="2026-11-20 00:00:00+01:00",
+    doubtful=1,
+    unmapped=Unmapped(1, 0.25),
+    rejects=2,
+    currency="EUR",
+    prices="GPU hours",
+    weights={"shard": None, "mig": 0.125},
+    sreport=Difference(0.5, 1.0, 0.25, "slurmkit report reconcile"),
+    closed=(Closed("lab", "2026-11", 5, 10.0, -0.5, ("7", "8")),),
+    made=2,
+)
+COLUMNS = (
+    Column("user"),
+    Column("jobs", "count"),
+    Column("gpu_hours", "hours"),
+    Column("gpu_hours_failed", "hours"),
+    Column("cpu_efficiency", "share"),
+    Column("cost", "money"),
+)
+ROWS = (
+    ("=cmd()", 1, 0.1 + 0.2, 0.0, 1 / 3, None),
+    ("+1", 10**15, 123456789.12345679, 0.0, None, 7.0),
+    ("-x", 0, 5e-324, 0.0, 0.5, 1e22),
+    ("@sum", 2, 1234.5, 0.0, 0.25, 0.07),
+    (EVIL, 2, 2.5, 0.0, 0.25, 0.07),
+    ("Zoë, \"the\"\nbig", 2, 2.5, 0.0, 0.25, 0.07),
+)  # fmt: skip
+PANELS = (
+    Panel("stacked", "Over time", "GPU-hours", ("2026-11-01", "2026-11-02"),
+          (Series(EVIL, (1.0, 2.5)), Series("b", (None, 3.0)))),
+    Panel("bars", "By person", "GPU-hours", (EVIL, "bob"), (Series("h", (1.0, 2.0)),), EVIL),
+    Panel("lines", "Burn-down", "GPU-hours", ("2026-11", "2026-12"), (Series("x", (5.0, None)),)),
+)  # fmt: skip
+
+
+@pytest.fixture
+def report() -> Report:
+    names = [column.name for column in COLUMNS]
+    rows = tuple(dict(zip(names, row, strict=True)) for row in ROWS)
+    return Report(META, COLUMNS, rows, PANELS)
+
+
+def test_json_has_everything_at_full_precision(report):
+    found = json.loads(rendered(report, "json"))
+    assert [tuple(row.values()) for row in found["rows"]] == list(ROWS)
+    assert found["meta"]["unmapped"] == {"jobs": 1, "gpu_hours": 0.25}
+
+
+def test_csv_reads_back_equal(report):
+    header, *rows = csv.reader(io.StringIO(rendered(report, "csv").decode()))
+    assert header == [column.name for column in COLUMNS]
+    for row, given in zip(rows, ROWS, strict=True):
+        assert [float(cell) if cell else None for cell in row[1:]] == list(given[1:])
+
+
+def test_xlsx_reads_back_equal(report):
+    book = load_workbook(io.BytesIO(rendered(report, "xlsx")))
+    header, *rows = book["usage"].values
+    assert header == tuple(column.name for column in COLUMNS)
+    assert [row[1:] for row in rows] == [row[1:] for row in ROWS]
+    about = [row[0] for row in book["about"].values]
+    assert any(line.startswith("window: 2026-11-01") for line in about)
+
+
+def test_no_spreadsheet_takes_a_name_for_a_formula(report):
+    sheet = load_workbook(io.BytesIO(rendered(report, "xlsx")))["usage"]
+    for row in sheet.iter_rows(min_row=2):
+        assert row[0].data_type == "s"
+    _, *rows = csv.reader(io.StringIO(rendered(report, "csv").decode()))
+    assert [row[0][:2] for row in rows[:4]] == ["'=", "'+", "'-", "'@"]
+
+
+@pytest.mark.parametrize("form", ["csv", "html", "xlsx"])
+def test_control_characters_go_nowhere(report, form):
+    raw = rendered(report, form)
+    if form == "xlsx":
+        raw = str(list(load_workbook(io.BytesIO(raw))["usage"].values)).encode()
+    assert b"\x1b" not in raw
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[tuple[str, str | None]] = set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= set(attrs)
+
+
+def test_html_stands_alone_and_runs_nothing(report):
+    text = rendered(report, "html").decode()
+    page = _Page()
+    page.feed(text)
+    assert not page.tags & {"script", "link", "img", "iframe", "object", "base", "form"}
+    assert not [name for name, _ in page.attributes if name in {"src", "href"} or name[:2] == "on"]
+    assert "http" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_html_has_every_number_and_what_they_rest_on(report):
+    text = rendered(report, "html").decode()
+    for row in cells(report, chosen(report)):
+        for cell in row[1:]:
+            assert f">{cell}<" in text
+    for line in footer(META):
+        assert line.split(":")[0].split("<")[0] in text
+    assert text.count('<svg class="chart') == 3 * len(PANELS)
+    assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;\\x1b[2J" in text
+
+
+def test_the_footer_says_what_the_numbers_rest_on():
+    assert list(footer(META)) == [
+        (
+            "window: 2026-11-01 00:00:00+01:00 to 2026-12-01 00:00:00+01:00 (not included),"
+            f" Europe/Berlin; only pi {EVIL}"
+        ),
+        "suspended time counts, as in sreport (--suspended charge)",
+        "source: ledger /books.db, lab; last ingest 1:30 ago",
+        (
+            "counted: 3 runs, 2 rejected lines, unmapped 1 run with 0.2500 GPU-hours, 1 still"
+            " running, counted up to 2026-11-20 00:00:00+01:00, the GPU count of 1 run is doubtful"
+        ),
+        (
+            "the books begin at 2026-11-02 00:00:00+01:00, so what ran before is missing; to read"
+            " it: slurmkit ledger ingest --since DATE"
+        ),
+        "gap: nothing of lab from 2026-11-03 to 2026-11-04 was read",
+        (
+            "GPUs of big are not tracked: its AccountingStorageTRES lacks gres/gpu, so sacct cannot"
+            " say what was used"
+        ),
+        "prices in EUR: GPU hours",
+        "weights in whole GPUs: shard unknown, counted as 0, mig 0.125",
+        (
+            "sreport: of these GPU-hours 0.5000 while suspended, 1.00 still running, 0.2500 of"
+            " requeued runs; it adds idle reservations; the whole difference: slurmkit report"
+            " reconcile"
+        ),
+        (
+            "2026-11 of lab was closed at 1970-01-01 00:00:05 UTC with 10.00 GPU-hours; corrected"
+            " since by -0.5000, by 7, 8"
+        ),
+    ]
+
+
+def test_a_table_shows_columns_in_which_there_is_something(report):
+    names = [column.name for column in chosen(report)]
+    assert names == ["user", "jobs", "gpu_hours", "cpu_efficiency", "cost"]
+    assert [column.name for column in chosen(report, ("cost", "jobs"))] == ["user", "cost", "jobs"]
+    with pytest.raises(BadInput, match="no column 'colour'; there are user, jobs"):
+        chosen(report, ("colour",))
+
+
+def test_a_plugin_renders_what_we_do_not(report):
+    with pytest.raises(BadInput, match=r"no plugin 'pdf' of slurmkit\.renderers"):
+        rendered(report, "pdf")
+
+
+@pytest.mark.parametrize("top", [0, 1e-9, 0.3, 1, 7, 99.99, 100, 123456])
+def test_axes_end_on_round_numbers_just_above_what_they_show(top):
+    marks = ticks(top)
+    assert marks[0] == 0
+    assert top <= marks[-1] * (1 + 1e-9)
+    assert len(marks) <= 7
+    assert top == 0 or marks[-2] < top * (1 + 1e-9)
+
+
+def test_bars_stack_up_to_their_sum_within_the_picture():
+    for chart in draw(PANELS[0]).values():
+        second = [shape for shape in chart.shapes if shape.title.startswith("2026-11-02")]
+        low, high = sorted(second, key=lambda shape: -shape.y)
+        assert low.y == pytest.approx(high.y + high.height)
+        assert low.height / high.height == pytest.approx(2.5 / 3.0)
+        for shape in chart.shapes:
+            assert shape.y >= 0
+            assert 0 <= shape.x <= chart.width - shape.width
+
+
+def test_more_series_than_colours_come_together():
+    series = [Series(str(n), (float(n), None)) for n in range(10)]
+    kept = few(series)
+    assert [one.name for one in kept[-2:]] == ["6", "3 others"]
+    assert kept[-1].values == (7.0 + 8 + 9, 0)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("2026-11-01", "1 Nov"),
+        ("2026-11", "Nov 2026"),
+        ("2026-W44", "2026-W44"),
+        ("0" * 10, "0" * 10),
+    ],
+)
+def test_labels_of_time_are_short(label, words):
+    assert short(label) == words
+
+
+def test_nothing_to_show_is_no_error():
+    empty = Report(META, COLUMNS, (), (Panel("bars", "x", "h", (), (Series("h", ()),)),))
+    for form in ("csv", "json", "xlsx", "html"):
+        assert rendered(empty, form)
+    assert re.search(r"There is nothing to show\.", rendered(empty, "html").decode())
