@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ COUNTS = ("read", "new", "changed", "rejected")
 _FIRST, _LAST = Run._fields.index("user"), Run._fields.index("energy_joules") + 1
 # Not redone, nothing measured: no line says so.
 _NOT_OF_A_LINE = (False, None, None, None)
+_RARE = ("energy_joules", "cancelled_by", "doubt")
 _FINGERPRINT = Run._fields.index("fingerprint")
 
 
@@ -157,13 +159,8 @@ def _write(connection: Connection, ingest: Ingest, changes: _Changes) -> None:
         update_rows(connection, runs, ("id", "fingerprint"), changes.same)
     if not (changes.new or changes.changed):
         return
-    seen, cluster, number = ingest.started, ingest.cluster, ingest.id
-    insert_rows(
-        connection,
-        runs,
-        ("cluster_id", *Run._fields, "last_seen", "first_ingest_id"),
-        [(cluster, *run, None if run.end else seen, number) for run in changes.new],
-    )
+    cluster = ingest.cluster
+    _insert(connection, ingest, changes.new)
     known = eras(connection).of
     old = held_runs(connection, [number for number, _, _ in changes.changed])
     _revise(connection, ingest, changes.changed)
@@ -173,6 +170,29 @@ def _write(connection: Connection, ingest: Ingest, changes: _Changes) -> None:
     measure(connection, [number for number, _, _ in changes.changed])
     written = [*changes.new, *(run for _, _, run in changes.changed)]
     redo(connection, cluster, {run.job_id_raw for run in written})
+
+
+def _insert(connection: Connection, ingest: Ingest, new: Sequence[Run]) -> None:
+    # Most runs have ended and are nothing special. Python's driver takes as long for one None as
+    # for all other values of a row, so of these the columns that would be None are left out.
+    rare = [run for run in new if not _plain(run)]
+    plain = [run for run in new if _plain(run)] if len(rare) < len(new) else []
+    names = ("cluster_id", *Run._fields, "first_ingest_id")
+    cluster, number = ingest.cluster, ingest.id
+    rows = [(cluster, *run, number) for run in plain]
+    kept = [name for name in names if name not in _RARE]
+    insert_rows(connection, runs, kept, list(map(itemgetter(*map(names.index, kept)), rows)))
+    rows = [(cluster, *run, number, None if run.end else ingest.started) for run in rare]
+    insert_rows(connection, runs, (*names, "last_seen"), rows)
+
+
+def _plain(run: Run) -> bool:
+    return (
+        run.energy_joules is None
+        and run.cancelled_by is None
+        and run.doubt is None
+        and run.end is not None
+    )
 
 
 def _held(cluster: int, run: Run, era: int) -> Held:

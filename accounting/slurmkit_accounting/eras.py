@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Table, insert, select, text
 
 from slurmkit_accounting.schema.people import (
     coordinators,
@@ -42,6 +42,17 @@ def add_eras(connection: Connection) -> int | None:
     if new:
         connection.execute(insert(eras), [{"at": at} for at in new])
     return new[0] if new else None
+
+
+def hold_eras(connection: Connection) -> None:
+    """Let nobody add eras until this transaction ends: those who count runs under them call it."""
+    lock_table(connection, eras, "SHARE")
+
+
+def lock_table(connection: Connection, table: Table, mode: str) -> None:
+    """Lock a table until the transaction ends; in SQLite there is one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"LOCK TABLE {table.name} IN {mode} MODE"))
 
 
 def _changes(connection: Connection) -> set[int]:

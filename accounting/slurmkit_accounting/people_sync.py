@@ -12,7 +12,7 @@ from slurmkit.errors import DirectoryError
 from slurmkit_accounting.coordinators import Coordinator, keep_coordinators
 from slurmkit_accounting.dated import Change
 from slurmkit_accounting.directory_sync import DirectorySync, Gone
-from slurmkit_accounting.eras import add_eras
+from slurmkit_accounting.eras import add_eras, lock_table
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.moves import Move, moves
 from slurmkit_accounting.overrides import Override, keep_overrides
@@ -75,6 +75,7 @@ def sync_people(
         LedgerError: when the database fails; nothing is changed then.
     """
     with ledger.transaction(rehearsal=dry_run) as connection:
+        lock_table(connection, people_syncs, "EXCLUSIVE")  # of two syncs the second one waits
         before = People.load(connection) if dry_run else None
         at = _not_before_the_last(connection, now or int(time.time()))
         connection.execute(insert(people_syncs), {"at": at})

@@ -140,7 +140,7 @@ class TestCoordinators:
     @pytest.fixture(autouse=True)
     def _cluster(self, ledger):
         with ledger.transaction() as connection:
-            connection.execute(insert(clusters), {"id": 1, "name": "here"})
+            connection.execute(insert(clusters), {"name": "here"})
 
     def test_lines_of_sacctmgr(self):
         assert parse_coordinators("lab|chen,vogel\nroot|\n") == ONE | TWO
