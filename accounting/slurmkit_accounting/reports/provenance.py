@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import Connection, and_, func, or_, select, text
 
 from slurmkit_accounting.coverage import covered, gaps
 from slurmkit_accounting.held import last_ingests
 from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.schema import UNREAD, clusters, people_syncs, rejects, runs
+from slurmkit_accounting.schema import DOUBTFUL, UNREAD, clusters, people_syncs, rejects, runs
 from slurmkit_accounting.zones import Zone
 
 
@@ -57,5 +57,5 @@ def of_window(
 def doubtful(connection: Connection, window: tuple[int, int]) -> int:
     """Runs in a window whose GPU count cannot be trusted."""
     overlap = and_(runs.c.start < window[1], or_(runs.c.end.is_(None), runs.c.end > window[0]))
-    query = select(func.count()).select_from(runs).where(runs.c.doubt.is_not(None), overlap)
+    query = select(func.count()).select_from(runs).where(text(DOUBTFUL), overlap)
     return connection.scalar(query.where(runs.c.retracted.is_(None))) or 0

@@ -24,6 +24,7 @@ from slurmkit_accounting.schema.people import (
 )
 from slurmkit_accounting.schema.runs import (
     CUT_SHORT,
+    DOUBTFUL,
     HAS_DB_INDEX,
     LONG,
     NO_DB_INDEX,
@@ -45,6 +46,7 @@ from slurmkit_accounting.schema.usage import DAY, HOUR, SUMS, usage_days, usage_
 __all__ = [
     "CUT_SHORT",
     "DAY",
+    "DOUBTFUL",
     "HAS_DB_INDEX",
     "HOUR",
     "LONG",

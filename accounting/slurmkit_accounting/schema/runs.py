@@ -131,12 +131,15 @@ def _partial(name: str, *columns: Column[int], where: str) -> None:
 # As text, which a query repeats word for word so that SQLite sees that the index will do.
 OPEN = '"end" IS NULL'
 LONG = '"end" - start > 86400'
-CUT_SHORT = "state IN ('REQUEUED', 'PREEMPTED', 'NODE_FAIL')"
+# Not IN, for which SQLite makes a table each time a row is inserted.
+CUT_SHORT = "(state = 'REQUEUED' OR state = 'PREEMPTED' OR state = 'NODE_FAIL')"
 SUSPENDED = "suspended > 0"
 _partial("runs_open", runs.c.cluster_id, where=OPEN)
 _partial("runs_long", runs.c.end, runs.c.start, where=LONG)
 _partial("runs_cut_short", runs.c.cluster_id, runs.c.job_id_raw, where=CUT_SHORT)
 _partial("runs_suspended", runs.c.cluster_id, where=SUSPENDED)
+DOUBTFUL = "doubt IS NOT NULL"
+_partial("runs_doubtful", runs.c.end, runs.c.start, where=DOUBTFUL)
 
 # Steps: measured use, never summed with allocations.
 steps = Table(

@@ -84,7 +84,8 @@ def _runs() -> None:
     _index("runs_open", "cluster_id", where='"end" IS NULL')
     _index("runs_long", "end", "start", where='"end" - start > 86400')
     _index("runs_suspended", "cluster_id", where="suspended > 0")
-    again = "state IN ('REQUEUED', 'PREEMPTED', 'NODE_FAIL')"
+    _index("runs_doubtful", "end", "start", where="doubt IS NOT NULL")
+    again = "(state = 'REQUEUED' OR state = 'PREEMPTED' OR state = 'NODE_FAIL')"
     _index("runs_cut_short", "cluster_id", "job_id_raw", where=again)
 
 
