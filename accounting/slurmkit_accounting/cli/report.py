@@ -16,12 +16,16 @@ from slurmkit_accounting.cli.asking import (
     format_options,
     window_options,
 )
+from slurmkit_accounting.cli.mailing import mail_command
 from slurmkit_accounting.cli.showing import show
 
 
 @click.group("report")
 def report_group() -> None:
     """GPU-hours, what they cost and what came of them, out of the ledger."""
+
+
+report_group.add_command(mail_command)
 
 
 @report_group.command("usage")

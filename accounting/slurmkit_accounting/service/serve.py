@@ -1,0 +1,151 @@
+"""The service as a whole: its schedule, its two doors, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from waitress.server import create_server
+
+from slurmkit.config import load_section
+from slurmkit.errors import BadConfig, ServiceError
+from slurmkit.slurm import LocalSlurm
+from slurmkit_accounting.ledger import Ledger, open_for_reading, open_for_writing
+from slurmkit_accounting.service import health
+from slurmkit_accounting.service.answers import Answers
+from slurmkit_accounting.service.app import pages, queries
+from slurmkit_accounting.service.config import ScheduleSection, ServiceSection
+from slurmkit_accounting.service.gpuhours import GpuHours
+from slurmkit_accounting.service.log import log
+from slurmkit_accounting.service.metrics import Metrics
+from slurmkit_accounting.service.munge import seal, unseal
+from slurmkit_accounting.service.schedule import Schedule
+from slurmkit_accounting.service.sight import Sights
+from slurmkit_accounting.service.state import read_state
+from slurmkit_accounting.service.tasks import Work
+from slurmkit_accounting.zones import Zone, zone
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+Books = Callable[[], AbstractContextManager[Ledger]]
+_QUERY_THREADS, _MONITOR_THREADS = 4, 1
+
+
+def serve(db: str | None) -> None:
+    """Keep the books and answer queries until a signal says stop.
+
+    SIGTERM and SIGINT end it: what runs is finished, or stops at the edge of a batch.
+
+    Raises:
+        BadConfig: when a setting cannot be meant.
+        LedgerError: when the ledger cannot be made or opened.
+        ServiceError: when munge does not work, or an address is taken.
+    """
+    section = load_section("ledger.service", ServiceSection)
+    plan = load_section("ledger.schedule", ScheduleSection)
+    here = zone(plan.timezone or None)
+    _vouch(section)
+    with open_for_writing(db) as ledger:  # made, or brought forward, before anybody asks
+        source = ledger.source
+    schedule = _schedule(plan, here, lambda: open_for_writing(db))
+    doors = _doors(section, schedule, here, lambda: open_for_reading(db))
+    with _open(doors):
+        schedule.start()
+        log("serving", ledger=source, queries=section.listen, monitor=section.monitor)
+        try:
+            _until_told()
+        finally:
+            log("stopping", task=schedule.running)
+            schedule.stop()
+    log("stopped")
+
+
+def _vouch(section: ServiceSection) -> None:
+    """See that munged works, and that clients will take our answers."""
+    me = pwd.getpwuid(os.getuid()).pw_name
+    if me != section.user:
+        raise BadConfig(
+            f"the service runs as {me}, but [ledger.service] user is {section.user!r}, whose"
+            " answers alone clients take; set it, here and for clients, or run as that account"
+        )
+    if unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
+        raise ServiceError("munged takes this account for another; is it of this host?")
+
+
+def _schedule(plan: ScheduleSection, here: Zone, books: Books) -> Schedule:
+    schedule = Schedule([], books, log)
+    work = Work(books, LocalSlurm(), schedule.check)
+    schedule.add(work.tasks(plan, here))
+    return schedule
+
+
+def _doors(
+    section: ServiceSection, schedule: Schedule, here: Zone, books: Books
+) -> dict[str, tuple[WSGIApplication, int]]:
+    """Address to application and threads."""
+
+    def look() -> health.Health:
+        with books() as ledger, ledger.transaction() as connection:
+            state = read_state(connection)
+        return health.judge(state, schedule.tasks, section, running=schedule.running)
+
+    answers = Answers(books, Sights(section, LocalSlurm(), log), log)
+    hours = GpuHours(here, by_user=section.metrics_by_user)
+    metrics = Metrics(books, schedule, hours, log)
+    monitor = pages({"/health": lambda: health.page(look), "/metrics": metrics.page})
+    return {
+        section.listen: (queries(answers, log), _QUERY_THREADS),
+        section.monitor: (monitor, _MONITOR_THREADS),
+    }
+
+
+@contextmanager
+def _open(doors: dict[str, tuple[WSGIApplication, int]]) -> Iterator[None]:
+    """Answer on every address until the end."""
+    servers = []
+    try:
+        for address, (app, threads) in doors.items():
+            try:
+                servers.append(
+                    create_server(app, listen=address, threads=threads, ident="slurmkit")
+                )
+            except (OSError, ValueError) as error:
+                raise ServiceError(
+                    f"cannot listen on {address}: {error}; write HOST:PORT of this host, free, as"
+                    " [ledger.service] listen and monitor"
+                ) from error
+        for server in servers:
+            threading.Thread(target=server.run, daemon=True).start()
+        yield
+    finally:
+        for server in servers:
+            server.close()
+            server.task_dispatcher.shutdown(timeout=5)
+
+
+def _until_told() -> None:
+    """Wait for SIGTERM or SIGINT."""
+
+    def told(number: int, _: FrameType | None) -> NoReturn:
+        raise _Told(signal.Signals(number).name)
+
+    before = {one: signal.signal(one, told) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while True:
+            signal.pause()
+    except _Told as signalled:
+        log("told", signal=signalled)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+class _Told(Exception):
+    pass

@@ -1,0 +1,183 @@
+"""The ledger's service on the real cluster: munged vouches, and each sees exactly what they may."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+
+WINDOW = ("--from", "2020-01-01", "--to", "2100-01-01", "--timezone", "UTC")
+PYTHON = "/opt/slurmkit/venv/bin/python"
+# Sends one sealed query as often as it is told, and prints what came back.
+SEND = """
+import http.client, sys, time
+from slurmkit.config import load_section
+from slurmkit_accounting.service.client import Remote
+from slurmkit_accounting.service.config import ServiceSection
+from slurmkit_accounting.service.munge import seal
+from slurmkit_accounting.service.wire import Query, open_answer, seal_query
+import pwd
+keeper = pwd.getpwnam("slurmkit").pw_uid
+query = Query("usage", {"begin": "2020-01-01", "end": "2100-01-01", "by": ["user"]})
+kind, times = sys.argv[1], int(sys.argv[2])
+sealed = {
+    "query": lambda: seal_query(query, service=keeper),
+    "for-root": lambda: seal_query(query, service=0),
+    "no-query": lambda: seal(b"{}", reader=keeper),
+    "cut": lambda: seal_query(query, service=keeper)[:-9] + b"AAAA:",
+}[kind]()
+for _ in range(times):
+    connection = http.client.HTTPConnection("ledger", 6830, timeout=60)
+    connection.request("POST", "/v1/query", sealed)
+    response = connection.getresponse()
+    body = response.read()
+    if response.status == 200:
+        body = open_answer(body.splitlines(), query.nonce, service=keeper).seen_as.encode()
+    print(response.status, body.decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def jobs(lab: Lab) -> None:
+    """Jobs of alice's (PI vogel) and dave's (PI garcia) that have ended and are in the books."""
+    for user in ("alice", "dave"):
+        lab.run(
+            "sbatch", "--wait", "--gres=gpu:1", "--output=/dev/null", "--wrap=sleep 2", user=user
+        )
+    wait_for(lambda: {"alice", "dave"} <= users(lab, "olga"), lab)
+
+
+def wait_for(what: Callable[[], object], lab: Lab) -> None:
+    end = time.monotonic() + 90
+    while not what():
+        assert time.monotonic() < end
+        # Not only when it is its time; it may be at it just now.
+        lab.run("slurmkit", "ledger", "ingest", service="ledger", user="slurmkit", check=False)
+        time.sleep(1)
+
+
+def report(lab: Lab, user: str, *words: str) -> dict:
+    command = ("slurmkit", "report", "usage", *WINDOW, "--format", "json", *words)
+    return json.loads(lab.run(*command, user=user).stdout)
+
+
+def users(lab: Lab, user: str) -> set[str]:
+    return {row["user"] for row in report(lab, user, "--by", "user")["rows"]}
+
+
+@pytest.mark.usefixtures("jobs")
+def test_each_sees_exactly_what_they_may(lab: Lab) -> None:
+    vision = {"alice", "bob", "carol", "peggy", "erin", "vogel"}
+    everybody = users(lab, "olga")
+    assert {"alice", "dave"} <= everybody
+    assert users(lab, "alice") == {"alice"}
+    assert users(lab, "dave") == {"dave"}
+    assert "alice" in users(lab, "vogel") <= vision
+    assert "dave" in users(lab, "garcia")
+    assert not users(lab, "garcia") & (vision - {"erin"})  # who is in both groups
+    assert users(lab, "nobody") == set()
+    seen = report(lab, "alice", "--by", "user", "--user", "dave")
+    assert seen["rows"] == []
+    assert "seen as alice: own runs, and those of own groups as their PI" in seen["meta"]["notes"]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_service_and_the_books_say_the_same(lab: Lab) -> None:
+    direct = lab.run(
+        "slurmkit", "report", "usage", *WINDOW, "--by", "user,account", "--format", "json",
+        service="ledger", user="slurmkit",
+    )  # fmt: skip
+    asked = report(lab, "olga", "--by", "user,account")
+    ended = [row for row in json.loads(direct.stdout)["rows"] if not row["gpu_hours_running"]]
+    assert [row for row in asked["rows"] if not row["gpu_hours_running"]] == ended
+
+
+def sent(lab: Lab, user: str, kind: str, times: int = 1) -> list[str]:
+    return lab.run(PYTHON, "-c", SEND, kind, str(times), user=user).stdout.splitlines()
+
+
+def test_a_replayed_credential_is_refused(lab: Lab) -> None:
+    first, again = sent(lab, "alice", "query", 2)
+    assert first == "200 alice: own runs, and those of own groups as their PI"
+    assert again.startswith("403 the credential was used before")
+    assert sent(lab, "alice", "query")[0].startswith("200")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("for-root", "is for somebody else"),
+        ("no-query", "holds no query"),
+        ("cut", "is invalid: it was changed on the way"),
+    ],
+)
+def test_what_is_not_a_query_for_the_service_is_refused(lab: Lab, kind: str, words: str) -> None:
+    (said,) = sent(lab, "alice", kind)
+    assert said.startswith("403")
+    assert words in said
+
+
+def test_nobody_else_can_read_a_query_or_an_answer(lab: Lab) -> None:
+    seal = (
+        "from slurmkit_accounting.service.munge import seal\n"
+        "print(seal(b'secret', reader=10011).decode())"  # alice
+    )
+    credential = lab.run(PYTHON, "-c", seal, user="slurmkit").stdout
+    for reader in ("bob", ""):  # and root
+        refused = lab.run("unmunge", input=credential, user=reader, check=False)
+        assert refused.returncode == 18
+        assert "secret" not in refused.stdout
+    assert "secret" in lab.run("unmunge", input=credential, user="alice").stdout
+
+
+def test_an_expired_credential_is_refused(lab: Lab) -> None:
+    code = (
+        "import subprocess, time\n"
+        "from slurmkit_accounting.service.munge import unseal\n"
+        "made = subprocess.run(['munge', '--ttl=1', '-n'], capture_output=True).stdout\n"
+        "time.sleep(2.1)\n"
+        "unseal(made)"
+    )
+    done = lab.run(PYTHON, "-c", code, user="alice", check=False)
+    assert "NotVouched: the credential has expired" in done.stderr
+
+
+def page(lab: Lab, path: str) -> str:
+    code = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:6831{path}').read().decode())"
+    return lab.run(PYTHON, "-c", code, service="ledger", user="slurmkit").stdout
+
+
+@pytest.mark.usefixtures("jobs")
+def test_health_and_metrics(lab: Lab) -> None:
+    health = json.loads(page(lab, "/health"))
+    assert health["reasons"] == []
+    assert list(health["ingest_age"]) == [lab.name]
+    metrics = page(lab, "/metrics")
+    assert f'slurmkit_ledger_ingest_lag_seconds{{cluster="{lab.name}"}}' in metrics
+    assert 'slurmkit_ledger_month_gpu_hours{cluster="' in metrics
+    assert "alice" not in metrics
+    # On that host alone.
+    refused = lab.run(PYTHON, "-c", "import socket; socket.create_connection(('ledger', 6831), 3)",
+                      user="alice", check=False)  # fmt: skip
+    assert refused.returncode == 1
+
+
+def test_it_stops_gracefully_and_comes_back(lab: Lab) -> None:
+    container = lab.container("ledger")
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    subprocess.run(["docker", "restart", "-t", "60", container], check=True, capture_output=True)
+    end = time.monotonic() + 90
+    while lab.run("slurmkit", "report", "usage", user="alice", check=False).returncode:
+        assert time.monotonic() < end
+        time.sleep(1)
+    said = subprocess.run(
+        ["docker", "logs", "--since", since, container], check=True, capture_output=True, text=True
+    ).stderr
+    assert "told signal=SIGTERM" in said
+    assert "stopped" in said.splitlines()

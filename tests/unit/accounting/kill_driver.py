@@ -1,0 +1,219 @@
+"""Run the service again and again while a cluster goes on, killing it at chosen points.
+
+`kill_driver.py LEDGER BEGIN KILLS SEED`: every round makes a new process from this one, which has
+imported everything, so that fifty kills take seconds. It kills itself with SIGKILL at the n-th
+call of a function: as sudden as a kill from outside, and repeatable. The last round runs to its
+end. Prints as JSON how often it was killed where, and what the books are then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from fake_sacct import FakeSacct, halted, job, step
+from slurmkit_accounting import books, ingest
+from slurmkit_accounting import windows as reading
+from slurmkit_accounting.ledger import Ledger, open_for_writing
+from slurmkit_accounting.schema import clusters, runs, usage_days, usage_hours, usage_keys
+from slurmkit_accounting.service import store
+from slurmkit_accounting.service.crontext import trigger
+from slurmkit_accounting.service.schedule import Schedule, Task
+from slurmkit_accounting.service.tasks import Work
+from slurmkit_accounting.upkeep import rebuild
+from slurmkit_accounting.zones import zone
+from sqlalchemy import select
+
+JOBS, ROUNDS, BATCH = 240, 50, 8
+# Of fifty kills, where; the order is the seed's.
+PLAN = {"parse": 14, "transaction": 14, "commit": 13, "checkpoint": 6, "record": 3}
+HOURS = 40  # all within the overlap that each ingest reads again
+
+
+Function: TypeAlias = Callable[..., Any]
+Dies: TypeAlias = Callable[[], None]
+
+
+def at(wrapped: Function, dies: Dies) -> Function:
+    """A function that first asks whether this is the moment."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        dies()
+        return wrapped(*args, **named)
+
+    return call
+
+
+def after(wrapped: Function, dies: Dies) -> Function:
+    def call(*args: Any, **named: Any) -> Any:
+        done = wrapped(*args, **named)
+        dies()
+        return done
+
+    return call
+
+
+def parsed(wrapped: Function, dies: Dies) -> Function:
+    def each(*args: Any) -> Any:
+        for batch in wrapped(*args):
+            dies()
+            yield batch
+
+    return each
+
+
+POINTS = {
+    # Rows are read, nothing of them is stored.
+    "parse": (reading, "read_batches", parsed),
+    # Rows are written, their usage is not.
+    "transaction": (books, "change", at),
+    # All of a batch is written, and not committed.
+    "commit": (ingest, "enter", after),
+    # Batches are committed, and the ingest does not know how far it has got.
+    "checkpoint": (ingest, "cover", at),
+    # The ingest is over, and the schedule does not know.
+    "record": (store, "ended", at),
+}
+
+
+def mined(point: str, number: int) -> None:
+    """Let this process die at the n-th time that it gets to a point."""
+    left = [number]
+
+    def dies() -> None:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    module, name, wrap = POINTS[point]
+    setattr(module, name, wrap(getattr(module, name), dies))
+
+
+def cluster(begin: int, now: int) -> FakeSacct:
+    """The cluster in a round: jobs come, run, halt, are requeued, end; some rows change late."""
+    fake = FakeSacct()
+    chance = random.Random(JOBS)
+    spread = HOURS * 3600 // JOBS
+    for number in range(JOBS):
+        comes, lasts = number * ROUNDS // JOBS, chance.randrange(1, 9)
+        submit = begin + number * spread
+        start, end = submit + 7, submit + 7 + chance.randrange(1, 4 * 3600)
+        kind = chance.random()
+        if now < comes:
+            continue
+        over = now >= comes + lasts
+        state, account = "COMPLETED" if over else "RUNNING", ("vision", "climate")[number % 2]
+        row = job(number + 1, submit, start, end if over else None, State=state, Account=account)
+        if over and kind < 0.2:
+            again = job(number + 1, end + 5, end + 10, end + 60, DBIndex=9000 + number)
+            fake.jobs += [row | {"State": "REQUEUED"}, again]
+            continue
+        if over and kind < 0.4:
+            row = halted(row, (start, start + (end - start) // 2))
+        if over and kind > 0.8 and now >= comes + lasts + 3:  # corrected late
+            row |= {"End": str(end - (end - start) // 3), "State": "FAILED"}
+        fake.jobs.append(row)
+        if over:
+            fake.steps[row["DBIndex"]] = [step(row, "batch"), step(row, "0")]
+    return fake
+
+
+def serve(db: str, fake: FakeSacct) -> None:
+    """The service until its ingest, which the start catches up with or goes on with, is done."""
+    done: list[str] = []
+
+    def opened() -> Any:
+        return open_for_writing(db)
+
+    vars(ingest)["_BATCH"] = BATCH
+    schedule = Schedule([], opened, lambda what, **facts: done.append(f"{what} {facts}"))
+    work = Work(opened, fake, schedule.check)
+    often = trigger("ingest", "* * * * *", zone("UTC"))
+    schedule.add([Task(name="ingest", when=often, run=work.ingest)])
+    due(db)
+    schedule.start()
+    while not done:
+        time.sleep(0.002)
+    schedule.stop()
+    assert done[0].startswith("done"), done
+
+
+def due(db: str) -> None:
+    """As if a minute had passed."""
+    with open_for_writing(db) as ledger, ledger.transaction() as connection:
+        row = store.last_runs(connection).get("ingest")
+        if row:
+            store.ended(connection, "ingest", row.due - 120) if row.ended else None
+
+
+def round_of(db: str, begin: int, now: int, mine: tuple[str, int] | None) -> bool:
+    """One life of the service; whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            if mine:
+                mined(*mine)
+            serve(db, cluster(begin, now))
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the service failed; what it said is above"
+    return False
+
+
+def kept(ledger: Ledger) -> list[Any]:
+    """All that must not depend on how it came to be."""
+    facts = [c for c in runs.c if c.name not in {
+        "id", "fingerprint", "last_seen", "first_ingest_id"}]  # fmt: skip
+    keys = [c for c in usage_keys.c if c.name != "id"]
+    sums = [c for c in usage_hours.c if c.name != "key_id"]
+    days = [c for c in usage_days.c if c.name != "key_id"]
+    with ledger.transaction() as connection:
+        return [
+            sorted(map(repr, connection.execute(query)))
+            for query in (
+                select(*facts),
+                select(*keys, *sums).join(usage_hours, usage_hours.c.key_id == usage_keys.c.id),
+                select(*keys, *days).join(usage_days, usage_days.c.key_id == usage_keys.c.id),
+                select(clusters.c.name),
+            )
+        ]
+
+
+def main(db: str, begin: int, kills: int, seed: int) -> None:
+    chance = random.Random(seed)
+    killed: Counter[str] = Counter()
+    now = lives = 0
+    plan = [point for point, times in PLAN.items() for _ in range(times)][:kills]
+    chance.shuffle(plan)
+    while plan:
+        point = plan[-1]
+        number = 1 if point in {"checkpoint", "record"} else chance.randrange(1, 6)
+        if round_of(db, begin, now, (point, number)):
+            killed[plan.pop()] += 1
+        now, lives = min(now + 1, 2 * ROUNDS), lives + 1
+        assert lives < 4 * kills, killed
+    for _ in range(2):
+        assert not round_of(db, begin, 2 * ROUNDS, None)
+    with open_for_writing(db) as ledger:
+        found = kept(ledger)
+        with ledger.transaction() as connection:
+            rebuild(connection)
+        same = kept(ledger) == found
+    print(json.dumps({"killed": killed, "lives": lives, "books": found, "rebuilt": same}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

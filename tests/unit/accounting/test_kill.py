@@ -1,0 +1,46 @@
+"""kill -9 of the service, fifty times: the books verify, and are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+KILLS = 50
+
+
+def run(ledger: Path, begin: int, kills: int, seed: int) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "kill_driver.py"), f"sqlite:///{ledger}",
+         str(begin), str(kills), str(seed)],
+        capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(HERE), "TZ": "UTC"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("seed", [7])
+def test_killed_fifty_times(tmp_path: Path, seed: int) -> None:
+    begin = int(time.time()) - 41 * 3600
+    calm = run(tmp_path / "calm.db", begin, 0, 0)
+    killed = run(tmp_path / "killed.db", begin, KILLS, seed)
+    counts = killed["killed"]
+    assert sum(counts.values()) == KILLS
+    assert counts["parse"] + counts["transaction"] + counts["commit"] >= 40
+    assert counts["checkpoint"] > 0
+    runs, hours, days, _ = killed["books"]
+    assert len(runs) > 240
+    assert hours
+    assert days
+    assert killed["books"] == calm["books"]
+    assert killed["rebuilt"]
+    assert calm["rebuilt"]

@@ -1,0 +1,199 @@
+"""The service from end to end, over HTTP: what each of several people sees, and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from entries import group, person
+from service_lab import FakeMunge, serving
+from slurmkit_accounting.ledger import Ledger, open_for_reading
+from slurmkit_accounting.people import Directory
+from slurmkit_accounting.people_sync import Told, sync_people
+from slurmkit_accounting.service import sight
+from slurmkit_accounting.service.answers import Answers
+from slurmkit_accounting.service.app import queries
+from slurmkit_accounting.service.config import ServiceSection
+from slurmkit_accounting.service.sight import Sights
+from slurmkit_accounting.service.wire import Query
+from stored_runs import ran, store_runs
+
+from slurmkit.testing import FakeSlurm
+
+ALICE, BOB, DAVE, VOGEL, OLGA, ROOT2, STRANGER, LEFT = range(10011, 10019)
+HOUR = 3600
+BEGIN = 1_790_000_000 // HOUR * HOUR
+# GPU-hours that tell by their sum whose they are.
+HOURS = {"alice": 1, "bob": 2, "dave": 4, "vogel": 8, "stranger": 16, "left": 32}
+ALL = sum(HOURS.values())
+UIDS = {"alice": ALICE, "bob": BOB, "dave": DAVE, "vogel": VOGEL, "stranger": STRANGER,
+        "left": LEFT}  # fmt: skip
+ADMINS = "root|Administrator\nolga|Operator\nalice|None\n"
+
+
+@pytest.fixture
+def books(ledger: Ledger) -> Ledger:
+    accounts = {"dave": "genomics", "stranger": "none"}
+    runs = [
+        ran(BEGIN, hours * HOUR // 2, user=user, uid=UIDS[user],
+            account=accounts.get(user, "vision"), name=f"secret of {user}")
+        for user, hours in HOURS.items()
+    ]  # fmt: skip
+    everybody = [person(name, uid=UIDS[name]) for name in HOURS if name != "stranger"]
+    members = ("uid=alice", "uid=bob", "uid=vogel", "uid=left")
+    groups = (
+        group("vision", *members, owners=("vogel",)),
+        group("genomics", "uid=dave"),
+    )
+    sync_people(ledger, Told(Directory((*everybody, person("olga", uid=OLGA)), groups)), now=1)
+    here = tuple(each for each in everybody if each.username != "left")
+    sync_people(ledger, Told(Directory((*here, person("olga", uid=OLGA)), groups)), now=BEGIN * 2)
+    store_runs(ledger, *runs)
+    return ledger
+
+
+class Accounts:
+    """The operating system's users."""
+
+    def getpwnam(self, name: str) -> Any:
+        uids = UIDS | {"olga": OLGA, "anna": ROOT2}
+        return SimpleNamespace(pw_uid=uids[name], pw_gid=1)
+
+    def getpwuid(self, uid: int) -> Any:
+        names = {uid: name for name, uid in (UIDS | {"olga": OLGA, "anna": ROOT2}).items()}
+        return SimpleNamespace(pw_name=names[uid])
+
+
+@contextmanager
+def service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings: object
+) -> Iterator[dict[str, str]]:
+    """A service; what its clients have in their environment."""
+    FakeMunge(tmp_path / "munge", monkeypatch)
+    monkeypatch.setattr(sight, "pwd", Accounts())
+    slurm = FakeSlurm({"sacctmgr": lambda *_: ADMINS})
+
+    def log(what: str, **facts: object) -> None:
+        print(what, facts)  # shown where a test fails
+
+    sights = Sights(ServiceSection(**settings), slurm, log)  # type: ignore[arg-type]
+    app = queries(Answers(open_for_reading, sights, log), log)
+    with serving(app) as url:
+        config = tmp_path / "client.toml"
+        me = pwd.getpwuid(os.getuid()).pw_name
+        config.write_text(f'[ledger.service]\nurl = "{url}"\nuser = "{me}"\n')
+        environ = {name: value for name, value in os.environ.items() if name != "SLURMKIT_DB"}
+        yield environ | {"SLURMKIT_CONFIG": str(config)}
+
+
+ASK = """
+import json, sys
+from slurmkit.errors import SlurmkitError
+from slurmkit_accounting import read
+named = json.loads(sys.argv[1])
+try:
+    with read.ledger() as books:
+        report = read.usage(books, **named)
+        print(json.dumps([report.rows, books.seen_as, report.meta.notes]))
+except SlurmkitError as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def ask(client: dict[str, str], uid: int, **named: object) -> Any:
+    named = {"begin": "2026-01-01", "end": "2027-01-01", "by": ["user"]} | named
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, json.dumps(named)],
+        env=client | {"STAND_IN_UID": str(uid)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def seen(client: dict[str, str], uid: int, **named: object) -> dict[str, float]:
+    rows, *words = ask(client, uid, **named)
+    assert isinstance(rows, list), words
+    return {row["user"]: row["gpu_hours"] for row in rows}
+
+
+@pytest.mark.usefixtures("books")
+def test_each_sees_exactly_what_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with service(tmp_path, monkeypatch, operators=("anna", "nobody-here")) as client:
+        assert seen(client, ALICE) == {"alice": 1}
+        assert seen(client, DAVE) == {"dave": 4}
+        assert seen(client, VOGEL) == {"alice": 1, "bob": 2, "vogel": 8, "left": 32}
+        for operator in (OLGA, ROOT2, os.getuid()):
+            assert seen(client, operator) == HOURS
+        assert seen(client, STRANGER) == {"stranger": 16}
+        assert seen(client, 4711) == {}
+        # Who has the number of somebody who left is not them.
+        assert seen(client, LEFT) == {}
+
+
+@pytest.mark.usefixtures("books")
+def test_nothing_that_a_client_says_widens_what_it_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path, monkeypatch) as client:
+        assert seen(client, ALICE, scope={"people": None, "pis": None}) == {"alice": 1}
+        assert seen(client, ALICE, filters={"user": ["bob"]}) == {}
+        rows, words, _ = ask(client, ALICE, by=["pi", "account"])
+        assert [row["gpu_hours"] for row in rows] == [1]
+        assert words == "alice: own runs, and those of own groups as their PI"
+
+
+@pytest.mark.usefixtures("books")
+@pytest.mark.parametrize(
+    ("ask", "arguments", "words"),
+    [
+        ("usage", {"scope": {"people": None}}, "usage takes no 'scope'"),
+        ("usage", {"books": "x"}, "usage takes no 'books'"),
+        ("usage", {"self": 1}, "usage takes no 'self'"),
+        ("usage", {"more": {"job": "1"}}, "usage takes no 'more'"),
+        ("ledger", {}, "answers no 'ledger'"),
+        ("__import__", {}, "answers no '__import__'"),
+    ],
+)
+def test_a_query_made_by_hand_gets_no_further(
+    ask: str, arguments: dict[str, object], words: str
+) -> None:
+    sights = Sights(ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), lambda *_: None)
+    answer = Answers(open_for_reading, sights, lambda *_: None)(ALICE, Query(ask, arguments))
+    assert answer.fault is not None
+    assert (answer.fault.kind, words in answer.fault.message) == ("BadInput", True)
+
+
+@pytest.mark.usefixtures("books")
+def test_errors_of_the_api_come_back_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path, monkeypatch) as client:
+        assert ask(client, ALICE, begin="soon") == [
+            "BadInput", "'soon' is not a date: write YYYY-MM-DD or YYYY-MM-DDTHH:MM:SS",
+        ]  # fmt: skip
+        kind, words = ask(client, ALICE, begin=["x"])
+        assert (kind, "Expected `str | null`" in words) == ("BadInput", True)
+
+
+@pytest.mark.usefixtures("books")
+def test_a_service_that_is_not_there_or_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path, monkeypatch) as client:
+        config = Path(client["SLURMKIT_CONFIG"])
+        text = config.read_text()
+    kind, words = ask(client, ALICE)
+    assert (kind, "does not answer" in words) == ("ServiceError", True)
+    config.write_text(text.replace("http:", "ftp:"))
+    assert ask(client, ALICE)[0] == "BadConfig"
+    config.write_text('[ledger.service]\nurl = "http://x"\nuser = "nobody-of-that-name"\n')
+    assert ask(client, ALICE)[0] == "BadConfig"

@@ -1,0 +1,76 @@
+"""Who sees everything, and who the directory knows by a number."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+
+import pytest
+from entries import person
+from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.people import Directory
+from slurmkit_accounting.people_sync import Told, sync_people
+from slurmkit_accounting.service.config import ServiceSection
+from slurmkit_accounting.service.sight import Operators, Sights, admins_in
+
+from slurmkit.errors import DatabaseDown
+from slurmkit.testing import FakeSlurm
+
+ADMINS = "root|Administrator\nalice|None\nodd|name|Operator\n|Operator\n"
+DAEMON = pwd.getpwnam("daemon")
+NOBODY_ELSE = 54321
+
+
+class Slurmdbd:
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = list(answers)
+
+    def __call__(self, *_: object) -> str:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def operators(said: Slurmdbd, **settings: object) -> Operators:
+    section = ServiceSection(**settings)  # type: ignore[arg-type]
+    return Operators(section, FakeSlurm({"sacctmgr": said}), lambda *_, **__: None)
+
+
+def test_admin_levels() -> None:
+    assert list(admins_in(ADMINS)) == ["root", "odd|name", ""]
+    assert list(admins_in("")) == []
+
+
+def test_operators_by_name_by_group_and_by_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: NOBODY_ELSE)
+    group = grp.getgrgid(DAEMON.pw_gid).gr_name
+    nobody = Slurmdbd("")
+    assert not operators(nobody).include(DAEMON.pw_uid, "daemon")
+    assert operators(Slurmdbd(""), operators=("daemon",)).include(DAEMON.pw_uid, "daemon")
+    assert operators(Slurmdbd(""), operator_groups=(group,)).include(DAEMON.pw_uid, "daemon")
+    assert not operators(Slurmdbd(""), operator_groups=("no-such",)).include(7, "no-such")
+    assert operators(Slurmdbd("daemon|Operator\n")).include(DAEMON.pw_uid, "daemon")
+    assert operators(Slurmdbd("")).include(NOBODY_ELSE, "")  # the service itself
+
+
+def test_slurm_that_is_silent_makes_nobody_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurmkit_accounting.service.sight._KEPT_SECONDS", -1)
+    said = Slurmdbd(DatabaseDown("away"), "daemon|Operator\n", DatabaseDown("away"), "")
+    who = operators(said)
+    assert [who.include(DAEMON.pw_uid, "daemon") for _ in range(4)] == [False, True, True, False]
+
+
+def test_a_number_of_two_people_or_of_one_who_left_is_nobodys(ledger: Ledger) -> None:
+    alice, bob = person("alice", uid=7), person("bob", uid=8)
+    sync_people(ledger, Told(Directory((alice, bob), ())), now=10)
+    sync_people(ledger, Told(Directory((alice,), ())), now=20)
+    sights = Sights(ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ""}), lambda *_, **__: None)
+    with ledger.transaction() as connection:
+        known, left, never = (sights.of(connection, uid).scope for uid in (7, 8, NOBODY_ELSE))
+    assert known.people is not None
+    assert len(known.people) == 1
+    assert known.pis == known.people
+    for scope, uid in ((left, 8), (never, NOBODY_ELSE)):
+        assert (scope.people, scope.pis, scope.uids) == (frozenset(), frozenset(), {uid})
