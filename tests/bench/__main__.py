@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.bench import queue, start, submit
+from tests.bench import queue, reports, start, submit
 from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
-PARTS = ("start", "queue", "submit")
+PARTS = ("start", "queue", "submit", "report")
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
 
@@ -26,6 +26,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int]) -> Iterator[Budget]:
 
     Submits come after the first size, so that slurmctld has forgotten those jobs by the next.
     """
+    if "report" in parts:
+        yield from reports.budgets()
     if "start" in parts:
         yield from start.budgets(lab)
     for number, jobs in enumerate(sizes if "queue" in parts else []):

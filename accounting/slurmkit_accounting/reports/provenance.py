@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, or_, select, text
+from sqlalchemy import Connection, func, select, text
 
 from slurmkit_accounting.coverage import covered, gaps
 from slurmkit_accounting.held import last_ingests
@@ -56,6 +56,8 @@ def of_window(
 
 def doubtful(connection: Connection, window: tuple[int, int]) -> int:
     """Runs in a window whose GPU count cannot be trusted."""
-    overlap = and_(runs.c.start < window[1], or_(runs.c.end.is_(None), runs.c.end > window[0]))
-    query = select(func.count()).select_from(runs).where(text(DOUBTFUL), overlap)
-    return connection.scalar(query.where(runs.c.retracted.is_(None))) or 0
+    # Functions of columns, lest SQLite take an index of all runs for the one of doubtful ones.
+    begin, end = func.coalesce(runs.c.start, window[1]), func.coalesce(runs.c.end, window[1])
+    query = select(func.count()).select_from(runs).where(text(DOUBTFUL))
+    found = query.where(begin < window[1], end > window[0], runs.c.retracted.is_(None))
+    return connection.scalar(found) or 0

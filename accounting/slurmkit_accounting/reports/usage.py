@@ -20,8 +20,6 @@ from slurmkit_accounting.reports.panels import panels_of, unit_of
 from slurmkit_accounting.reports.periods import UNITS
 from slurmkit_accounting.reports.tally import COLUMNS, Tally, outcome_of
 
-_ZERO = Fraction(0)
-
 
 def usage_report(
     ledger: Ledger, question: Question, by: Sequence[str], *, panels: bool = False
@@ -81,6 +79,7 @@ def _ordered(
 def _meta(ledger: Ledger, connection: Connection, counted: Counted, by: Sequence[str]) -> Meta:
     question, rates, total = counted.question, counted.rates, counted.total()
     unmapped = counted.total(counted.dimensions.is_unmapped)
+    running = counted.total(lambda key: outcome_of(key.state) == "running")
     of_window = provenance.of_window(connection, question.window, question.zone, question.now)
     return Meta(
         report="usage",
@@ -90,13 +89,13 @@ def _meta(ledger: Ledger, connection: Connection, counted: Counted, by: Sequence
         suspended=question.suspended,
         total=total.values(rates, counted.parts),
         runs=total.jobs,
-        running=counted.total(lambda key: outcome_of(key.state) == "running").jobs,
+        running=running.jobs,
         doubtful=provenance.doubtful(connection, question.window),
         unmapped=Unmapped(unmapped.jobs, float(unmapped.gpu_hours(rates))),
         currency=rates.currency,
         prices=_prices(counted),
         weights=_weights(counted),
-        sreport=_difference(connection, counted),
+        sreport=_difference(connection, counted, running),
         **provenance.of_books(ledger, connection, question.now),
         **of_window,
     )
@@ -128,18 +127,11 @@ def _weights(counted: Counted) -> dict[str, float | None]:
     }
 
 
-def _difference(connection: Connection, counted: Counted) -> Difference:
-    hours: dict[str, Fraction] = defaultdict(Fraction)
-    for _, key, sums in counted.cells:
-        kind = counted.rates.kind(key.gpu_type, key.partition)
-        held = (kind.weight or _ZERO) * sums[0] / 3600
-        if outcome_of(key.state) == "running":
-            hours["running"] += held
-        if key.state == "REQUEUED" or key.redone:
-            hours["requeued"] += held
+def _difference(connection: Connection, counted: Counted, running: Tally) -> Difference:
+    requeued = counted.total(lambda key: key.redone or key.state == "REQUEUED")
     return Difference(
         suspended=float(counted.suspended_gpu_hours(connection)),
-        running=float(hours["running"]),
-        requeued=float(hours["requeued"]),
+        running=float(running.gpu_hours(counted.rates)),
+        requeued=float(requeued.gpu_hours(counted.rates)),
         command="slurmkit report reconcile --month YYYY-MM",
     )

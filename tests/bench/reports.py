@@ -1,0 +1,135 @@
+"""How long a month's report takes over a ledger of ten million runs."""
+
+# ruff: noqa: S608 - SQL of constants, for a database that is thrown away
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurmkit_accounting import query, read
+from slurmkit_accounting.ledger import open_for_writing
+from slurmkit_accounting.schema import SUMS
+from sqlalchemy import Connection, text
+
+from tests.bench.lab import Budget, median_ms, say
+
+RUNS = 5
+JOBS = 10_000_000
+BEGIN = 1_793_491_200  # 2026-11-01 UTC
+DAYS, HOURS = 30, 24
+# 1,000 people who use 3 partitions each day, whose runs end in 4 ways.
+USERS, PARTITIONS, STATES = 1000, 3, 4
+_KEYS = USERS * PARTITIONS * STATES
+
+
+def budgets(jobs: int = JOBS) -> Iterator[Budget]:
+    """Measure the query and the whole command, in a month that needs hours at its edges too."""
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/ledger.db"
+        say(f"making a ledger of {jobs:,} runs in one month")
+        with open_for_writing(url) as ledger, ledger.transaction() as connection:
+            fill(connection, jobs)
+        say("reporting")
+        what = f"month of {jobs:,} runs"
+        queried, reported = _in_process(url)
+        yield Budget(f"{what}, query", queried, "1,000 ms", None, queried < 1000)
+        yield Budget(f"{what}, report by PI", reported, "2,000 ms", None, reported < 2000)
+        command = _command(url, Path(folder))
+        yield Budget(f"{what}, slurmkit report usage", command, "2,000 ms", None, command < 2000)
+
+
+def fill(connection: Connection, jobs: int) -> None:
+    """Runs, and the usage of as many: each key the same each hour, which sums up to the days'."""
+    connection.execute(text("INSERT INTO clusters (id, name, tracks_gpus) VALUES (1, 'lab', true)"))
+    connection.execute(
+        text(
+            "INSERT INTO ingests (cluster_id, started, ended, window_from, window_to)"
+            f" VALUES (1, {BEGIN + 40 * 86400}, {BEGIN + 40 * 86400}, 0, 1)"
+        )
+    )
+    connection.execute(text(_RUNS), {"jobs": jobs, "begin": BEGIN})
+    connection.execute(text(_KEYS_SQL), {"keys": _KEYS})
+    per_hour = max(jobs // (_KEYS * DAYS * HOURS), 1)
+    for table, bins, width in (("usage_hours", DAYS * HOURS, 3600), ("usage_days", DAYS, 86400)):
+        sums = ", ".join(str(_sum(name, per_hour * width // 3600)) for name in SUMS)
+        # Of the hours only every eighth: nobody runs all day long.
+        some = "AND (bins.n + keys.n) % 8 = 0" if table == "usage_hours" else ""
+        connection.execute(
+            text(
+                f"WITH RECURSIVE {_counted('bins', bins - 1)}, {_counted('keys', _KEYS)}"
+                f" INSERT INTO {table} SELECT {BEGIN} + bins.n * {width}, keys.n, {sums}"
+                f" FROM bins, keys WHERE keys.n > 0 {some} ORDER BY 1, 2"
+            )
+        )
+
+
+def _sum(name: str, runs: int) -> int:
+    return runs if name in {"runs", "started"} else runs * 3600
+
+
+def _counted(name: str, last: int) -> str:
+    return f"{name}(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM {name} WHERE n < {last})"
+
+
+_NAMES = (
+    f"'user' || (n % {USERS}), 10000 + n % {USERS}, 'account' || (n % {USERS} / 10),"
+    f" 'partition' || (n / {USERS} % {PARTITIONS}), 'normal'"
+)
+_KEYS_SQL = (
+    "WITH RECURSIVE keys(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM keys WHERE n < :keys - 1)"
+    ' INSERT INTO usage_keys (id, cluster_id, "user", uid, account, partition, qos, state, redone,'
+    f" gpu_type, era) SELECT n + 1, 1, {_NAMES}, CASE n / {USERS * PARTITIONS} WHEN 0 THEN"
+    " 'COMPLETED' WHEN 1 THEN 'FAILED' WHEN 2 THEN 'TIMEOUT' ELSE 'CANCELLED' END, false,"
+    f" CASE n / {USERS} % {PARTITIONS} WHEN 0 THEN '-' WHEN 1 THEN 'a100' ELSE 'h100' END, 0"
+    " FROM keys"
+)
+_START = f":begin + n * {DAYS * 86400} / :jobs"
+# One in ten thousand still runs.
+_RUNS = (
+    "WITH RECURSIVE runs_(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM runs_ WHERE n < :jobs)"
+    ' INSERT INTO runs (cluster_id, db_index, job_id_raw, job_id, "user", uid, account, partition,'
+    ' qos, state, submit, eligible, start, "end", nodes, cpus, gpus, alloc_tres, req_tres,'
+    " time_limit, exit_code, node_list, name)"
+    f" SELECT 1, n, n, n, {_NAMES}, 'COMPLETED', {_START} - 60, :begin, {_START},"
+    f" CASE WHEN n % 10000 = 0 THEN NULL ELSE {_START} + n % 5000 END, 1, 4, 1,"
+    " 'cpu=4,mem=8G,node=1,gres/gpu=1,gres/gpu:a100=1', '', '60', '0:0', 'c1', 'train' FROM runs_"
+)
+
+
+def _in_process(url: str) -> tuple[float, float]:
+    """Milliseconds of the query alone, and of the report with everything it says."""
+    queries, reports = [], []
+    asked = query.Asked((BEGIN + 3600, BEGIN + DAYS * 86400 - 3600), BEGIN + 40 * 86400)
+    os.environ["SLURMKIT_DB"] = url
+    with read.ledger(url) as books:
+        assert isinstance(books, read.Ledger)
+        for _ in range(RUNS):
+            begun = time.perf_counter()
+            with books.transaction() as connection:
+                query.usage(connection, asked)
+            queries.append(time.perf_counter() - begun)
+            begun = time.perf_counter()
+            read.usage(books, "2026-11-01", "2026-12-01", by="pi", timezone="Europe/Berlin")
+            reports.append(time.perf_counter() - begun)
+    return median_ms(queries), median_ms(reports)
+
+
+def _command(url: str, folder: Path) -> float:
+    window = ["--from", "2026-11-01", "--to", "2026-12-01", "--timezone", "Europe/Berlin"]
+    words = [sys.executable, "-m", "slurmkit", "report", "usage", *window, "--db", url]
+    seconds = []
+    for _ in range(RUNS):
+        begun = time.perf_counter()
+        subprocess.run(words, check=True, capture_output=True, cwd=folder)
+        seconds.append(time.perf_counter() - begun)
+    return median_ms(seconds)
+
+
+if __name__ == "__main__":
+    for each in budgets(int(sys.argv[1]) if len(sys.argv) > 1 else JOBS):
+        print(each.row())
