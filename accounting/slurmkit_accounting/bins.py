@@ -186,17 +186,17 @@ def within(run: Held, begin: int, end: int) -> Iterator[tuple[Key, tuple[int, ..
 
 
 def summed(
-    runs: Sequence[Held], signs: Sequence[int], width: int
-) -> tuple[list[Key], np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
+    runs: Sequence[Held], signs: Sequence[int], widths: Sequence[int]
+) -> tuple[list[Key], list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]]:
     """Sum what many runs add, each times its sign.
 
     Returns:
-        Keys, and rows of bin, place of the key among them, and the `SUMS`; without rows that are
-        all zeros.
+        Keys, and for each width rows of bin, place of the key among them, and the `SUMS`; without
+        rows that are all zeros.
     """
     from slurmkit_accounting.bins_bulk import summed_in_bulk  # noqa: PLC0415  numpy takes 0.1 s
 
-    return summed_in_bulk(runs, signs, width)
+    return summed_in_bulk(runs, signs, widths)
 
 
 def measured(run: Held, tres: Tres) -> tuple[int, ...]:

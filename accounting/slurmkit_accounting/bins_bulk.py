@@ -25,15 +25,16 @@ _MEASURED = SUMS.index("cpu_used_ms")
 
 
 def summed_in_bulk(
-    runs: Sequence[Held], signs: Sequence[int], width: int
-) -> tuple[list[Key], Numbers]:
+    runs: Sequence[Held], signs: Sequence[int], widths: Sequence[int]
+) -> tuple[list[Key], list[Numbers]]:
     """See `slurmkit_accounting.bins.summed`."""
     keys: dict[tuple[object, ...], int] = {}
     pieces = _pieces(runs, signs, keys)
     found = [Key(*key) for key in keys]  # type: ignore[arg-type]
     if not pieces:
-        return found, np.zeros((0, 2 + len(SUMS)), np.int64)
-    return found, _by_bin(np.array(pieces, np.int64).T, width)
+        return found, [np.zeros((0, 2 + len(SUMS)), np.int64) for _ in widths]
+    columns = np.array(pieces, np.int64).T
+    return found, [_by_bin(columns, width) for width in widths]
 
 
 def _pieces(

@@ -182,8 +182,8 @@ def _insert(connection: Connection, ingest: Ingest, new: Sequence[Run]) -> None:
     rows = [(cluster, *run, number) for run in plain]
     kept = [name for name in names if name not in _RARE]
     insert_rows(connection, runs, kept, list(map(itemgetter(*map(names.index, kept)), rows)))
-    rows = [(cluster, *run, number, None if run.end else ingest.started) for run in rare]
-    insert_rows(connection, runs, (*names, "last_seen"), rows)
+    seen = [(cluster, *run, number, None if run.end else ingest.started) for run in rare]
+    insert_rows(connection, runs, (*names, "last_seen"), seen)
 
 
 def _plain(run: Run) -> bool:

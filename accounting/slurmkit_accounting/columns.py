@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from slurmkit_accounting import readers
 from slurmkit_accounting.readers import Memo
@@ -43,9 +42,8 @@ _SOURCES: dict[str, tuple[tuple[str, ...], Any]] = {
     "name": (("JobName",), ""),
 }
 _CPUS = ("AllocCPUS", "NCPUS")
-KNOWN = frozenset(
-    (*(name for names, _ in _SOURCES.values() for name in names), *_CPUS, "Elapsed", "ElapsedRaw")
-)
+_ELAPSED = ("ElapsedRaw", "Elapsed")
+KNOWN = frozenset((*(name for names, _ in _SOURCES.values() for name in names), *_CPUS, *_ELAPSED))
 _READERS: dict[str, Read] = {
     "db_index": readers.index,
     "job_id_raw": readers.number,
@@ -57,8 +55,29 @@ _READERS: dict[str, Read] = {
     "cancelled_by": readers.cancelled_by,
 }
 _TIMES = ("submit", "eligible", "start", "end")
+_NUMBERS = frozenset((*_TIMES, "job_id_raw", "db_index"))
 # Few texts in many rows.
 _REPEATED = frozenset(("uid", "state", "nodes", "energy_joules", "suspended", "cancelled_by"))
+
+
+class Times(Protocol):
+    """Reads times, some of which may mean either of two.
+
+    Attributes:
+        twice: texts of those that were read, with the second time they may mean.
+    """
+
+    twice: dict[str, int]
+
+    def __call__(self, text: str) -> int | None:
+        """Epoch seconds; the first they may mean."""
+        ...
+
+    def settle(
+        self, told: Sequence[tuple[int | None, int | None]], elapsed: int | None, suspended: int
+    ) -> list[int | None]:
+        """Choose between the two, for Submit, Start and End of a run."""
+        ...
 
 
 class Layout:
@@ -72,7 +91,7 @@ class Layout:
         seed: of the fingerprints; lines that are read in another way have others.
     """
 
-    def __init__(self, fields: Sequence[str], times: Read | None = None, zone: str = "") -> None:
+    def __init__(self, fields: Sequence[str], times: Times | None = None, zone: str = "") -> None:
         self.fields = tuple(fields)
         self.dated = bool(zone)
         places = {name: place for place, name in enumerate(fields)}
@@ -82,6 +101,7 @@ class Layout:
         }
         self._cpus = next((places[name] for name in _CPUS if name in places), None)
         self._times = times
+        self._elapsed = next((places[name] for name in _ELAPSED if name in places), None)
         self._reads = {name: self._reader(name) for name in _SOURCES}
         self._tres_cpus, self._tres_gpus = Memo(readers.cpus), Memo(readers.gpus)
         self._doubts: dict[tuple[str, str], str | None] = {}
@@ -98,13 +118,18 @@ class Layout:
         read = _READERS.get(column, str)
         return Memo(read).__getitem__ if column in _REPEATED else read
 
+    def time(self, text: str) -> int | None:
+        """Epoch seconds of a time in its lines."""
+        return (self._times or readers.epoch)(text)
+
     def keys(self, rows: Sequence[Sequence[str]]) -> list[Key | None]:
         """What run each row speaks of; None where that cannot be read."""
         place = self._sources["db_index"]
         if place is None:
             return [self.key(row) for row in rows]
         try:
-            found: list[Key | None] = list(map(readers.index, [row[place] for row in rows]))
+            texts = [row[place] for row in rows]
+            found: list[Key | None] = _digits(readers.index, texts, "", {})
         except ValueError:
             return [self.key(row) for row in rows]
         missing = [number for number, key in enumerate(found) if key is None]
@@ -133,6 +158,8 @@ class Layout:
         texts = list(zip(*rows, strict=True))
         columns = {name: self._column(name, texts, bad) for name in _SOURCES}
         self._of_tres(columns, texts, bad)
+        if self._times is not None and self._times.twice:
+            self._settle(self._times, columns, texts)
         columns["fingerprint"] = batch.fingerprints
         made = map(Run, *(columns[name] for name in Run._fields))
         if not bad:
@@ -147,18 +174,41 @@ class Layout:
     def _column(self, column: str, texts: Sequence[Sequence[str]], bad: Bad) -> Iterable[Any]:
         place = self._sources[column]
         if place is None:
-            return repeat(_SOURCES[column][1], len(texts[0]))
+            return [_SOURCES[column][1]] * len(texts[0])
         read = self._reads[column]
         if read is str:
             return texts[place]
-        values = _read(read, texts[place], self.fields[place], bad)
+        values = (_digits if column in _NUMBERS else _read)(
+            read, texts[place], self.fields[place], bad
+        )
         if column == "submit" and None in values:
             _mark(bad, values, lambda n: f"{self.fields[place]} {texts[place][n]!r} cannot be read")
         return values
 
+    def _settle(
+        self, times: Times, columns: dict[str, Any], texts: Sequence[Sequence[str]]
+    ) -> None:
+        """Choose what times mean that the clock showed twice."""
+        # Submit may be part of what tells a run from others, and means the same in every line.
+        fixed = {"submit"} if self._sources["db_index"] is None else set()
+        said = {name: texts[p] for name in _ORDER if (p := self._sources[name]) is not None}
+        some = {n for name in said for n, text in enumerate(said[name]) if text in times.twice}
+        lists = {name: list(columns[name]) for name in (*_ORDER, "suspended")}
+        for row in some:
+            told = []
+            for name in _ORDER:
+                first = lists[name][row]
+                text = said[name][row] if name in said and name not in fixed else ""
+                told.append((first, times.twice.get(text, first)))
+            elapsed = None if self._elapsed is None else _length(texts[self._elapsed][row])
+            chosen = times.settle(told, elapsed, lists["suspended"][row] or 0)
+            for name, time in zip(_ORDER, chosen, strict=True):
+                lists[name][row] = time
+        columns |= lists
+
     def _of_tres(self, columns: dict[str, Any], texts: Sequence[Sequence[str]], bad: Bad) -> None:
         tres = list(columns["alloc_tres"])
-        fallback: Iterable[int] = repeat(0, len(tres))
+        fallback = [0] * len(tres)
         if self._cpus is not None:
             fallback = _read(readers.amount, texts[self._cpus], self.fields[self._cpus], bad)
         said = _read(self._tres_cpus.__getitem__, tres, "AllocTRES", bad)
@@ -183,11 +233,30 @@ class Layout:
 
 
 _IDENTITY = ("job_id_raw", "submit")
+_ORDER = ("submit", "start", "end")
+
+
+def _length(text: str) -> int | None:
+    try:
+        return readers.seconds(text) if text else None
+    except ValueError:
+        return None
 
 
 def fingerprint(line: bytes) -> int:
     """64 bits of a line; with a layout's seed added by exclusive or, of how it is read too."""
     return int.from_bytes(hashlib.blake2b(line, digest_size=8).digest(), "little", signed=True)
+
+
+def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]:
+    """Mostly digits, which need no function in Python; 0 and what is none go through `read`."""
+    try:
+        values = [(int(t) or read(t)) if t.isdecimal() else read(t) for t in texts]
+    except ValueError:
+        return list(_one_by_one(read, texts, field, bad))
+    if max((value for value in values if value is not None), default=0) > readers.LATEST:
+        return _read(read, texts, field, bad)
+    return values
 
 
 def _read(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]:

@@ -133,7 +133,8 @@ def _sqlite(url: URL, read_only: bool) -> Engine:  # noqa: FBT001
     @event.listens_for(engine, "connect")
     def _connect(connection: SqliteConnection, _record: Any) -> None:
         connection.isolation_level = None  # BEGIN is ours to say
-        wal = () if read_only else ("journal_mode=WAL",)
+        # A writer's indices are all over the file: they must stay in memory.
+        wal = () if read_only else ("journal_mode=WAL", "cache_size=-65536")
         for pragma in (*wal, "foreign_keys=ON", f"query_only={'ON' if read_only else 'OFF'}"):
             connection.execute(f"PRAGMA {pragma}").close()
 

@@ -13,7 +13,7 @@ _NO_TIME = frozenset(("", "0", "Unknown", "None", "N/A", "INVALID"))
 # DBIndex has no sign since 24.11 and is stored with one; everything else is far smaller.
 _HALF = 2**63
 # Until 2106: what is beyond is no time, and sums of seconds stay within 64 bits.
-_LATEST = 2**32
+LATEST = 2**32
 _MOST = 10**8  # nodes, CPUs or GPUs of one job
 _BIGGEST = _HALF - 1
 _NO_ENERGY = 2**60  # Slurm prints 2^64 - 2 for "no value"
@@ -56,12 +56,12 @@ def index(text: str) -> int | None:
 
 def epoch(text: str) -> int | None:
     """A time as SLURM_TIME_FORMAT=%s prints it; None where it says that there is none."""
-    return None if text in _NO_TIME else number(text, _LATEST)
+    return None if text in _NO_TIME else number(text, LATEST)
 
 
 def moment(text: str) -> int:
     """A time that there must be."""
-    return number(text, _LATEST)
+    return number(text, LATEST)
 
 
 def says_no_time(text: str) -> bool:
@@ -91,8 +91,8 @@ def milliseconds(text: str) -> int:
     whole, _, fraction = clock.partition(".")
     total = 0
     for part in whole.split(":"):
-        total = total * 60 + number(part, _LATEST)
-    total += number(days, _LATEST) * 86400 if days else 0
+        total = total * 60 + number(part, LATEST)
+    total += number(days, LATEST) * 86400 if days else 0
     return total * 1000 + (number(f"{fraction}000"[:3]) if fraction else 0)
 
 

@@ -37,16 +37,16 @@ def change(connection: Connection, old: Sequence[Held], new: Sequence[Held]) -> 
     if not (taken or put):
         return
     signs = [-1] * len(taken) + [1] * len(put)
-    numbers: dict[Key, int] = {}
-    for table, width in BINS:
-        keys, rows = summed([*taken, *put], signs, width)
-        numbers = numbers or key_numbers(connection, keys)
-        places = [numbers[key] for key in keys]
-        values = [(begin, places[key], *sums) for begin, key, *sums in rows.tolist()]
+    keys, tables = summed([*taken, *put], signs, [width for _, width in BINS])
+    numbers = key_numbers(connection, keys)
+    places = [numbers[key] for key in keys]
+    for (table, _), rows in zip(BINS, tables, strict=True):
+        rows[:, 1] = [places[key] for key in rows[:, 1].tolist()]
+        values = list(map(tuple, rows.tolist()))
         add_rows(connection, table, ("bin", "key_id", *SUMS), values)
         if taken:
             empty = and_(*(table.c[name] == 0 for name in SUMS))
-            bins = among(connection, table.c.bin, sorted({row[0] for row in values}))
+            bins = among(connection, table.c.bin, sorted(set(rows[:, 0].tolist())))
             connection.execute(delete(table).where(bins, empty))
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from slurmkit.errors import BadInput
 from slurmkit.text import printable
 from slurmkit_accounting.cli import db_option
 from slurmkit_accounting.cli.people import people_group
+from slurmkit_accounting.cli.service import serve_command
 
 if TYPE_CHECKING:
+    from slurmkit_accounting.books import Entered
+    from slurmkit_accounting.dump_ingest import Loaded
     from slurmkit_accounting.ingest import Ingested
     from slurmkit_accounting.zones import Zone
 
@@ -21,23 +29,45 @@ def ledger_group() -> None:
 
 
 ledger_group.add_command(people_group)
+ledger_group.add_command(serve_command)
 
 
 @ledger_group.command("ingest")
 @click.option("--since", metavar="DATE", help="Read again from this date on, YYYY-MM-DD.")
+@click.option(
+    "--file", "path", metavar="DUMP",
+    help="Read output of sacct --parsable2 in a file, - for standard input, in place of sacct.",
+)  # fmt: skip
+@click.option("--cluster", metavar="NAME", help="With --file: whose jobs they are.")
+@click.option(
+    "--fields", metavar="A,B,C",
+    help="With --file: sacct's names of its fields, in order; the last takes the rest of a line.",
+)  # fmt: skip
+@click.option("--delimiter", default="|", show_default=True, help="With --file: between fields.")
+@click.option(
+    "--timezone", metavar="TZ",
+    help="With --file: of times that are not epoch seconds.  [default: the host's]",
+)  # fmt: skip
+@click.option("--header", is_flag=True, help="With --file: its first line names the fields.")
 @db_option
-def ingest_command(since: str | None, db: str | None) -> None:
-    """Read new and changed jobs from sacct into the ledger.
+def ingest_command(since: str | None, path: str | None, db: str | None, **file: Any) -> None:
+    """Read new and changed jobs from sacct, or from a file, into the ledger.
 
     It goes on where the books end, less 48 hours in which rows still change; the first one
-    begins 30 days ago. Books have no holes: an ingest that begins later than they end does not
-    move their end. It can be interrupted and repeated at any time.
+    begins 30 days ago. It can be interrupted and repeated at any time, and goes on where it was
+    cut off. A file may hold any fields in any order: the more of them, the more can be told.
 
     \b
     Examples:
       slurmkit ledger ingest
       slurmkit ledger ingest --since 2026-01-01
+      slurmkit ledger ingest --file old.txt --cluster lab --timezone Europe/Berlin
+        --fields JobIDRaw,User,Account,Submit,Start,End,State,AllocTRES,JobName
     """
+    if path is not None:
+        _ingest_file(path, db, since, **file)
+        return
+    _refuse_without_file(file)
     from slurmkit.slurm import LocalSlurm  # noqa: PLC0415
     from slurmkit_accounting.ingest import ingest  # noqa: PLC0415
     from slurmkit_accounting.ledger import open_for_writing  # noqa: PLC0415
@@ -51,22 +81,88 @@ def ingest_command(since: str | None, db: str | None) -> None:
     _show_ingested(done, here)
 
 
-def _show_ingested(done: Ingested, here: Zone) -> None:
-    from slurmkit_accounting.render import several  # noqa: PLC0415
+def _refuse_without_file(file: dict[str, Any]) -> None:
+    for name in ("cluster", "fields", "timezone", "header"):
+        if file[name]:
+            raise BadInput(f"--{name} is for --file DUMP; sacct itself says so")
 
-    rows = done.entered
+
+def _ingest_file(path: str, db: str | None, since: str | None, **asked: Any) -> None:
+    from slurmkit_accounting.dump import cannot_say, field_names  # noqa: PLC0415
+    from slurmkit_accounting.dump_ingest import File, ingest_file  # noqa: PLC0415
+    from slurmkit_accounting.ledger import open_for_writing  # noqa: PLC0415
+    from slurmkit_accounting.progress import shown  # noqa: PLC0415
+    from slurmkit_accounting.zones import zone  # noqa: PLC0415
+
+    if since is not None:
+        raise BadInput("--since is for sacct; a file is read as a whole")
+    for name in ("cluster", "fields", "delimiter"):
+        if not asked[name]:
+            raise BadInput(f"--file needs --{name}")
+    fields, where = field_names(asked["fields"]), zone(asked["timezone"])
+    for line in cannot_say(fields):
+        click.echo(line, err=True)
+    with (
+        _opened(path) as stream, open_for_writing(db) as ledger, shown() as progress,
+    ):  # fmt: skip
+        file = File(
+            path, stream, asked["cluster"], fields, asked["delimiter"], where, asked["header"]
+        )
+        done = ingest_file(ledger, file, progress)
+    _show_loaded(done, where)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(path).open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+
+
+def _show_ingested(done: Ingested, here: Zone) -> None:
     begin, end = map(here.show, done.window)
-    read = several(rows.read, "row")
-    click.echo(
-        f"cluster {printable(done.cluster)}: {read} read, {rows.new} new, {rows.changed} changed,"
-        f" {rows.rejected} rejected; window {begin} to {end} {here.name}; {done.seconds:.1f} s"
-    )
-    if rows.rejected:
-        kept = "rejected lines are kept in the ledger's table rejects"
-        click.echo(f"{kept}; the first: {printable(rows.why)}", err=True)
+    window = f"window {begin} to {end} {here.name}"
+    click.echo(_counted(done.cluster, done.entered, window, done.seconds))
+    _show_rejected(done.entered)
+    if done.gone:
+        click.echo(
+            f"{done.gone} runs are gone from sacct; they still count (slurmkit ledger retract"
+            " takes them out)",
+            err=True,
+        )
     if done.first:
         click.echo(
             f"the books begin at {here.show(done.books_begin)}; for older jobs: slurmkit ledger"
             " ingest --since DATE",
             err=True,
         )
+
+
+def _show_loaded(done: Loaded, where: Zone) -> None:
+    window = "no rows"
+    if done.window:
+        begin, end = map(where.show, done.window)
+        window = f"submitted from {begin}, ended by {end} {where.name}"
+    click.echo(_counted(done.cluster, done.entered, window, done.seconds))
+    _show_rejected(done.entered)
+    if done.steps:
+        click.echo(f"{done.steps} lines of steps were left out", err=True)
+
+
+def _counted(cluster: str, rows: Entered, window: str, seconds: float) -> str:
+    read = f"{rows.read} row{'' if rows.read == 1 else 's'}"
+    return (
+        f"cluster {printable(cluster)}: {read} read, {rows.new} new, {rows.changed} changed,"
+        f" {rows.rejected} rejected; {window}; {seconds:.1f} s"
+    )
+
+
+def _show_rejected(rows: Entered) -> None:
+    if rows.rejected:
+        kept = "rejected lines are kept; see them with: slurmkit ledger rejects"
+        click.echo(f"{kept}; the first: {printable(rows.why)}", err=True)

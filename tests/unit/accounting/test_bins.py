@@ -122,21 +122,21 @@ def test_many_at_once_are_each_of_them_added(many, data, width):
         for key, begin, sums in contributions(run, width):
             row = expected[key, begin]
             row[:] = [a + sign * b for a, b in zip(row, sums, strict=True)]
-    keys, rows = summed(many, signs, width)
+    keys, (rows,) = summed(many, signs, [width])
     found = {(keys[key], begin): sums for begin, key, *sums in rows.tolist()}
     assert len(found) == len(rows)
     assert found == {what: sums for what, sums in expected.items() if any(sums)}
 
 
 def test_a_run_over_an_edge_is_split_to_the_second():
+    midnight = T // DAY * DAY + DAY
     run = Held(
-        1, "a", 1, "v", "p", "q", "COMPLETED", False, T, T // DAY * DAY + DAY - 10,
-        T // DAY * DAY + DAY + 5, 1, 4, 2, TRES[0], 50_000, None, None, 100,
+        1, "a", 1, "v", "p", "q", "COMPLETED", T, midnight - 10, midnight + 5, 1, 4, 2, TRES[0],
+        energy_joules=100, cpu_used_ms=50_000,
     )  # fmt: skip
-    days = [
+    (first, one), (second, two) = [
         (begin, dict(zip(SUMS, sums, strict=True))) for _, begin, sums in contributions(run, DAY)
     ]
-    (first, one), (second, two) = days
     assert second - first == DAY
     assert (one["gpu_seconds"], two["gpu_seconds"]) == (20, 10)
     assert (one["started"], two["started"]) == (1, 0)

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from slurmkit_accounting.cli.ledger import ledger_group
+from slurmkit_accounting.dump import cannot_say, field_names
+from slurmkit_accounting.dump_ingest import File, Loaded, ingest_file
+from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.schema import ingests, rejects, revisions, runs, spans, usage_hours
+from slurmkit_accounting.zones import zone
+from sqlalchemy import func, select
+
+from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.errors import BadInput
+
+T = 1_700_000_000
+FIELDS = "JobIDRaw,User,Account,Submit,Start,End,State,AllocCPUS,AllocTRES,JobName"
+TRES = "cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=8G,node=1"
+
+
+def line(job: int = 1, **other: object) -> str:
+    values = {
+        "JobIDRaw": job, "User": "alice", "Account": "vision", "Submit": T, "Start": T + 10,
+        "End": T + 110, "State": "COMPLETED", "AllocCPUS": 4, "AllocTRES": TRES, "JobName": "train",
+    }  # fmt: skip
+    return "|".join(str(value) for value in (values | other).values()) + "\n"
+
+
+def load(
+    ledger: Ledger, text: str | bytes, fields: str = FIELDS, where: str = "UTC", **other: object
+) -> Loaded:
+    data = text.encode() if isinstance(text, str) else text
+    file = File("dump.txt", io.BytesIO(data), "old", field_names(fields), "|", zone(where), **other)  # type: ignore[arg-type]
+    return ingest_file(ledger, file)
+
+
+def everything(ledger: Ledger, table=runs) -> list:
+    with ledger.transaction() as connection:
+        return list(connection.execute(select(table).order_by(*table.primary_key)).mappings())
+
+
+def gpu_seconds(ledger: Ledger) -> int:
+    with ledger.transaction() as connection:
+        return int(connection.scalar(select(func.sum(usage_hours.c.gpu_seconds))) or 0)
+
+
+def counts(done: Loaded) -> tuple[int, int, int, int]:
+    return (done.entered.read, done.entered.new, done.entered.changed, done.entered.rejected)
+
+
+def test_a_file_becomes_runs_and_usage_and_again_changes_nothing(ledger):
+    text = line(1) + line(2, State="CANCELLED by 77", AllocTRES=TRES.replace("2", "4"))
+    done = load(ledger, text)
+    assert counts(done) == (2, 2, 0, 0)
+    assert done.window == (T, T + 110)
+    one, two = everything(ledger)
+    assert (one["gpus"], one["cpus"], one["name"], one["uid"]) == (2, 4, "train", None)
+    assert (two["state"], two["cancelled_by"], two["gpus"]) == ("CANCELLED", 77, 4)
+    assert gpu_seconds(ledger) == 600
+    before = everything(ledger), gpu_seconds(ledger)
+    assert counts(load(ledger, text)) == (2, 0, 0, 0)
+    assert (everything(ledger), gpu_seconds(ledger)) == before
+    assert everything(ledger, revisions) == []
+    assert everything(ledger, spans) == []
+    assert [row["source"] for row in everything(ledger, ingests)] == ["dump.txt"] * 2
+
+
+def test_the_last_field_takes_the_rest_of_the_line_and_of_its_lines(ledger):
+    names = ["a|b||c", "two\nlines", "\x1b[2J", "caf\ufffd", "odd\n\x0bend|x"]
+    text = "".join(line(n, JobName=name) for n, name in enumerate(names, 1)).encode()
+    load(ledger, text.replace("\ufffd".encode(), b"\xe9"))
+    assert [row["name"] for row in everything(ledger)] == names
+    assert everything(ledger, rejects) == []
+
+
+def test_rows_may_lie_across_blocks(ledger, monkeypatch):
+    monkeypatch.setattr("slurmkit_accounting.dump._BLOCK", 37)
+    names = ["plain", "two\nlines\nand three", "end"]
+    load(ledger, "".join(line(n, JobName=name) for n, name in enumerate(names, 1)).rstrip("\n"))
+    assert [row["name"] for row in everything(ledger)] == names
+
+
+def test_what_cannot_be_read_is_kept_and_counts_until_it_can(ledger):
+    text = line(1) + "2|broken\n" + line(3, Start="soon") + line("12_[1-3]")
+    done = load(ledger, text)
+    assert counts(done) == (4, 1, 0, 3)
+    reasons = {row["reason"]: row["identity"] for row in everything(ledger, rejects)}
+    assert reasons == {
+        "2 fields where 10 were named": None,
+        "Start 'soon' cannot be read": f"3@{T}",
+        "JobIDRaw '12_[1-3]' cannot be read": None,
+    }
+    load(ledger, line(3))
+    assert [row["read_since"] for row in everything(ledger, rejects)].count(None) == 2
+
+
+def test_steps_are_left_out(ledger):
+    done = load(ledger, line(1) + line("1.batch") + line("1.0"))
+    assert (counts(done), done.steps) == ((1, 1, 0, 0), 2)
+
+
+def test_fields_that_a_file_lacks_stay_as_they_are(ledger):
+    load(ledger, line(1))
+    done = load(ledger, f"1|{T}|{T + 10}|{T + 210}|bob\n", "JobIDRaw,Submit,Start,End,User")
+    assert counts(done) == (1, 0, 1, 0)
+    (row,) = everything(ledger)
+    assert (row["user"], row["gpus"], row["account"]) == ("bob", 2, "vision")
+    assert gpu_seconds(ledger) == 400
+
+
+def test_an_old_file_does_not_open_what_has_ended(ledger):
+    load(ledger, line(1))
+    assert counts(load(ledger, line(1, End="Unknown", State="RUNNING"))) == (1, 0, 0, 0)
+    assert everything(ledger)[0]["end"] == T + 110
+
+
+def test_the_last_of_two_lines_of_a_run_counts(ledger):
+    load(ledger, line(1, End=T + 50) + line(1))
+    assert everything(ledger)[0]["end"] == T + 110
+    assert gpu_seconds(ledger) == 200
+
+
+LOCAL = "JobIDRaw,DBIndex,Submit,Start,End,ElapsedRaw,AllocTRES"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "elapsed", "seconds"),
+    [
+        # Berlin's clock went from 03:00 back to 02:00 on 25 October 2026, at 01:00 UTC.
+        ("2026-10-25T02:50:00", "2026-10-25T02:10:00", 1200, 1200),
+        ("2026-10-25T02:50:00", "2026-10-25T02:10:00", "", 1200),
+        ("2026-10-25T02:10:00", "2026-10-25T02:50:00", 2400, 2400),
+        ("2026-10-25T02:10:00", "2026-10-25T02:50:00", 6000, 6000),
+        ("2026-10-25T01:00:00", "2026-10-25T04:00:00", 14400, 14400),
+        ("2026-10-25T02:30:00", "2026-10-25T04:00:00", 5400, 5400),
+        ("2026-10-25T02:30:00", "2026-10-25T04:00:00", "02:30:00", 9000),
+        # And from 02:00 on to 03:00 on 29 March.
+        ("2026-03-29T01:00:00", "2026-03-29T04:00:00", 7200, 7200),
+    ],
+)
+def test_local_times_through_both_clock_changes(ledger, start, end, elapsed, seconds):
+    row = f"1|7|2026-03-01T00:00:00|{start}|{end}|{elapsed}|{TRES}\n"
+    load(ledger, row, LOCAL, "Europe/Berlin")
+    assert gpu_seconds(ledger) == 2 * seconds
+    assert counts(load(ledger, row, LOCAL, "Europe/Berlin")) == (1, 0, 0, 0)
+
+
+def test_a_time_that_no_clock_showed_is_a_reject(ledger):
+    row = f"1|7|2026-03-01T00:00:00|2026-03-29T02:30:00|2026-03-29T04:00:00||{TRES}\n"
+    done = load(ledger, row, LOCAL, "Europe/Berlin")
+    assert done.entered.why == (
+        "the clock never showed 2026-03-29T02:30 in Europe/Berlin; is that the zone?"
+    )
+
+
+def test_a_header_must_name_the_fields(ledger):
+    header = FIELDS.replace(",", "|").lower() + "\n"
+    assert counts(load(ledger, header + line(1), header=True)) == (1, 1, 0, 0)
+    with pytest.raises(BadInput, match=r"the header is 'a\|b'"):
+        load(ledger, "a|b\n" + line(1), header=True)
+
+
+def test_what_is_missing_is_said():
+    assert cannot_say(field_names(FIELDS)) == [
+        "without AllocNodes or NNodes there is no telling node-hours",
+        "without Partition there is no telling hours by partition",
+        "without QOS there is no telling hours by QOS",
+        "without Suspended there is no telling time suspended",
+        "without ReqTRES there is no telling which GPU counts are doubtful",
+        "without ConsumedEnergyRaw there is no telling energy",
+    ]
+    assert field_names("jobidraw,SUBMIT,state%20,Weird") == ("JobIDRaw", "Submit", "State", "Weird")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("User,Submit", "JobIDRaw"), ("JobID,User", "Submit"), ("JobID,Submit,jobid", "twice")],
+)
+def test_fields_that_cannot_be_meant(given, words):
+    with pytest.raises(BadInput, match=words):
+        field_names(given)
+
+
+def test_the_command_reads_a_file(tmp_path, capsys):
+    path = tmp_path / "dump.txt"
+    path.write_text(line(1) + "2|junk\n")
+    words = ["ingest", "--file", str(path), "--cluster", "old", "--fields", FIELDS]
+    assert run_to_exit_code(ledger_group, [*words, "--timezone", "UTC"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("cluster old: 2 rows read, 1 new, 0 changed, 1 rejected; submitted")
+    assert "without QOS there is no telling hours by QOS" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--file", "x"], "--file needs --cluster"),
+        (["--file", "x", "--cluster", "a"], "--file needs --fields"),
+        (["--file", "/none", "--cluster", "a", "--fields", FIELDS], "cannot read /none"),
+        (["--fields", FIELDS], "--fields is for --file"),
+        (["--file", "x", "--since", "2026-01-01"], "--since is for sacct"),
+    ],
+)
+def test_options_that_cannot_be_meant(capsys, words, message):
+    assert run_to_exit_code(ledger_group, ["ingest", *words]) == 2
+    assert message in capsys.readouterr().err
