@@ -81,8 +81,7 @@ def _vouch(section: ServiceSection) -> None:
 
 def _schedule(plan: ScheduleSection, here: Zone, books: Books) -> Schedule:
     schedule = Schedule([], books, log)
-    work = Work(books, LocalSlurm(), schedule.check)
-    schedule.add(work.tasks(plan, here))
+    schedule.add(Work(books, LocalSlurm(), schedule.check, here).tasks(plan))
     return schedule
 
 

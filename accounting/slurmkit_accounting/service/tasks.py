@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from slurmkit.config import has_section, load_section
+from slurmkit.errors import NotSent
 from slurmkit.slurm import Slurm
+from slurmkit_accounting.config import LedgerSection
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.service.config import ScheduleSection
 from slurmkit_accounting.service.crontext import trigger
@@ -24,14 +29,16 @@ class Work:
         books: opens the ledger for writing.
         slurm: the border to Slurm.
         check: see `Check`.
+        zone: whose months are closed and mailed, and whose clock the times are of.
     """
 
-    def __init__(self, books: Books, slurm: Slurm, check: Check) -> None:
+    def __init__(self, books: Books, slurm: Slurm, check: Check, zone: Zone) -> None:
         self._books = books
         self._slurm = slurm
         self._check = check
+        self._zone = zone
 
-    def tasks(self, section: ScheduleSection, zone: Zone) -> list[Task]:
+    def tasks(self, section: ScheduleSection) -> list[Task]:
         """Those that have a time, in the order in which they run where several are due.
 
         Raises:
@@ -40,18 +47,19 @@ class Work:
         runs: dict[str, Callable[[list[str]], str]] = {
             "people": self.people,
             "ingest": self.ingest,
+            "mail": self.mail,
         }
         monthly = {"close", "mail"}
         return [
             Task(
                 name=name,
-                when=trigger(name, text, zone),
+                when=trigger(name, text, self._zone),
                 run=run,
                 at_first=name not in monthly,
                 monthly=name in monthly,
             )
             for name, run in runs.items()
-            if (text := getattr(section, name))
+            if (text := getattr(section, name)) and (name != "people" or _people_known())
         ]
 
     def ingest(self, _: list[str]) -> str:
@@ -72,3 +80,27 @@ class Work:
         with self._books() as ledger:
             synced = sync_people(ledger, heard.told, max_vanish=heard.max_vanish)
         return f"{heard.read}; {len(synced.changes)} changes"
+
+    def mail(self, months: list[str]) -> str:
+        """Each PI their month; what was not sent is a failure, and tried again."""
+        from slurmkit_accounting.notify.month import Month, mail_month  # noqa: PLC0415
+        from slurmkit_accounting.notify.once import Outcome  # noqa: PLC0415
+
+        counts: Counter[Outcome] = Counter()
+        whys: list[str] = []
+        with self._books() as ledger:
+            for name in months:
+                for told in mail_month(ledger, Month(name, self._zone, int(time.time()))):
+                    counts[told.outcome] += 1
+                    if told.outcome is Outcome.FAILED and told.pi.mail:
+                        whys.append(f"{told.pi.name}: {told.why}")
+                    self._check()
+        if whys:
+            raise NotSent(f"{len(whys)} mails were not sent, the first to {whys[0]}")
+        said = ", ".join(f"{number} {outcome.value}" for outcome, number in counts.items())
+        return f"{', '.join(months) or 'no month'}: {said or 'nobody to mail'}"
+
+
+def _people_known() -> bool:
+    """Whether the configuration says where people are read from."""
+    return has_section("ldap") or bool(load_section("ledger", LedgerSection).overrides)

@@ -134,7 +134,7 @@ def serve(db: str, fake: FakeSacct) -> None:
 
     vars(ingest)["_BATCH"] = BATCH
     schedule = Schedule([], opened, lambda what, **facts: done.append(f"{what} {facts}"))
-    work = Work(opened, fake, schedule.check)
+    work = Work(opened, fake, schedule.check, zone("UTC"))
     often = trigger("ingest", "* * * * *", zone("UTC"))
     schedule.add([Task(name="ingest", when=often, run=work.ingest)])
     due(db)

@@ -1,0 +1,188 @@
+"""/health and /metrics: ages, reasons, numbers, and no names."""
+
+from __future__ import annotations
+
+import json
+import re
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from slurmkit_accounting.ledger import Ledger, open_for_reading, open_for_writing
+from slurmkit_accounting.schema import ingests, people_syncs, rejects
+from slurmkit_accounting.service import health, store
+from slurmkit_accounting.service.config import ScheduleSection, ServiceSection
+from slurmkit_accounting.service.crontext import trigger
+from slurmkit_accounting.service.gpuhours import GpuHours
+from slurmkit_accounting.service.metrics import Metrics
+from slurmkit_accounting.service.schedule import Schedule, Task
+from slurmkit_accounting.service.state import Cluster, State, read_state
+from slurmkit_accounting.service.store import TaskRun
+from slurmkit_accounting.service.tasks import Work
+from slurmkit_accounting.zones import zone
+from sqlalchemy import insert
+from stored_runs import ran, store_runs
+
+from slurmkit.errors import LedgerError
+from slurmkit.testing import FakeSlurm
+
+UTC = zone("UTC")
+NOW = UTC.epoch("2026-10-20T12:00:00")
+MONTH = UTC.epoch("2026-10-01")
+HOUR = 3600
+SECTION = ServiceSection(stale_after=HOUR, people_stale_after=2 * HOUR)
+DASHBOARD = Path(__file__).parents[3] / "accounting/slurmkit_accounting/assets/dashboard.json"
+
+
+def quiet(*_: object, **__: object) -> None: ...
+
+
+def task(name: str, cron: str = "*/10 * * * *") -> Task:
+    return Task(name=name, when=trigger(name, cron, UTC), run=lambda _: "")
+
+
+def state(**changes: object) -> State:
+    run = TaskRun("ingest", NOW - 60, NOW - 60, NOW - 50, NOW - 50, None)
+    well = State(NOW, (Cluster("lab", NOW - 60, 7, 2),), (), 0, NOW - 90, {"ingest": run})
+    return msgspec.structs.replace(well, **changes)
+
+
+def reasons(of: State, *names: str, running: str | None = None) -> tuple[str, ...]:
+    return health.judge(of, [task(name) for name in names], SECTION, running=running).reasons
+
+
+def test_all_is_well() -> None:
+    judged = health.judge(state(), [task("ingest"), task("people")], SECTION, running="people")
+    assert (judged.reasons, judged.ingest_age, judged.people_age) == ((), {"lab": 60}, 90)
+    assert health.page(lambda: judged)[0] == HTTPStatus.OK
+
+
+def test_old_books_and_why() -> None:
+    failed = TaskRun("ingest", NOW - 2 * HOUR, NOW - 60, NOW - 50, NOW - 2 * HOUR, "Slurm is away")
+    old = state(clusters=(Cluster("lab", NOW - 2 * HOUR, 7, 2),), tasks={"ingest": failed})
+    assert reasons(old, "ingest") == ("lab was last ingested 2:00:00 ago: Slurm is away",)
+    assert reasons(old) == ()  # not on the schedule: somebody else's business
+    assert reasons(state(clusters=()), "ingest") == ("nothing was ingested yet",)
+    files = Cluster("old", None, 9, 0)
+    assert reasons(state(clusters=(*state().clusters, files)), "ingest") == ()
+
+
+def test_old_people_and_a_task_that_does_not_run() -> None:
+    late = {"mail": TaskRun("mail", NOW - 5 * HOUR, None, None, None, None)}
+    old = state(last_people_sync=NOW - 3 * HOUR, tasks=late)
+    people, mail = reasons(old, "people", "mail")
+    assert people == "people were last read 3:00:00 ago"
+    assert mail.startswith("mail should have run 4:50:00 ago")
+    assert reasons(old, "mail", running="mail") == ()
+
+
+def test_a_ledger_that_cannot_be_read_is_a_reason() -> None:
+    def broken() -> health.Health:
+        raise LedgerError("the disk is gone")
+
+    status, _, body = health.page(broken)
+    assert status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert json.loads(body)["reasons"] == ["the disk is gone"]
+
+
+@pytest.fixture
+def books(ledger: Ledger) -> Ledger:
+    two = "billing=8,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=8G,node=1"
+    store_runs(
+        ledger,
+        ran(MONTH - HOUR, 2 * HOUR, alloc_tres=two),  # half of it in the month
+        ran(MONTH + HOUR, HOUR, user="bob", partition="mig", state="TIMEOUT"),
+        ran(NOW - HOUR, 0, end=None, state="RUNNING", last_seen=NOW),
+        ran(NOW - HOUR, 0, start=None, end=None, state="PENDING", last_seen=NOW),
+    )
+    window = {"cluster_id": 1, "window_from": 0, "window_to": NOW, "rows_new": 4}
+    with ledger.transaction() as connection:
+        connection.execute(insert(ingests), window | {"started": NOW - 500, "ended": NOW - 400})
+        connection.execute(
+            insert(ingests), {"cluster_id": 1, "window_from": 0, "window_to": NOW, "started": NOW}
+        )
+        connection.execute(insert(people_syncs), {"at": NOW - 30})
+        bad = {"ingest_id": 1, "digest": "d", "reason": "r", "line": "l"}
+        connection.execute(insert(rejects), bad)
+        store.first_met(connection, "ingest", NOW)
+        store.ended(connection, "ingest", NOW)
+    return ledger
+
+
+def test_the_state_of_the_books(books: Ledger) -> None:
+    with books.transaction() as connection:
+        found = read_state(connection)
+    assert found.clusters == (Cluster("lab", NOW - 500, 4, 2),)
+    assert [(held.partition, held.gpus) for held in found.allocated] == [("gpu", 2)]
+    assert (found.rejects, found.last_people_sync) == (1, NOW - 30)
+    assert found.tasks["ingest"].well is not None
+
+
+def metrics(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> dict[str, dict[str, float]]:
+    monkeypatch.setattr("time.time", lambda: float(NOW))
+    schedule = Schedule([task("ingest")], open_for_writing, quiet)
+    schedule.seconds["ingest"] = 1.5
+    schedule.failures["ingest"] = 2
+    of = Metrics(open_for_reading, schedule, GpuHours(UTC, **settings), quiet)
+    _, _, text = of.page()
+    return {
+        family.name: {
+            ",".join(map("=".join, sorted(sample.labels.items()))): sample.value
+            for sample in family.samples
+        }
+        for family in text_string_to_metric_families(text.decode())
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("books")
+def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = metrics(monkeypatch)
+    assert found["slurmkit_ledger_up"] == {"": 1}
+    assert found["slurmkit_ledger_ingest_lag_seconds"] == {"cluster=lab": 500}
+    assert found["slurmkit_ledger_rows"] == {"cluster=lab": 4}
+    assert found["slurmkit_ledger_open_rows"] == {"cluster=lab": 2}
+    assert found["slurmkit_ledger_rejects"] == {"": 1}
+    assert found["slurmkit_ledger_people_age_seconds"] == {"": 30}
+    assert found["slurmkit_ledger_gpus_allocated"] == {"cluster=lab,partition=gpu": 2}
+    assert found["slurmkit_ledger_task_seconds"] == {"task=ingest": 1.5}
+    assert found["slurmkit_ledger_task_failures"] == {"task=ingest": 2}
+    assert found["slurmkit_ledger_month_gpu_hours"] == {
+        "cluster=lab,gpu_type=a100,outcome=completed,partition=gpu": 2,
+        "cluster=lab,gpu_type=a100,outcome=timeout,partition=mig": 2,
+        "cluster=lab,gpu_type=a100,outcome=running,partition=gpu": 2,
+    }
+
+
+@pytest.mark.usefixtures("books")
+def test_users_only_where_a_site_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "bob" not in str(metrics(monkeypatch))
+    assert "user=bob" in str(metrics(monkeypatch, by_user=True))
+
+
+def test_without_books_the_tasks_are_still_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = metrics(monkeypatch)
+    assert found["slurmkit_ledger_up"] == {"": 0}
+    assert "slurmkit_ledger_task_failures" in found
+    assert "slurmkit_ledger_rejects" not in found
+
+
+@pytest.mark.usefixtures("books")
+def test_the_dashboard_shows_these_metrics_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = set(re.findall(r"slurmkit_ledger_\w+", DASHBOARD.read_text("utf-8")))
+    assert {name.removesuffix("_total") for name in shown} == set(metrics(monkeypatch))
+    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_people_are_on_the_schedule_where_somebody_knows_them(configure: Any) -> None:
+    def names(**section: str) -> list[str]:
+        work = Work(open_for_writing, FakeSlurm({}), lambda: None, UTC)
+        return [each.name for each in work.tasks(ScheduleSection(**section))]
+
+    assert names() == ["ingest"]
+    configure('[ldap]\nuri = "ldap://x"\n')
+    assert names() == ["people", "ingest"]
+    assert names(people="", mail="0 8 4 * *") == ["ingest", "mail"]
