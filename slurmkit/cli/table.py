@@ -84,6 +84,11 @@ COMMANDS = {
         "Keep the books: jobs and people.",
         "accounting",
     ),
+    "notify": Entry(
+        "slurmkit_accounting.cli.notify:notify_command",
+        "Be told when your jobs start, fail or end.",
+        "accounting",
+    ),
     "config": Entry("slurmkit.cli.config:config_group", "Show and check the configuration."),
     "plugins": Entry("slurmkit.cli.plugins:plugins_command", "List what plugins are installed."),
     "completion": Entry(

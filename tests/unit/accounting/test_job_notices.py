@@ -1,0 +1,61 @@
+"""Notices of one's own jobs: each event once, only those wanted."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from slurmkit_accounting.notify.config import NotifySection
+from slurmkit_accounting.notify.jobs import News
+
+from slurmkit.errors import NoSuchJob
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.progress import Known
+
+INFO = JobInfo(
+    job_id="12", raw_id="12", name="tr\nain", user="alice", account="vision", partition="gpu",
+    state="PENDING", node_list="", tres="", elapsed="", submitted=7, started=None, source="squeue",
+)  # fmt: skip
+ALL = NotifySection(jobs=("start", "fail", "end"), to="alice@lab.example")
+
+
+def known(state: str, *, over: bool = False) -> dict[str, Known]:
+    return {"12": Known(msgspec.structs.replace(INFO, state=state), over)}
+
+
+def told(section: NotifySection, *looks: dict[str, Known]) -> list[str]:
+    news = News(section, "lab")
+    return [notice.subject for look in looks for notice in news.of(look)]
+
+
+STORY = (
+    {"12": Known()}, known("PENDING"), known("RUNNING"), known("RUNNING"),
+    known("COMPLETED"), known("COMPLETED", over=True), known("COMPLETED", over=True),
+)  # fmt: skip
+
+
+def test_each_event_once() -> None:
+    assert told(ALL, *STORY) == [r"job 12 (tr\nain) started", r"job 12 (tr\nain) completed"]
+
+
+@pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"])
+def test_a_bad_end_is_told_to_who_wants_ends_or_failures(state: str) -> None:
+    bad = known(state, over=True)
+    words = [rf"job 12 (tr\nain) ended as {state}"]
+    assert told(NotifySection(jobs=("fail",)), bad) == words
+    assert told(NotifySection(jobs=("end",)), bad) == words
+    assert told(NotifySection(jobs=("start",)), bad) == []
+    assert told(NotifySection(jobs=("fail",)), *STORY) == []
+
+
+def test_a_job_that_cannot_be_watched_is_no_news() -> None:
+    assert told(ALL, {"12": Known(error=NoSuchJob("no"))}) == []
+
+
+def test_what_a_notice_says() -> None:
+    (notice,) = News(ALL, "lab").of(known("RUNNING"))
+    assert notice.to == ("alice@lab.example",)
+    assert notice.identity == "lab/12/7/start"
+    assert notice.facts["event"] == "start"
+    assert "\nain" not in notice.text.splitlines()[0]
+    (again,) = News(ALL, "lab").of(known("RUNNING"))
+    assert again.identity == notice.identity
