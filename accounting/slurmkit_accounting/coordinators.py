@@ -55,7 +55,7 @@ def keep_coordinators(
 ) -> Iterator[Change]:
     """Store who coordinates what from `at` on, and say what changed.
 
-    The first coordinator that is heard of for an account always was it.
+    Those that are heard of first in a cluster always were it.
     """
     for name, wanted in sorted(told.items()):
         cluster = _number(connection, name, alone=len(told) == 1)
@@ -93,11 +93,9 @@ def _close(connection: Connection, numbers: list[int], at: int) -> None:
 
 
 def _open(connection: Connection, cluster: int, opened: list[Coordinator], at: int) -> None:
-    query = select(coordinators.c.account).where(coordinators.c.cluster_id == cluster)
-    known = set(connection.scalars(query.distinct()))
-    rows = [
-        {**one._asdict(), "cluster_id": cluster, "valid_from": at if one.account in known else 0}
-        for one in opened
-    ]
+    query = select(coordinators.c.id).where(coordinators.c.cluster_id == cluster)
+    first = connection.scalar(query.limit(1)) is None
+    facts = {"cluster_id": cluster, "valid_from": 0 if first else at}
+    rows = [one._asdict() | facts for one in opened]
     if rows:
         connection.execute(insert(coordinators), rows)

@@ -177,8 +177,11 @@ class _Claims:
         self._owners = read_facts(connection, group_owners, "group_id", "person_id")
         self._groups = read_facts(connection, group_names, "name", "group_id")
         self._names = read_facts(connection, group_names, "group_id", "name")
-        spelled = select(groups.c.id, groups.c.display_name)
-        self._spelled = {row[0]: row[1] for row in connection.execute(spelled)}
+        known = connection.execute(select(groups.c.id, groups.c.display_name, groups.c.first_seen))
+        self._spelled, self._seen = {}, {}
+        for group, name, seen in known:
+            self._spelled[group], self._seen[group] = name, seen
+        self._first_sync = min(self._seen.values(), default=0)
 
     def overrides(self, account: str, user: str, era: int) -> list[str]:
         """PIs that the site's file names; the most particular of its entries goes first."""
@@ -194,8 +197,10 @@ class _Claims:
 
     def only_owner(self, account: str, circle: frozenset[int], era: int) -> int | None:
         """The one owner of all of a person's groups, under an account that names no group."""
-        # A group's account is no reason to charge somebody else's group.
-        if self.group_of_account(account, era) is not None:
+        # A group's account is no reason to charge somebody else's group; but a group that came up
+        # later takes nothing away from a PI.
+        group = self.group_of_account(account, era)
+        if group is not None and self._seen[group] <= max(era, self._first_sync):
             return None
         owners = {owner for group in circle for owner in self._owners.at(group, era)}
         return owners.pop() if len(owners) == 1 else None

@@ -155,7 +155,7 @@ class TestCoordinators:
 
         assert read_coordinators(FakeSlurm({"sacctmgr": sacctmgr})) == {"here": ONE, "there": ONE}
 
-    def test_the_first_one_always_was_it_and_the_next_one_is_from_then_on(self, ledger):
+    def test_those_heard_of_first_always_were_it_and_the_next_one_is_from_then_on(self, ledger):
         assert said(ledger, 1000, coordinators={"here": ONE})[-1] == (
             "coordinator added: chen of lab in here"
         )
@@ -164,6 +164,11 @@ class TestCoordinators:
             "coordinator closed: chen of lab in here",
         ]
         assert [pi(ledger, at, "lab") for at in (5, 1999, 2000)] == ["chen", "chen", "vogel"]
+
+    def test_a_coordinator_of_another_account_is_from_then_on(self, ledger):
+        said(ledger, 1000, coordinators={"here": ONE})
+        said(ledger, 2000, coordinators={"here": ONE | {Coordinator("new", "vogel")}})
+        assert [pi(ledger, at, "new", "chen") for at in (1999, 2000)] == ["new", "vogel"]
 
     def test_where_slurm_did_not_answer_those_known_stay(self, ledger):
         said(ledger, 1000, coordinators={"here": ONE})
