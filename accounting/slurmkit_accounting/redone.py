@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -43,19 +43,25 @@ def mark_redone(
     connection: Connection, cluster: int | None = None, jobs: Iterable[int] = ()
 ) -> list[int]:
     """Set `redone` of every run, or of those of some jobs; return the runs that this changed."""
+    wrong = list(wrongly_marked(connection, cluster, jobs))
+    update_rows(connection, runs, ("id", "redone"), wrong)
+    return [number for number, _ in wrong]
+
+
+def wrongly_marked(
+    connection: Connection, cluster: int | None = None, jobs: Iterable[int] = ()
+) -> Iterator[tuple[int, bool]]:
+    """Runs whose `redone` is not what it should be, and what that is."""
     some = () if cluster is None else _those(connection, cluster, jobs)
     if cluster is not None and not some:
-        return []
+        return
     parts = _parts(connection, some)
-    wrong = []
     for _, job in groupby(parts, key=lambda part: (part.cluster_id, part.job_id_raw)):
         chain = list(job)
         right = redone(chain)
-        wrong += [
-            (part.id, part.id in right) for part in chain if part.redone != (part.id in right)
-        ]
-    update_rows(connection, runs, ("id", "redone"), wrong)
-    return [number for number, _ in wrong]
+        for part in chain:
+            if part.redone != (part.id in right):
+                yield part.id, part.id in right
 
 
 def _follows(run: Part, following: Part) -> bool:

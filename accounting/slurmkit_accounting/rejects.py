@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from sqlalchemy import Connection, select, update
 
 from slurmkit_accounting.bulk import among, insert_missing
 from slurmkit_accounting.rows import Key, Reject, key_text
-from slurmkit_accounting.schema import UNREAD, ingests, rejects
+from slurmkit_accounting.schema import UNREAD, clusters, ingests, rejects
 
 _COLUMNS = ("ingest_id", "digest", "reason", "line", "identity")
 
@@ -50,3 +51,32 @@ def _unread(connection: Connection, cluster: int) -> Iterable[str]:
 
 def _digest(cluster: int, line: str) -> str:
     return hashlib.sha256(f"{cluster}\x1f{line}".encode()).hexdigest()
+
+
+class Kept(NamedTuple):
+    """A line that could not be read.
+
+    Attributes:
+        source: `sacct`, or the name of a file.
+        at: epoch seconds of the ingest that read it first.
+        read: whether its run could be read since.
+    """
+
+    id: int
+    cluster: str
+    source: str
+    at: int
+    reason: str
+    line: str
+    read: bool
+
+
+def kept(connection: Connection, *, all_: bool = False) -> list[Kept]:
+    """Lines whose runs could not be read to this day, or all that ever were rejected."""
+    columns = (
+        rejects.c.id, clusters.c.name, ingests.c.source, ingests.c.started, rejects.c.reason,
+        rejects.c.line, rejects.c.read_since.is_not(None),
+    )  # fmt: skip
+    query = select(*columns).join(ingests, ingests.c.id == rejects.c.ingest_id).join(clusters)
+    query = query if all_ else query.where(UNREAD)
+    return [Kept(*row) for row in connection.execute(query.order_by(rejects.c.id))]

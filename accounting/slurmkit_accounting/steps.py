@@ -15,7 +15,7 @@ from slurmkit_accounting.steps_rows import Step
 from slurmkit_accounting.stored import find, held_runs
 from slurmkit_accounting.upkeep import change
 
-_FACTS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille", "gpu_mem_peak_mib")
+FACTS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille", "gpu_mem_peak_mib")
 _ALL = 1000
 
 
@@ -50,7 +50,7 @@ def measure(connection: Connection, numbers: Sequence[int]) -> None:
     of_run: dict[int, list[Step]] = defaultdict(list)
     for (run, _), row in _stored(connection, numbers).items():
         of_run[run].append(Step(*row[1:]))
-    columns = (runs.c.start, runs.c.end, runs.c.gpus, *(runs.c[name] for name in _FACTS))
+    columns = (runs.c.start, runs.c.end, runs.c.gpus, *(runs.c[name] for name in FACTS))
     query = select(runs.c.id, *columns).where(among(connection, runs.c.id, numbers))
     turned = []
     for number, start, end, gpus, *before in connection.execute(query):
@@ -60,7 +60,7 @@ def measure(connection: Connection, numbers: Sequence[int]) -> None:
             turned.append((number, *after))
     ids = [row[0] for row in turned]
     old = held_runs(connection, ids)
-    update_rows(connection, runs, ("id", *_FACTS), turned)
+    update_rows(connection, runs, ("id", *FACTS), turned)
     change(connection, old, held_runs(connection, ids))
 
 

@@ -13,6 +13,15 @@ import click
 from slurmkit.errors import BadInput
 from slurmkit.text import printable
 from slurmkit_accounting.cli import db_option
+from slurmkit_accounting.cli.keeping import (
+    export_command,
+    import_command,
+    rebuild_command,
+    rejects_command,
+    retract_command,
+    status_command,
+    verify_command,
+)
 from slurmkit_accounting.cli.people import people_group
 from slurmkit_accounting.cli.service import serve_command
 
@@ -29,6 +38,16 @@ def ledger_group() -> None:
 
 
 ledger_group.add_command(people_group)
+for command in (
+    status_command,
+    verify_command,
+    rebuild_command,
+    rejects_command,
+    retract_command,
+    export_command,
+    import_command,
+):
+    ledger_group.add_command(command)
 ledger_group.add_command(serve_command)
 
 

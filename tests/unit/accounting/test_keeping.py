@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from fake_sacct import FakeSacct, halted, job, step
+from slurmkit_accounting import ingest as module
+from slurmkit_accounting.checksum import checksum
+from slurmkit_accounting.cli.ledger import ledger_group
+from slurmkit_accounting.ingest import ingest
+from slurmkit_accounting.ledger import Ledger, open_for_writing
+from slurmkit_accounting.moving import move
+from slurmkit_accounting.rejects import kept
+from slurmkit_accounting.retract import retract
+from slurmkit_accounting.retry import retry
+from slurmkit_accounting.schema import eras, runs, suspensions, usage_days, usage_hours, usage_keys
+from slurmkit_accounting.status import status
+from slurmkit_accounting.upkeep import rebuild, rekey
+from slurmkit_accounting.verify import verify
+from sqlalchemy import delete, func, insert, select, update
+
+from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.errors import BadInput, LedgerError
+
+NOW = int(time.time())
+DAY = 86400
+
+
+def some() -> FakeSacct:
+    """Runs of every kind."""
+    first = job(1, NOW - 2 * DAY, NOW - 2 * DAY, NOW - DAY)
+    slurm = FakeSacct(
+        first,
+        halted(job(2, NOW - 900, NOW - 890, NOW - 500, State="NODE_FAIL"), (NOW - 800, NOW - 700)),
+        job(2, NOW - 499, NOW - 400, NOW - 300, DBIndex=50),
+        job(3, NOW - 90, NOW - 90, None, State="RUNNING"),
+        job(4, NOW - 90, "soon", None),
+        job(5, NOW - 9, None, NOW - 5, State="CANCELLED by 5", AllocTRES="", AllocNodes=0),
+        job(6, NOW - 90, NOW - 90, NOW - 80, DBIndex=2**64 - 5, UID="", ConsumedEnergyRaw=77),
+    )
+    slurm.steps["1001"] = [step(first, "batch")]
+    return slurm
+
+
+def sum_of(ledger: Ledger, what: str) -> int:
+    with ledger.transaction() as connection:
+        return int(connection.scalar(select(func.sum(usage_hours.c[what]))) or 0)
+
+
+def checked(ledger: Ledger) -> str:
+    with ledger.transaction() as connection:
+        found = verify(connection)
+    assert found.wrong == []
+    return found.checksum
+
+
+def test_good_books_verify_and_have_one_checksum_however_often_they_were_read(ledger):
+    slurm = some()
+    ingest(ledger, slurm)
+    once = checked(ledger)
+    ingest(ledger, slurm, since=NOW - 9 * DAY)
+    assert checked(ledger) == once
+    slurm.jobs[0]["ExitCode"] = "1:0"
+    ingest(ledger, slurm)
+    assert checked(ledger) != once
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (update(usage_hours).values(cpu_seconds=usage_hours.c.cpu_seconds + 1), "the runs say"),
+        (delete(usage_days), "is missing"),
+        (update(runs).values(gpus=3, alloc_tres="cpu=1,gres/gpu=3"), "is in no run"),
+        (update(runs).values(redone=True), "redone"),
+        (insert(suspensions).values(run_id=1, begin=5, length=9, seconds=9), "suspended time"),
+    ],
+)
+def test_books_that_were_spoilt_do_not_verify(ledger, spoil, words):
+    ingest(ledger, some())
+    with ledger.transaction() as connection:
+        connection.execute(spoil)
+    with ledger.transaction() as connection:
+        assert any(words in line for line in verify(connection).wrong)
+
+
+def test_usage_can_be_worked_out_anew(ledger):
+    ingest(ledger, some())
+    good = checked(ledger)
+    with ledger.transaction() as connection:
+        connection.execute(update(usage_hours).values(cpu_seconds=5))
+        connection.execute(update(runs).values(redone=False))
+        connection.execute(delete(usage_days))
+        rebuild(connection)
+    assert checked(ledger) == good
+
+
+def test_a_new_era_moves_the_usage_of_runs_submitted_since(ledger):
+    ingest(ledger, some())
+    before = sum_of(ledger, "gpu_seconds")
+    for at in (NOW - 600, NOW - 3 * DAY):  # in any order
+        with ledger.transaction() as connection:
+            connection.execute(insert(eras).values(at=at))
+            rekey(connection, at)
+        checked(ledger)
+    assert sum_of(ledger, "gpu_seconds") == before
+    with ledger.transaction() as connection:
+        used = select(usage_keys.c.era).join(usage_hours).distinct()
+        assert set(connection.scalars(used)) == {NOW - 600, NOW - 3 * DAY}
+
+
+def test_what_is_gone_can_be_retracted_and_put_back(ledger):
+    slurm = some()
+    ingest(ledger, slurm)
+    before, hours = checked(ledger), sum_of(ledger, "gpu_seconds")
+    with pytest.raises(BadInput, match="sacct still shows job 1"):
+        retract(ledger, ["1"], None, undo=False, dry_run=False)
+    lost = slurm.jobs.pop(2)  # what job 2 was redone by
+    ingest(ledger, slurm)
+    assert sum_of(ledger, "gpu_seconds") == hours
+    for dry in (True, False):
+        (run,) = retract(ledger, ["2"], "lab", undo=False, dry_run=dry)
+        assert str(run.submit) == lost["Submit"]
+        assert sum_of(ledger, "gpu_seconds") == hours - (0 if dry else 200)
+    assert checked(ledger) != before
+    ingest(ledger, slurm)
+    assert len(retract(ledger, ["2"], None, undo=True, dry_run=False)) == 1
+    assert sum_of(ledger, "gpu_seconds") == hours
+    assert checked(ledger) == before
+
+
+@pytest.mark.parametrize(
+    ("jobs", "cluster", "words"),
+    [(["77"], None, "job 77 has no run"), (["1"], "none", "name a cluster with --cluster: lab")],
+)
+def test_what_cannot_be_retracted(ledger, jobs, cluster, words):
+    ingest(ledger, some())
+    with pytest.raises(BadInput, match=words):
+        retract(ledger, jobs, cluster, undo=False, dry_run=False)
+
+
+def test_rejects_are_listed_and_read_again(ledger, monkeypatch):
+    slurm = some()
+    with monkeypatch.context() as patch:
+        patch.setattr("slurmkit_accounting.readers._MOST", 3)
+        ingest(ledger, slurm)
+    with ledger.transaction() as connection:
+        found = kept(connection)
+    assert len(found) == 7
+    assert {one.reason for one in found} >= {"Start 'soon' cannot be read"}
+    entered = retry(ledger)
+    assert (entered.read, entered.new, entered.rejected) == (7, 6, 1)
+    with ledger.transaction() as connection:
+        assert [one.reason for one in kept(connection)] == ["Start 'soon' cannot be read"]
+        assert len(kept(connection, all_=True)) == 7
+    checked(ledger)
+
+
+def test_status_says_how_the_books_stand(ledger, monkeypatch):
+    slurm = some()
+    ingest(ledger, slurm)
+    found = status(ledger, NOW + 5 * DAY)
+    (one,) = found.clusters
+    assert (one.name, one.runs, one.open, one.rejects, one.gone) == ("lab", 6, 1, 1, 0)
+    assert one.runaways == [3]
+    assert one.gaps == []
+    assert one.last is not None
+    assert (one.last.source, one.last.rows_new) == ("sacct", 6)
+    assert 5 * DAY - 99 < (one.lag or 0) <= 5 * DAY
+    assert found.size
+    monkeypatch.setattr(module.time, "time", lambda: NOW + 9 * DAY)
+    ingest(ledger, slurm, since=NOW + 8 * DAY)
+    (one,) = status(ledger).clusters
+    assert [end - begin for begin, end in one.gaps] == [NOW + 8 * DAY - one.covers[0][1]]
+
+
+def test_a_ledger_moves_with_an_equal_checksum_and_goes_on_there(ledger, tmp_path):
+    slurm = some()
+    ingest(ledger, slurm)
+    before = checked(ledger)
+    with open_for_writing(f"sqlite:///{tmp_path}/copy.db") as other:
+        assert move(ledger, other) == before == checked(other)
+        with pytest.raises(LedgerError, match="has rows in clusters already"):
+            move(ledger, other)
+        slurm.jobs.append(job(8, NOW - 9, NOW - 9, NOW))
+        ingest(other, slurm)
+        ingest(ledger, slurm)
+        assert checked(other) == checked(ledger) != before
+
+
+def test_a_ledger_moves_to_postgresql_and_back(file_ledger, postgres, tmp_path):
+    slurm = some()
+    ingest(file_ledger, slurm)
+    before = checked(file_ledger)
+    with (
+        open_for_writing(postgres) as there,
+        open_for_writing(f"sqlite:///{tmp_path}/b.db") as back,
+    ):
+        assert move(file_ledger, there) == before == checked(there)
+        slurm.jobs.append(job(8, NOW - 9, NOW - 9, NOW))
+        ingest(there, slurm)
+        ingest(file_ledger, slurm)
+        assert checked(there) == checked(file_ledger) == move(there, back)
+
+
+def test_the_commands_show_it(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("slurmkit.slurm.LocalSlurm", some)
+    assert run_to_exit_code(ledger_group, ["ingest"]) == 0
+    for words, expected in (
+        (["status"], "6, 1 of them without an end"),
+        (["verify"], "6 runs"),
+        (["rejects"], "Start 'soon' cannot be read"),
+        (["export", f"sqlite:///{tmp_path}/copy.db"], "copy.db"),
+        (["retract", "1", "--dry-run"], None),
+        (["rebuild"], ""),
+    ):
+        code = run_to_exit_code(ledger_group, words)
+        said = capsys.readouterr()
+        assert code == (2 if expected is None else 0), said.err
+        assert (expected or "") in said.out
+    assert run_to_exit_code(ledger_group, ["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["clusters"][0]["runs"] == 6
+    assert run_to_exit_code(ledger_group, ["rejects", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["cluster"] == "lab"
+
+
+def test_a_checksum_tells_any_fact_of_a_run(ledger):
+    ingest(ledger, some())
+    with ledger.transaction() as connection:
+        seen = {checksum(connection)}
+        for column, value in (("name", "other"), ("suspended", 5), ("uid", 7), ("redone", True)):
+            connection.execute(update(runs).where(runs.c.id == 1).values({column: value}))
+            seen.add(checksum(connection))
+        for column in ("last_seen", "fingerprint", "first_ingest_id"):
+            connection.execute(update(runs).values({column: None}))
+            seen.add(checksum(connection))
+    assert len(seen) == 5
