@@ -21,7 +21,6 @@ from slurmkit_accounting.pi import People
 from slurmkit_accounting.schema.people import people_syncs
 from slurmkit_accounting.upkeep import rekey
 
-KINDS = ("person", "group", "membership", "override", "coordinator")
 _NAMED = 5  # of those that would vanish
 
 
