@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import msgspec
 from msgspec.structs import replace
 
-from slurmkit.errors import SlurmkitError
+from slurmkit.errors import ServiceError, SlurmkitError
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.reports.model import Report
 from slurmkit_accounting.served import find_served
 from slurmkit_accounting.service.log import Log
 from slurmkit_accounting.service.sight import Sights
 from slurmkit_accounting.service.wire import Answer, Fault, Query
+
+_AT_ONCE = 2  # of one uid
 
 
 class Answers:
@@ -32,17 +36,35 @@ class Answers:
         self._books = books
         self._sights = sights
         self._log = log
+        self._lock = threading.Lock()
+        self._busy: Counter[int] = Counter()
 
     def __call__(self, uid: int, query: Query) -> Answer:
         """Answer it, or say why not; never raises."""
         try:
-            return self._answer(uid, query)
+            with self._turn(uid):
+                return self._answer(uid, query)
         except SlurmkitError as error:
             return Answer(fault=Fault(type(error).__name__, str(error)))
         except Exception as error:  # noqa: BLE001 - the asker must not see our inside
             self._log("failed", uid=uid, ask=query.ask, why=f"{type(error).__name__}: {error}")
             words = "the ledger's service failed to answer; its log says why"
             return Answer(fault=Fault("ServiceError", words))
+
+    @contextmanager
+    def _turn(self, uid: int) -> Iterator[None]:
+        """Nobody may keep everybody else waiting."""
+        with self._lock:
+            if self._busy[uid] >= _AT_ONCE:
+                raise ServiceError(
+                    f"{_AT_ONCE} queries of yours are still being answered; wait for one of them"
+                )
+            self._busy[uid] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy[uid] -= 1
 
     def _answer(self, uid: int, query: Query) -> Answer:
         import slurmkit_accounting.read  # noqa: F401, PLC0415 - what it marks is what is served

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 Books = Callable[[], AbstractContextManager[Ledger]]
-_QUERY_THREADS, _MONITOR_THREADS = 4, 1
+_QUERY_THREADS, _MONITOR_THREADS = 8, 1
 
 
 def serve(db: str | None) -> None:

@@ -24,7 +24,7 @@ from slurmkit_accounting.service.answers import Answers
 from slurmkit_accounting.service.app import queries
 from slurmkit_accounting.service.config import ServiceSection
 from slurmkit_accounting.service.sight import Sights
-from slurmkit_accounting.service.wire import Query
+from slurmkit_accounting.service.wire import Answer, Query
 from stored_runs import ran, store_runs
 
 from slurmkit.testing import FakeSlurm
@@ -170,6 +170,29 @@ def test_a_query_made_by_hand_gets_no_further(
     answer = Answers(open_for_reading, sights, lambda *_: None)(ALICE, Query(ask, arguments))
     assert answer.fault is not None
     assert (answer.fault.kind, words in answer.fault.message) == ("BadInput", True)
+
+
+@pytest.mark.usefixtures("books")
+def test_nobody_keeps_everybody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    sights = Sights(ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), print)
+    answers = Answers(open_for_reading, sights, print)
+    faults: list[str] = []
+
+    def ask_within(uid: int, depth: int) -> Answer:
+        if depth:
+            monkeypatch.setattr(answers, "_answer", lambda *_: ask_within(uid, depth - 1))
+        else:
+            monkeypatch.setattr(answers, "_answer", lambda *_: Answer(seen_as="well"))
+            faults.append(answers(BOB, Query("usage", {})).seen_as)
+        answer = answers(uid, Query("usage", {}))
+        faults.append(answer.fault.message if answer.fault else answer.seen_as)
+        return answer
+
+    ask_within(ALICE, 2)
+    assert faults[0] == "well"  # somebody else's, while two of alice's are under way
+    assert faults[1].startswith("2 queries of yours")
+    monkeypatch.setattr(answers, "_answer", lambda *_: Answer())
+    assert answers(ALICE, Query("usage", {})).fault is None
 
 
 @pytest.mark.usefixtures("books")
