@@ -45,7 +45,7 @@ class Remote:
 
     def __init__(self, section: ServiceSection) -> None:
         self._section = section
-        self._service = _uid_of(section.user)
+        self._service = service_uid(section)
         self.source = section.url
         self.seen_as = ""
 
@@ -101,13 +101,20 @@ def configured_remote() -> Remote | None:
     return Remote(section) if section.url else None
 
 
-def _uid_of(user: str) -> int:
+def service_uid(section: ServiceSection) -> int:
+    """The uid of the account that the service runs as.
+
+    Raises:
+        BadConfig: when this host does not know it.
+    """
+    if section.user.isdecimal():
+        return int(section.user)
     try:
-        return pwd.getpwnam(user).pw_uid
+        return pwd.getpwnam(section.user).pw_uid
     except KeyError as error:
         raise BadConfig(
-            f"[ledger.service] user: there is no user {user!r} on this host; name the account that"
-            " the service runs as"
+            f"[ledger.service] user: there is no user {section.user!r} on this host; name the"
+            " account that the service runs as, or give its number"
         ) from error
 
 

@@ -14,8 +14,8 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: for clients, `http://HOST:PORT` of the service; reports ask it unless --db is given.
-        user: the account the service runs as; only it can read a query, and clients take answers
-            from nobody else.
+        user: the account the service runs as, by name or number; only it can read a query, and
+            clients take answers from nobody else.
         timeout: seconds a client waits for an answer.
         listen: for the service, the address it answers queries on.
         monitor: where it shows /health and /metrics to this host.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import pwd
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +20,7 @@ from slurmkit_accounting.ledger import Ledger, open_for_reading, open_for_writin
 from slurmkit_accounting.service import health
 from slurmkit_accounting.service.answers import Answers
 from slurmkit_accounting.service.app import pages, queries
+from slurmkit_accounting.service.client import service_uid
 from slurmkit_accounting.service.config import ScheduleSection, ServiceSection
 from slurmkit_accounting.service.gpuhours import GpuHours
 from slurmkit_accounting.service.log import log
@@ -69,11 +70,10 @@ def serve(db: str | None) -> None:
 
 def _vouch(section: ServiceSection) -> None:
     """See that munged works, and that clients will take our answers."""
-    me = pwd.getpwuid(os.getuid()).pw_name
-    if me != section.user:
+    if service_uid(section) != os.getuid():
         raise BadConfig(
-            f"the service runs as {me}, but [ledger.service] user is {section.user!r}, whose"
-            " answers alone clients take; set it, here and for clients, or run as that account"
+            f"the service runs as uid {os.getuid()}, but [ledger.service] user is {section.user!r},"
+            " whose answers alone clients take; set it here and for clients, or run as that account"
         )
     if unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
         raise ServiceError("munged takes this account for another; is it of this host?")
@@ -111,15 +111,8 @@ def _open(doors: dict[str, tuple[WSGIApplication, int]]) -> Iterator[None]:
     servers = []
     try:
         for address, (app, threads) in doors.items():
-            try:
-                servers.append(
-                    create_server(app, listen=address, threads=threads, ident="slurmkit")
-                )
-            except (OSError, ValueError) as error:
-                raise ServiceError(
-                    f"cannot listen on {address}: {error}; write HOST:PORT of this host, free, as"
-                    " [ledger.service] listen and monitor"
-                ) from error
+            listening = [_listening(address)]
+            servers.append(create_server(app, sockets=listening, threads=threads, ident="slurmkit"))
         for server in servers:
             threading.Thread(target=server.run, daemon=True).start()
         yield
@@ -127,6 +120,18 @@ def _open(doors: dict[str, tuple[WSGIApplication, int]]) -> Iterator[None]:
         for server in servers:
             server.close()
             server.task_dispatcher.shutdown(timeout=5)
+
+
+def _listening(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), family=family)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ServiceError(
+            f"cannot listen on {address}: {error}; write HOST:PORT of this host, free, as"
+            " [ledger.service] listen and monitor"
+        ) from error
 
 
 def _until_told() -> None:

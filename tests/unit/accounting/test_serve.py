@@ -1,0 +1,103 @@
+"""`slurmkit ledger serve` as a process: starts only where it can be trusted, ends on SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from service_lab import FakeMunge
+from slurmkit_accounting.service.serve import serve
+
+from slurmkit.errors import BadConfig, ServiceError
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def munge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMunge:
+    return FakeMunge(tmp_path / "munge", monkeypatch)
+
+
+def wait_for(url: str) -> bytes:
+    end = time.monotonic() + 20
+    while True:
+        try:
+            with urllib.request.urlopen(url) as page:  # noqa: S310
+                return bytes(page.read())
+        except urllib.error.HTTPError as error:  # 503: up, and nothing was ingested yet
+            return error.read()
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("munge")
+def test_it_serves_until_sigterm(tmp_path: Path) -> None:
+    monitor = free_port()
+    config = tmp_path / "site.toml"
+    config.write_text(
+        f'[ledger.service]\nuser = "{os.getuid()}"\nlisten = "127.0.0.1:{free_port()}"\n'
+        f'monitor = "127.0.0.1:{monitor}"\n[ledger.schedule]\ntimezone = "UTC"\n'
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slurmkit", "ledger", "serve"],
+        env=os.environ | {"SLURMKIT_CONFIG": str(config)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        health = json.loads(wait_for(f"http://127.0.0.1:{monitor}/health"))
+        assert "nothing was ingested yet" in health["reasons"][0]
+        assert b"slurmkit_ledger_up 1.0" in wait_for(f"http://127.0.0.1:{monitor}/metrics")
+        while b"is not on the PATH" not in wait_for(f"http://127.0.0.1:{monitor}/health"):
+            time.sleep(0.05)  # the ingest that every first start begins with fails: no Slurm here
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    lines = said.splitlines()
+    assert process.returncode == 0
+    assert lines[0].startswith(f"serving ledger={tmp_path}/data/slurmkit/ledger.db")
+    assert any(line.startswith("failed task=ingest why=") for line in lines)
+    assert lines[-3:] == ["told signal=SIGTERM", "stopping", "stopped"]
+
+
+@pytest.mark.usefixtures("munge")
+def test_it_runs_as_the_account_that_clients_trust(configure: Callable[[str], None]) -> None:
+    configure('[ledger.service]\nuser = "12345"\n')
+    with pytest.raises(BadConfig, match=r"but \[ledger.service\] user is '12345'"):
+        serve(None)
+
+
+def test_it_does_not_start_without_munge(
+    munge: FakeMunge, configure: Callable[[str], None]
+) -> None:
+    configure(f'[ledger.service]\nuser = "{os.getuid()}"\n')
+    munge.say(6)
+    with pytest.raises(ServiceError, match="is munged running"):
+        serve(None)
+
+
+@pytest.mark.usefixtures("munge")
+def test_an_address_that_is_taken(configure: Callable[[str], None]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        configure(f'[ledger.service]\nuser = "{os.getuid()}"\nlisten = "{address}"\n')
+        with pytest.raises(ServiceError, match=f"cannot listen on {address}"):
+            serve(None)
