@@ -49,7 +49,7 @@ for mail in mails:
 def test_of_a_job_that_completes_and_one_that_fails(lab: Lab) -> None:
     submit = ("sbatch", "--parsable", "--output=/dev/null", "--time=2")
     well = lab.run(*submit, "--job-name=well", "--wrap=sleep 3").stdout.strip()
-    bad = lab.run(*submit, "--job-name=bad", "--wrap=exit 3").stdout.strip()
+    bad = lab.run(*submit, "--job-name=bad", "--wrap=sleep 2; exit 3").stdout.strip()
     said = lab.run("python3", "-c", TOLD, well, bad).stdout
     mails = [line for line in said.splitlines() if "|" in line]
     assert f"me@lab.example|job {well} (well) started" in mails
