@@ -159,8 +159,13 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
 class GpuMetrics(Protocol):
     """Knows what GPUs are doing, e.g. from a site's Prometheus. The object is its class."""
 
-    def read(self, nodes: Iterable[str]) -> dict[str, tuple[GpuSample, ...]]:
+    def read(self, nodes: Iterable[str], *, seconds: float = 0) -> dict[str, tuple[GpuSample, ...]]:
         """Samples by node; a node without an answer is left out.
+
+        Args:
+            nodes: names as Slurm has them.
+            seconds: also what was measured in the last so many, several samples of a GPU; with 0
+                the newest of each alone.
 
         Raises:
             SlurmkitError: when the source cannot be asked.

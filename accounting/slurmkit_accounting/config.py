@@ -17,10 +17,12 @@ class LedgerSection(msgspec.Struct, frozen=True):
 
     Attributes:
         db: URL of the database; empty for the SQLite file under $XDG_DATA_HOME.
+        budgets: file of the PIs' budgets; empty for budgets.toml beside a configuration file.
         overrides: file that says whose accounts and users are, before anybody else is asked.
     """
 
     db: str = ""
+    budgets: str = ""
     overrides: str = ""
 
 

@@ -5,11 +5,11 @@ The sums of whole hours and days are in the usage tables; this is what those can
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, text
+from sqlalchemy import ColumnElement, Connection, TextClause, and_, func, or_, select, text
 
 from slurmkit_accounting.bins import Eras, Held, Key, within
 from slurmkit_accounting.schema import DAY, LONG, OPEN, SUMS, ingests, runs, suspensions
@@ -41,14 +41,21 @@ def around(connection: Connection, begin: int, end: int) -> Iterator[Held]:
 
 def of_open_runs(connection: Connection, edges: Edges, now: int) -> Iterator[Found]:
     """What runs without an end held, up to now; those gone from sacct up to when last seen."""
-    where = (_COUNTED, text(OPEN), runs.c.start < edges[-1])
-    return _parted(_with_ends(connection, select(*_HELD).where(*where), now), edges)
+    where = (text(OPEN), runs.c.start < edges[-1])
+    return _parted((run for _, run in with_ends(connection, now, where)), edges)
 
 
 def of_job(connection: Connection, job: str, edges: Edges, now: int) -> Iterator[Found]:
     """What the runs of one job held, `12` (with all its parts) or `12_3`."""
-    where = (_COUNTED, of(job), runs.c.start < edges[-1])
-    return _parted(_with_ends(connection, select(*_HELD).where(*where), now), edges)
+    where = (of(job), runs.c.start < edges[-1])
+    return _parted((run for _, run in with_ends(connection, now, where)), edges)
+
+
+def of_retracted_runs(connection: Connection, edges: Edges, now: int) -> Iterator[Found]:
+    """What runs would have held that were taken out of the books."""
+    rows = connection.execute(select(*_HELD).where(runs.c.retracted.is_not(None)))
+    found = (run._replace(end=now if run.end is None else run.end) for run in map(_held, rows))
+    return _parted(found, edges)
 
 
 def while_suspended(connection: Connection, edges: Edges, job: str | None) -> Iterator[Found]:
@@ -77,24 +84,37 @@ def of(job: str) -> ColumnElement[bool]:
     return or_(runs.c.job_id == job, *parts)
 
 
-def last_ingests(connection: Connection) -> dict[int, int]:
-    """Start of each cluster's newest finished ingest from sacct."""
-    done = (ingests.c.ended.is_not(None), ingests.c.source == "sacct")
-    query = select(ingests.c.cluster_id, func.max(ingests.c.started)).where(*done)
-    return {row[0]: row[1] for row in connection.execute(query.group_by(ingests.c.cluster_id))}
+def last_ingests(connection: Connection, *where: ColumnElement[bool]) -> dict[int, int]:
+    """Start of each cluster's newest finished ingest, or of the newest such."""
+    query = select(ingests.c.cluster_id, func.max(ingests.c.started)).group_by(ingests.c.cluster_id)
+    found = connection.execute(query.where(ingests.c.ended.is_not(None), *where))
+    return {row[0]: row[1] for row in found}
 
 
-def _with_ends(connection: Connection, query: Select[*tuple[Any, ...]], now: int) -> Iterator[Held]:
-    """Runs, those without an end with the time up to which they count instead."""
-    last, known = last_ingests(connection), known_eras(connection)
-    extended = query.add_columns(runs.c.last_seen, runs.c.gone_since)
-    for *row, seen, gone in connection.execute(extended):
-        run = Held(*row)
+def with_ends(
+    connection: Connection,
+    now: int,
+    where: Iterable[ColumnElement[bool] | TextClause],
+    beside: Sequence[ColumnElement[Any]] = (),
+) -> Iterator[tuple[tuple[Any, ...], Held]]:
+    """Runs that count, those without an end with the time up to which they do instead.
+
+    Args:
+        connection: to the ledger.
+        now: epoch seconds.
+        where: which.
+        beside: columns whose values come before each.
+    """
+    last, known = last_ingests(connection, ingests.c.source == "sacct"), known_eras(connection)
+    columns = (*beside, runs.c.last_seen, runs.c.gone_since, *_HELD)
+    for row in connection.execute(select(*columns).where(_COUNTED, *where)):
+        *told, seen, gone = row[: len(beside) + 2]
+        run = Held(*row[len(beside) + 2 :])
         if run.end is None:
             unseen = gone is not None or (seen or 0) < last.get(run.cluster_id, 0)
             until = min(seen or now, now) if unseen else now
             run = _unmeasured(run)._replace(end=max(until, run.start or 0))
-        yield run._replace(era=known.of(run.submit))
+        yield tuple(told), run._replace(era=known.of(run.submit))
 
 
 def _unmeasured(run: Held) -> Held:
@@ -102,6 +122,10 @@ def _unmeasured(run: Held) -> Held:
     return run._replace(
         cpu_used_ms=None, mem_peak_mib=None, gpu_used_permille=None, energy_joules=None
     )
+
+
+def _held(row: Any) -> Held:
+    return Held(*row)
 
 
 def _read(rows: Iterable[Any], known: Eras) -> Iterator[Held]:

@@ -25,7 +25,7 @@ AT = {name: place for place, name in enumerate(SUMS)}
 # it. Those that began in it are `started`, so all runs of some parts in a row are what the first
 # of them was handed and what all of them started.
 CARRIED = AT["runs"]
-_STARTED = AT["started"]
+STARTED = AT["started"]
 
 Cells: TypeAlias = dict[tuple[int, Key], Sums]
 ByKey: TypeAlias = dict[Key, Sums]
@@ -163,7 +163,7 @@ def _negative(sums: Sums) -> Sums:
 
 def _carried(sums: Sums) -> Sums:
     """Of the sums of one run in a part."""
-    return (*sums[:CARRIED], sums[CARRIED] - sums[_STARTED], *sums[CARRIED + 1 :])
+    return (*sums[:CARRIED], sums[CARRIED] - sums[STARTED], *sums[CARRIED + 1 :])
 
 
 def _without_runs(sums: Sums) -> Sums:

@@ -16,16 +16,25 @@ from typing import TypedDict, Unpack
 from slurmkit.errors import BadInput
 from slurmkit.jobs.ids import check_job_id
 from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.reports.budget import budget_report
 from slurmkit_accounting.reports.counted import Question, check_dimensions
+from slurmkit_accounting.reports.dimensions import ALL, OF_KEYS
+from slurmkit_accounting.reports.efficiency import efficiency_report
+from slurmkit_accounting.reports.explain import Evidence, explain_report
+from slurmkit_accounting.reports.explain import evidence as evidence_of
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
 from slurmkit_accounting.reports.scope import EVERYTHING, Scope
 from slurmkit_accounting.reports.usage import usage_report
+from slurmkit_accounting.reports.wait import wait_report
 from slurmkit_accounting.reports.window import window_of
 from slurmkit_accounting.served import open_books as ledger
 from slurmkit_accounting.served import served
 from slurmkit_accounting.zones import zone
 
-__all__ = ["Column", "Ledger", "Meta", "More", "Panel", "Report", "Scope", "ledger", "usage"]
+__all__ = [
+    "Column", "Evidence", "Ledger", "Meta", "More", "Panel", "Report", "Scope", "budget",
+    "efficiency", "evidence", "explain", "ledger", "usage", "wait",
+]  # fmt: skip
 
 SUSPENDED = ("charge", "skip")
 
@@ -75,9 +84,124 @@ def usage(
         BadInput: for a date, zone, dimension or job id that is none.
         LedgerError: when the ledger cannot be read.
     """
+    return usage_report(books, _question(begin, end, scope, more), _names(by), panels=panels)
+
+
+@served
+def budget(books: Ledger, *, scope: Scope = EVERYTHING, **more: Unpack[More]) -> Report:
+    """Report what PIs have used of their budgets in force, and when these run out.
+
+    Args:
+        books: an open ledger.
+        scope: whose usage the reader may see; a PI sees the budget of their own groups.
+        **more: see `More`; filters and a job say nothing here.
+
+    Raises:
+        BadConfig: for budgets that cannot be read.
+        LedgerError: when the ledger cannot be read.
+    """
+    return budget_report(books, _question(None, None, scope, more))
+
+
+@served
+def wait(
+    books: Ledger,
+    begin: str | None = None,
+    end: str | None = None,
+    *,
+    by: str | Sequence[str] = ("partition", "gpu-type"),
+    scope: Scope = EVERYTHING,
+    **more: Unpack[More],
+) -> Report:
+    """Report how long the runs waited that started in the window.
+
+    Args:
+        books: an open ledger.
+        begin: as for `usage`; so are `end`, `scope` and `more`.
+        end: see there.
+        by: names of dimensions but day, week and month.
+        scope: see there.
+        **more: see `More`.
+
+    Raises:
+        BadInput: as `usage`.
+        LedgerError: when the ledger cannot be read.
+    """
+    return wait_report(books, _question(begin, end, scope, more), _names(by, OF_KEYS))
+
+
+@served
+def efficiency(
+    books: Ledger,
+    begin: str | None = None,
+    end: str | None = None,
+    *,
+    by: str | Sequence[str] = ("user", "partition"),
+    scope: Scope = EVERYTHING,
+    **more: Unpack[More],
+) -> Report:
+    """Report what the runs that ended in the window held and did not use.
+
+    Args:
+        books: an open ledger.
+        begin: as for `usage`; so are `end`, `scope` and `more`.
+        end: see there.
+        by: names of dimensions but day, week and month.
+        scope: see there.
+        **more: see `More`.
+
+    Raises:
+        BadInput: as `usage`.
+        LedgerError: when the ledger cannot be read.
+    """
+    return efficiency_report(books, _question(begin, end, scope, more), _names(by, OF_KEYS))
+
+
+@served
+def explain(
+    books: Ledger,
+    begin: str | None = None,
+    end: str | None = None,
+    *,
+    scope: Scope = EVERYTHING,
+    **more: Unpack[More],
+) -> Report:
+    """List the runs that a cell of `usage` is made of; its filters choose the cell.
+
+    Args:
+        books: an open ledger.
+        begin: as for `usage`; so are `end`, `scope` and `more`.
+        end: see there.
+        scope: see there.
+        **more: see `More`.
+
+    Raises:
+        BadInput: as `usage`.
+        LedgerError: when the ledger cannot be read.
+    """
+    return explain_report(books, _question(begin, end, scope, more))
+
+
+@served
+def evidence(books: Ledger, row: int, *, scope: Scope = EVERYTHING) -> Evidence:
+    """Everything the books have of one run: the row, its revisions, the line of sacct.
+
+    Args:
+        books: an open ledger.
+        row: number of the row, as `explain` gives it.
+        scope: whose runs the reader may see.
+
+    Raises:
+        BadInput: when there is no such row that the reader may see.
+        LedgerError: when the ledger cannot be read.
+    """
+    return evidence_of(books, row, scope)
+
+
+def _names(by: str | Sequence[str], known: Sequence[str] = ALL) -> tuple[str, ...]:
     names = tuple(filter(None, by.split(","))) if isinstance(by, str) else tuple(by)
-    check_dimensions(names)
-    return usage_report(books, _question(begin, end, scope, more), names, panels=panels)
+    check_dimensions(names, known)
+    return names
 
 
 def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Question:

@@ -13,6 +13,7 @@ import click
 from slurmkit.errors import BadInput
 from slurmkit.text import printable
 from slurmkit_accounting.cli import db_option
+from slurmkit_accounting.cli.closing import close_command
 from slurmkit_accounting.cli.keeping import (
     export_command,
     import_command,
@@ -37,6 +38,7 @@ def ledger_group() -> None:
     """Keep the books: jobs from sacct, people from LDAP."""
 
 
+ledger_group.add_command(close_command)
 ledger_group.add_command(people_group)
 for command in (
     status_command,

@@ -17,6 +17,14 @@ from slurmkit_accounting.cli.asking import (
     window_options,
 )
 from slurmkit_accounting.cli.mailing import mail_command
+from slurmkit_accounting.cli.reports import (
+    budget_command,
+    efficiency_command,
+    explain_command,
+    idle_command,
+    reconcile_command,
+    wait_command,
+)
 from slurmkit_accounting.cli.showing import show
 
 
@@ -26,6 +34,17 @@ def report_group() -> None:
 
 
 report_group.add_command(mail_command)
+
+
+for _command in (
+    budget_command,
+    efficiency_command,
+    explain_command,
+    idle_command,
+    reconcile_command,
+    wait_command,
+):
+    report_group.add_command(_command)
 
 
 @report_group.command("usage")

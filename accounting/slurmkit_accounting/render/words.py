@@ -49,8 +49,7 @@ def moment(epoch: int) -> str:
 def footer(meta: Meta) -> Iterator[str]:
     """What the rows rest on, in a few lines; not escaped yet."""
     yield from _about(meta)
-    names = ", ".join(meta.clusters) or "no cluster yet"
-    yield f"source: {meta.source}, {names}; {_age(meta)}"
+    yield f"source: {meta.source}{_clusters(meta)}; {_age(meta)}"
     counted = ", ".join(_counted(meta))
     if counted:
         yield f"counted: {counted}"
@@ -65,6 +64,12 @@ def footer(meta: Meta) -> Iterator[str]:
         yield from _sreport(meta)
     yield from map(_closed, meta.closed)
     yield from meta.notes
+
+
+def _clusters(meta: Meta) -> str:
+    if meta.source.startswith("ledger "):
+        return f", {', '.join(meta.clusters) or 'no cluster yet'}"
+    return ""
 
 
 def _about(meta: Meta) -> Iterator[str]:
@@ -138,6 +143,8 @@ def _weight(weight: float | None) -> str:
 
 
 def _age(meta: Meta) -> str:
+    if not meta.source.startswith("ledger "):
+        return f"asked {format_duration(meta.data_age or 0)} ago"
     if meta.data_age is None:
         return "no ingest has been finished yet; run: slurmkit ledger ingest"
     return f"last ingest {format_duration(meta.data_age)} ago"

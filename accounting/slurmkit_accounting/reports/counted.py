@@ -11,9 +11,11 @@ from sqlalchemy import Connection, select
 
 from slurmkit.errors import BadInput
 from slurmkit_accounting.bins import NO_GPU, Key
+from slurmkit_accounting.closing import Closing, closed_sums, known_closings
 from slurmkit_accounting.held import Sums, while_suspended
 from slurmkit_accounting.query import AT, Asked, Cells, usage
 from slurmkit_accounting.reports.dimensions import ALL, Dimensions
+from slurmkit_accounting.reports.frozen import freeze
 from slurmkit_accounting.reports.periods import UNITS, Part, parts
 from slurmkit_accounting.reports.rates import Rates
 from slurmkit_accounting.reports.scope import EVERYTHING, Scope
@@ -53,6 +55,8 @@ class Counted:
 
     Attributes:
         parts: of the window, in order.
+        closings: closed months within the window.
+        corrections: what was corrected since in those that are shown as they were closed.
         edges: of those.
         cells: part, key and sums.
     """
@@ -61,11 +65,13 @@ class Counted:
         self.question = question
         self.rates = Rates()
         self.dimensions = Dimensions(connection, self.rates)
+        self.closings = _closings(connection, question)
         self.parts: list[Part] = parts(
             question.window,
             question.zone,
             question.units | (question.filters.keys() & set(UNITS)),
             self.rates.dates,
+            [edge for closing in self.closings for edge in closing.span],
         )
         self.edges = (question.window[0], *(part.end for part in self.parts))
         asked = Asked(
@@ -74,7 +80,18 @@ class Counted:
             question.suspended == "skip",
             question.job,
         )
-        self.cells = list(self._wanted(usage(connection, asked)))
+        cells = usage(connection, asked)
+        corrections = [
+            each
+            for closing in self.closings
+            for each in freeze(cells, self.parts, closing, closed_sums(connection, closing))
+        ]
+        self.cells = list(self._wanted(cells))
+        self.corrections = [
+            each
+            for each in corrections
+            if self._keeps(each.key) and self._in_time(self.parts[each.part])
+        ]
         self._tracked = _tracked(connection)
 
     def rows(self, by: Sequence[str]) -> dict[Labels, Tally]:
@@ -89,6 +106,14 @@ class Counted:
             self._put(tally, key, part, sums, first=first[part])
         return found
 
+    def corrected(self, by: Sequence[str]) -> dict[Labels, Tally]:
+        """Tallies of corrections, by the values of some dimensions and, after them, the month."""
+        label, found = self._labeller(by), dict[Labels, Tally]()
+        for closing, part, key, sums in self.corrections:
+            tally = found.setdefault((*label(part, key), closing.month), Tally())
+            self._put(tally, key, part, sums, first=True)
+        return found
+
     def total(self, wanted: Callable[[Key], bool] = lambda _: True) -> Tally:
         """Everything together, or all that is wanted."""
         tally, first = Tally(), self._firsts([])
@@ -101,14 +126,25 @@ class Counted:
         tally.add(key, part, sums, first=first)
         tally.tracked |= key.gpu_type != NO_GPU or self._tracked[key.cluster_id]
 
+    def everything(self) -> Tally:
+        """All rows together, corrections too."""
+        tally = self.total()
+        for _, part, key, sums in self.corrections:
+            self._put(tally, key, part, sums, first=True)
+        return tally
+
     def suspended_gpu_hours(self, connection: Connection) -> Fraction:
         """GPU-hours held by runs while they were suspended."""
         question, hours = self.question, Fraction(0)
         for part, key, sums in while_suspended(connection, self.edges, question.job):
             if self._keeps(key) and self._in_time(self.parts[part]):
-                kind = self.rates.kind(key.gpu_type, key.partition)
-                hours += (kind.weight or 0) * Fraction(sums[AT["gpu_seconds"]], HOUR)
+                hours += self.gpu_hours(key, sums)
         return hours
+
+    def gpu_hours(self, key: Key, sums: Sums) -> Fraction:
+        """Whole GPUs times hours of some usage of one key."""
+        kind = self.rates.kind(key.gpu_type, key.partition)
+        return (kind.weight or 0) * Fraction(sums[AT["gpu_seconds"]], HOUR)
 
     def _labeller(self, by: Sequence[str]) -> Callable[[int, Key], Labels]:
         """Makes the values of a cell; those of a key are worked out once."""
@@ -149,26 +185,33 @@ class Counted:
 
     def _keeps(self, key: Key) -> bool:
         question = self.question
-        return self.dimensions.shown(key, question.scope) and all(
-            self.dimensions.of(name, key) in values
-            for name, values in question.filters.items()
-            if name not in UNITS
-        )
+        shown = self.dimensions.shown(key, question.scope)
+        return shown and self.dimensions.matches(key, question.filters)
 
     def _in_time(self, part: Part) -> bool:
         filters = self.question.filters
         return all(part.labels[unit] in filters[unit] for unit in UNITS if unit in filters)
 
 
-def check_dimensions(names: Sequence[str]) -> None:
+def _closings(connection: Connection, question: Question) -> list[Closing]:
+    """Those within the window; what was kept of them has suspended time, and tells no jobs."""
+    if question.suspended != "charge" or question.job is not None:
+        return []
+    begin, end = question.window
+    return [
+        one for one in known_closings(connection) if begin <= one.span[0] and one.span[1] <= end
+    ]
+
+
+def check_dimensions(names: Sequence[str], known: Sequence[str] = ALL) -> None:
     """See that these are dimensions.
 
     Raises:
         BadInput: naming those there are.
     """
     for name in names:
-        if name not in ALL:
-            raise BadInput(f"a report is not by {name!r}; it is by any of {', '.join(ALL)}")
+        if name not in known:
+            raise BadInput(f"a report is not by {name!r}; it is by any of {', '.join(known)}")
 
 
 def _tracked(connection: Connection) -> dict[int, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from sqlalchemy import Connection, select
 
@@ -70,6 +70,12 @@ class Dimensions:
             return True
         person, pi = self.owner(key)
         return scope.shows(person, pi.person_id, key.uid)
+
+    def matches(self, key: Key, filters: Mapping[str, Collection[str]]) -> bool:
+        """Whether these runs are what filters ask for; days, weeks and months are not looked at."""
+        return all(
+            self.of(name, key) in values for name, values in filters.items() if name not in UNITS
+        )
 
     def _group(self, key: Key) -> str:
         """One for each run, so that rows add up: the group named like its account, if any."""

@@ -29,12 +29,16 @@ class Part(NamedTuple):
 
 
 def parts(
-    window: tuple[int, int], zone: Zone, units: Collection[str], dates: Iterable[dt.date] = ()
+    window: tuple[int, int],
+    zone: Zone,
+    units: Collection[str],
+    dates: Iterable[dt.date] = (),
+    others: Iterable[int] = (),
 ) -> list[Part]:
-    """Part a window at the edges of units of time, and where some dates begin."""
+    """Part a window at the edges of units of time, where some dates begin, and at other times."""
     wanted = frozenset(dates)
-    edges = [window[0], window[1]]
-    day, last = _day(window[0], zone), _day(window[1], zone)
+    edges = [*window, *others]
+    day, last = day_of(window[0], zone), day_of(window[1], zone)
     while day < last:
         day += _ONE_DAY
         if day in wanted or any(_begins(unit, day) for unit in units):
@@ -59,11 +63,11 @@ def month(text: str, zone: Zone) -> tuple[int, int]:
 
 def month_of(epoch: int, zone: Zone) -> str:
     """The month of a time."""
-    return f"{_day(epoch, zone):%Y-%m}"
+    return f"{day_of(epoch, zone):%Y-%m}"
 
 
 def _part(begin: int, end: int, zone: Zone) -> Part:
-    day = _day(begin, zone)
+    day = day_of(begin, zone)
     year, week, _ = day.isocalendar()
     labels = {"day": day.isoformat(), "week": f"{year}-W{week:02}", "month": f"{day:%Y-%m}"}
     return Part(begin, end, day, labels)
@@ -73,5 +77,6 @@ def _begins(unit: str, day: dt.date) -> bool:
     return unit == "day" or (unit == "week" and day.weekday() == 0) or day.day == 1
 
 
-def _day(epoch: int, zone: Zone) -> dt.date:
+def day_of(epoch: int, zone: Zone) -> dt.date:
+    """The day of a time."""
     return dt.datetime.fromtimestamp(epoch, zone.rules).date()

@@ -29,5 +29,9 @@ class Scope(msgspec.Struct, frozen=True):
             return True
         return person is None and uid in (self.uids or ())
 
+    def shows_group(self, pi: int | None) -> bool:
+        """Whether everything that is charged to a PI may be seen."""
+        return self.is_everything or (pi is not None and pi in (self.pis or ()))
+
 
 EVERYTHING = Scope()

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from slurmkit.errors import BadInput
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.reports import provenance
+from slurmkit_accounting.reports.corrections import closed_months
 from slurmkit_accounting.reports.counted import Counted, Labels, Question
 from slurmkit_accounting.reports.dimensions import UNMAPPED
 from slurmkit_accounting.reports.model import Column, Difference, Meta, Report, Unmapped
@@ -47,11 +48,17 @@ def usage_report(
     units = {name for name in by if name in UNITS} | ({unit} if panels else set())
     with ledger.transaction() as connection:
         counted = Counted(connection, replace(question, units=frozenset(units)))
-        rows = counted.rows(by)
+        rows = _ordered(counted.rows(by), by, counted)
+        corrections = counted.corrected(by)
         meta = _meta(ledger, connection, counted, by)
         shown = panels_of(counted, unit) if panels else ()
-    keys = tuple(Column(name) for name in by)
-    return Report(meta, (*keys, *COLUMNS), tuple(_ordered(rows, by, counted)), shown)
+    keys = [Column(name) for name in by]
+    if corrections:
+        # What a closed month said stays as it was; what was corrected since has rows of its own.
+        keys.append(Column("correction"))
+        rows = [{**row, "correction": ""} for row in rows]
+        rows += _ordered(corrections, [*by, "correction"], counted)
+    return Report(meta, (*keys, *COLUMNS), tuple(rows), shown)
 
 
 def _ordered(
@@ -87,7 +94,7 @@ def _meta(ledger: Ledger, connection: Connection, counted: Counted, by: Sequence
         filters=question.filters,
         job=question.job,
         suspended=question.suspended,
-        total=total.values(rates, counted.parts),
+        total=counted.everything().values(rates, counted.parts),
         runs=total.jobs,
         running=running.jobs,
         doubtful=provenance.doubtful(connection, question.window),
@@ -95,6 +102,7 @@ def _meta(ledger: Ledger, connection: Connection, counted: Counted, by: Sequence
         currency=rates.currency,
         prices=_prices(counted),
         weights=_weights(counted),
+        closed=closed_months(connection, counted),
         sreport=_difference(connection, counted, running),
         **provenance.of_books(ledger, connection, question.now),
         **of_window,

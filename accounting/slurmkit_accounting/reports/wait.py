@@ -1,0 +1,95 @@
+"""`report wait`: how long runs waited from submission to start, by partition and GPU type."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.reports import provenance
+from slurmkit_accounting.reports.counted import Question
+from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series
+from slurmkit_accounting.reports.selected import Selection
+from slurmkit_accounting.schema import HOUR, runs
+
+USUAL = ("partition", "gpu-type")
+COLUMNS = (
+    Column("jobs", "count"),
+    Column("wait_hours_mean", "hours"),
+    Column("wait_hours_median", "hours"),
+    Column("wait_hours_90", "hours"),
+    Column("wait_hours_longest", "hours"),
+)
+
+_NOTE = (
+    "wait: from submission to start, of the runs that started in the window; a run of several GPU"
+    " types is under the first of them"
+)
+
+
+def wait_report(ledger: Ledger, question: Question, by: Sequence[str] = USUAL) -> Report:
+    """Wait times of the runs that started in the window.
+
+    Args:
+        ledger: open for reading.
+        question: which window, of whom.
+        by: dimensions but those of time.
+
+    Raises:
+        LedgerError: when the ledger cannot be read.
+    """
+    names = list(by)
+    begin, end = question.window
+    waits: dict[tuple[str, ...], Counter[int]] = defaultdict(Counter)
+    with ledger.transaction() as connection:
+        chosen = Selection(connection, question)
+        started = (runs.c.start >= begin, runs.c.start < end, runs.c.nodes > 0)
+        for row, keys in chosen.rows(("start",), *started):
+            labels = tuple(chosen.dimensions.of(name, keys[0]) for name in names)
+            waits[labels][max(row.start - row.submit, 0)] += 1
+        meta = Meta(
+            report="wait",
+            by=tuple(names),
+            filters=question.filters,
+            job=question.job,
+            runs=sum(each.total() for each in waits.values()),
+            notes=(_NOTE,),
+            **provenance.of_books(ledger, connection, question.now),
+            **provenance.of_window(connection, question.window, question.zone, question.now),
+        )
+    rows = [
+        {**dict(zip(names, labels, strict=True)), **_values(counts)}
+        for labels, counts in waits.items()
+    ]
+    rows.sort(key=lambda row: -row["wait_hours_mean"])
+    return Report(meta, (*map(Column, names), *COLUMNS), tuple(rows), (_panel(rows, names),))
+
+
+def _values(counts: Mapping[int, int]) -> dict[str, Any]:
+    jobs = sum(counts.values())
+    ordered = sorted(counts.items())
+    return {
+        "jobs": jobs,
+        "wait_hours_mean": sum(wait * count for wait, count in ordered) / jobs / HOUR,
+        "wait_hours_median": _below(ordered, jobs * 0.5) / HOUR,
+        "wait_hours_90": _below(ordered, jobs * 0.9) / HOUR,
+        "wait_hours_longest": ordered[-1][0] / HOUR,
+    }
+
+
+def _below(ordered: Sequence[tuple[int, int]], share: float) -> int:
+    """The shortest wait that so many runs did not exceed."""
+    passed = 0
+    for wait, count in ordered:
+        passed += count
+        if passed >= share:
+            return wait
+    return ordered[-1][0]
+
+
+def _panel(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Panel:
+    labels = tuple(" ".join(row[name] for name in names) for row in rows)
+    values = tuple(row["wait_hours_90"] for row in rows)
+    note = "Nine of ten runs started sooner."
+    return Panel("bars", "Wait of nine in ten runs", "hours", labels, (Series("h", values),), note)
