@@ -55,7 +55,7 @@ def test_ingest_names_the_first_reject(slurm, capsys):
     assert run_to_exit_code(ledger_group, ["ingest", "--since", "2026-01-01"]) == 0
     said = capsys.readouterr()
     assert "1 rejected; window 2026-01-01 00:00:00+00:00" in said.out
-    assert "table rejects; the first: Start 'soon\\x07' cannot be read" in said.err
+    assert "ledger rejects; the first: Start 'soon\\x07' cannot be read" in said.err
 
 
 @pytest.mark.parametrize(
