@@ -47,6 +47,8 @@ class Work:
         runs: dict[str, Callable[[list[str]], str]] = {
             "people": self.people,
             "ingest": self.ingest,
+            "close": self.close,
+            "budgets": self.budgets,
             "mail": self.mail,
         }
         monthly = {"close", "mail"}
@@ -80,6 +82,27 @@ class Work:
         with self._books() as ledger:
             synced = sync_people(ledger, heard.told, max_vanish=heard.max_vanish)
         return f"{heard.read}; {len(synced.changes)} changes"
+
+    def close(self, months: list[str]) -> str:
+        """Months that are over; one that was not read to its end is a failure, and tried again."""
+        from slurmkit_accounting.closing import close_month  # noqa: PLC0415
+
+        with self._books() as ledger:
+            for month in months:
+                close_month(ledger, month, self._zone, int(time.time()))
+        return ", ".join(months) or "no month"
+
+    def budgets(self, _: list[str]) -> str:
+        """Notices of budgets; what was not sent is a failure, and tried again."""
+        from slurmkit_accounting.notify.budgets import tell_budgets  # noqa: PLC0415
+        from slurmkit_accounting.notify.once import Outcome  # noqa: PLC0415
+
+        with self._books() as ledger:
+            told = list(tell_budgets(ledger, self._zone, int(time.time())))
+        failed = [each for each in told if each.outcome is Outcome.FAILED]
+        if failed:
+            raise NotSent(f"{len(failed)} notices were not sent, the first: {failed[0].why}")
+        return f"{sum(each.outcome is Outcome.SENT for each in told)} notices sent"
 
     def mail(self, months: list[str]) -> str:
         """Each PI their month; what was not sent is a failure, and tried again."""

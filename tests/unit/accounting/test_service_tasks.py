@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from entries import person
 from fake_sacct import FakeSacct, job
 from mail_lab import Inbox, smtp
 from slurmkit_accounting import ingest
+from slurmkit_accounting.closing import known_closings
 from slurmkit_accounting.ledger import Ledger, open_for_writing
+from slurmkit_accounting.people import Directory
+from slurmkit_accounting.people_sync import Told, sync_people
 from slurmkit_accounting.schema import runs
 from slurmkit_accounting.service.schedule import Stopped
 from slurmkit_accounting.service.tasks import Work
 from slurmkit_accounting.zones import zone
 from sqlalchemy import func, select
+from stored_runs import ran, store_runs
 from test_month_mail import books
 
-from slurmkit.errors import NotSent
+from slurmkit.errors import BadInput, NotSent
 
 assert books  # a fixture
 
-UTC = zone("UTC")
+HERE = zone("UTC")
 JOBS = 30
 
 
@@ -31,7 +38,7 @@ def rows(ledger: Ledger) -> int:
 
 
 def work(fake: FakeSacct, check: Callable[[], None] = lambda: None) -> Work:
-    return Work(open_for_writing, fake, check, UTC)
+    return Work(open_for_writing, fake, check, HERE)
 
 
 def test_an_ingest_stops_between_batches_and_goes_on(
@@ -74,3 +81,43 @@ def test_mail_of_the_months_that_were_due(configure: Callable[[str], None]) -> N
         assert of.mail(["2025-10", "2025-11"]) == "2025-10, 2025-11: 1 not sent, 3 sent"
         assert of.mail(["2025-11"]) == "2025-11: 1 sent before"
     assert len(inbox.mails) == 3
+
+
+def test_a_month_is_closed_once_it_was_read(ledger: Ledger) -> None:
+    fake = FakeSacct()
+    now = int(time.time())
+    last = f"{datetime.fromtimestamp(now, UTC).replace(day=1) - timedelta(days=1):%Y-%m}"
+    store_runs(ledger)
+    with pytest.raises(BadInput, match="not all of"):
+        work(fake).close([last])
+    ingest.ingest(ledger, fake, since=now - 70 * 86400)
+    assert work(fake).close([last]) == last
+    assert work(fake).close([last]) == last
+    with ledger.transaction() as connection:
+        (closing,) = known_closings(connection)
+    assert (closing.month, closing.timezone) == (last, "UTC")
+
+
+def test_notices_of_budgets(
+    ledger: Ledger, configure: Callable[[str], None], tmp_path: Path
+) -> None:
+    inbox, of, today = Inbox(), work(FakeSacct()), datetime.now(UTC).date()
+    sync_people(ledger, Told(Directory((person("alice"),), ())), now=1)
+    start = int(time.time()) - 4 * 3600
+    # An account of its own is nobody's group: vogel is not even known, and told by the site alone.
+    store_runs(ledger, ran(start, 3600, account="vogel"))
+    tomorrow, before = today + timedelta(days=1), today - timedelta(days=9)
+    budgets = tmp_path / "budgets.toml"
+    budgets.write_text(
+        f'[[budget]]\npi = "vogel"\ngpu_hours = 2\nfrom = {before}\nto = {tomorrow}\n'
+    )
+    with smtp(inbox) as port:
+        site = f'[ledger]\nbudgets = "{budgets}"\n[notify]\nbudgets = ["olga@lab.example"]\n'
+        configure(site + settings(port))
+        inbox.data = "451 later"
+        with pytest.raises(NotSent, match="1 notices were not sent"):
+            of.budgets([])
+        inbox.data = "250 OK"
+        assert of.budgets([]) == "1 notices sent"
+        assert of.budgets([]) == "0 notices sent"
+    assert inbox.mails[0]["Subject"] == "GPU-hours of vogel: 100% of the budget used"
