@@ -55,6 +55,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
         factor: the fairshare factor, 0 to 1, 1 is best; of users only.
         level: LevelFS, shares over usage: below 1 is more use than share, infinite (in JSON
             null) is no use; None without Fair Tree.
+
+    What slurmctld has not worked out yet, which it does every PriorityCalcPeriod, is None.
     """
 
     depth: int
@@ -148,6 +150,7 @@ def parse_shares(text: str) -> tuple[Share, ...]:
 
 def _share(row: Mapping[str, str]) -> Share:
     account = row["Account"].lstrip(" ")
+    known = not _is_new(row)
     raw = row["RawShares"]
     return Share(
         depth=len(row["Account"]) - len(account),
@@ -158,10 +161,16 @@ def _share(row: Mapping[str, str]) -> Share:
         shares=_number(row["NormShares"]),
         raw_usage=int(row["RawUsage"]) if row["RawUsage"] else None,
         usage=_number(row["NormUsage"]),
-        effective_usage=_number(row["EffectvUsage"]),
-        factor=_number(row["FairShare"]),
-        level=_number(row["LevelFS"]),
+        effective_usage=_number(row["EffectvUsage"]) if known else None,
+        factor=_number(row["FairShare"]) if known else None,
+        level=_number(row["LevelFS"]) if known else None,
     )
+
+
+def _is_new(row: Mapping[str, str]) -> bool:
+    """Whether slurmctld has worked out nothing of it yet: shares without use have LevelFS `inf`."""
+    used, level, shares = (_number(row[key]) for key in ("EffectvUsage", "LevelFS", "NormShares"))
+    return used == level == 0 and shares != 0
 
 
 def _number(text: str) -> float | None:

@@ -32,6 +32,19 @@ class LazyGroup(click.Group):
         site = site_commands().get(cmd_name)
         return cast("click.Command", site.load()) if site else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a subcommand; a name that is none is told with those near it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # noqa: PLC0415 - only for a slip of the pen
+
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"{error.message}{hint}", ctx) from None
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer the table's names and lines, so that Tab imports no subcommand for its help."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for Tab alone

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import click
 import msgspec
 
+from slurmkit.cli.show import hanging
 from slurmkit.cluster import Cluster
 from slurmkit.doctor.checks import examine
 from slurmkit.doctor.model import Diagnosis, Severity
@@ -46,13 +47,18 @@ def doctor_command(ctx: click.Context, *, everything: bool, as_json: bool) -> No
 
 def _show(found: Diagnosis) -> None:
     word = click.style(found.severity.ljust(7), fg=_COLOURS.get(found.severity))
-    click.echo(f"{word}  {found.check}: {printable(found.message)}")
+    hanging(f"{word}  ", f"{found.check}: {found.message}", indent=9)
     if found.meaning:
-        click.echo(f"           {printable(found.meaning)}")
+        hanging(" " * 11, found.meaning, indent=11)
     if found.fix:
         click.echo(f"           fix: {printable(found.fix)}   [{printable(found.where)}]")
 
 
 def _summary(found: Iterable[Diagnosis]) -> str:
     counted = Counter(each.severity for each in found)
-    return ", ".join(f"{counted[severity]} {severity}" for severity in _ORDER if counted[severity])
+    return ", ".join(_counted(counted[each], each) for each in _ORDER if counted[each])
+
+
+def _counted(count: int, severity: Severity) -> str:
+    plural = "s" if count > 1 and severity in ("error", "warning", "note") else ""
+    return f"{count} {severity}{plural}"

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from slurmkit.capabilities.standing import me
-from slurmkit.cli.show import table
+from slurmkit.cli.show import hanging, table
 from slurmkit.cluster import Cluster
 from slurmkit.errors import Refused
 from slurmkit.facts import clock
@@ -60,9 +60,14 @@ def fairshare_command(*, everybody: bool, as_json: bool) -> None:
     table(_COLUMNS, map(_share_row, shares.rows), right=set(_COLUMNS[2:]))
     click.echo()
     for line in words or [f"sshare shows no share of {user}"]:
-        click.echo(printable(line))
+        hanging("", line, indent=0)
     _show_factors(factors, config)
-    for line in (*trouble, *_notes(config), f"from sshare and sprio at {clock(shares.taken)}"):
+    new = any(row.user and row.factor is None for row in shares.rows)
+    for line in (
+        *trouble,
+        *_notes(config, new=new),
+        f"from sshare and sprio at {clock(shares.taken)}",
+    ):
         click.echo(printable(line), err=True)
 
 
@@ -115,11 +120,14 @@ def _factor_row(job: Factors, names: Iterable[str]) -> tuple[str, ...]:
     return (job.job_id, job.partition, str(job.priority), *values)
 
 
-def _notes(config: dict[str, str]) -> list[str]:
+def _notes(config: dict[str, str], *, new: bool) -> list[str]:
     """What of the configuration makes the numbers mean less than they seem to."""
     plugin = config.get("PriorityType", "unknown")
     if plugin != "priority/multifactor":
         return [f"shares do not count here: PriorityType is {plugin}"]
     if config.get("PriorityWeightFairShare") == "0":
         return ["shares do not count here: PriorityWeightFairShare is 0"]
+    if new:
+        period = config.get("PriorityCalcPeriod", "unknown")
+        return [f"? is not worked out yet: slurmctld does it every {period} (PriorityCalcPeriod)"]
     return []

@@ -35,7 +35,9 @@ def words(text: str) -> tuple[str, ...]:
 
 @click.command("nodes")
 @node_options
-@click.option("--state", default="", help="Only nodes in these states: idle,mix,drain,down …")
+@click.option(
+    "--state", "--states", default="", help="Only nodes in these states: idle,mix,drain,down …"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
 def nodes_command(partition: str, nodelist: str, state: str, *, as_json: bool) -> None:
     """List the nodes: their state and why, and what of them is in use.

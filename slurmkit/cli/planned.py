@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from slurmkit.cli.show import hanging
 from slurmkit.facts import clock
 from slurmkit.findings import Finding
 from slurmkit.planner import Plan
@@ -45,8 +46,8 @@ def say_findings(plan: Plan) -> None:
     for finding in (*plan.notes, *plan.warnings, *plan.errors):
         source = f" ({finding.source})" if finding.source else ""
         _say(finding.severity, f"{finding.message}{source}")
-        if finding.fix:
-            _tell(f"       fits: {finding.fix_words}")
+        if finding.fix:  # to be copied, so it stays on one line
+            click.echo(f"       fits: {printable(finding.fix_words)}", err=True)
 
 
 def say_estimate(plan: Plan) -> None:
@@ -54,13 +55,9 @@ def say_estimate(plan: Plan) -> None:
     facts = plan.estimate.facts() if plan.estimate else []
     checked = f"against the cluster as read at {clock(plan.capabilities_taken)}"
     for name, value in (*facts, ("Checked", checked)):
-        _tell(f"{name.ljust(8)} {value}")
+        hanging(f"{name.ljust(8)} ", value, indent=9, err=True)
 
 
 def _say(severity: str, words: str) -> None:
-    click.secho(f"{severity}: ", fg=_COLOURS[severity], bold=True, err=True, nl=False)
-    _tell(words)
-
-
-def _tell(words: str) -> None:
-    click.echo(printable(words), err=True)
+    head = click.style(f"{severity}: ", fg=_COLOURS[severity], bold=True)
+    hanging(head, words, indent=7, err=True)

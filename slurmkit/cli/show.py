@@ -75,10 +75,26 @@ def key_values(facts: Iterable[tuple[str, str]]) -> None:
             click.echo(f"{'' if at else name:{size}}  {line}")
 
 
-def _broken(text: str, room: int) -> list[str]:
-    from textwrap import wrap  # noqa: PLC0415 - few commands need it, and it costs a start
+def hanging(head: str, text: str, *, indent: int, err: bool = False) -> None:
+    """Print `head`, which may be coloured, and after it a text from outside.
 
-    return wrap(text, room, break_long_words=False, break_on_hyphens=False)
+    On a terminal it is broken at blanks, and what follows is indented.
+    """
+    stream = sys.stderr if err else sys.stdout
+    shown, begun = printable(text), cell_width(click.unstyle(head))
+    room = _columns() if stream.isatty() else 0
+    if room - indent >= _NARROW and begun + cell_width(shown) > room:
+        shown = "\n".join(_broken(shown, room, first=begun, others=indent))[begun:]
+    click.echo(head + shown, err=err)
+
+
+def _broken(text: str, room: int, *, first: int = 0, others: int = 0) -> list[str]:
+    """Lines of at most `room` columns, indented by as many blanks."""
+    from textwrap import TextWrapper  # noqa: PLC0415 - few commands need it, and it costs a start
+
+    wrapper = TextWrapper(room, initial_indent=" " * first, subsequent_indent=" " * others)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return wrapper.wrap(text)
 
 
 def colourful() -> bool:

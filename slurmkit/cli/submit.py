@@ -76,8 +76,15 @@ def submit_command(
 
         return wait_and_exit_code(job)
     if not parsable:
-        click.echo(f"follow it: slurmkit log --follow {job.id}", err=True)
+        click.echo(_how_to_follow(job.id, array=made.spec.array is not None), err=True)
     return 0
+
+
+def _how_to_follow(job_id: str, *, array: bool) -> str:
+    """A log is that of one task."""
+    if array:
+        return f"follow it: slurmkit wait {job_id}; one task: slurmkit log --follow {job_id}_INDEX"
+    return f"follow it: slurmkit log --follow {job_id}"
 
 
 def _refuse(made: Plan, *, force: bool) -> None:

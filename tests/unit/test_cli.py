@@ -58,6 +58,7 @@ def test_every_command_has_help_with_examples(
         (["report", "usage", "--from", "1", "--to", "2"], "Choose from: pi, account, user"),
         (["plan", "--nod", "2", "--", "x"], "No such option"),
         (["nope"], "No such command 'nope'"),
+        (["queu"], "No such command 'queu'. Did you mean 'queue'?"),
         (["job", "x y"], "'x y' is not a job id"),
         (["cancel", "1", "all"], "'all' is not a job id"),
     ],

@@ -78,6 +78,13 @@ def test_submit_prints_the_id(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "7\n"
 
 
+def test_submit_says_how_to_follow(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("submit", "--time", "1", "--", "hostname") == 0
+    assert capsys.readouterr().err.endswith("follow it: slurmkit log --follow 7\n")
+    assert run("submit", "--time", "1", "--array", "0-3", "--", "hostname") == 0
+    assert "slurmkit wait 7; one task: slurmkit log --follow 7_INDEX\n" in capsys.readouterr().err
+
+
 def test_options_go_before_the_job_file_and_that_before_the_script(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

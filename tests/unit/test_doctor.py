@@ -433,6 +433,7 @@ def test_the_command(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "fix: EnforcePartLimits=ALL   [slurm.conf]" in shown
     assert "ok " not in shown
     assert "1 warning, " in said
+    assert re.search(r"[2-9] notes, ", said)
     assert "ok       memory: " in run(monkeypatch, site, "--all")[1]
 
 

@@ -98,6 +98,18 @@ def test_what_is_not_known_yet() -> None:
     )
 
 
+@pytest.mark.parametrize("release", ["24.11", "26.05"])
+def test_what_slurmctld_has_not_worked_out_yet_is_unknown(release: str) -> None:
+    text = (RECORDED / release / "limits/sshare-all.txt").read_text("utf-8")
+    new = [row for row in parse_shares(text) if row.account == "child"]
+    assert [(row.effective_usage, row.factor, row.level) for row in new] == [(None, None, None)] * 2
+
+
+def test_an_account_without_shares_has_the_worst_level() -> None:
+    (row,) = parse_shares("none|zoe||0|0.000000|0|0.000000|0.000000|0.100000|0.000000\n")
+    assert (row.effective_usage, row.factor, row.level) == (0, 0.1, 0)
+
+
 def test_everybody_is_asked_for_only_when_wanted() -> None:
     slurm = FakeSlurm({"sshare": lambda *_: LINES})
     assert len(read_shares(slurm).rows) == len(read_shares(slurm, everybody=True).rows) == 3

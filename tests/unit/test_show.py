@@ -121,3 +121,19 @@ def test_long_facts_are_broken_at_blanks_on_a_terminal(
     assert first == "Reason  " + "some words " * 6 + "some"
     assert second == "        " + "words" + " some words" * 2
     assert others == [f"Sooner  {command}", f"Log     {path}"]
+
+
+def test_a_long_line_hangs_under_its_head_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "50")
+    head = click.style("warning  ", fg="yellow")
+    show.hanging(head, "word " * 12, indent=9)
+    show.hanging(head, "word", indent=9)
+    lines = ESCAPE.sub("", screen.getvalue()).splitlines()
+    assert lines == [f"warning {' word' * 8}", f"{' ' * 8}{' word' * 4}", "warning  word"]
+
+
+def test_a_long_line_stays_one_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    show.hanging("note: ", f"{'word ' * 30}\x1b[2J", indent=6, err=True)
+    assert capsys.readouterr().err == f"note: {'word ' * 30}\\x1b[2J\n"
