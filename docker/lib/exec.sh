@@ -5,14 +5,20 @@
 run_in() {
     local container=$PROJECT-$1 user=$2
     shift 2
-    [[ $(docker inspect -f '{{.State.Running}}' "$container" 2>/dev/null) == true ]] ||
-        die "cluster $CLUSTER: ${container#"$PROJECT-"} is not running (docker/cluster up --name $CLUSTER)"
+    running "${container#"$PROJECT-"}" || not_running "${container#"$PROJECT-"}"
     [[ -z $user ]] || set -- /opt/lab/as-person "$user" "$@"
     if [[ -t 0 && -t 1 ]]; then
         # The terminal's own keys, Ctrl-C among them, reach the command.
         exec docker exec -it -e "TERM=${TERM:-dumb}" "$container" "$@"
     fi
     run_without_terminal "$container" "$@"
+}
+
+not_running() {
+    local services
+    services=$(SUBNET=$(subnet) compose config --services | sort -V | xargs)
+    [[ " $services " == *" $1 "* ]] || usage_error "there is no service $1; there are: $services"
+    die "cluster $CLUSTER: $1 is not running (docker/cluster up$(option_name))"
 }
 
 # `docker exec` passes no signals on, so we send them ourselves.
