@@ -79,6 +79,11 @@ def long_name(letter: str) -> str:
     return _SHORT[letter]
 
 
+def letters() -> dict[str, str]:
+    """The one-letter options of sbatch by their long ones, e.g. `N` of `nodes`."""
+    return {name: letter for letter, name in _SHORT.items()}
+
+
 def needs_value(name: str) -> bool:
     """Whether an option must have a value; `exclusive` and `nice` may, and unknown ones too."""
     return name == "gpu-bind" or (is_modelled(name) and not is_flag(name))

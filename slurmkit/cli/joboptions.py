@@ -14,7 +14,7 @@ from slurmkit.cli.defaults import defaults, notes, weakest
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
 from slurmkit.jobfile import asides, read_job_file, read_script
-from slurmkit.options import merged, read_options
+from slurmkit.options import letters, merged, read_options
 from slurmkit.spec import JobSpec, Launch
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
@@ -70,12 +70,18 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_ours()):
         command = option(command)
     for name, text in reversed(_FLAGS):
-        command = click.option(f"--{name}", is_flag=True, default=None, help=text)(command)
+        command = click.option(*_spelled(name), is_flag=True, default=None, help=text)(command)
     exclusive = "Share the nodes with no other job, or none of another user (=user)."
     command = click.option("--exclusive", is_flag=False, flag_value="", help=exclusive)(command)
     for name, text in reversed(_OPTIONS):
-        command = click.option(f"--{name}", help=text)(command)
+        command = click.option(*_spelled(name), help=text)(command)
     return command
+
+
+def _spelled(name: str) -> list[str]:
+    """An option as sbatch has it: `-N` and `--nodes`."""
+    letter = letters().get(name)
+    return [*([f"-{letter}"] if letter else []), f"--{name}"]
 
 
 def _ours() -> list[Callable[..., Any]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +16,9 @@ from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput
 from slurmkit.planner import Plan, plan
 from slurmkit.spec import JobSpec
+from slurmkit.text import printable
+
+_HEAD = 64 * 1024  # bytes of a script in which its #SBATCH lines begin
 
 
 @click.command("plan", context_settings={"allow_interspersed_args": False})
@@ -102,6 +108,7 @@ def _plan(cluster: Cluster, options: dict[str, Any], *, refresh: bool) -> tuple[
     if refresh:
         cluster.capabilities(refresh=True)
     _warn_of_one_word(asked.spec)
+    _warn_of_script(asked.spec)
     made = plan(asked.spec, cluster)
     return msgspec.structs.replace(made, notes=(*asked.notes, *made.notes)), asked.waits
 
@@ -113,3 +120,26 @@ def _warn_of_one_word(spec: JobSpec) -> None:
             " -- bash -c '...'",
             err=True,
         )
+
+
+def _warn_of_script(spec: JobSpec) -> None:
+    """Say when the program is a batch script, as sbatch would take it."""
+    word = spec.command[0] if spec.command else ""
+    path = Path(word)
+    if not path.is_file() or ("/" not in word and shutil.which(word)):
+        return
+    if os.access(path, os.X_OK) and not _has_directives(path):
+        return
+    click.echo(
+        f"note: {printable(word)} is started as a program here, by each task;"
+        f" a batch script is given as --script {printable(word)}",
+        err=True,
+    )
+
+
+def _has_directives(path: Path) -> bool:
+    try:
+        with path.open("rb") as script:
+            return b"\n#SBATCH" in script.read(_HEAD)
+    except OSError:
+        return False

@@ -78,6 +78,31 @@ def test_submit_prints_the_id(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "7\n"
 
 
+def test_letters_are_those_of_sbatch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "--json", "-N2", "-n", "4", "-p", "gpu", "-t5", "-H", "--", "x", "-N") == 0
+    options = json.loads(capsys.readouterr().out)["submissions"][0]["options"]
+    assert options.items() >= {"nodes": "2", "ntasks": "4", "partition": "gpu", "time": "5"}.items()
+    assert "hold" in options
+
+
+def test_a_batch_script_given_as_the_command_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text, mode in (
+        ("train.py", "import x\n", 0o644),
+        ("job.sh", "#!/bin/sh\n#SBATCH -N 2\n", 0o755),
+        ("run", "#!/bin/sh\nhostname\n", 0o755),
+    ):
+        Path(name).write_text(text, "utf-8")
+        Path(name).chmod(mode)
+    noted = {}
+    for word in ("train.py", "./job.sh", "./run", "sh", "missing.sh"):
+        assert run("plan", "--time", "1", "--", word) == 0
+        noted[word] = f"given as --script {word}\n" in capsys.readouterr().err
+    assert [word for word, said in noted.items() if said] == ["train.py", "./job.sh"]
+
+
 def test_submit_says_how_to_follow(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("submit", "--time", "1", "--", "hostname") == 0
     assert capsys.readouterr().err.endswith("follow it: slurmkit log --follow 7\n")
