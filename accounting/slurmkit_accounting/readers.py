@@ -125,7 +125,8 @@ def doubt(allocated: str, requested: str) -> str | None:
     if GPU in got and typed > total:
         return f"AllocTRES has {typed} GPUs by type and {total} in all"
     wanted = gpu_count(requested)
-    if not allocated or not wanted or wanted == total or _whole_nodes(got, asked):
+    nothing = not got.keys() & {"cpu", "node", GPU}  # it never had a node
+    if nothing or not wanted or wanted == total or _whole_nodes(got, asked):
         return None
     if wanted * _nodes(got) == total * _nodes(asked):
         return None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from databases import POSTGRES, emptied
 from slurmkit_accounting.ledger import Ledger, open_for_writing
-from slurmkit_accounting.location import ledger_url
-from sqlalchemy import create_engine, text
 
 
 @pytest.fixture(autouse=True)
@@ -42,20 +40,12 @@ def file_ledger() -> Iterator[Ledger]:
         yield opened
 
 
-POSTGRES = os.environ.get("SLURMKIT_TEST_POSTGRES")
-
-
 @pytest.fixture
 def postgres() -> str:
     """URL of an empty database; its test is skipped where SLURMKIT_TEST_POSTGRES names none."""
     if not POSTGRES:
         pytest.skip("SLURMKIT_TEST_POSTGRES names no database that may be emptied")
-    engine = create_engine(ledger_url(POSTGRES))
-    with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA IF EXISTS public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
-    engine.dispose()
-    return POSTGRES
+    return emptied()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"] if POSTGRES else ["sqlite"])
