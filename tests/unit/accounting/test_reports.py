@@ -185,7 +185,9 @@ def test_a_row_is_explained_by_what_sacct_said_then_and_now(ledger):
     said = dict(zip(found.fields, found.line.split("|"), strict=True))
     assert (said["JobID"], said["User"], said["End"]) == ("1", "alice", str(BEGIN + HOUR))
     assert found.revisions == ((LATER, {"state": "RUNNING", "end": None}),)
-    assert found.command.startswith("SLURM_TIME_FORMAT=%s sacct -D -X -P -j 1 --format=DBIndex,")
+    assert found.command.startswith(
+        "SLURM_TIME_FORMAT=%s sacct -D -X -P --noconvert -j 1 --format=DBIndex,"
+    )
     bob = read.Scope(frozenset((2,)), frozenset((2,)))
     for number, scope in ((9, read.Scope()), (1, bob)):
         with pytest.raises(BadInput, match=f"no row {number}"):

@@ -1,0 +1,144 @@
+"""Reports of what really ran: equal to sacct by hand and to sreport to the second."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+
+KEEPER = "slurmkit"
+PATIENCE = 60  # seconds for a job to start, or for slurmdbd to hear of it
+
+
+@pytest.fixture
+def books(lab: Lab) -> Iterator[str]:
+    """URL of a new ledger on the login node."""
+    folder = lab.run("mktemp", "-d", user=KEEPER).stdout.strip()
+    yield f"sqlite:///{folder}/ledger.db"
+    lab.run("rm", "-r", folder, user="")
+
+
+@pytest.fixture
+def reserved(lab: Lab) -> Iterator[str]:
+    """A node that alice alone may use for some seconds, and does not; then it is free again."""
+    words = ["ReservationName=idle-gpus", "StartTime=now", "Duration=5", "Users=alice"]
+    lab.run("scontrol", "create", "reservation", *words, "Nodes=c6", user="")
+    yield "idle-gpus"
+    lab.run("scontrol", "delete", "ReservationName=idle-gpus", user="", check=False)
+
+
+def sbatch(lab: Lab, *options: str, seconds: int) -> str:
+    words = ["sbatch", "--parsable", "--output=/dev/null", "--time=5", *options]
+    return lab.run(*words, f"--wrap=sleep {seconds}", user="alice").stdout.strip()
+
+
+def sacct(lab: Lab, job: str) -> dict[str, str]:
+    fields = ("State", "Start", "End", "Suspended", "ElapsedRaw", "AllocTRES")
+    asked = ["env", "SLURM_TIME_FORMAT=%s", "sacct", "-D", "-X", "-n", "-P", "-j", job]
+    found = lab.run(*asked, f"--format={','.join(fields)}", user="").stdout.splitlines()
+    return dict(zip(fields, found[0].split("|"), strict=True)) if found else {"State": "unknown"}
+
+
+def wait_until(lab: Lab, job: str, state: str) -> dict[str, str]:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if (found := sacct(lab, job))["State"].startswith(state):
+            return found
+        time.sleep(0.5)
+    pytest.fail(f"job {job} is not {state}: {sacct(lab, job)}")
+
+
+def test_the_books_equal_sacct_and_sreport_to_the_second(lab: Lab, books: str, reserved: str):
+    ended = sbatch(lab, "--gres=gpu:a100:2", seconds=3)
+    suspended = sbatch(lab, "--gres=gpu:a100:1", seconds=6)
+    running = sbatch(lab, "--gres=gpu:h100:1", seconds=200)
+    try:
+        wait_until(lab, suspended, "RUNNING")
+        lab.run("scontrol", "suspend", suspended, user="")
+        time.sleep(3)
+        lab.run("scontrol", "resume", suspended, user="")
+        wait_until(lab, running, "RUNNING")
+        facts = {job: wait_until(lab, job, "COMPLETED") for job in (ended, suspended)}
+        lab.run("scontrol", "delete", f"ReservationName={reserved}", user="")
+        wait_until(lab, running, "RUNNING")
+        held = {
+            job: (int(fact["End"]) - int(fact["Start"])) * count
+            for (job, fact), count in zip(facts.items(), (2, 1), strict=True)
+        }
+        check_against_sreport(lab, books)
+        check_against_sacct(lab, books, held)
+    finally:
+        lab.run("scancel", ended, suspended, running, user="", check=False)
+
+
+def check_against_sreport(lab: Lab, books: str) -> None:
+    gpus = reconciled(lab, books, "gres/gpu")
+    assert gpus["running"] > 0
+    assert gpus["suspended"] == 0  # sreport charges GPUs while their job is suspended, as we do
+    cpus = reconciled(lab, books, "cpu")
+    assert cpus["suspended"] < 0  # but not CPUs
+    assert cpus["reservations"] > 0
+    for found in (gpus, cpus):
+        assert found["unexplained"] == 0, found
+        assert found["books"] > 0
+
+
+def reconciled(lab: Lab, books: str, tres: str) -> dict[str, int]:
+    """Three times at most: a job of somebody else may end between two of the questions."""
+    for left in (2, 1, 0):
+        lab.run("slurmkit", "ledger", "ingest", "--db", books, user=KEEPER)
+        roll(lab)
+        words = ["--month", month(), "--timezone", "UTC", "--tres", tres, "--db", books, "--json"]
+        said = lab.run("slurmkit", "report", "reconcile", *words, user="").stdout
+        found = {row["what"]: row["seconds"] for row in json.loads(said)["rows"]}
+        if found["unexplained"] == 0 or not left:
+            break
+        time.sleep(2)
+    return found
+
+
+def check_against_sacct(lab: Lab, books: str, held: dict[str, int]) -> None:
+    for job, seconds in held.items():
+        common = ["--month", month(), "--timezone", "UTC", "--job", job, "--db", books, "--json"]
+        usage = json.loads(lab.run("slurmkit", "report", "usage", *common, user=KEEPER).stdout)
+        assert usage["rows"][0]["gpu_hours"] == seconds / 3600
+        runs = json.loads(lab.run("slurmkit", "report", "explain", *common, user=KEEPER).stdout)
+        (row,) = runs["rows"]
+        assert (row["job"], row["gpu_hours"]) == (job, seconds / 3600)
+        explain_the_row(lab, books, row["row"])
+
+
+def explain_the_row(lab: Lab, books: str, number: int) -> None:
+    """The line that the books have is the one that sacct prints when it is asked again."""
+    words = ["slurmkit", "report", "explain", "--row", str(number), "--db", books, "--json"]
+    found = json.loads(lab.run(*words, user=KEEPER).stdout)
+    again = lab.run("sh", "-c", found["command"], user="").stdout.splitlines()[1]
+    kept = dict(zip(found["fields"], found["line"].split("|"), strict=True))
+    now = dict(zip(found["fields"], again.split("|"), strict=True))
+    for name in ("JobID", "User", "Account", "State", "Start", "End", "AllocTRES", "JobName"):
+        assert kept[name] == now[name]
+
+
+def month() -> str:
+    return time.strftime("%Y-%m", time.gmtime())
+
+
+def roll(lab: Lab) -> None:
+    """Have slurmdbd roll usage up to the end of this hour."""
+    now = int(time.time())
+    hours = (now - now % 3600 - 86400, now - now % 3600 + 3600)
+    edges = [time.strftime("%Y-%m-%dT%H:00:00", time.gmtime(at)) for at in hours]
+    lab.run("env", "TZ=UTC", "sacctmgr", "-i", "roll", *edges, user="")
+
+
+def test_a_month_that_goes_on_is_not_closed(lab: Lab, books: str):
+    lab.run("slurmkit", "ledger", "ingest", "--db", books, user=KEEPER)
+    words = ["slurmkit", "ledger", "close", month(), "--timezone", "UTC", "--db", books]
+    refused = lab.run(*words, user=KEEPER, check=False)
+    assert refused.returncode == 2
+    assert "is not over yet" in refused.stderr
