@@ -31,6 +31,7 @@ SECTIONS = {
     "mail": "slurmkit_accounting.notify.config:MailSection",
     "webhook": "slurmkit_accounting.notify.config:WebhookSection",
     "notify": "slurmkit_accounting.notify.config:NotifySection",
+    "gpu_metrics.prometheus": "slurmkit_plugins.prometheus:PrometheusSection",
     "policy.gpu_hours": "slurmkit_plugins.gpu_hours:GpuHoursSection",
 }
 """Sections of our own packages, `module:Struct`, imported on use; `NAME.*` is a table for each
