@@ -55,7 +55,7 @@ def test_every_command_has_help_with_examples(
         (["plan", "--nodes", "two", "--", "x"], "--nodes is a whole number, not 'two'"),
         (["plan", "--time", "soon", "--", "x"], "not one of Slurm's forms"),
         (["plan"], "no command to run; give it after --"),
-        (["report", "usage", "--from", "1", "--to", "2"], "Choose from: pi, account, user"),
+        (["report", "usage", "--from", "1", "--to", "2", "--by", "x"], "'x' is not one of"),
         (["plan", "--nod", "2", "--", "x"], "No such option"),
         (["nope"], "No such command 'nope'"),
         (["queu"], "No such command 'queu'. Did you mean 'queue'?"),

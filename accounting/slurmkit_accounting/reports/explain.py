@@ -170,7 +170,9 @@ def _row(
 
 def _command(row: dict[str, Any]) -> str:
     names = ",".join(name for name, _ in FIELDS)
-    return f"SLURM_TIME_FORMAT=%s sacct -D -X -P --noconvert -j {row['job_id_raw']} --format={names}"
+    return (
+        f"SLURM_TIME_FORMAT=%s sacct -D -X -P --noconvert -j {row['job_id_raw']} --format={names}"
+    )
 
 
 def _revisions(connection: Connection, number: int) -> Iterator[tuple[int, dict[str, Any]]]:

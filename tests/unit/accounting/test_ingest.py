@@ -33,7 +33,11 @@ DAY = 86400
 
 def everything(ledger: Ledger, table=runs) -> list:
     with ledger.transaction() as connection:
-        return list(connection.execute(select(table).order_by(table.c.id)).mappings())
+        return list(
+            connection.execute(
+                select(table).order_by(table.c.get("job_id_raw", table.c.id))
+            ).mappings()
+        )
 
 
 def everything_of(ledger: Ledger, table) -> list:

@@ -63,7 +63,7 @@ def test_ingest_names_the_first_reject(slurm, capsys):
     [
         (report_group, ["usage", *WINDOW], 1, "make one with: slurmkit ledger ingest"),
         (report_group, ["usage", *WINDOW, "--by", "colour"], 2, "is not one of 'pi'"),
-        (report_group, ["usage", *WINDOW, "--format", "pdf"], 2, "no plugin 'pdf' of slurmkit.renderers"),
+        (report_group, ["usage", *WINDOW, "--format", "pdf"], 2, "no plugin 'pdf' of slurmkit."),
         (report_group, ["usage", *WINDOW, "--db", "x"], 2, "the ledger's URL is not one"),
         (ledger_group, ["ingest", "--since", "x"], 2, "'x' is not a date"),
         (ledger_group, ["ingest", "--since", ""], 2, "'' is not a date"),
