@@ -11,6 +11,7 @@ from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from slurmkit_accounting.bins import Held
+from slurmkit_accounting.bins import Key as UsageKey
 from slurmkit_accounting.bulk import among, insert_rows, update_rows
 from slurmkit_accounting.columns import Layout
 from slurmkit_accounting.redone import mark_redone
@@ -27,6 +28,8 @@ _FIRST, _LAST = Run._fields.index("user"), Run._fields.index("energy_joules") + 
 # Not redone, nothing measured: no line says so.
 _NOT_OF_A_LINE = (False, None, None, None)
 _RARE = ("energy_joules", "cancelled_by", "doubt")
+_USUAL = [name for name in Run._fields if name not in _RARE]
+_usual = itemgetter(*map(Run._fields.index, _USUAL))
 _FINGERPRINT = Run._fields.index("fingerprint")
 
 
@@ -60,11 +63,13 @@ class Ingest(msgspec.Struct, frozen=True):
     Attributes:
         id: its number, like that of its cluster.
         started: epoch seconds; runs without an end were last seen then.
+        keys: numbers of the keys of usage that it has met.
     """
 
     id: int
     cluster: int
     started: int
+    keys: dict[UsageKey, int] = msgspec.field(default_factory=dict)
 
 
 class _Changes(msgspec.Struct):
@@ -166,7 +171,7 @@ def _write(connection: Connection, ingest: Ingest, changes: _Changes) -> None:
     _revise(connection, ingest, changes.changed)
     added = [_held(cluster, run, known(run.submit)) for run in changes.new]
     again = held_runs(connection, [number for number, _, _ in changes.changed])
-    change(connection, old, [*added, *again])
+    change(connection, old, [*added, *again], ingest.keys)
     measure(connection, [number for number, _, _ in changes.changed])
     written = [*changes.new, *(run for _, _, run in changes.changed)]
     redo(connection, cluster, {run.job_id_raw for run in written})
@@ -175,15 +180,16 @@ def _write(connection: Connection, ingest: Ingest, changes: _Changes) -> None:
 def _insert(connection: Connection, ingest: Ingest, new: Sequence[Run]) -> None:
     # Most runs have ended and are nothing special. Python's driver takes as long for one None as
     # for all other values of a row, so of these the columns that would be None are left out.
-    rare = [run for run in new if not _plain(run)]
-    plain = [run for run in new if _plain(run)] if len(rare) < len(new) else []
-    names = ("cluster_id", *Run._fields, "first_ingest_id")
+    plain: list[Run] = []
+    rare: list[Run] = []
+    for run in new:
+        (plain if _plain(run) else rare).append(run)
     cluster, number = ingest.cluster, ingest.id
-    rows = [(cluster, *run, number) for run in plain]
-    kept = [name for name in names if name not in _RARE]
-    insert_rows(connection, runs, kept, list(map(itemgetter(*map(names.index, kept)), rows)))
-    seen = [(cluster, *run, number, None if run.end else ingest.started) for run in rare]
-    insert_rows(connection, runs, (*names, "last_seen"), seen)
+    ours = ("cluster_id", "first_ingest_id")
+    rows = [(cluster, number, *_usual(run)) for run in plain]
+    insert_rows(connection, runs, (*ours, *_USUAL), rows)
+    seen = [(cluster, number, *run, None if run.end else ingest.started) for run in rare]
+    insert_rows(connection, runs, (*ours, *Run._fields, "last_seen"), seen)
 
 
 def _plain(run: Run) -> bool:
@@ -196,7 +202,7 @@ def _plain(run: Run) -> bool:
 
 
 def _held(cluster: int, run: Run, era: int) -> Held:
-    return Held._make((cluster, *run[_FIRST:_LAST], *_NOT_OF_A_LINE, era))
+    return tuple.__new__(Held, (cluster, *run[_FIRST:_LAST], *_NOT_OF_A_LINE, era))
 
 
 def redo(connection: Connection, cluster: int, jobs: Collection[int]) -> None:

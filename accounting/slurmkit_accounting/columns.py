@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias, cast
 
 from slurmkit_accounting import readers
 from slurmkit_accounting.readers import Memo
@@ -161,7 +162,7 @@ class Layout:
         if self._times is not None and self._times.twice:
             self._settle(self._times, columns, texts)
         columns["fingerprint"] = batch.fingerprints
-        made = map(Run, *(columns[name] for name in Run._fields))
+        made = map(_RUN, zip(*(columns[name] for name in Run._fields), strict=True))
         if not bad:
             return list(made), []
         good = [run for number, run in enumerate(made) if number not in bad]
@@ -232,6 +233,8 @@ class Layout:
         return self._doubts[both]
 
 
+# In C, which `Run` itself and `Run._make` are not.
+_RUN = cast("Callable[[Iterable[Any]], Run]", partial(tuple.__new__, Run))
 _IDENTITY = ("job_id_raw", "submit")
 _ORDER = ("submit", "start", "end")
 
@@ -245,7 +248,8 @@ def _length(text: str) -> int | None:
 
 def fingerprint(line: bytes) -> int:
     """64 bits of a line; with a layout's seed added by exclusive or, of how it is read too."""
-    return int.from_bytes(hashlib.blake2b(line, digest_size=8).digest(), "little", signed=True)
+    digest = hashlib.sha1(line, usedforsecurity=False).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
 
 
 def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]:
@@ -254,7 +258,7 @@ def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]
         values = [(int(t) or read(t)) if t.isdecimal() else read(t) for t in texts]
     except ValueError:
         return list(_one_by_one(read, texts, field, bad))
-    if max((value for value in values if value is not None), default=0) > readers.LATEST:
+    if max(filter(None, values), default=0) > readers.LATEST:
         return _read(read, texts, field, bad)
     return values
 

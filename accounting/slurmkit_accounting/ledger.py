@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sqlite3 import Connection as SqliteConnection
 
 _BUSY_SECONDS = 60
+# A writer's indices are all over the file: they stay in 64 MiB of memory, and go from the log to
+# their place when as much was written, not at each commit.
+_FOR_WRITERS = ("journal_mode=WAL", "cache_size=-65536", "wal_autocheckpoint=16384")
 _CONNECT_SECONDS = 10
 # First words of what a database says, and what can be done about it.
 _ADVICE = (
@@ -133,8 +136,7 @@ def _sqlite(url: URL, read_only: bool) -> Engine:  # noqa: FBT001
     @event.listens_for(engine, "connect")
     def _connect(connection: SqliteConnection, _record: Any) -> None:
         connection.isolation_level = None  # BEGIN is ours to say
-        # A writer's indices are all over the file: they must stay in memory.
-        wal = () if read_only else ("journal_mode=WAL", "cache_size=-65536")
+        wal = () if read_only else _FOR_WRITERS
         for pragma in (*wal, "foreign_keys=ON", f"query_only={'ON' if read_only else 'OFF'}"):
             connection.execute(f"PRAGMA {pragma}").close()
 

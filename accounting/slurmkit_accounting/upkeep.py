@@ -25,20 +25,29 @@ def eras(connection: Connection) -> Eras:
     return Eras(connection.scalars(select(eras_table.c.at)))
 
 
-def change(connection: Connection, old: Sequence[Held], new: Sequence[Held]) -> None:
+def change(
+    connection: Connection,
+    old: Sequence[Held],
+    new: Sequence[Held],
+    numbers: dict[Key, int] | None = None,
+) -> None:
     """Take what runs were out of usage, and put in what they are.
 
     Args:
         connection: inside the transaction that changes the runs.
         old: as they were, with the era they were counted under; none of new runs.
         new: as they are; of both, runs without an end are left out.
+        numbers: of keys that were looked up before, by whoever ends when a transaction fails;
+            more are put in.
     """
     taken, put = ([run for run in some if run.end is not None] for some in (old, new))
     if not (taken or put):
         return
     signs = [-1] * len(taken) + [1] * len(put)
     keys, tables = summed([*taken, *put], signs, [width for _, width in BINS])
-    numbers = key_numbers(connection, keys)
+    numbers = {} if numbers is None else numbers
+    if missing := [key for key in keys if key not in numbers]:
+        numbers |= key_numbers(connection, missing)
     places = [numbers[key] for key in keys]
     for (table, _), rows in zip(BINS, tables, strict=True):
         rows[:, 1] = [places[key] for key in rows[:, 1].tolist()]
