@@ -54,7 +54,10 @@ def of_job(connection: Connection, job: str, edges: Edges, now: int) -> Iterator
 def of_retracted_runs(connection: Connection, edges: Edges, now: int) -> Iterator[Found]:
     """What runs would have held that were taken out of the books."""
     rows = connection.execute(select(*_HELD).where(runs.c.retracted.is_not(None)))
-    found = (run._replace(end=now if run.end is None else run.end) for run in map(_held, rows))
+    found = (
+        run._replace(end=now if run.end is None else run.end)
+        for run in (Held(*row) for row in rows)
+    )
     return _parted(found, edges)
 
 
@@ -122,10 +125,6 @@ def _unmeasured(run: Held) -> Held:
     return run._replace(
         cpu_used_ms=None, mem_peak_mib=None, gpu_used_permille=None, energy_joules=None
     )
-
-
-def _held(row: Any) -> Held:
-    return Held(*row)
 
 
 def _read(rows: Iterable[Any], known: Eras) -> Iterator[Held]:

@@ -47,6 +47,13 @@ cloud = 6.10
 part_of = "a100"
 weight = 0.142857
 """
+BUDGETS = """
+[[budget]]
+pi = "vogel"
+gpu_hours = 4000
+from = 2026-10-15
+to = 2026-12-15
+"""
 WIDTHS = {"phone": (360, 2600), "tablet": (800, 2100), "desktop": (1400, 1700)}
 
 
@@ -84,6 +91,7 @@ def _job(dice: random.Random, start: int) -> Job:
 def page(folder: Path) -> Path:
     """Write the report."""
     (folder / "config.toml").write_text(PRICES, "utf-8")
+    (folder / "budgets.toml").write_text(BUDGETS, "utf-8")
     with open_for_writing(f"sqlite:///{folder}/ledger.db") as ledger:
         write_books(ledger, jobs())
         month = {"begin": "2026-11-01", "end": "2026-12-01", "timezone": "Europe/Berlin"}

@@ -33,6 +33,7 @@ COLUMNS = (
 )
 RATE_DAYS = 30
 NOTICES = (1.0, 0.8)
+_FEW = 4  # charts
 
 
 class Spent(msgspec.Struct, frozen=True):
@@ -61,12 +62,7 @@ def budget_report(ledger: Ledger, question: Question) -> Report:
     """
     budgets = load_budgets()
     with ledger.transaction() as connection:
-        spent = [
-            each
-            for budget in budgets
-            if _begin(budget, question) <= question.now < _end(budget, question)
-            for each in _spent(connection, budget, question)
-        ]
+        spent = _in_force(connection, budgets, question)
         meta = Meta(
             report="budget",
             by=("pi",),
@@ -77,13 +73,34 @@ def budget_report(ledger: Ledger, question: Question) -> Report:
             **provenance.of_books(ledger, connection, question.now),
         )
     rows = tuple(_row(each, question) for each in sorted(spent, key=_fullest))
-    return Report(meta, COLUMNS, rows, tuple(map(burn_down, spent)))
+    return Report(meta, COLUMNS, rows, tuple(map(_burn_down, spent)))
 
 
-def burn_down(spent: Spent) -> Panel:
-    """What is left over time, beside an even use of the budget."""
+def burn_downs(connection: Connection, question: Question) -> tuple[Panel, ...]:
+    """What is left of the budgets of the PIs that a report is about, if they are a few."""
+    asked = question.filters.get("pi")
+    budgets = [one for one in load_budgets() if asked is None or one.pi in asked]
+    if not 0 < len(budgets) <= _FEW:
+        return ()
+    now = min(question.now, question.window[1] - 1)
+    whole = replace(question, filters={}, job=None, now=now)
+    return tuple(map(_burn_down, _in_force(connection, budgets, whole)))
+
+
+def _burn_down(spent: Spent) -> Panel:
+    """What is left at the end of each day, week or month."""
+    left = tuple(max(each, 0.0) for each in spent.left)
     title = f"Budget of {spent.budget.pi}, {spent.budget.begin} to {spent.budget.end}"
-    return Panel("lines", title, "GPU-hours left", spent.labels, (Series("left", spent.left),))
+    return Panel("lines", title, "GPU-hours left", spent.labels, (Series("left", left),))
+
+
+def _in_force(connection: Connection, budgets: Iterable[Budget], question: Question) -> list[Spent]:
+    return [
+        each
+        for budget in budgets
+        if _begin(budget, question) <= question.now < _end(budget, question)
+        for each in _spent(connection, budget, question)
+    ]
 
 
 def _spent(connection: Connection, budget: Budget, question: Question) -> Iterable[Spent]:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from slurmkit.errors import BadInput
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.reports import provenance
+from slurmkit_accounting.reports.budget import burn_downs
 from slurmkit_accounting.reports.corrections import closed_months
 from slurmkit_accounting.reports.counted import Counted, Labels, Question
 from slurmkit_accounting.reports.dimensions import UNMAPPED
@@ -51,7 +52,7 @@ def usage_report(
         rows = _ordered(counted.rows(by), by, counted)
         corrections = counted.corrected(by)
         meta = _meta(ledger, connection, counted, by)
-        shown = panels_of(counted, unit) if panels else ()
+        shown = (*panels_of(counted, unit), *burn_downs(connection, question)) if panels else ()
     keys = [Column(name) for name in by]
     if corrections:
         # What a closed month said stays as it was; what was corrected since has rows of its own.

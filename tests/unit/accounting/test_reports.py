@@ -91,6 +91,21 @@ def test_a_budget_that_lasts_has_no_day(ledger, budgets):
     assert [(row["pi"], row["runs_out"]) for row in rows] == [("vogel", ""), ("garcia", "")]
 
 
+def test_a_usage_page_has_the_burn_down_of_the_budgets_it_is_about(ledger, budgets):
+    budgets(budget("vogel", 200) + budget("garcia", 50))
+    write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
+    for filters, count in (({}, 2), ({"pi": ["vogel"]}, 1), ({"pi": ["other"]}, 0)):
+        found = read.usage(ledger, filters=filters, panels=True, **NOVEMBER)
+        lines = [panel for panel in found.panels if panel.kind == "lines"]
+        assert len(lines) == count
+    (line,) = [
+        panel
+        for panel in read.usage(ledger, filters={"pi": ["vogel"]}, panels=True, **NOVEMBER).panels
+        if panel.kind == "lines"
+    ]
+    assert line.series[0].values == (198.0,) * 30
+
+
 def test_a_pi_sees_their_own_budget_and_a_member_none(ledger, budgets):
     budgets(budget("vogel", 10) + budget("garcia", 5))
     write_books(ledger, [])
