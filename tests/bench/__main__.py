@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.bench import queue, reports, start, submit
+from tests.bench import ingest, queue, reports, start, submit
 from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
-PARTS = ("start", "queue", "submit", "report")
+PARTS = ("start", "queue", "submit", "report", "ingest")
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
 
@@ -28,6 +28,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int]) -> Iterator[Budget]:
     """
     if "report" in parts:
         yield from reports.budgets()
+    if "ingest" in parts:
+        yield from ingest.from_a_file()
     if "start" in parts:
         yield from start.budgets(lab)
     for number, jobs in enumerate(sizes if "queue" in parts else []):
@@ -37,6 +39,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int]) -> Iterator[Budget]:
             yield from submit.budgets(lab)
     if "submit" in parts and "queue" not in parts:
         yield from submit.budgets(lab)
+    if "ingest" in parts:  # of all the jobs there were by now
+        yield from ingest.live(lab)
 
 
 @contextmanager
