@@ -10,7 +10,13 @@ import slurm2sql
 
 source, names, folder = Path(sys.argv[1]), sys.argv[2].split(","), Path(sys.argv[3])
 columns = [c for c in [*slurm2sql.COLUMNS, *slurm2sql.COLUMNS_EXTRA] if not c.startswith("_")]
-same = {"ReqMem": "1G", "Elapsed": "00:10:00", "Timelimit": "1-00:00:00", "NCPUS": "8"}
+same = {
+    "ReqMem": "1G",
+    "Elapsed": "00:10:00",
+    "Timelimit": "1-00:00:00",
+    "NCPUS": "8",
+    "NNodes": "1",
+}
 
 
 def line(text: str) -> str:
