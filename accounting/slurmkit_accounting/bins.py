@@ -92,6 +92,10 @@ class Eras:
         """The era of a run submitted then."""
         return self._times[max(bisect_right(self._times, submit) - 1, 0)]
 
+    def each(self, submits: Sequence[int]) -> Sequence[int]:
+        """The eras of many runs."""
+        return [0] * len(submits) if len(self._times) == 1 else list(map(self.of, submits))
+
 
 def counts(run: Held) -> bool:
     """Whether it ever held anything; older releases give a Start to a run cancelled before it."""

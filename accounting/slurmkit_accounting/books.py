@@ -166,10 +166,13 @@ def _write(connection: Connection, ingest: Ingest, changes: _Changes) -> None:
         return
     cluster = ingest.cluster
     _insert(connection, ingest, changes.new)
-    known = eras(connection).of
     old = held_runs(connection, [number for number, _, _ in changes.changed])
     _revise(connection, ingest, changes.changed)
-    added = [_held(cluster, run, known(run.submit)) for run in changes.new]
+    in_eras = eras(connection).each([run.submit for run in changes.new])
+    added = [
+        tuple.__new__(Held, (cluster, *run[_FIRST:_LAST], *_NOT_OF_A_LINE, era))
+        for run, era in zip(changes.new, in_eras, strict=True)
+    ]
     again = held_runs(connection, [number for number, _, _ in changes.changed])
     change(connection, old, [*added, *again], ingest.keys)
     measure(connection, [number for number, _, _ in changes.changed])
@@ -199,10 +202,6 @@ def _plain(run: Run) -> bool:
         and run.doubt is None
         and run.end is not None
     )
-
-
-def _held(cluster: int, run: Run, era: int) -> Held:
-    return tuple.__new__(Held, (cluster, *run[_FIRST:_LAST], *_NOT_OF_A_LINE, era))
 
 
 def redo(connection: Connection, cluster: int, jobs: Collection[int]) -> None:

@@ -130,7 +130,7 @@ class Dump:
         if last is not None:
             rows.insert(0, last[0])
             raw.insert(0, last[1])
-        if not all(len(row) == size for row in rows):
+        if set(map(len, rows)) != {size}:
             rows, raw, rejects = self._put_together(rows, raw)
         job = self._job
         steps = [number for number, row in enumerate(rows) if "." in row[job]]

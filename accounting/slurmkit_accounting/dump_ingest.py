@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import BinaryIO
 
 import msgspec
@@ -108,6 +110,9 @@ def _finish(ledger: Ledger, which: Ingest, total: Entered, span: _Span) -> None:
             connection.execute(update(ingests).where(ingests.c.id == which.id).values(**values))
 
 
+_DIGITS = re.compile(r"\d").match
+
+
 class _Span:
     """The first Submit and the last End, of texts: all of a file's are of one form."""
 
@@ -120,8 +125,10 @@ class _Span:
 
     def add(self, batch: Batch) -> None:
         """Take more rows into account."""
-        firsts = [text for row in batch.rows if (text := row[self._first])[:1].isdigit()]
-        lasts = [text for row in batch.rows if (text := row[self._last])[:1].isdigit()]
+        firsts, lasts = (
+            list(filter(_DIGITS, map(itemgetter(place), batch.rows)))
+            for place in (self._first, self._last)
+        )
         if firsts:
             before = self._texts or (firsts[0], lasts[0] if lasts else firsts[0])
             self._texts = min([*firsts, before[0]]), max([*lasts, before[1]])

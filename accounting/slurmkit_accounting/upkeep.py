@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, delete, select
 
@@ -12,6 +12,9 @@ from slurmkit_accounting.bulk import add_rows, among, insert_missing
 from slurmkit_accounting.redone import mark_redone
 from slurmkit_accounting.schema import DAY, HOUR, SUMS, runs, usage_days, usage_hours, usage_keys
 from slurmkit_accounting.schema import eras as eras_table
+
+if TYPE_CHECKING:
+    from slurmkit_accounting.bins_bulk import Numbers
 
 BINS = ((usage_hours, HOUR), (usage_days, DAY))
 HELD = tuple(runs.c[name] for name in Held._fields[:-1])
@@ -50,13 +53,21 @@ def change(
         numbers |= key_numbers(connection, missing)
     places = [numbers[key] for key in keys]
     for (table, _), rows in zip(BINS, tables, strict=True):
-        rows[:, 1] = [places[key] for key in rows[:, 1].tolist()]
-        values = list(map(tuple, rows.tolist()))
+        values = _in_order(rows, places)
         add_rows(connection, table, ("bin", "key_id", *SUMS), values)
         if taken:
             empty = and_(*(table.c[name] == 0 for name in SUMS))
             bins = among(connection, table.c.bin, sorted(set(rows[:, 0].tolist())))
             connection.execute(delete(table).where(bins, empty))
+
+
+def _in_order(rows: Numbers, places: Sequence[int]) -> list[tuple[int, ...]]:
+    """As the table has them: neighbours are written together."""
+    import numpy as np  # noqa: PLC0415  as in `summed`
+
+    rows[:, 1] = np.array(places, np.int64)[rows[:, 1]]
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    return list(zip(*(column.tolist() for column in rows.T), strict=True))
 
 
 def rebuild(connection: Connection) -> None:
