@@ -135,7 +135,7 @@ def test_a_sites_command_that_is_broken_is_one_line(capsys: pytest.CaptureFixtur
     [
         ("launchers", "srum", "no plugin 'srum' of slurmkit.launchers; did you mean 'srun'"),
         ("launchers", "mpirun-x", "known launchers: none, srun"),
-        ("gpu_metrics", "dcgm", "none is installed"),
+        ("gpu_metrics", "dcgm", "known gpu_metrics: prometheus"),
     ],
 )
 def test_an_unknown_one_names_what_exists(kind: str, name: str, says: str) -> None:
