@@ -39,7 +39,9 @@ _STATES = {code: state for state, code in states.CODES.items()}
 @click.option("-p", "--partition", metavar="NAMES", help="Only jobs in, or waiting for, these.")
 @click.option("-A", "--account", metavar="NAMES", help="Only jobs of these accounts.")
 @click.option("-q", "--qos", metavar="NAMES", help="Only jobs of these QOS.")
-@click.option("-t", "--states", metavar="STATES", help="Only these (PD,R); all: ended ones, too.")
+@click.option(
+    "-t", "--states", "--state", metavar="STATES", help="Only these (PD,R); all: ended ones, too."
+)
 @click.option("-n", "--name", metavar="NAMES", help="Only jobs of these names.")
 @click.option("-w", "--nodelist", metavar="NODES", help="Only jobs on these, e.g. c[1-3],c5.")
 @click.option("-R", "--reservation", metavar="NAME", help="Only jobs in this reservation.")

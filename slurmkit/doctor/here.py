@@ -22,11 +22,17 @@ _COMMANDS = (
 )
 _EXTRAS = {
     "tui": (("textual",), "slurmkit tui"),
-    "accounting": (("alembic", "ldap3", "pandas", "sqlalchemy"), "slurmkit ledger and report"),
+    "accounting": (
+        tuple(
+            "alembic apscheduler jinja2 ldap3 openpyxl pandas prometheus_client sqlalchemy"
+            " waitress".split()
+        ),
+        "slurmkit ledger and report",
+    ),
     "ssh": (("paramiko",), "submitting from a laptop over SSH"),
     "postgres": (("psycopg",), "a ledger in PostgreSQL"),
 }
-_LEDGER = ("slurmkit_accounting.ledger", "open_for_reading")  # a string: we import nothing of it
+_LEDGER = ("slurmkit_accounting.served", "open_books")  # a string: we import nothing of it
 # Filesystems that other machines can see, as /proc/self/mounts names them.
 _SHARED = (
     "nfs lustre gpfs beegfs ceph glusterfs afs wekafs panfs orangefs pvfs2 cifs smb3 9p"
@@ -85,7 +91,7 @@ def pyslurm(case: Case) -> Iterator[Found]:
 
 
 def ledger(case: Case) -> Iterator[Found]:
-    """Whether the ledger can be read."""
+    """Whether the ledger can be read: the one named, the site's by its service, or one's own."""
     del case
     if any(find_spec(name) is None for name in _EXTRAS["accounting"][0]):
         raise SlurmkitError("the extra accounting is not installed")

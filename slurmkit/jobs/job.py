@@ -47,6 +47,10 @@ class Job:
         self._parts = parts
         self._last: JobInfo | None = None
 
+    def __repr__(self) -> str:
+        """The id alone: what else there is to know takes a question to Slurm."""
+        return f"Job({self.id!r})"
+
     @property
     def parts(self) -> tuple[Job, ...]:
         """The jobs of Slurm that it consists of; itself when it is one."""

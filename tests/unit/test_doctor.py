@@ -392,7 +392,7 @@ def test_ledger(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable() -> object:
         raise LedgerError("cannot use the ledger: connection refused")
 
-    monkeypatch.setattr("slurmkit_accounting.ledger.open_for_reading", unreachable)
+    monkeypatch.setattr("slurmkit_accounting.served.open_books", unreachable)
     monkeypatch.setenv("SLURMKIT_DB", "postgresql+psycopg://x@y/z")
     assert look(site, "ledger")[0].severity == "warning"
 

@@ -105,6 +105,10 @@ def test_a_job_in_the_queue_needs_no_database(jobs: FakeJobs) -> None:
     assert jobs.asked("sacct") == []
 
 
+def test_a_handle_shows_its_id(jobs: FakeJobs) -> None:
+    assert repr(Cluster(jobs.slurm).job("7_3")) == "Job('7_3')"
+
+
 def test_an_ended_job_is_looked_up_and_keeps_its_log(jobs: FakeJobs) -> None:
     jobs.ends("7", "FAILED", STDOUT="/log", ExitCode="3:0", JobName="a\nb")
     info = jobs.cluster().job("7").info()
