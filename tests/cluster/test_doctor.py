@@ -39,7 +39,6 @@ def test_the_cluster_as_it_is(lab: Lab) -> None:
         "preemption": "warning",
         "gpus-confined": "warning",
         "store-flags": "note",
-        "ledger": "note",
         "shared-files": "unknown",
     }
     assert "account climate" in found["enforce-safe"]["message"]
