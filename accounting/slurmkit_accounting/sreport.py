@@ -51,6 +51,16 @@ def read_rollup(said: str, cluster: str) -> Rollup | None:
     return found and Rollup(_full_hour(int(found["at"])), "sacctmgr show stats, of slurmdbd")
 
 
+def told_upto(span: Span, now: int) -> int:
+    """Up to when sreport tells of a span: the hour that goes on only when it is all that is asked.
+
+    However far usage was rolled up, sreport ends at the last full hour; a span that begins after
+    it is given that one hour.
+    """
+    this_hour = _full_hour(now)
+    return min(span[1], this_hour if span[0] < this_hour else this_hour + HOUR)
+
+
 def used_seconds(slurm: Slurm, cluster: str, tres: str, span: Span) -> int:
     """Seconds of a TRES that all accounts used.
 

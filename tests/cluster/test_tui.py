@@ -53,6 +53,14 @@ class Terminal:
             time.sleep(0.3)
         return shown
 
+    def wait_for_row(self, job_id: str, state: str) -> str:
+        """Wait until a job is shown in a state; other jobs of the same person may be there too."""
+        deadline = time.monotonic() + 60
+        while state not in row(shown := self.screen(), job_id):
+            assert time.monotonic() < deadline, f"job {job_id} is not shown {state}:\n{shown}"
+            time.sleep(0.3)
+        return shown
+
     def close(self) -> None:
         self._run("kill-server")
 
@@ -88,7 +96,8 @@ def test_a_running_job_is_shown_filtered_opened_and_cancelled(
 ) -> None:
     mine, held = jobs["holdsgpus"], jobs["heldback"]
     terminal.type("slurmkit tui --mine --interval 2", "Enter")
-    shown = terminal.wait_for("RUNNING", "(JobHeldUser)", "holdsgpus", "squeue")
+    terminal.wait_for("(JobHeldUser)", "holdsgpus", "squeue")
+    shown = terminal.wait_for_row(mine, "RUNNING")
     assert " alice " in row(shown, mine)
     assert row(shown, mine).split()[-2] in {"c1", "c2"}
     assert "(JobHeldUser)" in row(shown, held)
@@ -117,7 +126,8 @@ def test_a_running_job_is_shown_filtered_opened_and_cancelled(
 
 def test_read_only_cancels_nothing(lab: Lab, terminal: Terminal, jobs: dict[str, str]) -> None:
     terminal.type("slurmkit tui --mine --read-only", "Enter")
-    terminal.wait_for("RUNNING", "READ-ONLY")
+    terminal.wait_for("READ-ONLY")
+    terminal.wait_for_row(jobs["holdsgpus"], "RUNNING")
     terminal.type("c")
     terminal.wait_for("read-only: cancel is refused")
     terminal.type("y")

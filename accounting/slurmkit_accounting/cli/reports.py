@@ -131,34 +131,36 @@ def explain_command(
 
 
 @click.command("reconcile")
-@click.option("--month", metavar="YYYY-MM", required=True, help="Up to sreport's last rollup.")
+@click.option("--month", metavar="YYYY-MM", help="Up to sreport's last rollup.")
+@window_options
 @click.option("--tres", default="gres/gpu", help="gres/gpu or cpu.  [default: gres/gpu]")
-@click.option("--timezone", metavar="TZ", help="Of the month.  [default: the host's]")
 @format_options
 @db_option
 def reconcile_command(
-    month: str, tres: str, timezone: str | None, form: Form, db: str | None
+    begin: str | None, end: str | None, tres: str, form: Form, db: str | None, **asked: Any
 ) -> None:
     """The books beside sreport, and the difference split by cause.
 
-    Run it where sreport runs, after an ingest. sreport knows whole hours up to its last rollup;
-    `sacctmgr -i roll` brings that up to now.
+    Run it where sreport runs, after an ingest. Without a window: this month. sreport knows whole
+    hours up to its last rollup; of the hour that goes on it tells (after `sacctmgr -i roll`) only
+    when that hour is all that is asked for.
 
     \b
     Examples:
       slurmkit report reconcile --month 2026-10
       slurmkit report reconcile --month 2026-10 --tres cpu --timezone Europe/Berlin
+      slurmkit report reconcile --from 2026-11-20 --to 2026-11-21
     """
     from slurmkit.slurm import LocalSlurm  # noqa: PLC0415
     from slurmkit_accounting.ledger import open_for_reading  # noqa: PLC0415
-    from slurmkit_accounting.reports.periods import month as span_of  # noqa: PLC0415
     from slurmkit_accounting.reports.reconcile import reconcile_report  # noqa: PLC0415
+    from slurmkit_accounting.reports.window import window_of  # noqa: PLC0415
     from slurmkit_accounting.zones import zone  # noqa: PLC0415
 
-    where = zone(timezone)
+    where, now = zone(asked["timezone"]), int(time.time())
+    months = {"month": (asked["month"],)} if asked["month"] else {}
     with open_for_reading(db) as ledger:
-        span = span_of(month, where)
-        now = int(time.time())
+        span = window_of(begin, end, where, months, now)
         report = reconcile_report(ledger, LocalSlurm(), span, zone=where, tres=tres, now=now)
     show(report, form)
 

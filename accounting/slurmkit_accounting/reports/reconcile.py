@@ -15,7 +15,7 @@ from slurmkit_accounting.query import AT, Asked, usage
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.model import Column, Meta, Report
 from slurmkit_accounting.schema import HOUR, clusters
-from slurmkit_accounting.sreport import Span, idle_seconds, rollup, used_seconds
+from slurmkit_accounting.sreport import Span, idle_seconds, rollup, told_upto, used_seconds
 from slurmkit_accounting.zones import Zone
 
 # Columns of usage, and which GPU types sreport counts under the name.
@@ -89,7 +89,7 @@ def reconcile_report(
     with ledger.transaction() as connection:
         for number, name in connection.execute(select(clusters.c.id, clusters.c.name)).all():
             rolled = rollup(slurm, name)
-            upto = min(window[1], rolled.at)
+            upto = told_upto((window[0], min(window[1], rolled.at)), now)
             notes.append(f"{name}: rolled up to {zone.show(rolled.at)} ({rolled.source})")
             if upto - upto % HOUR <= window[0]:
                 raise BadInput(f"sreport of {name} knows nothing of this window yet")

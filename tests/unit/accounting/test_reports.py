@@ -14,7 +14,7 @@ from slurmkit_accounting.closing import close_month
 from slurmkit_accounting.reports.idle import Bound, idle_report
 from slurmkit_accounting.reports.reconcile import reconcile_report
 from slurmkit_accounting.schema import ingests, revisions, runs
-from slurmkit_accounting.sreport import Rollup, read_rollup
+from slurmkit_accounting.sreport import Rollup, read_rollup, told_upto
 from slurmkit_accounting.zones import zone
 from sqlalchemy import insert, update
 
@@ -290,6 +290,13 @@ def test_how_far_usage_is_rolled_up():
     assert read_rollup(STATS, "lab") == Rollup(1795248000, "sacctmgr show stats, of this cluster")
     assert read_rollup(STATS, "big") == Rollup(1795244400, "sacctmgr show stats, of slurmdbd")
     assert read_rollup("", "lab") is None
+
+
+def test_sreport_tells_of_this_hour_only_alone():
+    hour, now = 1793491200, 1793491200 + 1300
+    assert told_upto((hour - 7200, hour + 3600), now) == hour
+    assert told_upto((hour, hour + 7200), now) == hour + 3600
+    assert told_upto((hour - 7200, hour - 3600), now) == hour - 3600
 
 
 def sreport(used: int, idle: int = 0, at: int = LATER) -> FakeSlurm:
