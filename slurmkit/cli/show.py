@@ -16,6 +16,8 @@ Paint = Callable[[str, str], str | None]
 
 _TOGETHER = 1000  # lines
 _NARROW = 40  # columns; nothing is broken for less
+_LEAST = 8  # columns that a text keeps
+_MORE = "…"
 
 
 def table(
@@ -27,8 +29,9 @@ def table(
 ) -> None:
     """Print rows under a header to standard output, the columns named in `right` aligned right.
 
-    On a terminal a line is cut at its width, and `paint` colours cells unless NO_COLOR is set. In
-    a pipe nothing is cut or coloured.
+    On a terminal rows are made to fit: the widest texts are cut, then the last columns left out,
+    both marked with `…`; numbers stay whole. `paint` colours cells unless NO_COLOR is set. In a
+    pipe nothing is cut or coloured.
     """
     lines = iter(table_lines(header, rows, right=right, paint=paint))
     while some := list(islice(lines, _TOGETHER)):
@@ -44,16 +47,20 @@ def table_lines(
 ) -> Iterator[str]:
     """The lines that `table` prints."""
     columns = [_shown(cells) for cells in zip(tuple(header), *map(tuple, rows), strict=True)]
+    fixed = [name in right for name in header]
+    terminal = sys.stdout.isatty()
+    fitted = _fitted(columns, fixed, _columns()) if terminal else columns
     padded = [
-        _padded(cells, right=name in right) for name, cells in zip(header, columns, strict=True)
+        _padded(cells, right=number) for cells, number in zip(fitted, [*fixed, False], strict=False)
     ]
     lines = map(str.rstrip, map("  ".join, zip(*padded, strict=True)))
     colours = paint if colourful() else None
-    if sys.stdout.isatty():
+    if terminal:
         lines = map(_cut, lines, repeat(_columns()))
     if colours is None:
         yield from lines
         return
+    # By what cells said before they were cut.
     texts, cells = zip(*columns, strict=True), zip(*padded, strict=True)
     for line, row, pads in zip(lines, texts, cells, strict=True):
         yield _coloured(line, pads, zip(header, row, strict=True), colours)
@@ -124,24 +131,58 @@ def _shown(cells: Sequence[str]) -> Sequence[str]:
     return cells if "".join(cells).isprintable() else list(map(printable, cells))
 
 
+def _fitted(
+    columns: Sequence[Sequence[str]], fixed: Sequence[bool], room: int
+) -> Sequence[Sequence[str]]:
+    """Columns that take no more than `room` together; those that are `fixed` are never cut."""
+    sizes = list(map(_size, columns))
+    kept, limit = len(columns), _limit(sizes, fixed, room)
+    while limit is None and kept > 1:
+        kept -= 1
+        limit = _limit(sizes[:kept], fixed, room - len(_MORE) - 2)
+    if limit is None:
+        return columns
+    fitted = [
+        cells if number or size <= limit else [_cut(cell, limit, _MORE) for cell in cells]
+        for cells, number, size in zip(columns[:kept], fixed, sizes, strict=False)
+    ]
+    return fitted if kept == len(columns) else [*fitted, [_MORE] * len(columns[0])]
+
+
+def _limit(sizes: Sequence[int], fixed: Sequence[bool], room: int) -> int | None:
+    """The most that a text may take so that all fit; None where that is too little."""
+    room -= 2 * (len(sizes) - 1)
+    for limit in range(max(*sizes, _LEAST), _LEAST - 1, -1):
+        taken = (
+            size if number else min(size, limit) for size, number in zip(sizes, fixed, strict=False)
+        )
+        if sum(taken) <= room:
+            return limit
+    return None
+
+
+def _size(cells: Sequence[str]) -> int:
+    return max(map(len if "".join(cells).isascii() else cell_width, cells))
+
+
 def _padded(cells: Sequence[str], *, right: bool) -> list[str]:
+    size = _size(cells)
     if "".join(cells).isascii():
-        size = max(map(len, cells))
         return list(map(str.rjust if right else str.ljust, cells, repeat(size)))
-    widths = list(map(cell_width, cells))
-    size = max(widths)
-    blanks = (" " * (size - width) for width in widths)
+    blanks = (" " * (size - cell_width(cell)) for cell in cells)
     return [b + cell if right else cell + b for cell, b in zip(cells, blanks, strict=True)]
 
 
-def _cut(line: str, room: int) -> str:
-    if cell_width(line) <= room:
-        return line
-    if line.isascii():
-        return line[:room]
-    from rich.cells import set_cell_size  # noqa: PLC0415 - see above
+def _cut(text: str, room: int, mark: str = "") -> str:
+    """What fits of a text, with a mark at its end where that is not all."""
+    if cell_width(text) <= room:
+        return text
+    left = room - len(mark)
+    if text.isascii():
+        return text[:left] + mark
+    from rich.cells import set_cell_size  # noqa: PLC0415 - few tables need it, and it costs a start
 
-    return set_cell_size(line, room)
+    return set_cell_size(text, left) + mark
 
 
 def _coloured(
@@ -149,7 +190,7 @@ def _coloured(
 ) -> str:
     """Colour what is left of each cell in a line that may have been cut."""
     done, at = "", 0
-    for cell, (name, text) in zip(padded, named, strict=True):
+    for cell, (name, text) in zip(padded, named, strict=False):
         piece = line[at : at + len(cell)]
         colour = paint(name, text.strip())
         done += click.style(piece, fg=colour) if colour and piece else piece
