@@ -11,7 +11,7 @@ import msgspec
 
 from slurmkit.checks.balance import Balance, balances
 from slurmkit.checks.walls import minutes
-from slurmkit.facts import clock
+from slurmkit.facts import clock, rounded
 from slurmkit.gpuhours import WeightOf, gpu_hours, likely_type, uncounted
 from slurmkit.prices import Price, cpu_prices, memory_prices, part_weight, price_at, price_of
 from slurmkit.request import Request
@@ -40,9 +40,9 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     def words(self) -> str:
         """For people: `4 of 10 hours of gres/gpu left (40 %), account vision: …`."""
-        wanted = "unknown" if self.wanted is None else f"{self.wanted:g}"
+        wanted = _said(self.wanted)
         part = "" if self.share is None else f" ({self.share:.1%})"
-        return f"{wanted} of {self.left:g} hours of {self.tres} left{part}, {self.source}"
+        return f"{wanted} of {rounded(self.left)} hours of {self.tres} left{part}, {self.source}"
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         if self.hours is None:
             return "unknown: the job has no time limit"
         parts = [*self._gpus(), f"{_said(self.cpu_hours)} CPU-hours"]
-        parts += [] if self.memory_hours is None else [f"{self.memory_hours:g} GiB-hours"]
+        parts += [] if self.memory_hours is None else [f"{rounded(self.memory_hours)} GiB-hours"]
         return f"at most {', '.join(parts)}"
 
     def _gpus(self) -> list[str]:
@@ -113,13 +113,15 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         source = f" ({self.sources['gpu_hours']})" if "gpu_hours" in self.sources else ""
         if self.gpu_hours is None:
             return [f"unknown GPU-hours{source}"]
-        found = [" ".join(f"{n:g} {kind} GPU-hours".split()) for kind, n in self.gpu_hours.items()]
+        found = [
+            " ".join(f"{rounded(n)} {kind} GPU-hours".split()) for kind, n in self.gpu_hours.items()
+        ]
         return [f"{each}{source}" for each in found]
 
     def _bills(self) -> str:
         if self.billing is None:
             return f"unknown: what {self.sources['billing']} asks for is not counted"
-        hours = "unknown" if self.billing_hours is None else f"{self.billing_hours:g}"
+        hours = _said(self.billing_hours)
         return f"at most {hours} billing-hours ({self.billing} × time, {self.sources['billing']})"
 
     def _costs(self) -> str:
@@ -127,8 +129,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
             if self.gpu_hours is None:
                 return "unknown, as the GPU-hours are"
             return "unknown: no price of these GPUs in the configuration"
-        own = "unknown" if self.cost is None else f"{self.cost} {self.currency}"
-        cloud = "" if self.cloud_cost is None else f", in a cloud {self.cloud_cost} {self.currency}"
+        own = "unknown" if self.cost is None else f"{self.cost:,} {self.currency}"
+        cloud = (
+            "" if self.cloud_cost is None else f", in a cloud {self.cloud_cost:,} {self.currency}"
+        )
         return f"at most {own}{cloud} ({self.sources['cost']})"
 
 
@@ -141,7 +145,7 @@ class Used(NamedTuple):
 
 
 def _said(number: float | None) -> str:
-    return "unknown" if number is None else f"{number:g}"
+    return "unknown" if number is None else rounded(number)
 
 
 def estimate(

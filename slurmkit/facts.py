@@ -75,3 +75,10 @@ def clock(epoch: float | None) -> str:
     if epoch is None:
         return "unknown"
     return datetime.fromtimestamp(epoch, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def rounded(number: float) -> str:
+    """A number in as few digits as are of use: `0.67`, `40`, `1,234.5`; `<0.01` is not nothing."""
+    if 0 < abs(number) < 0.005:
+        return "<0.01" if number > 0 else ">-0.01"
+    return f"{number:,.2f}".rstrip("0").rstrip(".")

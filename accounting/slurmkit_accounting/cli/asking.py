@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from slurmkit.errors import BadInput
-from slurmkit.plugins import load
+from slurmkit.plugins import load, plugins
 
 Command = Callable[..., Any]
 # As `slurmkit_accounting.reports.dimensions.ALL`, which is not imported before it is used.
@@ -18,7 +18,6 @@ NAMES = (
     "pi", "group", "department", "user", "account", "cluster", "partition", "qos", "gpu-type",
     "state", "day", "week", "month",
 )  # fmt: skip
-_FORMS = ("table", "csv", "json", "xlsx", "html")
 _BINARY = frozenset(("xlsx",))
 
 
@@ -44,7 +43,7 @@ class Form(NamedTuple):
     Attributes:
         name: of the format.
         output: the file to write; None for standard output.
-        columns: of a table; empty for those in which there is something to see.
+        columns: of a table, or `all`; empty for those that one looks at first.
     """
 
     name: str
@@ -86,13 +85,18 @@ def format_options(command: Command) -> Command:
         output = asked.pop("output")
         columns = tuple(filter(None, (asked.pop("columns") or "").split(",")))
         name = _format(asked.pop("format_name"), asked.pop("as_json"), output)
+        if columns and name != "table":
+            raise BadInput(f"--columns is for tables; {name} has all columns, so leave it out")
         return command(*args, form=Form(name, output, columns), **asked)
 
     made.__doc__, made.__name__ = command.__doc__, command.__name__
     made.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     wrapped: Command = made
     for option in (
-        click.option("--columns", metavar="NAME,...", help="Of a table.  [default: all not empty]"),
+        click.option(
+            "--columns", metavar="NAME,...",
+            help="Of a table; all for every one.  [default: those one looks at first]",
+        ),
         click.option(
             "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
             help="Write it there; its ending may say the format.",
@@ -108,12 +112,29 @@ def format_options(command: Command) -> Command:
 
 
 def _format(name: str | None, as_json: bool, output: Path | None) -> str:  # noqa: FBT001
-    ending = output.suffix.removeprefix(".") if output else ""
-    if as_json:
-        name = name or "json"
-    chosen = name or (ending if ending in _FORMS else "table")
-    if chosen not in _FORMS:
-        load("renderers", chosen)  # before the ledger is asked
+    """The format that options and the ending of a file say; refused before the ledger is asked."""
+    chosen = name or ("json" if as_json else _ending(output) if output else "table")
+    if chosen == "table":
+        if output:
+            raise BadInput(
+                f"a table is for the terminal; write {_known()}, or send it there with >"
+            )
+        return chosen
+    load("renderers", chosen)
     if chosen in _BINARY and output is None and sys.stdout.isatty():
         raise BadInput(f"{chosen} is not for a terminal; write it with --output FILE.{chosen}")
     return chosen
+
+
+def _ending(output: Path) -> str:
+    ending = output.suffix.removeprefix(".")
+    if ending not in plugins("renderers"):
+        raise BadInput(
+            f"the ending of {output.name} says no format; end it with {_known()}, or name one with"
+            " --format"
+        )
+    return ending
+
+
+def _known() -> str:
+    return ", ".join(plugins("renderers"))

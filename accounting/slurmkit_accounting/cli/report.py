@@ -89,6 +89,7 @@ def usage_command(
         suspended=asked["suspended"],
         job=asked["job"],
     )
+    panels = form.name not in {"table", "csv", "json", "xlsx"}  # a site's own may have charts
     with read.ledger(db) as books:
-        report = read.usage(books, begin, end, by=names, panels=form.name == "html", **more)
+        report = read.usage(books, begin, end, by=names, panels=panels, **more)
     show(report, form)

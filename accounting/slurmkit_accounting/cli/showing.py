@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurmkit.cli.show import table
+from slurmkit.cli.show import hanging, table
 from slurmkit.errors import SlurmkitError
-from slurmkit.text import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,30 +26,33 @@ def show(report: Report, form: Form) -> None:
     """
     from slurmkit_accounting.render import rendered  # noqa: PLC0415
 
-    if form.name == "table" and form.output is None:
+    if form.name == "table":
         _table(report, form)
     elif form.output is None:
         sys.stdout.buffer.write(rendered(report, form.name))
     else:
-        _write(form.output, rendered(report, form.name if form.name != "table" else "csv"))
+        _write(form.output, rendered(report, form.name))
     if form.name in {"table", "csv"}:
         _footer(report)
 
 
 def _table(report: Report, form: Form) -> None:
-    from slurmkit_accounting.render.text import cells, chosen  # noqa: PLC0415
+    from slurmkit_accounting.render.text import cells, chosen, seen  # noqa: PLC0415
 
     columns = chosen(report, form.columns)
     names = [column.name.upper() for column in columns]
     right = [name for name, one in zip(names, columns, strict=True) if one.kind != "text"]
     table(names, cells(report, columns), right=right)
+    hidden = [] if form.columns else [one.name for one in seen(report) if one not in columns]
+    if hidden:
+        hanging("", f"not shown: {', '.join(hidden)}; --columns all shows them", indent=2, err=True)
 
 
 def _footer(report: Report) -> None:
     from slurmkit_accounting.render.words import footer  # noqa: PLC0415
 
     for line in footer(report.meta):
-        click.echo(printable(line), err=True)
+        hanging("", line, indent=2, err=True)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -11,31 +11,17 @@ if TYPE_CHECKING:
     from slurmkit_accounting.plugins import Renderer
     from slurmkit_accounting.reports.model import Report
 
-FORMATS = ("table", "csv", "json", "xlsx", "html")
-
-__all__ = ["FORMATS", "rendered", "several"]
+__all__ = ["rendered", "several"]
 
 
 def rendered(report: Report, form: str) -> bytes:
-    """Make the file of a format: one of `FORMATS` but a table, or of a plugin of that name.
+    """Make the file of a format: that of the plugin of its name, ours (`files`) or a site's.
 
     Raises:
-        BadInput: for a name of neither.
+        BadInput: for a name of none.
         BrokenPlugin: when the plugin cannot be used.
     """
-    if form in {"csv", "json"}:
-        from slurmkit_accounting.render import text  # noqa: PLC0415  each format pays for its own
-
-        return (text.as_csv(report) if form == "csv" else text.as_json(report) + "\n").encode()
-    if form == "xlsx":
-        from slurmkit_accounting.render.xlsx import as_xlsx  # noqa: PLC0415  see above
-
-        return as_xlsx(report)
-    if form == "html":
-        from slurmkit_accounting.render.html import as_html  # noqa: PLC0415  see above
-
-        return as_html(report).encode()
-    from slurmkit.plugins import load  # noqa: PLC0415  see above
+    from slurmkit.plugins import load  # noqa: PLC0415  a table needs no plugin
 
     renderer: Renderer = cast("Callable[[], Renderer]", load("renderers", form))()
     made: bytes = renderer.render(report)

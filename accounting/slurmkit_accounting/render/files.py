@@ -1,8 +1,8 @@
 """Our formats, registered as anybody's are: renderer plugins (slurmkit_accounting.plugins)."""
 
+# ruff: noqa: PLC0415 - each format pays for its own imports
 from __future__ import annotations
 
-from slurmkit_accounting.render import rendered
 from slurmkit_accounting.reports.model import Report
 
 
@@ -11,7 +11,9 @@ class Csv:
 
     def render(self, report: Report) -> bytes:
         """See `Renderer`."""
-        return rendered(report, "csv")
+        from slurmkit_accounting.render.text import as_csv
+
+        return as_csv(report).encode()
 
 
 class Json:
@@ -19,7 +21,9 @@ class Json:
 
     def render(self, report: Report) -> bytes:
         """See `Renderer`."""
-        return rendered(report, "json")
+        from slurmkit_accounting.render.text import as_json
+
+        return (as_json(report) + "\n").encode()
 
 
 class Xlsx:
@@ -27,7 +31,9 @@ class Xlsx:
 
     def render(self, report: Report) -> bytes:
         """See `Renderer`."""
-        return rendered(report, "xlsx")
+        from slurmkit_accounting.render.xlsx import as_xlsx
+
+        return as_xlsx(report)
 
 
 class Html:
@@ -35,4 +41,6 @@ class Html:
 
     def render(self, report: Report) -> bytes:
         """See `Renderer`."""
-        return rendered(report, "html")
+        from slurmkit_accounting.render.html import as_html
+
+        return as_html(report).encode()

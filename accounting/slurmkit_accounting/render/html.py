@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slurmkit.text import printable
 from slurmkit_accounting.render.charts import Chart, draw, legend
-from slurmkit_accounting.render.text import cells, chosen
+from slurmkit_accounting.render.text import cells, first, seen
 from slurmkit_accounting.render.words import brief, footer, moment, shown
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
 
@@ -23,11 +23,6 @@ TITLES = {
     "idle": "Idle GPUs",
     "reconcile": "The books and sreport",
 }
-# Columns of usage that one looks at first.
-_FIRST = frozenset(
-    "jobs users gpu_hours gpu_hours_lost wait_hours gpu_efficiency cpu_efficiency cost"
-    " cloud_cost".split()
-)
 _WORDS = {"gpu": "GPU", "cpu": "CPU", "gib": "GiB", "kwh": "kWh", "pi": "PI", "qos": "QOS"}
 
 
@@ -144,15 +139,11 @@ def _money(meta: Meta) -> list[Tile]:
 
 def _tables(report: Report) -> Iterator[Table]:
     """What one looks at first, and the rest in a table of its own: both fit a printed page."""
-    columns = chosen(report)
-    keys = columns[: len(report.meta.by)]
-    main = [one for one in columns if one in keys or one.name in _FIRST]
-    rest = [one for one in columns if one not in main]
-    if report.meta.report != "usage" or not rest:
-        yield _table(report, "", columns)
-        return
+    main = first(report)
     yield _table(report, "", main)
-    yield _table(report, "In detail", [*keys, *rest])
+    if rest := [one for one in seen(report) if one not in main]:
+        keys = [one for one in main if one.kind == "text"]
+        yield _table(report, "In detail", [*keys, *rest])
 
 
 def _table(report: Report, title: str, columns: list[Column]) -> Table:

@@ -14,23 +14,48 @@ from slurmkit_accounting.render.words import shown
 from slurmkit_accounting.reports.model import Column, Report, Value
 
 _ALWAYS = frozenset(("jobs", "gpu_hours", "cpu_hours"))
+# What one looks at first, in this order; reports that are not named here show all they have.
+_FIRST = {
+    "usage": (
+        "jobs", "users", "gpu_hours", "gpu_hours_lost", "cost", "cloud_cost", "cpu_hours",
+        "wait_hours", "gpu_efficiency", "cpu_efficiency",
+    ),
+}  # fmt: skip
 # What a spreadsheet would take for a formula.
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def chosen(report: Report, names: Sequence[str] = ()) -> list[Column]:
-    """The columns of a table: those named; else those in which there is something to see.
+    """The columns of a table: those named, or `all`; else those that one looks at first.
 
     Raises:
         BadInput: for a name that is no column.
     """
     known = {column.name: column for column in report.columns}
+    if not names:
+        return first(report)
+    if list(names) == ["all"]:
+        return list(report.columns)
     for name in names:
         if name not in known:
-            raise BadInput(f"there is no column {name!r}; there are {', '.join(known)}")
-    if names:
-        keys = [column for column in report.columns if column.kind == "text"]
-        return [*keys, *(known[name] for name in names if known[name] not in keys)]
+            raise BadInput(f"there is no column {name!r}; there are {', '.join(known)}, and all")
+    keys = [column for column in report.columns if column.kind == "text"]
+    return [*keys, *(known[name] for name in names if known[name] not in keys)]
+
+
+def first(report: Report) -> list[Column]:
+    """The columns that one looks at first, where there is something to see in them."""
+    there = seen(report)
+    order = _FIRST.get(report.meta.report)
+    if order is None:
+        return there
+    by_name = {column.name: column for column in there}
+    keys = [column for column in there if column.kind == "text"]
+    return [*keys, *(by_name[name] for name in order if name in by_name)]
+
+
+def seen(report: Report) -> list[Column]:
+    """The columns in which there is something to see."""
     return [
         column
         for column in report.columns

@@ -30,8 +30,10 @@ def shown(value: Value, kind: Kind) -> str:
 
 
 def amount(value: float) -> str:
-    """Two decimals, and four of what is less than one."""
-    return f"{value:,.4f}" if 0 < abs(value) < 1 else f"{value:,.2f}"
+    """Two decimals; what is too little for them is not shown as nothing."""
+    if 0 < abs(value) < 0.005:
+        return "<0.01" if value > 0 else ">-0.01"
+    return f"{value:,.2f}"
 
 
 def brief(value: float) -> str:
@@ -135,7 +137,9 @@ def _closed(closed: Closed) -> str:
     )
     if not closed.jobs:
         return f"{said}; nothing was corrected since"
-    return f"{said}; corrected since by {closed.corrected:+,.4f}, by {', '.join(closed.jobs)}"
+    sign = "+" if closed.corrected > 0 else ""
+    corrected = f"{sign}{amount(closed.corrected)}"
+    return f"{said}; corrected since by {corrected}, by {', '.join(closed.jobs)}"
 
 
 def _weight(weight: float | None) -> str:

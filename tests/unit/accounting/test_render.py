@@ -6,13 +6,14 @@ import csv
 import io
 import json
 import re
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
 from openpyxl import load_workbook
 from slurmkit_accounting.render import rendered
 from slurmkit_accounting.render.charts import draw, few, short, ticks
-from slurmkit_accounting.render.text import cells, chosen
+from slurmkit_accounting.render.text import cells, chosen, seen
 from slurmkit_accounting.render.words import footer
 from slurmkit_accounting.reports.model import (
     Closed,
@@ -149,9 +150,9 @@ def test_html_stands_alone_and_runs_nothing(report):
 
 def test_html_has_every_number_and_what_they_rest_on(report):
     text = rendered(report, "html").decode()
-    for row in cells(report, chosen(report)):
+    for row in cells(report, seen(report)):
         for cell in row[1:]:
-            assert f">{cell}<" in text
+            assert f">{escape(cell)}<" in text
     for line in footer(META):
         assert line.split(":")[0].split("<")[0] in text
     assert text.count('<svg class="chart') == 3 * len(PANELS)
@@ -167,7 +168,7 @@ def test_the_footer_says_what_the_numbers_rest_on():
         "suspended time counts, as in sreport (--suspended charge)",
         "source: ledger /books.db, lab; last ingest 1:30 ago",
         (
-            "counted: 3 runs, 2 rejected lines, unmapped 1 run with 0.2500 GPU-hours, 1 still"
+            "counted: 3 runs, 2 rejected lines, unmapped 1 run with 0.25 GPU-hours, 1 still"
             " running, counted up to 2026-11-20 00:00:00+01:00, the GPU count of 1 run is doubtful"
         ),
         (
@@ -182,20 +183,21 @@ def test_the_footer_says_what_the_numbers_rest_on():
         "prices in EUR: GPU hours",
         "weights in whole GPUs: shard unknown, counted as 0, mig 0.125",
         (
-            "sreport: of these GPU-hours 0.5000 while suspended, 1.00 still running, 0.2500 of"
+            "sreport: of these GPU-hours 0.50 while suspended, 1.00 still running, 0.25 of"
             " requeued runs; it adds idle reservations; the whole difference: slurmkit report"
             " reconcile"
         ),
         (
             "2026-11 of lab was closed at 1970-01-01 00:00:05 UTC with 10.00 GPU-hours; corrected"
-            " since by -0.5000, by 7, 8"
+            " since by -0.50, by 7, 8"
         ),
     ]
 
 
-def test_a_table_shows_columns_in_which_there_is_something(report):
+def test_a_table_shows_what_one_looks_at_first_where_there_is_something(report):
+    assert [column.name for column in chosen(report, ("all",))] == [one.name for one in COLUMNS]
     names = [column.name for column in chosen(report)]
-    assert names == ["user", "jobs", "gpu_hours", "cpu_efficiency", "cost"]
+    assert names == ["user", "jobs", "gpu_hours", "cost", "cpu_efficiency"]
     assert [column.name for column in chosen(report, ("cost", "jobs"))] == ["user", "cost", "jobs"]
     with pytest.raises(BadInput, match="no column 'colour'; there are user, jobs"):
         chosen(report, ("colour",))

@@ -45,6 +45,32 @@ def test_columns_are_those_that_were_named(books, capsys):
     assert "no column 'x'" in report(capsys, "usage", "--columns", "x", code=2).err
 
 
+def test_a_table_says_what_it_does_not_show(books, capsys):
+    said = report(capsys, "usage", *NOVEMBER)
+    assert "GPU_HOURS_FAILED" not in said.out
+    hidden = next(line for line in said.err.splitlines() if line.startswith("not shown: "))
+    assert "gpu_hours_failed" in hidden
+    assert "--columns all shows them" in hidden
+    whole = report(capsys, "usage", *NOVEMBER, "--columns", "all")
+    assert "GPU_HOURS_FAILED" in whole.out
+    assert "not shown" not in whole.err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--csv"], "No such option"),
+        (["--columns", "jobs", "--format", "csv"], "csv has all columns, so leave it out"),
+        (["--output", "november.txt"], "the ending of november.txt says no format; end it with"),
+        (["--output", "november"], "csv, html, json, xlsx, or name one with --format"),
+        (["--output", "x.csv", "--format", "table"], "a table is for the terminal"),
+        (["--format", "pdf"], "no plugin 'pdf' of slurmkit.renderers"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_the_ledger_is_asked(capsys, words, why):
+    assert why in report(capsys, "usage", *words, code=2).err
+
+
 @pytest.mark.parametrize("words", [["--json"], ["--format", "json"]])
 def test_json_is_all_there_is_on_stdout(books, capsys, words):
     said = report(capsys, "usage", *NOVEMBER, "--by", "user", "--by", "state", *words)
