@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from waitress.server import create_server
 
@@ -25,11 +25,12 @@ from slurmkit_accounting.service.config import ScheduleSection, ServiceSection
 from slurmkit_accounting.service.gpuhours import GpuHours
 from slurmkit_accounting.service.log import log
 from slurmkit_accounting.service.metrics import Metrics
-from slurmkit_accounting.service.munge import seal, unseal
+from slurmkit_accounting.service.munge import MAX_PAYLOAD, seal, unseal
 from slurmkit_accounting.service.schedule import Schedule
 from slurmkit_accounting.service.sight import Sights
 from slurmkit_accounting.service.state import read_state
 from slurmkit_accounting.service.tasks import Work
+from slurmkit_accounting.service.wire import MAX_PIECES, MAX_QUERY
 from slurmkit_accounting.zones import Zone, zone
 
 if TYPE_CHECKING:
@@ -37,6 +38,16 @@ if TYPE_CHECKING:
 
 Books = Callable[[], AbstractContextManager[Ledger]]
 _QUERY_THREADS, _MONITOR_THREADS = 8, 1
+# Nobody is known before their query is opened, so nobody may cost much until then, or afterwards by
+# not reading the answer: waitress would take in a gigabyte, and keep a thread for each such reader.
+_LIMITS: dict[str, Any] = {
+    "max_request_body_size": MAX_QUERY + 1,
+    "outbuf_high_watermark": 2 * MAX_PIECES * MAX_PAYLOAD,
+    "connection_limit": 400,
+    "channel_timeout": 30,  # seconds in which nothing was sent or read
+    "cleanup_interval": 10,
+    "asyncore_use_poll": True,
+}
 
 
 def serve(db: str | None) -> None:
@@ -112,14 +123,16 @@ def _open(doors: dict[str, tuple[WSGIApplication, int]]) -> Iterator[None]:
     try:
         for address, (app, threads) in doors.items():
             listening = [_listening(address)]
-            servers.append(create_server(app, sockets=listening, threads=threads, ident="slurmkit"))
+            servers.append(
+                create_server(app, sockets=listening, threads=threads, ident="slurmkit", **_LIMITS)
+            )
         for server in servers:
             threading.Thread(target=server.run, daemon=True).start()
         yield
     finally:
         for server in servers:
+            server.task_dispatcher.shutdown(timeout=5)  # first: who answers yet, tells the server
             server.close()
-            server.task_dispatcher.shutdown(timeout=5)
 
 
 def _listening(address: str) -> socket.socket:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from service_lab import FakeMunge
-from slurmkit_accounting.service.serve import serve
+from slurmkit_accounting.service.serve import _open, serve
 
 from slurmkit.errors import BadConfig, ServiceError
 
@@ -101,3 +101,28 @@ def test_an_address_that_is_taken(configure: Callable[[str], None]) -> None:
         configure(f'[ledger.service]\nuser = "{os.getuid()}"\nlisten = "{address}"\n')
         with pytest.raises(ServiceError, match=f"cannot listen on {address}"):
             serve(None)
+
+
+def large(_: object, start: Callable[[str, list[tuple[str, str]]], object]) -> list[bytes]:
+    start("200 OK", [])
+    return [b"x" * 2**20] * 64
+
+
+def test_who_sends_much_is_refused_at_once() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with _open({address: (large, 1)}), socket.create_connection(_there(address), 5) as client:
+        client.sendall(b"POST /v1/query HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_who_reads_no_answer_keeps_nobody_else_waiting() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with _open({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
+        idle.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with urllib.request.urlopen(f"http://{address}", timeout=5) as page:
+            assert len(page.read()) == 64 * 2**20
+
+
+def _there(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
