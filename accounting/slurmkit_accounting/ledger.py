@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -112,12 +113,18 @@ def translated(source: str) -> Iterator[None]:
     """Turn the database's errors into one LedgerError."""
     try:
         yield
-    except SQLAlchemyError as error:
+    except _errors() as error:
         said = str(getattr(error, "orig", None) or error).strip()
         words = said.splitlines()[0] if said else type(error).__name__
         advice = next((advice for sign, advice in _ADVICE if sign in said), None)
         hint = f"; {advice}" if advice else ""
         raise LedgerError(f"cannot use the ledger {source}: {words}{hint}") from error
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What a database raises; COPY goes past SQLAlchemy, so psycopg's own errors too."""
+    psycopg = sys.modules.get("psycopg")
+    return (SQLAlchemyError,) if psycopg is None else (SQLAlchemyError, psycopg.Error)
 
 
 @contextmanager
@@ -154,11 +161,23 @@ def _postgresql(url: URL, read_only: bool) -> Engine:  # noqa: FBT001
     # A report must see one state of the books through all its queries.
     level = {"isolation_level": "REPEATABLE READ"} if read_only else {}
     try:
-        return create_engine(url, connect_args=arguments, **level)
+        engine = create_engine(url, connect_args=arguments, **level)
     except ModuleNotFoundError as error:
         raise MissingExtra(
             "a ledger in PostgreSQL needs psycopg; run: pip install 'slurmkit-hpc[postgres]'"
         ) from error
+    if not read_only:
+        event.listen(engine, "begin", _wait_for_the_writer)
+    return engine
+
+
+def _wait_for_the_writer(connection: Connection) -> None:
+    """Writers of every kind take turns, as in SQLite: what one adds up no other changes meanwhile.
+
+    Not on a connection of `slurmkit_accounting.locks`, which has no transactions.
+    """
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('slurmkit writer'))")
 
 
 def _make_file(path: Path) -> None:
@@ -181,8 +200,6 @@ def _files(path: Path) -> Iterator[None]:
 
 
 def _migrate(connection: Connection, source: str) -> None:
-    if connection.dialect.name == "postgresql":  # two first ingests must not make it twice
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('slurmkit migrate'))"))
     version = _version(connection)
     if version == REVISION:
         return

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from slurmkit_accounting import ledger as module
+from slurmkit_accounting.bulk import insert_rows
 from slurmkit_accounting.filesystems import (
     filesystem_of,
     is_network,
@@ -15,8 +18,8 @@ from slurmkit_accounting.filesystems import (
 )
 from slurmkit_accounting.ledger import open_for_reading, open_for_writing
 from slurmkit_accounting.location import default_path, describe, ledger_url
-from slurmkit_accounting.schema import VERSION_TABLE, metadata
-from sqlalchemy import text
+from slurmkit_accounting.schema import VERSION_TABLE, clusters, ingests, metadata
+from sqlalchemy import func, insert, select, text
 
 from slurmkit.errors import BadInput, LedgerError
 
@@ -79,8 +82,13 @@ def test_a_password_file_in_the_query_is_fine():
     ],
 )
 def test_options_in_the_url_reach_postgresql(monkeypatch, read_only, options):
-    given = {}
-    monkeypatch.setattr(module, "create_engine", lambda url, **other: given.update(other))
+    given, make = {}, module.create_engine
+
+    def create_engine(url, **other):
+        given.update(other)
+        return make(url)
+
+    monkeypatch.setattr(module, "create_engine", create_engine)
     module._postgresql(ledger_url("postgresql://me@db/x?options=-csearch_path%3Dbooks"), read_only)
     assert given["connect_args"]["options"] == options
 
@@ -240,3 +248,28 @@ def test_a_postgresql_that_is_not_there():
         open_for_reading("postgresql+psycopg://me@127.0.0.1:1/books"),
     ):
         pass
+
+
+def test_writers_take_turns(ledger):
+    """What one has read no other changes before it writes."""
+
+    def count_on(_: int) -> None:
+        with ledger.transaction() as connection:
+            name = connection.scalar(select(func.count()).select_from(clusters))
+            time.sleep(0.05)
+            connection.execute(insert(clusters).values(name=str(name)))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count_on, range(4)))
+    with ledger.transaction() as connection:
+        assert sorted(connection.scalars(select(clusters.c.name))) == ["0", "1", "2", "3"]
+
+
+def test_what_a_database_says_of_many_rows_is_one_error_of_ours(ledger):
+    row = (1, 2, 3, "no number")
+    with (
+        pytest.raises(LedgerError, match="cannot use the ledger"),
+        ledger.transaction() as connection,
+    ):
+        columns = ("cluster_id", "started", "window_from", "window_to")
+        insert_rows(connection, ingests, columns, [row])
