@@ -16,6 +16,7 @@ from typing import TypedDict, Unpack
 from slurmkit.errors import BadInput
 from slurmkit.jobs.ids import check_job_id
 from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.readers import LATEST
 from slurmkit_accounting.reports.budget import budget_report
 from slurmkit_accounting.reports.counted import Question, check_dimensions
 from slurmkit_accounting.reports.dimensions import ALL, OF_KEYS
@@ -199,9 +200,9 @@ def evidence(books: Ledger, row: int, *, scope: Scope = EVERYTHING) -> Evidence:
 
 
 def _names(by: str | Sequence[str], known: Sequence[str] = ALL) -> tuple[str, ...]:
-    names = tuple(filter(None, by.split(","))) if isinstance(by, str) else tuple(by)
-    check_dimensions(names, known)
-    return names
+    names = dict.fromkeys(filter(None, by.split(",")) if isinstance(by, str) else by)
+    check_dimensions(tuple(names), known)
+    return tuple(names)
 
 
 def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Question:
@@ -209,6 +210,8 @@ def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Q
     check_dimensions(tuple(only))
     where, job, now = zone(more.get("timezone")), more.get("job"), more.get("now")
     moment = int(time.time()) if now is None else now
+    if not 0 <= moment <= LATEST:
+        raise BadInput(f"now is a time in epoch seconds, up to {LATEST}; not {moment}")
     suspended = more.get("suspended", "charge")
     if suspended not in SUSPENDED:
         raise BadInput(f"suspended time is charged or not: {' or '.join(SUSPENDED)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from slurmkit.errors import BadInput
 from slurmkit_accounting.zones import Zone
 
 UNITS = ("day", "week", "month")
+MOST = 4000  # parts: the days of ten years; each is asked for by itself
 _ONE_DAY = dt.timedelta(days=1)
 
 
@@ -35,15 +36,24 @@ def parts(
     dates: Iterable[dt.date] = (),
     others: Iterable[int] = (),
 ) -> list[Part]:
-    """Part a window at the edges of units of time, where some dates begin, and at other times."""
-    wanted = frozenset(dates)
-    edges = [*window, *others]
-    day, last = day_of(window[0], zone), day_of(window[1], zone)
-    while day < last:
-        day += _ONE_DAY
-        if day in wanted or any(_begins(unit, day) for unit in units):
-            edges.append(zone.epoch(day.isoformat()))
-    within = sorted({edge for edge in edges if window[0] <= edge <= window[1]})
+    """Part a window at the edges of units of time, where some dates begin, and at other times.
+
+    Raises:
+        BadInput: when these are more than `MOST` parts.
+    """
+    first, last = day_of(window[0], zone), day_of(window[1], zone)
+    days = {day for day in dates if first < day <= last}
+    for day in _days(first, last) if units else ():
+        if any(_begins(unit, day) for unit in units):
+            days.add(day)
+        if len(days) > MOST:
+            names = " or ".join(f"{unit}s" for unit in UNITS if unit in units)
+            raise BadInput(
+                f"{first} to {last} has more than {MOST} {names}; ask for a shorter window, or by"
+                " longer times"
+            )
+    edges = {*window, *others, *(zone.epoch(day.isoformat()) for day in days)}
+    within = sorted(edge for edge in edges if window[0] <= edge <= window[1])
     return [_part(begin, end, zone) for begin, end in pairwise(within)]
 
 
@@ -54,10 +64,10 @@ def month(text: str, zone: Zone) -> tuple[int, int]:
         BadInput: for any other text.
     """
     try:
-        first = dt.datetime.strptime(text, "%Y-%m").date()  # noqa: DTZ007  a date has no zone
-    except ValueError as error:
+        first = dt.date.fromisoformat(f"{text}-01")
+        after = (first + 31 * _ONE_DAY).replace(day=1)
+    except (ValueError, OverflowError) as error:
         raise BadInput(f"{text!r} is not a month: write YYYY-MM") from error
-    after = (first + 31 * _ONE_DAY).replace(day=1)
     return zone.epoch(first.isoformat()), zone.epoch(after.isoformat())
 
 
@@ -71,6 +81,11 @@ def _part(begin: int, end: int, zone: Zone) -> Part:
     year, week, _ = day.isocalendar()
     labels = {"day": day.isoformat(), "week": f"{year}-W{week:02}", "month": f"{day:%Y-%m}"}
     return Part(begin, end, day, labels)
+
+
+def _days(first: dt.date, last: dt.date) -> Iterator[dt.date]:
+    """Every day after the first one up to the last."""
+    return (first + dt.timedelta(days=number) for number in range(1, (last - first).days + 1))
 
 
 def _begins(unit: str, day: dt.date) -> bool:
