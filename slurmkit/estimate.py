@@ -13,7 +13,15 @@ from slurmkit.checks.balance import Balance, balances
 from slurmkit.checks.walls import minutes
 from slurmkit.facts import clock, rounded
 from slurmkit.gpuhours import WeightOf, gpu_hours, likely_type, uncounted
-from slurmkit.prices import Price, cpu_prices, memory_prices, part_weight, price_at, price_of
+from slurmkit.prices import (
+    UNTYPED,
+    Price,
+    cpu_prices,
+    memory_prices,
+    part_weight,
+    price_at,
+    price_of,
+)
 from slurmkit.request import Request
 
 PriceAt = Callable[[str, dt.date], Price | None]
@@ -196,7 +204,8 @@ def _money(
         return None, None, None
     day = dt.datetime.fromtimestamp(request.standing.taken).astimezone().date()
     known: list[tuple[float | None, Price | None]] = [
-        (hours, price(kind or likely_type(request), day)) for kind, hours in used.gpu_hours.items()
+        (hours, price(kind or likely_type(request) or UNTYPED, day))
+        for kind, hours in used.gpu_hours.items()
     ]
     others = ((used.cpu_hours, cpu_prices()), (used.memory_hours, memory_prices()))
     priced = ((hours, price_of(prices, day)) for hours, prices in others)

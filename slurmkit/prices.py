@@ -32,6 +32,9 @@ import msgspec
 from slurmkit.config import load_section, load_tables
 from slurmkit.errors import BadConfig
 
+UNTYPED = "untyped"
+"""The section for GPUs that Slurm has no type of, where no partition vouches for one."""
+
 Currency = Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]
 Weight = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Watts = Annotated[float, msgspec.Meta(gt=0)]

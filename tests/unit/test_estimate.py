@@ -74,7 +74,10 @@ def test_untyped_gpus_and_slices() -> None:
 def test_untyped_gpus_of_the_only_type_there_are_priced() -> None:
     found = made(gpus=Gpus(2), partition="mps", time="1:00:00")
     assert found.cost == Decimal("1.70")
-    assert made(gpus=Gpus(2), partition="untyped", time="1:00:00").cost is None
+    asked = request(gpus=Gpus(2), partition="untyped", time="1:00:00")
+    assert estimate(asked, price).cost is None
+    own = {"untyped": price("a100", dt.date(2026, 1, 1))}
+    assert estimate(asked, lambda kind, _: own.get(kind)).cost == Decimal("1.70")
 
 
 def weight(kind: str, part: str) -> float | None:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, cast
 
 from slurmkit.errors import BadConfig
 from slurmkit.prices import (
+    UNTYPED,
     Price,
     canonical_type,
     cpu_prices,
@@ -21,7 +22,6 @@ from slurmkit.prices import (
 from slurmkit_accounting.bins import NO_GPU
 
 PARTS = ("shard", "mps")
-UNTYPED = "untyped"
 NONE = "none"
 _ONE = Fraction(1)
 
@@ -108,10 +108,11 @@ class Rates:
         part, _, of = gpu_type.partition(":")
         if part in PARTS:
             return self._part(cast("Literal['shard', 'mps']", part), of or vouched)
-        name = canonical_type(gpu_type or vouched, self._settings)
+        # The site may have a price for GPUs of no type: [gpu.untyped].
+        name = canonical_type(gpu_type or vouched or UNTYPED, self._settings)
         settings = self._settings.get(name)
         weight = Fraction(str(settings.weight)) if settings else _ONE
-        return Kind(name or UNTYPED, name, weight)
+        return Kind(name, name, weight)
 
     def _part(self, part: Literal["shard", "mps"], of: str) -> Kind:
         named = canonical_type(of, self._settings) if of else ""

@@ -172,6 +172,16 @@ def test_parts_of_gpus_count_by_their_weights(ledger, configure):
     assert found.meta.prices.endswith("unknown for untyped")
 
 
+def test_gpus_of_no_type_may_have_a_price_of_their_own(ledger, configure):
+    price = 'since = 2026-01-01\ncurrency = "EUR"\non_premises = 1.00\n'
+    configure(f"{PRICES}[[gpu.untyped.prices]]\n{price}")
+    jobs = [run("alice", BEGIN, BEGIN + HOUR, gpus={"": 2})]
+    found = report(ledger, jobs, "gpu-type")
+    assert column(found, "gpu-type") == ["untyped"]
+    assert column(found, "cost") == [2.0]
+    assert found.meta.weights == {}
+
+
 def test_shards_of_nobody_knows_what_count_nothing_and_the_report_says_so(ledger):
     found = report(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus={"shard": 3})])
     assert column(found, "gpu_hours") == [0.0]
