@@ -11,7 +11,18 @@ from sqlalchemy import Connection, func, select, text
 
 from slurmkit_accounting.coverage import Span, covered, gaps
 from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.schema import OPEN, REVISION, UNREAD, clusters, ingests, rejects, runs
+from slurmkit_accounting.schema import (
+    DOUBTFUL,
+    GONE,
+    OPEN,
+    RETRACTED,
+    REVISION,
+    UNREAD,
+    clusters,
+    ingests,
+    rejects,
+    runs,
+)
 
 # A run goes on past its limit for KillWait and its epilog; after this it is none any more.
 _GRACE = 3600
@@ -104,11 +115,17 @@ def _cluster(connection: Connection, one: tuple[int, str, bool | None], now: int
         runs=count(),
         open=count(text(OPEN), shown),
         runaways=_runaways(connection, number, now),
-        gone=count(~shown),
-        doubtful=count(runs.c.doubt.is_not(None)),
-        retracted=count(runs.c.retracted.is_not(None)),
+        gone=count(text(GONE)),
+        doubtful=_doubtful(connection, number),
+        retracted=count(text(RETRACTED)),
         rejects=_rejects(connection, number),
     )
+
+
+def _doubtful(connection: Connection, cluster: int) -> int:
+    # Added to, so that SQLite goes through the few in doubt rather than all of the cluster's.
+    where = (text(DOUBTFUL), runs.c.cluster_id + 0 == cluster)
+    return connection.scalar(select(func.count()).select_from(runs).where(*where)) or 0
 
 
 def _rejects(connection: Connection, cluster: int) -> int:

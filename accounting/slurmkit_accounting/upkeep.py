@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, and_, delete, select
+from sqlalchemy import Connection, and_, delete, func, select
 
 from slurmkit_accounting.bins import Eras, Held, Key, summed
 from slurmkit_accounting.bulk import add_rows, among, insert_missing
@@ -20,6 +20,7 @@ BINS = ((usage_hours, HOUR), (usage_days, DAY))
 HELD = tuple(runs.c[name] for name in Held._fields[:-1])
 COUNTED = runs.c.end.is_not(None) & runs.c.retracted.is_(None)
 _MANY = 50_000
+_SOME_HOURS = 6 * HOUR
 _KEY = [usage_keys.c[name] for name in Key._fields]
 
 
@@ -89,8 +90,7 @@ def rekey(connection: Connection, since: int) -> None:
     """
     before = Eras(connection.scalars(select(usage_keys.c.era).distinct()))
     after = eras(connection)
-    # Not submit, which no index has: a run ends after it is submitted.
-    for batch in stored(connection, runs.c.end >= since, runs.c.submit >= since):
+    for batch in _submitted(connection, since):
         moved = [run for run in batch if before.of(run.submit) != after.of(run.submit)]
         change(
             connection,
@@ -109,6 +109,17 @@ def stored(connection: Connection, *where: Any) -> Iterator[list[Held]]:
             return
         last = found[-1][0]
         yield [Held(*row[1:]) for row in found]
+
+
+def _submitted(connection: Connection, since: int) -> Iterator[list[Held]]:
+    """Runs that usage is made of, submitted from a time on, some hours of ends at a time."""
+    # Not by submit, which no index has: a run ends after it is submitted.
+    following, ends = since, select(func.min(runs.c.end))
+    while (end := connection.scalar(ends.where(runs.c.end >= following))) is not None:
+        following = end + _SOME_HOURS
+        within = (runs.c.end >= end, runs.c.end < following, runs.c.submit >= since)
+        found = connection.execute(select(*HELD).where(COUNTED, *within))
+        yield [Held(*row) for row in found]
 
 
 def _known(connection: Connection, keys: Sequence[Key]) -> dict[Key, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Dialect, ForeignKey, Integer, MetaData, TypeDecorator
 
-REVISION = "0003"
+REVISION = "0004"
 VERSION_TABLE = "ledger_version"
 _HALF = 2**63
 

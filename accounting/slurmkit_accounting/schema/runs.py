@@ -11,8 +11,10 @@ clusters = Table(
     metadata,
     own_id(),
     Column("name", Text, nullable=False, unique=True),
-    # What the cluster said at the last ingest; NULL until it has said something.
+    # What the cluster said at the last ingest, or true once a file shows GPUs; NULL when not known.
     Column("tracks_gpus", Boolean),
+    # Whose runs alone are in the books, where slurmdbd shows no others; NULL: everybody's.
+    Column("only_user", Text),
 )
 
 # Times of which finished ingests have read everything, joined where they touch: what lies between
@@ -40,6 +42,8 @@ ingests = Table(
     seconds("window_to"),
     # How far it has got; an ingest that was cut off goes on from there.
     seconds("done_to", nullable=True),
+    # Of a file, how its lines are read, as JSON: what its rejects need to be read again.
+    Column("layout", Text),
     Column("rows_read", BigInteger, nullable=False, server_default=text("0")),
     Column("rows_new", BigInteger, nullable=False, server_default=text("0")),
     Column("rows_changed", BigInteger, nullable=False, server_default=text("0")),
@@ -139,7 +143,11 @@ _partial("runs_long", runs.c.end, runs.c.start, where=LONG)
 _partial("runs_cut_short", runs.c.cluster_id, runs.c.job_id_raw, where=CUT_SHORT)
 _partial("runs_suspended", runs.c.cluster_id, where=SUSPENDED)
 DOUBTFUL = "doubt IS NOT NULL"
+GONE = "gone_since IS NOT NULL"
+RETRACTED = "retracted IS NOT NULL"
 _partial("runs_doubtful", runs.c.end, runs.c.start, where=DOUBTFUL)
+_partial("runs_gone", runs.c.cluster_id, where=GONE)
+_partial("runs_retracted", runs.c.cluster_id, where=RETRACTED)
 
 # Steps: measured use, never summed with allocations.
 steps = Table(

@@ -266,10 +266,11 @@ def test_writers_take_turns(ledger):
 
 
 def test_what_a_database_says_of_many_rows_is_one_error_of_ours(ledger):
-    row = (1, 2, 3, "no number")
-    with (
-        pytest.raises(LedgerError, match="cannot use the ledger"),
-        ledger.transaction() as connection,
-    ):
+
+    def enter() -> None:
         columns = ("cluster_id", "started", "window_from", "window_to")
-        insert_rows(connection, ingests, columns, [row])
+        with ledger.transaction() as connection:
+            insert_rows(connection, ingests, columns, [(1, 2, 3, "no number")])
+
+    with pytest.raises(LedgerError, match="cannot use the ledger"):
+        enter()
