@@ -110,7 +110,8 @@ def with_ends(
     """
     last, known = last_ingests(connection, ingests.c.source == "sacct"), known_eras(connection)
     columns = (*beside, runs.c.last_seen, runs.c.gone_since, *_HELD)
-    for row in connection.execute(select(*columns).where(_COUNTED, *where)):
+    query = select(*columns).where(_COUNTED, *where).execution_options(yield_per=10_000)
+    for row in connection.execute(query):
         *told, seen, gone = row[: len(beside) + 2]
         run = Held(*row[len(beside) + 2 :])
         if run.end is None:

@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.pi import People
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.budgets import Budget, budgets_path, load_budgets
 from slurmkit_accounting.reports.counted import Counted, Question
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series
 from slurmkit_accounting.reports.panels import unit_of
 from slurmkit_accounting.reports.periods import day_of
+from slurmkit_accounting.reports.scope import Scope
 from slurmkit_accounting.schema import DAY
 
 COLUMNS = (
@@ -62,15 +64,16 @@ def budget_report(ledger: Ledger, question: Question) -> Report:
     """
     budgets = load_budgets()
     with ledger.transaction() as connection:
-        spent = _in_force(connection, budgets, question)
+        shown = _shown(connection, budgets, question)
+        spent = [_spent(connection, budget, question) for budget in shown]
         meta = Meta(
             report="budget",
             by=("pi",),
             timezone=question.zone.name,
             suspended=question.suspended,
             running_until=question.zone.show(question.now),
-            notes=tuple(_notes(len(budgets), len(spent))),
-            **provenance.of_books(ledger, connection, question.now),
+            notes=tuple(_notes(len(budgets), len(spent), question.scope)),
+            **provenance.of_books(ledger, connection, question.now, question.scope),
         )
     rows = tuple(_row(each, question) for each in sorted(spent, key=_fullest))
     return Report(meta, COLUMNS, rows, tuple(map(_burn_down, spent)))
@@ -79,12 +82,12 @@ def budget_report(ledger: Ledger, question: Question) -> Report:
 def burn_downs(connection: Connection, question: Question) -> tuple[Panel, ...]:
     """What is left of the budgets of the PIs that a report is about, if they are a few."""
     asked = question.filters.get("pi")
-    budgets = [one for one in load_budgets() if asked is None or one.pi in asked]
-    if not 0 < len(budgets) <= _FEW:
-        return ()
     now = min(question.now, question.window[1] - 1)
     whole = replace(question, filters={}, job=None, now=now)
-    return tuple(map(_burn_down, _in_force(connection, budgets, whole)))
+    budgets = [one for one in load_budgets() if asked is None or one.pi in asked]
+    shown = _shown(connection, budgets, whole)
+    few = shown if len(shown) <= _FEW else []
+    return tuple(_burn_down(_spent(connection, budget, whole)) for budget in few)
 
 
 def _burn_down(spent: Spent) -> Panel:
@@ -94,17 +97,18 @@ def _burn_down(spent: Spent) -> Panel:
     return Panel("lines", title, "GPU-hours left", spent.labels, (Series("left", left),))
 
 
-def _in_force(connection: Connection, budgets: Iterable[Budget], question: Question) -> list[Spent]:
-    return [
-        each
-        for budget in budgets
-        if _begin(budget, question) <= question.now < _end(budget, question)
-        for each in _spent(connection, budget, question)
-    ]
+def _shown(connection: Connection, budgets: Iterable[Budget], question: Question) -> list[Budget]:
+    """Budgets in force of PIs whose whole groups the reader may see."""
+    now = question.now
+    found = [one for one in budgets if _begin(one, question) <= now < _end(one, question)]
+    if not found or question.scope.is_everything:
+        return found
+    people = People.load(connection)
+    shows = question.scope.shows_group
+    return [one for one in found if shows(people.person(one.pi, None, now))]
 
 
-def _spent(connection: Connection, budget: Budget, question: Question) -> Iterable[Spent]:
-    """Nothing where the reader may not see the PI's whole group."""
+def _spent(connection: Connection, budget: Budget, question: Question) -> Spent:
     begin, now = _begin(budget, question), question.now
     unit = unit_of((begin, _end(budget, question)))
     asked = replace(
@@ -114,9 +118,6 @@ def _spent(connection: Connection, budget: Budget, question: Question) -> Iterab
         filters={"pi": (budget.pi,)},
     )
     counted = Counted(connection, asked)
-    pi = counted.dimensions.people.person(budget.pi, None, now)
-    if not question.scope.shows_group(pi):
-        return
     hours = {
         labels[0]: tally.gpu_hours(counted.rates) for labels, tally in counted.rows((unit,)).items()
     }
@@ -128,7 +129,7 @@ def _spent(connection: Connection, budget: Budget, question: Question) -> Iterab
     since = max(begin, now - RATE_DAYS * DAY)
     recent = Counted(connection, replace(asked, window=(since, max(now, since + 1))))
     per_day = recent.total().gpu_hours(recent.rates) * DAY / max(now - since, DAY)
-    yield Spent(budget, used, per_day, labels, tuple(left))
+    return Spent(budget, used, per_day, labels, tuple(left))
 
 
 def _row(spent: Spent, question: Question) -> dict[str, Any]:
@@ -173,12 +174,13 @@ def _end(budget: Budget, question: Question) -> int:
     return question.zone.epoch(budget.end.isoformat())
 
 
-def _notes(budgets: int, shown: int) -> Iterable[str]:
+def _notes(budgets: int, shown: int, scope: Scope) -> Iterable[str]:
     path = budgets_path()
     if not budgets:
         yield "there are no budgets: write [[budget]] pi, gpu_hours, from and to in budgets.toml"
         return
-    yield f"budgets: {shown} of {budgets} in {path} are in force and yours to see"
+    of_all = f" of {budgets}" if scope.is_everything else ""
+    yield f"budgets: {shown}{of_all} in {path} are in force and yours to see"
     yield (
         f"rate: of the last {RATE_DAYS} days; a day on which a budget runs out is shown where it"
         " comes before the budget's end"

@@ -46,7 +46,7 @@ def _causes(connection: Connection, counted: Counted, closing: Closing) -> tuple
         runs.c.id.in_(revised),
         runs.c.retracted >= closing.at,
     )
-    chosen = Selection(connection, counted.question)
+    chosen = Selection(connection, counted.question, counted.dimensions)
     ours = (runs.c.cluster_id == closing.cluster_id, since, *overlapping(closing.span))
     found = chosen.rows(("job_id",), *ours, retracted=True)
     jobs = list(islice((row.job_id for row, _ in found), _SHOWN + 1))

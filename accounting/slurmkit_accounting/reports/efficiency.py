@@ -111,7 +111,7 @@ def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = US
             job=question.job,
             runs=sum(use.jobs for use in uses.values()),
             notes=tuple(_notes()),
-            **provenance.of_books(ledger, connection, question.now),
+            **provenance.of_books(ledger, connection, question.now, question.scope),
             **provenance.of_window(connection, question.window, question.zone, question.now),
         )
     rows = [

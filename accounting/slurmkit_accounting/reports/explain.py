@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -41,6 +42,8 @@ COLUMNS = (
     Column("doubt"),
     Column("row", "count"),
 )
+MOST = 200_000  # runs: more are no explanation, and would fill the memory of a service
+_BIGGEST = 2**63 - 1  # number that a database has
 _BESIDE = [runs.c[name] for name in ("id", "job_id", "start", "end", "gpus", "doubt")]
 FIELDS = (
     ("DBIndex", "db_index"), ("JobIDRaw", "job_id_raw"), ("JobID", "job_id"), ("User", "user"),
@@ -80,6 +83,7 @@ def explain_report(ledger: Ledger, question: Question) -> Report:
     Their GPU-hours add up to the cell's.
 
     Raises:
+        BadInput: when they are more than `MOST`.
         LedgerError: when the ledger cannot be read.
     """
     units = frozenset(UNITS) & question.filters.keys()
@@ -92,18 +96,27 @@ def explain_report(ledger: Ledger, question: Question) -> Report:
         chosen = Selection(connection, question)
         where = (*chosen.where(), *overlapping(question.window))
         found = with_ends(connection, question.now, where, _BESIDE)
-        rows = [row for told, run in found for row in _row(chosen, told, run, spans)]
+        rows = _listed(row for told, run in found for row in _row(chosen, told, run, spans))
         meta = Meta(
             report="explain",
             filters=question.filters,
             job=question.job,
             runs=len(rows),
             notes=("everything of one run: slurmkit report explain --row NUMBER",),
-            **provenance.of_books(ledger, connection, question.now),
+            **provenance.of_books(ledger, connection, question.now, question.scope),
             **provenance.of_window(connection, question.window, question.zone, question.now),
         )
     rows.sort(key=lambda row: (-row["gpu_hours"], -row["cpu_hours"], row["row"]))
     return Report(meta, COLUMNS, tuple(rows))
+
+
+def _listed(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = list(islice(rows, MOST + 1))
+    if len(found) > MOST:
+        raise BadInput(
+            f"these are more than {MOST:,} runs; ask for a shorter window, or with more filters"
+        )
+    return found
 
 
 def evidence(ledger: Ledger, number: int, scope: Scope = EVERYTHING) -> Evidence:
@@ -113,13 +126,15 @@ def evidence(ledger: Ledger, number: int, scope: Scope = EVERYTHING) -> Evidence
         BadInput: when there is none that the reader may see.
         LedgerError: when the ledger cannot be read.
     """
+    if abs(number) > _BIGGEST:
+        raise _none(number)
     with ledger.transaction() as connection:
         only = select(runs).where(runs.c.id == number)
         found = connection.execute(only).one_or_none()
         people = Dimensions(connection, Rates())
         known = eras(connection)
         if found is None or not any(people.shown(key, scope) for key in keys_of(found, known)):
-            raise BadInput(f"there is no row {number}; report explain lists them")
+            raise _none(number)
         row = dict(connection.execute(only).mappings().one())
         return Evidence(
             row=row,
@@ -129,6 +144,10 @@ def evidence(ledger: Ledger, number: int, scope: Scope = EVERYTHING) -> Evidence
             revisions=tuple(_revisions(connection, number)),
             rejects=tuple(connection.scalars(_rejects(row))),
         )
+
+
+def _none(number: int) -> BadInput:
+    return BadInput(f"there is no row {number}; report explain lists them")
 
 
 def _row(
@@ -185,7 +204,10 @@ def _revisions(connection: Connection, number: int) -> Iterator[tuple[int, dict[
 def _rejects(row: dict[str, Any]) -> Select[str]:
     by_submit = f"{row['job_id_raw']}@{row['submit']}"
     names = [by_submit] if row["db_index"] is None else [str(row["db_index"]), by_submit]
-    return select(rejects.c.line).where(rejects.c.identity.in_(names))
+    # Another cluster has other runs under the same numbers.
+    ours = (ingests.c.cluster_id == row["cluster_id"], rejects.c.identity.in_(names))
+    query = select(rejects.c.line).join(ingests, ingests.c.id == rejects.c.ingest_id)
+    return query.where(*ours).order_by(rejects.c.id)
 
 
 def _text(value: object) -> str:

@@ -92,7 +92,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
             does not show any more only up to the ingest that last saw them.
         doubtful: runs in the window whose GPU count cannot be trusted.
         unmapped: runs without a PI.
-        rejects: lines of sacct, of any time, whose runs could not be read to this day.
+        rejects: lines of sacct, of any time, whose runs could not be read to this day; None for
+            who may not see everything, since nobody knows whose they are.
         currency: of the prices in force; None without any.
         prices: what the money columns are made of, or why they are empty.
         weights: what one of a type counts in whole GPUs, where that is not 1; None is unknown

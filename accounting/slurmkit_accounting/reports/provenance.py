@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, select
 
 from slurmkit_accounting.coverage import covered, gaps
 from slurmkit_accounting.held import last_ingests
 from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.schema import DOUBTFUL, UNREAD, clusters, people_syncs, rejects, runs
+from slurmkit_accounting.reports.scope import EVERYTHING, Scope
+from slurmkit_accounting.schema import UNREAD, clusters, people_syncs, rejects
 from slurmkit_accounting.zones import Zone
 
 
-def of_books(ledger: Ledger, connection: Connection, now: int) -> dict[str, Any]:
-    """Facts of `Meta` that every report states."""
+def of_books(
+    ledger: Ledger, connection: Connection, now: int, scope: Scope = EVERYTHING
+) -> dict[str, Any]:
+    """Facts of `Meta` that every report states.
+
+    Nobody knows whose a rejected line is: only who may see everything is told how many there are.
+    """
     known = connection.execute(select(clusters).order_by(clusters.c.name)).all()
     ingests = last_ingests(connection)
     last = min(ingests.values(), default=None)
@@ -25,7 +31,7 @@ def of_books(ledger: Ledger, connection: Connection, now: int) -> dict[str, Any]
         "last_ingest": last,
         "data_age": None if last is None else max(now - last, 0),
         "last_people_sync": connection.scalar(select(func.max(people_syncs.c.at))),
-        "rejects": connection.scalar(select(func.count()).select_from(rejects).where(UNREAD)),
+        "rejects": _rejects(connection) if scope.is_everything else None,
         "made": now,
     }
 
@@ -54,10 +60,5 @@ def of_window(
     }
 
 
-def doubtful(connection: Connection, window: tuple[int, int]) -> int:
-    """Runs in a window whose GPU count cannot be trusted."""
-    # Functions of columns, lest SQLite take an index of all runs for the one of doubtful ones.
-    begin, end = func.coalesce(runs.c.start, window[1]), func.coalesce(runs.c.end, window[1])
-    query = select(func.count()).select_from(runs).where(text(DOUBTFUL))
-    found = query.where(begin < window[1], end > window[0], runs.c.retracted.is_(None))
-    return connection.scalar(found) or 0
+def _rejects(connection: Connection) -> int | None:
+    return connection.scalar(select(func.count()).select_from(rejects).where(UNREAD))

@@ -20,6 +20,7 @@ from slurmkit_accounting.reports.dimensions import UNMAPPED
 from slurmkit_accounting.reports.model import Column, Difference, Meta, Report, Unmapped
 from slurmkit_accounting.reports.panels import panels_of, unit_of
 from slurmkit_accounting.reports.periods import UNITS
+from slurmkit_accounting.reports.selected import doubtful
 from slurmkit_accounting.reports.tally import COLUMNS, Tally, outcome_of
 
 
@@ -98,14 +99,14 @@ def _meta(ledger: Ledger, connection: Connection, counted: Counted, by: Sequence
         total=counted.everything().values(rates, counted.parts),
         runs=total.jobs,
         running=running.jobs,
-        doubtful=provenance.doubtful(connection, question.window),
+        doubtful=doubtful(connection, counted),
         unmapped=Unmapped(unmapped.jobs, float(unmapped.gpu_hours(rates))),
         currency=rates.currency,
         prices=_prices(counted),
         weights=_weights(counted),
         closed=closed_months(connection, counted),
         sreport=_difference(connection, counted, running),
-        **provenance.of_books(ledger, connection, question.now),
+        **provenance.of_books(ledger, connection, question.now, question.scope),
         **of_window,
     )
 

@@ -55,7 +55,7 @@ def wait_report(ledger: Ledger, question: Question, by: Sequence[str] = USUAL) -
             job=question.job,
             runs=sum(each.total() for each in waits.values()),
             notes=(_NOTE,),
-            **provenance.of_books(ledger, connection, question.now),
+            **provenance.of_books(ledger, connection, question.now, question.scope),
             **provenance.of_window(connection, question.window, question.zone, question.now),
         )
     rows = [
