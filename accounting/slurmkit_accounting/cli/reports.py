@@ -166,7 +166,9 @@ def reconcile_command(
 
 
 @click.command("idle")
-@click.option("--source", metavar="NAME", help="Plugin of slurmkit.gpu_metrics that knows GPUs.")
+@click.option(
+    "--source", metavar="NAME", help="Who knows: slurm, prometheus, a plugin.  [default: slurm]"
+)
 @click.option(
     "--below", type=click.FloatRange(0, 100), default=5.0, metavar="PERCENT",
     help="Idle is a GPU less busy than that.  [default: 5]",
@@ -176,11 +178,12 @@ def reconcile_command(
 def idle_command(source: str | None, below: float, minutes: int, form: Form) -> None:
     """GPUs that are held now and do nothing.
 
-    What GPUs do is asked of a plugin; without one it is unknown.
+    Slurm knows what GPUs do where AccountingStorageTRES has gres/gpuutil: of jobs with one GPU, and
+    of those that have used none. Prometheus knows each. `?` is unknown.
 
     \b
     Examples:
-      slurmkit report idle --source prometheus
+      slurmkit report idle
       slurmkit report idle --source prometheus --below 10 --minutes 120
     """
     from slurmkit.slurm import LocalSlurm  # noqa: PLC0415

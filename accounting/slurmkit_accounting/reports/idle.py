@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from slurmkit.errors import SlurmkitError
 from slurmkit.gpumap.model import Gpu
 from slurmkit.gpumap.read import read_gpus
 from slurmkit.plugins import GpuMetrics, GpuSample, load, plugins
@@ -26,6 +27,7 @@ COLUMNS = (
     Column("measured_minutes", "number"),
     Column("idle"),
 )
+USUAL = "slurm"
 _HELD = frozenset(("held", "shared"))
 
 
@@ -39,6 +41,12 @@ class Bound(msgspec.Struct, frozen=True):
 def idle_report(slurm: Slurm, source: str | None, bound: Bound, now: float | None = None) -> Report:
     """Every GPU that is held, idle ones first; `?` where nobody has measured it for long enough.
 
+    Args:
+        slurm: says who holds which.
+        source: plugin that says what they do; Slurm itself when left out, as far as it can.
+        bound: what is idle.
+        now: epoch seconds; the clock's when left out.
+
     Raises:
         BadInput: for a source that there is none of.
         SlurmError: when slurmctld does not answer.
@@ -47,7 +55,7 @@ def idle_report(slurm: Slurm, source: str | None, bound: Bound, now: float | Non
     found = read_gpus(slurm)
     moment = time.time() if now is None else now
     held = [gpu for gpu in found.gpus if gpu.state in _HELD]
-    samples = _samples(source, {gpu.node for gpu in held}, bound)
+    samples, silence = _samples(source, {gpu.node for gpu in held}, bound)
     rows = [_row(gpu, samples.get(gpu.node, ()), bound, moment) for gpu in held]
     rows.sort(
         key=lambda row: (row["idle"] != "yes", row["idle"] == "no", -(row["held_hours"] or 0))
@@ -57,7 +65,7 @@ def idle_report(slurm: Slurm, source: str | None, bound: Bound, now: float | Non
     meta = Meta(
         report="idle",
         timezone="UTC",
-        source=f"slurmctld, and {source or 'no source of what GPUs do'}",
+        source=f"slurmctld, and {source or USUAL}",
         clusters=(),
         last_ingest=None,
         data_age=int(max(moment - found.taken, 0)),
@@ -65,7 +73,7 @@ def idle_report(slurm: Slurm, source: str | None, bound: Bound, now: float | Non
             f"{idle} of {len(rows)} held GPUs are idle, {len(rows) - known} are unknown",
             f"idle: never {bound.percent:g} % busy for {bound.seconds // 60} minutes",
             *found.warnings,
-            *_no_source(source),
+            *silence,
         ),
         made=int(moment),
     )
@@ -74,11 +82,16 @@ def idle_report(slurm: Slurm, source: str | None, bound: Bound, now: float | Non
 
 def _samples(
     source: str | None, nodes: Iterable[str], bound: Bound
-) -> Mapping[str, tuple[GpuSample, ...]]:
-    if source is None:
-        return {}
-    made = cast("Callable[[], GpuMetrics]", load("gpu_metrics", source))()
-    return made.read(sorted(nodes), seconds=bound.seconds)
+) -> tuple[Mapping[str, tuple[GpuSample, ...]], Iterable[str]]:
+    """What is known, and in words why nothing is; a source that was named must answer."""
+    try:
+        made = cast("Callable[[], GpuMetrics]", load("gpu_metrics", source or USUAL))()
+        return made.read(sorted(nodes), seconds=bound.seconds), ()
+    except SlurmkitError as error:
+        if source is not None:
+            raise
+        others = ", ".join(name for name in plugins("gpu_metrics") if name != USUAL)
+        return {}, (f"what GPUs do is unknown: {error}; --source names another source ({others})",)
 
 
 def _row(gpu: Gpu, samples: Iterable[GpuSample], bound: Bound, now: float) -> dict[str, Any]:
@@ -111,12 +124,3 @@ def _idle(
     if held is not None and now - held < bound.seconds:
         return "no"  # its job has not had that long
     return "yes" if lasted >= bound.seconds * 0.9 else None
-
-
-def _no_source(source: str | None) -> Iterable[str]:
-    if source is None:
-        known = ", ".join(plugins("gpu_metrics")) or "none is installed"
-        yield (
-            "what GPUs do is unknown: name a plugin of slurmkit.gpu_metrics with --source"
-            f" ({known}); Slurm itself does not say"
-        )
