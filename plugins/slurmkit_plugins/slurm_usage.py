@@ -68,6 +68,11 @@ class SlurmUsage:
         told = self._slurm.run(["sacct", "-a", "-n", "-P", "-j", ",".join(held), "-o", fields])
         numbers, ended = _ended(told)
         running = list(self._running(held, numbers))
+        if running and all(step.now is None for step in running):
+            raise SlurmkitError(
+                f"no step that runs has a sample of {_UTIL}: slurmd takes them where gres.conf has"
+                " AutoDetect=nvml or rsmi"
+            )
         steps: dict[str, list[Step]] = {}
         for job, number in numbers.items():
             if own := [step for step in running if step.job == number]:
@@ -84,7 +89,8 @@ class SlurmUsage:
             own = [job for job, gpus in held.items() if job in numbers and gpus[0].user == me]
             if not own:
                 raise SlurmkitError(
-                    f"sstat tells only root, SlurmUser and a job's owner what it uses: {error}"
+                    "sstat tells only root, SlurmUser and a job's owner what a job uses; ask as one"
+                    " of them"
                 ) from error
             yield from self._sstat([numbers[job] for job in own])
 
@@ -101,10 +107,7 @@ def _see_that_it_tracks(config: str) -> None:
     lines = (line.partition("=") for line in config.splitlines())
     tracked = next((value for name, _, value in lines if name.strip() == _TRACKED), "")
     if _UTIL not in tracked:
-        raise SlurmkitError(
-            f"Slurm does not know what GPUs do: {_TRACKED} lacks {_UTIL}, which slurmd tells where"
-            " gres.conf has AutoDetect=nvml or rsmi"
-        )
+        raise SlurmkitError(f"{_TRACKED} lacks {_UTIL}, so Slurm does not sample GPUs")
 
 
 _TRACKED = "AccountingStorageTRES"

@@ -134,3 +134,9 @@ def test_a_cluster_that_does_not_track_it_says_so(held):
     held(gpu(0, "7"))
     with pytest.raises(SlurmkitError, match="AccountingStorageTRES lacks gres/gpuutil"):
         asked(RUNS, "", config="AccountingStorageTRES = cpu,gres/gpu\n")
+
+
+def test_a_cluster_without_samples_says_what_takes_them(held):
+    held(gpu(0, "7"))
+    with pytest.raises(SlurmkitError, match="no step that runs has a sample of gres/gpuutil"):
+        asked(RUNS, f"7.batch|{use(None)}|{use(None)}\n")

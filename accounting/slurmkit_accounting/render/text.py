@@ -55,13 +55,14 @@ def first(report: Report) -> list[Column]:
 
 
 def seen(report: Report) -> list[Column]:
-    """The columns in which there is something to see."""
+    """The columns in which there is something to see: of usage, which has many, more than 0."""
+    nothing = (None, 0) if report.meta.report == "usage" else (None,)
     return [
         column
         for column in report.columns
         if column.kind == "text"
         or column.name in _ALWAYS
-        or any(row[column.name] for row in report.rows)
+        or any(row[column.name] not in nothing for row in report.rows)
     ]
 
 
