@@ -238,12 +238,13 @@ def _whole(connection: Any, dn: str, entry: dict[str, _Values]) -> dict[str, _Va
     """
     for name in [name for name in entry if ";" in name]:
         ranged = _RANGE.match(name)
-        whole = entry.pop(name) if ranged else []
+        if not ranged:
+            continue
+        attribute, whole = ranged[1], entry.pop(name)
         while ranged and ranged[2] != "*":
-            ranged, more = _more(connection, dn, f"{ranged[1]};range={int(ranged[2]) + 1}-*")
+            ranged, more = _more(connection, dn, f"{attribute};range={int(ranged[2]) + 1}-*")
             whole = [*whole, *more]
-        if ranged:
-            entry[ranged[1]] = whole
+        entry[attribute] = whole  # as the configuration spells it, whatever the server does
     return entry
 
 

@@ -34,17 +34,30 @@ ValueT = TypeVar("ValueT")
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """Who the directory does not show any more.
+    """Who, or of whom something, the directory does not show any more.
 
     Attributes:
-        kind: people or groups.
-        names: of those that are gone, sorted.
+        what: in words, such as `known people would be gone`.
+        names: of those, sorted.
         known: how many there were before.
+        keys: of `[ldap]`, what to look at where that was not meant.
+        least: the share of them that may always be so.
     """
 
-    kind: str
+    what: str
     names: tuple[str, ...]
     known: int
+    keys: str
+    least: float = 0.0
+
+
+# Where bind_dn may not read an attribute any more, everybody has lost it, but nobody is gone.
+_LOST = (
+    (memberships.c.person_id, "people would be in no group any more", "members, member_attribute"),
+    (group_owners.c.group_id, "groups would have no owner any more", "owner_attribute"),
+    (uids.c.person_id, "people would have no number any more", "uid_attribute"),
+)
+_HALF = 0.5
 
 
 class DirectorySync:
@@ -55,7 +68,8 @@ class DirectorySync:
     from the time of the sync. Who is gone from the directory is closed, never deleted.
 
     Attributes:
-        gone: people and groups closed, once the changes have been asked for.
+        gone: people and groups closed, and those that lost what they had, once the changes have
+            been asked for.
     """
 
     def __init__(self, connection: Connection, directory: Directory, at: int) -> None:
@@ -66,12 +80,29 @@ class DirectorySync:
 
     def apply(self) -> Iterator[Change]:
         """Apply it, and say what changed."""
+        before = [self._holders(column) for column, *_ in _LOST]
         person_ids, new_people = self._meet(people, self._directory.people)
         group_ids, new_groups = self._meet(groups, self._directory.groups)
         yield from self._people(person_ids, new_people)
         yield from self._groups(group_ids, person_ids, new_groups)
         yield from self._memberships(group_ids, person_ids, new_people)
         yield from self._nestings(group_ids, new_groups)
+        self.gone += map(self._lost, _LOST, before)
+
+    def _holders(self, column: Column[int]) -> set[int]:
+        """Of whom something is true now."""
+        query = select(column).where(column.table.c.valid_to.is_(None))
+        return set(self._connection.scalars(query))
+
+    def _lost(self, told: tuple[Column[int], str, str], before: set[int]) -> Gone:
+        """Who is still there, and has lost something."""
+        column, what, keys = told
+        table = groups if column.name == "group_id" else people
+        here = select(table.c.id).where(table.c.closed_at.is_(None))
+        lost = before.intersection(self._connection.scalars(here)) - self._holders(column)
+        names = self._names() if table is people else self._column(table.c.id, table.c.display_name)
+        called = tuple(sorted(names[number] for number in lost))
+        return Gone(what, called, len(before), keys, _HALF)
 
     def _meet(
         self, table: Table, entries: Iterable[PersonEntry] | Iterable[GroupEntry]
@@ -159,7 +190,8 @@ class DirectorySync:
             statement = update(table).where(table.c.id == bindparam("number")).values(**values)
             self._connection.execute(statement, [{"number": number} for number in gone])
         called = tuple(sorted(names[number] for number in gone))
-        self.gone.append(Gone(table.name, called, len(known)))
+        kind, keys = table.name, f"{table.name}_base, {table.name}_filter"
+        self.gone.append(Gone(f"known {kind} would be gone", called, len(known), keys))
         return gone
 
     def _memberships(

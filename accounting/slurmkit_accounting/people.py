@@ -60,7 +60,7 @@ class Directory(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         entries: list[PersonEntry | GroupEntry] = [*self.people, *self.groups]
         _refuse_doubles("id", ((entry.directory_id, entry.dn) for entry in entries))
-        _refuse_doubles("user name", ((one.username, one.dn) for one in self.people))
+        _refuse_doubles("user name", ((one.username.lower(), one.dn) for one in self.people))
         numbers = ((str(one.uid), one.dn) for one in self.people if one.uid is not None)
         _refuse_doubles("uid number", numbers)
         _refuse_doubles("group name", ((one.name.lower(), one.dn) for one in self.groups))

@@ -67,7 +67,8 @@ def sync_people(
         told: what was heard.
         now: epoch seconds of the sync; the clock's when left out.
         dry_run: say what would change, and change nothing.
-        max_vanish: the share of known people, or of known groups, that may be gone at once.
+        max_vanish: the share of known people, or of known groups, that may be gone at once. At
+            least half of them may lose their groups, owners or numbers.
 
     Raises:
         DirectoryError: when more would be gone; nothing is changed then.
@@ -111,12 +112,13 @@ def _not_before_the_last(connection: Connection, now: int) -> int:
 
 def _too_many(gone: list[Gone], max_vanish: float) -> Iterator[str]:
     for one in gone:
-        if len(one.names) > max_vanish * one.known:
+        share = max(max_vanish, one.least)
+        if len(one.names) > share * one.known:
             more = ", ..." if len(one.names) > _NAMED else ""
+            allows = "that [ldap] max_vanish allows" if share == max_vanish else "that may be so"
             yield (
-                f"{len(one.names)} of {one.known} known {one.kind} would be gone"
-                f" ({', '.join(one.names[:_NAMED])}{more}), more than the share of {max_vanish:g}"
-                " that [ldap] max_vanish allows; nothing was changed: check [ldap]"
-                f" {one.kind}_base, {one.kind}_filter and what bind_dn may read, or, if it is"
-                " right, run it once with --force"
+                f"{len(one.names)} of {one.known} {one.what}"
+                f" ({', '.join(one.names[:_NAMED])}{more}), more than the share of {share:g}"
+                f" {allows}; nothing was changed: check [ldap] {one.keys} and what bind_dn may"
+                " read, or, if it is right, run it once with --force"
             )

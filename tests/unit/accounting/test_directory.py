@@ -140,6 +140,15 @@ def test_a_group_that_ad_shows_in_parts_is_read_whole(number):
     assert {base for base, _ in server.searches[1:]} <= {"cn=lab,ou=g"}
 
 
+def test_parts_are_put_together_under_the_name_that_was_asked_for():
+    section, server = (
+        with_(member_attribute="Member"),
+        Server(*(b"uid=p%d" % n for n in range(3000))),
+    )
+    ((dn, entry),) = _entries(server, section, "ou=g", "(cn=*)")
+    assert len(group_entry(dn, entry, section).members) == 3000
+
+
 def test_a_part_that_is_not_shown_is_an_error():
     server = Server(*(b"uid=p%d" % n for n in range(1600)))
     search = server.search

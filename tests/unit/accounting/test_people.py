@@ -168,6 +168,8 @@ def test_what_was_probably_not_meant_is_said():
             (),
             "user name 'a' is claimed by uid=a and uid=b",
         ),
+        # Nowhere else does case tell two of them apart.
+        ((person("a"), person("A")), (), "user name 'a' is claimed by uid=a and uid=A"),
         ((person("a", uid=7), person("b", uid=7)), (), "uid number '7'"),
         ((person("a"), person("b", directory_id="id-a")), (), "id 'id-a'"),
         (

@@ -385,6 +385,33 @@ class TestVanishing:
         with pytest.raises(DirectoryError, match=r"1 of 2 known groups would be gone \(climate\)"):
             sync_people(ledger, Told(Directory(self.STAFF, (VISION,))), max_vanish=0.1)
 
+    @pytest.mark.parametrize(
+        ("everybody", "groups", "words"),
+        [
+            (STAFF, (group("a"), group("b")), r"3 of 3 people would be in no group any more"),
+            (STAFF, (group("a", "uid=p0", "uid=p1", "uid=p2"), group("b", "uid=p1")),
+             r"2 of 2 groups would have no owner any more \(a, b\)"),
+            ([person(f"p{n}", uid=None) for n in range(20)], None,
+             r"20 of 20 people would have no number any more \(p0,"),
+        ],
+    )  # fmt: skip
+    def test_what_may_not_be_read_any_more_is_not_taken_for_gone(
+        self, ledger, everybody, groups, words
+    ):
+        known = (group("a", "uid=p0", "uid=p1", owners=("p2",)), group("b", owners=("p1",)))
+        sync_people(ledger, Told(Directory(self.STAFF, known)), now=day(5))
+        told = Told(Directory(tuple(everybody), groups or known))
+        with pytest.raises(DirectoryError, match=words):
+            sync_people(ledger, told, now=day(6), max_vanish=0.1)
+        assert {row[2] for table in (uids, memberships) for row in dated(ledger, table)} == {None}
+        assert sync_people(ledger, told, now=day(6), dry_run=True).refusal == ""  # forced
+
+    def test_half_of_the_groups_may_lose_their_owner(self, ledger):
+        known = (group("a", owners=("p2",)), group("b", owners=("p1",)))
+        sync_people(ledger, Told(Directory(self.STAFF, known)), now=day(5))
+        told = Told(Directory(self.STAFF, (known[0], group("b", "uid=p1"))))
+        assert sync_people(ledger, told, now=day(6), max_vanish=0.1).changes
+
     def test_a_dry_run_says_so_and_shows_who(self, ledger):
         self.apply(ledger, 5, *self.STAFF)
         synced = self.apply(ledger, 6, *self.STAFF[3:], max_vanish=0.1, dry_run=True)
