@@ -241,14 +241,14 @@ def _whole(connection: Any, dn: str, entry: dict[str, _Values]) -> dict[str, _Va
         if not ranged:
             continue
         attribute, whole = ranged[1], entry.pop(name)
-        while ranged and ranged[2] != "*":
+        while ranged[2] != "*":
             ranged, more = _more(connection, dn, f"{attribute};range={int(ranged[2]) + 1}-*")
             whole = [*whole, *more]
         entry[attribute] = whole  # as the configuration spells it, whatever the server does
     return entry
 
 
-def _more(connection: Any, dn: str, name: str) -> tuple[re.Match[str] | None, _Values]:
+def _more(connection: Any, dn: str, name: str) -> tuple[re.Match[str], _Values]:
     connection.search(dn, "(objectClass=*)", search_scope=ldap3.BASE, attributes=[name])
     for item in connection.response:
         for key, values in item.get("raw_attributes", {}).items():

@@ -57,7 +57,8 @@ def tell_budgets(ledger: Ledger, zone: Zone, now: int) -> Iterator[Told]:
             limit = next((limit for limit in NOTICES if row["used"] >= limit), None)
             if limit is None:
                 continue
-            about = f"{row['from']}/{row['to']}/{limit:.0%}"
+            # A budget that was raised is another one.
+            about = f"{row['from']}/{row['to']}/{row['gpu_hours_budget']:g}/{limit:.0%}"
             for name, by in notifiers.items():
                 once = Once(KIND, about, f"{name}:{row['pi']}")
                 make = partial(_notice, ledger, once, row, section.budgets)

@@ -88,8 +88,11 @@ def _digest(notice: Notice) -> str:
 
 
 def _address(text: str) -> str:
-    if not _ADDRESS.fullmatch(text):
-        raise BadInput(f"{text!r} is not a mail address; write NAME@DOMAIN, one and without a name")
+    # Not every server takes other letters, and none is told of them in a header.
+    if not (_ADDRESS.fullmatch(text) and text.isascii() and text.isprintable()):
+        raise BadInput(
+            f"{text!r} is not a mail address in ASCII; write NAME@DOMAIN, one and without a name"
+        )
     return text
 
 

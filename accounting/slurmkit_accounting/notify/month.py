@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -38,13 +40,15 @@ class Pi(msgspec.Struct, frozen=True):
         person_id: in this ledger.
         directory_id: for ever.
         name: user name.
-        mail: address, from the directory.
+        mail: address, from the directory; empty for who has left, whose it may be no more.
+        left: whether the directory does not have them any more.
     """
 
     person_id: int
     directory_id: str
     name: str
     mail: str
+    left: bool = False
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -98,7 +102,8 @@ def mail_month(ledger: Ledger, month: Month, *, again: bool = False) -> Iterator
     with alone(ledger, "mail"):
         for pi in pis(ledger, month):
             if not pi.mail:
-                yield Told(pi, Outcome.FAILED, "the directory has no mail address")
+                lacking = "them any more" if pi.left else "a mail address of theirs"
+                yield Told(pi, Outcome.FAILED, f"the directory does not have {lacking}")
                 continue
             once = Once(KIND, month.name, pi.directory_id)
             make = partial(notice, ledger, month, pi)
@@ -121,10 +126,17 @@ def write_month(ledger: Ledger, month: Month, folder: Path) -> Iterator[tuple[Pi
         path = folder / f"{month.name}-{name}.eml"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(compose(section, notice(ledger, month, pi)).as_bytes())
+            _write(path, compose(section, notice(ledger, month, pi)).as_bytes())
         except OSError as error:
             raise LedgerError(f"cannot write {path}: {error.strerror}") from error
         yield pi, path
+
+
+def _write(path: Path, mail: bytes) -> None:
+    """Make a file that nobody else can read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(mail)
 
 
 def pis(ledger: Ledger, month: Month) -> list[Pi]:
@@ -134,9 +146,11 @@ def pis(ledger: Ledger, month: Month) -> list[Pi]:
         counted = Counted(connection, question)
         owners = {counted.dimensions.owner(key)[1].person_id for _, key, _ in counted.cells}
         found = _known(connection, {owner for owner in owners if owner is not None})
+        label = counted.dimensions.people.label
         named = [
-            Pi(number, directory_id, counted.dimensions.people.label(number), mail.strip())
-            for number, (directory_id, mail) in found.items()
+            Pi(row.id, row.directory_id, label(row.id), "" if left else row.mail.strip(), left)
+            for row in found
+            for left in [row.closed_at is not None]
         ]
     return sorted(named, key=lambda pi: (pi.name, pi.person_id))
 
@@ -164,8 +178,7 @@ def _report(ledger: Ledger, month: Month, pi: Pi) -> Report:
     return usage_report(ledger, question, _BY, panels=True)
 
 
-def _known(connection: Connection, numbers: set[int]) -> dict[int, tuple[str, str]]:
-    """Directory id and address of people."""
-    query = select(people.c.id, people.c.directory_id, people.c.mail)
-    rows = connection.execute(query)
-    return {number: (identity, mail) for number, identity, mail in rows if number in numbers}
+def _known(connection: Connection, numbers: set[int]) -> list[Any]:
+    """Rows of people with these numbers."""
+    query = select(people.c.id, people.c.directory_id, people.c.mail, people.c.closed_at)
+    return [row for row in connection.execute(query) if row.id in numbers]

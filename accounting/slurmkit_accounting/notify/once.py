@@ -74,9 +74,11 @@ def send_once(
         met = _met(connection, once)
     if met is Outcome.BEFORE or (met is Outcome.DOUBTFUL and not again):
         return met, ""
+    handed = False
     try:
         notice = make()
         _record(ledger, once, sending=int(time.time()))
+        handed = True
         send(notice)
     except MaybeSent as error:
         _record(ledger, once, error=str(error))
@@ -84,6 +86,10 @@ def send_once(
     except SlurmkitError as error:
         _record(ledger, once, error=str(error), sending=None)
         return Outcome.FAILED, str(error)
+    except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything; others wait
+        words = f"{type(error).__name__}: {error}"
+        _record(ledger, once, error=words)
+        return (Outcome.DOUBTFUL if handed else Outcome.FAILED), words
     _record(ledger, once, done=int(time.time()), error=None)
     return Outcome.SENT, ""
 

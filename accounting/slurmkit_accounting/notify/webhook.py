@@ -7,8 +7,8 @@ import hmac
 import http.client
 import ssl
 import time
-from contextlib import closing
-from urllib.parse import urlsplit
+from contextlib import closing, suppress
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -41,16 +41,14 @@ class Webhook:
             NotSent: when the server was not reached, or refuses it.
             MaybeSent: when the line broke before it answered.
         """
-        url = urlsplit(self.section.url)
-        if url.scheme != "https" or not url.hostname:
-            raise BadConfig(f"[webhook] url: {self.section.url!r} is none; write https://HOST/PATH")
+        url, host, port = _parsed(self.section.url)
         body = msgspec.json.encode(_told(notice))
         headers = signed(body, self._secret()) | {
             "Content-Type": "application/json",
             "X-Slurmkit-Id": hashlib.sha256(notice.identity.encode()).hexdigest()[:32],
         }
         connection = http.client.HTTPSConnection(
-            url.hostname, url.port, timeout=self.section.timeout, context=self._trusted()
+            host, port, timeout=self.section.timeout, context=self._trusted()
         )
         path = f"{url.path or '/'}{'?' + url.query if url.query else ''}"
         with closing(connection):
@@ -67,6 +65,15 @@ class Webhook:
             return ssl.create_default_context(cafile=self.section.ca_file or None)
         except OSError as error:
             raise BadConfig(f"[webhook] ca_file: cannot read {self.section.ca_file}") from error
+
+
+def _parsed(text: str) -> tuple[SplitResult, str, int | None]:
+    with suppress(ValueError):  # half an IPv6 address; a port that is no number, or too big
+        url = urlsplit(text)
+        if url.scheme == "https" and url.hostname:
+            return url, url.hostname, url.port
+    # Not what it is: it may hold a token.
+    raise BadConfig("[webhook] url is none; write https://HOST/PATH")
 
 
 def signed(body: bytes, secret: str, now: int | None = None) -> dict[str, str]:

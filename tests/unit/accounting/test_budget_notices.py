@@ -85,6 +85,19 @@ def test_a_jump_over_both_is_told_once(ledger: Ledger, inbox: Inbox) -> None:
     assert len(inbox.mails) == 1
 
 
+def test_a_budget_that_was_raised_is_told_of_again(
+    ledger: Ledger, inbox: Inbox, tmp_path: Path
+) -> None:
+    used(ledger, 8)
+    assert told(ledger) == [Outcome.SENT]
+    budgets = tmp_path / "budgets.toml"
+    budgets.write_text(budgets.read_text().replace("gpu_hours = 10\n", "gpu_hours = 20\n"))
+    assert told(ledger) == []
+    used(ledger, 9)
+    assert told(ledger) == [Outcome.SENT]
+    assert "17.00 of 20.00" in inbox.mails[1].get_content()
+
+
 def test_a_refused_notice_is_told_of_later(ledger: Ledger, inbox: Inbox) -> None:
     used(ledger, 9)
     inbox.data = "451 later"

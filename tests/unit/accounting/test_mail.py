@@ -65,6 +65,8 @@ def test_the_same_notice_has_the_same_id(inbox: Inbox, port: int) -> None:
         {"to": ("garcia@lab.example, mallory@evil.example",)},
         {"to": ("Garcia <garcia@lab.example>",)},
         {"to": ("garcia",)},
+        {"to": ("garc\u00eda@lab.example",)},
+        {"to": ("garcia\x00@lab.example",)},
     ],
 )
 def test_nothing_forges_a_header(inbox: Inbox, port: int, change: dict[str, object]) -> None:

@@ -16,28 +16,30 @@ from mail_lab import Inbox, smtp
 from slurmkit_accounting.ledger import Ledger, open_for_writing
 from slurmkit_accounting.people import Directory
 from slurmkit_accounting.people_sync import Told, sync_people
+from slurmkit_accounting.schema import people
 from slurmkit_accounting.zones import zone
+from sqlalchemy import update
 from stored_runs import ran, store_runs
 
 from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
 
 OCTOBER, NOVEMBER = (zone("UTC").epoch(f"2025-{month}-15") for month in (10, 11))
-HOUR = 3600
+HOUR, DAY = 3600, 86400
 
 
 @pytest.fixture
 def books(ledger: Ledger) -> Ledger:
     names = ("alice", "bob", "vogel", "garcia", "chen", "lost")
     mails = {"vogel": "vogel@lab.example", "chen": "", "garcia": "garcia@lab.example"}
-    people = [person(name, mail=mails.get(name, f"{name}@lab.example")) for name in names]
+    everybody = [person(name, mail=mails.get(name, f"{name}@lab.example")) for name in names]
     groups = (
         group("vision", "uid=alice", "uid=vogel", owners=("vogel",)),
         group("genomics", "uid=bob", "uid=garcia", owners=("garcia",)),
         group("climate", "uid=chen", owners=("chen",)),
         group("idle", "uid=lost", owners=("lost",)),
     )
-    sync_people(ledger, Told(Directory(tuple(people), groups)), now=1)
+    sync_people(ledger, Told(Directory(tuple(everybody), groups)), now=1)
     store_runs(
         ledger,
         ran(OCTOBER, 2 * HOUR, user="alice", account="vision"),
@@ -78,7 +80,7 @@ def test_each_pi_gets_their_own_month_once(
 ) -> None:
     assert mail("--month", "2025-10") == 1  # chen has no address
     assert capsys.readouterr().out.splitlines() == [
-        "chen: not sent: the directory has no mail address",
+        "chen: not sent: the directory does not have a mail address of theirs",
         "garcia: sent",
         "vogel: sent",
     ]
@@ -99,6 +101,30 @@ def test_each_pi_gets_their_own_month_once(
     assert len(inbox.mails) == 2
     assert mail("--month", "2025-11") == 0
     assert recipients(inbox)[2:] == ["vogel@lab.example"]
+
+
+def test_who_has_left_gets_no_mail_where_somebody_else_may_be_now(
+    books: Ledger, inbox: Inbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sync_people(books, Told(Directory((person("alice"),), ())), now=NOVEMBER + DAY)
+    assert mail("--month", "2025-11") == 1
+    said = "vogel: not sent: the directory does not have them any more"
+    assert capsys.readouterr().out.splitlines() == [said]
+    assert inbox.mails == []
+
+
+@pytest.mark.usefixtures("books")
+def test_an_address_that_no_server_takes_keeps_nobody_else_waiting(
+    books: Ledger, inbox: Inbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with books.transaction() as connection:
+        garcia = people.c.mail == "garcia@lab.example"
+        connection.execute(update(people).where(garcia).values(mail="garc\u00eda@lab.example"))
+    assert mail("--month", "2025-10") == 1
+    said = capsys.readouterr().out
+    assert "is not a mail address in ASCII" in said
+    assert "vogel: sent\n" in said
+    assert recipients(inbox) == ["vogel@lab.example"]
 
 
 @pytest.mark.usefixtures("books")
@@ -157,10 +183,12 @@ def test_a_dry_run_writes_files_and_sends_nothing(inbox: Inbox, tmp_path: Path) 
     assert mail("--month", "2025-10", "--dry-run", str(tmp_path / "mails")) == 0
     files = sorted((tmp_path / "mails").iterdir())
     assert [file.name for file in files] == ["2025-10-garcia.eml", "2025-10-vogel.eml"]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     made = message_from_bytes(files[0].read_bytes(), policy=default)
     assert isinstance(made, EmailMessage)
     assert made["To"] == "garcia@lab.example"
     assert inbox.mails == []
+    assert mail("--month", "2025-10", "--dry-run", str(tmp_path / "mails")) == 0  # once more
     assert mail("--month", "2025-10") == 1
     assert len(inbox.mails) == 2
 

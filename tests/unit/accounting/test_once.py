@@ -61,12 +61,12 @@ def test_what_was_refused_is_sent_later(ledger: Ledger, sender: Sender) -> None:
     assert row.error is None
 
 
-@pytest.mark.parametrize("error", [MaybeSent("lost"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [MaybeSent("lost"), KeyError("in a plugin"), KeyboardInterrupt()])
 def test_what_may_have_been_sent_is_not_sent_again_unasked(
     ledger: Ledger, sender: Sender, error: BaseException
 ) -> None:
     sender.error = error
-    if isinstance(error, MaybeSent):
+    if isinstance(error, Exception):
         assert told(ledger, sender) is Outcome.DOUBTFUL
     else:  # cut off while it was handed over
         with pytest.raises(KeyboardInterrupt):
@@ -84,4 +84,15 @@ def test_what_was_never_handed_over_is_no_doubt(ledger: Ledger, sender: Sender) 
 
     with pytest.raises(KeyboardInterrupt):
         send_once(ledger, OCTOBER, cut, sender)
+    assert told(ledger, sender) is Outcome.SENT
+
+
+def test_a_notice_that_cannot_be_made_keeps_no_other_from_being_sent(
+    ledger: Ledger, sender: Sender
+) -> None:
+    def broken() -> Notice:
+        raise ZeroDivisionError("by zero")
+
+    said = send_once(ledger, OCTOBER, broken, sender)
+    assert said == (Outcome.FAILED, "ZeroDivisionError: by zero")
     assert told(ledger, sender) is Outcome.SENT

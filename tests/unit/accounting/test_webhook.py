@@ -103,3 +103,13 @@ def test_settings_that_cannot_be(hook: Webhook, change: dict[str, str], words: s
     hook.section = WebhookSection(**(kept | change))
     with pytest.raises(BadConfig, match=words):
         hook.send(NOTICE)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "http://x/?token=s3cret", "https://", "https://[::1/", "https://x:99999/s3cret"]
+)
+def test_no_url_is_one_line_without_what_may_be_a_secret(hook: Webhook, url: str) -> None:
+    hook.section = WebhookSection(url=url, secret_file=hook.section.secret_file)
+    with pytest.raises(BadConfig, match="url is none") as caught:
+        hook.send(NOTICE)
+    assert "s3cret" not in str(caught.value)
