@@ -73,12 +73,19 @@ def _reasons(health: Health, on: set[str], state: State, section: ServiceSection
             if age > section.stale_after:
                 since = format_duration(age)
                 yield f"{each.name} was last ingested {since} ago{_why(health, 'ingest')}"
-    if "people" in on and (health.people_age or 0) > section.people_stale_after:
-        since = format_duration(health.people_age or 0)
-        yield f"people were last read {since} ago{_why(health, 'people')}"
+    if "people" in on:
+        yield from _people(health, section)
     for task, overdue in health.overdue.items():
         if overdue > section.stale_after and task not in {"ingest", "people", health.running}:
             yield f"{task} should have run {format_duration(overdue)} ago{_why(health, task)}"
+
+
+def _people(health: Health, section: ServiceSection) -> Iterator[str]:
+    if health.people_age is None:
+        yield f"people were not read yet{_why(health, 'people')}"
+    elif health.people_age > section.people_stale_after:
+        since = format_duration(health.people_age)
+        yield f"people were last read {since} ago{_why(health, 'people')}"
 
 
 def _why(health: Health, task: str) -> str:

@@ -26,4 +26,7 @@ def log(what: str, **facts: object) -> None:
 
 def _value(fact: object) -> str:
     text = printable(str(fact))[:_LONGEST]
-    return f'"{text}"' if " " in text or '"' in text or not text else text
+    if text and not any(char in text for char in ' "='):
+        return text
+    # Escaped, lest a text end its own quotes and go on as another fact.
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

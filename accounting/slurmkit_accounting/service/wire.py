@@ -82,7 +82,7 @@ def open_query(credential: bytes) -> tuple[int, Query]:
     opened = unseal(credential)
     try:
         return opened.uid, msgspec.json.decode(opened.payload, type=Query)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotVouched(
             f"the credential holds no query that this release reads ({error}); have the client and"
             " the service the same release of slurmkit?"
@@ -110,7 +110,7 @@ def open_answer(credentials: Iterable[bytes], nonce: str, *, service: int) -> An
 
     Raises:
         NotVouched: when a piece is not from the service, not of this answer, or missing.
-        ServiceError: when munge does not work.
+        ServiceError: when munge does not work, or the answer is of another release.
     """
     texts: list[bytes] = []
     parts = 1
@@ -128,7 +128,12 @@ def open_answer(credentials: Iterable[bytes], nonce: str, *, service: int) -> An
         parts = piece.parts
     if len(texts) != parts:
         raise NotVouched(f"the answer was cut off: {len(texts)} of {parts} pieces came; ask again")
-    return msgspec.json.decode(b"".join(texts), type=Answer)
+    try:
+        return msgspec.json.decode(b"".join(texts), type=Answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ServiceError(
+            f"the service has another release of slurmkit: {error}; upgrade the older one"
+        ) from error
 
 
 def _piece(payload: bytes) -> tuple[_Piece, bytes]:

@@ -79,6 +79,13 @@ def test_old_people_and_a_task_that_does_not_run() -> None:
     assert reasons(old, "mail", running="mail") == ()
 
 
+def test_people_who_were_never_read_and_why() -> None:
+    failed = {"people": TaskRun("people", NOW, NOW - 60, NOW - 50, None, "wrong password")}
+    never = state(last_people_sync=None, tasks=failed)
+    assert reasons(never, "people") == ("people were not read yet: wrong password",)
+    assert reasons(never, "ingest") == ()
+
+
 def test_a_ledger_that_cannot_be_read_is_a_reason() -> None:
     def broken() -> health.Health:
         raise LedgerError("the disk is gone")

@@ -173,6 +173,21 @@ def test_the_door_refuses_what_is_no_query(munge: FakeMunge) -> None:
     assert call(app, seal(b"", reader=ALICE))[0] == "503 Service Unavailable"
 
 
+def test_a_query_that_is_too_deep_is_none(munge: FakeMunge) -> None:
+    deep = b'{"type":"slurmkit-ledger-query-1","ask":"usage","arguments":{"x":' + b"[" * 100_000
+    with pytest.raises(NotVouched, match="holds no query"):
+        open_query(sealed_by(munge, ALICE, deep, ALICE))
+
+
+def test_an_answer_of_another_release_is_one_line(munge: FakeMunge) -> None:
+    munge.be(KEEPER)
+    head = b'{"type":"slurmkit-ledger-answer-1","nonce":"n","part":0,"parts":1}\n'
+    credential = seal(head + b'{"value":1,"seen_as":2}', reader=ALICE)
+    munge.be(ALICE)
+    with pytest.raises(ServiceError, match="has another release of slurmkit"):
+        open_answer([credential], "n", service=KEEPER)
+
+
 def test_faults_are_sealed_too(munge: FakeMunge) -> None:
     app = queries(lambda uid, query: Answer(fault=Fault("BadInput", "no")), Lines())
     query = Query("usage", {})
