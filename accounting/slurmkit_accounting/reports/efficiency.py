@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from sqlalchemy import ColumnElement, literal_column, or_
 
 from slurmkit.durations import format_duration
 from slurmkit_accounting.bins import read_tres
@@ -15,7 +17,7 @@ from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
 from slurmkit_accounting.reports.model import Column, Meta, Report
 from slurmkit_accounting.reports.selected import Selection, ended_within
-from slurmkit_accounting.schema import HOUR
+from slurmkit_accounting.schema import HOUR, runs
 
 USUAL = ("user", "partition")
 COLUMNS = (
@@ -31,8 +33,8 @@ COLUMNS = (
     Column("would_have_fitted"),
 )
 ROOM = 1.2  # of memory, CPUs and time, over the most that any run needed
-_MEASURED = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")
-_READ = ("start", "end", "nodes", "cpus", "gpus", "time_limit", "suspended", *_MEASURED)
+_SHAPE = tuple(runs.c[name] for name in ("nodes", "cpus", "gpus", "time_limit", "alloc_tres"))
+_MEASURED = [runs.c[name] for name in ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")]
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -46,40 +48,65 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Use(msgspec.Struct):
-    """What runs of one shape used, all together and at most."""
+    """What runs of one shape used, all together and at most.
+
+    Attributes:
+        seconds: they lasted; `cpu_seconds`, `mem_seconds` and `gpu_seconds` those in which that
+            was measured.
+        cpu_ms: CPU-milliseconds; so `mem` MiB-seconds, `gpu` seconds of 1/1000 of the GPUs.
+        most_cpus: busy; so `most_mem` MiB, `most_gpu` 1/1000 of the GPUs.
+        longest: seconds.
+    """
 
     jobs: int = 0
     seconds: int = 0
-    cpu_ms: int = 0
-    cpu_held_ms: int = 0
-    mem: int = 0
-    mem_held: int = 0
+    cpu_seconds: int = 0
+    mem_seconds: int = 0
+    gpu_seconds: int = 0
+    cpu_ms: float = 0
+    mem: float = 0
     gpu: float = 0
-    gpu_held: int = 0
     most_cpus: float = 0
     most_mem: int = 0
-    most_gpus: float = 0
+    most_gpu: int = 0
     longest: int = 0
 
-    def add(self, row: Any, shape: Shape) -> None:
-        """Add one run."""
-        length = row.end - row.start
-        self.jobs += 1
-        self.seconds += length
-        self.longest = max(self.longest, length)
-        if row.cpu_used_ms is not None and shape.cpus and length:
-            self.cpu_ms += row.cpu_used_ms
-            self.cpu_held_ms += shape.cpus * length * 1000
-            self.most_cpus = max(self.most_cpus, row.cpu_used_ms / (length * 1000))
-        if row.mem_peak_mib is not None and shape.mem_mib:
-            self.mem += row.mem_peak_mib * length
-            self.mem_held += shape.mem_mib * length
-            self.most_mem = max(self.most_mem, row.mem_peak_mib)
-        if row.gpu_used_permille is not None and shape.gpus:
-            busy = row.gpu_used_permille / 1000 * shape.gpus
-            self.gpu += busy * length
-            self.gpu_held += shape.gpus * length
-            self.most_gpus = max(self.most_gpus, busy)
+    def add(self, other: Use) -> None:
+        """Add other runs."""
+        for name in self.__struct_fields__:
+            there, more = getattr(self, name), getattr(other, name)
+            together = max if name in _AT_MOST else operator.add
+            setattr(self, name, together(there, more))
+
+
+_AT_MOST = frozenset(("most_cpus", "most_mem", "most_gpu", "longest"))
+# As `Use` has them; what is large is summed as floating point, lest it overflow.
+_LASTED = '("end" - start)'
+_SUMS = {
+    "jobs": "count(*)",
+    "seconds": f"sum({_LASTED})",
+    "cpu_seconds": f"sum(CASE WHEN cpu_used_ms IS NOT NULL THEN {_LASTED} END)",
+    "mem_seconds": f"sum(CASE WHEN mem_peak_mib IS NOT NULL THEN {_LASTED} END)",
+    "gpu_seconds": f"sum(CASE WHEN gpu_used_permille IS NOT NULL THEN {_LASTED} END)",
+    "cpu_ms": f"sum(CASE WHEN {_LASTED} > 0 THEN CAST(cpu_used_ms AS FLOAT) END)",
+    "mem": f"sum(CAST(mem_peak_mib AS FLOAT) * {_LASTED})",
+    "gpu": f"sum(CAST(gpu_used_permille AS FLOAT) * {_LASTED})",
+    "most_cpus": (
+        f"max(CASE WHEN {_LASTED} > 0 THEN CAST(cpu_used_ms AS FLOAT) / ({_LASTED} * 1000) END)"
+    ),
+    "most_mem": "max(mem_peak_mib)",
+    "most_gpu": "max(gpu_used_permille)",
+    "longest": f"max({_LASTED})",
+}
+
+
+def _summed(name: str, sql: str) -> ColumnElement[Any]:
+    # PostgreSQL adds up into `numeric`, which Python would get as slow Decimals.
+    whole = name.endswith("seconds")
+    return literal_column(f"CAST({sql} AS BIGINT)" if whole else sql).label(name)
+
+
+_AGGREGATES = [_summed(name, sql) for name, sql in _SUMS.items()]
 
 
 def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = USUAL) -> Report:
@@ -97,13 +124,13 @@ def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = US
     uses: dict[tuple[tuple[str, ...], Shape], Use] = {}
     with ledger.transaction() as connection:
         chosen = Selection(connection, question)
-        for row, keys in chosen.rows(_READ, *ended_within(question.window)):
-            if all(getattr(row, name) is None for name in _MEASURED):
-                continue
-            mem = read_tres(row.alloc_tres).mem_mib
-            shape = Shape(row.nodes, row.cpus, row.gpus, mem, row.time_limit)
-            labels = tuple(chosen.dimensions.of(name, keys[0]) for name in names)
-            uses.setdefault((labels, shape), Use()).add(row, shape)
+        measured = or_(*(column.is_not(None) for column in _MEASURED))
+        where = (*ended_within(question.window), measured)
+        for labels, found in chosen.grouped(names, _SHAPE, _AGGREGATES, *where):
+            nodes, cpus, gpus, limit, tres = found[: len(_SHAPE)]
+            shape = Shape(nodes, cpus, gpus, read_tres(tres).mem_mib, limit)
+            use = Use(*(each or 0 for each in found[len(_SHAPE) :]))
+            uses.setdefault((labels, shape), Use()).add(use)
         meta = Meta(
             report="efficiency",
             by=tuple(names),
@@ -123,17 +150,20 @@ def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = US
 
 
 def _values(shape: Shape, use: Use) -> dict[str, Any]:
-    measured = use.gpu_held > 0
+    gpu, gpu_held = use.gpu / 1000 * shape.gpus, use.gpu_seconds * shape.gpus
+    cpu, cpu_held = use.cpu_ms / 1000, use.cpu_seconds * shape.cpus
+    mem = use.mem / 1024 if shape.mem_mib else 0.0
+    mem_held = use.mem_seconds * shape.mem_mib / 1024
     return {
         "asked": " ".join(_asked(shape)),
         "jobs": use.jobs,
         "gpu_hours": shape.gpus * use.seconds / HOUR,
-        "gpu_hours_wasted": (use.gpu_held - use.gpu) / HOUR if measured else None,
-        "gpu_efficiency": use.gpu / use.gpu_held if measured else None,
-        "cpu_hours_wasted": _wasted(use.cpu_ms / 1000, use.cpu_held_ms / 1000),
-        "cpu_efficiency": use.cpu_ms / use.cpu_held_ms if use.cpu_held_ms else None,
-        "memory_gib_hours_wasted": _wasted(use.mem / 1024, use.mem_held / 1024),
-        "memory_efficiency": use.mem / use.mem_held if use.mem_held else None,
+        "gpu_hours_wasted": _wasted(gpu, gpu_held),
+        "gpu_efficiency": gpu / gpu_held if gpu_held else None,
+        "cpu_hours_wasted": _wasted(cpu, cpu_held),
+        "cpu_efficiency": cpu / cpu_held if cpu_held else None,
+        "memory_gib_hours_wasted": _wasted(mem, mem_held),
+        "memory_efficiency": mem / mem_held if mem_held else None,
         "would_have_fitted": " ".join(_fitting(shape, use)) or "what was asked",
     }
 
@@ -145,16 +175,16 @@ def _wasted(used: float, held: float) -> float | None:
 def _fitting(shape: Shape, use: Use) -> Iterator[str]:
     """Options, per node, of the least request in which every one of the runs would have fitted."""
     nodes = max(shape.nodes, 1)
-    if use.cpu_held_ms:
+    if use.cpu_seconds and shape.cpus:
         cpus = max(math.ceil(use.most_cpus * ROOM / nodes), 1)
         if cpus * nodes < shape.cpus:
             yield f"--cpus-per-task={cpus}"
-    if use.mem_held:
+    if use.mem_seconds and shape.mem_mib:
         mem = math.ceil(use.most_mem * ROOM / nodes / 1024)
         if mem < shape.mem_mib / nodes / 1024:
             yield f"--mem={max(mem, 1)}G"
-    if use.gpu_held:
-        gpus = max(math.ceil(use.most_gpus / nodes), 1)
+    if use.gpu_seconds and shape.gpus:
+        gpus = max(math.ceil(use.most_gpu / 1000 * shape.gpus / nodes), 1)
         if gpus * nodes < shape.gpus:
             yield f"--gpus-per-node={gpus}"
     if shape.time_limit.isdecimal():

@@ -6,11 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import ColumnElement, func, literal_column
+
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series
-from slurmkit_accounting.reports.selected import Selection
+from slurmkit_accounting.reports.selected import Selection, started_within
 from slurmkit_accounting.schema import HOUR, runs
 
 USUAL = ("partition", "gpu-type")
@@ -22,6 +24,9 @@ COLUMNS = (
     Column("wait_hours_longest", "hours"),
 )
 
+_WAIT: ColumnElement[int] = literal_column(
+    "CASE WHEN start > submit THEN start - submit ELSE 0 END"
+)
 _NOTE = (
     "wait: from submission to start, of the runs that started in the window; a run of several GPU"
     " types is under the first of them"
@@ -40,14 +45,13 @@ def wait_report(ledger: Ledger, question: Question, by: Sequence[str] = USUAL) -
         LedgerError: when the ledger cannot be read.
     """
     names = list(by)
-    begin, end = question.window
     waits: dict[tuple[str, ...], Counter[int]] = defaultdict(Counter)
     with ledger.transaction() as connection:
         chosen = Selection(connection, question)
-        started = (runs.c.start >= begin, runs.c.start < end, runs.c.nodes > 0)
-        for row, keys in chosen.rows(("start",), *started):
-            labels = tuple(chosen.dimensions.of(name, keys[0]) for name in names)
-            waits[labels][max(row.start - row.submit, 0)] += 1
+        for found in started_within(question.window):
+            where = (*found, runs.c.nodes > 0)
+            for labels, (wait, jobs) in chosen.grouped(names, (_WAIT,), (func.count(),), *where):
+                waits[labels][wait] += jobs
         meta = Meta(
             report="wait",
             by=tuple(names),

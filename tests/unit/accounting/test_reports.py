@@ -11,6 +11,7 @@ from slurmkit_accounting import read, upkeep
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.cli.report import report_group
 from slurmkit_accounting.closing import close_month
+from slurmkit_accounting.reports.dimensions import OF_KEYS
 from slurmkit_accounting.reports.idle import Bound, idle_report
 from slurmkit_accounting.reports.reconcile import reconcile_report
 from slurmkit_accounting.schema import ingests, revisions, runs
@@ -150,6 +151,30 @@ def test_wait_times_are_those_of_runs_that_started_in_the_window(ledger):
     }
     with pytest.raises(BadInput, match="not by 'day'"):
         read.wait(ledger, by="day")
+
+
+@pytest.mark.parametrize("by", OF_KEYS)
+@pytest.mark.parametrize("filters", [{}, {"pi": ["vogel"]}, {"gpu-type": ["h100"]}])
+def test_waits_are_those_of_usage_whatever_they_are_by(ledger, by, filters):
+    jobs = [
+        run("alice", BEGIN, BEGIN + HOUR, submit=BEGIN - 5, gpus={"a100": 1, "h100": 3}),
+        run("alice", BEGIN, BEGIN + 3 * DAY, gpus=A100, other={"partition": "long"}),
+        run("alice", BEGIN + 5, None, gpus=A100, state="RUNNING", last_seen=LATER),
+        run("bob", BEGIN, BEGIN + HOUR, state="FAILED"),
+        run("stranger", BEGIN + DAY, BEGIN + DAY + HOUR, submit=BEGIN, gpus=A100),
+        run("stranger", BEGIN - 1, BEGIN + HOUR, gpus=A100),
+    ]
+    write_books(ledger, jobs)
+    found = read.wait(ledger, by=by, filters=filters, **NOVEMBER)
+    if not filters:
+        assert sum(row["jobs"] for row in found.rows) == 5
+    usage = read.usage(ledger, by=by, filters=filters, **NOVEMBER).rows
+    waited = {row[by]: row["wait_hours"] for row in usage if row["wait_hours"]}
+    assert {
+        row[by]: pytest.approx(row["jobs"] * row["wait_hours_mean"])
+        for row in found.rows
+        if row["wait_hours_mean"]
+    } == waited
 
 
 def test_efficiency_names_the_request_that_would_have_fitted(ledger):

@@ -24,8 +24,8 @@ BUDGET = '[[budget]]\npi = "{}"\ngpu_hours = 10\nfrom = 2026-01-01\nto = 2027-01
 def books(ledger: Ledger) -> Ledger:
     doubt = {"doubt": "AllocTRES has 2 GPUs, ReqTRES 1"}
     jobs = [
-        run("alice", BEGIN, BEGIN + HOUR, gpus=A100),
-        run("bob", BEGIN, BEGIN + HOUR, gpus=A100, other=doubt),
+        run("alice", BEGIN, BEGIN + HOUR, gpus=A100, cpu_used_ms=5),
+        run("bob", BEGIN, BEGIN + HOUR, gpus=A100, cpu_used_ms=5, other=doubt),
         run("bob", BEGIN, BEGIN + 2 * HOUR, gpus=A100, other=doubt),
         run("garcia", BEGIN, None, gpus=A100, state="RUNNING", last_seen=BEGIN + 40 * DAY),
     ]
@@ -94,8 +94,13 @@ def test_runs_of_others_are_not_even_read(books, report, monkeypatch) -> None:
         read_users.add(row.user)
         return of(row, known)
 
-    of = selected.keys_of
+    def labels(self, by, told):
+        read_users.add(told["user"])
+        return labels_of(self, by, told)
+
+    of, labels_of = selected.keys_of, selected.Selection._labels
     monkeypatch.setattr(selected, "keys_of", keys_of)
+    monkeypatch.setattr(selected.Selection, "_labels", labels)
     monkeypatch.setattr(explain, "_row", lambda _, __, run, ___: read_users.add(run.user) or ())
     report(books, scope=ALICE, **NOVEMBER)
     # Of runs without an end nobody knows in advance whose they are.
