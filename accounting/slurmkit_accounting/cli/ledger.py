@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,6 +101,7 @@ def ingest_command(since: str | None, path: str | None, db: str | None, **file: 
     with open_for_writing(db) as ledger, shown() as progress:
         done = ingest(ledger, LocalSlurm(), since=begin, progress=progress)
     _show_ingested(done, here)
+    _tell_of_the_sites(db, ledger.source)
 
 
 def _refuse_without_file(file: dict[str, Any]) -> None:
@@ -131,6 +133,25 @@ def _ingest_file(path: str, db: str | None, since: str | None, **asked: Any) -> 
         )
         done = ingest_file(ledger, file, progress)
     _show_loaded(done, where)
+    _tell_of_the_sites(db, ledger.source)
+
+
+def _tell_of_the_sites(db: str | None, source: str) -> None:
+    """Say that reports are not made of these books, where nobody has named them."""
+    from slurmkit.config import load_section  # noqa: PLC0415
+    from slurmkit_accounting.location import is_sqlite, ledger_url  # noqa: PLC0415
+    from slurmkit_accounting.service.client import is_the_service  # noqa: PLC0415
+    from slurmkit_accounting.service.config import ServiceSection  # noqa: PLC0415
+
+    section = load_section("ledger.service", ServiceSection)
+    if db or os.environ.get("SLURMKIT_DB") or not section.url or is_the_service(section):
+        return
+    url = f"sqlite:///{source}" if is_sqlite(ledger_url()) else source
+    click.echo(
+        f"these books are in {printable(source)}, and not the site's: reports ask the ledger's"
+        f" service at {printable(section.url)}; to read these: --db {printable(url)}",
+        err=True,
+    )
 
 
 @contextmanager

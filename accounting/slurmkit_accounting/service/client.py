@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import os
 import pwd
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -116,6 +117,14 @@ def service_uid(section: ServiceSection) -> int:
             f"[ledger.service] user: there is no user {section.user!r} on this host; name the"
             " account that the service runs as, or give its number"
         ) from error
+
+
+def is_the_service(section: ServiceSection) -> bool:
+    """Whether this process runs as the account that the service runs as."""
+    me = os.geteuid()
+    with suppress(KeyError):
+        return section.user in {str(me), pwd.getpwuid(me).pw_name}
+    return section.user == str(me)
 
 
 def _connection(section: ServiceSection) -> http.client.HTTPConnection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -48,6 +49,27 @@ def test_an_ingest_never_fails_because_of_the_hosts_zone(slurm, capsys, monkeypa
     assert "TZ 'EST5EDT,M3.2.0,M11.1.0' is not in the time zone database" in line
     assert "--timezone" in line
     assert run_to_exit_code(report_group, ["usage", *WINDOW, "--timezone", "UTC"]) == 0
+
+
+def test_books_of_ones_own_are_not_the_sites(slurm, capsys, configure, tmp_path, monkeypatch):
+    def told() -> list[str]:
+        assert run_to_exit_code(ledger_group, ["ingest"]) == 0
+        return [line for line in capsys.readouterr().err.splitlines() if "the site's" in line]
+
+    assert told() == []
+    site = '[ledger.service]\nurl = "http://ledger:6830"\nuser = "{}"\n'
+    configure(site.format("slurmkit-keeper"))
+    path = f"{tmp_path}/data/slurmkit/ledger.db"
+    (line,) = told()
+    assert line == (
+        f"these books are in {path}, and not the site's: reports ask the ledger's service at"
+        f" http://ledger:6830; to read these: --db sqlite:///{path}"
+    )
+    configure(site.format(os.geteuid()))  # the service's own account keeps the site's
+    assert told() == []
+    configure(site.format("slurmkit-keeper"))
+    monkeypatch.setenv("SLURMKIT_DB", f"sqlite:///{path}")  # so reports read them too
+    assert told() == []
 
 
 def test_ingest_names_the_first_reject(slurm, capsys):
