@@ -1,7 +1,7 @@
 """What a run adds to usage, split exactly at the edges of hours and days.
 
-`contributions` is the rule, in words of plain Python. `summed` does the same for many runs at once
-with numpy, which an ingest of millions of runs needs; a test holds them equal.
+`contributions` is the rule, in words of plain Python. `bins_bulk` does the same for many runs at
+once with numpy, which an ingest of millions of runs needs; a test holds them equal.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from slurmkit.tres import gpu_types, parse_tres
 from slurmkit_accounting.schema import SUMS
 
-if TYPE_CHECKING:
-    import numpy as np
-
 NO_GPU = "-"
 UNKNOWN_UID = -1
 # More than this, in seconds or milliseconds of whatever, was never used or held by one run.
-_ABSURD = 2**60
-_LONGEST = 2**31  # seconds of a run whose energy is believed
+ABSURD = 2**60
+LONGEST = 2**31  # seconds of a run whose energy is believed
 _MOST_MEMORY = 2**36  # MiB
 _UNITS = {"K": -10, "M": 0, "G": 10, "T": 20, "P": 30}
 
@@ -189,20 +186,6 @@ def within(run: Held, begin: int, end: int) -> Iterator[tuple[Key, tuple[int, ..
             yield key_of(run, kind), (count * seconds, *((0,) * len(rest)))
 
 
-def summed(
-    runs: Sequence[Held], signs: Sequence[int], widths: Sequence[int]
-) -> tuple[list[Key], list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]]:
-    """Sum what many runs add, each times its sign.
-
-    Returns:
-        Keys, and for each width rows of bin, place of the key among them, and the `SUMS`; without
-        rows that are all zeros.
-    """
-    from slurmkit_accounting.bins_bulk import summed_in_bulk  # noqa: PLC0415  numpy takes 0.1 s
-
-    return summed_in_bulk(runs, signs, widths)
-
-
 def measured(run: Held, tres: Tres) -> tuple[int, ...]:
     """CPU, memory and GPU: used and held by the whole run; zeros for what was not measured."""
     length = (run.end or 0) - (run.start or 0)
@@ -217,7 +200,7 @@ def measured(run: Held, tres: Tres) -> tuple[int, ...]:
 
 
 def _believed(used: int | None, held: int) -> tuple[int, int]:
-    if used is None or not 0 < held < _ABSURD or used >= _ABSURD:
+    if used is None or not 0 < held < ABSURD or used >= ABSURD:
         return 0, 0
     return used, held
 
@@ -225,7 +208,7 @@ def _believed(used: int | None, held: int) -> tuple[int, int]:
 def sane_energy(run: Held) -> int:
     """Joules of the whole run; 0 for what was not measured or cannot be."""
     length, joules = (run.end or 0) - (run.start or 0), run.energy_joules or 0
-    return joules if 0 < length < _LONGEST and joules < _ABSURD else 0
+    return joules if 0 < length < LONGEST and joules < ABSURD else 0
 
 
 def _energy(run: Held, length: int, begin: int, end: int) -> int:

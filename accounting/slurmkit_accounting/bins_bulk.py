@@ -3,74 +3,178 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from slurmkit_accounting.bins import (
+    ABSURD,
+    LONGEST,
     NO_GPU,
     UNKNOWN_UID,
     Held,
     Key,
+    Tres,
     measured,
     read_tres,
-    sane_energy,
 )
-from slurmkit_accounting.schema import SUMS
 
 Numbers: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
-_NOTHING = (0,) * 6
-_ENERGY, _RUNS = SUMS.index("energy_joules"), SUMS.index("runs")
-_MEASURED = SUMS.index("cpu_used_ms")
+Columns: TypeAlias = Sequence[Sequence[Any]]  # one for each of `Held`, equally long
+_AT = {name: place for place, name in enumerate(Held._fields)}
+_WHOSE = ("cluster_id", "user", "uid", "account", "partition", "qos", "state", "redone", "era")
+_FACTS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")
+_USES = 6  # the last of SUMS
+_PIECE = 11 + _USES
+_KINDS = 2**20  # types of GPUs that there may be
 
 
-def summed_in_bulk(
-    runs: Sequence[Held], signs: Sequence[int], widths: Sequence[int]
-) -> tuple[list[Key], list[Numbers]]:
-    """See `slurmkit_accounting.bins.summed`."""
-    keys: dict[tuple[object, ...], int] = {}
-    pieces = _pieces(runs, signs, keys)
-    found = [Key(*key) for key in keys]  # type: ignore[arg-type]
-    if not pieces:
-        return found, [np.zeros((0, 2 + len(SUMS)), np.int64) for _ in widths]
-    columns = np.array(pieces, np.int64).T
-    return found, [_by_bin(columns, width) for width in widths]
+class Sums:
+    """What runs add to usage, summed up when it is asked for.
 
-
-def _pieces(
-    runs: Sequence[Held], signs: Sequence[int], keys: dict[tuple[object, ...], int]
-) -> list[tuple[int, ...]]:
-    """Rows of key, sign, start, end, GPUs; and 0s or CPUs, nodes, memory, wait, energy, uses.
-
-    One for each run, and one for each further type of GPU that it held.
+    Runs become pieces, one for each type of GPU they held: numbers of key, sign, start, end, GPUs;
+    and 0s or 1, CPUs, nodes, memory, wait, energy, uses.
     """
-    pieces = []
-    for run, sign in zip(runs, signs, strict=True):
-        (cluster, user, uid, account, partition, qos, state, submit, start, end, nodes, cpus,
-         gpus, text, joules, redone, *facts, era) = run  # fmt: skip
-        if start is None or end is None or end < start or not (cpus or gpus or nodes):
-            continue
-        tres = read_tres(text)
-        kinds = tres.gpus or ((NO_GPU, 0),)
-        number = UNKNOWN_UID if uid is None else uid
-        first = (cluster, user, number, account, partition, qos, state, bool(redone))
-        code = keys.setdefault((*first, kinds[0][0], era), len(keys))
-        uses = _NOTHING if facts == _UNMEASURED else measured(run, tres)
-        pieces.append(
-            (code, sign, start, end, kinds[0][1], 1, cpus, nodes, tres.mem_mib,
-             start - submit if start > submit else 0, sane_energy(run) if joules else 0, *uses)
-        )  # fmt: skip
-        for kind, count in kinds[1:]:
-            if end > start:
-                code = keys.setdefault((*first, kind, era), len(keys))
-                pieces.append((code, sign, start, end, count, *((0,) * 12)))
-    return pieces
+
+    def __init__(self) -> None:
+        self._pieces: list[Numbers] = []
+        self._whose = _Codes()
+        self._tres = _Allocations()
+
+    def add(self, columns: Columns, sign: int) -> None:
+        """Add runs that have ended, or with a sign of -1 take them away."""
+        if columns and columns[0]:
+            self._pieces += self._read(columns, sign)
+
+    def keys(self) -> list[Key]:
+        """The keys of all runs that were added."""
+        codes = np.unique(self._columns()[0]).tolist()
+        return [self._key(*divmod(code, _KINDS)) for code in codes]
+
+    def by_bin(self, numbers: Sequence[int], width: int) -> Numbers:
+        """Rows of bin, number of the key and the `SUMS`, in that order; none of all zeros.
+
+        Args:
+            numbers: of each of `keys`.
+            width: seconds of a bin.
+        """
+        pieces = self._columns()
+        _, places = np.unique(pieces[0], return_inverse=True)
+        return _by_bin(pieces, np.array(numbers, np.int64)[places.reshape(-1)], width)
+
+    def _columns(self) -> Numbers:
+        if len(self._pieces) != 1:
+            empty = np.zeros((_PIECE, 0), np.int64)
+            self._pieces = [np.concatenate([empty, *self._pieces], axis=1)]
+        return self._pieces[0]
+
+    def _key(self, whose: int, kind: int) -> Key:
+        cluster, user, uid, account, partition, qos, state, redone, era = self._whose.told[whose]
+        uid = UNKNOWN_UID if uid is None else uid
+        gpu_type = self._tres.kinds.told[kind]
+        return Key(cluster, user, uid, account, partition, qos, state, bool(redone), gpu_type, era)
+
+    def _read(self, columns: Columns, sign: int) -> list[Numbers]:
+        start, end, submit, cpus, nodes, gpus, joules = (
+            _whole(columns[_AT[name]])
+            for name in ("start", "end", "submit", "cpus", "nodes", "gpus", "energy_joules")
+        )
+        codes = _coded(self._tres, columns[_AT["alloc_tres"]])
+        kind, count, mem, more = self._tres.table()[:, codes]
+        length = end - start
+        energy = np.where(
+            (length > 0) & (length < LONGEST) & (joules < ABSURD), np.maximum(joules, 0), 0
+        )
+        whose = _coded(self._whose, zip(*(columns[_AT[name]] for name in _WHOSE), strict=True))
+        table = np.zeros((_PIECE, len(codes)), np.int64)
+        wait = np.maximum(start - submit, 0)
+        first = (whose * _KINDS + kind, sign, start, end, count, 1, cpus, nodes, mem, wait, energy)
+        for row, values in zip(table, first, strict=False):
+            row[:] = values
+        counts = (start >= 0) & (length >= 0) & ((cpus > 0) | (gpus > 0) | (nodes > 0))
+        self._measure(table, columns)
+        return [table[:, counts], *self._others(table, counts & (length > 0) & (more > 0), codes)]
+
+    def _others(self, table: Numbers, where: Any, codes: Numbers) -> list[Numbers]:
+        """Pieces of runs that held several types of GPUs."""
+        found: list[Numbers] = []
+        for place in np.flatnonzero(where).tolist():
+            for kind, count in self._tres.others[int(codes[place])]:
+                piece = np.zeros((_PIECE, 1), np.int64)
+                piece[:5, 0] = table[:5, place]
+                piece[0] += kind - piece[0] % _KINDS
+                piece[4] = count
+                found.append(piece)
+        return found
+
+    @staticmethod
+    def _measure(table: Numbers, columns: Columns) -> None:
+        """What was used, of the runs of which that is known: few of those that are new."""
+        facts = [columns[_AT[name]] for name in _FACTS]
+        if all(column.count(None) == len(column) for column in facts):
+            return
+        for place, found in enumerate(zip(*facts, strict=True)):
+            if found != (None, None, None) and table[2, place] >= 0:
+                run = Held(*(column[place] for column in columns))
+                table[-_USES:, place] = measured(run, read_tres(run.alloc_tres))
 
 
-_UNMEASURED = [None] * 3
+class _Codes(dict[Any, int]):
+    """A number for each thing, counted up.
+
+    Attributes:
+        told: the things in their order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Any] = []
+
+    def __missing__(self, thing: Any) -> int:
+        self.told.append(thing)
+        self[thing] = len(self)
+        return len(self) - 1
 
 
-def _by_bin(pieces: Numbers, width: int) -> Numbers:
+class _Allocations(_Codes):
+    """Texts of AllocTRES, and what they say.
+
+    Attributes:
+        kinds: types of GPUs.
+        others: of texts, types and counts of GPUs beside their first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds = _Codes()
+        self.others: dict[int, list[tuple[int, int]]] = {}
+        self._rows: list[tuple[int, int, int, int]] = []
+
+    def __missing__(self, text: str) -> int:
+        code = super().__missing__(text)
+        tres: Tres = read_tres(text)
+        (kind, count), *rest = tres.gpus or ((NO_GPU, 0),)
+        self._rows.append((self.kinds[kind], count, tres.mem_mib, len(rest)))
+        self.others[code] = [(self.kinds[kind], count) for kind, count in rest]
+        return code
+
+    def table(self) -> Numbers:
+        """Columns of the first type, its count, memory, and how many other types there are."""
+        return np.array(self._rows, np.int64).T
+
+
+def _coded(codes: _Codes, things: Any) -> Numbers:
+    return np.array(list(map(codes.__getitem__, things)), np.int64)
+
+
+def _whole(column: Sequence[int | None]) -> Numbers:
+    """Numbers; -1 where there is none."""
+    if None in column:
+        column = [-1 if value is None else value for value in column]
+    return np.array(column, np.int64)
+
+
+def _by_bin(pieces: Numbers, keys: Numbers, width: int) -> Numbers:
     _, _, start, end, *_ = pieces
     first = start // width
     bins = np.maximum(end - 1, start) // width - first + 1
@@ -78,7 +182,7 @@ def _by_bin(pieces: Numbers, width: int) -> Numbers:
     before = np.repeat(np.cumsum(bins) - bins, bins)
     begin = (first[which] + np.arange(len(which)) - before) * width
     sums = _sums(pieces, which, begin, width)
-    return _grouped(pieces[0][which], begin, sums)
+    return _grouped(keys[which], begin, sums)
 
 
 def _sums(pieces: Numbers, which: Numbers, begin: Numbers, width: int) -> list[Numbers | None]:
@@ -126,7 +230,8 @@ def _energy(
 
 
 def _grouped(codes: Numbers, begin: Numbers, sums: list[Numbers | None]) -> Numbers:
-    order = np.lexsort((codes, begin))
+    most = codes.max(initial=0) + 1
+    order = np.argsort((begin - begin.min(initial=0)) * most + codes)
     codes, begin = codes[order], begin[order]
     new = np.ones(len(codes), bool)
     new[1:] = (codes[1:] != codes[:-1]) | (begin[1:] != begin[:-1])

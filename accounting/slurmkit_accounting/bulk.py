@@ -6,7 +6,9 @@ Rows are positional, and values as the database stores them (see `schema.Unsigne
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from sqlalchemy import (
@@ -24,6 +26,8 @@ from sqlalchemy import (
 )
 
 Rows = Sequence[Sequence[Any]]
+# Rows of one statement on SQLite: to begin a statement takes it longer than to insert a row.
+_AT_ONCE = 100
 
 
 def insert_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> None:
@@ -86,11 +90,25 @@ def _put(
     names = ", ".join(map(_quoted, columns))
     into = f"INSERT INTO {table.name} ({names})"
     if connection.dialect.name == "sqlite":
-        marks = ", ".join("?" * len(columns))
-        connection.exec_driver_sql(f"{into} VALUES ({marks}) {otherwise}", _tuples(rows))
+        _put_in_sqlite(connection, into, otherwise, rows)
     else:
         staged = _stage(connection, table, columns, rows)
         connection.exec_driver_sql(f"{into} SELECT {names} FROM {staged} {otherwise}")  # noqa: S608
+
+
+def _put_in_sqlite(connection: Connection, into: str, otherwise: str, rows: Rows) -> None:
+    width = len(rows[0])
+    driver: Any = connection.connection.driver_connection
+    most = driver.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
+    size = max(min(_AT_ONCE, most), 1)
+    marks = f"({', '.join('?' * width)})"
+    values = chain.from_iterable(rows)
+    whole, rest = divmod(len(rows), size)
+    for some, times in ((size, whole), (1, rest)):
+        if times:
+            sql = f"{into} VALUES {', '.join([marks] * some)} {otherwise}"
+            flat = [tuple(islice(values, some * width)) for _ in range(times)]
+            connection.exec_driver_sql(sql, flat)
 
 
 def _stage(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> str:
@@ -112,11 +130,6 @@ def _on_key(table: Table, columns: Sequence[str], rule: str) -> str:
     keys = [column.name for column in table.primary_key]
     rules = ", ".join(rule.format(_quoted(name)) for name in columns if name not in keys)
     return f"ON CONFLICT ({', '.join(map(_quoted, keys))}) DO UPDATE SET {rules}"
-
-
-def _tuples(rows: Rows) -> list[tuple[Any, ...]]:
-    # SQLAlchemy takes a list of tuples alone for several rows.
-    return rows if isinstance(rows, list) and isinstance(rows[0], tuple) else list(map(tuple, rows))
 
 
 def _quoted(name: str) -> str:

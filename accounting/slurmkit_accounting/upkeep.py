@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, delete, func, select
 
-from slurmkit_accounting.bins import Eras, Held, Key, summed
+from slurmkit_accounting.bins import Eras, Held, Key
 from slurmkit_accounting.bulk import add_rows, among, insert_missing
 from slurmkit_accounting.redone import mark_redone
 from slurmkit_accounting.schema import DAY, HOUR, SUMS, runs, usage_days, usage_hours, usage_keys
 from slurmkit_accounting.schema import eras as eras_table
 
 if TYPE_CHECKING:
-    from slurmkit_accounting.bins_bulk import Numbers
+    from slurmkit_accounting.bins_bulk import Columns, Sums
 
 BINS = ((usage_hours, HOUR), (usage_days, DAY))
 HELD = tuple(runs.c[name] for name in Held._fields[:-1])
@@ -29,46 +29,67 @@ def eras(connection: Connection) -> Eras:
     return Eras(connection.scalars(select(eras_table.c.at)))
 
 
+class Change:
+    """What is taken out of usage and put into it, until it is written."""
+
+    def __init__(self) -> None:
+        self._sums: Sums | None = None
+        self._taken = False
+
+    def take(self, runs: Sequence[Held]) -> None:
+        """Runs that usage counts, as they were, with the era they were counted under."""
+        self._taken = self._taken or bool(runs)
+        self._add(list(zip(*runs, strict=True)), -1)
+
+    def put(self, runs: Sequence[Held]) -> None:
+        """Runs as they are; those without an end are left out."""
+        self._add(list(zip(*runs, strict=True)), 1)
+
+    def put_columns(self, columns: Columns) -> None:
+        """The same, by the fields of `Held`."""
+        self._add(columns, 1)
+
+    def _add(self, columns: Columns, sign: int) -> None:
+        if columns and columns[0]:
+            from slurmkit_accounting.bins_bulk import Sums  # noqa: PLC0415  numpy takes 0.1 s
+
+            self._sums = self._sums or Sums()
+            self._sums.add(columns, sign)
+
+    def write(self, connection: Connection, numbers: dict[Key, int]) -> None:
+        """Change the usage tables.
+
+        Args:
+            connection: inside the transaction that changes the runs.
+            numbers: of keys that were looked up before, by whoever ends when a transaction fails;
+                more are put in.
+        """
+        if self._sums is None:
+            return
+        keys = self._sums.keys()
+        if missing := [key for key in keys if key not in numbers]:
+            numbers |= key_numbers(connection, missing)
+        for table, width in BINS:
+            rows = self._sums.by_bin([numbers[key] for key in keys], width)
+            values = list(zip(*(column.tolist() for column in rows.T), strict=True))
+            add_rows(connection, table, ("bin", "key_id", *SUMS), values)
+            if self._taken:
+                empty = and_(*(table.c[name] == 0 for name in SUMS))
+                bins = among(connection, table.c.bin, sorted(set(rows[:, 0].tolist())))
+                connection.execute(delete(table).where(bins, empty))
+
+
 def change(
     connection: Connection,
     old: Sequence[Held],
     new: Sequence[Held],
     numbers: dict[Key, int] | None = None,
 ) -> None:
-    """Take what runs were out of usage, and put in what they are.
-
-    Args:
-        connection: inside the transaction that changes the runs.
-        old: as they were, with the era they were counted under; none of new runs.
-        new: as they are; of both, runs without an end are left out.
-        numbers: of keys that were looked up before, by whoever ends when a transaction fails;
-            more are put in.
-    """
-    taken, put = ([run for run in some if run.end is not None] for some in (old, new))
-    if not (taken or put):
-        return
-    signs = [-1] * len(taken) + [1] * len(put)
-    keys, tables = summed([*taken, *put], signs, [width for _, width in BINS])
-    numbers = {} if numbers is None else numbers
-    if missing := [key for key in keys if key not in numbers]:
-        numbers |= key_numbers(connection, missing)
-    places = [numbers[key] for key in keys]
-    for (table, _), rows in zip(BINS, tables, strict=True):
-        values = _in_order(rows, places)
-        add_rows(connection, table, ("bin", "key_id", *SUMS), values)
-        if taken:
-            empty = and_(*(table.c[name] == 0 for name in SUMS))
-            bins = among(connection, table.c.bin, sorted(set(rows[:, 0].tolist())))
-            connection.execute(delete(table).where(bins, empty))
-
-
-def _in_order(rows: Numbers, places: Sequence[int]) -> list[tuple[int, ...]]:
-    """As the table has them: neighbours are written together."""
-    import numpy as np  # noqa: PLC0415  as in `summed`
-
-    rows[:, 1] = np.array(places, np.int64)[rows[:, 1]]
-    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-    return list(zip(*(column.tolist() for column in rows.T), strict=True))
+    """Take what runs were out of usage, and put in what they are; see `Change`."""
+    made = Change()
+    made.take(old)
+    made.put(new)
+    made.write(connection, {} if numbers is None else numbers)
 
 
 def rebuild(connection: Connection) -> None:

@@ -14,9 +14,9 @@ from slurmkit_accounting.bins import (
     counts,
     mebibytes,
     read_tres,
-    summed,
     within,
 )
+from slurmkit_accounting.bins_bulk import Sums
 from slurmkit_accounting.schema import DAY, HOUR, SUMS
 
 T = 1_700_000_000
@@ -122,7 +122,12 @@ def test_many_at_once_are_each_of_them_added(many, data, width):
         for key, begin, sums in contributions(run, width):
             row = expected[key, begin]
             row[:] = [a + sign * b for a, b in zip(row, sums, strict=True)]
-    keys, (rows,) = summed(many, signs, [width])
+    added = Sums()
+    for sign in (1, -1):
+        some = [run for run, each in zip(many, signs, strict=True) if each == sign]
+        added.add(list(zip(*some, strict=True)), sign)
+    keys = added.keys()
+    rows = added.by_bin(range(len(keys)), width)
     found = {(keys[key], begin): sums for begin, key, *sums in rows.tolist()}
     assert len(found) == len(rows)
     assert found == {what: sums for what, sums in expected.items() if any(sums)}
