@@ -20,6 +20,8 @@ _FIRST = {
         "jobs", "users", "gpu_hours", "gpu_hours_lost", "cost", "cloud_cost", "cpu_hours",
         "wait_hours", "gpu_efficiency", "cpu_efficiency",
     ),
+    "efficiency": ("jobs", "gpu_hours", "gpu_efficiency", "cpu_efficiency"),
+    "explain": ("gpu_hours", "gpus", "start", "end", "cpu_hours"),
 }  # fmt: skip
 # What a spreadsheet would take for a formula.
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -56,12 +58,12 @@ def first(report: Report) -> list[Column]:
 
 def seen(report: Report) -> list[Column]:
     """The columns in which there is something to see: of usage, which has many, more than 0."""
-    nothing = (None, 0) if report.meta.report == "usage" else (None,)
+    nothing = (None, "", 0) if report.meta.report == "usage" else (None, "")
     return [
         column
         for column in report.columns
-        if column.kind == "text"
-        or column.name in _ALWAYS
+        if column.name in {*_ALWAYS, *report.meta.by}
+        or not report.rows
         or any(row[column.name] not in nothing for row in report.rows)
     ]
 

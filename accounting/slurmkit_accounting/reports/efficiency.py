@@ -180,9 +180,9 @@ def _fitting(shape: Shape, use: Use) -> Iterator[str]:
         if cpus * nodes < shape.cpus:
             yield f"--cpus-per-task={cpus}"
     if use.mem_seconds and shape.mem_mib:
-        mem = math.ceil(use.most_mem * ROOM / nodes / 1024)
-        if mem < shape.mem_mib / nodes / 1024:
-            yield f"--mem={max(mem, 1)}G"
+        mem = _rounded(use.most_mem * ROOM / nodes)
+        if mem < shape.mem_mib / nodes:
+            yield f"--mem={_memory(mem)}"
     if use.gpu_seconds and shape.gpus:
         gpus = max(math.ceil(use.most_gpu / 1000 * shape.gpus / nodes), 1)
         if gpus * nodes < shape.gpus:
@@ -193,6 +193,17 @@ def _fitting(shape: Shape, use: Use) -> Iterator[str]:
             yield f"--time={format_duration(minutes * 60)}"
 
 
+def _rounded(mebibytes: float) -> int:
+    """Up to full GiB, or eighths of one where that is less."""
+    step = 1024 if mebibytes > 1024 else 128
+    return max(math.ceil(mebibytes / step), 1) * step
+
+
+def _memory(mebibytes: float) -> str:
+    whole = math.ceil(mebibytes)
+    return f"{whole // 1024}G" if whole % 1024 == 0 else f"{whole}M"
+
+
 def _asked(shape: Shape) -> Iterator[str]:
     nodes = max(shape.nodes, 1)
     if nodes > 1:
@@ -201,7 +212,7 @@ def _asked(shape: Shape) -> Iterator[str]:
     if shape.gpus:
         yield f"--gpus-per-node={math.ceil(shape.gpus / nodes)}"
     if shape.mem_mib:
-        yield f"--mem={shape.mem_mib / nodes / 1024:g}G"
+        yield f"--mem={_memory(shape.mem_mib / nodes)}"
     limit = shape.time_limit
     yield f"--time={format_duration(int(limit) * 60) if limit.isdecimal() else limit or '?'}"
 

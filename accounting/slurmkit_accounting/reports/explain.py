@@ -40,7 +40,7 @@ COLUMNS = (
     Column("pi"),
     Column("pi_by"),
     Column("doubt"),
-    Column("row", "count"),
+    Column("row"),
 )
 MOST = 200_000  # runs: more are no explanation, and would fill the memory of a service
 _BIGGEST = 2**63 - 1  # number that a database has
