@@ -14,9 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import slurmkit_accounting
 from service_lab import FakeMunge
+from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.service.serve import _open, serve
 
+from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.errors import BadConfig, ServiceError
 
 
@@ -101,6 +104,17 @@ def test_an_address_that_is_taken(configure: Callable[[str], None]) -> None:
         configure(f'[ledger.service]\nuser = "{os.getuid()}"\nlisten = "{address}"\n')
         with pytest.raises(ServiceError, match=f"cannot listen on {address}"):
             serve(None)
+
+
+def test_the_unit_starts_what_there_is_and_kills_nothing_for_a_refused_call() -> None:
+    unit = (
+        Path(slurmkit_accounting.__file__).parent / "assets/slurmkit-ledger.service"
+    ).read_text()
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line[1:])
+    _, _, *words = settings["ExecStart"].split()
+    assert run_to_exit_code(ledger_group, [*words, "--help"]) == 0
+    assert settings["SystemCallErrorNumber"] == "EPERM"
+    assert int(settings["RestartPreventExitStatus"]) == BadConfig("").exit_code
 
 
 def large(_: object, start: Callable[[str, list[tuple[str, str]]], object]) -> list[bytes]:
