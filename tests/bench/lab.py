@@ -52,10 +52,10 @@ class Lab:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def run(self, *argv: str, user: str = "alice", stdin: str = "") -> str:
-        """Run a command on the login node and return what it printed."""
+    def run(self, *argv: str, user: str = "alice", stdin: str = "", service: str = "login") -> str:
+        """Run a command in a service, as root without a user, and return what it printed."""
         who = ["--user", user] if user else []
-        command = [str(CLUSTER), "exec", "login", "--name", self.name, *who, "--", *argv]
+        command = [str(CLUSTER), "exec", service, "--name", self.name, *who, "--", *argv]
         done = subprocess.run(command, input=stdin, stdout=subprocess.PIPE, check=True, text=True)
         return done.stdout
 
@@ -94,3 +94,21 @@ def median_ms(seconds: Sequence[float]) -> float:
 def say(words: str) -> None:
     """Tell of progress."""
     print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Tells how far something long has got, and how long it will take yet."""
+
+    def __init__(self, what: str, wanted: int) -> None:
+        self._what = what
+        self._wanted = wanted
+        self._began = time.monotonic()
+
+    def done(self, number: int) -> None:
+        """So many are done."""
+        seconds = time.monotonic() - self._began
+        rest = (self._wanted - number) * seconds / number
+        say(
+            f"  {number:,} of {self._wanted:,} {self._what}, {number / seconds:,.0f}/s,"
+            f" {rest / 60:.0f} min to go"
+        )
