@@ -7,19 +7,20 @@ from operator import itemgetter
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from slurmkit_accounting.bins import Held
 from slurmkit_accounting.bins import Key as UsageKey
 from slurmkit_accounting.bulk import among, insert_rows, update_rows
 from slurmkit_accounting.columns import Layout
+from slurmkit_accounting.coverage import Span, covered, within
 from slurmkit_accounting.redone import mark_redone
 from slurmkit_accounting.rejects import keep_rejects, read_after_all
 from slurmkit_accounting.rows import Batch, Key, Run
 from slurmkit_accounting.schema import clusters, ingests, revisions, runs
 from slurmkit_accounting.steps import measure
-from slurmkit_accounting.stored import Stored, find, held_runs, read_runs
+from slurmkit_accounting.stored import Stored, find, find_by_submit, held_runs, read_runs
 from slurmkit_accounting.upkeep import change, eras
 
 COUNTS = ("read", "new", "changed", "rejected")
@@ -62,13 +63,18 @@ class Ingest(msgspec.Struct, frozen=True):
 
     Attributes:
         id: its number, like that of its cluster.
-        started: epoch seconds; runs without an end were last seen then.
+        started: epoch seconds.
+        seen: epoch seconds at which the runs without an end were there that it reads; 0 for a
+            file, which does not say before its end.
+        open: numbers of those that it met while `seen` was not known.
         keys: numbers of the keys of usage that it has met.
     """
 
     id: int
     cluster: int
     started: int
+    seen: int
+    open: set[int] = msgspec.field(default_factory=set)
     keys: dict[UsageKey, int] = msgspec.field(default_factory=dict)
 
 
@@ -90,11 +96,11 @@ def cluster_id(connection: Connection, name: str) -> int:
 
 
 def begin_ingest(connection: Connection, cluster: int, started: int, **facts: Any) -> Ingest:
-    """Write down that an ingest begins."""
+    """Write down that an ingest begins; one of sacct, which shows what is there now."""
     values = {"cluster_id": cluster, "started": started, **facts}
     made = connection.execute(insert(ingests).values(values))
     (number,) = made.inserted_primary_key or (0,)
-    return Ingest(number, cluster, started)
+    return Ingest(number, cluster, started, started)
 
 
 def enter(connection: Connection, ingest: Ingest, how: Layout, batch: Batch) -> Entered:
@@ -102,6 +108,8 @@ def enter(connection: Connection, ingest: Ingest, how: Layout, batch: Batch) -> 
     keys = how.keys(batch.rows)
     last = {key: place for place, key in enumerate(keys) if key is not None}
     known = find(connection, ingest.cluster, last)
+    unknown = {key: batch.rows[place] for key, place in last.items() if key not in known}
+    known |= find_by_submit(connection, ingest.cluster, unknown, how.pair)
     prints = batch.fingerprints
     unread = [
         place
@@ -112,9 +120,12 @@ def enter(connection: Connection, ingest: Ingest, how: Layout, batch: Batch) -> 
     some = Batch([batch.rows[place] for place in unread], [prints[place] for place in unread], [])
     read, bad = how.runs(some)
     bad = [*batch.rejects, *bad]
-    changes = _compare(connection, how, known, read)
+    settled = covered(connection, ingest.cluster) if how.dated else []
+    changes = _compare(connection, how, known, (read, settled))
     _write(connection, ingest, changes)
-    _saw(connection, ingest, [known[key] for key in last if key in known])
+    _saw(connection, ingest, [known[key] for key in last if key in known], changes)
+    if not how.dated:
+        _back(connection, [known[key].id for key in last if key in known and known[key].gone])
     broken = {reject.key for reject in bad}
     read_after_all(connection, ingest.cluster, ingest.id, last.keys() - broken)
     keep_rejects(connection, ingest.cluster, ingest.id, bad)
@@ -123,20 +134,25 @@ def enter(connection: Connection, ingest: Ingest, how: Layout, batch: Batch) -> 
 
 
 def _compare(
-    connection: Connection, how: Layout, known: dict[Key, Stored], read: Iterable[Run]
+    connection: Connection,
+    how: Layout,
+    known: dict[Key, Stored],
+    read: tuple[Iterable[Run], Sequence[Span]],
 ) -> _Changes:
+    """Tell runs that were read; of old lines, with the spans that sacct was asked for itself."""
     found = _Changes()
-    old: list[tuple[int, Run]] = []
-    for run in read:
+    old: list[tuple[Stored, Run]] = []
+    for run in read[0]:
         stored = known.get(run.key)
         if stored is None:
             found.new.append(run)
         else:
-            old.append((stored.id, run))
-    before = read_runs(connection, [number for number, _ in old])
-    for number, run in old:
-        was = before[number]
-        after = _merged(how, was, run)
+            old.append((stored, run))
+    before = read_runs(connection, [stored.id for stored, _ in old])
+    for stored, run in old:
+        number, was = stored.id, before[stored.id]
+        settled = not stored.gone and within(read[1], was.end)
+        after = was if settled else _merged(how, was, run)
         if after[:_FINGERPRINT] != was[:_FINGERPRINT]:
             found.changed.append((number, was, after))
         else:
@@ -191,7 +207,7 @@ def _insert(connection: Connection, ingest: Ingest, new: Sequence[Run]) -> None:
     ours = ("cluster_id", "first_ingest_id")
     rows = [(cluster, number, *_usual(run)) for run in plain]
     insert_rows(connection, runs, (*ours, *_USUAL), rows)
-    seen = [(cluster, number, *run, None if run.end else ingest.started) for run in rare]
+    seen = [(cluster, number, *run, None if run.end else ingest.seen) for run in rare]
     insert_rows(connection, runs, (*ours, *Run._fields, "last_seen"), seen)
 
 
@@ -215,8 +231,10 @@ def _revise(
 ) -> None:
     kept = [(number, ingest.id, _differences(was, run)) for number, was, run in changed]
     insert_rows(connection, revisions, ("run_id", "ingest_id", "old"), kept)
-    values = [(n, *run, None if run.end else ingest.started) for n, _, run in changed]
-    update_rows(connection, runs, ("id", *Run._fields, "last_seen"), values)
+    values = [(number, *run) for number, _, run in changed]
+    update_rows(connection, runs, ("id", *Run._fields), values)
+    ended = [(number, None) for number, _, run in changed if run.end is not None]
+    update_rows(connection, runs, ("id", "last_seen"), ended)
 
 
 def _differences(old: Run, new: Run) -> str:
@@ -225,13 +243,25 @@ def _differences(old: Run, new: Run) -> str:
     return msgspec.json.encode(changed).decode()
 
 
-def _saw(connection: Connection, ingest: Ingest, seen: Sequence[Stored]) -> None:
-    """Runs without an end that sacct still shows, and any that it shows again."""
-    still = [one.id for one in seen if one.open]
-    if still:
-        where = (among(connection, runs.c.id, still), runs.c.end.is_(None))
-        connection.execute(update(runs).where(*where).values(last_seen=ingest.started))
-    back = [one.id for one in seen if one.gone]
-    if back:
-        where_back = among(connection, runs.c.id, back)
-        connection.execute(update(runs).where(where_back).values(gone_since=None))
+def _saw(connection: Connection, ingest: Ingest, seen: Sequence[Stored], changes: _Changes) -> None:
+    """Runs without an end that are still there, or again."""
+    still = {one.id for one in seen if one.open}
+    still |= {number for number, _, run in changes.changed if run.end is None}
+    if not ingest.seen:
+        ingest.open.update(still)
+    elif still:
+        see(connection, sorted(still), ingest.seen)
+
+
+def see(connection: Connection, numbers: Sequence[int], moment: int) -> None:
+    """Those of some runs that have no end were there at a moment."""
+    earlier = or_(runs.c.last_seen.is_(None), runs.c.last_seen < moment)
+    where = (among(connection, runs.c.id, numbers), runs.c.end.is_(None), earlier)
+    connection.execute(update(runs).where(*where).values(last_seen=moment))
+
+
+def _back(connection: Connection, numbers: Sequence[int]) -> None:
+    """Sacct shows them again."""
+    if numbers:
+        where = among(connection, runs.c.id, numbers)
+        connection.execute(update(runs).where(where).values(gone_since=None))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import compress
 from typing import Any, Protocol, TypeAlias, cast
 
 from slurmkit_accounting import readers
 from slurmkit_accounting.readers import Memo
-from slurmkit_accounting.rows import Batch, Key, Reject, Run, identify
+from slurmkit_accounting.rows import Batch, Columns, Key, Reject, Run
 
 Read: TypeAlias = "Callable[[str], Any]"
 Bad: TypeAlias = "dict[int, str]"  # by the number of the row, why it cannot be read
@@ -105,7 +106,7 @@ class Layout:
         self._elapsed = next((places[name] for name in _ELAPSED if name in places), None)
         self._reads = {name: self._reader(name) for name in _SOURCES}
         self._tres_cpus, self._tres_gpus = Memo(readers.cpus), Memo(readers.gpus)
-        self._doubts: dict[tuple[str, str], str | None] = {}
+        self._doubts = Memo(_doubt)
         told = {name for name, place in self._sources.items() if place is not None}
         told |= {"cpus"} if self._cpus is not None or "alloc_tres" in told else set()
         told |= {"gpus", "doubt"} if "alloc_tres" in told else set()
@@ -143,18 +144,28 @@ class Layout:
         try:
             place = self._sources["db_index"]
             number = None if place is None else readers.index(row[place])
-            if number is not None:
-                return number
-            job, submit = (self._reads[name](row[self._sources[name] or 0]) for name in _IDENTITY)
-            return None if submit is None else identify(None, job, submit)
         except (ValueError, IndexError):
             return None
+        return self.pair(row) if number is None else number
+
+    def pair(self, row: Sequence[str]) -> tuple[int, int] | None:
+        """JobIDRaw and Submit of one row; None where they cannot be read."""
+        try:
+            job, submit = (self._reads[name](row[self._sources[name] or 0]) for name in _IDENTITY)
+        except (ValueError, IndexError):
+            return None
+        return None if submit is None else (job, submit)
 
     def runs(self, batch: Batch) -> tuple[list[Run], list[Reject]]:
         """Read rows that can be split; those with a value that cannot be read are rejects."""
+        columns, rejects = self.columns(batch)
+        return list(map(_RUN, zip(*columns.values(), strict=True))), rejects
+
+    def columns(self, batch: Batch) -> tuple[Columns, list[Reject]]:
+        """The same, of all runs each column."""
         rows = batch.rows
         if not rows:
-            return [], []
+            return {name: [] for name in Run._fields}, []
         bad: Bad = {}
         texts = list(zip(*rows, strict=True))
         columns = {name: self._column(name, texts, bad) for name in _SOURCES}
@@ -162,17 +173,18 @@ class Layout:
         if self._times is not None and self._times.twice:
             self._settle(self._times, columns, texts)
         columns["fingerprint"] = batch.fingerprints
-        made = map(_RUN, zip(*(columns[name] for name in Run._fields), strict=True))
-        if not bad:
-            return list(made), []
-        good = [run for number, run in enumerate(made) if number not in bad]
-        return good, [self.reject(rows[number], why) for number, why in sorted(bad.items())]
+        rejects = [self.reject(rows[number], why) for number, why in sorted(bad.items())]
+        good = [number not in bad for number in range(len(rows))]
+        return {
+            name: list(compress(columns[name], good)) if bad else columns[name]
+            for name in Run._fields
+        }, rejects
 
     def reject(self, row: Sequence[str], why: str) -> Reject:
         """A row that cannot be read; whatever it was delimited by, it is the same reject."""
         return Reject("\x1f".join(row), why, self.key(row))
 
-    def _column(self, column: str, texts: Sequence[Sequence[str]], bad: Bad) -> Iterable[Any]:
+    def _column(self, column: str, texts: Sequence[Sequence[str]], bad: Bad) -> Sequence[Any]:
         place = self._sources[column]
         if place is None:
             return [_SOURCES[column][1]] * len(texts[0])
@@ -221,22 +233,21 @@ class Layout:
             for a, b, nodes in zip(said, fallback, columns["nodes"], strict=True)
         ]
         columns["gpus"] = _read(self._tres_gpus.__getitem__, tres, "AllocTRES", bad)
-        columns["doubt"] = list(map(self._doubt, tres, columns["req_tres"]))
-
-    def _doubt(self, allocated: str, requested: str) -> str | None:
-        both = allocated, requested
-        if both not in self._doubts:
-            try:
-                self._doubts[both] = readers.doubt(allocated, requested)
-            except ValueError:
-                self._doubts[both] = "ReqTRES cannot be read"
-        return self._doubts[both]
+        both = zip(tres, columns["req_tres"], strict=True)
+        columns["doubt"] = list(map(self._doubts.__getitem__, both))
 
 
 # In C, which `Run` itself and `Run._make` are not.
 _RUN = cast("Callable[[Iterable[Any]], Run]", partial(tuple.__new__, Run))
 _IDENTITY = ("job_id_raw", "submit")
 _ORDER = ("submit", "start", "end")
+
+
+def _doubt(both: tuple[str, str]) -> str | None:
+    try:
+        return readers.doubt(*both)
+    except ValueError:
+        return "ReqTRES cannot be read"
 
 
 def _length(text: str) -> int | None:
@@ -255,6 +266,11 @@ def fingerprint(line: bytes) -> int:
 def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]:
     """Mostly digits, which need no function in Python; 0 and what is none go through `read`."""
     try:
+        together = "".join(texts)
+        if together.isdigit() and together.isascii():
+            found = list(map(int, texts))
+            if min(found) and max(found) <= readers.LATEST:
+                return found
         values = [(int(t) or read(t)) if t.isdecimal() else read(t) for t in texts]
     except ValueError:
         return list(_one_by_one(read, texts, field, bad))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from sqlalchemy import Connection, delete, insert, select
@@ -20,6 +21,11 @@ def covered(connection: Connection, cluster: int) -> list[Span]:
 def gaps(connection: Connection, cluster: int) -> list[Span]:
     """What lies between the spans."""
     return [(one[1], other[0]) for one, other in pairwise(covered(connection, cluster))]
+
+
+def within(settled: Iterable[Span], time: int | None) -> bool:
+    """Whether a time lies in any of some spans."""
+    return time is not None and any(begin <= time < finish for begin, finish in settled)
 
 
 def cover(connection: Connection, cluster: int, span: Span) -> None:

@@ -12,15 +12,15 @@ from operator import itemgetter
 from typing import BinaryIO
 
 import msgspec
-from sqlalchemy import update
+from sqlalchemy import select, text, update
 
-from slurmkit_accounting.books import Entered, Ingest, begin_ingest, cluster_id, enter
+from slurmkit_accounting.books import Entered, Ingest, begin_ingest, cluster_id, enter, see
 from slurmkit_accounting.dump import Dump
 from slurmkit_accounting.ingest import finish_ingest
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
 from slurmkit_accounting.rows import Batch
-from slurmkit_accounting.schema import ingests
+from slurmkit_accounting.schema import OPEN, ingests, runs
 from slurmkit_accounting.zones import Zone
 
 
@@ -48,7 +48,7 @@ class Loaded(msgspec.Struct, frozen=True):
     """A file that was read.
 
     Attributes:
-        window: epoch seconds of the first Submit and the last End in it; None without rows.
+        window: epoch seconds of the first Submit and the last time in it; None without rows.
         steps: lines of steps, which are left out.
         seconds: how long it took.
     """
@@ -67,7 +67,8 @@ def ingest_file(
 ) -> Loaded:
     """Enter a file's rows; entering it again changes nothing.
 
-    A row without an end never takes the place of one that has ended: a file is of the past.
+    A file is of the past: a row without an end never takes the place of one that has ended, and
+    runs up to the last time in the file. What sacct itself said of a run that has ended stays.
 
     Raises:
         BadInput: for a header that names other fields.
@@ -83,6 +84,7 @@ def ingest_file(
             cluster = cluster_id(connection, file.cluster)
             facts = {"source": file.name, "window_from": started, "window_to": started}
             which = begin_ingest(connection, cluster, started, **facts)
+            which = msgspec.structs.replace(which, seen=0)
         for batch in dump.batches():
             with ledger.transaction() as connection:
                 total += enter(connection, which, dump.how, batch)
@@ -106,31 +108,32 @@ def _finish(ledger: Ledger, which: Ingest, total: Entered, span: _Span) -> None:
     with ledger.transaction() as connection:
         finish_ingest(connection, which, total)
         if window := span.window():
+            ours = (runs.c.first_ingest_id == which.id, runs.c.cluster_id == which.cluster)
+            new = connection.scalars(select(runs.c.id).where(text(OPEN), *ours))
+            see(connection, sorted(which.open.union(new)), window[1])
             values = {"window_from": window[0], "window_to": window[1], "done_to": window[1]}
             connection.execute(update(ingests).where(ingests.c.id == which.id).values(**values))
 
 
-_DIGITS = re.compile(r"\d").match
+_DIGITS = re.compile(r"\d\d").match  # 0 is no time
 
 
 class _Span:
-    """The first Submit and the last End, of texts: all of a file's are of one form."""
+    """The first Submit and the last of all times, of texts: all of a file's are of one form."""
 
     def __init__(self, dump: Dump) -> None:
         fields = list(dump.how.fields)
         self._read = dump.how.time
         self._first = fields.index("Submit")
-        self._last = fields.index("End") if "End" in fields else self._first
+        self._lasts = [fields.index(name) for name in ("Submit", "Start", "End") if name in fields]
         self._texts: tuple[str, str] | None = None
 
     def add(self, batch: Batch) -> None:
         """Take more rows into account."""
-        firsts, lasts = (
-            list(filter(_DIGITS, map(itemgetter(place), batch.rows)))
-            for place in (self._first, self._last)
-        )
+        firsts = _digits(batch, self._first)
         if firsts:
-            before = self._texts or (firsts[0], lasts[0] if lasts else firsts[0])
+            lasts = [max(texts) for place in self._lasts if (texts := _digits(batch, place))]
+            before = self._texts or (firsts[0], firsts[0])
             self._texts = min([*firsts, before[0]]), max([*lasts, before[1]])
 
     def window(self) -> tuple[int, int] | None:
@@ -140,6 +143,11 @@ class _Span:
         except ValueError:
             return None
         return None if first is None or last is None else (first, last)
+
+
+def _digits(batch: Batch, place: int) -> list[str]:
+    """Texts of a field that may be times."""
+    return list(filter(_DIGITS, map(itemgetter(place), batch.rows)))
 
 
 def _size(stream: BinaryIO) -> int:

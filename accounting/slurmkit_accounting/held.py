@@ -115,8 +115,10 @@ def with_ends(
         *told, seen, gone = row[: len(beside) + 2]
         run = Held(*row[len(beside) + 2 :])
         if run.end is None:
-            unseen = gone is not None or (seen or 0) < last.get(run.cluster_id, 0)
-            until = min(seen or now, now) if unseen else now
+            # What came from files alone was last seen at the end of its file.
+            latest = last.get(run.cluster_id, 0 if seen is None else now + 1)
+            unseen = seen is not None and (gone is not None or seen < latest)
+            until = min(seen or 0, now) if unseen else now
             run = _unmeasured(run)._replace(end=max(until, run.start or 0))
         yield tuple(told), run._replace(era=known.of(run.submit))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy import BigInteger, Connection, select, type_coerce
 
@@ -13,6 +13,7 @@ from slurmkit_accounting.rows import Key, Run
 from slurmkit_accounting.schema import HAS_DB_INDEX, NO_DB_INDEX, runs
 from slurmkit_accounting.upkeep import COUNTED, HELD, eras
 
+RowT = TypeVar("RowT")
 # As it is stored: with a sign.
 _INDEX = type_coerce(runs.c.db_index, BigInteger)
 _COLUMNS = [_INDEX, *(runs.c[name] for name in Run._fields[1:])]
@@ -33,24 +34,56 @@ class Stored(NamedTuple):
     gone: bool
 
 
+_FACTS = (runs.c.id, runs.c.fingerprint, runs.c.end.is_(None), runs.c.gone_since.is_not(None))
+
+
 def find(connection: Connection, cluster: int, keys: Iterable[Key]) -> dict[Key, Stored]:
     """Those of some runs that the ledger has."""
     given = list(keys)
     indices = [key for key in given if isinstance(key, int)]
     pairs = [key for key in given if not isinstance(key, int)]
-    facts = (runs.c.id, runs.c.fingerprint, runs.c.end.is_(None), runs.c.gone_since.is_not(None))
     found: dict[Key, Stored] = {}
     if indices and _any(connection, cluster, indices):
         where = (HAS_DB_INDEX, runs.c.cluster_id == cluster, among(connection, _INDEX, indices))
-        query = select(_INDEX, *facts).where(*where)
+        query = select(_INDEX, *_FACTS).where(*where)
         found |= {row[0]: Stored(*row[1:]) for row in connection.execute(query)}
     if pairs:
         jobs = sorted({job for job, _ in pairs})
         where = (
             NO_DB_INDEX, runs.c.cluster_id == cluster, among(connection, runs.c.job_id_raw, jobs),
         )  # fmt: skip
-        query = select(runs.c.job_id_raw, runs.c.submit, *facts).where(*where)
+        query = select(runs.c.job_id_raw, runs.c.submit, *_FACTS).where(*where)
         found |= {(row[0], row[1]): Stored(*row[2:]) for row in connection.execute(query)}
+    return found
+
+
+def find_by_submit(
+    connection: Connection,
+    cluster: int,
+    rows: Mapping[Key, RowT],
+    pair: Callable[[RowT], tuple[int, int] | None],
+) -> dict[Key, Stored]:
+    """Of rows whose keys were not found, runs that came without a DBIndex before, or with one.
+
+    Args:
+        connection: to the ledger.
+        cluster: whose runs.
+        rows: by their keys.
+        pair: reads JobIDRaw and Submit of a row, of which slurmdbd has one run each.
+    """
+    found: dict[Key, Stored] = {}
+    for indexed, where in ((True, NO_DB_INDEX), (False, HAS_DB_INDEX)):
+        others = {key: row for key, row in rows.items() if isinstance(key, int) is indexed}
+        ours = (where, runs.c.cluster_id == cluster)
+        if not others or connection.scalar(select(runs.c.id).where(*ours).limit(1)) is None:
+            continue
+        wanted = {both: key for key, row in others.items() if (both := pair(row)) is not None}
+        jobs = among(connection, runs.c.job_id_raw, sorted({job for job, _ in wanted}))
+        query = select(runs.c.job_id_raw, runs.c.submit, *_FACTS).where(*ours, jobs)
+        for job, submit, *facts in connection.execute(query.order_by(runs.c.id)):
+            key = wanted.pop((job, submit), None)
+            if key is not None:
+                found[key] = Stored(*facts)
     return found
 
 

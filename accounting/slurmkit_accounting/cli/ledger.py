@@ -189,7 +189,7 @@ def _show_loaded(done: Loaded, where: Zone) -> None:
     window = "no rows"
     if done.window:
         begin, end = map(where.show, done.window)
-        window = f"submitted from {begin}, ended by {end} {where.name}"
+        window = f"times from {begin} to {end} {where.name}"
     click.echo(_counted(done.cluster, done.entered, window, done.seconds))
     _show_rejected(done.entered)
     if done.steps:

@@ -3,11 +3,15 @@ from __future__ import annotations
 import io
 
 import pytest
+from fake_sacct import FakeSacct, job
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.dump import cannot_say, field_names
 from slurmkit_accounting.dump_ingest import File, Loaded, ingest_file
+from slurmkit_accounting.ingest import ingest
 from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.query import AT, Asked, usage
 from slurmkit_accounting.schema import ingests, rejects, revisions, runs, spans, usage_hours
+from slurmkit_accounting.verify import verify
 from slurmkit_accounting.zones import zone
 from sqlalchemy import func, select
 
@@ -188,7 +192,7 @@ def test_the_command_reads_a_file(tmp_path, capsys):
     words = ["ingest", "--file", str(path), "--cluster", "old", "--fields", FIELDS]
     assert run_to_exit_code(ledger_group, [*words, "--timezone", "UTC"]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("cluster old: 2 rows read, 1 new, 0 changed, 1 rejected; submitted")
+    assert said.out.startswith("cluster old: 2 rows read, 1 new, 0 changed, 1 rejected; times from")
     assert "without QOS there is no telling hours by QOS" in said.err
 
 
@@ -205,3 +209,48 @@ def test_the_command_reads_a_file(tmp_path, capsys):
 def test_options_that_cannot_be_meant(capsys, words, message):
     assert run_to_exit_code(ledger_group, ["ingest", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def live(number: int = 1, **other: object) -> dict:
+    return job(number, T, T + 10, T + 110, AllocTRES=TRES, **other)
+
+
+@pytest.mark.parametrize("file_first", [True, False])
+def test_a_run_of_a_file_without_dbindex_is_the_one_that_sacct_shows(
+    ledger, monkeypatch, file_first
+):
+    monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda: T + 9000)
+    slurm = FakeSacct(live(), live(2))
+    slurm.cluster = "old"
+    if file_first:
+        load(ledger, line(1))
+    ingest(ledger, slurm)
+    done = load(ledger, line(1) + line(2, AllocTRES="cpu=1,gres/gpu=9"))
+    assert counts(done) == (2, 0, 0, 0)
+    assert [row["db_index"] for row in everything(ledger)] == [1001, 1002]
+    assert gpu_seconds(ledger) == 400
+    with ledger.transaction() as connection:
+        assert verify(connection).wrong == []
+
+
+def open_gpu_seconds(ledger: Ledger, now: int) -> int:
+    with ledger.transaction() as connection:
+        found = usage(connection, Asked((T, now), now))
+    return sum(sums[AT["gpu_seconds"]] for sums in found.values())
+
+
+def test_a_run_without_an_end_counts_to_the_last_time_in_its_file(ledger, monkeypatch):
+    running = line(1, End="Unknown", State="RUNNING")
+    load(ledger, running + line(2, Start=T + 500, End=T + 900, AllocTRES="cpu=1"))
+    assert open_gpu_seconds(ledger, T + 10**8) == 2 * 890
+    load(ledger, line(3, Start=T + 50, End=T + 60, AllocTRES="cpu=1") + running)
+    assert open_gpu_seconds(ledger, T + 10**8) == 2 * 890  # an older file
+    load(ledger, running + line(4, Start=T + 50, End=T + 1010, AllocTRES="cpu=1"))
+    assert open_gpu_seconds(ledger, T + 10**8) == 2 * 1000
+    slurm = FakeSacct()
+    slurm.cluster = "old"
+    monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda: T + 9000)
+    ingest(ledger, slurm)
+    load(ledger, running)  # sacct knows it no more, whatever an old file says
+    assert open_gpu_seconds(ledger, T + 10**8) == 2 * 1000
+    assert everything(ledger)[0]["gone_since"] == T + 9000
