@@ -19,7 +19,7 @@ from slurmkit_accounting.password import secret_in
 from slurmkit_accounting.plugins import Notice
 
 _ADDRESS = re.compile(r"[^\s@,;:<>()\[\]\"\\]+@[^\s@,;:<>()\[\]\"\\]+")
-_TAKEN = 250
+_TAKEN, _FOR_GOOD = 250, 500
 
 
 class Mail:
@@ -43,7 +43,7 @@ class Mail:
         Raises:
             BadConfig: when `[mail]` names no server or no sender.
             BadInput: when an address is none, or a header holds a newline.
-            NotSent: when the server does not take it for anybody.
+            NotSent: when the server does not take it for anybody, or not yet for one of them.
             MaybeSent: when the line broke before the server said that it took it.
         """
         if not notice.to:
@@ -150,8 +150,7 @@ def _hand_over(
     try:
         server.ehlo_or_helo_if_needed()
         _expect(server.mail(sender), f"from {sender}")
-        for address in to:
-            _expect(server.rcpt(address), f"to {address}")
+        _offer(server, to)
     except (smtplib.SMTPException, OSError) as error:
         raise NotSent(f"the mail server took no mail: {_words(error)}") from error
     try:
@@ -162,6 +161,19 @@ def _hand_over(
         raise MaybeSent(
             f"the mail server was lost while it took the mail: {_words(error)}"
         ) from error
+
+
+def _offer(server: smtplib.SMTP, to: tuple[str, ...]) -> None:
+    """Name those whom it is for; one who is refused for good keeps no other from getting it."""
+    refused = []
+    for address in to:
+        code, words = server.rcpt(address)
+        try:
+            _expect((code, words), f"to {address}")
+        except NotSent as error:
+            if code < _FOR_GOOD or len(refused) + 1 == len(to):
+                raise
+            refused.append(error)
 
 
 def _expect(said: tuple[int, bytes], what: str) -> None:

@@ -27,20 +27,22 @@ NOTICE = Notice(
 
 
 class Inbox:
-    """Keeps mail; `answer` makes it refuse."""
+    """Keeps mail; `rcpt`, and for one address `of`, and `data` make it refuse."""
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
         self.recipients: list[list[str]] = []
         self.rcpt = "250 OK"
+        self.of: dict[str, str] = {}
         self.data = "250 OK"
         self.drop = False
 
     async def handle_RCPT(self, *asked: Any) -> str:  # noqa: N802 - aiosmtpd looks for it
         _, _, envelope, address, _ = asked
-        if self.rcpt.startswith("250"):
+        answer = self.of.get(address, self.rcpt)
+        if answer.startswith("250"):
             envelope.rcpt_tos.append(address)
-        return self.rcpt
+        return answer
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
         del session

@@ -91,6 +91,24 @@ def test_a_refusal_is_known_for_one(inbox: Inbox, port: int, answers: dict[str, 
     assert inbox.mails == []
 
 
+@pytest.mark.parametrize(
+    ("answer", "sent"), [("550 no such user", ["olga@lab.example"]), ("451 not yet", None)]
+)
+@pytest.mark.parametrize("first", ["garcia@lab.example", "olga@lab.example"])
+def test_one_who_is_refused_for_good_keeps_no_other_from_getting_it(
+    inbox: Inbox, port: int, answer: str, sent: list[str] | None, first: str
+) -> None:
+    inbox.of = {"garcia@lab.example": answer}
+    to = tuple(sorted(("garcia@lab.example", "olga@lab.example"), key=lambda one: one != first))
+    notice = msgspec.structs.replace(NOTICE, to=to)
+    if sent is None:  # later it may be taken for both
+        with pytest.raises(NotSent, match="not yet"):
+            mailer(port=port).send(notice)
+    else:
+        mailer(port=port).send(notice)
+    assert inbox.recipients == ([sent] if sent else [])
+
+
 def test_a_lost_answer_is_a_doubt(inbox: Inbox, port: int) -> None:
     inbox.drop = True
     with pytest.raises(MaybeSent, match="was lost while it took the mail"):
