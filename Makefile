@@ -22,7 +22,7 @@ demo: up ## bring up a Slurm cluster and follow one GPU job from submit to repor
 	@docker/demo --name $(NAME)
 
 test: lint ## everything CI asks for on the default release
-	@$(STEP) "unit tests" $(PYTEST) -q -m "not cluster" tests/unit tests/tui
+	@$(STEP) "unit tests" $(PYTEST) -q -n 2 -m "not cluster" tests/unit tests/tui
 	@$(MAKE) --no-print-directory cluster-test SLURM=24.11
 
 test-all: test ## also every cluster test on Slurm 22.05 and 26.05
@@ -38,6 +38,7 @@ TEST_CLUSTER = test$(subst .,,$(SLURM))
 cluster-test:
 	@$(STEP) "Docker" docker/engine
 	@$(STEP) "fresh Slurm $(SLURM) cluster" docker/cluster reset --slurm $(SLURM) --name $(TEST_CLUSTER)
+	@$(if $(SELECT),,$(STEP) "ledger tests on its PostgreSQL" tests/on-postgres $(TEST_CLUSTER))
 	@SLURMKIT_TEST_SLURM=$(SLURM) SLURMKIT_TEST_CLUSTER=$(TEST_CLUSTER) \
 	    $(STEP) "cluster tests on Slurm $(SLURM)" $(PYTEST) -q -m "cluster and ($(or $(SELECT),cluster))" tests/cluster
 	@$(STEP) "cluster down" docker/cluster down --volumes --name $(TEST_CLUSTER)

@@ -34,6 +34,15 @@ def books(lab: Lab) -> Iterator[str]:
 
 
 @pytest.fixture
+def signal(lab: Lab, who: str) -> Iterator[str]:
+    """Path of a file that jobs may wait for, which is not there yet."""
+    folder = lab.run("mktemp", "-d", "-p", "/home", user="").stdout.strip()
+    lab.run("chown", who, folder, user="")
+    yield f"{folder}/go-on"
+    lab.run("rm", "-r", folder, user="")
+
+
+@pytest.fixture
 def who(lab: Lab) -> Iterator[str]:
     """A person who may run jobs for this test alone."""
     lab.run("sacctmgr", "-i", "add", "user", WHO, "account=vision", user="")
@@ -103,10 +112,11 @@ def over(lab: Lab) -> bool:
     return not lab.run("squeue", "-h", "-u", WHO, user="").stdout.strip()
 
 
-def test_runs_of_every_kind(lab: Lab, books: str, who: str) -> None:
+def test_runs_of_every_kind(lab: Lab, books: str, who: str, signal: str) -> None:
+    last = f"until test -e {signal}; do sleep 0.3; done"
     timed = submit(lab, "--gres=gpu:1", "-p", "untyped", "--time=1", command="sleep 300")
-    suspended = submit(lab, "--gres=gpu:a100:2", "-p", "gpu", command="sleep 20")
-    requeued = submit(lab, "--gres=gpu:a100:1", "-p", "gpu", "--requeue", command="sleep 15")
+    suspended = submit(lab, "--gres=gpu:a100:2", "-p", "gpu", command=last)
+    requeued = submit(lab, "--gres=gpu:a100:1", "-p", "gpu", "--requeue", command=last)
     submit(lab, "--gres=shard:2", "-p", "gpu")
     submit(lab, "--array=0-1", "--gres=gpu:a100:1", "-p", "gpu")
     submit(lab, "--gres=gpu:h100:1", "-p", "gpu", command="exit 3")
@@ -114,6 +124,9 @@ def test_runs_of_every_kind(lab: Lab, books: str, who: str) -> None:
     submit(lab, *het)
     wait(lab, suspended, "RUNNING")
     wait(lab, requeued, "RUNNING")
+    wait(lab, timed, "RUNNING")
+    # A minute is the shortest limit, and the end need not be so far; Slurm looks twice a minute.
+    lab.run("scontrol", "update", f"JobId={timed}", "EndTime=now+5", user=WHO)
     cancelled = submit(lab, "--gres=gpu:a100:8", "-p", "gpu", "--nodes=2")  # more than is free
     keep(lab, "ingest", db=books)  # while they run
     lab.run("scontrol", "suspend", suspended, user="")
@@ -121,6 +134,7 @@ def test_runs_of_every_kind(lab: Lab, books: str, who: str) -> None:
     lab.run("scancel", cancelled, user=WHO)
     time.sleep(3)
     lab.run("scontrol", "resume", suspended, user="")
+    lab.run("touch", signal, user=WHO)
     keep(lab, "ingest", db=books)
     wait(lab, timed, "TIMEOUT")
     deadline = time.monotonic() + ENOUGH

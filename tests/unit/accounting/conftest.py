@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from databases import POSTGRES, emptied
+from databases import KINDS, emptied
 from slurmkit_accounting.ledger import Ledger, open_for_writing
 
 
@@ -42,15 +42,13 @@ def file_ledger() -> Iterator[Ledger]:
 
 @pytest.fixture
 def postgres() -> str:
-    """URL of an empty database; its test is skipped where SLURMKIT_TEST_POSTGRES names none."""
-    if not POSTGRES:
-        pytest.skip("SLURMKIT_TEST_POSTGRES names no database that may be emptied")
+    """URL of an empty database in PostgreSQL."""
     return emptied()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"] if POSTGRES else ["sqlite"])
+@pytest.fixture(params=KINDS)
 def ledger(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    """A new ledger; each test once more in PostgreSQL where there is one."""
+    """A new ledger in each kind of database."""
     if request.param == "postgresql":
         monkeypatch.setenv("SLURMKIT_DB", request.getfixturevalue("postgres"))
     with open_for_writing() as opened:

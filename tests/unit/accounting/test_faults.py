@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from unittest import mock
 
 import pytest
-from databases import POSTGRES, emptied
+from databases import KINDS, emptied
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -298,7 +298,7 @@ def halted_seconds(ledger: Ledger) -> int:
         return int(connection.scalar(select(func.sum(suspensions.c.seconds))) or 0)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", *(["postgresql"] if POSTGRES else [])])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_books_say_what_slurmdbd_says(kind: str, tmp_path) -> None:
     numbers = iter(range(10**6))
 

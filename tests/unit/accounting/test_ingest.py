@@ -185,11 +185,10 @@ def test_the_future_cannot_be_read(ledger):
     assert everything(ledger, ingests) == []
 
 
-def test_since_begins_where_it_says(ledger):
-    slurm = FakeSacct()
-    ingest(ledger, slurm)
-    assert ingest(ledger, slurm, since=1_700_000_000).window[0] == 1_700_000_000
-    assert ingest(ledger, slurm, since=-5).window[0] == 1_000_000  # the least `uts` takes
+def test_since_begins_where_it_says(ledger, at):
+    at(ledger, NOW)
+    assert at(ledger, NOW, since=NOW - 50 * DAY)[0] == NOW - 50 * DAY
+    assert at(ledger, 2_000_000, since=-5) == (1_000_000, 2_000_000)  # the least `uts` takes
 
 
 def test_a_change_is_kept_as_a_revision(ledger):
@@ -298,6 +297,7 @@ def test_what_was_committed_stays_and_the_next_ingest_reads_the_whole_window(
     ledger, monkeypatch, end
 ):
     monkeypatch.setattr(module, "_BATCH", 2)
+    monkeypatch.setattr("slurmkit_accounting.windows._LINES", 2)
     slurm = FakeSacct(*(job(n, NOW - 9, NOW - 9, NOW) for n in range(1, 6)))
     whole = slurm.stream
 

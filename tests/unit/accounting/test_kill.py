@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from databases import KINDS, emptied
 
 HERE = Path(__file__).parent
 KILLS = 50
 
 
-def run(ledger: Path, begin: int, kills: int, seed: int) -> dict[str, Any]:
+def run(ledger: str, begin: int, kills: int, seed: int) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, str(HERE / "kill_driver.py"), f"sqlite:///{ledger}",
-         str(begin), str(kills), str(seed)],
+        [sys.executable, str(HERE / "kill_driver.py"), ledger, str(begin), str(kills), str(seed)],
         capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(HERE), "TZ": "UTC"},
     )  # fmt: skip
@@ -28,11 +28,15 @@ def run(ledger: Path, begin: int, kills: int, seed: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [7])
-def test_killed_fifty_times(tmp_path: Path, seed: int) -> None:
+def test_killed_fifty_times(tmp_path: Path, kind: str, seed: int) -> None:
+    def new(name: str) -> str:
+        return f"sqlite:///{tmp_path}/{name}.db" if kind == "sqlite" else emptied()
+
     begin = int(time.time()) - 41 * 3600
-    calm = run(tmp_path / "calm.db", begin, 0, 0)
-    killed = run(tmp_path / "killed.db", begin, KILLS, seed)
+    calm = run(new("calm"), begin, 0, 0)
+    killed = run(new("killed"), begin, KILLS, seed)
     counts = killed["killed"]
     assert sum(counts.values()) == KILLS
     assert counts["parse"] + counts["transaction"] + counts["commit"] >= 40

@@ -9,6 +9,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from databases import KINDS
 from slurmkit_accounting import schema
 from slurmkit_accounting.ledger import open_for_writing
 from slurmkit_accounting.location import ledger_url
@@ -64,7 +65,7 @@ def make_0001(connection: Connection) -> None:
     )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=KINDS)
 def old(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[str]:
     """URL of a ledger as the first schema made it, with rows."""
     where = f"sqlite:///{tmp_path}/old.db"

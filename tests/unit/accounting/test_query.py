@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from datetime import datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
+from databases import KINDS, emptied
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slurmkit_accounting.query import CARRIED, Asked, usage
@@ -17,15 +17,12 @@ from sqlalchemy import insert
 from usage_oracle import Job, counted, fill, jobs_around, new_books
 
 DAY = 86400
-POSTGRESQL = os.environ.get("SLURMKIT_TEST_POSTGRES")
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=KINDS)
 def engine(request):
     """An empty ledger in each kind of database."""
-    if request.param == "postgresql" and not POSTGRESQL:
-        pytest.skip("SLURMKIT_TEST_POSTGRES names no database")
-    with new_books(POSTGRESQL if request.param == "postgresql" else None) as books:
+    with new_books(emptied() if request.param == "postgresql" else None) as books:
         yield books
 
 

@@ -19,7 +19,7 @@ from slurmkit_accounting.schema import (
     suspensions,
     usage_keys,
 )
-from sqlalchemy import Connection, Engine, create_engine, delete, insert, text
+from sqlalchemy import Connection, Engine, create_engine, delete, insert
 
 CLUSTERS = ("lab", "big")
 ENDED_STATES = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "REQUEUED", "NODE_FAIL")
@@ -96,12 +96,9 @@ class Job:
 
 @contextmanager
 def new_books(url: str | None = None) -> Iterator[Engine]:
-    """An empty ledger; in memory, or in an empty schema of a PostgreSQL database."""
+    """An empty ledger; in memory, or in an empty database."""
     engine = create_engine(url or "sqlite://")
     with engine.begin() as connection:
-        if url:
-            connection.execute(text("DROP SCHEMA IF EXISTS public CASCADE"))
-            connection.execute(text("CREATE SCHEMA public"))
         metadata.create_all(connection)
         names = [{"id": n, "name": name} for n, name in enumerate(CLUSTERS, 1)]
         connection.execute(insert(clusters), names)
