@@ -11,7 +11,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fcntl import F_SETPIPE_SZ, fcntl
 from typing import IO, Protocol, cast
 
 from slurmkit.errors import (
@@ -53,6 +54,7 @@ _READ = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"
 # its zone for each, and huge pages spare it most page faults; glibc before 2.35 knows none.
 _LARGE = {"TZ": "UTC0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 _PIPE = 1 << 16  # bytes a pipe holds
+_WIDE = 1 << 20  # bytes it can hold, for anyone
 
 
 class Slurm(Protocol):
@@ -147,6 +149,7 @@ class LocalSlurm:
             _started(argv, errors) as process,
             _killed_after(timeout, process) as too_late,
         ):
+            _widen(process)
             try:
                 yield from map(_decode, process.stdout or ())
             except GeneratorExit:
@@ -177,11 +180,18 @@ def _started(
             argv,
             stdin=stdin,
             stdout=subprocess.PIPE,
+            bufsize=_WIDE,
             stderr=errors,
             env=environment_for(argv, os.environ),
         )
     except OSError as error:
         raise _cannot_run(argv, error) from error
+
+
+def _widen(process: subprocess.Popen[bytes]) -> None:
+    """Let it print on while other threads keep this one waiting; the system may say no."""
+    with suppress(OSError):
+        fcntl(cast("IO[bytes]", process.stdout), F_SETPIPE_SZ, _WIDE)
 
 
 def _read(process: subprocess.Popen[bytes], argv: Sequence[str], timeout: float) -> bytes:

@@ -25,14 +25,14 @@ from slurmkit_accounting.sacct_rows import layout
 from slurmkit_accounting.schema import clusters, ingests
 from slurmkit_accounting.steps import enter_steps
 from slurmkit_accounting.steps_rows import StepBatch
-from slurmkit_accounting.windows import Done, Fetched, Sacct, days
+from slurmkit_accounting.windows import Done, Fetched, Sacct, batches, days
 
 FIRST_DAYS = 30
 # A row can still change after its end: late messages of slurmctld, a runaway job put right.
 OVERLAP_SECONDS = 48 * 3600
 _FIRST_EPOCH = 1_000_000  # `uts` takes none before, parse_time.c
 _BATCH = 10_000
-_AHEAD = 4  # batches
+_AHEAD = 100  # thousands of lines: as long as some are stored, the next command need not wait
 
 Progress = Callable[[Entered, float], None]
 
@@ -86,7 +86,7 @@ def ingest(
         begun, started = time.monotonic(), int(time.time())
         name = _meet_cluster(ledger, slurm)
         which, window, first = _begin(ledger, name, since, started)
-        reading = _Reading(ledger, Sacct(slurm, layout(), _BATCH, steps=steps), which, progress)
+        reading = _Reading(ledger, Sacct(slurm, steps=steps), which, progress)
         reading.windows(window)
         gone = reading.absent()
         _place_suspensions(ledger, slurm, which.cluster)
@@ -102,6 +102,7 @@ class _Reading:
         self.total = Entered()
         self._ledger = ledger
         self._sacct = sacct
+        self._how = layout()
         self._ingest = which
         self._progress = progress
         self._part = 0.0
@@ -134,7 +135,7 @@ class _Reading:
 
     def _read(self, source: Generator[Fetched, None, None]) -> Iterator[Done]:
         with closing(ahead(source, _AHEAD)) as items:
-            for item in items:
+            for item in batches(items, self._how, _BATCH):
                 if isinstance(item, Done):
                     yield item
                     continue
@@ -146,8 +147,8 @@ class _Reading:
         if isinstance(item, StepBatch):
             enter_steps(connection, self._ingest.cluster, item.steps)
             return
-        self.total += enter(connection, self._ingest, self._sacct.how, item)
-        self._expected.came(self._sacct.how.keys(item.rows))
+        self.total += enter(connection, self._ingest, self._how, item)
+        self._expected.came(self._how.keys(item.rows))
 
 
 def _place_suspensions(ledger: Ledger, slurm: Slurm, cluster: int) -> None:
