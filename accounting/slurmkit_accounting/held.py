@@ -12,7 +12,16 @@ from typing import Any, NamedTuple, TypeAlias
 from sqlalchemy import ColumnElement, Connection, TextClause, and_, func, or_, select, text
 
 from slurmkit_accounting.bins import Eras, Held, Key, within
-from slurmkit_accounting.schema import DAY, LONG, OPEN, SUMS, ingests, runs, suspensions
+from slurmkit_accounting.schema import (
+    DAY,
+    LONG,
+    OPEN,
+    SUMS,
+    SUSPENDED,
+    ingests,
+    runs,
+    suspensions,
+)
 from slurmkit_accounting.upkeep import eras as known_eras
 
 Edges: TypeAlias = tuple[int, ...]
@@ -63,15 +72,9 @@ def of_retracted_runs(connection: Connection, edges: Edges, now: int) -> Iterato
 
 def while_suspended(connection: Connection, edges: Edges, job: str | None) -> Iterator[Found]:
     """What runs held while they were suspended: all that grows with time, but no energy."""
-    span = (suspensions.c.begin, suspensions.c.length, suspensions.c.seconds)
-    overlap = and_(span[0] < edges[-1], span[0] + span[1] > edges[0])
-    query = select(*_HELD, *(each.label(f"span_{each.name}") for each in span))
-    query = query.join_from(suspensions, runs).where(_COUNTED, overlap)
     known = known_eras(connection)
-    for *row, begin, length, seconds in connection.execute(
-        query if job is None else query.where(of(job))
-    ):
-        run = Held(*row)
+    for *row, begin, length, told in _suspensions(connection, (edges[0], edges[-1]), job):
+        run, seconds = Held(*row), min(told, length)
         # Some seconds of it, wherever they lay: as a run that lasted as long.
         for part, (one, other) in enumerate(pairwise(edges)):
             until = [_suspended(edge - begin, length, seconds) for edge in (one, other)]
@@ -79,6 +82,24 @@ def while_suspended(connection: Connection, edges: Edges, job: str | None) -> It
                 short = _unmeasured(run)._replace(start=0, end=lasted, era=known.of(run.submit))
                 for key, sums in within(short, 0, lasted):
                     yield Found(part, key, _timed(sums))
+
+
+def _suspensions(
+    connection: Connection, window: tuple[int, int], job: str | None
+) -> Iterator[Sequence[Any]]:
+    """Columns of runs, and begin, length and seconds of where they were suspended."""
+    span = (suspensions.c.begin, suspensions.c.length, suspensions.c.seconds)
+    placed = select(*_HELD, *(each.label(f"span_{each.name}") for each in span))
+    placed = placed.join_from(suspensions, runs)
+    # Of runs that came from a file, and those that an ingest has not come to, it lies somewhere.
+    lasted = runs.c.end - runs.c.start
+    nowhere = ~select(suspensions.c.run_id).where(suspensions.c.run_id == runs.c.id).exists()
+    somewhere = select(*_HELD, runs.c.start.label("begin"), lasted, runs.c.suspended)
+    somewhere = somewhere.where(text(SUSPENDED), nowhere)
+    mine = (_COUNTED,) if job is None else (_COUNTED, of(job))
+    for some, begin, length in ((placed, span[0], span[1]), (somewhere, runs.c.start, lasted)):
+        overlap = (length > 0, begin < window[1], begin + length > window[0])
+        yield from connection.execute(some.where(*mine, *overlap))
 
 
 def of(job: str) -> ColumnElement[bool]:

@@ -30,6 +30,7 @@ from slurmkit_accounting.windows import Done, Fetched, Sacct, batches, days
 FIRST_DAYS = 30
 # A row can still change after its end: late messages of slurmctld, a runaway job put right.
 OVERLAP_SECONDS = 48 * 3600
+_HALTED = 1000  # runs whose suspended time is placed at once
 _FIRST_EPOCH = 1_000_000  # `uts` takes none before, parse_time.c
 _BATCH = 10_000
 _AHEAD = 100  # thousands of lines: as long as some are stored, the next command need not wait
@@ -154,10 +155,11 @@ class _Reading:
 def _place_suspensions(ledger: Ledger, slurm: Slurm, cluster: int) -> None:
     with ledger.transaction() as connection:
         halted = suspended.unplaced(connection, cluster)
-    if halted:
-        rows = suspended.place(slurm, halted)
+    for first in range(0, len(halted), _HALTED):
+        some = halted[first : first + _HALTED]
+        rows = suspended.place(slurm, some)
         with ledger.transaction() as connection:
-            suspended.keep(connection, halted, rows)
+            suspended.keep(connection, some, rows)
 
 
 def _meet_cluster(ledger: Ledger, slurm: Slurm) -> str:

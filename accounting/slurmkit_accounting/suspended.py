@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, delete, func, select, text, type_coerce
+from sqlalchemy import BigInteger, Connection, case, delete, func, select, text, type_coerce
 
 from slurmkit.queue.rows import record_mark
 from slurmkit.slurm import Slurm
@@ -21,7 +21,7 @@ _IDS_PER_CALL = 1000
 
 
 class Halted(NamedTuple):
-    """A run that was suspended for a time."""
+    """A run that was suspended for a time; `seconds` are no more than it lasted."""
 
     id: int
     key: Key
@@ -32,7 +32,7 @@ class Halted(NamedTuple):
 
 
 def unplaced(connection: Connection, cluster: int) -> list[Halted]:
-    """Runs that have ended, and of whose suspended time it is not known where all of it lies."""
+    """Runs that ended, and of whose suspended time it is not known where it lies; in order."""
     placed = func.coalesce(
         select(func.sum(suspensions.c.seconds))
         .where(suspensions.c.run_id == runs.c.id)
@@ -40,15 +40,17 @@ def unplaced(connection: Connection, cluster: int) -> list[Halted]:
         0,
     )
     index = type_coerce(runs.c.db_index, BigInteger)
+    # A runaway that was put right may have been suspended for longer than it lasted.
+    lasted = runs.c.end - runs.c.start
+    most = case((lasted < 0, 0), (lasted < runs.c.suspended, lasted), else_=runs.c.suspended)
     columns = (
-        runs.c.id, index, runs.c.job_id_raw, runs.c.submit, runs.c.start, runs.c.end,
-        runs.c.suspended,
+        runs.c.id, index, runs.c.job_id_raw, runs.c.submit, runs.c.start, runs.c.end, most,
     )  # fmt: skip
     where = (
         text(SUSPENDED), runs.c.cluster_id == cluster, runs.c.start.is_not(None),
-        runs.c.end.is_not(None), runs.c.gone_since.is_(None), placed != runs.c.suspended,
+        runs.c.end.is_not(None), runs.c.gone_since.is_(None), placed != most,
     )  # fmt: skip
-    found = connection.execute(select(*columns).where(*where))
+    found = connection.execute(select(*columns).where(*where).order_by(runs.c.start, runs.c.id))
     return [
         Halted(number, identify(index, job, submit), job, start, end, seconds)
         for number, index, job, submit, start, end, seconds in found
@@ -68,7 +70,8 @@ def place(slurm: Slurm, halted: Sequence[Halted]) -> list[tuple[int, int, int, i
         rest = run.seconds - sum(row[3] for row in rows if row[0] == run.id)
         if rest:
             rows = [row for row in rows if row[0] != run.id]
-            rows.append((run.id, run.start, run.end - run.start, run.seconds))
+            if run.seconds:
+                rows.append((run.id, run.start, run.end - run.start, run.seconds))
     return rows
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import time
 
@@ -8,9 +9,11 @@ from fake_sacct import FakeSacct, halted, job, step
 from slurmkit_accounting import ingest as module
 from slurmkit_accounting.checksum import checksum
 from slurmkit_accounting.cli.ledger import ledger_group
+from slurmkit_accounting.dump_ingest import File, ingest_file
 from slurmkit_accounting.ingest import ingest
 from slurmkit_accounting.ledger import Ledger, open_for_writing
 from slurmkit_accounting.moving import move
+from slurmkit_accounting.query import AT, Asked, usage
 from slurmkit_accounting.rejects import kept
 from slurmkit_accounting.retract import retract
 from slurmkit_accounting.retry import retry
@@ -18,6 +21,7 @@ from slurmkit_accounting.schema import eras, runs, suspensions, usage_days, usag
 from slurmkit_accounting.status import status
 from slurmkit_accounting.upkeep import rebuild, rekey
 from slurmkit_accounting.verify import verify
+from slurmkit_accounting.zones import zone
 from sqlalchemy import delete, func, insert, select, update
 
 from slurmkit.cli.ending import run_to_exit_code
@@ -235,3 +239,31 @@ def test_a_checksum_tells_any_fact_of_a_run(ledger):
             connection.execute(update(runs).values({column: None}))
             seen.add(checksum(connection))
     assert len(seen) == 5
+
+
+def test_no_run_was_suspended_for_longer_than_it_lasted(ledger):
+    """A runaway that was put right ends where it began, whatever it was suspended for."""
+    day = (NOW - 3 * DAY) // DAY * DAY
+    slurm = FakeSacct(
+        halted(job(1, day, day, day), (day + 5, day + 900)),
+        halted(job(2, day, day, day + 60), (day + 50, day + 900)),
+    )
+    ingest(ledger, slurm)
+    with ledger.transaction() as connection:
+        columns = (suspensions.c.length, suspensions.c.seconds)
+        assert connection.execute(select(*columns)).all() == [(60, 60)]
+        skipped = usage(connection, Asked((day, day + DAY), NOW, skip_suspended=True))
+    assert sum(sums[AT["gpu_seconds"]] for sums in skipped.values()) == 0
+    asked = len(slurm.asked)
+    ingest(ledger, slurm)
+    assert not any("-T" in argv for argv in slurm.asked[asked:])
+
+
+def test_suspended_time_of_a_file_lies_somewhere_in_the_run(ledger):
+    day = NOW // DAY * DAY - 9 * DAY
+    row = f"1|{day}|{day}|{day + 1000}|00:05:00|cpu=1,gres/gpu=2|1\n"
+    fields = ("JobIDRaw", "Submit", "Start", "End", "Suspended", "AllocTRES", "AllocNodes")
+    ingest_file(ledger, File("f", io.BytesIO(row.encode()), "old", fields, "|", zone("UTC")))
+    with ledger.transaction() as connection:
+        cells = usage(connection, Asked((day, day + 500, day + DAY), NOW, skip_suspended=True))
+    assert sorted(sums[AT["gpu_seconds"]] for sums in cells.values()) == [700, 700]
