@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from slurmkit_accounting.bins import Held
+from slurmkit_accounting.bins import Eras
 from slurmkit_accounting.bins import Key as UsageKey
 from slurmkit_accounting.bulk import among, insert_rows, update_rows
 from slurmkit_accounting.columns import Layout
 from slurmkit_accounting.coverage import Span, covered, within
+from slurmkit_accounting.fresh import held_columns, insert_new, part
 from slurmkit_accounting.redone import mark_redone
 from slurmkit_accounting.rejects import keep_rejects, read_after_all
-from slurmkit_accounting.rows import Batch, Key, Run
+from slurmkit_accounting.rows import Batch, Columns, Run
 from slurmkit_accounting.schema import clusters, ingests, revisions, runs
 from slurmkit_accounting.steps import measure
 from slurmkit_accounting.stored import Stored, find, find_by_submit, held_runs, read_runs
-from slurmkit_accounting.upkeep import change, eras
+from slurmkit_accounting.upkeep import Change, eras
 
 COUNTS = ("read", "new", "changed", "rejected")
-# The columns of a run that its usage depends on, in the order of `Held`.
-_FIRST, _LAST = Run._fields.index("user"), Run._fields.index("energy_joules") + 1
-# Not redone, nothing measured: no line says so.
-_NOT_OF_A_LINE = (False, None, None, None)
-_RARE = ("energy_joules", "cancelled_by", "doubt")
-_USUAL = [name for name in Run._fields if name not in _RARE]
-_usual = itemgetter(*map(Run._fields.index, _USUAL))
 _FINGERPRINT = Run._fields.index("fingerprint")
 
 
@@ -78,10 +71,25 @@ class Ingest(msgspec.Struct, frozen=True):
     keys: dict[UsageKey, int] = msgspec.field(default_factory=dict)
 
 
-class _Changes(msgspec.Struct):
-    """What is to be written of a batch."""
+class _Under(msgspec.Struct):
+    """A transaction under way: what it knows, and what it writes when all rows are read.
 
-    new: list[Run] = msgspec.field(default_factory=list)
+    Attributes:
+        eras: see `bins.Eras`.
+        settled: spans that sacct was asked for itself, for lines of the past.
+        usage: what becomes of usage.
+        jobs: of the runs that were written.
+    """
+
+    eras: Eras
+    settled: Sequence[Span]
+    usage: Change = msgspec.field(default_factory=Change)
+    jobs: set[int] = msgspec.field(default_factory=set)
+
+
+class _Changes(msgspec.Struct):
+    """What is to be written of runs that the ledger has."""
+
     changed: list[tuple[int, Run, Run]] = msgspec.field(default_factory=list)  # id, before, after
     same: list[tuple[int, int]] = msgspec.field(default_factory=list)  # id, fingerprint
 
@@ -105,6 +113,25 @@ def begin_ingest(connection: Connection, cluster: int, started: int, **facts: An
 
 def enter(connection: Connection, ingest: Ingest, how: Layout, batch: Batch) -> Entered:
     """Enter one batch of one ingest; entering it again changes nothing."""
+    return enter_all(connection, ingest, how, [batch])
+
+
+def enter_all(
+    connection: Connection, ingest: Ingest, how: Layout, batches: Iterable[Batch]
+) -> Entered:
+    """Enter batches of one ingest; what they add to usage is written once, after the last."""
+    settled = covered(connection, ingest.cluster) if how.dated else []
+    under, total = _Under(eras(connection), settled), Entered()
+    for batch in batches:
+        total += _enter(connection, ingest, under, how, batch)
+    _redo(connection, ingest.cluster, under.jobs, under.usage)
+    under.usage.write(connection, ingest.keys)
+    return total
+
+
+def _enter(
+    connection: Connection, ingest: Ingest, under: _Under, how: Layout, batch: Batch
+) -> Entered:
     keys = how.keys(batch.rows)
     last = {key: place for place, key in enumerate(keys) if key is not None}
     known = find(connection, ingest.cluster, last)
@@ -118,41 +145,35 @@ def enter(connection: Connection, ingest: Ingest, how: Layout, batch: Batch) -> 
     ]
     unread += [place for place, key in enumerate(keys) if key is None]
     some = Batch([batch.rows[place] for place in unread], [prints[place] for place in unread], [])
-    read, bad = how.runs(some)
+    columns, bad = how.columns(some)
     bad = [*batch.rejects, *bad]
-    settled = covered(connection, ingest.cluster) if how.dated else []
-    changes = _compare(connection, how, known, (read, settled))
-    _write(connection, ingest, changes)
+    new, old = part(columns, known)
+    changes = _compare(connection, how, [(known[run.key], run) for run in old], under.settled)
+    _add(connection, ingest, under, new)
+    _write(connection, ingest, under, changes)
     _saw(connection, ingest, [known[key] for key in last if key in known], changes)
     if not how.dated:
         _back(connection, [known[key].id for key in last if key in known and known[key].gone])
     broken = {reject.key for reject in bad}
     read_after_all(connection, ingest.cluster, ingest.id, last.keys() - broken)
     keep_rejects(connection, ingest.cluster, ingest.id, bad)
-    counts = len(changes.new), len(changes.changed), len(bad)
+    counts = len(new["submit"]), len(changes.changed), len(bad)
     return Entered(len(batch), *counts, bad[0].reason if bad else "")
 
 
 def _compare(
     connection: Connection,
     how: Layout,
-    known: dict[Key, Stored],
-    read: tuple[Iterable[Run], Sequence[Span]],
+    old: Sequence[tuple[Stored, Run]],
+    settled: Sequence[Span],
 ) -> _Changes:
-    """Tell runs that were read; of old lines, with the spans that sacct was asked for itself."""
+    """Tell runs that were read again; of old lines, with the spans that sacct was asked for."""
     found = _Changes()
-    old: list[tuple[Stored, Run]] = []
-    for run in read[0]:
-        stored = known.get(run.key)
-        if stored is None:
-            found.new.append(run)
-        else:
-            old.append((stored, run))
     before = read_runs(connection, [stored.id for stored, _ in old])
     for stored, run in old:
         number, was = stored.id, before[stored.id]
-        settled = not stored.gone and within(read[1], was.end)
-        after = was if settled else _merged(how, was, run)
+        stays = not stored.gone and within(settled, was.end)
+        after = was if stays else _merged(how, was, run)
         if after[:_FINGERPRINT] != was[:_FINGERPRINT]:
             found.changed.append((number, was, after))
         else:
@@ -175,55 +196,36 @@ def _progress(run: Run) -> int:
     return 2 if run.end is not None else int(run.start is not None)
 
 
-def _write(connection: Connection, ingest: Ingest, changes: _Changes) -> None:
+def _add(connection: Connection, ingest: Ingest, under: _Under, new: Columns) -> None:
+    insert_new(connection, (ingest.cluster, ingest.id), ingest.seen, new)
+    under.usage.put_columns(held_columns(ingest.cluster, new, under.eras))
+    under.jobs.update(new["job_id_raw"])
+
+
+def _write(connection: Connection, ingest: Ingest, under: _Under, changes: _Changes) -> None:
     if changes.same:
         update_rows(connection, runs, ("id", "fingerprint"), changes.same)
-    if not (changes.new or changes.changed):
+    if not changes.changed:
         return
-    cluster = ingest.cluster
-    _insert(connection, ingest, changes.new)
-    old = held_runs(connection, [number for number, _, _ in changes.changed])
+    numbers = [number for number, _, _ in changes.changed]
+    under.usage.take(held_runs(connection, numbers))
     _revise(connection, ingest, changes.changed)
-    in_eras = eras(connection).each([run.submit for run in changes.new])
-    added = [
-        tuple.__new__(Held, (cluster, *run[_FIRST:_LAST], *_NOT_OF_A_LINE, era))
-        for run, era in zip(changes.new, in_eras, strict=True)
-    ]
-    again = held_runs(connection, [number for number, _, _ in changes.changed])
-    change(connection, old, [*added, *again], ingest.keys)
-    measure(connection, [number for number, _, _ in changes.changed])
-    written = [*changes.new, *(run for _, _, run in changes.changed)]
-    redo(connection, cluster, {run.job_id_raw for run in written})
-
-
-def _insert(connection: Connection, ingest: Ingest, new: Sequence[Run]) -> None:
-    # Most runs have ended and are nothing special. Python's driver takes as long for one None as
-    # for all other values of a row, so of these the columns that would be None are left out.
-    plain: list[Run] = []
-    rare: list[Run] = []
-    for run in new:
-        (plain if _plain(run) else rare).append(run)
-    cluster, number = ingest.cluster, ingest.id
-    ours = ("cluster_id", "first_ingest_id")
-    rows = [(cluster, number, *_usual(run)) for run in plain]
-    insert_rows(connection, runs, (*ours, *_USUAL), rows)
-    seen = [(cluster, number, *run, None if run.end else ingest.seen) for run in rare]
-    insert_rows(connection, runs, (*ours, *Run._fields, "last_seen"), seen)
-
-
-def _plain(run: Run) -> bool:
-    return (
-        run.energy_joules is None
-        and run.cancelled_by is None
-        and run.doubt is None
-        and run.end is not None
-    )
+    under.usage.put(held_runs(connection, numbers))
+    measure(connection, numbers)
+    under.jobs.update(run.job_id_raw for _, _, run in changes.changed)
 
 
 def redo(connection: Connection, cluster: int, jobs: Collection[int]) -> None:
     """Set anew which runs of some jobs were redone, and count them so."""
+    usage = Change()
+    _redo(connection, cluster, jobs, usage)
+    usage.write(connection, {})
+
+
+def _redo(connection: Connection, cluster: int, jobs: Collection[int], usage: Change) -> None:
     turned = held_runs(connection, mark_redone(connection, cluster, jobs))
-    change(connection, [run._replace(redone=not run.redone) for run in turned], turned)
+    usage.take([run._replace(redone=not run.redone) for run in turned])
+    usage.put(turned)
 
 
 def _revise(

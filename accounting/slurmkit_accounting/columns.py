@@ -267,7 +267,7 @@ def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]
     """Mostly digits, which need no function in Python; 0 and what is none go through `read`."""
     try:
         together = "".join(texts)
-        if together.isdigit() and together.isascii():
+        if together.isdigit() and together.isascii() and all(texts):
             found = list(map(int, texts))
             if min(found) and max(found) <= readers.LATEST:
                 return found

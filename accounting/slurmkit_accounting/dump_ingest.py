@@ -8,13 +8,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from operator import itemgetter
 from typing import BinaryIO
 
 import msgspec
 from sqlalchemy import select, text, update
 
-from slurmkit_accounting.books import Entered, Ingest, begin_ingest, cluster_id, enter, see
+from slurmkit_accounting.books import Entered, Ingest, begin_ingest, cluster_id, enter_all, see
 from slurmkit_accounting.dump import Dump
 from slurmkit_accounting.ingest import finish_ingest
 from slurmkit_accounting.ledger import Ledger
@@ -85,10 +86,11 @@ def ingest_file(
             facts = {"source": file.name, "window_from": started, "window_to": started}
             which = begin_ingest(connection, cluster, started, **facts)
             which = msgspec.structs.replace(which, seen=0)
-        for batch in dump.batches():
+        batches = map(span.add, dump.batches())
+        for first in batches:
+            some = chain((first,), islice(batches, _BLOCKS - 1))
             with ledger.transaction() as connection:
-                total += enter(connection, which, dump.how, batch)
-            span.add(batch)
+                total += enter_all(connection, which, dump.how, some)
             progress(total, dump.done / size if size else 0.0)
         _finish(ledger, which, total, span)
     return Loaded(file.cluster, total, span.window(), dump.steps, time.monotonic() - begun)
@@ -115,6 +117,7 @@ def _finish(ledger: Ledger, which: Ingest, total: Entered, span: _Span) -> None:
             connection.execute(update(ingests).where(ingests.c.id == which.id).values(**values))
 
 
+_BLOCKS = 32  # of a transaction, some 60,000 rows: of fewer, usage would be written more often
 _DIGITS = re.compile(r"\d\d").match  # 0 is no time
 
 
@@ -128,13 +131,14 @@ class _Span:
         self._lasts = [fields.index(name) for name in ("Submit", "Start", "End") if name in fields]
         self._texts: tuple[str, str] | None = None
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Batch) -> Batch:
         """Take more rows into account."""
-        firsts = _digits(batch, self._first)
-        if firsts:
-            lasts = [max(texts) for place in self._lasts if (texts := _digits(batch, place))]
-            before = self._texts or (firsts[0], firsts[0])
-            self._texts = min([*firsts, before[0]]), max([*lasts, before[1]])
+        first = _chosen(min, batch, self._first)
+        if first:
+            lasts = [_chosen(max, batch, place) for place in self._lasts]
+            before = self._texts or (first, first)
+            self._texts = min(first, before[0]), max(*lasts, before[1])
+        return batch
 
     def window(self) -> tuple[int, int] | None:
         """Epoch seconds; None where there was no row."""
@@ -145,9 +149,11 @@ class _Span:
         return None if first is None or last is None else (first, last)
 
 
-def _digits(batch: Batch, place: int) -> list[str]:
-    """Texts of a field that may be times."""
-    return list(filter(_DIGITS, map(itemgetter(place), batch.rows)))
+def _chosen(choose: Callable[..., str], batch: Batch, place: int) -> str:
+    """The first or last time of a field; empty where there is none."""
+    texts = list(map(itemgetter(place), batch.rows))
+    found = choose(texts, default="")
+    return found if _DIGITS(found) else choose(filter(_DIGITS, texts), default="")
 
 
 def _size(stream: BinaryIO) -> int:

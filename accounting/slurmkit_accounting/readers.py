@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from slurmkit.tres import GPU, gpu_count, parse_tres
 
+TextT = TypeVar("TextT", bound=Hashable)
 ValueT = TypeVar("ValueT")
 
 _NO_TIME = frozenset(("", "0", "Unknown", "None", "N/A", "INVALID"))
@@ -16,17 +17,20 @@ _HALF = 2**63
 LATEST = 2**32
 _MOST = 10**8  # nodes, CPUs or GPUs of one job
 _BIGGEST = _HALF - 1
+_REMEMBERED = 2**14
 _NO_ENERGY = 2**60  # Slurm prints 2^64 - 2 for "no value"
 
 
-class Memo(dict[str, ValueT]):
+class Memo(dict[TextT, ValueT]):
     """Reads each distinct text once: most values repeat, and rows share them."""
 
-    def __init__(self, read: Callable[[str], ValueT]) -> None:
+    def __init__(self, read: Callable[[TextT], ValueT]) -> None:
         super().__init__()
         self._read = read
 
-    def __missing__(self, text: str) -> ValueT:
+    def __missing__(self, text: TextT) -> ValueT:
+        if len(self) >= _REMEMBERED:
+            self.clear()
         value = self[text] = self._read(text)
         return value
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 # A run's DBIndex as it is stored (see `schema.Unsigned64`), else its JobIDRaw and Submit.
 Key: TypeAlias = "int | tuple[int, int]"
+# Values of many runs, by the fields of `Run` and in their order.
+Columns: TypeAlias = "dict[str, Sequence[Any]]"
 
 
 class Run(NamedTuple):

@@ -1,0 +1,66 @@
+"""Runs that the ledger does not have yet, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import compress, repeat
+from operator import not_
+from typing import Any
+
+from sqlalchemy import Connection
+
+from slurmkit_accounting.bins import Eras, Held
+from slurmkit_accounting.bulk import insert_rows
+from slurmkit_accounting.rows import Columns, Key, Run, identify
+from slurmkit_accounting.schema import runs
+
+# The columns of a run that its usage depends on, in the order of `Held`; no line says the others.
+_COUNTED = Run._fields[Run._fields.index("user") : Run._fields.index("energy_joules") + 1]
+_RARE = ("energy_joules", "cancelled_by", "doubt")
+_USUAL = tuple(name for name in Run._fields if name not in _RARE)
+_OURS = ("cluster_id", "first_ingest_id")
+
+
+def part(columns: Columns, known: Collection[Key]) -> tuple[Columns, list[Run]]:
+    """Runs that are not known, and those that are."""
+    identity = (columns[name] for name in ("db_index", "job_id_raw", "submit"))
+    old = [key in known for key in map(identify, *identity)] if known else []
+    if not any(old):
+        return columns, []
+    fresh = list(map(not_, old))
+    new: Columns = {name: list(compress(values, fresh)) for name, values in columns.items()}
+    return new, [Run._make(row) for row in compress(zip(*columns.values(), strict=True), old)]
+
+
+def insert_new(
+    connection: Connection, ours: tuple[int, int], seen: int | None, columns: Columns
+) -> None:
+    """Write runs.
+
+    Args:
+        connection: to the ledger.
+        ours: numbers of their cluster and of the ingest.
+        seen: epoch seconds at which those were there that have no end.
+        columns: what is said of them.
+    """
+    # Most have ended and are nothing special. Python's driver takes as long for one None as for
+    # all other values of a row, so of these the columns that would be None are left out.
+    facts = zip(columns["end"], *(columns[name] for name in _RARE), strict=True)
+    plain = [a is not None and b is None and c is None and d is None for a, b, c, d in facts]
+    first = tuple(map(repeat, ours))
+    usual = zip(*first, *(columns[name] for name in _USUAL), strict=False)
+    insert_rows(connection, runs, (*_OURS, *_USUAL), list(compress(usual, plain)))
+    last = [None if end else seen for end in columns["end"]]
+    every = zip(*first, *columns.values(), last, strict=False)
+    rare = list(compress(every, map(not_, plain)))
+    insert_rows(connection, runs, (*_OURS, *Run._fields, "last_seen"), rare)
+
+
+def held_columns(cluster: int, columns: Columns, known: Eras) -> list[Sequence[Any]]:
+    """What usage is made of, by the fields of `Held`: not redone, and nothing measured."""
+    count = len(columns["submit"])
+    never = [None] * count
+    found = {name: columns[name] for name in _COUNTED}
+    found |= {"cluster_id": [cluster] * count, "redone": [False] * count}
+    found["era"] = known.each(columns["submit"])
+    return [found.get(name, never) for name in Held._fields]
