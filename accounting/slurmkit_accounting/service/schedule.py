@@ -2,7 +2,7 @@
 
 The tasks and their times are made from the configuration at every start; what was done last is in
 the ledger. So a task whose time passed while the service was down, or whose run was cut off or
-failed, runs again: at the start, or some minutes after it failed.
+failed, runs again: at the start, or some minutes after it failed, then later and later.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,7 @@ from slurmkit_accounting.service.crontext import months_before, passed
 from slurmkit_accounting.service.log import Log
 
 RETRY_SECONDS = 600
+_DOUBLINGS = 5  # of that, while it goes on failing: at most some five hours
 
 
 class Stopped(Exception):
@@ -73,6 +75,7 @@ class Schedule:
         self._books = books
         self._log = log
         self._retry = timedelta(seconds=retry_seconds)
+        self._in_a_row: Counter[str] = Counter()  # failures
         self._stopping = threading.Event()
         logging.getLogger("apscheduler").setLevel(logging.ERROR)  # a run that takes long is usual
         self._scheduler = BackgroundScheduler(
@@ -120,7 +123,7 @@ class Schedule:
                 store.first_met(connection, task.name, now)
                 return task.at_first
         cut = last.started is not None and last.ended is None
-        return cut or any(passed(task.when, last.due, now))
+        return cut or last.error is not None or any(passed(task.when, last.due, now))
 
     def _run(self, task: Task) -> None:
         if self._stopping.is_set():
@@ -133,6 +136,7 @@ class Schedule:
         except Exception as error:  # noqa: BLE001 - the service outlives whatever a task raises
             self._fail(task, error)
         else:
+            self._in_a_row[task.name] = 0
             self._log("done", task=task.name, seconds=f"{time.monotonic() - begun:.1f}", said=said)
         finally:
             self.running = None
@@ -153,6 +157,7 @@ class Schedule:
         known = isinstance(error, SlurmkitError)
         words = str(error) if known else f"{type(error).__name__}: {error}"
         self.failures[task.name] += 1
+        self._in_a_row[task.name] += 1
         self._log("failed", task=task.name, why=words)
         try:
             with self._books() as ledger, ledger.transaction() as connection:
@@ -160,8 +165,13 @@ class Schedule:
         except SlurmkitError as also:
             self._log("failed", task=task.name, why=also)
         if not self._stopping.is_set():
-            again = datetime.now(UTC) + self._retry
+            again = datetime.now(UTC) + self._pause(task)
             name = f"{task.name} again"
             self._scheduler.add_job(
                 self._run, "date", run_date=again, args=[task], id=name, replace_existing=True
             )
+
+    def _pause(self, task: Task) -> timedelta:
+        """What fails for hours, such as a mail to an address that is no more, need not be hasty."""
+        times: int = 2 ** min(self._in_a_row[task.name] - 1, _DOUBLINGS)
+        return self._retry * times

@@ -16,7 +16,7 @@ from slurmkit_accounting.service.schedule import Schedule, Task
 from slurmkit_accounting.zones import zone
 from sqlalchemy import update
 
-from slurmkit.errors import BadConfig, DirectoryError
+from slurmkit.errors import BadConfig, DirectoryError, NotSent
 
 BERLIN = zone("Europe/Berlin")
 HOURLY, NEVER = "0 * * * *", "0 0 29 2 mon"
@@ -168,6 +168,29 @@ def test_what_failed_is_tried_again_and_still_due(ledger: Ledger, error: Excepti
         wait_for(lambda: row(ledger).well)
     assert row(ledger).error is None
     assert row(ledger).due >= due
+
+
+def test_what_failed_before_runs_again_at_the_next_start(ledger: Ledger) -> None:
+    with running(task(Doing(DirectoryError("wrong password")))) as (_, lines):
+        wait_for(lambda: lines == ["failed ingest"])
+    mended = Doing()
+    with running(task(mended)) as (_, lines):
+        wait_for(lambda: lines == ["done ingest"])
+    assert row(ledger).error is None
+
+
+def test_what_goes_on_failing_is_tried_less_and_less_often(ledger: Ledger) -> None:
+    doing, began = Doing(NotSent("no such user")), time.monotonic()
+    with running(task(doing), retry=0.1) as (schedule, _):
+        wait_for(lambda: len(doing.runs) == 5)
+        assert time.monotonic() - began > 0.1 + 0.2 + 0.4 + 0.8
+        doing.error = None
+        wait_for(lambda: row(ledger).well)
+        doing.error = NotSent("no such user")
+        before, began = len(doing.runs), time.monotonic()
+        schedule._scheduler.add_job(schedule._run, args=[schedule.tasks[0]])
+        wait_for(lambda: len(doing.runs) == before + 2)
+        assert time.monotonic() - began < 2  # hasty again
 
 
 def test_never_two_at_a_time(ledger: Ledger) -> None:
