@@ -165,7 +165,7 @@ def _hand_over(
 
 def _offer(server: smtplib.SMTP, to: tuple[str, ...]) -> None:
     """Name those whom it is for; one who is refused for good keeps no other from getting it."""
-    refused = []
+    refused: list[NotSent] = []
     for address in to:
         code, words = server.rcpt(address)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -57,8 +58,9 @@ class Operators:
         self._section = section
         self._slurm = slurm
         self._log = log
-        self._admins: frozenset[int] = frozenset()
+        self._admins: frozenset[int] | None = None
         self._asked = float("-inf")
+        self._asking = threading.Lock()
 
     def include(self, uid: int, name: str) -> bool:
         """Whether the holder of a uid sees everything; the service's own account does."""
@@ -79,13 +81,23 @@ class Operators:
             return set()
 
     def _slurm_admins(self) -> frozenset[int]:
-        if time.monotonic() - self._asked > _KEPT_SECONDS:
-            self._asked = time.monotonic()
+        # One thread asks Slurm; the others wait for it only while nothing is known at all.
+        if self._asking.acquire(blocking=self._admins is None):
             try:
-                self._admins = _uids(admins_in(self._slurm.run(_ADMINS)))
-            except SlurmError as error:  # whoever was one a minute ago still is
-                self._log("failed", asked="Slurm for its operators", why=error)
-        return self._admins
+                if time.monotonic() - self._asked > _KEPT_SECONDS:
+                    self._asked = time.monotonic()
+                    self._admins = self._ask(self._admins or frozenset())
+            finally:
+                self._asking.release()
+        return self._admins or frozenset()
+
+    def _ask(self, known: frozenset[int]) -> frozenset[int]:
+        """Slurm's operators; where it is silent, whoever was one a minute ago still is."""
+        try:
+            return _uids(admins_in(self._slurm.run(_ADMINS)))
+        except SlurmError as error:
+            self._log("failed", asked="Slurm for its operators", why=error)
+            return known
 
 
 def admins_in(text: str) -> Iterator[str]:

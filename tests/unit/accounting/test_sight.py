@@ -5,6 +5,9 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from entries import person
@@ -60,6 +63,36 @@ def test_slurm_that_is_silent_makes_nobody_an_operator(monkeypatch: pytest.Monke
     said = Slurmdbd(DatabaseDown("away"), "daemon|Operator\n", DatabaseDown("away"), "")
     who = operators(said)
     assert [who.include(DAEMON.pw_uid, "daemon") for _ in range(4)] == [False, True, True, False]
+
+
+def test_an_operator_is_one_also_while_slurm_is_being_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: NOBODY_ELSE)
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> str:
+        asked.set()
+        answer.wait(5)
+        return "daemon|Operator\n"
+
+    who = Operators(ServiceSection(), FakeSlurm({"sacctmgr": slow}), lambda *_, **__: None)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(who.include, DAEMON.pw_uid, "daemon")
+        assert asked.wait(5)
+        second = pool.submit(who.include, DAEMON.pw_uid, "daemon")
+        time.sleep(0.05)
+        answer.set()
+        assert (first.result(5), second.result(5)) == (True, True)
+        # Later nobody waits: what was known a minute ago will do.
+        monkeypatch.setattr("slurmkit_accounting.service.sight._KEPT_SECONDS", -1)
+        asked.clear()
+        answer.clear()
+        third = pool.submit(who.include, DAEMON.pw_uid, "daemon")
+        assert asked.wait(5)
+        assert who.include(DAEMON.pw_uid, "daemon")
+        answer.set()
+        assert third.result(5)
 
 
 def test_a_number_of_two_people_or_of_one_who_left_is_nobodys(ledger: Ledger) -> None:
