@@ -194,5 +194,5 @@ def _y(value: float, axis: list[float]) -> float:
 
 def _round(value: float) -> str:
     if value >= 10_000:
-        return f"{value / 1000:g}k"
-    return f"{value:g}"
+        return f"{value / 1000:,g}k"
+    return f"{value:,g}"

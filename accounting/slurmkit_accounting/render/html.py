@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -66,8 +67,8 @@ def as_html(report: Report) -> str:
 
 
 def heading(name: str) -> str:
-    """The name of a column in words."""
-    words = name.replace("gpu_hours", "GPU-hours").replace("cpu_hours", "CPU-hours")
+    """The name of a column in words; what is one does not break."""
+    words = name.replace("gpu_hours", "GPU\u2011hours").replace("cpu_hours", "CPU\u2011hours")
     return " ".join(_WORDS.get(word, word) for word in words.replace("-type", " type").split("_"))
 
 
@@ -91,13 +92,20 @@ def _title(meta: Meta) -> str:
 
 
 def _span(meta: Meta) -> str:
-    """The window in as few words as are exact: dates alone where it goes from day to day."""
-    if meta.window is None:
-        return ""
-    begin, end = (text[:19] for text in meta.window)
-    if begin.endswith("00:00:00") and end.endswith("00:00:00"):
-        begin, end = begin[:10], end[:10]
-    return f"{begin} to {end} (not included), {meta.timezone}"
+    """The window in as few words as are exact, and of which clusters it is."""
+    words = [_window(*meta.window), meta.timezone] if meta.window else []
+    return " · ".join(", ".join(each) for each in (words, meta.clusters) if each)
+
+
+def _window(begin: str, end: str) -> str:
+    """A month by its name, days as the first and the last, anything else to the second."""
+    first, last = (dt.datetime.fromisoformat(text[:19]) for text in (begin, end))
+    if first.time() != dt.time() or last.time() != dt.time():
+        return f"{begin[:19]} to {end[:19]}"
+    last -= dt.timedelta(days=1)
+    if first.day == 1 and first.month == last.month and (last + dt.timedelta(days=1)).day == 1:
+        return f"{first:%B %Y}"
+    return f"{first:%Y-%m-%d} to {last:%Y-%m-%d}, both included"
 
 
 def _tiles(meta: Meta) -> list[Tile]:

@@ -62,6 +62,7 @@ def seen(report: Report) -> list[Column]:
     return [
         column
         for column in report.columns
+        if not (column.name == "users" and "user" in report.meta.by)  # one in each row
         if column.name in {*_ALWAYS, *report.meta.by}
         or not report.rows
         or any(row[column.name] not in nothing for row in report.rows)

@@ -13,7 +13,7 @@ UNKNOWN = "?"
 
 def several(number: int, what: str) -> str:
     """Write `1 run`, `2 runs`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def shown(value: Value, kind: Kind) -> str:
@@ -98,7 +98,7 @@ def _counted(meta: Meta) -> Iterator[str]:
         hours = amount(meta.unmapped.gpu_hours)
         yield f"unmapped {several(meta.unmapped.jobs, 'run')} with {hours} GPU-hours"
     if meta.running:
-        yield f"{meta.running} still running, counted up to {meta.running_until}"
+        yield f"{meta.running:,} still running, counted up to {meta.running_until}"
     if meta.doubtful:
         yield f"the GPU count of {several(meta.doubtful, 'run')} is doubtful"
 

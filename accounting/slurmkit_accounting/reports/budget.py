@@ -46,6 +46,7 @@ class Spent(msgspec.Struct, frozen=True):
         per_day: GPU-hours a day, of the last 30 days or since the budget began.
         left: at the end of each day, week or month so far.
         labels: of those.
+        evenly: what would be left then, were it used evenly.
     """
 
     budget: Budget
@@ -53,6 +54,7 @@ class Spent(msgspec.Struct, frozen=True):
     per_day: Fraction
     labels: tuple[str, ...]
     left: tuple[float, ...]
+    evenly: tuple[float, ...]
 
 
 def budget_report(ledger: Ledger, question: Question) -> Report:
@@ -94,7 +96,8 @@ def _burn_down(spent: Spent) -> Panel:
     """What is left at the end of each day, week or month."""
     left = tuple(max(each, 0.0) for each in spent.left)
     title = f"Budget of {spent.budget.pi}, {spent.budget.begin} to {spent.budget.end}"
-    return Panel("lines", title, "GPU-hours left", spent.labels, (Series("left", left),))
+    series = (Series("left", left), Series("left if used evenly", spent.evenly))
+    return Panel("lines", title, "GPU-hours left", spent.labels, series)
 
 
 def _shown(connection: Connection, budgets: Iterable[Budget], question: Question) -> list[Budget]:
@@ -121,15 +124,17 @@ def _spent(connection: Connection, budget: Budget, question: Question) -> Spent:
     hours = {
         labels[0]: tally.gpu_hours(counted.rates) for labels, tally in counted.rows((unit,)).items()
     }
-    labels = tuple(dict.fromkeys(part.labels[unit] for part in counted.parts))
+    ends = {part.labels[unit]: part.end for part in counted.parts}
+    length = _end(budget, question) - begin
+    evenly = [budget.gpu_hours * (1 - (end - begin) / length) for end in ends.values()]
     left, used = [], Fraction(0)
-    for label in labels:
+    for label in ends:
         used += hours.get(label, Fraction(0))
         left.append(float(Fraction(budget.gpu_hours) - used))
     since = max(begin, now - RATE_DAYS * DAY)
     recent = Counted(connection, replace(asked, window=(since, max(now, since + 1))))
     per_day = recent.total().gpu_hours(recent.rates) * DAY / max(now - since, DAY)
-    return Spent(budget, used, per_day, labels, tuple(left))
+    return Spent(budget, used, per_day, tuple(ends), tuple(left), tuple(evenly))
 
 
 def _row(spent: Spent, question: Question) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from html import escape
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 from openpyxl import load_workbook
 from slurmkit_accounting.render import rendered
 from slurmkit_accounting.render.charts import draw, few, short, ticks
@@ -246,6 +247,37 @@ def test_more_series_than_colours_come_together():
 )
 def test_labels_of_time_are_short(label, words):
     assert short(label) == words
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "words"),
+    [
+        ("2026-11-01 00:00:00+01:00", "2026-12-01 00:00:00+01:00", "November 2026"),
+        ("2026-12-01 00:00:00+01:00", "2027-01-01 00:00:00+01:00", "December 2026"),
+        (
+            "2026-10-01 00:00:00+02:00",
+            "2026-12-01 00:00:00+01:00",
+            "2026-10-01 to 2026-11-30, both included",
+        ),
+        (
+            "2026-11-01 00:00:00+01:00",
+            "2026-11-21 09:45:50+01:00",
+            "2026-11-01 00:00:00 to 2026-11-21 09:45:50",
+        ),
+    ],
+)
+def test_a_page_says_its_window_in_few_words(report, begin, end, words):
+    meta = replace(META, window=(begin, end))
+    page = rendered(Report(meta, report.columns, report.rows), "html").decode()
+    assert f'<p class="span">{words}, Europe/Berlin · lab</p>' in page
+
+
+def test_users_are_not_counted_where_each_row_is_one(report):
+    columns = (COLUMNS[0], Column("users", "count"))
+    rows = ({"user": "alice", "users": 1},)
+    assert [one.name for one in chosen(Report(META, columns, rows))] == ["user"]
+    by_pi = replace(META, by=("pi",))
+    assert [one.name for one in chosen(Report(by_pi, columns, rows))] == ["user", "users"]
 
 
 def test_nothing_to_show_is_no_error():

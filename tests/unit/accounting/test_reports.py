@@ -105,6 +105,9 @@ def test_a_usage_page_has_the_burn_down_of_the_budgets_it_is_about(ledger, budge
         if panel.kind == "lines"
     ]
     assert line.series[0].values == (198.0,) * 30
+    begin, end = (zone("UTC").epoch(text) for text in line.title.split(" ", 3)[3].split(" to "))
+    evenly = [200 * (1 - (BEGIN + n * DAY - begin) / (end - begin)) for n in range(1, 31)]
+    assert line.series[1].values == pytest.approx(evenly)
 
 
 def test_a_pi_sees_their_own_budget_and_a_member_none(ledger, budgets):
