@@ -298,7 +298,6 @@ def test_what_was_committed_stays_and_the_next_ingest_reads_the_whole_window(
 ):
     monkeypatch.setattr(module, "_BATCH", 2)
     monkeypatch.setattr("slurmkit_accounting.windows._LINES", 2)
-    monkeypatch.setattr("slurmkit_accounting.windows._LINES", 2)
     slurm = FakeSacct(*(job(n, NOW - 9, NOW - 9, NOW) for n in range(1, 6)))
     whole = slurm.stream
 
