@@ -14,27 +14,32 @@ _PART = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPED = re.compile(rb"\\(?:[0-9A-Fa-f]{2}|.)", re.DOTALL)
+_BLANKS = re.compile(r" +")
 _SPECIAL = re.compile(r"[\\,+=]")
 _PLAIN = re.compile(r"(?:[a-z]+=[a-z0-9_.-]+(?:,|\Z))+")
 
 
 @lru_cache(maxsize=100_000)
 def normal_dn(dn: str) -> str:
-    """Write a DN so that equal ones are equal texts: case and blanks do not count.
+    """Write a DN so that equal ones are equal texts.
+
+    Case and the number of blanks do not count, nor the order of what `+` joins.
 
     Raises:
         DirectoryError: for a text that is no DN.
     """
     if _PLAIN.fullmatch(dn) and dn[-1] != ",":
         return dn
-    parts: list[str] = []
+    names: list[list[str]] = [[]]
     at = 0
     while match := _PART.match(dn, at):
         name, value, sign = match.groups()
-        parts.append(f"{name}={_one_spelling(value)}{',' if sign == ';' else sign}".lower())
+        names[-1].append(f"{name}={_one_spelling(value)}".lower())
         at = match.end()
         if not sign:
-            return "".join(parts)
+            return ",".join("+".join(sorted(parts)) for parts in names)
+        if sign != "+":
+            names.append([])
     raise DirectoryError(f"the directory holds {dn!r} where a DN belongs; nothing was changed")
 
 
@@ -42,7 +47,8 @@ def _one_spelling(value: str) -> str:
     r"""A comma may be written `\,` or `\2C`, and any letter as its bytes, RFC 4514 section 2.4."""
     value = value[1:-1] if value.startswith('"') else _without_blanks(value)
     raw = _ESCAPED.sub(lambda match: _meant(match[0][1:]), value.encode())
-    return _SPECIAL.sub(r"\\\g<0>", raw.decode("utf-8", "replace"))
+    text = _BLANKS.sub(" ", raw.decode("utf-8", "replace"))
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 def _without_blanks(value: str) -> str:

@@ -101,6 +101,8 @@ def test_attributes_can_have_other_names():
     ("one", "other"),
     [
         ("uid=Alice,OU=People,dc=x", "UID=alice , ou=people, DC=X"),
+        ("cn=Ann  Lee,dc=x", "cn=ann lee,dc=x"),
+        ("cn=Ann+UID=a,dc=x", "uid=a + cn=ann,dc=x"),
         ("cn=a\\2Cb,dc=x", "cn=a\\,b,dc=x"),
         ("cn=\\C3\\A5,dc=x", "cn=Å,dc=x"),
         ('cn="a,b";dc=x', "cn=a\\,b,dc=x"),
