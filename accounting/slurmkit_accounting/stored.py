@@ -57,6 +57,13 @@ def find(connection: Connection, cluster: int, keys: Iterable[Key]) -> dict[Key,
     return found
 
 
+# In the order of the index that has just these runs, or SQLite would look at all others.
+_OTHERS = (
+    (True, NO_DB_INDEX, (runs.c.job_id_raw, runs.c.submit)),
+    (False, HAS_DB_INDEX, (runs.c.db_index,)),
+)
+
+
 def find_by_submit(
     connection: Connection,
     cluster: int,
@@ -72,10 +79,11 @@ def find_by_submit(
         pair: reads JobIDRaw and Submit of a row, of which slurmdbd has one run each.
     """
     found: dict[Key, Stored] = {}
-    for indexed, where in ((True, NO_DB_INDEX), (False, HAS_DB_INDEX)):
+    for indexed, where, order in _OTHERS:
         others = {key: row for key, row in rows.items() if isinstance(key, int) is indexed}
         ours = (where, runs.c.cluster_id == cluster)
-        if not others or connection.scalar(select(runs.c.id).where(*ours).limit(1)) is None:
+        some = select(runs.c.id).where(*ours).order_by(*order).limit(1)
+        if not others or connection.scalar(some) is None:
             continue
         wanted = {both: key for key, row in others.items() if (both := pair(row)) is not None}
         jobs = among(connection, runs.c.job_id_raw, sorted({job for job, _ in wanted}))
