@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import compress
@@ -241,6 +242,7 @@ class Layout:
 _RUN = cast("Callable[[Iterable[Any]], Run]", partial(tuple.__new__, Run))
 _IDENTITY = ("job_id_raw", "submit")
 _ORDER = ("submit", "start", "end")
+_FIRST_OF_SHA1 = struct.Struct("<q12x")
 
 
 def _doubt(both: tuple[str, str]) -> str | None:
@@ -259,8 +261,13 @@ def _length(text: str) -> int | None:
 
 def fingerprint(line: bytes) -> int:
     """64 bits of a line; with a layout's seed added by exclusive or, of how it is read too."""
-    digest = hashlib.sha1(line, usedforsecurity=False).digest()
-    return int.from_bytes(digest[:8], "little", signed=True)
+    return fingerprints([line])[0]
+
+
+def fingerprints(lines: Iterable[bytes]) -> list[int]:
+    """Those of many lines."""
+    digests = [hashlib.sha1(line, usedforsecurity=False).digest() for line in lines]
+    return [number for (number,) in _FIRST_OF_SHA1.iter_unpack(b"".join(digests))]
 
 
 def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]:

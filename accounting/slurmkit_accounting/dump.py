@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from slurmkit.errors import BadInput
-from slurmkit_accounting.columns import KNOWN, Layout, fingerprint
+from slurmkit_accounting.columns import KNOWN, Layout, fingerprint, fingerprints
 from slurmkit_accounting.localtimes import LocalTimes
 from slurmkit_accounting.rows import Batch, Reject
 from slurmkit_accounting.zones import Zone
@@ -141,7 +141,7 @@ class Dump:
             raw = [line for number, line in enumerate(raw) if number not in left_out]
         held = (rows.pop(), raw.pop()) if rows else None
         seed = self.how.seed
-        return Batch(rows, [fingerprint(line) ^ seed for line in raw], rejects), held
+        return Batch(rows, [number ^ seed for number in fingerprints(raw)], rejects), held
 
     def _put_together(
         self, parts: list[list[str]], lines: list[bytes]

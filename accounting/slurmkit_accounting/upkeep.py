@@ -71,8 +71,7 @@ class Change:
             numbers |= key_numbers(connection, missing)
         for table, width in BINS:
             rows = self._sums.by_bin([numbers[key] for key in keys], width)
-            values = list(zip(*(column.tolist() for column in rows.T), strict=True))
-            add_rows(connection, table, ("bin", "key_id", *SUMS), values)
+            add_rows(connection, table, ("bin", "key_id", *SUMS), rows.tolist())
             if self._taken:
                 empty = and_(*(table.c[name] == 0 for name in SUMS))
                 bins = among(connection, table.c.bin, sorted(set(rows[:, 0].tolist())))
