@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select
 
 from slurmkit.errors import BadInput
 from slurmkit_accounting.bins import Key
-from slurmkit_accounting.coverage import covered
+from slurmkit_accounting.coverage import Span, covered
 from slurmkit_accounting.held import Sums
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.query import CARRIED, STARTED, Asked, usage
@@ -17,6 +17,8 @@ from slurmkit_accounting.reports.periods import month as span_of
 from slurmkit_accounting.schema import SUMS, closed_usage, closings, clusters, ingests, usage_keys
 from slurmkit_accounting.upkeep import key_numbers
 from slurmkit_accounting.zones import Zone, zone
+
+_FINISHED = ingests.c.ended.is_not(None)
 
 
 class Closing(msgspec.Struct, frozen=True):
@@ -44,6 +46,9 @@ class Closing(msgspec.Struct, frozen=True):
 def close_month(ledger: Ledger, month: str, where: Zone, now: int) -> tuple[Closing, ...]:
     """Close a month of every cluster; one that is closed stays as it is.
 
+    Of a cluster that came from files alone, what they say is closed; one whose books end before
+    the month, as of a cluster that is no more, is left out.
+
     Raises:
         BadInput: for what is no month, one that is not over, and one that was not read to its end.
         LedgerError: when the ledger cannot be written.
@@ -53,17 +58,14 @@ def close_month(ledger: Ledger, month: str, where: Zone, now: int) -> tuple[Clos
         raise BadInput(f"{month} is not over yet in {where.name}; close a month that is")
     with ledger.transaction() as connection:
         there = {one.cluster_id for one in known_closings(connection) if one.month == month}
-        for number, name in connection.execute(select(clusters.c.id, clusters.c.name)).all():
-            if number not in there:
-                _check_read(connection, (number, name), (month, span))
+        due = _due(connection, there, (month, span))
         asked = Asked(span, now)
         sums: dict[int, dict[Key, Sums]] = {}
         for (_, key), each in usage(connection, asked).items():
             sums.setdefault(key.cluster_id, {})[key] = _stored(each)
         made = [
             _close(connection, number, (month, where.name, now), sums.get(number, {}))
-            for number in connection.scalars(select(clusters.c.id))
-            if number not in there
+            for number in due
         ]
         known = known_closings(connection)
     return tuple(
@@ -104,24 +106,41 @@ def closed_sums(connection: Connection, closing: Closing) -> dict[Key, Sums]:
     return found
 
 
-def _check_read(
-    connection: Connection, cluster: tuple[int, str], month: tuple[str, tuple[int, int]]
-) -> None:
-    number, name = cluster
+def _due(connection: Connection, there: set[int], month: tuple[str, tuple[int, int]]) -> list[int]:
+    """Clusters to close a month of."""
+    due: list[int] = []
+    ended: list[str] = []
+    finished = set(connection.scalars(select(ingests.c.cluster_id).where(_FINISHED).distinct()))
+    known = connection.execute(select(clusters.c.id, clusters.c.name).order_by(clusters.c.id))
+    for number, name in known.all():
+        if number not in there:
+            spans = covered(connection, number)
+            if number not in finished or (spans and spans[-1][1] <= month[1][0]):
+                ended.append(name)
+            else:
+                _check_read(name, spans, month)
+                due.append(number)
+    if ended and not (due or there):
+        raise _not_read(ended[0], month[0])
+    return due
+
+
+def _check_read(name: str, spans: list[Span], month: tuple[str, tuple[int, int]]) -> None:
     begin, end = month[1]
-    spans = covered(connection, number)
     begins = max(begin, spans[0][0]) if spans else begin
-    if not any(one[0] <= begins and one[1] >= end for one in spans):
-        raise BadInput(
-            f"not all of {month[0]} has been read from {name}; run: slurmkit ledger ingest"
-        )
+    if spans and not any(one[0] <= begins and one[1] >= end for one in spans):
+        raise _not_read(name, month[0])
+
+
+def _not_read(name: str, month: str) -> BadInput:
+    return BadInput(f"not all of {month} has been read from {name}; run: slurmkit ledger ingest")
 
 
 def _close(
     connection: Connection, cluster: int, what: tuple[str, str, int], sums: dict[Key, Sums]
 ) -> int:
     month, timezone, now = what
-    done = (ingests.c.cluster_id == cluster, ingests.c.ended.is_not(None))
+    done = (ingests.c.cluster_id == cluster, _FINISHED)
     last = connection.scalar(select(ingests.c.id).where(*done).order_by(ingests.c.id.desc()))
     facts = {"cluster_id": cluster, "month": month, "timezone": timezone, "at": now}
     made = connection.execute(

@@ -10,19 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from operator import itemgetter
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
-from sqlalchemy import select, text, update
+from sqlalchemy import Connection, select, text, update
 
 from slurmkit_accounting.books import Entered, Ingest, begin_ingest, cluster_id, enter_all, see
+from slurmkit_accounting.columns import Layout
 from slurmkit_accounting.dump import Dump
 from slurmkit_accounting.ingest import finish_ingest
 from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.localtimes import LocalTimes
 from slurmkit_accounting.locks import alone
+from slurmkit_accounting.moves import WHOLE_GPUS
 from slurmkit_accounting.rows import Batch
-from slurmkit_accounting.schema import OPEN, ingests, runs
-from slurmkit_accounting.zones import Zone
+from slurmkit_accounting.schema import OPEN, clusters, ingests, runs, usage_keys
+from slurmkit_accounting.zones import Zone, zone_called
 
 
 class File(msgspec.Struct, frozen=True):
@@ -83,7 +86,8 @@ def ingest_file(
     with alone(ledger, "ingest"), _without_collector():
         with ledger.transaction() as connection:
             cluster = cluster_id(connection, file.cluster)
-            facts = {"source": file.name, "window_from": started, "window_to": started}
+            facts: dict[str, Any] = {"source": file.name, "layout": layout_text(file)}
+            facts |= {"window_from": started, "window_to": started}
             which = begin_ingest(connection, cluster, started, **facts)
             which = msgspec.structs.replace(which, seen=0)
         batches = map(span.add, dump.batches())
@@ -106,6 +110,22 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
+def layout_text(file: File) -> str:
+    """How its lines are read, as it is kept; see `layout_of`."""
+    return msgspec.json.encode({"fields": file.fields, "zone": file.zone.name}).decode()
+
+
+def layout_of(text: str) -> Layout:
+    """How lines of a file that was read before are read.
+
+    Raises:
+        BadInput: where its time zone is not known here.
+    """
+    kept = msgspec.json.decode(text)
+    where = zone_called(kept["zone"])
+    return Layout(kept["fields"], LocalTimes(where), where.name)
+
+
 def _finish(ledger: Ledger, which: Ingest, total: Entered, span: _Span) -> None:
     with ledger.transaction() as connection:
         finish_ingest(connection, which, total)
@@ -113,11 +133,21 @@ def _finish(ledger: Ledger, which: Ingest, total: Entered, span: _Span) -> None:
             ours = (runs.c.first_ingest_id == which.id, runs.c.cluster_id == which.cluster)
             new = connection.scalars(select(runs.c.id).where(text(OPEN), *ours))
             see(connection, sorted(which.open.union(new)), window[1])
+            _tracks_gpus(connection, which.cluster)
             values = {"window_from": window[0], "window_to": window[1], "done_to": window[1]}
             connection.execute(update(ingests).where(ingests.c.id == which.id).values(**values))
 
 
 _BLOCKS = 32  # of a transaction, some 60,000 rows: of fewer, usage would be written more often
+
+
+def _tracks_gpus(connection: Connection, cluster: int) -> None:
+    """A cluster that counted GPUs tracks them; one that shows none may only not have told."""
+    unknown = (clusters.c.id == cluster, clusters.c.tracks_gpus.is_(None))
+    some = select(usage_keys.c.id).where(usage_keys.c.cluster_id == cluster, WHOLE_GPUS)
+    connection.execute(update(clusters).where(*unknown, some.exists()).values(tracks_gpus=True))
+
+
 _DIGITS = re.compile(r"\d\d").match  # 0 is no time
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, case, func, select, update
 
 from slurmkit_accounting.bulk import among, insert_missing
 from slurmkit_accounting.rows import Key, Reject, key_text
@@ -53,6 +53,12 @@ def _digest(cluster: int, line: str) -> str:
     return hashlib.sha256(f"{cluster}\x1f{line}".encode()).hexdigest()
 
 
+def read_now(connection: Connection, ingest: int, numbers: Sequence[int]) -> None:
+    """Lines that could not be read before, and can be now."""
+    where = (among(connection, rejects.c.id, numbers), UNREAD)
+    connection.execute(update(rejects).where(*where).values(read_since=ingest))
+
+
 class Kept(NamedTuple):
     """A line that could not be read.
 
@@ -60,6 +66,8 @@ class Kept(NamedTuple):
         source: `sacct`, or the name of a file.
         at: epoch seconds of the ingest that read it first.
         read: whether its run could be read since.
+        seen: epoch seconds of when it said so, as far as is known.
+        layout: of a file, how its lines are read.
     """
 
     id: int
@@ -69,13 +77,18 @@ class Kept(NamedTuple):
     reason: str
     line: str
     read: bool
+    seen: int
+    layout: str | None
 
 
 def kept(connection: Connection, *, all_: bool = False) -> list[Kept]:
     """Lines whose runs could not be read to this day, or all that ever were rejected."""
+    seen = case(
+        (ingests.c.layout.is_(None), ingests.c.started), else_=func.coalesce(ingests.c.done_to, 0)
+    )
     columns = (
         rejects.c.id, clusters.c.name, ingests.c.source, ingests.c.started, rejects.c.reason,
-        rejects.c.line, rejects.c.read_since.is_not(None),
+        rejects.c.line, rejects.c.read_since.is_not(None), seen, ingests.c.layout,
     )  # fmt: skip
     query = select(*columns).join(ingests, ingests.c.id == rejects.c.ingest_id).join(clusters)
     query = query if all_ else query.where(UNREAD)

@@ -42,11 +42,26 @@ class LastIngest(msgspec.Struct, frozen=True):
     rows_rejected: int
 
 
+class ReadFile(msgspec.Struct, frozen=True):
+    """A file that rows came from; the times in it are no proof that all runs of then are there.
+
+    Attributes:
+        begin: epoch seconds of the first Submit in it, like `end`, of the last time.
+        rows: that were read the last time.
+    """
+
+    source: str
+    begin: int
+    end: int
+    rows: int
+
+
 class ClusterStatus(msgspec.Struct, frozen=True):
     """How the books of one cluster stand. Times are epoch seconds, None where not known.
 
     Attributes:
-        covers: spans of time that were read in full.
+        covers: spans of time that sacct was asked for in full.
+        files: what came beside that.
         gaps: what lies between them.
         lag: seconds since the end of what is covered.
         open: runs without an end that sacct still shows.
@@ -60,6 +75,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     tracks_gpus: bool | None
     last: LastIngest | None
     covers: list[Span]
+    files: list[ReadFile]
     gaps: list[Span]
     lag: int | None
     runs: int
@@ -110,6 +126,7 @@ def _cluster(connection: Connection, one: tuple[int, str, bool | None], now: int
         tracks_gpus=tracks,
         last=_last(connection, number),
         covers=found,
+        files=_files(connection, number),
         gaps=gaps(connection, number),
         lag=now - found[-1][1] if found else None,
         runs=count(),
@@ -131,6 +148,15 @@ def _doubtful(connection: Connection, cluster: int) -> int:
 def _rejects(connection: Connection, cluster: int) -> int:
     query = select(func.count()).select_from(rejects.join(ingests, _BY_INGEST))
     return connection.scalar(query.where(UNREAD, ingests.c.cluster_id == cluster)) or 0
+
+
+def _files(connection: Connection, cluster: int) -> list[ReadFile]:
+    """Those read to their ends, each as of the last time."""
+    columns = (ingests.c.source, ingests.c.window_from, ingests.c.window_to, ingests.c.rows_read)
+    whole = (ingests.c.ended.is_not(None), ingests.c.layout.is_not(None))
+    query = select(*columns).where(ingests.c.cluster_id == cluster, *whole)
+    found = connection.execute(query.order_by(ingests.c.id))
+    return list({(row.source, row.window_from): ReadFile(*row) for row in found}.values())
 
 
 def _last(connection: Connection, cluster: int) -> LastIngest | None:

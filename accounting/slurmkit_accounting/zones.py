@@ -62,6 +62,15 @@ def zone(name: str | None = None) -> Zone:
     return _host_zone() if name is None else _named(name)
 
 
+def zone_called(name: str) -> Zone:
+    """Find a zone again by the name that a `Zone` has, which may be a file's.
+
+    Raises:
+        BadInput: where it is not there any more.
+    """
+    return _of_file(Path(name)) if name.startswith("/") else _named(name)
+
+
 def zone_or_utc() -> Zone:
     """The host's zone; UTC where it is none of the database, such as TZ=EST5EDT,M3.2.0,M11.1.0."""
     try:

@@ -218,6 +218,9 @@ def _facts(one: ClusterStatus, here: Zone) -> Iterator[tuple[str, str]]:
     yield "last ingest", "none" if one.last is None else _ingest(one.last, here)
     for begin, end in one.covers:
         yield "covers", f"{here.show(begin)} to {here.show(end)}"
+    for file in one.files[-_SHOWN:]:
+        told = f"{file.rows} rows, {here.show(file.begin)} to {here.show(file.end)}"
+        yield "file", f"{file.source}: {told}; no proof that all runs of then are there"
     for begin, end in one.gaps:
         yield "gap", f"{here.show(begin)} to {here.show(end)}"
     yield "lag", "?" if one.lag is None else f"{one.lag} s"

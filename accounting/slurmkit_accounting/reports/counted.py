@@ -215,6 +215,6 @@ def check_dimensions(names: Sequence[str], known: Sequence[str] = ALL) -> None:
 
 
 def _tracked(connection: Connection) -> dict[int, bool]:
-    """Whether each cluster's accounting counts GPUs, as far as it has said."""
+    """Whether each cluster's accounting counts GPUs; what nobody has said yet is not known."""
     query = select(clusters.c.id, clusters.c.tracks_gpus)
-    return {row[0]: row[1] is not False for row in connection.execute(query)}
+    return {row[0]: row[1] is True for row in connection.execute(query)}

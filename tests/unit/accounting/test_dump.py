@@ -4,13 +4,18 @@ import io
 
 import pytest
 from fake_sacct import FakeSacct, job
+from slurmkit_accounting import read
 from slurmkit_accounting.cli.ledger import ledger_group
+from slurmkit_accounting.closing import close_month
 from slurmkit_accounting.dump import cannot_say, field_names
 from slurmkit_accounting.dump_ingest import File, Loaded, ingest_file
 from slurmkit_accounting.ingest import ingest
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.query import AT, Asked, usage
+from slurmkit_accounting.rejects import kept
+from slurmkit_accounting.retry import retry
 from slurmkit_accounting.schema import ingests, rejects, revisions, runs, spans, usage_hours
+from slurmkit_accounting.status import status
 from slurmkit_accounting.verify import verify
 from slurmkit_accounting.zones import zone
 from sqlalchemy import func, select
@@ -254,3 +259,56 @@ def test_a_run_without_an_end_counts_to_the_last_time_in_its_file(ledger, monkey
     load(ledger, running)  # sacct knows it no more, whatever an old file says
     assert open_gpu_seconds(ledger, T + 10**8) == 2 * 1000
     assert everything(ledger)[0]["gone_since"] == T + 9000
+
+
+def test_rejects_of_a_file_are_read_again_as_the_file_was(ledger, monkeypatch):
+    fields = "JobIDRaw,Submit,Start,End,State,AllocTRES,JobName"
+    row = "{}|2023-11-14T22:00:00|2023-11-14T22:00:10|{}|{}|" + TRES + "|a\x1fb|c\n"
+    text = row.format(1, "2023-11-14T22:01:00", "COMPLETED") + row.format(2, "Unknown", "RUNNING")
+    text += row.format(3, "soon", "COMPLETED")
+    with monkeypatch.context() as patch:
+        patch.setattr("slurmkit_accounting.readers._MOST", 1)
+        assert counts(load(ledger, text, fields, "Europe/Berlin")) == (3, 0, 0, 3)
+    again = retry(ledger)
+    assert (again.read, again.new, again.rejected) == (3, 2, 1)
+    one, two = everything(ledger)
+    began = 1_699_995_600  # 22:00 in Berlin
+    assert (one["start"], one["end"], one["name"]) == (began + 10, began + 60, "a\x1fb|c")
+    assert two["last_seen"] == began + 60
+    with ledger.transaction() as connection:
+        assert [one.reason for one in kept(connection)] == ["End 'soon' cannot be read"]
+    load(ledger, row.format(2, "2023-11-14T22:02:00", "COMPLETED"), fields, "Europe/Berlin")
+    assert retry(ledger).new == 0
+    assert everything(ledger)[1]["end"] == began + 120
+
+
+def test_a_file_is_no_proof_that_all_is_there_and_its_gpus_are_of_their_being_tracked(ledger):
+    load(ledger, line(1, AllocTRES="cpu=1"))
+    (one,) = status(ledger).clusters
+    assert (one.covers, one.gaps, one.lag, one.tracks_gpus) == ([], [], None, None)
+    load(ledger, line(2, End=T + 300))
+    (one,) = status(ledger).clusters
+    assert one.tracks_gpus is True
+    assert [(file.source, file.begin, file.end, file.rows) for file in one.files] == [
+        ("dump.txt", T, T + 300, 1)
+    ]
+
+
+def test_the_gpu_hours_of_a_file_that_tells_of_none_are_not_known(ledger):
+    load(ledger, line(1, AllocTRES="cpu=1"))
+    found = read.usage(ledger, "2023-11-01", "2023-12-01", by="user", timezone="UTC")
+    assert [row["gpu_hours"] for row in found.rows] == [None]
+
+
+def test_a_month_of_files_can_be_closed_beside_a_cluster_that_is_read_and_one_that_is_no_more(
+    ledger, monkeypatch
+):
+    month, december = T // 86400 * 86400 - 86400 * 13, 1_701_388_800 + 5
+    load(ledger, line(1))
+    for cluster, at in (("lab", december), ("gone", month - 9 * 86400)):
+        slurm = FakeSacct()
+        slurm.cluster = cluster
+        monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda at=at: at)
+        ingest(ledger, slurm, since=at - 31 * 86400 if cluster == "lab" else at - 5)
+    closed = close_month(ledger, "2023-11", zone("UTC"), december)
+    assert sorted(one.cluster for one in closed) == ["lab", "old"]
