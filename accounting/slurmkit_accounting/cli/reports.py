@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurmkit.cli.show import key_values
+from slurmkit.errors import LedgerError
 from slurmkit_accounting.cli import db_option
 from slurmkit_accounting.cli.asking import (
     Command,
@@ -24,6 +26,7 @@ from slurmkit_accounting.cli.showing import show
 
 if TYPE_CHECKING:
     from slurmkit_accounting.read import Evidence
+    from slurmkit_accounting.reports.model import Kind
 
 
 def _by_option(usual: str) -> Callable[[Command], Command]:
@@ -141,7 +144,8 @@ def reconcile_command(
 ) -> None:
     """The books beside sreport, and the difference split by cause.
 
-    Run it where sreport runs, after an ingest. Without a window: this month. sreport knows whole
+    Run it where sreport runs, after an ingest, as the account that keeps the ledger: it reads the
+    ledger itself, not through its service. Without a window: this month. sreport knows whole
     hours up to its last rollup; of the hour that goes on it tells (after `sacctmgr -i roll`) only
     when that hour is all that is asked for.
 
@@ -159,10 +163,28 @@ def reconcile_command(
 
     where, now = zone(asked["timezone"]), int(time.time())
     months = {"month": (asked["month"],)} if asked["month"] else {}
-    with open_for_reading(db) as ledger:
+    with ExitStack() as stack:
+        with _told_of_the_service(db):
+            ledger = stack.enter_context(open_for_reading(db))
         span = window_of(begin, end, where, months, now)
         report = reconcile_report(ledger, LocalSlurm(), span, zone=where, tres=tres, now=now)
     show(report, form)
+
+
+@contextmanager
+def _told_of_the_service(db: str | None) -> Iterator[None]:
+    """Whoever has no ledger of their own is told where the site's is."""
+    from slurmkit_accounting.service.client import configured_remote  # noqa: PLC0415
+
+    try:
+        yield
+    except LedgerError as error:
+        if db or not configured_remote():
+            raise
+        raise LedgerError(
+            "this reads the ledger itself: run it where the ledger's service runs, as its account,"
+            f" or name one with --db ({error})"
+        ) from error
 
 
 @click.command("idle")
@@ -202,7 +224,25 @@ def _show_evidence(found: Evidence, form: Form) -> None:
     if form.name == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return
-    facts = [(name, "?" if value is None else str(value)) for name, value in found.row.items()]
-    before = [(f"before {at}", msgspec.json.encode(old).decode()) for at, old in found.revisions]
+    from slurmkit_accounting.render.words import moment  # noqa: PLC0415
+
+    facts = [(name, _fact(name, value)) for name, value in found.row.items()]
+    before = [
+        (
+            f"until {moment(at)}",
+            ", ".join(f"{name} {_fact(name, was)}" for name, was in old.items()),
+        )
+        for at, old in found.revisions
+    ]
     lines = [("sacct said", found.line), ("fields", "|".join(found.fields)), ("ask", found.command)]
     key_values([*facts, *before, *(("rejected", line) for line in found.rejects), *lines])
+
+
+_MOMENTS = frozenset(("submit", "eligible", "start", "end", "last_seen", "gone_since", "retracted"))
+
+
+def _fact(name: str, value: Any) -> str:
+    from slurmkit_accounting.render.words import shown  # noqa: PLC0415
+
+    kind: Kind = "time" if name in _MOMENTS and isinstance(value, int) else "text"
+    return shown(value, kind)

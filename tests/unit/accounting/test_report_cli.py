@@ -106,3 +106,18 @@ def test_a_files_ending_says_its_format(books, capsys, tmp_path, ending):
 def test_a_file_that_cannot_be_written_is_one_line(books, capsys, tmp_path):
     said = report(capsys, "usage", "--output", str(tmp_path / "no" / "x.csv"), code=1)
     assert "No such file or directory; name another --output" in said.err
+
+
+def test_a_runs_times_are_in_words(books, capsys):
+    said = report(capsys, "explain", "--row", "1").out
+    assert "start              2026-11-01 00:00:00 UTC\n" in said
+    assert "retracted          ?\n" in said
+
+
+def test_who_has_no_ledger_is_told_who_reconciles(monkeypatch, tmp_path, capsys):
+    (tmp_path / "x.toml").write_text('[ledger.service]\nurl = "http://ledger:6830"\nuser = "0"\n')
+    monkeypatch.setattr("slurmkit.config.config_paths", lambda: [tmp_path / "x.toml"])
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("SLURMKIT_DB", raising=False)
+    said = report(capsys, "reconcile", code=1).err
+    assert "run it where the ledger's service runs, as its account" in said
