@@ -7,11 +7,13 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from waitress.server import create_server
+from waitress.wasyncore import close_all
 
 from slurmkit.config import load_section
 from slurmkit.errors import BadConfig, ServiceError
@@ -119,20 +121,33 @@ def _doors(
 @contextmanager
 def _open(doors: dict[str, tuple[WSGIApplication, int]]) -> Iterator[None]:
     """Answer on every address until the end."""
-    servers = []
-    try:
+    with ExitStack() as opened:
         for address, (app, threads) in doors.items():
-            listening = [_listening(address)]
-            servers.append(
-                create_server(app, sockets=listening, threads=threads, ident="slurmkit", **_LIMITS)
-            )
-        for server in servers:
-            threading.Thread(target=server.run, daemon=True).start()
+            opened.enter_context(answering(address, app, threads))
         yield
+
+
+@contextmanager
+def answering(address: str, app: WSGIApplication, threads: int) -> Iterator[int]:
+    """Answer on one address until the end; the port.
+
+    Raises:
+        ServiceError: when the address is taken, or none of this host.
+    """
+    sockets: dict[int, Any] = {}
+    listening = [_listening(address)]
+    server: Any = create_server(
+        app, map=sockets, sockets=listening, threads=threads, ident="slurmkit", **_LIMITS
+    )
+    loop = threading.Thread(target=server.run, daemon=True)
+    loop.start()
+    try:
+        yield server.effective_port
     finally:
-        for server in servers:
-            server.task_dispatcher.shutdown(timeout=5)  # first: who answers yet, tells the server
-            server.close()
+        server.task_dispatcher.shutdown(timeout=5)  # who answers yet tells the server
+        # By the thread that looks at them: closed by another, their numbers may be others' by then.
+        server.trigger.pull_trigger(partial(close_all, sockets))
+        loop.join(5)
 
 
 def _listening(address: str) -> socket.socket:

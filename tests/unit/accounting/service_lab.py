@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from waitress.server import create_server
+from slurmkit_accounting.service.serve import answering
 
 STAND_IN = Path(__file__).parent / "stand_in_munge.py"
 SERVICE_UID = os.getuid()  # the account of [ledger.service] user in these tests
@@ -42,15 +41,8 @@ class FakeMunge:
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
     """An application on a free port; its URL."""
-    server = create_server(app, host="127.0.0.1", port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.effective_port}"
-    finally:
-        server.close()
-        server.task_dispatcher.shutdown()
-        thread.join(5)
+    with answering("127.0.0.1:0", app, 4) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def call(app: Any, body: bytes = b"", **environ: Any) -> tuple[str, bytes]:

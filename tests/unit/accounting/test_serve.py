@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -135,6 +136,16 @@ def test_who_reads_no_answer_keeps_nobody_else_waiting() -> None:
         idle.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with urllib.request.urlopen(f"http://{address}", timeout=5) as page:
             assert len(page.read()) == 64 * 2**20
+
+
+def test_a_door_that_is_closed_leaves_nothing_behind() -> None:
+    address, before = f"127.0.0.1:{free_port()}", threading.active_count()
+    with _open({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
+        idle.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert idle.recv(100).startswith(b"HTTP/1.1 200 OK")
+    assert threading.active_count() == before
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(_there(address), 5)
 
 
 def _there(address: str) -> tuple[str, int]:
