@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.bench import ingest, queue, reports, start, submit
+from tests.bench.history import JOBS
 from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
@@ -21,7 +22,7 @@ PARTS = ("start", "queue", "submit", "report", "ingest")
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
 
-def measure(lab: Lab, parts: list[str], sizes: list[int]) -> Iterator[Budget]:
+def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Iterator[Budget]:
     """Every budget asked for, on a queue that grows: empty, then each of the sizes.
 
     Submits come after the first size, so that slurmctld has forgotten those jobs by the next.
@@ -39,8 +40,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int]) -> Iterator[Budget]:
             yield from submit.budgets(lab)
     if "submit" in parts and "queue" not in parts:
         yield from submit.budgets(lab)
-    if "ingest" in parts:  # of all the jobs there were by now
-        yield from ingest.live(lab)
+    if "ingest" in parts:
+        yield from ingest.live(lab, history)
 
 
 @contextmanager
@@ -67,13 +68,20 @@ def main() -> None:
     """Print a table of what was measured, its limit, and whether it holds."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--name", default="bench", help="Docker cluster to make and remove")
-    parser.add_argument("--keep", action="store_true", help="use it if it is up, and leave it up")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="use it if it is up, and leave it up, with all jobs made there",
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--jobs", nargs="+", type=int, default=list(queue.SIZES))
+    parser.add_argument(
+        "--history", type=int, default=JOBS, help="ended jobs to make in slurmdbd, for ingest"
+    )
     given = parser.parse_args()
     with cluster(given.name, keep=given.keep) as lab:
         budgets = []
-        for budget in measure(lab, given.only, sorted(given.jobs)):
+        for budget in measure(lab, given.only, sorted(given.jobs), given.history):
             say(budget.row())
             budgets.append(budget)
         release = lab.run("scontrol", "--version").split()[1]

@@ -43,15 +43,15 @@ def fill(lab: Lab, jobs: int) -> Month:
     Some minutes for a million: slurmctld would take days, and they would have to run.
     """
     when = month()
-    there = _there(lab)
-    if there < jobs:
-        say(f"making {jobs - there:,} ended jobs of {_PEOPLE} people in slurmdbd's database")
+    known = there(lab)
+    if known < jobs:
+        say(f"making {jobs - known:,} ended jobs of {_PEOPLE} people in slurmdbd's database")
         _meet_people(lab)
-        told = Progress("jobs", jobs - there)
-        for first in range(there, jobs, _CHUNK):
+        told = Progress("jobs", jobs - known)
+        for first in range(known, jobs, _CHUNK):
             last = min(first + _CHUNK, jobs) - 1
             _make(lab, when, (first, last), jobs)
-            told.done(last + 1 - there)
+            told.done(last + 1 - known)
         _roll_up(lab, when)
     return when
 
@@ -65,7 +65,8 @@ def _roll_up(lab: Lab, when: Month) -> None:
         told.done(number)
 
 
-def _there(lab: Lab) -> int:
+def there(lab: Lab) -> int:
+    """How many of them there are."""
     return int(
         _sql(lab, f"SELECT count(*) FROM `{lab.name}_job_table` WHERE id_job >= {_FIRST_ID}")  # noqa: S608
     )

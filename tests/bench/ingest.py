@@ -19,13 +19,16 @@ from slurmkit_accounting.ledger import open_for_writing
 from slurmkit_accounting.sacct_rows import FIELDS
 from slurmkit_accounting.zones import zone
 
+from tests.bench import history
 from tests.bench.lab import Budget, Lab, median_ms, say
 
 ROWS = 1_000_000
 PEER_ROWS = 200_000
 MEGABYTES = 300
 PER_SECOND = 60_000
-LIVE_RUNS, LIVE_DAYS = 3, 12
+LIVE_ROUNDS, LIVE_DAYS = 1, 10
+REPORTS = 5
+_FOLDER = "/tmp/bench-ledger"  # on the login node
 _BEGIN, _MONTH = 1_793_491_200, 30 * 86400
 _STATES = ("COMPLETED", "FAILED", "CANCELLED by 7", "TIMEOUT", "OUT_OF_MEMORY", "REQUEUED")
 _INSIDE = Path(__file__).parent / "inside"
@@ -51,12 +54,32 @@ def from_a_file() -> Iterator[Budget]:
         yield from _beside_peer(folder, speed)
 
 
-def live(lab: Lab) -> Iterator[Budget]:
-    """What slurmdbd has of the last days, steps included."""
-    found = lab.measure("ingest", str(LIVE_RUNS), str(LIVE_DAYS))
+def live(lab: Lab, jobs: int) -> Iterator[Budget]:
+    """The last days of a month of jobs in slurmdbd, steps included; reports of all of it."""
+    month = history.fill(lab, jobs)
+    since = month.end - LIVE_DAYS * 86400
+    say(f"ingesting the last {LIVE_DAYS} days of the month, {LIVE_ROUNDS} times")
+    found = lab.measure("ingest", str(LIVE_ROUNDS), str(since), _FOLDER)
     alone, ours = median_ms(found["sacct"]), median_ms(found["ingest"])
-    what = f"live ingest of {found['rows']:,} rows in {found['windows']} windows"
+    what = f"live ingest of {found['rows']:,} rows and their steps in {found['windows']} windows"
     yield Budget(what, ours, "1.1 × sacct of the same", alone, ours <= 1.1 * alone)
+    yield from _beside_sreport(lab, month, since)
+
+
+def _beside_sreport(lab: Lab, month: history.Month, since: int) -> Iterator[Budget]:
+    say("reading the rest of the month, then reporting")
+    edges = map(str, (month.begin, since, month.end))
+    found = lab.measure("usage", str(REPORTS), lab.name, *edges, _FOLDER)
+    runs = f"month of {history.there(lab):,} runs"
+    hours, theirs = (found[name] / 3600 for name in ("gpu_seconds", "sreport_gpu_seconds"))
+    yield Budget(f"{runs}, GPU-hours", hours, "the same as sreport", theirs, hours == theirs, "h")
+    query, report, command = (median_ms(found[name]) for name in ("query", "report", "command"))
+    for name, tres in (("sreport", "CPUs"), ("sreport_gpu", "GPUs")):
+        peer = median_ms(found[name])
+        limit = f"sreport by user, {tres}"
+        yield Budget(f"{runs}, query", query, limit, peer, query <= peer)
+    yield Budget(f"{runs}, report by user", report, "2,000 ms", None, report < 2000)
+    yield Budget(f"{runs}, slurmkit report usage", command, "2,000 ms", None, command < 2000)
 
 
 def write(path: Path, rows: int) -> None:

@@ -1,11 +1,14 @@
-"""Ingest live, beside sacct printing the same rows and steps of the same windows, in turn."""
+"""Ingest live, beside sacct printing the same rows and steps of the same windows, in turn.
+
+The last ledger stays in a folder, for the reports that are measured on it.
+"""
 
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
+from pathlib import Path
 
 from slurmkit_accounting.ingest import ingest
 from slurmkit_accounting.ledger import open_for_writing
@@ -16,7 +19,7 @@ from slurmkit_accounting.windows import days
 from slurmkit.queue.rows import record_mark
 from slurmkit.slurm import LocalSlurm, environment_for
 
-RUNS, DAYS = int(sys.argv[1]), int(sys.argv[2])
+ROUNDS, SINCE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 OURS = environment_for(["sacct"], os.environ)
 
 
@@ -30,21 +33,26 @@ def alone(begin: int, end: int) -> float:
     return time.perf_counter() - began
 
 
-def ours(begin: int) -> tuple[float, int]:
-    """Seconds that an ingest into a new ledger takes, and how many rows it read."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        with open_for_writing(f"sqlite:///{folder}/ledger.db") as ledger:
-            done = ingest(ledger, LocalSlurm(), since=begin)
-        return time.perf_counter() - began, done.entered.read
+def ours(begin: int) -> tuple[float, float, int]:
+    """Seconds that an ingest into a new ledger takes, those of CPU, and how many rows it read."""
+    for left in FOLDER.glob("ledger.db*"):
+        left.unlink()
+    began, worked = time.perf_counter(), time.process_time()
+    with open_for_writing(f"sqlite:///{FOLDER}/ledger.db") as ledger:
+        done = ingest(ledger, LocalSlurm(), since=begin)
+    return time.perf_counter() - began, time.process_time() - worked, done.entered.read
 
 
-found = {"sacct": [], "ingest": [], "rows": 0, "windows": 0}
-for _ in range(RUNS):
+FOLDER.mkdir(parents=True, exist_ok=True)
+found = {"sacct": [], "ingest": [], "cpu": [], "rows": 0, "windows": 0}
+for number in range(ROUNDS):
     now = int(time.time())
-    since = now - DAYS * 86400
-    found["sacct"].append(alone(since, now))
-    seconds, found["rows"] = ours(since)
+    print(f"  round {number + 1} of {ROUNDS}: sacct alone", file=sys.stderr, flush=True)
+    found["sacct"].append(alone(SINCE, now))
+    print(f"  {found['sacct'][-1]:.0f} s; and our ingest", file=sys.stderr, flush=True)
+    seconds, cpu, found["rows"] = ours(SINCE)
+    print(f"  {seconds:.0f} s, {cpu:.0f} s of CPU", file=sys.stderr, flush=True)
     found["ingest"].append(seconds)
-    found["windows"] = len(days(since, now))
+    found["cpu"].append(cpu)
+    found["windows"] = len(days(SINCE, now))
 print(json.dumps(found))
