@@ -43,8 +43,8 @@ def _table(report: Report, form: Form) -> None:
     names = [column.name.upper() for column in columns]
     right = [name for name, one in zip(names, columns, strict=True) if one.kind != "text"]
     table(names, cells(report, columns), right=right)
-    hidden = [] if form.columns else [one.name for one in seen(report) if one not in columns]
-    if hidden:
+    hidden = [one.name for one in seen(report) if one not in columns]
+    if hidden and report.rows and not form.columns:
         hanging("", f"not shown: {', '.join(hidden)}; --columns all shows them", indent=2, err=True)
 
 

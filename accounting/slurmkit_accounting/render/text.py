@@ -13,7 +13,7 @@ from slurmkit.text import printable
 from slurmkit_accounting.render.words import shown
 from slurmkit_accounting.reports.model import Column, Report, Value
 
-_ALWAYS = frozenset(("jobs", "gpu_hours", "cpu_hours"))
+_ALWAYS = frozenset(("jobs", "gpu_hours", "cpu_hours", "idle"))
 # What one looks at first, in this order; reports that are not named here show all they have.
 _FIRST = {
     "usage": (
@@ -28,7 +28,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def chosen(report: Report, names: Sequence[str] = ()) -> list[Column]:
-    """The columns of a table: those named, or `all`; else those that one looks at first.
+    """The columns of a table: what it is by, and those named or `all`; else the first to look at.
 
     Raises:
         BadInput: for a name that is no column.
@@ -41,8 +41,9 @@ def chosen(report: Report, names: Sequence[str] = ()) -> list[Column]:
     for name in names:
         if name not in known:
             raise BadInput(f"there is no column {name!r}; there are {', '.join(known)}, and all")
-    keys = [column for column in report.columns if column.kind == "text"]
-    return [*keys, *(known[name] for name in names if known[name] not in keys)]
+    # Rows of what was corrected after a month was closed are never shown as other rows.
+    keys = (*report.meta.by, "correction")
+    return [known[name] for name in dict.fromkeys((*keys, *names)) if name in known]
 
 
 def first(report: Report) -> list[Column]:

@@ -121,3 +121,13 @@ def test_who_has_no_ledger_is_told_who_reconciles(monkeypatch, tmp_path, capsys)
     monkeypatch.delenv("SLURMKIT_DB", raising=False)
     said = report(capsys, "reconcile", code=1).err
     assert "run it where the ledger's service runs, as its account" in said
+
+
+def test_columns_of_an_explanation_are_those_that_were_named(books, capsys):
+    said = report(capsys, "explain", *NOVEMBER, "--columns", "job,gpu_hours,row")
+    assert said.out.splitlines()[0].split() == ["JOB", "GPU_HOURS", "ROW"]
+
+
+def test_nothing_to_show_hides_nothing(file_ledger, capsys):
+    write_books(file_ledger, [])
+    assert "not shown" not in report(capsys, "usage", *NOVEMBER).err
