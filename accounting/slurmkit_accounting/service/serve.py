@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -134,6 +135,7 @@ def answering(address: str, app: WSGIApplication, threads: int) -> Iterator[int]
     Raises:
         ServiceError: when the address is taken, or none of this host.
     """
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # that some wait is usual
     sockets: dict[int, Any] = {}
     listening = [_listening(address)]
     server: Any = create_server(

@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,26 @@ def test_who_reads_no_answer_keeps_nobody_else_waiting() -> None:
         idle.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with urllib.request.urlopen(f"http://{address}", timeout=5) as page:
             assert len(page.read()) == 64 * 2**20
+
+
+def test_that_some_wait_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    go, address = threading.Event(), f"127.0.0.1:{free_port()}"
+
+    def slow(_: object, start: Callable[[str, list[tuple[str, str]]], object]) -> list[bytes]:
+        go.wait(5)
+        start("200 OK", [])
+        return [b"well"]
+
+    with _open({address: (slow, 1)}), ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection(_there(address), 5)) for _ in range(4)
+        ]
+        for client in clients:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        time.sleep(0.2)
+        go.set()
+        assert all(client.recv(12) == b"HTTP/1.0 200" for client in clients)
+    assert caplog.records == []
 
 
 def test_a_door_that_is_closed_leaves_nothing_behind() -> None:
