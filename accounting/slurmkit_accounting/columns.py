@@ -107,7 +107,7 @@ class Layout:
         self._elapsed = next((places[name] for name in _ELAPSED if name in places), None)
         self._reads = {name: self._reader(name) for name in _SOURCES}
         self._tres_cpus, self._tres_gpus = Memo(readers.cpus), Memo(readers.gpus)
-        self._doubts = Memo(_doubt)
+        self._doubts, self._amounts = Memo(_doubt), Memo(readers.amount)
         told = {name for name, place in self._sources.items() if place is not None}
         told |= {"cpus"} if self._cpus is not None or "alloc_tres" in told else set()
         told |= {"gpus", "doubt"} if "alloc_tres" in told else set()
@@ -224,7 +224,8 @@ class Layout:
         tres = list(columns["alloc_tres"])
         fallback = [0] * len(tres)
         if self._cpus is not None:
-            fallback = _read(readers.amount, texts[self._cpus], self.fields[self._cpus], bad)
+            read = self._amounts.__getitem__
+            fallback = _read(read, texts[self._cpus], self.fields[self._cpus], bad)
         said = _read(self._tres_cpus.__getitem__, tres, "AllocTRES", bad)
         # sacct shows what was asked for as allocated of a run that never had a node.
         none = "nodes" in self.given

@@ -50,9 +50,10 @@ def insert_new(
     first = tuple(map(repeat, ours))
     usual = zip(*first, *(columns[name] for name in _USUAL), strict=False)
     insert_rows(connection, runs, (*_OURS, *_USUAL), list(compress(usual, plain)))
-    last = [None if end else seen for end in columns["end"]]
-    every = zip(*first, *columns.values(), last, strict=False)
-    rare = list(compress(every, map(not_, plain)))
+    places = [place for place, each in enumerate(plain) if not each]
+    every = [[values[place] for place in places] for values in columns.values()]
+    last = [None if columns["end"][place] else seen for place in places]
+    rare = list(zip(*first, *every, last, strict=False))
     insert_rows(connection, runs, (*_OURS, *Run._fields, "last_seen"), rare)
 
 

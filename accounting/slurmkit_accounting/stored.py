@@ -59,8 +59,8 @@ def find(connection: Connection, cluster: int, keys: Iterable[Key]) -> dict[Key,
 
 # In the order of the index that has just these runs, or SQLite would look at all others.
 _OTHERS = (
-    (True, NO_DB_INDEX, (runs.c.job_id_raw, runs.c.submit)),
-    (False, HAS_DB_INDEX, (runs.c.db_index,)),
+    (int, NO_DB_INDEX, (runs.c.job_id_raw, runs.c.submit)),
+    (tuple, HAS_DB_INDEX, (runs.c.db_index,)),
 )
 
 
@@ -79,12 +79,13 @@ def find_by_submit(
         pair: reads JobIDRaw and Submit of a row, of which slurmdbd has one run each.
     """
     found: dict[Key, Stored] = {}
-    for indexed, where, order in _OTHERS:
-        others = {key: row for key, row in rows.items() if isinstance(key, int) is indexed}
+    kinds = set(map(type, rows))
+    for kind, where, order in _OTHERS:
         ours = (where, runs.c.cluster_id == cluster)
         some = select(runs.c.id).where(*ours).order_by(*order).limit(1)
-        if not others or connection.scalar(some) is None:
+        if kind not in kinds or connection.scalar(some) is None:
             continue
+        others = {key: row for key, row in rows.items() if isinstance(key, kind)}
         wanted = {both: key for key, row in others.items() if (both := pair(row)) is not None}
         jobs = among(connection, runs.c.job_id_raw, sorted({job for job, _ in wanted}))
         query = select(runs.c.job_id_raw, runs.c.submit, *_FACTS).where(*ours, jobs)
