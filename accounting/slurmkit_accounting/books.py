@@ -19,6 +19,7 @@ from slurmkit_accounting.redone import mark_redone
 from slurmkit_accounting.rejects import keep_rejects, read_after_all
 from slurmkit_accounting.rows import Batch, Columns, Run
 from slurmkit_accounting.schema import clusters, ingests, revisions, runs
+from slurmkit_accounting.shapes import Shapes
 from slurmkit_accounting.steps import measure
 from slurmkit_accounting.stored import Stored, find, find_by_submit, held_runs, read_runs
 from slurmkit_accounting.upkeep import Change, eras
@@ -61,6 +62,7 @@ class Ingest(msgspec.Struct, frozen=True):
             file, which does not say before its end.
         open: numbers of those that it met while `seen` was not known.
         keys: numbers of the keys of usage that it has met.
+        shapes: of the nodes as they are, for what sacct shows now.
     """
 
     id: int
@@ -69,6 +71,7 @@ class Ingest(msgspec.Struct, frozen=True):
     seen: int
     open: set[int] = msgspec.field(default_factory=set)
     keys: dict[UsageKey, int] = msgspec.field(default_factory=dict)
+    shapes: Shapes | None = None
 
 
 class _Under(msgspec.Struct):
@@ -146,6 +149,8 @@ def _enter(
     unread += [place for place, key in enumerate(keys) if key is None]
     some = Batch([batch.rows[place] for place in unread], [prints[place] for place in unread], [])
     columns, bad = how.columns(some)
+    if ingest.shapes:
+        ingest.shapes.look(columns)
     bad = [*batch.rejects, *bad]
     new, old = part(columns, known)
     changes = _compare(connection, how, [(known[run.key], run) for run in old], under.settled)
@@ -185,11 +190,12 @@ def _merged(how: Layout, was: Run, run: Run) -> Run:
     """What is stored now: a line says nothing of the fields it lacks, an old one not the last."""
     if how.dated and _progress(run) < _progress(was):
         return was
-    if len(how.given) == len(Run._fields):
-        return run
-    return Run._make(
-        (b if name in how.given else a for name, a, b in zip(Run._fields, was, run, strict=True))
-    )
+    if len(how.given) != len(Run._fields):
+        pairs = zip(Run._fields, was, run, strict=True)
+        run = Run._make(b if name in how.given else a for name, a, b in pairs)
+    # What its nodes said of the same run when they were asked.
+    same = (run.alloc_tres, run.node_list) == (was.alloc_tres, was.node_list)
+    return run._replace(doubt=was.doubt) if same and run.doubt is None else run
 
 
 def _progress(run: Run) -> int:

@@ -70,7 +70,8 @@ def _hash(values: list[Any]) -> int:
 
 
 def _runs() -> Any:
-    names = [name for name in Run._fields if name not in {"db_index", "fingerprint"}]
+    # Nor why a run is in doubt, which may lie in the nodes of the day it was read.
+    names = [name for name in Run._fields if name not in {"db_index", "fingerprint", "doubt"}]
     columns = [runs.c[name] for name in (*names, *FACTS)]
     last = (runs.c.retracted.is_not(None), runs.c.redone)
     query = select(clusters.c.name, _INDEX, *columns, *last).join_from(runs, clusters)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
 import msgspec
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.site import read_site
@@ -19,10 +19,11 @@ from slurmkit_accounting.books import COUNTS, Entered, Ingest, begin_ingest, clu
 from slurmkit_accounting.coverage import cover, covered
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
-from slurmkit_accounting.privacy import refuse_a_partial_view
+from slurmkit_accounting.privacy import only_own, partial_view
 from slurmkit_accounting.rows import Batch
 from slurmkit_accounting.sacct_rows import layout
-from slurmkit_accounting.schema import clusters, ingests
+from slurmkit_accounting.schema import clusters, ingests, spans
+from slurmkit_accounting.shapes import Shapes
 from slurmkit_accounting.steps import enter_steps
 from slurmkit_accounting.steps_rows import StepBatch
 from slurmkit_accounting.windows import Done, Fetched, Sacct, batches, days
@@ -47,6 +48,7 @@ class Ingested(msgspec.Struct, frozen=True):
         books_begin: epoch seconds from which on the cluster's jobs are in the books.
         seconds: how long it took.
         gone: runs that sacct does not show any more, as of this ingest; they still count.
+        only: whose runs alone were read; empty for everybody's.
     """
 
     cluster: str
@@ -56,6 +58,7 @@ class Ingested(msgspec.Struct, frozen=True):
     books_begin: int
     seconds: float
     gone: int = 0
+    only: str = ""
 
 
 def ingest(
@@ -65,6 +68,7 @@ def ingest(
     since: int | None = None,
     progress: Progress = lambda _entered, _part: None,
     steps: bool = True,
+    private: bool = False,
 ) -> Ingested:
     """Bring the ledger up to date with slurmdbd.
 
@@ -76,6 +80,8 @@ def ingest(
         progress: called after each committed batch, with what was entered so far and the part of
             the window that is done, 0 to 1.
         steps: whether to read steps too, for efficiency.
+        private: whether the ledger is a person's own, and may have theirs alone where slurmdbd
+            shows no others.
 
     Raises:
         BadInput: when `since` is in the future.
@@ -85,15 +91,16 @@ def ingest(
     """
     with alone(ledger, "ingest"):
         begun, started = time.monotonic(), int(time.time())
-        name = _meet_cluster(ledger, slurm)
+        name, only = _meet_cluster(ledger, slurm, private=private)
         which, window, first = _begin(ledger, name, since, started)
-        reading = _Reading(ledger, Sacct(slurm, steps=steps), which, progress)
+        which = msgspec.structs.replace(which, shapes=Shapes(slurm, started - OVERLAP_SECONDS))
+        reading = _Reading(ledger, Sacct(slurm, steps=steps, user=only), which, progress)
         reading.windows(window)
         gone = reading.absent()
         _place_suspensions(ledger, slurm, which.cluster)
         books_begin = _finish(ledger, which, reading.total)
         seconds = time.monotonic() - begun
-        return Ingested(name, window, reading.total, first, books_begin, seconds, gone)
+        return Ingested(name, window, reading.total, first, books_begin, seconds, gone, only)
 
 
 class _Reading:
@@ -162,15 +169,32 @@ def _place_suspensions(ledger: Ledger, slurm: Slurm, cluster: int) -> None:
             suspended.keep(connection, some, rows)
 
 
-def _meet_cluster(ledger: Ledger, slurm: Slurm) -> str:
+def _meet_cluster(ledger: Ledger, slurm: Slurm, *, private: bool) -> tuple[str, str]:
+    """The cluster's name, and whose runs alone may be read of it."""
     site = read_site(slurm)
     if not site.cluster_name:
         raise SlurmError("scontrol show config names no ClusterName; is Slurm set up here?")
-    refuse_a_partial_view(slurm)
+    only = only_own(slurm)
+    if only and not private:
+        raise partial_view(only)
     with ledger.transaction() as connection:
-        where = clusters.c.id == cluster_id(connection, site.cluster_name)
-        connection.execute(update(clusters).where(where).values(tracks_gpus=site.tracks_gpus))
-    return site.cluster_name
+        number = cluster_id(connection, site.cluster_name)
+        _limit(connection, number, only)
+        values = {"tracks_gpus": site.tracks_gpus, "only_user": only or None}
+        connection.execute(update(clusters).where(clusters.c.id == number).values(values))
+    return site.cluster_name, only
+
+
+def _limit(connection: Connection, cluster: int, only: str) -> None:
+    """See that all there is of a cluster are one person's runs, or everybody's."""
+    before = connection.scalar(select(clusters.c.only_user).where(clusters.c.id == cluster)) or ""
+    if only == before:
+        return
+    some = connection.scalar(select(ingests.c.id).where(ingests.c.cluster_id == cluster).limit(1))
+    if only and some is not None:
+        raise partial_view(only)
+    # Now that all are shown, what was read of one person's has to be read again.
+    connection.execute(delete(spans).where(spans.c.cluster_id == cluster))
 
 
 def _begin(

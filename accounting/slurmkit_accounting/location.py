@@ -34,6 +34,11 @@ def default_path() -> Path:
     return home / "slurmkit" / "ledger.db"
 
 
+def is_own(url: URL) -> bool:
+    """Whether it is the file that a person has without naming any."""
+    return is_sqlite(url) and Path(str(url.database)) == default_path()
+
+
 def describe(url: URL) -> str:
     """Name a database for a reader: the path of a file, or a URL without its password."""
     return str(url.database) if is_sqlite(url) else url.render_as_string(hide_password=True)

@@ -12,19 +12,24 @@ from slurmkit.slurm import Slurm
 _MAY_SEE_ALL = frozenset(("Administrator", "Operator"))
 
 
-def refuse_a_partial_view(slurm: Slurm) -> None:
-    """Raise SlurmError where PrivateData hides others' jobs, naming the right that is missing."""
+def only_own(slurm: Slurm) -> str:
+    """The name of whoever runs this where PrivateData hides others' jobs; else nothing."""
     told = settings(slurm.run(["sacctmgr", "show", "configuration"]))
     hidden = told.get("PrivateData", "").lower().split(",")
-    if "jobs" not in hidden or os.geteuid() == 0 or _me() in told.get("SlurmUser", ""):
-        return
-    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", _me(), "format=AdminLevel"]
-    if not _MAY_SEE_ALL.intersection(slurm.run(argv).split()):
-        raise SlurmError(
-            f"slurmdbd's PrivateData=jobs hides other people's jobs from {_me()}, and books of some"
-            " jobs would be wrong; let an administrator run: sacctmgr modify user"
-            f" {_me()} set adminlevel=Operator"
-        )
+    me, slurm_user = _me(), told.get("SlurmUser", "").partition("(")[0]
+    if "jobs" not in hidden or os.geteuid() == 0 or me == slurm_user:
+        return ""
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", me, "format=AdminLevel"]
+    return "" if _MAY_SEE_ALL.intersection(slurm.run(argv).split()) else me
+
+
+def partial_view(me: str) -> SlurmError:
+    """What to say of a ledger that must have everybody's runs, naming the right that is missing."""
+    return SlurmError(
+        f"slurmdbd's PrivateData=jobs hides other people's jobs from {me}, and books of some"
+        " jobs would be wrong; let an administrator run: sacctmgr modify user"
+        f" {me} set adminlevel=Operator"
+    )
 
 
 def _me() -> str:

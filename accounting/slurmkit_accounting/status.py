@@ -60,6 +60,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     """How the books of one cluster stand. Times are epoch seconds, None where not known.
 
     Attributes:
+        only_user: whose runs alone are in the books, where slurmdbd shows no others.
         covers: spans of time that sacct was asked for in full.
         files: what came beside that.
         gaps: what lies between them.
@@ -73,6 +74,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
     name: str
     tracks_gpus: bool | None
+    only_user: str | None
     last: LastIngest | None
     covers: list[Span]
     files: list[ReadFile]
@@ -124,6 +126,7 @@ def _cluster(connection: Connection, one: tuple[int, str, bool | None], now: int
     return ClusterStatus(
         name=name,
         tracks_gpus=tracks,
+        only_user=connection.scalar(select(clusters.c.only_user).where(clusters.c.id == number)),
         last=_last(connection, number),
         covers=found,
         files=_files(connection, number),

@@ -66,8 +66,9 @@ class Sacct:
     and the next command can start.
     """
 
-    def __init__(self, slurm: Slurm, *, steps: bool = True) -> None:
+    def __init__(self, slurm: Slurm, *, steps: bool = True, user: str = "") -> None:
         self._slurm = slurm
+        self._whose = (f"--user={user}",) if user else ()
         self._asks = (False, True) if steps else (False,)
 
     def windows(self, windows: Iterable[Window]) -> Generator[Fetched, None, None]:
@@ -99,7 +100,7 @@ class Sacct:
 
     def _ask(self, steps: bool, *selection: str) -> Generator[Fetched, None, None]:  # noqa: FBT001
         call = Call(steps, record_mark())
-        argv = (steps_argv if steps else sacct_argv)(call.mark, *selection)
+        argv = (steps_argv if steps else sacct_argv)(call.mark, *self._whose, *selection)
         yield call
         # Closed at once on an interrupt, so that sacct does not run on.
         with closing(self._slurm.stream(argv, timeout=_PATIENCE)) as lines:

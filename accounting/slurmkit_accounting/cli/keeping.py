@@ -215,6 +215,8 @@ def _show_status(found: Status, here: Zone) -> None:
 def _facts(one: ClusterStatus, here: Zone) -> Iterator[tuple[str, str]]:
     yield "cluster", one.name
     yield "gpus tracked", {True: "yes", False: "no", None: "?"}[one.tracks_gpus]
+    if one.only_user:
+        yield "holds", f"only runs of {one.only_user}: slurmdbd shows no others"
     yield "last ingest", "none" if one.last is None else _ingest(one.last, here)
     for begin, end in one.covers:
         yield "covers", f"{here.show(begin)} to {here.show(end)}"

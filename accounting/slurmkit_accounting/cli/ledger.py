@@ -99,9 +99,21 @@ def ingest_command(since: str | None, path: str | None, db: str | None, **file: 
     here = zone_or_utc()
     begin = None if since is None else here.epoch(since)
     with open_for_writing(db) as ledger, shown() as progress:
-        done = ingest(ledger, LocalSlurm(), since=begin, progress=progress)
+        slurm, private = LocalSlurm(), _is_private(db)
+        done = ingest(ledger, slurm, since=begin, progress=progress, private=private)
     _show_ingested(done, here)
     _tell_of_the_sites(db, ledger.source)
+
+
+def _is_private(db: str | None) -> bool:
+    """Whether it is a person's own ledger, and not that of the site's service."""
+    from slurmkit.config import load_section  # noqa: PLC0415
+    from slurmkit_accounting.location import is_own, ledger_url  # noqa: PLC0415
+    from slurmkit_accounting.service.client import is_the_service  # noqa: PLC0415
+    from slurmkit_accounting.service.config import ServiceSection  # noqa: PLC0415
+
+    service = load_section("ledger.service", ServiceSection)
+    return is_own(ledger_url(db)) and not is_the_service(service)
 
 
 def _refuse_without_file(file: dict[str, Any]) -> None:
@@ -171,6 +183,12 @@ def _show_ingested(done: Ingested, here: Zone) -> None:
     window = f"window {begin} to {end} {here.name}"
     click.echo(_counted(done.cluster, done.entered, window, done.seconds))
     _show_rejected(done.entered)
+    if done.only:
+        click.echo(
+            f"slurmdbd's PrivateData=jobs shows {printable(done.only)} no other people's jobs:"
+            " this ledger holds only theirs",
+            err=True,
+        )
     if done.gone:
         click.echo(
             f"{done.gone} runs are gone from sacct; they still count (slurmkit ledger retract"

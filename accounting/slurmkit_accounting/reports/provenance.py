@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, func, select
@@ -25,7 +26,7 @@ def of_books(
     ingests = last_ingests(connection)
     last = min(ingests.values(), default=None)
     return {
-        "source": f"ledger {ledger.source}",
+        "source": f"ledger {ledger.source}{_only(known)}",
         "clusters": tuple(one.name for one in known),
         "gpus_not_tracked": tuple(one.name for one in known if one.tracks_gpus is False),
         "last_ingest": last,
@@ -58,6 +59,12 @@ def of_window(
         "gaps": tuple(holes),
         "running_until": zone.show(min(now, end)),
     }
+
+
+def _only(known: Iterable[Any]) -> str:
+    """That of some clusters there are one person's runs alone."""
+    some = [f"of {one.name} only {one.only_user}'s runs" for one in known if one.only_user]
+    return f" ({', '.join(some)})" if some else ""
 
 
 def _rejects(connection: Connection) -> int | None:

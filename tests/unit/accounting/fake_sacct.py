@@ -48,6 +48,7 @@ class FakeSacct(FakeSlurm):
         steps: rows of steps by the DBIndex of their job, see `step`.
         junk: text printed before the rows.
         cluster: ClusterName.
+        nodes: what `scontrol show node` prints.
         tracked: AccountingStorageTRES.
         private: slurmdbd's PrivateData.
         level: the AdminLevel of whoever asks.
@@ -60,11 +61,14 @@ class FakeSacct(FakeSlurm):
         self.steps: dict[str, list[dict]] = {}
         self.junk = ""
         self.cluster = "lab"
+        self.nodes = ""
         self.tracked = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/gpu:a100"
         self.private = "none"
         self.level = "None"
 
     def _scontrol(self, argv: Sequence[str], _: str | None) -> str:
+        if argv[-1] == "node":
+            return self.nodes
         assert list(argv) == ["scontrol", "show", "config"]
         return (
             f"AccountingStorageTRES   = {self.tracked}\nClusterName             = {self.cluster}\n"
@@ -72,7 +76,10 @@ class FakeSacct(FakeSlurm):
 
     def _sacctmgr(self, argv: Sequence[str], _: str | None) -> str:
         if "configuration" in argv:
-            return f"SlurmDBD configuration:\nPrivateData            = {self.private}\n"
+            return (
+                f"SlurmDBD configuration:\nPrivateData            = {self.private}\n"
+                "SlurmUser              = slurm(64030)\n"
+            )
         assert "format=AdminLevel" in argv
         return f"{self.level}\n"
 
@@ -92,6 +99,8 @@ class FakeSacct(FakeSlurm):
         return self.junk + said if rows else ""
 
     def _selected(self, row: dict, argv: Sequence[str], options: dict[str, str]) -> bool:
+        if options.get("--user", row["User"]) != row["User"]:
+            return False
         if "--jobs" in options:
             return row["JobIDRaw"] in options["--jobs"].split(",")
         begin, end = _window(argv)
