@@ -89,12 +89,14 @@ def _show_changes(changes: tuple[Change, ...]) -> None:
 
 
 def _show_moves(moves: tuple[Move, ...]) -> None:
+    from slurmkit_accounting.render.words import amount  # noqa: PLC0415
+
     if not moves:
         click.echo("no GPU-hours in the books would be another PI's")
     for move in moves:
-        hours = move.gpu_seconds / HOUR_SECONDS
+        hours = amount(move.gpu_seconds / HOUR_SECONDS)
         names = printable(f"{move.giver.name} to {move.taker.name}")
-        click.echo(f"GPU-hours that would move: {hours:.4f} from {names}")
+        click.echo(f"GPU-hours that would move: {hours} from {names}")
 
 
 @people_group.command("unmapped")
@@ -112,6 +114,7 @@ def unmapped_command(db: str | None, *, as_json: bool) -> None:
       slurmkit ledger people unmapped --json
     """
     from slurmkit_accounting.ledger import open_for_reading  # noqa: PLC0415
+    from slurmkit_accounting.render.words import amount  # noqa: PLC0415
     from slurmkit_accounting.unmapped import unmapped  # noqa: PLC0415
 
     with open_for_reading(db) as ledger, ledger.transaction() as connection:
@@ -121,8 +124,8 @@ def unmapped_command(db: str | None, *, as_json: bool) -> None:
         return
     header = ("CLUSTER", "ACCOUNT", "USER", "COUNTED_AS", "RUNS", "GPU_HOURS", "FIX")
     rows = [
-        (one.cluster, one.account, one.user, one.counted_as, str(one.runs),
-         f"{one.gpu_hours:.4f}", one.fix)
+        (one.cluster, one.account, one.user, one.counted_as, f"{one.runs:,}",
+         amount(one.gpu_hours), one.fix)
         for one in found
     ]  # fmt: skip
     table(header, rows, right=("RUNS", "GPU_HOURS"))

@@ -149,7 +149,7 @@ def test_a_dry_run_says_how_many_gpu_hours_would_move(directory, configure, tmp_
     assert people("sync", "--dry-run") == 0
     said = capsys.readouterr()
     assert "override added: vogel for climate\n" in said.out
-    assert "GPU-hours that would move: 2.0000 from climate to vogel\n" in said.out
+    assert "GPU-hours that would move: 2.00 from climate to vogel\n" in said.out
     assert "1 override" in said.err
     assert people("sync") == 0
     assert "would move" not in capsys.readouterr().out
@@ -187,9 +187,9 @@ class TestUnmapped:
             "CLUSTER", "ACCOUNT", "USER", "COUNTED_AS", "RUNS", "GPU_HOURS", "FIX"
         ]  # fmt: skip
         assert [row.split()[:6] for row in rows] == [
-            ["lab", "vision", "mallory", "unmapped", "2", "8.0000"],
-            ["lab", "climate", "bob", "climate", "1", "4.0000"],
-            ["lab", "staff", "bob", "staff", "1", "0.0000"],
+            ["lab", "vision", "mallory", "unmapped", "2", "8.00"],
+            ["lab", "climate", "bob", "climate", "1", "4.00"],
+            ["lab", "staff", "bob", "staff", "1", "0.00"],
         ]
         assert "mallory is not in the directory: add them, or write an override" in rows[0]
         assert "no group is named climate: make one with an owner" in rows[1]
