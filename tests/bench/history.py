@@ -47,6 +47,7 @@ def fill(lab: Lab, jobs: int) -> Month:
     if known < jobs:
         say(f"making {jobs - known:,} ended jobs of {_PEOPLE} people in slurmdbd's database")
         _meet_people(lab)
+        _date_back(lab, when)
         told = Progress("jobs", jobs - known)
         for first in range(known, jobs, _CHUNK):
             last = min(first + _CHUNK, jobs) - 1
@@ -70,6 +71,17 @@ def there(lab: Lab) -> int:
     return int(
         _sql(lab, f"SELECT count(*) FROM `{lab.name}_job_table` WHERE id_job >= {_FIRST_ID}")  # noqa: S608
     )
+
+
+def _date_back(lab: Lab, when: Month) -> None:
+    """Slurm rolls up, and reports, nothing of times before a cluster and its people were there."""
+    at = when.begin - _DAY
+    for change in (
+        f"cluster_table SET creation_time = {at} WHERE name = '{lab.name}' AND creation_time",
+        f"`{lab.name}_assoc_table` SET creation_time = {at} WHERE creation_time",
+        f"`{lab.name}_event_table` SET time_start = {at} WHERE node_name = '' AND time_start",
+    ):
+        _sql(lab, f"UPDATE {change} > {at}")
 
 
 def _make(lab: Lab, when: Month, some: tuple[int, int], jobs: int) -> None:
