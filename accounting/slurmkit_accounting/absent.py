@@ -26,7 +26,6 @@ class Expected:
     def __init__(self, connection: Connection, cluster: int) -> None:
         self._cluster = cluster
         self._left: dict[Key, tuple[int, int]] = {}  # number of the run, its JobIDRaw
-        self._came: set[Key] = set()
         self._add(connection, text(OPEN))
 
     def add_ended(self, connection: Connection, window: Window) -> None:
@@ -40,6 +39,11 @@ class Expected:
         for key in keys:
             if key is not None:
                 self._left.pop(key, None)
+
+    @property
+    def by_submit(self) -> bool:
+        """Whether any run is still expected that came without a DBIndex, and may come with one."""
+        return any(not isinstance(key, int) for key in self._left)
 
     def jobs(self) -> list[int]:
         """JobIDRaw of those that have not come."""

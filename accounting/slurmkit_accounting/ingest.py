@@ -157,6 +157,8 @@ class _Reading:
             return
         self.total += enter(connection, self._ingest, self._how, item)
         self._expected.came(self._how.keys(item.rows))
+        if self._expected.by_submit:
+            self._expected.came(map(self._how.pair, item.rows))
 
 
 def _place_suspensions(ledger: Ledger, slurm: Slurm, cluster: int) -> None:

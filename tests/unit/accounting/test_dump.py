@@ -225,14 +225,15 @@ def test_a_run_of_a_file_without_dbindex_is_the_one_that_sacct_shows(
     ledger, monkeypatch, file_first
 ):
     monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda: T + 9000)
-    slurm = FakeSacct(live(), live(2))
+    running = job(3, T, T + 10, None, AllocTRES=TRES, State="RUNNING")
+    slurm = FakeSacct(live(), live(2), running)
     slurm.cluster = "old"
     if file_first:
-        load(ledger, line(1))
-    ingest(ledger, slurm)
+        load(ledger, line(1) + line(3, End="Unknown", State="RUNNING"))
+    assert ingest(ledger, slurm).gone == 0
     done = load(ledger, line(1) + line(2, AllocTRES="cpu=1,gres/gpu=9"))
     assert counts(done) == (2, 0, 0, 0)
-    assert [row["db_index"] for row in everything(ledger)] == [1001, 1002]
+    assert sorted(row["db_index"] for row in everything(ledger)) == [1001, 1002, 1003]
     assert gpu_seconds(ledger) == 400
     with ledger.transaction() as connection:
         assert verify(connection).wrong == []
