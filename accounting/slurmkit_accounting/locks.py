@@ -32,12 +32,14 @@ def _file_lock(ledger: Ledger, task: str) -> Iterator[None]:
     try:
         lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
-        raise LedgerError(f"cannot lock the ledger with {path}: {error.strerror}") from error
+        raise _cannot(path, error) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise _busy(ledger, task) from None
+        except OSError as error:
+            raise _cannot(path, error) from error
         yield
     finally:
         os.close(lock)
@@ -61,6 +63,10 @@ def _advisory_lock(ledger: Ledger, task: str) -> Iterator[None]:
             connection.execute(text("SELECT pg_advisory_unlock_all()"))
         connection.invalidate()
         connection.close()
+
+
+def _cannot(path: str, error: OSError) -> LedgerError:
+    return LedgerError(f"cannot lock the ledger with {path}: {error.strerror}")
 
 
 def _busy(ledger: Ledger, task: str) -> LedgerError:

@@ -8,6 +8,7 @@ from slurmkit.errors import LedgerError
 from slurmkit_accounting.bulk import insert_rows
 from slurmkit_accounting.checksum import checksum
 from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.locks import alone
 from slurmkit_accounting.schema import Unsigned64, metadata
 
 _MANY = 20_000
@@ -17,9 +18,14 @@ def move(source: Ledger, target: Ledger) -> str:
     """Copy everything into a ledger that has nothing yet; return the checksum of both.
 
     Raises:
-        LedgerError: where the target has something, or would have another checksum.
+        LedgerError: where the target has something, or would have another checksum, and while
+            something is read into it.
     """
-    with source.transaction() as here, target.transaction() as there:
+    with (
+        alone(target, "ingest"),
+        source.transaction() as here,
+        target.transaction() as there,
+    ):
         for table in metadata.sorted_tables:
             if there.scalar(select(func.count()).select_from(table)):
                 raise LedgerError(

@@ -19,6 +19,7 @@ from slurmkit_accounting.schema import (
 from slurmkit_accounting.service.store import TaskRun, last_runs
 
 SACCT = "sacct"
+_FROM_SACCT = ingests.c.ended.is_not(None) & (ingests.c.source == SACCT)
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -74,8 +75,7 @@ def read_state(connection: Connection) -> State:
 
 
 def _clusters(connection: Connection) -> list[Cluster]:
-    from_sacct = (ingests.c.ended.is_not(None)) & (ingests.c.source == SACCT)
-    newest = func.max(case((from_sacct, ingests.c.started)))
+    newest = func.max(case((_FROM_SACCT, ingests.c.started)))
     read = select(ingests.c.cluster_id, newest, func.sum(ingests.c.rows_new))
     totals = {row[0]: row[1:] for row in connection.execute(read.group_by(ingests.c.cluster_id))}
     still = select(runs.c.cluster_id, func.count()).where(text(OPEN)).group_by(runs.c.cluster_id)
@@ -91,11 +91,13 @@ def _total(row: tuple[int | None, int] | None) -> tuple[int | None, int]:
 
 
 def _allocated(connection: Connection) -> list[Allocated]:
-    held = (text(OPEN), runs.c.start.is_not(None), runs.c.gone_since.is_(None))
+    ours = (ingests.c.cluster_id == clusters.c.id, _FROM_SACCT)
+    newest = select(func.max(ingests.c.started)).where(*ours).scalar_subquery()
+    held = (text(OPEN), runs.c.start.is_not(None), runs.c.last_seen >= newest)
     query = (
         select(clusters.c.name, runs.c.partition, func.sum(runs.c.gpus))
         .join(clusters, clusters.c.id == runs.c.cluster_id)
-        .where(*held, runs.c.retracted.is_(None))
+        .where(*held, runs.c.gone_since.is_(None), runs.c.retracted.is_(None))
         .group_by(clusters.c.name, runs.c.partition)
     )
     return [Allocated(name, part, int(gpus)) for name, part, gpus in connection.execute(query)]

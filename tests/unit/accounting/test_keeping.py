@@ -12,6 +12,7 @@ from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.dump_ingest import File, ingest_file
 from slurmkit_accounting.ingest import ingest
 from slurmkit_accounting.ledger import Ledger, open_for_writing
+from slurmkit_accounting.locks import alone
 from slurmkit_accounting.moving import move
 from slurmkit_accounting.query import AT, Asked, usage
 from slurmkit_accounting.rejects import kept
@@ -185,6 +186,8 @@ def test_a_ledger_moves_with_an_equal_checksum_and_goes_on_there(ledger, tmp_pat
     with open_for_writing(f"sqlite:///{tmp_path}/copy.db") as other:
         assert move(ledger, other) == before == checked(other)
         with pytest.raises(LedgerError, match="has rows in clusters already"):
+            move(ledger, other)
+        with alone(other, "ingest"), pytest.raises(LedgerError, match="another ingest"):
             move(ledger, other)
         slurm.jobs.append(job(8, NOW - 9, NOW - 9, NOW))
         ingest(other, slurm)

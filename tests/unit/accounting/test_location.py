@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import sqlite3
 import stat
 import time
@@ -18,6 +19,7 @@ from slurmkit_accounting.filesystems import (
 )
 from slurmkit_accounting.ledger import open_for_reading, open_for_writing
 from slurmkit_accounting.location import default_path, describe, ledger_url
+from slurmkit_accounting.locks import alone
 from slurmkit_accounting.schema import VERSION_TABLE, clusters, ingests, metadata
 from sqlalchemy import func, insert, select, text
 
@@ -274,3 +276,13 @@ def test_what_a_database_says_of_many_rows_is_one_error_of_ours(ledger):
 
     with pytest.raises(LedgerError, match="cannot use the ledger"):
         enter()
+
+
+def test_a_lock_that_cannot_be_had_is_one_line(file_ledger, monkeypatch):
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("slurmkit_accounting.locks.fcntl.flock", flock)
+    with pytest.raises(LedgerError, match="ingest-lock: No locks available"):  # noqa: SIM117
+        with alone(file_ledger, "ingest"):
+            pass

@@ -104,6 +104,8 @@ def books(ledger: Ledger) -> Ledger:
         ran(MONTH + HOUR, HOUR, user="bob", partition="mig", state="TIMEOUT"),
         ran(NOW - HOUR, 0, end=None, state="RUNNING", last_seen=NOW),
         ran(NOW - HOUR, 0, start=None, end=None, state="PENDING", last_seen=NOW),
+        # From an old file, of which sacct says nothing.
+        ran(NOW - 99 * HOUR, 0, end=None, state="RUNNING", last_seen=NOW - 98 * HOUR),
     )
     window = {"cluster_id": 1, "window_from": 0, "window_to": NOW, "rows_new": 4}
     with ledger.transaction() as connection:
@@ -122,7 +124,7 @@ def books(ledger: Ledger) -> Ledger:
 def test_the_state_of_the_books(books: Ledger) -> None:
     with books.transaction() as connection:
         found = read_state(connection)
-    assert found.clusters == (Cluster("lab", NOW - 500, 4, 2),)
+    assert found.clusters == (Cluster("lab", NOW - 500, 4, 3),)
     assert [(held.partition, held.gpus) for held in found.allocated] == [("gpu", 2)]
     assert (found.rejects, found.last_people_sync) == (1, NOW - 30)
     assert found.tasks["ingest"].well is not None
@@ -150,7 +152,7 @@ def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["slurmkit_ledger_up"] == {"": 1}
     assert found["slurmkit_ledger_ingest_lag_seconds"] == {"cluster=lab": 500}
     assert found["slurmkit_ledger_rows"] == {"cluster=lab": 4}
-    assert found["slurmkit_ledger_open_rows"] == {"cluster=lab": 2}
+    assert found["slurmkit_ledger_open_rows"] == {"cluster=lab": 3}
     assert found["slurmkit_ledger_rejects"] == {"": 1}
     assert found["slurmkit_ledger_people_age_seconds"] == {"": 30}
     assert found["slurmkit_ledger_gpus_allocated"] == {"cluster=lab,partition=gpu": 2}
