@@ -105,7 +105,7 @@ def books(ledger: Ledger) -> Ledger:
         ran(NOW - HOUR, 0, end=None, state="RUNNING", last_seen=NOW),
         ran(NOW - HOUR, 0, start=None, end=None, state="PENDING", last_seen=NOW),
         # From an old file, of which sacct says nothing.
-        ran(NOW - 99 * HOUR, 0, end=None, state="RUNNING", last_seen=NOW - 98 * HOUR),
+        ran(NOW - 99 * HOUR, 0, end=None, state="RUNNING", last_seen=NOW - 99 * HOUR),
     )
     window = {"cluster_id": 1, "window_from": 0, "window_to": NOW, "rows_new": 4}
     with ledger.transaction() as connection:
