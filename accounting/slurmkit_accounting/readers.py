@@ -37,9 +37,9 @@ class Memo(dict[TextT, ValueT]):
 
 def number(text: str, biggest: int = _BIGGEST) -> int:
     """Digits alone."""
-    if not (text.isascii() and text.isdigit()) or int(text) > biggest:
-        raise ValueError(text)
-    return int(text)
+    if text.isascii() and text.isdigit() and (value := int(text)) <= biggest:
+        return value
+    raise ValueError(text)
 
 
 def optional(text: str) -> int | None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, select
 
+from slurmkit_accounting.bins import Held
 from slurmkit_accounting.bulk import among, replace_rows, update_rows
 from slurmkit_accounting.rows import Key
 from slurmkit_accounting.schema import runs, steps
 from slurmkit_accounting.steps_rows import Step
-from slurmkit_accounting.stored import find, held_runs
-from slurmkit_accounting.upkeep import change
+from slurmkit_accounting.stored import find
+from slurmkit_accounting.upkeep import HELD, change, eras
 
 FACTS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille", "gpu_mem_peak_mib")
+_COUNTED = FACTS[:3]  # in usage
 _ALL = 1000
+_Rows: TypeAlias = "dict[tuple[int, str], tuple[Any, ...]]"  # of steps, by run and name
 
 
 class Facts(NamedTuple):
@@ -38,30 +41,37 @@ def enter_steps(connection: Connection, cluster: int, found: Iterable[tuple[Key,
         if key in known
     }
     stored = _stored(connection, {run for run, _ in rows})
-    changed = [row for where, row in rows.items() if stored.get(where) != row]
-    replace_rows(connection, steps, ("run_id", *Step._fields), changed)
-    measure(connection, sorted({row[0] for row in changed}))
+    changed = {where: row for where, row in rows.items() if stored.get(where) != row}
+    replace_rows(connection, steps, ("run_id", *Step._fields), list(changed.values()))
+    _measure(connection, {run for run, _ in changed}, stored | changed)
 
 
 def measure(connection: Connection, numbers: Sequence[int]) -> None:
     """Work out anew what some runs used."""
-    if not numbers:
-        return
+    if numbers:
+        _measure(connection, numbers, _stored(connection, numbers))
+
+
+def _measure(connection: Connection, numbers: Collection[int], rows: _Rows) -> None:
     of_run: dict[int, list[Step]] = defaultdict(list)
-    for (run, _), row in _stored(connection, numbers).items():
-        of_run[run].append(Step(*row[1:]))
-    columns = (runs.c.start, runs.c.end, runs.c.gpus, *(runs.c[name] for name in FACTS))
-    query = select(runs.c.id, *columns).where(among(connection, runs.c.id, numbers))
-    turned = []
-    for number, start, end, gpus, *before in connection.execute(query):
-        seconds = end - start if start is not None and end is not None else 0
-        after = used(of_run[number], gpus * seconds)
-        if after != tuple(before):
-            turned.append((number, *after))
-    ids = [row[0] for row in turned]
-    old = held_runs(connection, ids)
+    for whose, *step in rows.values():
+        of_run[whose].append(Step(*step))
+    columns = (runs.c.id, runs.c.retracted, runs.c.gpu_mem_peak_mib, *HELD)
+    query = select(*columns).where(among(connection, runs.c.id, sorted(numbers)))
+    known, turned, old, new = eras(connection), [], [], []
+    for number, retracted, gpu_mem, *facts in connection.execute(query) if numbers else ():
+        run = Held(*facts)
+        seconds = run.end - run.start if run.start is not None and run.end is not None else 0
+        after = used(of_run[number], run.gpus * seconds)
+        if after == (run.cpu_used_ms, run.mem_peak_mib, run.gpu_used_permille, gpu_mem):
+            continue
+        turned.append((number, *after))
+        if retracted is None:
+            run = run._replace(era=known.of(run.submit))
+            old.append(run)
+            new.append(run._replace(**{name: getattr(after, name) for name in _COUNTED}))
     update_rows(connection, runs, ("id", *FACTS), turned)
-    change(connection, old, held_runs(connection, ids))
+    change(connection, old, new)
 
 
 def used(found: Sequence[Step], gpu_seconds: int) -> Facts:
@@ -89,8 +99,6 @@ def _over(combine: Callable[[list[int]], int], values: Iterable[int | None]) -> 
     return combine(known) if known else None
 
 
-def _stored(
-    connection: Connection, numbers: Iterable[int]
-) -> dict[tuple[int, str], tuple[Any, ...]]:
+def _stored(connection: Connection, numbers: Iterable[int]) -> _Rows:
     query = select(steps).where(among(connection, steps.c.run_id, sorted(numbers)))
     return {(row[0], row[1]): tuple(row) for row in connection.execute(query)}

@@ -111,12 +111,12 @@ def _step(parts: list[str]) -> Step:
         name=name,
         start=_read(readers.epoch, start),
         end=_read(readers.epoch, end),
-        tasks=_below(_MOST_TASKS, _read(readers.optional, tasks)),
+        tasks=_tasks(tasks),
         cpu_used_ms=_below(_ABSURD_MS, _read(readers.milliseconds, cpu)),
         mem_peak_mib=mem,
         gpu_used_permille=util,
         gpu_mem_peak_mib=gpu_mem,
-        energy_joules=_read(readers.energy, energy),
+        energy_joules=_energy(energy),
     )
 
 
@@ -126,6 +126,16 @@ def _read(read: Callable[[str], int | None], text: str) -> int | None:
         return read(text)
     except ValueError:
         return None
+
+
+@lru_cache(maxsize=4096)
+def _tasks(text: str) -> int | None:
+    return _below(_MOST_TASKS, _read(readers.optional, text))
+
+
+@lru_cache(maxsize=4096)
+def _energy(text: str) -> int | None:
+    return _read(readers.energy, text)
 
 
 @lru_cache(maxsize=4096)
