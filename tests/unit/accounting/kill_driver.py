@@ -73,7 +73,7 @@ POINTS = {
     # Rows are read, nothing of them is stored.
     "parse": (reading, "read_batches", parsed),
     # Rows are written, their usage is not.
-    "transaction": (books, "change", at),
+    "transaction": (books.Change, "write", at),
     # All of a batch is written, and not committed.
     "commit": (ingest, "enter", after),
     # Batches are committed, and the ingest does not know how far it has got.
