@@ -16,6 +16,7 @@ from slurmkit_accounting import suspended
 from slurmkit_accounting.absent import Expected
 from slurmkit_accounting.ahead import ahead
 from slurmkit_accounting.books import COUNTS, Entered, Ingest, begin_ingest, cluster_id, enter
+from slurmkit_accounting.collector import seldom_collected
 from slurmkit_accounting.coverage import cover, covered
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
@@ -89,7 +90,7 @@ def ingest(
             committed before stays, and the next ingest goes on from there.
         LedgerError: when another ingest is running, or the database fails.
     """
-    with alone(ledger, "ingest"):
+    with alone(ledger, "ingest"), seldom_collected():
         begun, started = time.monotonic(), int(time.time())
         name, only = _meet_cluster(ledger, slurm, private=private)
         which, window, first = _begin(ledger, name, since, started)
