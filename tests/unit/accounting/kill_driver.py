@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -21,7 +22,8 @@ from typing import Any, TypeAlias
 from fake_sacct import FakeSacct, halted, job, step
 from slurmkit_accounting import books, ingest
 from slurmkit_accounting import windows as reading
-from slurmkit_accounting.ledger import open_for_writing
+from slurmkit_accounting.ledger import Ledger, open_for_writing
+from slurmkit_accounting.locks import alone
 from slurmkit_accounting.schema import usage_hours
 from slurmkit_accounting.service import store
 from slurmkit_accounting.service.crontext import trigger
@@ -29,7 +31,9 @@ from slurmkit_accounting.service.schedule import Schedule, Task
 from slurmkit_accounting.service.tasks import Work
 from slurmkit_accounting.verify import verify
 from slurmkit_accounting.zones import zone
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
+
+from slurmkit.errors import LedgerError
 
 JOBS, ROUNDS, BATCH = 240, 50, 8
 # Of fifty kills, where; the order is the seed's.
@@ -145,12 +149,28 @@ def serve(db: str, fake: FakeSacct) -> None:
     assert done[0].startswith("done"), done
 
 
+def unlocked(ledger: Ledger) -> None:
+    """Wait until the database, too, knows that the last one is dead."""
+    while True:
+        try:
+            with alone(ledger, "ingest"):
+                return
+        except LedgerError:
+            time.sleep(0.01)
+
+
 def due(db: str) -> None:
     """As if a minute had passed."""
-    with open_for_writing(db) as ledger, ledger.transaction() as connection:
-        row = store.last_runs(connection).get("ingest")
-        if row:
-            store.ended(connection, "ingest", row.due - 120) if row.ended else None
+    with open_for_writing(db) as ledger:
+        unlocked(ledger)
+        with ledger.transaction() as connection:
+            _put_back(connection)
+
+
+def _put_back(connection: Connection) -> None:
+    row = store.last_runs(connection).get("ingest")
+    if row and row.ended:
+        store.ended(connection, "ingest", row.due - 120)
 
 
 def round_of(db: str, begin: int, now: int, mine: tuple[str, int] | None) -> bool:
@@ -163,7 +183,10 @@ def round_of(db: str, begin: int, now: int, mine: tuple[str, int] | None) -> boo
                 mined(*mine)
             serve(db, cluster(begin, now))
             code = 0
+        except Exception:  # noqa: BLE001 - told, as nobody else would
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):

@@ -37,7 +37,7 @@ def everything(ledger: Ledger, table=runs) -> list:
     with ledger.transaction() as connection:
         return list(
             connection.execute(
-                select(table).order_by(table.c.get("job_id_raw", table.c.id))
+                select(table).order_by(table.c.get("job_id_raw", table.c.id), table.c.id)
             ).mappings()
         )
 
