@@ -5,7 +5,7 @@ The sums of whole hours and days are in the usage tables; this is what those can
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -120,7 +120,7 @@ def with_ends(
     now: int,
     where: Iterable[ColumnElement[bool] | TextClause],
     beside: Sequence[ColumnElement[Any]] = (),
-) -> Iterator[tuple[tuple[Any, ...], Held]]:
+) -> Generator[tuple[tuple[Any, ...], Held], None, None]:
     """Runs that count, those without an end with the time up to which they do instead.
 
     Args:
@@ -132,16 +132,17 @@ def with_ends(
     last, known = last_ingests(connection, ingests.c.source == "sacct"), known_eras(connection)
     columns = (*beside, runs.c.last_seen, runs.c.gone_since, *_HELD)
     query = select(*columns).where(_COUNTED, *where).execution_options(yield_per=10_000)
-    for row in connection.execute(query):
-        *told, seen, gone = row[: len(beside) + 2]
-        run = Held(*row[len(beside) + 2 :])
-        if run.end is None:
-            # What came from files alone was last seen at the end of its file.
-            latest = last.get(run.cluster_id, 0 if seen is None else now + 1)
-            unseen = seen is not None and (gone is not None or seen < latest)
-            until = min(seen or 0, now) if unseen else now
-            run = _unmeasured(run)._replace(end=max(until, run.start or 0))
-        yield tuple(told), run._replace(era=known.of(run.submit))
+    with connection.execute(query) as found:
+        for row in found:
+            *told, seen, gone = row[: len(beside) + 2]
+            run = Held(*row[len(beside) + 2 :])
+            if run.end is None:
+                # What came from files alone was last seen at the end of its file.
+                latest = last.get(run.cluster_id, 0 if seen is None else now + 1)
+                unseen = seen is not None and (gone is not None or seen < latest)
+                until = min(seen or 0, now) if unseen else now
+                run = _unmeasured(run)._replace(end=max(until, run.start or 0))
+            yield tuple(told), run._replace(era=known.of(run.submit))
 
 
 def _unmeasured(run: Held) -> Held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from fractions import Fraction
 from itertools import islice
 from typing import Any
@@ -95,8 +96,8 @@ def explain_report(ledger: Ledger, question: Question) -> Report:
     with ledger.transaction() as connection:
         chosen = Selection(connection, question)
         where = (*chosen.where(), *overlapping(question.window))
-        found = with_ends(connection, question.now, where, _BESIDE)
-        rows = _listed(row for told, run in found for row in _row(chosen, told, run, spans))
+        with closing(with_ends(connection, question.now, where, _BESIDE)) as found:
+            rows = _listed(row for told, run in found for row in _row(chosen, told, run, spans))
         meta = Meta(
             report="explain",
             filters=question.filters,

@@ -78,12 +78,10 @@ class Selection:
         wanted = [runs.c[name] for name in dict.fromkeys((*_NEEDED, *columns))]
         counted = () if retracted else (runs.c.retracted.is_(None),)
         query = select(*wanted).where(*counted, *where, *self.where())
-        query = query.execution_options(yield_per=10_000)
-        with self._connection.execute(query) as found:  # closed also for whoever stops half-way
-            for row in found:
-                keys = tuple(filter(self.keeps, keys_of(row, self._eras)))
-                if keys:
-                    yield row, keys
+        for row in self._connection.execute(query.execution_options(yield_per=10_000)):
+            keys = tuple(filter(self.keeps, keys_of(row, self._eras)))
+            if keys:
+                yield row, keys
 
     def grouped(
         self,
