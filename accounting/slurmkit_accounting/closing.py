@@ -47,7 +47,7 @@ def close_month(ledger: Ledger, month: str, where: Zone, now: int) -> tuple[Clos
     """Close a month of every cluster; one that is closed stays as it is.
 
     Of a cluster that came from files alone, what they say is closed; one whose books end before
-    the month, as of a cluster that is no more, is left out.
+    the month, as of a cluster that is no more, or begin after it, is left out.
 
     Raises:
         BadInput: for what is no month, one that is not over, and one that was not read to its end.
@@ -115,7 +115,9 @@ def _due(connection: Connection, there: set[int], month: tuple[str, tuple[int, i
     for number, name in known.all():
         if number not in there:
             spans = covered(connection, number)
-            if number not in finished or (spans and spans[-1][1] <= month[1][0]):
+            begin, end = month[1]
+            elsewhere = spans and (spans[-1][1] <= begin or spans[0][0] >= end)
+            if number not in finished or elsewhere:
                 ended.append(name)
             else:
                 _check_read(name, spans, month)

@@ -313,3 +313,5 @@ def test_a_month_of_files_can_be_closed_beside_a_cluster_that_is_read_and_one_th
         ingest(ledger, slurm, since=at - 31 * 86400 if cluster == "lab" else at - 5)
     closed = close_month(ledger, "2023-11", zone("UTC"), december)
     assert sorted(one.cluster for one in closed) == ["lab", "old"]
+    closed = close_month(ledger, "2023-09", zone("UTC"), december)  # before the books begin
+    assert [one.cluster for one in closed] == ["old"]
