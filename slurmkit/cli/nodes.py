@@ -13,12 +13,12 @@ from slurmkit.cli.show import table
 from slurmkit.cluster import Cluster
 from slurmkit.facts import clock
 from slurmkit.gpumap.free import FreeGpus, free_gpus
+from slurmkit.nodes.cells import counted_gpus, gib, jobs_on, load, why
 from slurmkit.nodes.read import NodeRow, read_nodes
 from slurmkit.nodes.select import NodeChoice, select
 
 _COLUMNS = tuple("NODE STATE PARTITIONS CPUS MEM LOAD GPUS JOBS REASON".split())
 _NUMERIC = {"CPUS", "MEM", "LOAD"}
-_SHOWN_JOBS = 3
 
 
 def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,31 +86,9 @@ def _row(row: NodeRow) -> tuple[str, ...]:
         row.state.lower(),
         ",".join(row.partitions),
         f"{row.cpus_allocated}/{row.cpus}",
-        f"{_gib(row.memory_allocated)}/{_gib(row.memory)}G",
-        "?" if row.load is None else f"{row.load:.1f}",
-        " ".join(_gpus(row)),
-        _jobs(row.jobs),
-        _reason(row),
+        f"{gib(row.memory_allocated)}/{gib(row.memory)}G",
+        load(row),
+        " ".join(counted_gpus(row)),
+        jobs_on(row),
+        why(row),
     )
-
-
-def _gib(mebibytes: int) -> str:
-    return f"{mebibytes / 1024:.3g}" if mebibytes < 1024 * 100 else f"{mebibytes // 1024}"
-
-
-def _gpus(row: NodeRow) -> list[str]:
-    whole = [f"{of.type + ':' if of.type else ''}{of.used}/{of.total}" for of in row.gpus]
-    parts = (("shard", row.shards), ("mps", row.mps))
-    shared = [f"{n}:{'?' if p.used is None else p.used}/{p.total}" for n, p in parts if p]
-    return whole + shared
-
-
-def _jobs(jobs: Sequence[str]) -> str:
-    more = len(jobs) - _SHOWN_JOBS
-    return " ".join(jobs[:_SHOWN_JOBS]) + (f" +{more}" if more > 0 else "")
-
-
-def _reason(row: NodeRow) -> str:
-    if not row.reason_by:
-        return row.reason
-    return f"{row.reason} ({row.reason_by}, {clock(row.reason_since)})"

@@ -129,7 +129,7 @@ def test_read_only_cancels_nothing(lab: Lab, terminal: Terminal, jobs: dict[str,
     terminal.wait_for("READ-ONLY")
     terminal.wait_for_row(jobs["holdsgpus"], "RUNNING")
     terminal.type("c")
-    terminal.wait_for("read-only: cancel is refused")
+    terminal.wait_for("cancel is refused: read-only")
     terminal.type("y")
     states = lab.run("squeue", "--noheader", "-o", "%T", "-j", ",".join(jobs.values())).stdout
     assert sorted(states.split()) == ["PENDING", "RUNNING"]

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from slurmkit_tui.app import Options, SlurmkitApp
-from slurmkit_tui.queue_view import QueueView
+from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.table import Table
+from slurmkit_tui.tables import texts
+from slurmkit_tui.views.queue import QueueView
 from textual.pilot import Pilot
 
 from slurmkit import Cluster
@@ -68,16 +70,22 @@ class Scene:
     gate: Callable[[], object] = lambda: None
     refusal: SlurmError | None = None
     config: str = CONFIG
+    level: str = "None"
     slurm: FakeSlurm = field(init=False)
 
     def __post_init__(self) -> None:
-        answers = {"squeue": self._squeue, "scontrol": self._scontrol, "scancel": self._scancel}
+        answers = {
+            "squeue": self._squeue,
+            "scontrol": self._scontrol,
+            "scancel": self._scancel,
+            "sacctmgr": lambda *_: self.level + "|",
+        }
         self.slurm = FakeSlurm(answers)
 
     def app(self, **options: object) -> SlurmkitApp:
         """The app of alice, looking at this cluster."""
-        given = {"me": "alice", "clock": lambda: NOW + 3, **options}
-        return SlurmkitApp(Cluster(self.slurm), Options(**given))
+        given = {"clock": lambda: NOW + 3, **options}
+        return SlurmkitApp(LiveFeed(Cluster(self.slurm), "alice"), Options(**given))
 
     def commands(self, name: str) -> list[list[str]]:
         """How a command was called."""
@@ -113,7 +121,7 @@ async def running(
 ) -> AsyncIterator[Pilot[None]]:
     """The app after its first answer from squeue."""
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: bool(view(app).lines))
+        await until(pilot, lambda: view(app).table.count > 0)
         await pilot.pause()
         yield pilot
 
@@ -125,12 +133,18 @@ def view(app: SlurmkitApp) -> QueueView:
 
 def table(app: SlurmkitApp) -> Table:
     """The table of the queue."""
-    return view(app).query_one(Table)
+    return view(app).table
 
 
 def ids(app: SlurmkitApp) -> list[str]:
     """The jobs shown."""
-    return [line.row.job_id for line in view(app).lines]
+    return [row.job_id for row in table(app).rows_shown]
+
+
+def cells(app: SlurmkitApp, column: str) -> list[str]:
+    """What a column says."""
+    heads = [each.name for each in table(app).columns]
+    return [line[heads.index(column)] for line in texts(view(app), table(app).rows_shown)]
 
 
 def text(app: SlurmkitApp) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from fake_queue import Scene, job, running, table, text, until, waiting
-from slurmkit_tui.actions import ACTIONS, cancel_command, job_argument
-from slurmkit_tui.dialogs import Confirm, Detail
-from slurmkit_tui.snapshot import job_key
+from slurmkit_tui.actions import ACTIONS
+from slurmkit_tui.commands import cancel, job_argument
+from slurmkit_tui.dialogs import Confirm, JobDetail
+from slurmkit_tui.views import VIEWS
+from slurmkit_tui.views.queue import job_key
 from textual.command import CommandPalette
 
 from slurmkit import Cluster
@@ -69,7 +71,7 @@ async def test_read_only_refuses_and_says_so() -> None:
     async with running(app) as pilot:
         assert "READ-ONLY" in text(app)
         await pilot.press("c")
-        await until(pilot, lambda: "read-only: cancel is refused" in text(app))
+        await until(pilot, lambda: "cancel is refused: read-only" in text(app))
         assert len(app.screen_stack) == 1
         await pilot.press("y")
         assert cluster.commands("scancel") == []
@@ -80,7 +82,7 @@ async def test_detail_shows_which_gpus_on_which_node() -> None:
     async with running(app) as pilot:
         await pilot.press("enter")
         await until(pilot, lambda: "squeue at" in text(app))
-        assert isinstance(app.screen, Detail)
+        assert isinstance(app.screen, JobDetail)
         assert "GPUs       2 a100" in text(app)
         assert "  c1       GPU 0, 1" in text(app)
         await pilot.press("escape")
@@ -103,7 +105,7 @@ async def test_a_click_selects_and_a_double_click_opens() -> None:
         await pilot.click(table(app), offset=(3, 2))
         assert table(app).cursor == 1
         await pilot.click(table(app), offset=(3, 1), times=2)
-        await until(pilot, lambda: isinstance(app.screen, Detail))
+        await until(pilot, lambda: isinstance(app.screen, JobDetail))
         assert table(app).cursor == 0
 
 
@@ -111,10 +113,11 @@ async def test_help_and_palette_list_every_action() -> None:
     app = scene().app()
     async with running(app, size=(120, 40)) as pilot:
         commands = [command.help for command in app.get_system_commands(app.screen)]
-        assert commands == [action.help for action in ACTIONS if action.home == "app"]
+        actions = [action.help for action in ACTIONS if action.home == "app"]
+        assert commands == [*actions, *(f"Go to {view.TITLE}" for view in VIEWS)]
         await pilot.press("question_mark")
         await until(pilot, lambda: "Esc closes" in text(app))
-        assert [a.help for a in ACTIONS if a.help not in text(app)] == []
+        assert [a.help for a in ACTIONS if a.keys and a.help not in text(app)] == []
 
 
 async def test_the_palette_opens_over_the_queue() -> None:
@@ -143,7 +146,7 @@ async def test_quit(key: str) -> None:
 
 
 def test_no_key_is_given_twice() -> None:
-    keys = [key for action in ACTIONS for key in action.keys.split(",")]
+    keys = [key for action in ACTIONS for key in action.keys.split(",") if key]
     assert len(keys) == len(set(keys))
 
 
@@ -159,7 +162,8 @@ def test_no_key_is_given_twice() -> None:
     ],
 )
 def test_ids_as_commands_take_them(job_id: str, argument: str, key: str) -> None:
-    assert (job_argument(job_id), job_key(job_id)) == (argument, key)
+    (row,) = Cluster(Scene([job(job_id)]).slurm).queue().rows
+    assert (job_argument(job_id), job_key(row)) == (argument, key)
 
 
 @pytest.mark.parametrize(
@@ -173,4 +177,4 @@ def test_ids_as_commands_take_them(job_id: str, argument: str, key: str) -> None
 )
 def test_the_command_that_cancels(job_id: str, argv: list[str]) -> None:
     (row,) = Cluster(Scene([job(job_id)]).slurm).queue().rows
-    assert cancel_command(row) == argv
+    assert cancel([row], "") == [argv]

@@ -25,7 +25,7 @@ Compare = Callable[..., bool]
 
 
 async def _answered(pilot: Pilot[Any]) -> None:
-    await until(pilot, lambda: bool(view(pilot.app).lines))  # type: ignore[arg-type]
+    await until(pilot, lambda: view(pilot.app).table.count > 0)  # type: ignore[arg-type]
     await pilot.press("j")
 
 

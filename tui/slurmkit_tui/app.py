@@ -1,8 +1,7 @@
-"""The app: it owns what changes, plans the questions to Slurm and hands answers to the views."""
+"""The app: it owns what changes, plans the questions and hands answers to the views."""
 
 from __future__ import annotations
 
-import shlex
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -11,25 +10,31 @@ from functools import partial
 
 from textual import on, work
 from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding
+from textual.containers import Vertical
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer
 
-from slurmkit.cluster import Cluster
 from slurmkit.errors import SlurmkitError
-from slurmkit.jobs.info import JobInfo
 from slurmkit.text import printable
 from slurmkit_tui import themes
-from slurmkit_tui.actions import ACTIONS, BY_NAME, bindings, job_argument
-from slurmkit_tui.dialogs import Confirm, Detail, Help
-from slurmkit_tui.feed import Feed, in_thread
-from slurmkit_tui.messages import CommandRun, JobRead, QueueRead, QueueUnread
-from slurmkit_tui.pace import Pace
-from slurmkit_tui.queue_view import QueueView
-from slurmkit_tui.snapshot import Snapshot
-from slurmkit_tui.status import Problem, Source, Status, Summary
+from slurmkit_tui.actions import ACTIONS, BY_NAME, bindings
+from slurmkit_tui.details import open_detail
+from slurmkit_tui.dialogs import Help, JobDetail
+from slurmkit_tui.feed import Answer, Ask, Feed
+from slurmkit_tui.feed.kinds import KINDS
+from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.listview import ListView
+from slurmkit_tui.messages import Answered, CommandRun, Found, Unanswered
+from slurmkit_tui.proposals import Proposals
+from slurmkit_tui.session import Picture, Session
+from slurmkit_tui.status import Problem, Source, Status, Summary, Tabs
 from slurmkit_tui.table import Table
+from slurmkit_tui.tables import copied, open_columns, open_export, open_sort
+from slurmkit_tui.view import View
+from slurmkit_tui.views import VIEWS
 
 
 @dataclass(frozen=True)
@@ -37,44 +42,54 @@ class Options:
     """How the app starts.
 
     Attributes:
-        interval: seconds between two questions to squeue.
+        interval: seconds between two questions.
+        view: the one shown first.
         mine: start with only my jobs.
         read_only: refuse everything that changes the cluster.
-        me: whose jobs are mine; None for the login name.
         clock: tells epoch seconds.
     """
 
     interval: float = 10.0
+    view: str = "queue"
     mine: bool = False
     read_only: bool = False
-    me: str | None = None
     clock: Callable[[], float] = time.time
 
 
 class SlurmkitApp(App[None]):
-    """The live queue of one cluster."""
+    """One cluster at a time, seen through views."""
 
     TITLE = "slurmkit"
     CSS_PATH = "app.tcss"
-    BINDINGS = bindings("app")
+    BINDINGS = [  # noqa: RUF012 - declared by Textual
+        *bindings("app"),
+        *(
+            Binding(str(digit), f"view('{view.NAME}')", view.TITLE, show=False)
+            for digit, view in enumerate(VIEWS, 1)
+        ),
+    ]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012 - declared by Textual
 
-    def __init__(self, cluster: Cluster, options: Options | None = None) -> None:
+    def __init__(self, feed: Feed, options: Options | None = None) -> None:
         super().__init__()
-        self._options = options or Options()
-        self._feed = Feed(cluster, self._options.me)
-        self._pace = Pace(self._options.interval)
-        self._problem = ""
-        self._snapshot: Snapshot | None = None
+        self.options = options or Options()
+        self.session = Session(feed, self.options.interval)
+        self.paused = False
         self._timer: Timer | None = None
+        self._proposals = Proposals(self)
 
     def compose(self) -> ComposeResult:
         """Stack the screen from top to bottom."""
+        yield Tabs()
         yield Summary()
-        yield QueueView(mine=self._options.mine)
+        yield Vertical(self._new_view(self.options.view), id="views")
         yield Problem()
         yield Status()
         yield Footer(show_command_palette=False)
+
+    def _new_view(self, name: str) -> View:
+        kind = next(view for view in VIEWS if name == view.NAME)
+        return kind(mine=self.options.mine) if issubclass(kind, ListView) else kind(id=name)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Colours of ours, until one of our themes says otherwise."""
@@ -86,10 +101,13 @@ class SlurmkitApp(App[None]):
         self.register_theme(themes.LIGHT)
         self.theme = themes.DARK.name
         self._catch_signals()
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.view.focus_main()
         self._count()
-        self._say()
         self.set_interval(1, self._say)
-        self.call_after_refresh(self._ask)
+        self._ask()
 
     def _catch_signals(self) -> None:
         """Leave the terminal clean when ended from outside."""
@@ -97,105 +115,165 @@ class SlurmkitApp(App[None]):
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.exit)
 
-    # The one poller
+    # The views
+
+    @property
+    def main(self) -> Screen[object]:
+        """The screen under all dialogs."""
+        return self.screen_stack[0]
+
+    @property
+    def view(self) -> View:
+        """The view that is shown."""
+        return next(view for view in self.main.query(View) if view.display)
+
+    async def action_view(self, name: str) -> None:
+        """Switch to a view; what it knows is shown at once, however old, and then asked anew."""
+        views = {str(view.NAME): view for view in self.main.query(View)}
+        if name not in views:
+            views[name] = self._new_view(name)
+            await self.main.query_one("#views").mount(views[name])
+        for view in views.values():
+            view.display = name == view.NAME
+        self.view.focus_main()
+        picture = self.session.picture(self.view.ask, self.view.EVERY)
+        if picture.prepared is not None:
+            self.view.take(picture.prepared)
+        self._count()
+        if not self.paused:
+            self._ask_when_due()
+
+    # The one poller: only what is on the screen is asked for
+
+    def _ask_when_due(self) -> None:
+        answer = self._picture.answer
+        due = 0.0 if answer is None else answer.taken + self._picture.pace.delay
+        if due <= self.options.clock():
+            self._ask()
+        else:
+            self._plan(due - self.options.clock())
+
+    @property
+    def _picture(self) -> Picture:
+        return self.session.picture(self.view.ask, self.view.EVERY)
 
     def _ask(self) -> None:
-        if not self._pace.asking:
-            self._pace.asking = True
+        if not self._picture.pace.asking:
+            self._picture.pace.asking = True
             self._plan(None)
-            self._read_queue()
+            self._look(self.session, self.view)
         self._say()
 
-    @work(exclusive=True, group="queue")
-    async def _read_queue(self) -> None:
-        began = time.perf_counter()
+    @work(group="look")
+    async def _look(self, session: Session, view: View) -> None:
+        ask, began = view.ask, time.perf_counter()
         try:
-            snapshot = await in_thread(self._feed.snapshot)
+            answer, prepared = await in_thread(partial(session.look, ask, view.make))
         except SlurmkitError as error:
-            self.post_message(QueueUnread(error, time.perf_counter() - began))
+            self.post_message(Unanswered(session, ask, error, time.perf_counter() - began))
         else:
-            self.post_message(QueueRead(snapshot))
+            self.post_message(Answered(session, ask, answer, prepared))
 
-    @on(QueueRead)
-    def _take_queue(self, message: QueueRead) -> None:
-        self._snapshot, self._problem = message.snapshot, ""
-        self._pace.answered(message.snapshot.seconds)
-        self._main.query_one(QueueView).take(message.snapshot)
-        self._plan(self._pace.delay)
+    @on(Answered)
+    def _take(self, message: Answered) -> None:
+        picture = message.session.picture(message.ask)
+        picture.answer, picture.prepared, picture.problem = message.answer, message.prepared, ""
+        picture.pace.answered(message.answer.seconds)
+        if self._shows(message):
+            self.view.take(message.prepared)
+            self._plan(picture.pace.delay)
 
-    @on(QueueUnread)
-    def _keep_queue(self, message: QueueUnread) -> None:
-        self._problem = str(message.error)
-        if self._snapshot is None:
-            self._main.query_one(QueueView).say("squeue has not answered yet")
-        self._pace.failed(message.took)
-        self._plan(self._pace.delay)
+    @on(Unanswered)
+    def _keep(self, message: Unanswered) -> None:
+        picture = message.session.picture(message.ask)
+        picture.problem = str(message.error)
+        picture.pace.failed(message.took)
+        if self._shows(message):
+            if picture.answer is None:
+                self.view.say(f"{KINDS[message.ask.what].source} has not answered yet")
+            self._plan(picture.pace.delay)
+
+    def _shows(self, message: Answered | Unanswered) -> bool:
+        return message.session is self.session and message.ask == self.view.ask
 
     def _plan(self, delay: float | None) -> None:
         """Set the time of the next question; None for none."""
         if self._timer is not None:
             self._timer.stop()
-        waits = delay is not None and not self._pace.paused
+        waits = delay is not None and not self.paused
         self._timer = self.set_timer(delay or 0, self._ask) if waits else None
-        self._pace.next_at = self._options.clock() + (delay or 0) if waits else None
+        self._picture.pace.next_at = self.options.clock() + (delay or 0) if waits else None
         self._say()
 
     # What the screen says
 
-    @property
-    def _main(self) -> Screen[object]:
-        return self.screen_stack[0]
-
-    @on(QueueView.Changed)
+    @on(View.Changed)
     def _count(self) -> None:
-        """Bring the line above the table up to date; at 50,000 jobs not for every second."""
-        view = self._main.query_one(QueueView)
-        self._main.query_one(Summary).show(self._snapshot, view.lines, view.filters)
+        """Bring the lines above the view up to date; at 50,000 jobs not for every second."""
+        self.main.query_one(Tabs).show(VIEWS, self.view.NAME)
+        self.main.query_one(Summary).show(self.session, self.view)
 
     def _say(self) -> None:
-        """Bring the lines below the table up to date."""
-        if not self._main.query(Status):  # the app is ending, its widgets are gone
+        """Bring the lines below the view up to date."""
+        if not self.main.query(Status) or not self.main.query(View):  # the app is ending
             return
-        now = self._options.clock()
-        status = Source(self._snapshot, self._pace, self._feed.calls, self._options.read_only)
-        self._main.query_one(Status).show(status, now=now)
-        self._main.query_one(Problem).show(self._problem, self._pace, now=now)
+        now, picture = self.options.clock(), self._picture
+        asked = KINDS[self.view.ask.what].source
+        source = Source(self.session, picture, asked, self.paused, self.options.read_only)
+        self.main.query_one(Status).show(source, now=now)
+        self.main.query_one(Problem).show(picture.problem, picture.pace, now=now)
 
     # What the keys do; `actions` says which
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Offer the actions in the command palette."""
+        """Offer the actions and the views in the command palette."""
         del screen
         for action in ACTIONS:
             if action.home == "app":
                 run = partial(self.run_action, action.call)
                 yield SystemCommand(action.label, action.help, run)
+        for view in VIEWS:
+            go = partial(self.run_action, f"view('{view.NAME}')")
+            yield SystemCommand(f"View {view.TITLE}", f"Go to {view.TITLE}", go)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Offer to clear a filter only while there is one."""
-        del parameters
-        return action != "clear" or self._main.query_one(QueueView).filtering
+        """Offer only what makes sense in this view now."""
+        if len(self.screen_stack) > 1 or not self.main.query(View):
+            return True
+        view = self.view
+        if action in {"filter", "sort", "columns", "copy", "export"}:
+            return isinstance(view, ListView)
+        if action == "mine":
+            return isinstance(view, ListView) and view.LISTING.mine is not None
+        if action == "clear":
+            return isinstance(view, ListView) and (view.filtering or bool(view.table.chosen))
+        if action == "propose":
+            return self._proposals.concern(str(parameters[0]), view.rows)
+        return True
 
     def action_filter(self) -> None:
         """Type a filter."""
-        self._main.query_one(QueueView).open_filter()
+        if isinstance(self.view, ListView):
+            self.view.open_filter()
 
     def action_clear(self) -> None:
-        """Clear the filter."""
-        self._main.query_one(QueueView).clear_filter()
+        """Clear the filter, or else what was chosen."""
+        if isinstance(self.view, ListView):
+            self.view.clear()
 
     def action_mine(self) -> None:
-        """Toggle my jobs and all."""
-        self._main.query_one(QueueView).toggle_mine()
+        """Toggle my rows and all."""
+        if isinstance(self.view, ListView):
+            self.view.toggle_mine()
 
-    def action_refresh_queue(self) -> None:
-        """Ask squeue now."""
+    def action_refresh(self) -> None:
+        """Ask now."""
         self._ask()
 
     def action_pause(self) -> None:
         """Stop the poller, or start it with a question."""
-        self._pace.paused = not self._pace.paused
-        if self._pace.paused:
+        self.paused = not self.paused
+        if self.paused:
             self._plan(None)
         else:
             self._ask()
@@ -209,65 +287,76 @@ class SlurmkitApp(App[None]):
         """Show the keys."""
         self.push_screen(Help())
 
-    # One job
+    def action_sort(self) -> None:
+        """Choose the column to sort by."""
+        if isinstance(self.view, ListView):
+            open_sort(self, self.view)
+
+    def action_columns(self) -> None:
+        """Choose the columns."""
+        if isinstance(self.view, ListView):
+            open_columns(self, self.view)
+
+    def action_copy(self) -> None:
+        """Copy the rows chosen."""
+        if isinstance(self.view, ListView) and self.view.rows:
+            self.copy_to_clipboard(copied(self.view))
+            self.tell(f"copied {self.view.LISTING.counted(len(self.view.rows))}")
+
+    def action_export(self) -> None:
+        """Write the rows shown to a file."""
+        if isinstance(self.view, ListView):
+            open_export(self, self.view)
 
     @on(Table.Opened)
     def action_detail(self) -> None:
-        """Show the job under the cursor."""
-        if line := self._main.query_one(QueueView).selected:
-            self.push_screen(Detail(line))
-            self._read_job(line.key, job_argument(line.row.job_id))
+        """Show the row under the cursor."""
+        if self.view.rows:
+            open_detail(self, self.view)
 
-    @work(exclusive=True, group="job")
-    async def _read_job(self, key: str, job_id: str) -> None:
+    def ask_for(self, ask: Ask) -> None:
+        """Ask for what a dialog shows; it comes as `Found`."""
+        self._find(self.session, ask)
+
+    @work(group="find")
+    async def _find(self, session: Session, ask: Ask) -> None:
         try:
-            found: JobInfo | SlurmkitError = await in_thread(partial(self._feed.job, job_id))
+            found: Answer | SlurmkitError = await in_thread(partial(session.feed.fetch, ask))
         except SlurmkitError as error:
             found = error
-        self.post_message(JobRead(key, found))
+        self.post_message(Found(ask, found))
 
-    @on(JobRead)
-    def _show_job(self, message: JobRead) -> None:
+    @on(Found)
+    def _hand_on(self, message: Found) -> None:
         for screen in self.screen_stack:
-            if isinstance(screen, Detail) and screen.key == message.key:
-                screen.show(message.found, self._options.clock())
+            if isinstance(screen, JobDetail):
+                screen.take(message, self.options.clock())
 
     # Commands that change the cluster
 
     def action_propose(self, name: str) -> None:
-        """Show the command of an action and run it only when that is wanted."""
-        action, line = BY_NAME[name], self._main.query_one(QueueView).selected
-        if action.command is None or line is None:
-            return
-        if self._options.read_only:
-            self._tell(f"read-only: {action.label.lower()} is refused", "warning")
-            return
-        argv = action.command(line.row)
-        question = action.question.format(job_id=line.row.job_id, user=line.row.user)
+        """Show the commands of an action and run them only when that is wanted."""
+        self._proposals.propose(BY_NAME[name], self.view.rows)
 
-        def answered(yes: bool | None) -> None:  # noqa: FBT001 - called by Textual
-            if yes:
-                self._run(argv)
-
-        self.push_screen(Confirm(question, argv), answered)
+    def action_menu(self) -> None:
+        """List what can be done to the rows chosen."""
+        self._proposals.menu(self.view.rows)
 
     @work(group="command")
-    async def _run(self, argv: list[str]) -> None:
+    async def run_command(self, argv: list[str]) -> None:
+        """Run what was confirmed."""
         error: SlurmkitError | None = None
         try:
-            await in_thread(partial(self._feed.run, argv))
+            await in_thread(partial(self.session.feed.run, argv))
         except SlurmkitError as refused:
             error = refused
         self.post_message(CommandRun(argv, error))
 
     @on(CommandRun)
     def _command_done(self, message: CommandRun) -> None:
-        command = shlex.join(message.argv)
-        if message.error is None:
-            self._tell(f"done: {command}", "information")
-        else:
-            self._tell(f"{command}: {message.error}", "error")
+        self._proposals.done(message)
         self._ask()
 
-    def _tell(self, words: str, severity: SeverityLevel) -> None:
+    def tell(self, words: str, severity: SeverityLevel = "information") -> None:
+        """Say something for some seconds."""
         self.notify(printable(words), severity=severity, markup=False)

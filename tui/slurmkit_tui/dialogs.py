@@ -1,27 +1,36 @@
-"""What opens over the table: a job's facts, a question, the keys."""
+"""What opens over a view: facts, a question, a value, a choice, the keys."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Collection, Sequence
+from typing import ClassVar, NamedTuple
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Static
+from textual.widgets import Button, Input, OptionList, SelectionList, Static
+from textual.widgets.option_list import Option as Entry
+from textual.widgets.selection_list import Selection
 
-from slurmkit.errors import SlurmkitError
+from slurmkit.errors import BadInput
 from slurmkit.jobs.info import JobInfo
+from slurmkit.queue.rows import QueueRow
 from slurmkit.text import printable
 from slurmkit_tui.actions import ACTIONS
+from slurmkit_tui.commands import Argv, Wanted
 from slurmkit_tui.facts import all_facts, facts
-from slurmkit_tui.snapshot import Line
+from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.messages import Found
 
 _CLOSE = Binding("escape,enter", "dismiss", "Close")
-_PRETTY = {"slash": "/", "question_mark": "?", "pageup": "PgUp", "pagedown": "PgDn"}
+_PRETTY = {
+    "slash": "/", "question_mark": "?", "pageup": "PgUp", "pagedown": "PgDn", "asterisk": "*",
+}  # fmt: skip
+_MOST = 12  # commands shown of many
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> Content:
@@ -55,53 +64,58 @@ class Help(Panel):
     """The keys, from the one list of actions."""
 
     def __init__(self) -> None:
-        super().__init__("Keys", pairs([(keys(a.keys), a.help) for a in ACTIONS]))
+        given = [each for each in ACTIONS if each.keys]
+        super().__init__("Keys", pairs([(keys(a.keys), a.help) for a in given]))
 
 
-class Detail(Panel):
+class JobDetail(Panel):
     """A job's facts; those of the row at once, the rest when Slurm has answered."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, row: QueueRow, ask: Ask) -> None:
         asking = ("Source", "squeue; asking for more…")
-        super().__init__(f"Job {line.row.job_id}", pairs([*facts(line), asking]))
-        self._line = line
+        super().__init__(f"Job {row.job_id}", pairs([*facts(row), asking]))
+        self._row = row
+        self._ask = ask
 
-    @property
-    def key(self) -> str:
-        """Key of the job shown."""
-        return self._line.key
-
-    def show(self, found: JobInfo | SlurmkitError, at: float) -> None:
-        """Add what Slurm said at `at`."""
-        if isinstance(found, JobInfo):
-            rows = all_facts(self._line, found, at)
+    def take(self, message: Found, at: float) -> None:
+        """Add what was found at `at`."""
+        if message.ask != self._ask:
+            return
+        found = message.found
+        if isinstance(found, Answer) and isinstance(found.value, JobInfo):
+            rows = all_facts(self._row, found.value, at)
         else:
-            rows = [*facts(self._line), ("Problem", str(found))]
+            rows = [*facts(self._row), ("Problem", str(found))]
         self.query_one("#body", Static).update(pairs(rows))
 
 
 class Confirm(ModalScreen[bool]):
-    """Shows the exact command and asks whether to run it."""
+    """Shows the exact commands and asks whether to run them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes"),
         Binding("n,escape", "answer(False)", "No"),
     ]
 
-    def __init__(self, question: str, argv: Sequence[str]) -> None:
+    def __init__(self, question: str, commands: Sequence[Argv]) -> None:
         super().__init__()
         self._question = question
-        self._argv = argv
+        self._commands = commands
 
     def compose(self) -> ComposeResult:
-        """Show question, command and the two answers; Enter is on the harmless one."""
+        """Show question, commands and the two answers; Enter is on the harmless one."""
         with Vertical(classes="dialog") as frame:
             frame.border_title = "Please confirm"
             yield Static(printable(self._question), markup=False)
-            yield Static(printable(shlex.join(self._argv)), id="command", markup=False)
+            yield Static(self._shown(), id="command", markup=False)
             with Horizontal(id="answers"):
                 yield Button("No (n)", id="no", compact=True)
                 yield Button("Yes, run it (y)", id="yes", variant="error", compact=True)
+
+    def _shown(self) -> str:
+        lines = [printable(shlex.join(argv)) for argv in self._commands]
+        more = len(lines) - _MOST
+        return "\n".join([*lines[:_MOST], *([f"… and {more} more like these"] if more > 0 else [])])
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Answer by mouse."""
@@ -110,6 +124,106 @@ class Confirm(ModalScreen[bool]):
     def action_answer(self, answer: bool) -> None:  # noqa: FBT001 - from the key binding
         """Answer by key."""
         self.dismiss(answer)
+
+
+class Prompt(ModalScreen[str | None]):
+    """Asks for a value and says at once what is wrong with it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close")]
+
+    def __init__(self, wanted: Wanted, start: str = "") -> None:
+        super().__init__()
+        self._wanted = wanted
+        self._start = start
+
+    def compose(self) -> ComposeResult:
+        """Show what is wanted, the line to type in, and what is wrong."""
+        with Vertical(classes="dialog") as frame:
+            frame.border_title = self._wanted.label
+            frame.border_subtitle = "Enter goes on, Esc leaves"
+            yield Static(self._wanted.hint, markup=False)
+            yield Input(printable(self._start), compact=True)
+            yield Static("", id="wrong", markup=False)
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        try:
+            value = self._wanted.check(event.value)
+        except BadInput as error:
+            self.query_one("#wrong", Static).update(printable(str(error)))
+        else:
+            self.dismiss(value)
+
+
+class Option(NamedTuple):
+    """One of several things to choose from.
+
+    Attributes:
+        refusal: why it cannot be chosen; empty when it can.
+    """
+
+    name: str
+    label: str
+    help: str
+    refusal: str = ""
+
+    @property
+    def content(self) -> Content:
+        """The option on its line."""
+        said = f"not now: {printable(self.refusal)}" if self.refusal else self.help
+        return Content.assemble(self.label.ljust(12), "  ", (said, "$quiet"))
+
+
+class Choose(ModalScreen[str | None]):
+    """One of several options."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close")]
+
+    def __init__(self, title: str, options: Sequence[Option]) -> None:
+        super().__init__()
+        self._title = title
+        self._options = options
+
+    def compose(self) -> ComposeResult:
+        """List the options; those refused say why."""
+        entries = [Entry(o.content, id=o.name, disabled=bool(o.refusal)) for o in self._options]
+        with Vertical(classes="dialog") as frame:
+            frame.border_title = Content(printable(self._title))
+            frame.border_subtitle = "Enter chooses, Esc leaves"
+            yield OptionList(*entries, compact=True)
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss(event.option_id)
+
+
+class Several(ModalScreen[list[str] | None]):
+    """Any of several options."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Close"),
+        Binding("enter", "done", "Done", priority=True),
+    ]
+
+    def __init__(self, title: str, options: Sequence[Option], chosen: Collection[str]) -> None:
+        super().__init__()
+        self._title = title
+        self._options = options
+        self._chosen = chosen
+
+    def compose(self) -> ComposeResult:
+        """List the options with those chosen marked."""
+        entries = [Selection(o.label, o.name, o.name in self._chosen) for o in self._options]
+        with Vertical(classes="dialog") as frame:
+            frame.border_title = self._title
+            frame.border_subtitle = "Space marks, Enter is done, Esc leaves"
+            yield SelectionList[str](*entries, compact=True)
+
+    def action_done(self) -> None:
+        """Take what is marked."""
+        self.dismiss(list(self.query_one(SelectionList).selected))
 
 
 def keys(names: str) -> str:

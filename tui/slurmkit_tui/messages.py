@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from textual.message import Message
 
 from slurmkit.errors import SlurmkitError
-from slurmkit.jobs.info import JobInfo
-from slurmkit_tui.snapshot import Snapshot
+from slurmkit_tui.commands import Argv
+from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.session import Session
 
 
-class QueueRead(Message):
-    """squeue answered."""
+class Answered(Message):
+    """A view's question was answered, and the answer made ready."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, session: Session, ask: Ask, answer: Answer, prepared: Any) -> None:
         super().__init__()
-        self.snapshot = snapshot
+        self.session, self.ask, self.answer, self.prepared = session, ask, answer, prepared
 
 
-class QueueUnread(Message):
-    """squeue did not answer, after `took` seconds."""
+class Unanswered(Message):
+    """It was not, after `took` seconds."""
 
-    def __init__(self, error: SlurmkitError, took: float) -> None:
+    def __init__(self, session: Session, ask: Ask, error: SlurmkitError, took: float) -> None:
         super().__init__()
-        self.error = error
-        self.took = took
+        self.session, self.ask, self.error, self.took = session, ask, error, took
 
 
-class JobRead(Message):
-    """Facts of the job that was asked for, or why there are none."""
+class Found(Message):
+    """What a dialog asked for, or why there is nothing."""
 
-    def __init__(self, key: str, found: JobInfo | SlurmkitError) -> None:
+    def __init__(self, ask: Ask, found: Answer | SlurmkitError) -> None:
         super().__init__()
-        self.key = key
-        self.found = found
+        self.ask, self.found = ask, found
 
 
 class CommandRun(Message):
     """A confirmed command has ended; `error` is why it failed, None when it did not."""
 
-    def __init__(self, argv: Sequence[str], error: SlurmkitError | None) -> None:
+    def __init__(self, argv: Argv, error: SlurmkitError | None) -> None:
         super().__init__()
-        self.argv = argv
-        self.error = error
+        self.argv, self.error = argv, error

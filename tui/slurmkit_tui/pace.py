@@ -1,21 +1,20 @@
-"""When squeue is asked next: gently when it is slow, patiently when it is away."""
+"""When a question is asked next: gently when the answer is slow, patiently when there is none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 FLOOR = 2.0
-SHARE = 0.1  # of the time may be spent waiting for squeue
+SHARE = 0.1  # of the time may be spent waiting for an answer
 LONGEST = 300.0
 
 
 @dataclass
 class Pace:
-    """The rhythm of the one poller.
+    """The rhythm of one question.
 
     Attributes:
         interval: seconds between two questions as the person asked for it.
-        paused: no question is asked by itself.
         asking: a question is on its way.
         failures: questions that failed since the last answer.
         took: seconds the last question took.
@@ -23,7 +22,6 @@ class Pace:
     """
 
     interval: float
-    paused: bool = False
     asking: bool = False
     failures: int = 0
     took: float = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from operator import attrgetter
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -16,70 +16,124 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from slurmkit_tui import columns, states
+from slurmkit.text import printable
+from slurmkit_tui import states
 from slurmkit_tui.actions import bindings
-from slurmkit_tui.columns import Column
-from slurmkit_tui.snapshot import Line
+from slurmkit_tui.listing import Column, Context, Listing
+from slurmkit_tui.sheet import Arranged
 
 NARROW = 100  # columns of screen below which texts are shortened
-_CURSOR = "▸"
+STYLES = frozenset({"cell--mine", "cell--gpus", "cell--muted", "cell--warn", "cell--bad"})
+_CURSOR, _CHOSEN = "▸", "●"
+
+
+class _Cell(NamedTuple):
+    """A column as it is drawn now: how wide, and from which cell of the row on."""
+
+    column: Column
+    width: int
 
 
 class Table(ScrollView, can_focus=True):
     """Rows under a header that stays, with a cursor that follows its row by key."""
 
     BINDINGS = bindings("table")
-    COMPONENT_CLASSES = {"table--header", "table--cursor", "table--empty"} | (
-        states.STYLES | columns.STYLES
+    COMPONENT_CLASSES = {"table--header", "table--cursor", "table--chosen", "table--empty"} | (
+        states.STYLES | STYLES
     )
     cursor = reactive(0, repaint=False)
 
     class Opened(Message):
-        """A row was double-clicked."""
+        """A row was opened, by Enter or a double click."""
 
-    def __init__(self, heads: Sequence[Column], empty: str) -> None:
+    class Chosen(Message):
+        """Other rows are chosen."""
+
+    class Sorted(Message):
+        """The header of a column was clicked."""
+
+        def __init__(self, column: str) -> None:
+            super().__init__()
+            self.column = column
+
+    def __init__(self, listing: Listing, empty: str) -> None:
         super().__init__()
-        self._all_heads = heads
-        self._heads = heads
+        self.listing = listing
+        self.columns: Sequence[Column] = [each for each in listing.columns if each.shown]
+        self.chosen: set[str] = set()
+        self._arranged: Arranged | None = None
+        self._rows: Sequence[Any] = ()
+        self._keys: Sequence[str] = ()
+        self._order: Sequence[int] = ()
         self._empty = empty
-        self._lines: Sequence[Line] = ()
-        self._longest: Sequence[int] = ()
-        self._widths = [len(head.title) for head in heads]
-        self._at = list(range(len(heads)))
+        self._cells: list[_Cell] = []
         self._gap = 1
 
-    @property
-    def lines(self) -> Sequence[Line]:
-        """The rows, on screen and off."""
-        return self._lines
+    # What is in it
 
     @property
-    def selected(self) -> Line | None:
+    def arranged(self) -> Arranged | None:
+        """What is shown; None before the first answer."""
+        return self._arranged
+
+    @property
+    def count(self) -> int:
+        """How many rows are shown, on screen and off."""
+        return len(self._order)
+
+    def row(self, at: int) -> Any:
+        """A row by its place on the screen's list."""
+        return self._rows[self._order[at]]
+
+    def key(self, at: int) -> str:
+        """Its key."""
+        return self._keys[self._order[at]]
+
+    @property
+    def selected(self) -> Any | None:
         """The row under the cursor."""
-        return self._lines[self.cursor] if self._lines else None
+        return self.row(self.cursor) if self._order else None
 
-    def show(self, lines: Sequence[Line], longest: Sequence[int], empty: str) -> None:
+    @property
+    def rows_chosen(self) -> list[Any]:
+        """The rows that were chosen, or else the one under the cursor."""
+        if not self._order:
+            return []
+        found = [self._rows[at] for at in self._order if self._keys[at] in self.chosen]
+        return found or [self.selected]
+
+    @property
+    def rows_shown(self) -> list[Any]:
+        """All rows that pass the filter, in the order shown."""
+        return list(map(self._rows.__getitem__, self._order))
+
+    def show(self, arranged: Arranged | None, empty: str) -> None:
         """Put other rows into the table.
 
         Args:
-            lines: the rows.
-            longest: length of the longest text in each column.
+            arranged: the rows; None for none.
             empty: said in place of rows when there are none.
         """
-        chosen, place = self.selected, self.cursor - self.scroll_offset.y
-        self._lines, self._longest, self._empty = lines, longest, empty
+        at = self.key(self.cursor) if self._order else None
+        place = self.cursor - self.scroll_offset.y
+        self._arranged, self._empty = arranged, empty
+        self._rows = arranged.sheet.rows if arranged else ()
+        self._keys = arranged.sheet.keys if arranged else ()
+        self._order = arranged.order if arranged else ()
+        if arranged and self.chosen:
+            self.chosen &= set(self._keys)
         self._measure()
-        self.cursor = self._find(chosen)
+        self.cursor = self._find(at)
         if self.scroll_offset.y:  # a reader further down keeps the row at its place
             self.scroll_to(y=max(0, self.cursor - place), animate=False)
         self._reveal()
         self.refresh()
 
-    def _find(self, chosen: Line | None) -> int:
-        if chosen is not None:
+    def _find(self, key: str | None) -> int:
+        if key is not None:
             with suppress(ValueError):
-                return list(map(attrgetter("key"), self._lines)).index(chosen.key)
-        return max(0, min(self.cursor, len(self._lines) - 1))
+                return list(map(self._keys.__getitem__, self._order)).index(key)
+        return max(0, min(self.cursor, self.count - 1))
 
     # What is drawn
 
@@ -87,27 +141,37 @@ class Table(ScrollView, can_focus=True):
     def _narrow(self) -> bool:
         return self.app.size.width < NARROW
 
+    def choose_columns(self, columns: Sequence[Column]) -> None:
+        """Show these columns."""
+        self.columns = columns
+        self._measure()
+        self.refresh()
+
     def _measure(self) -> None:
-        self._at = [at for at, h in enumerate(self._all_heads) if not (h.wide and self._narrow)]
-        self._heads = [self._all_heads[at] for at in self._at]
-        self._widths = [self._width(at) for at in self._at]
-        narrowest = 1 + sum(self._widths) + len(self._heads) - 1
-        spread = narrowest + len(self._heads) - 1
+        columns = [each for each in self.columns if not (each.wide and self._narrow)]
+        self._cells = [_Cell(each, self._width(each)) for each in columns]
+        narrowest = 1 + sum(cell.width for cell in self._cells) + max(0, len(columns) - 1)
+        spread = narrowest + max(0, len(columns) - 1)
         self._gap = 2 if spread <= self._across else 1
-        self.virtual_size = Size(spread if self._gap == 2 else narrowest, len(self._lines) + 1)
+        self.virtual_size = Size(spread if self._gap == 2 else narrowest, self.count + 1)
 
     @property
     def _across(self) -> int:
-        return self.size.width - (len(self._lines) >= self.size.height)  # less the scrollbar
+        return self.size.width - (self.count >= self.size.height)  # less the scrollbar
 
-    def _width(self, at: int) -> int:
-        head, longest = self._all_heads[at], self._longest[at] if self._longest else 0
+    def _width(self, column: Column) -> int:
+        widths = self._arranged.sheet.widths if self._arranged else {}
+        widest = widths.get(column.name, 0)
         if self._narrow:
-            longest = min(longest, 3 if head.brief is not str else head.narrow)
-        return max(cell_len(self._title(head)), min(longest, head.limit))
+            widest = min(widest, 3 if column.brief is not str else column.narrow)
+        return max(cell_len(self._title(column)), min(widest, column.limit))
 
-    def _title(self, head: Column) -> str:
-        return head.short if self._narrow else head.title
+    def _title(self, column: Column) -> str:
+        title = (column.short or column.title) if self._narrow else column.title
+        wish = self._arranged.wish if self._arranged else None
+        if wish is None or wish.sort != column.name:
+            return title
+        return f"{title}{'▼' if wish.descending else '▲'}"
 
     def render_line(self, y: int) -> Strip:
         """Draw one line of the screen; called by Textual for what is visible only."""
@@ -120,34 +184,40 @@ class Table(ScrollView, can_focus=True):
     def _header(self, left: int) -> Strip:
         """The titles; a mark at either end says that there are more columns that way."""
         style = self.get_component_rich_style("table--header")
-        titles = ((self._title(head), style) for head in self._heads)
+        titles = ((self._title(cell.column), style) for cell in self._cells)
         whole = self._row(" ", titles, style).crop_extend(left, left + self.size.width, style)
         before, after = "‹" if left else " ", "›" if left < self.max_scroll_x else " "
         middle = whole.crop(1, max(1, self.size.width - 1))
         return Strip([Segment(before, style), *middle, Segment(after, style)])
 
     def _body(self, at: int) -> Strip:
-        if at < len(self._lines):
+        if at < self.count:
             return self._line(at)
-        words = self._empty if at == 1 and not self._lines else ""
+        words = self._empty if at == 1 and not self.count else ""
         return Strip([Segment(f"  {words}", self.get_component_rich_style("table--empty"))])
 
     def _line(self, at: int) -> Strip:
-        line, here = self._lines[at], at == self.cursor
-        base = self.get_component_rich_style("table--cursor") if here else self.rich_style
-        return self._row(_CURSOR if here else " ", self._cells(line, base), base)
+        chosen = self.key(at) in self.chosen
+        base = self.rich_style
+        if chosen:
+            base = base + self.get_component_rich_style("table--chosen", partial=True)
+        if at == self.cursor:
+            base = base + self.get_component_rich_style("table--cursor")
+        mark = _CHOSEN if chosen else _CURSOR if at == self.cursor else " "
+        return self._row(mark, self._texts(self.row(at), base), base)
 
-    def _cells(self, line: Line, base: Style) -> Iterable[tuple[str, Style]]:
-        for head, at in zip(self._heads, self._at, strict=True):
-            name, text = head.style(line), line.cells[at]
+    def _texts(self, row: Any, base: Style) -> Iterable[tuple[str, Style]]:
+        context = self._arranged.sheet.context if self._arranged else Context()
+        for column, _ in self._cells:
+            name, text = column.style(row, context), printable(column.text(row, context))
             own = self.get_component_rich_style(name, partial=True) if name else None
-            yield head.brief(text) if self._narrow else text, base + own if own else base
+            yield column.brief(text) if self._narrow else text, base + own if own else base
 
     def _row(self, mark: str, cells: Iterable[tuple[str, Style]], base: Style) -> Strip:
         gap = Segment(" " * self._gap, base)
         segments = [Segment(mark, base)]
-        for (text, style), head, width in zip(cells, self._heads, self._widths, strict=True):
-            segments += [Segment(fit(text, width, right=head.right), style), gap]
+        for (text, style), (column, width) in zip(cells, self._cells, strict=True):
+            segments += [Segment(fit(text, width, right=column.right), style), gap]
         missing = self.size.width - sum(cell_len(segment.text) for segment in segments)
         return Strip([*segments, Segment(" " * max(0, missing), base)])
 
@@ -155,7 +225,7 @@ class Table(ScrollView, can_focus=True):
 
     def validate_cursor(self, cursor: int) -> int:
         """Keep the cursor on a row."""
-        return max(0, min(cursor, len(self._lines) - 1))
+        return max(0, min(cursor, self.count - 1))
 
     def watch_cursor(self, old: int, new: int) -> None:
         """Redraw the two rows concerned and bring the new one into view."""
@@ -182,11 +252,37 @@ class Table(ScrollView, can_focus=True):
 
     def action_edge(self, end: int) -> None:
         """Move the cursor to the first row (0) or the last one (1)."""
-        self.cursor = end * len(self._lines)
+        self.cursor = end * self.count
 
     def action_pan(self, by: int) -> None:
         """Scroll sideways."""
         self.scroll_relative(x=by, animate=False)
+
+    def action_choose(self) -> None:
+        """Choose the row under the cursor, or not any more, and go to the next."""
+        if self._order:
+            self.chosen ^= {self.key(self.cursor)}
+            self.refresh_lines(self.cursor + 1)
+            self.cursor += 1
+            self.post_message(self.Chosen())
+
+    def action_choose_all(self) -> None:
+        """Choose all rows shown, or none when all are."""
+        shown = {self.key(at) for at in range(self.count)}
+        self.chosen = set() if shown <= self.chosen else shown
+        self.refresh()
+        self.post_message(self.Chosen())
+
+    def choose_none(self) -> None:
+        """Forget what was chosen."""
+        self.chosen = set()
+        self.refresh()
+        self.post_message(self.Chosen())
+
+    def action_open(self) -> None:
+        """Open the row under the cursor."""
+        if self._order:
+            self.post_message(self.Opened())
 
     def on_resize(self) -> None:
         """Fit the columns to the screen."""
@@ -195,12 +291,22 @@ class Table(ScrollView, can_focus=True):
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:
-        """Put the cursor where the mouse is; twice opens the row."""
+        """Put the cursor where the mouse is; twice opens the row; a header sorts."""
         at = self.scroll_offset.y + event.y - 1
-        if event.y > 0 and at < len(self._lines):
+        if event.y == 0 and (column := self._column_at(event.x + self.scroll_offset.x)):
+            self.post_message(self.Sorted(column.name))
+        elif event.y > 0 and at < self.count:
             self.cursor = at
             if event.chain == 2:
                 self.post_message(self.Opened())
+
+    def _column_at(self, x: int) -> Column | None:
+        right = 1
+        for column, width in self._cells:
+            right += width + self._gap
+            if x < right:
+                return column
+        return None
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:

@@ -1,0 +1,27 @@
+"""What Enter opens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slurmkit.nodes.read import NodeRow
+from slurmkit.queue.rows import QueueRow
+from slurmkit_tui.commands import job_argument
+from slurmkit_tui.dialogs import JobDetail, Panel, pairs
+from slurmkit_tui.facts import node_facts
+from slurmkit_tui.feed import Ask
+
+if TYPE_CHECKING:
+    from slurmkit_tui.app import SlurmkitApp
+    from slurmkit_tui.view import View
+
+
+def open_detail(app: SlurmkitApp, view: View) -> None:
+    """Open the row under the cursor."""
+    row = view.current
+    if isinstance(row, QueueRow):
+        ask = Ask("job", (job_argument(row.job_id),))
+        app.push_screen(JobDetail(row, ask))
+        app.ask_for(ask)
+    elif isinstance(row, NodeRow):
+        app.push_screen(Panel(f"Node {row.name}", pairs(node_facts(row))))

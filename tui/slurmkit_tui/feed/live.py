@@ -1,0 +1,43 @@
+"""A live cluster behind the screen. Everything here blocks; it is called in threads."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Sequence
+
+from slurmkit.cluster import Cluster
+from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.feed.kinds import answer
+
+
+class LiveFeed:
+    """Asks Slurm for what the screen shows, and runs what the person confirmed; see `Feed`."""
+
+    writable = True
+
+    def __init__(self, cluster: Cluster, me: str | None = None, name: str = "") -> None:
+        self._cluster = cluster
+        self.me = me or login_name()
+        self.name = name
+
+    @property
+    def calls(self) -> int:
+        """See `Feed.calls`."""
+        return self._cluster.slurm.calls
+
+    def fetch(self, ask: Ask) -> Answer:
+        """See `Feed.fetch`."""
+        return answer(self._cluster, ask)
+
+    def run(self, argv: Sequence[str]) -> str:
+        """See `Feed.run`."""
+        return self._cluster.slurm.run(argv)
+
+
+def login_name() -> str:
+    """Name of the user this process runs as, or the number of one that has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,37 @@
+"""Blocking calls beside the screen's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+ResultT = TypeVar("ResultT")
+
+
+async def in_thread(function: Callable[[], ResultT]) -> ResultT:
+    """Run a blocking function in a daemon thread.
+
+    The event loop's own threads are joined when it ends, so that `q` would hang for as long as
+    slurmctld keeps squeue waiting.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ResultT] = loop.create_future()
+
+    def settle(act: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the app has ended meanwhile
+            loop.call_soon_threadsafe(lambda: None if future.done() else act())
+
+    def work() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits
+            failure = error
+            settle(lambda: future.set_exception(failure))
+        else:
+            settle(lambda: future.set_result(result))
+
+    threading.Thread(target=work, name="slurmkit-tui", daemon=True).start()
+    return await future

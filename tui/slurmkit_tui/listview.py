@@ -1,0 +1,217 @@
+"""A view that is a table: filter, sort, columns, choice, copy and export are the same in all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Input, Label
+
+from slurmkit.text import printable
+from slurmkit_tui.feed import Answer
+from slurmkit_tui.filters import FilterError, parse_filter
+from slurmkit_tui.listing import Context, Listing
+from slurmkit_tui.session import Session
+from slurmkit_tui.sheet import Arranged, Sheet, Wish, arrange, make_sheet
+from slurmkit_tui.table import Table
+from slurmkit_tui.view import Part, View
+
+_HINT = "words, user:me gpu:a100 >8gpu -/regex/ …; Enter keeps it, Esc clears, ? explains"
+
+
+class ListView(View):
+    """Shows the rows of an answer that pass the filter, in the order wished for.
+
+    Attributes:
+        LISTING: what its rows are.
+    """
+
+    LISTING: ClassVar[Listing]
+
+    def __init__(self, *, mine: bool = False) -> None:
+        super().__init__(id=self.NAME)
+        self._wish = Wish(mine=mine)
+        self._sheet: Sheet | None = None
+        self._wrong = ""
+
+    def compose(self) -> ComposeResult:
+        """Stack the table and the filter."""
+        yield Table(self.LISTING, f"asking {self._asked}…")
+        with Horizontal(classes="filter"):
+            yield Label("filter ")
+            yield Input(placeholder=_HINT, compact=True)
+            yield Label("", classes="wrong")
+
+    def on_mount(self) -> None:
+        """Start without a filter line."""
+        self._show_filter(visible=False)
+
+    @property
+    def _asked(self) -> str:
+        from slurmkit_tui.feed.kinds import KINDS  # noqa: PLC0415
+
+        return KINDS[self.ask.what].source
+
+    # What a kind of row says of itself
+
+    def rows_of(self, answer: Answer) -> Sequence[Any]:
+        """The rows of an answer."""
+        rows: Sequence[Any] = answer.value.rows
+        return rows
+
+    def context(self, answer: Answer, session: Session) -> Context:
+        """What its texts depend on."""
+        return Context(session.feed.me, answer.taken, cluster=session.cluster)
+
+    def tally(self, rows: Sequence[Any], context: Context) -> Iterable[Part]:
+        """What else the line above says of the rows shown."""
+        del rows, context
+        return ()
+
+    # What is shown
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        return self.query_one(Table)
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """See `View.rows`."""
+        return self.table.rows_chosen
+
+    @property
+    def current(self) -> Any | None:
+        """See `View.current`."""
+        return self.table.selected
+
+    @property
+    def wish(self) -> Wish:
+        """Which rows are wished for, and in which order."""
+        return self._wish
+
+    @property
+    def filters(self) -> list[str]:
+        """What limits the rows, in words."""
+        text = self._wish.filter.text.strip()
+        return [*(["mine"] if self._wish.mine else []), *([text] if text else [])]
+
+    @property
+    def filtering(self) -> bool:
+        """Whether the filter line is there."""
+        return bool(self.query_one(".filter").display)
+
+    def make(self, answer: Answer, session: Session) -> Arranged:
+        """See `View.make`."""
+        sheet = make_sheet(self.LISTING, self.rows_of(answer), self.context(answer, session))
+        return arrange(sheet, self._wish)
+
+    def take(self, prepared: Arranged) -> None:
+        """See `View.take`."""
+        self._sheet = prepared.sheet
+        if prepared.wish == self._wish:
+            self._put(prepared)
+        else:  # the wish changed while the answer was on its way
+            self._arrange()
+
+    def say(self, words: str) -> None:
+        """See `View.say`."""
+        self.table.show(None, words)
+
+    def summary(self) -> Iterable[Part]:
+        """See `View.summary`."""
+        if self._sheet is None:
+            return
+        listing, total, shown = self.LISTING, len(self._sheet.rows), self.table.count
+        if self.filters:
+            yield f"{shown:,} of {listing.counted(total)} ({printable(', '.join(self.filters))})"
+        else:
+            yield listing.counted(total)
+        if chosen := len(self.table.chosen):
+            yield (f"{chosen:,} chosen", "$accent bold")
+        yield from self.tally(self.table.rows_shown, self._sheet.context)
+
+    def focus_main(self) -> None:
+        """See `View.focus_main`."""
+        self.table.focus()
+
+    # What changes it
+
+    def wish_for(self, wish: Wish) -> None:
+        """Show other rows, or in another order."""
+        self._wish = wish
+        self._arrange()
+
+    def toggle_mine(self) -> None:
+        """Show only my own, or everybody's again."""
+        self.wish_for(replace(self._wish, mine=not self._wish.mine))
+
+    def open_filter(self) -> None:
+        """Let the person type, from the very next key on."""
+        self._show_filter(visible=True)
+        self.screen.set_focus(self.query_one(Input))
+
+    def clear(self) -> None:
+        """Forget the filter and go back to the table; without one, what was chosen."""
+        if self.filtering:
+            self.query_one(Input).value = ""
+            self._close_filter()
+        else:
+            self.table.choose_none()
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        try:
+            found = parse_filter(event.value, self.LISTING)
+        except FilterError as error:  # the rows stay as they were
+            self._wrong = str(error)
+        else:
+            self._wrong = ""
+            self.wish_for(replace(self._wish, filter=found))
+        self.query_one(".wrong", Label).update(printable(self._wrong))
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._close_filter()
+
+    @on(Table.Chosen)
+    def _choose(self, event: Table.Chosen) -> None:
+        event.stop()
+        self.post_message(self.Changed())
+        self.refresh_bindings()
+
+    @on(Table.Sorted)
+    def _sort_by(self, event: Table.Sorted) -> None:
+        event.stop()
+        self.wish_for(self._wish.sorted_by(event.column))
+
+    def _close_filter(self) -> None:
+        self.screen.set_focus(self.table)
+        self._show_filter(visible=bool(self.query_one(Input).value))
+
+    def _show_filter(self, *, visible: bool) -> None:
+        self.query_one(".filter").display = visible
+        self.query_one(Input).disabled = not visible  # Tab must not lead to what cannot be seen
+        self.refresh_bindings()
+
+    def _arrange(self) -> None:
+        if self._sheet is not None:
+            self._put(arrange(self._sheet, self._wish))
+
+    def _put(self, arranged: Arranged) -> None:
+        self.table.show(arranged, self._nothing())
+        self.post_message(self.Changed())
+
+    def _nothing(self) -> str:
+        noun = self.LISTING.noun
+        if self._wish.filter.text.strip():
+            return f"no {noun} passes {', '.join(self.filters)}; Esc clears"
+        if self._wish.mine:
+            return f"no {noun} is mine; u shows all"
+        return self.LISTING.empty or f"no {noun}s"

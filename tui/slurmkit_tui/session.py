@@ -1,0 +1,70 @@
+"""What is known of one cluster: its feed, its last answers, and when it is asked again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurmkit.site import Site
+from slurmkit_tui.feed import Answer, Ask, Feed
+from slurmkit_tui.pace import Pace
+from slurmkit_tui.rights import UNKNOWN_RIGHTS, Rights
+
+
+@dataclass
+class Picture:
+    """The last answer to a question.
+
+    Attributes:
+        prepared: what its view made of it, for the screen.
+        problem: why there is no newer one; empty when there is.
+    """
+
+    pace: Pace
+    answer: Answer | None = None
+    prepared: Any = None
+    problem: str = ""
+
+
+@dataclass
+class Session:
+    """One cluster on the screen; another cluster has a session of its own, so nothing mixes."""
+
+    feed: Feed
+    interval: float
+    clock: Callable[[], float] = time.time
+    site: Site | None = None
+    rights: Rights = UNKNOWN_RIGHTS
+    pictures: dict[Ask, Picture] = field(default_factory=dict)
+
+    def picture(self, ask: Ask, every: float = 1.0) -> Picture:
+        """What is known about a question.
+
+        Args:
+            ask: the question.
+            every: how many times the interval lie between two answers; some cost more.
+        """
+        if ask not in self.pictures:
+            self.pictures[ask] = Picture(Pace(self.interval * every))
+        return self.pictures[ask]
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster's name, as it says itself or else as it was asked for."""
+        return (self.site and self.site.cluster_name) or self.feed.name or None
+
+    def look(self, ask: Ask, make: Callable[[Answer, Session], Any]) -> tuple[Answer, Any]:
+        """Ask, and make the answer ready. Blocks.
+
+        The first time it is also asked what cluster this is, and what the person may do there.
+
+        Raises:
+            SlurmkitError: when there is no answer.
+        """
+        answer = self.feed.fetch(ask)
+        if self.site is None:
+            self.site = self.feed.fetch(Ask("site")).value
+            self.rights = self.feed.fetch(Ask("rights", (self.feed.me,))).value
+        return answer, make(answer, self)

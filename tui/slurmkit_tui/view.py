@@ -1,0 +1,68 @@
+"""What every view is: a question, what is made of its answer, and a place on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from textual.containers import Vertical
+from textual.message import Message
+
+from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.session import Session
+
+Part = str | tuple[str, str]
+
+
+class View(Vertical):
+    """A view that the digits switch to.
+
+    Attributes:
+        NAME: by which it is configured and asked for: `queue`.
+        TITLE: a word for the line above.
+        ASK: what it shows the answer to.
+        EVERY: how many times the interval lie between two answers.
+    """
+
+    NAME: ClassVar[str]
+    TITLE: ClassVar[str]
+    ASK: ClassVar[Ask]
+    EVERY: ClassVar[float] = 1.0
+
+    class Changed(Message):
+        """Something else is shown; the line above is to be written anew."""
+
+    @property
+    def ask(self) -> Ask:
+        """What it wants to know now."""
+        return self.ASK
+
+    def make(self, answer: Answer, session: Session) -> Any:
+        """Make an answer ready for the screen; runs in a thread and touches no widget."""
+        raise NotImplementedError
+
+    def take(self, prepared: Any) -> None:
+        """Show what `make` made."""
+        raise NotImplementedError
+
+    def say(self, words: str) -> None:
+        """Say why there is nothing to show."""
+        raise NotImplementedError
+
+    def summary(self) -> Iterable[Part]:
+        """What is shown, counted, for the line above."""
+        return ()
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """What actions are about: the rows chosen, or the one under the cursor."""
+        return ()
+
+    @property
+    def current(self) -> Any | None:
+        """What Enter opens."""
+        return self.rows[0] if self.rows else None
+
+    def focus_main(self) -> None:
+        """Put the keys where they belong in this view."""
+        raise NotImplementedError

@@ -1,0 +1,121 @@
+"""The queue of the whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import ClassVar
+
+from slurmkit import states as slurm_states
+from slurmkit.durations import parse_elapsed
+from slurmkit.facts import clock
+from slurmkit.queue.cells import counts_gpus, gpus, waiting_for, where
+from slurmkit.queue.rows import QueueRow
+from slurmkit_tui import states
+from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.listing import Column, Context, Listing, longest
+from slurmkit_tui.listview import ListView
+from slurmkit_tui.session import Session
+from slurmkit_tui.view import Part
+
+
+def job_key(row: QueueRow) -> str:
+    """What stays the same of an id: a pending array `12_[4-9]` loses tasks as they start."""
+    array, bracket, _ = row.job_id.partition("[")
+    return array + bracket
+
+
+def held(row: QueueRow) -> int:
+    """GPUs it holds now; what a pending job asks for is not held."""
+    return row.gpus if row.node_list and not row.waits and not row.ended else 0
+
+
+def is_mine(row: QueueRow, context: Context) -> bool:
+    """Whether it belongs to the person at the screen."""
+    return row.user == context.me
+
+
+def _haystack(row: QueueRow) -> str:
+    return "\n".join(
+        (row.job_id, row.user, row.account, row.partition, row.state, row.node_list, row.reason,
+         row.name, slurm_states.code(row.state))
+    )  # fmt: skip
+
+
+def _muted(_row: QueueRow, _context: Context) -> str:
+    return "cell--muted"
+
+
+def _state_searched(row: QueueRow) -> str:
+    return f"{row.state} {slurm_states.code(row.state)}"
+
+
+def _rank_sort(row: QueueRow) -> int | None:
+    return row.priority if row.waits else None
+
+
+COLUMNS = (
+    Column("jobid", "JOBID", lambda r, _: r.job_id, lambda r: int(r.raw_id), longest("job_id"),
+           match=attrgetter("job_id"), aliases=("id", "job"), limit=22),
+    Column("user", "USER", lambda r, _: r.user, attrgetter("user"), longest("user"), narrow=10,
+           style=lambda r, c: "cell--mine" if r.user == c.me else ""),
+    Column("account", "ACCOUNT", lambda r, _: r.account, attrgetter("account"),
+           longest("account"), short="ACCT", limit=14, wide=True, style=_muted),
+    Column("partition", "PARTITION", lambda r, _: r.partition, attrgetter("partition"),
+           longest("partition"), short="PART", limit=14, narrow=9),
+    Column("qos", "QOS", lambda r, _: r.qos, attrgetter("qos"), longest("qos"), limit=14,
+           wide=True, style=_muted, shown=False),
+    Column("state", "STATE", lambda r, _: r.state, attrgetter("state"), longest("state"),
+           match=_state_searched, aliases=("st",), short="ST", brief=slurm_states.code,
+           style=lambda r, _: states.style(r.state)),
+    Column("time", "TIME", lambda r, _: r.time_used, lambda r: parse_elapsed(r.time_used),
+           longest("time_used"), right=True),
+    Column("limit", "LIMIT", lambda r, _: r.time_limit, lambda r: parse_elapsed(r.time_limit),
+           longest("time_limit"), right=True, wide=True, style=_muted),
+    Column("nodes", "NODES", lambda r, _: str(r.nodes), attrgetter("nodes"), 5, short="N",
+           aliases=("node",), right=True),
+    Column("cpus", "CPUS", lambda r, _: str(r.cpus), attrgetter("cpus"), 6, aliases=("cpu",),
+           right=True, wide=True, shown=False),
+    Column("gpus", "GPUS", lambda r, c: gpus(r, known=c.gpus_known), attrgetter("gpus"), 4,
+           match=attrgetter("tres"), aliases=("gpu",), short="GPU", right=True,
+           style=lambda r, _: "cell--gpus" if held(r) else "cell--muted"),
+    Column("priority", "PRIORITY", lambda r, _: str(r.priority), _rank_sort, 10,
+           aliases=("prio",), right=True, wide=True, style=_muted, shown=False),
+    Column("submit", "SUBMITTED", lambda r, _: clock(r.submitted), attrgetter("submitted"), 16,
+           wide=True, style=_muted, shown=False),
+    Column("start", "START", lambda r, _: clock(r.started), attrgetter("started"), 16, wide=True,
+           style=_muted, shown=False),
+    Column("where", "WHERE", lambda r, _: where(r.node_list, waiting_for(r)),
+           lambda r: r.node_list or None, 28, match=lambda r: f"{r.node_list} {r.reason}",
+           aliases=("on", "reason"), limit=28,
+           style=lambda r, _: "" if r.node_list else "cell--muted"),
+    Column("name", "NAME", lambda r, _: r.name, attrgetter("name"), longest("name"), limit=60,
+           narrow=60),
+)  # fmt: skip
+JOBS = Listing("job", COLUMNS, job_key, _haystack, is_mine, "no jobs in the queue")
+
+
+class QueueView(ListView):
+    """Every job that slurmctld has, mine marked."""
+
+    NAME = "queue"
+    TITLE = "Queue"
+    ASK = Ask("queue")
+    LISTING: ClassVar[Listing] = JOBS
+
+    def context(self, answer: Answer, session: Session) -> Context:
+        """See `ListView.context`."""
+        tracked = session.site.tracks_gpus if session.site else None
+        known = counts_gpus(answer.value.rows, tracked=tracked)
+        return Context(session.feed.me, answer.taken, gpus_known=known, cluster=session.cluster)
+
+    def tally(self, rows: Sequence[QueueRow], context: Context) -> Iterable[Part]:
+        """See `ListView.tally`."""
+        found = list(map(attrgetter("state"), rows))
+        yield (f"{found.count('RUNNING'):,} running", "$success")
+        yield (f"{found.count('PENDING'):,} pending", "$warning")
+        if context.gpus_known or not rows:
+            count = sum(map(held, rows))
+            yield f"{count:,} GPU{'' if count == 1 else 's'} held"
+        else:
+            yield "GPUs unknown"
