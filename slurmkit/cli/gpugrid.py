@@ -10,7 +10,7 @@ from itertools import cycle, groupby
 import click
 import msgspec
 
-from slurmkit.gpumap.drawing import CLOSED, FREE, By, cell, count, letters, meanings
+from slurmkit.gpumap.drawing import CLOSED, By, cell, count, letters, meanings, note_on, types_of
 from slurmkit.gpumap.model import Gpu
 from slurmkit.nodes.read import NodeRow
 from slurmkit.text import printable
@@ -49,17 +49,8 @@ def _by_node(gpus: Iterable[Gpu]) -> Iterable[tuple[str, Iterable[Gpu]]]:
 
 
 def _line(row: NodeRow, cells: tuple[str, ...]) -> _Line:
-    one = len(row.gpus) == 1
-    types = [(of.type or "untyped") + ("" if one else f":{of.total}") for of in row.gpus]
-    return _Line(printable(row.name), printable(" ".join(types)), cells, _note(row, cells))
-
-
-def _note(row: NodeRow, cells: tuple[str, ...]) -> str:
-    """Why what looks free is not, or the node is going away."""
-    closed = row.why_closed
-    if closed is None or (row.usable and FREE not in cells):
-        return ""
-    return printable(f"{closed}: {row.reason}" if row.reason and not row.usable else closed)
+    name, note = printable(row.name), printable(note_on(row, cells))
+    return _Line(name, printable(types_of(row)), cells, note)
 
 
 def _print_lines(lines: Sequence[_Line], colours: dict[str, str]) -> None:

@@ -8,12 +8,12 @@ import click
 import msgspec
 
 from slurmkit.cli.gpugrid import draw
-from slurmkit.cli.nodes import in_words, node_options, words
+from slurmkit.cli.nodes import node_options, words
 from slurmkit.cli.show import table
 from slurmkit.cluster import Cluster
 from slurmkit.facts import clock
 from slurmkit.gpumap.drawing import By
-from slurmkit.gpumap.free import FreeGpus, free_gpus
+from slurmkit.gpumap.free import FreeGpus, free_gpus, in_words
 from slurmkit.gpumap.model import Gpu, GpuMap, Sharing
 from slurmkit.gpumap.read import read_gpus
 from slurmkit.nodes.read import NodeRow

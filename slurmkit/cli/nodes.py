@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -12,7 +12,7 @@ import msgspec
 from slurmkit.cli.show import table
 from slurmkit.cluster import Cluster
 from slurmkit.facts import clock
-from slurmkit.gpumap.free import FreeGpus, free_gpus
+from slurmkit.gpumap.free import free_gpus, in_words
 from slurmkit.nodes.cells import counted_gpus, gib, jobs_on, load, why
 from slurmkit.nodes.read import NodeRow, read_nodes
 from slurmkit.nodes.select import NodeChoice, select
@@ -59,17 +59,6 @@ def nodes_command(partition: str, nodelist: str, state: str, *, as_json: bool) -
         return
     table(_COLUMNS, [_row(row) for row in rows], right=_NUMERIC)
     click.echo(f"{_summary(rows)}; from slurmctld at {clock(snapshot.taken)}", err=True)
-
-
-def in_words(free: Iterable[FreeGpus]) -> str:
-    """Say what is free of all types together, and the largest block."""
-    types = tuple(free)
-    best = max(types, key=lambda of: of.largest, default=None)
-    total = sum(of.free for of in types)
-    if best is None or not best.largest:
-        return f"{total} free" if types else "none"
-    kind = f"{best.type} " if best.type else ""
-    return f"{total} free, largest block on one node: {best.largest} ({kind}on {best.node})"
 
 
 def _summary(rows: Sequence[NodeRow]) -> str:

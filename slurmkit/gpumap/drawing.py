@@ -9,6 +9,7 @@ from itertools import product
 from typing import Literal
 
 from slurmkit.gpumap.model import Gpu, Share
+from slurmkit.nodes.read import NodeRow
 
 By = Literal["user", "account", "job"]
 
@@ -80,3 +81,17 @@ def cell(gpu: Gpu, by: By, letter: dict[str, str]) -> str:
 def meanings(cells: Collection[str]) -> list[tuple[str, str]]:
     """What the marks other than letters mean, of those that were drawn."""
     return [(mark, meaning) for mark, meaning in _MEANINGS.items() if mark in cells]
+
+
+def types_of(row: NodeRow) -> str:
+    """The types of a node's GPUs, with their numbers where there are several."""
+    one = len(row.gpus) == 1
+    return " ".join((of.type or "untyped") + ("" if one else f":{of.total}") for of in row.gpus)
+
+
+def note_on(row: NodeRow, cells: Collection[str]) -> str:
+    """Why what looks free on a node is not, or the node is going away; not escaped yet."""
+    closed = row.why_closed
+    if closed is None or (row.usable and FREE not in cells):
+        return ""
+    return f"{closed}: {row.reason}" if row.reason and not row.usable else closed

@@ -56,3 +56,14 @@ def _summed(
 ) -> FreeGpus:
     largest, node = max(free, key=lambda at: at[0], default=(0, None))
     return FreeGpus(type_, total, sum(left for left, _ in free), largest, node, stranded)
+
+
+def in_words(free: Iterable[FreeGpus]) -> str:
+    """Say what is free of all types together, and the largest block."""
+    types = tuple(free)
+    best = max(types, key=lambda of: of.largest, default=None)
+    total = sum(of.free for of in types)
+    if best is None or not best.largest:
+        return f"{total} free" if types else "none"
+    kind = f"{best.type} " if best.type else ""
+    return f"{total} free, largest block on one node: {best.largest} ({kind}on {best.node})"

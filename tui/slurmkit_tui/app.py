@@ -26,6 +26,7 @@ from slurmkit_tui.dialogs import Help, JobDetail
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.kinds import KINDS
 from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.gpugrid import GpuGrid
 from slurmkit_tui.listview import ListView
 from slurmkit_tui.messages import Answered, CommandRun, Found, Unanswered
 from slurmkit_tui.proposals import Proposals
@@ -74,6 +75,7 @@ class SlurmkitApp(App[None]):
         super().__init__()
         self.options = options or Options()
         self.session = Session(feed, self.options.interval)
+        self.view: View = self._new_view(self.options.view)
         self.paused = False
         self._timer: Timer | None = None
         self._proposals = Proposals(self)
@@ -82,7 +84,7 @@ class SlurmkitApp(App[None]):
         """Stack the screen from top to bottom."""
         yield Tabs()
         yield Summary()
-        yield Vertical(self._new_view(self.options.view), id="views")
+        yield Vertical(self.view, id="views")
         yield Problem()
         yield Status()
         yield Footer(show_command_palette=False)
@@ -121,11 +123,6 @@ class SlurmkitApp(App[None]):
     def main(self) -> Screen[object]:
         """The screen under all dialogs."""
         return self.screen_stack[0]
-
-    @property
-    def view(self) -> View:
-        """The view that is shown."""
-        return next(view for view in self.main.query(View) if view.display)
 
     async def action_view(self, name: str) -> None:
         """Switch to a view; what it knows is shown at once, however old, and then asked anew."""
@@ -215,7 +212,7 @@ class SlurmkitApp(App[None]):
 
     def _say(self) -> None:
         """Bring the lines below the view up to date."""
-        if not self.main.query(Status) or not self.main.query(View):  # the app is ending
+        if not self.main.query(Status):  # the app is ending, its widgets are gone
             return
         now, picture = self.options.clock(), self._picture
         asked = KINDS[self.view.ask.what].source
@@ -238,28 +235,25 @@ class SlurmkitApp(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Offer only what makes sense in this view now."""
-        if len(self.screen_stack) > 1 or not self.main.query(View):
-            return True
         view = self.view
-        if action in {"filter", "sort", "columns", "copy", "export"}:
-            return isinstance(view, ListView)
-        if action == "mine":
-            return isinstance(view, ListView) and view.LISTING.mine is not None
-        if action == "clear":
-            return isinstance(view, ListView) and (view.filtering or bool(view.table.chosen))
         if action == "propose":
-            return self._proposals.concern(str(parameters[0]), view.rows)
-        return True
+            return view.is_mounted and self._proposals.concern(str(parameters[0]), view.rows)
+        listed = isinstance(view, ListView)
+        offered = {
+            "filter": view.filters_rows,
+            "clear": view.is_mounted and view.clearable,
+            "mine": isinstance(view, ListView) and view.LISTING.mine is not None,
+            **dict.fromkeys(("sort", "columns", "copy", "export"), listed),
+        }
+        return offered.get(action, True)
 
     def action_filter(self) -> None:
         """Type a filter."""
-        if isinstance(self.view, ListView):
-            self.view.open_filter()
+        self.view.open_filter()
 
     def action_clear(self) -> None:
         """Clear the filter, or else what was chosen."""
-        if isinstance(self.view, ListView):
-            self.view.clear()
+        self.view.clear()
 
     def action_mine(self) -> None:
         """Toggle my rows and all."""
@@ -309,9 +303,10 @@ class SlurmkitApp(App[None]):
             open_export(self, self.view)
 
     @on(Table.Opened)
+    @on(GpuGrid.Opened)
     def action_detail(self) -> None:
         """Show the row under the cursor."""
-        if self.view.rows:
+        if self.view.current is not None:
             open_detail(self, self.view)
 
     def ask_for(self, ask: Ask) -> None:

@@ -17,12 +17,12 @@ from textual.widgets.option_list import Option as Entry
 from textual.widgets.selection_list import Selection
 
 from slurmkit.errors import BadInput
+from slurmkit.facts import Fact
 from slurmkit.jobs.info import JobInfo
-from slurmkit.queue.rows import QueueRow
 from slurmkit.text import printable
 from slurmkit_tui.actions import ACTIONS
 from slurmkit_tui.commands import Argv, Wanted
-from slurmkit_tui.facts import all_facts, facts
+from slurmkit_tui.facts import all_facts
 from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.messages import Found
 
@@ -71,10 +71,9 @@ class Help(Panel):
 class JobDetail(Panel):
     """A job's facts; those of the row at once, the rest when Slurm has answered."""
 
-    def __init__(self, row: QueueRow, ask: Ask) -> None:
-        asking = ("Source", "squeue; asking for more…")
-        super().__init__(f"Job {row.job_id}", pairs([*facts(row), asking]))
-        self._row = row
+    def __init__(self, job_id: str, known: Sequence[Fact], ask: Ask) -> None:
+        super().__init__(f"Job {job_id}", pairs([*known, ("Source", "asking for more…")]))
+        self._known = known
         self._ask = ask
 
     def take(self, message: Found, at: float) -> None:
@@ -83,9 +82,9 @@ class JobDetail(Panel):
             return
         found = message.found
         if isinstance(found, Answer) and isinstance(found.value, JobInfo):
-            rows = all_facts(self._row, found.value, at)
+            rows = all_facts(self._known, found.value, at)
         else:
-            rows = [*facts(self._row), ("Problem", str(found))]
+            rows = [*self._known, ("Problem", str(found))]
         self.query_one("#body", Static).update(pairs(rows))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from slurmkit.facts import Fact, clock, course, gpus, output, state
+from slurmkit.gpumap.model import Gpu, Sharing
 from slurmkit.jobs.info import JobInfo
 from slurmkit.nodes.cells import counted_gpus, gib, load, why
 from slurmkit.nodes.read import NodeRow
@@ -11,31 +14,48 @@ from slurmkit.queue.rows import QueueRow
 
 def facts(row: QueueRow) -> list[Fact]:
     """What the row of the queue says."""
-    waits = ("State", state(row.state, row.reason))
-    return [*_who(row), waits, ("Submitted", clock(row.submitted)), *_size(row)]
-
-
-def all_facts(row: QueueRow, info: JobInfo, at: float) -> list[Fact]:
-    """What the row says and what was found at `at`, in epoch seconds; the newer word wins."""
-    found = [*_who(row), *course(info), *gpus(info), *_size(row)]
-    return [*found, output(info), ("Source", f"{info.source} at {clock(at)}")]
-
-
-def _who(row: QueueRow) -> list[Fact]:
+    plural = "s" * (row.nodes != 1), "s" * (row.cpus != 1)
     return [
         ("Name", row.name),
         ("User", f"{row.user}, account {row.account}"),
         ("Queue", f"partition {row.partition}, QOS {row.qos}, priority {row.priority}"),
-    ]
-
-
-def _size(row: QueueRow) -> list[Fact]:
-    plural = "s" * (row.nodes != 1), "s" * (row.cpus != 1)
-    return [
+        ("State", state(row.state, row.reason)),
+        ("Submitted", clock(row.submitted)),
         ("Limit", row.time_limit),
         ("Size", f"{row.nodes} node{plural[0]}, {row.cpus} CPU{plural[1]}"),
         ("Directory", row.workdir),
     ]
+
+
+def all_facts(known: Sequence[Fact], info: JobInfo, at: float) -> list[Fact]:
+    """What was known and what was found at `at`, in epoch seconds; the newer word wins."""
+    owner = [("Name", info.name), ("User", f"{info.user}, account {info.account}")]
+    found = [*owner, *course(info), *gpus(info)]
+    newer = {name for name, _ in found}
+    older = [fact for fact in known if fact[0] not in newer]
+    return [*found, *older, output(info), ("Source", f"{info.source} at {clock(at)}")]
+
+
+def gpu_facts(gpu: Gpu) -> list[Fact]:
+    """What is known of one GPU, and who has parts of it."""
+    parts = (("Shards", gpu.shard), ("MPS", gpu.mps))
+    shared = [(name, _parts(sharing)) for name, sharing in parts if sharing]
+    return [
+        ("GPU", f"{'?' if gpu.index is None else gpu.index} of {gpu.node}, {gpu.type or '?'}"),
+        ("GPU is", gpu.state),
+        *([("MIG", gpu.mig)] if gpu.mig else []),
+        *([("Since", clock(gpu.since))] if gpu.since else []),
+        *shared,
+    ]
+
+
+def _parts(sharing: Sharing) -> str:
+    used, total = ("?" if n is None else str(n) for n in (sharing.used, sharing.total))
+    by = ", ".join(
+        f"{each.user} job {each.job_id}: {'?' if each.amount is None else each.amount}"
+        for each in sharing.by
+    )
+    return f"{used} of {total}{f' ({by})' if by else ''}"
 
 
 def node_facts(row: NodeRow) -> list[Fact]:

@@ -8,19 +8,16 @@ from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal
-from textual.widgets import Input, Label
 
 from slurmkit.text import printable
 from slurmkit_tui.feed import Answer
+from slurmkit_tui.filterline import FilterLine
 from slurmkit_tui.filters import FilterError, parse_filter
 from slurmkit_tui.listing import Context, Listing
 from slurmkit_tui.session import Session
 from slurmkit_tui.sheet import Arranged, Sheet, Wish, arrange, make_sheet
 from slurmkit_tui.table import Table
 from slurmkit_tui.view import Part, View
-
-_HINT = "words, user:me gpu:a100 >8gpu -/regex/ …; Enter keeps it, Esc clears, ? explains"
 
 
 class ListView(View):
@@ -31,6 +28,7 @@ class ListView(View):
     """
 
     LISTING: ClassVar[Listing]
+    filters_rows = True
 
     def __init__(self, *, mine: bool = False) -> None:
         super().__init__(id=self.NAME)
@@ -41,14 +39,7 @@ class ListView(View):
     def compose(self) -> ComposeResult:
         """Stack the table and the filter."""
         yield Table(self.LISTING, f"asking {self._asked}…")
-        with Horizontal(classes="filter"):
-            yield Label("filter ")
-            yield Input(placeholder=_HINT, compact=True)
-            yield Label("", classes="wrong")
-
-    def on_mount(self) -> None:
-        """Start without a filter line."""
-        self._show_filter(visible=False)
+        yield FilterLine()
 
     @property
     def _asked(self) -> str:
@@ -101,9 +92,14 @@ class ListView(View):
         return [*(["mine"] if self._wish.mine else []), *([text] if text else [])]
 
     @property
+    def clearable(self) -> bool:
+        """See `View.clearable`."""
+        return self.filtering or bool(self.table.chosen)
+
+    @property
     def filtering(self) -> bool:
         """Whether the filter line is there."""
-        return bool(self.query_one(".filter").display)
+        return bool(self.query_one(FilterLine).display)
 
     def make(self, answer: Answer, session: Session) -> Arranged:
         """See `View.make`."""
@@ -151,34 +147,30 @@ class ListView(View):
         self.wish_for(replace(self._wish, mine=not self._wish.mine))
 
     def open_filter(self) -> None:
-        """Let the person type, from the very next key on."""
-        self._show_filter(visible=True)
-        self.screen.set_focus(self.query_one(Input))
+        """See `View.open_filter`."""
+        self.query_one(FilterLine).open()
 
     def clear(self) -> None:
-        """Forget the filter and go back to the table; without one, what was chosen."""
+        """See `View.clear`."""
         if self.filtering:
-            self.query_one(Input).value = ""
-            self._close_filter()
+            self.query_one(FilterLine).clear()
         else:
             self.table.choose_none()
 
-    @on(Input.Changed)
-    def _typed(self, event: Input.Changed) -> None:
+    @on(FilterLine.Typed)
+    def _typed(self, event: FilterLine.Typed) -> None:
         event.stop()
+        wrong = ""
         try:
-            found = parse_filter(event.value, self.LISTING)
+            self.wish_for(replace(self._wish, filter=parse_filter(event.text, self.LISTING)))
         except FilterError as error:  # the rows stay as they were
-            self._wrong = str(error)
-        else:
-            self._wrong = ""
-            self.wish_for(replace(self._wish, filter=found))
-        self.query_one(".wrong", Label).update(printable(self._wrong))
+            wrong = str(error)
+        self.query_one(FilterLine).object_to(wrong)
 
-    @on(Input.Submitted)
-    def _entered(self, event: Input.Submitted) -> None:
+    @on(FilterLine.Left)
+    def _left(self, event: FilterLine.Left) -> None:
         event.stop()
-        self._close_filter()
+        self.screen.set_focus(self.table)
 
     @on(Table.Chosen)
     def _choose(self, event: Table.Chosen) -> None:
@@ -190,15 +182,6 @@ class ListView(View):
     def _sort_by(self, event: Table.Sorted) -> None:
         event.stop()
         self.wish_for(self._wish.sorted_by(event.column))
-
-    def _close_filter(self) -> None:
-        self.screen.set_focus(self.table)
-        self._show_filter(visible=bool(self.query_one(Input).value))
-
-    def _show_filter(self, *, visible: bool) -> None:
-        self.query_one(".filter").display = visible
-        self.query_one(Input).disabled = not visible  # Tab must not lead to what cannot be seen
-        self.refresh_bindings()
 
     def _arrange(self) -> None:
         if self._sheet is not None:

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from textual.theme import Theme
 
+# Colours of holders on the map of GPUs; letters tell them apart, colours only repeat it.
+_ON_DARK = "#7fb3ff #ffa657 #d2a8ff #7ee0a1 #ff9bce #79e0d8 #e6db74 #f08d8d #a5b4fc #c3e88d"
+_ON_LIGHT = "#0b5cad #8a4b00 #6639ba #116329 #99286e #0f6b66 #6b5900 #a02c2c #3b3fb5 #3f6212"
+
+
+def _holders(colours: str) -> dict[str, str]:
+    return {f"holder-{number}": colour for number, colour in enumerate(colours.split())}
+
+
 DARK = Theme(
     name="slurmkit-dark",
     dark=True,
@@ -17,7 +26,7 @@ DARK = Theme(
     background="#0e141b",
     surface="#141c26",
     panel="#1d2836",
-    variables={"quiet": "#8796a8"},
+    variables={"quiet": "#8796a8", **_holders(_ON_DARK)},
 )
 LIGHT = Theme(
     name="slurmkit-light",
@@ -32,5 +41,5 @@ LIGHT = Theme(
     background="#ffffff",
     surface="#f5f7f9",
     panel="#e6ebf0",
-    variables={"quiet": "#5b6672"},
+    variables={"quiet": "#5b6672", **_holders(_ON_LIGHT)},
 )

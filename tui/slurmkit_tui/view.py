@@ -22,12 +22,14 @@ class View(Vertical):
         TITLE: a word for the line above.
         ASK: what it shows the answer to.
         EVERY: how many times the interval lie between two answers.
+        filters_rows: whether it can be filtered.
     """
 
     NAME: ClassVar[str]
     TITLE: ClassVar[str]
     ASK: ClassVar[Ask]
     EVERY: ClassVar[float] = 1.0
+    filters_rows: ClassVar[bool] = False
 
     class Changed(Message):
         """Something else is shown; the line above is to be written anew."""
@@ -62,6 +64,17 @@ class View(Vertical):
     def current(self) -> Any | None:
         """What Enter opens."""
         return self.rows[0] if self.rows else None
+
+    @property
+    def clearable(self) -> bool:
+        """Whether there is a filter, or something chosen, that Esc clears."""
+        return False
+
+    def open_filter(self) -> None:
+        """Let the person type a filter."""
+
+    def clear(self) -> None:
+        """Clear the filter, or else what was chosen."""
 
     def focus_main(self) -> None:
         """Put the keys where they belong in this view."""
