@@ -18,6 +18,7 @@ from textual.timer import Timer
 from textual.widgets import Footer
 
 from slurmkit.errors import SlurmkitError
+from slurmkit.facts import clock
 from slurmkit.text import printable
 from slurmkit_tui import themes
 from slurmkit_tui.actions import ACTIONS, BY_NAME, bindings
@@ -25,6 +26,7 @@ from slurmkit_tui.details import open_detail
 from slurmkit_tui.dialogs import Help, JobDetail
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.kinds import KINDS
+from slurmkit_tui.feed.recording import ReplayFeed
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.gpugrid import GpuGrid
 from slurmkit_tui.listview import ListView
@@ -75,6 +77,8 @@ class SlurmkitApp(App[None]):
         super().__init__()
         self.options = options or Options()
         self.session = Session(feed, self.options.interval)
+        self._replay = feed if isinstance(feed, ReplayFeed) else None
+        self._clock = self._replay.clock if self._replay else self.options.clock
         self.view: View = self._new_view(self.options.view)
         self.paused = False
         self._timer: Timer | None = None
@@ -130,8 +134,9 @@ class SlurmkitApp(App[None]):
         if name not in views:
             views[name] = self._new_view(name)
             await self.main.query_one("#views").mount(views[name])
+        self.view = views[name]
         for view in views.values():
-            view.display = name == view.NAME
+            view.display = view is self.view
         self.view.focus_main()
         picture = self.session.picture(self.view.ask, self.view.EVERY)
         if picture.prepared is not None:
@@ -145,10 +150,10 @@ class SlurmkitApp(App[None]):
     def _ask_when_due(self) -> None:
         answer = self._picture.answer
         due = 0.0 if answer is None else answer.taken + self._picture.pace.delay
-        if due <= self.options.clock():
+        if due <= self._clock():
             self._ask()
         else:
-            self._plan(due - self.options.clock())
+            self._plan(due - self._clock())
 
     @property
     def _picture(self) -> Picture:
@@ -199,7 +204,7 @@ class SlurmkitApp(App[None]):
             self._timer.stop()
         waits = delay is not None and not self.paused
         self._timer = self.set_timer(delay or 0, self._ask) if waits else None
-        self._picture.pace.next_at = self.options.clock() + (delay or 0) if waits else None
+        self._picture.pace.next_at = self._clock() + (delay or 0) if waits else None
         self._say()
 
     # What the screen says
@@ -214,11 +219,18 @@ class SlurmkitApp(App[None]):
         """Bring the lines below the view up to date."""
         if not self.main.query(Status):  # the app is ending, its widgets are gone
             return
-        now, picture = self.options.clock(), self._picture
+        now, picture = self._clock(), self._picture
         asked = KINDS[self.view.ask.what].source
-        source = Source(self.session, picture, asked, self.paused, self.options.read_only)
+        source = Source(self.session, picture, asked, self._marks)
         self.main.query_one(Status).show(source, now=now)
         self.main.query_one(Problem).show(picture.problem, picture.pace, now=now)
+
+    @property
+    def _marks(self) -> list[str]:
+        """What is not as usual, for the line below."""
+        marks = {"PAUSED": self.paused, "READ-ONLY": self.options.read_only}
+        found = [mark for mark, on in marks.items() if on]
+        return [f"RECORDED {clock(int(self._clock()))}", *found] if self._replay else found
 
     # What the keys do; `actions` says which
 
@@ -240,6 +252,7 @@ class SlurmkitApp(App[None]):
             return view.is_mounted and self._proposals.concern(str(parameters[0]), view.rows)
         listed = isinstance(view, ListView)
         offered = {
+            "seek": self._replay is not None,
             "filter": view.filters_rows,
             "clear": view.is_mounted and view.clearable,
             "mine": isinstance(view, ListView) and view.LISTING.mine is not None,
@@ -267,9 +280,17 @@ class SlurmkitApp(App[None]):
     def action_pause(self) -> None:
         """Stop the poller, or start it with a question."""
         self.paused = not self.paused
+        if self._replay:
+            self._replay.pause(paused=self.paused)
         if self.paused:
             self._plan(None)
         else:
+            self._ask()
+
+    def action_seek(self, seconds: int) -> None:
+        """Go back or on in a recording."""
+        if self._replay:
+            self._replay.seek(self._clock() + seconds)
             self._ask()
 
     def action_shade(self) -> None:
@@ -325,7 +346,7 @@ class SlurmkitApp(App[None]):
     def _hand_on(self, message: Found) -> None:
         for screen in self.screen_stack:
             if isinstance(screen, JobDetail):
-                screen.take(message, self.options.clock())
+                screen.take(message, self._clock())
 
     # Commands that change the cluster
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Any
 
 import click
 
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput
 from slurmkit_tui.app import Options, SlurmkitApp
+from slurmkit_tui.feed import Feed
 from slurmkit_tui.feed.live import LiveFeed
+from slurmkit_tui.feed.recording import RecordingFeed, ReplayFeed
 from slurmkit_tui.pace import FLOOR
 from slurmkit_tui.views import VIEWS
 
@@ -29,7 +33,10 @@ NAMES = [view.NAME for view in VIEWS]
 @click.option("--read-only", is_flag=True, help="Refuse everything that changes the cluster.")
 @click.option("--view", type=click.Choice(NAMES), default=NAMES[0], show_default=True,
               help="The view to start with; digits switch.")  # fmt: skip
-def tui_command(interval: float, view: str, *, mine: bool, read_only: bool) -> None:
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write down all that the screen is told.")  # fmt: skip
+@click.option("--replay", metavar="FILE", help="Show a recording, without Slurm.")
+def tui_command(interval: float, view: str, **given: Any) -> None:
     """Watch the cluster in the terminal; digits switch views, ? shows the keys.
 
     \b
@@ -38,10 +45,26 @@ def tui_command(interval: float, view: str, *, mine: bool, read_only: bool) -> N
       slurmkit tui --mine --interval 30
       slurmkit tui --view nodes
       slurmkit tui --read-only
+      slurmkit tui --record monday.rec
+      slurmkit tui --replay monday.rec
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("slurmkit tui needs a terminal; in a script use: slurmkit queue --json")
-    options = Options(interval=interval, view=view, mine=mine, read_only=read_only)
-    app = SlurmkitApp(LiveFeed(Cluster()), options)
-    app.run()
+    record, replay = given.pop("record"), given.pop("replay")
+    if record and replay:
+        raise BadInput("give either --record or --replay, not both")
+    feed = _feed(record, replay)
+    app = SlurmkitApp(feed, Options(interval=interval, view=view, **given))
+    try:
+        app.run()
+    finally:
+        if isinstance(feed, RecordingFeed):
+            feed.close()
     sys.exit(app.return_code)
+
+
+def _feed(record: Path | None, replay: str | None) -> Feed:
+    if replay is not None:
+        return ReplayFeed(Path(replay))
+    live = LiveFeed(Cluster())
+    return live if record is None else RecordingFeed(live, record)

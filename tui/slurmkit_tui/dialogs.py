@@ -29,6 +29,7 @@ from slurmkit_tui.messages import Found
 _CLOSE = Binding("escape,enter", "dismiss", "Close")
 _PRETTY = {
     "slash": "/", "question_mark": "?", "pageup": "PgUp", "pagedown": "PgDn", "asterisk": "*",
+    "less_than_sign": "<", "greater_than_sign": ">", "comma": ",", "full_stop": ".",
 }  # fmt: skip
 _MOST = 12  # commands shown of many
 

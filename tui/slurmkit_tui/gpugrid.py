@@ -58,7 +58,7 @@ class _Widths(NamedTuple):
 def _widths(lines: Sequence[MapLine]) -> _Widths:
     most = max((len(line.cells) for line in lines), default=0)
     return _Widths(
-        min(_NAME, max((len(line.row.name) for line in lines), default=4)),
+        min(_NAME, max(4, *(len(line.row.name) for line in lines), 4)),
         min(_TYPE, max((len(line.types) for line in lines), default=4)),
         max((len(sign) for line in lines for sign in (*line.cells, str(most - 1))), default=1),
         most,
@@ -93,7 +93,7 @@ class GpuGrid(ScrollView, can_focus=True):
 
     def __init__(self, empty: str) -> None:
         super().__init__()
-        self._lines: Sequence[MapLine] = ()
+        self.lines: Sequence[MapLine] = ()
         self._mine = ""
         self._empty = empty
         self._at = (0, 0)
@@ -102,14 +102,14 @@ class GpuGrid(ScrollView, can_focus=True):
     @property
     def node(self) -> NodeRow | None:
         """The node under the cursor."""
-        return self._lines[self._at[0]].row if self._lines else None
+        return self.lines[self._at[0]].row if self.lines else None
 
     @property
     def selected(self) -> Gpu | None:
         """The GPU under the cursor."""
-        if not self._lines:
+        if not self.lines:
             return None
-        line = self._lines[self._at[0]]
+        line = self.lines[self._at[0]]
         return line.gpus[min(self._at[1], len(line.gpus) - 1)]
 
     def show(self, lines: Sequence[MapLine], mine: str, empty: str) -> None:
@@ -121,7 +121,7 @@ class GpuGrid(ScrollView, can_focus=True):
             empty: said in place of lines when there are none.
         """
         node = self.node
-        self._lines, self._mine, self._empty = lines, mine, empty
+        self.lines, self._mine, self._empty = lines, mine, empty
         self._wide = _widths(lines)
         names = {line.row.name: at for at, line in enumerate(lines)}
         row = names.get(node.name, self._at[0]) if node else 0
@@ -155,10 +155,10 @@ class GpuGrid(ScrollView, can_focus=True):
         return Strip([Segment((names + numbers).ljust(self.size.width), style)])
 
     def _line(self, at: int) -> Strip:
-        if at >= len(self._lines):
-            words = f"  {self._empty}" if at == 1 and not self._lines else ""
+        if at >= len(self.lines):
+            words = f"  {self._empty}" if at == 1 and not self.lines else ""
             return Strip([Segment(words, self.get_component_rich_style("grid--empty"))])
-        line, here = self._lines[at], at == self._at[0]
+        line, here = self.lines[at], at == self._at[0]
         mark = "▸" if here else " "
         name = fit(printable(line.row.name), self._wide.name)
         segments = [Segment(f"{mark}{name}  {fit(line.types, self._wide.type)}  ", self.rich_style)]
@@ -190,10 +190,10 @@ class GpuGrid(ScrollView, can_focus=True):
 
     def action_go(self, down: int, right: int) -> None:
         """Move the cursor."""
-        if not self._lines:
+        if not self.lines:
             return
-        row = max(0, min(self._at[0] + down, len(self._lines) - 1))
-        most = len(self._lines[row].cells) - 1
+        row = max(0, min(self._at[0] + down, len(self.lines) - 1))
+        most = len(self.lines[row].cells) - 1
         column = self._at[1] if down else max(0, min(self._at[1] + right, most))
         self._at = (row, column)
         self._reveal()
@@ -205,7 +205,7 @@ class GpuGrid(ScrollView, can_focus=True):
 
     def action_edge(self, end: int) -> None:
         """Move to the first node (0) or the last one (1)."""
-        self.action_go(len(self._lines) * (1 if end else -1), 0)
+        self.action_go(len(self.lines) * (1 if end else -1), 0)
 
     def action_by(self) -> None:
         """Give the letters to users, accounts or jobs, in turn."""
@@ -214,10 +214,10 @@ class GpuGrid(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Put the cursor where the mouse is; twice opens the GPU."""
         row = self.scroll_offset.y + event.y - 1
-        if event.y == 0 or row >= len(self._lines):
+        if event.y == 0 or row >= len(self.lines):
             return
         column = (event.x + self.scroll_offset.x - self._before) // (self._wide.mark + 1)
-        self._at = (row, max(0, min(column, len(self._lines[row].cells) - 1)))
+        self._at = (row, max(0, min(column, len(self.lines[row].cells) - 1)))
         self.refresh()
         if event.chain == 2:
             self.post_message(self.Opened())

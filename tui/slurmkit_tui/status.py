@@ -44,8 +44,7 @@ class Source(NamedTuple):
     session: Session
     picture: Picture
     asked: str
-    paused: bool
-    read_only: bool
+    marks: Sequence[str]
 
 
 class Status(Static):
@@ -53,8 +52,7 @@ class Status(Static):
 
     def show(self, of: Source, *, now: float) -> None:
         """Say how old the picture is, and what it cost."""
-        marks = {"PAUSED": of.paused, "READ-ONLY": of.read_only}
-        parts: list[Part] = [(word, "$warning bold") for word, on in marks.items() if on]
+        parts: list[Part] = [(mark, "$warning bold") for mark in of.marks]
         parts += [_age(of, now), f"every {_seconds(of.picture.pace.delay)}"]
         self.update(_join([*parts, _called(of.session.feed.calls)]))
 

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from slurmkit.errors import SlurmkitError
+from slurmkit_tui import logs
+
 ResultT = TypeVar("ResultT")
 
 
@@ -16,6 +19,9 @@ async def in_thread(function: Callable[[], ResultT]) -> ResultT:
 
     The event loop's own threads are joined when it ends, so that `q` would hang for as long as
     slurmctld keeps squeue waiting.
+
+    Raises:
+        SlurmkitError: of the function; any other error of its is logged and told as one.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ResultT] = loop.create_future()
@@ -27,9 +33,13 @@ async def in_thread(function: Callable[[], ResultT]) -> ResultT:
     def work() -> None:
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits
-            failure = error
-            settle(lambda: future.set_exception(failure))
+        except SlurmkitError as error:
+            refused = error
+            settle(lambda: future.set_exception(refused))
+        except BaseException as error:  # noqa: BLE001 - a screen full of work outlives one mistake
+            logs.note(error)
+            mistake = SlurmkitError(f"slurmkit made a mistake ({error!r}); see {logs.path()}")
+            settle(lambda: future.set_exception(mistake))
         else:
             settle(lambda: future.set_result(result))
 

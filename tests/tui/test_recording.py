@@ -1,0 +1,78 @@
+"""What was recorded is shown again, without Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_queue import NOW, Scene, ids, job, running, text, until
+from slurmkit_tui.app import Options, SlurmkitApp
+from slurmkit_tui.feed import Ask
+from slurmkit_tui.feed.live import LiveFeed
+from slurmkit_tui.feed.recording import RecordingFeed, ReplayFeed
+
+from slurmkit import Cluster
+from slurmkit.errors import BadInput, SlurmkitError
+
+
+def recorded(path: Path) -> Path:
+    """Two looks at a queue, the second with one more job."""
+    scene = Scene([job("11", UserName="alice")])
+    feed = RecordingFeed(LiveFeed(Cluster(scene.slurm), "alice"), path)
+    for ask in (Ask("queue"), Ask("site"), Ask("rights", ("alice",))):
+        feed.fetch(ask)
+    scene.jobs.append(job("12", Name="[red]hostile\x1b[2J"))
+    feed.fetch(Ask("queue"))
+    feed.close()
+    return path
+
+
+async def test_replay(tmp_path: Path) -> None:
+    feed = ReplayFeed(recorded(tmp_path / "a.rec"))
+    assert feed.me == "alice"
+    feed.seek(feed.end)
+    app = SlurmkitApp(feed, Options())
+    async with running(app) as pilot:
+        assert ids(app) == ["11", "12"]
+        assert "RECORDED" in text(app)
+        assert "lab" in text(app)
+        await pilot.press("c")
+        await until(pilot, lambda: "this is a recording" in text(app))
+        await pilot.press("2")
+        await until(pilot, lambda: "nobody looked at this" in text(app))
+
+
+def test_answers_are_those_of_the_time(tmp_path: Path) -> None:
+    feed = ReplayFeed(recorded(tmp_path / "a.rec"))
+    feed.pause(paused=True)
+    feed.seek(feed.begin)
+    queue = feed.fetch(Ask("queue")).value
+    assert feed.clock() == feed.begin
+    assert {type(row).__name__ for row in queue.rows} == {"QueueRow"}
+    feed.seek(feed.end + 100)
+    assert feed.clock() == feed.end
+    assert len(feed.fetch(Ask("queue")).value.rows) == 2
+    with pytest.raises(SlurmkitError, match="nobody looked at this"):
+        feed.fetch(Ask("nodes"))
+
+
+def test_what_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "a.rec")
+    whole = path.read_bytes()
+    for size in range(len(whole) - 40, len(whole)):
+        path.write_bytes(whole[:size])
+        assert ReplayFeed(path).fetch(Ask("queue")).value.taken == NOW
+
+
+@pytest.mark.parametrize("data", [b"", b"no gzip", b"\x1f\x8b\x08\x00broken"])
+def test_other_files_are_refused_in_one_line(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    with pytest.raises(BadInput, match=r"recording|holds no answer"):
+        ReplayFeed(path)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "a.rec")
+    with pytest.raises(BadInput, match="there already"):
+        RecordingFeed(LiveFeed(Cluster(Scene([]).slurm), "alice"), path)

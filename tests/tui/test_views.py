@@ -1,0 +1,200 @@
+"""The views of nodes and GPUs, on what a real cluster printed; and going from view to view."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fake_gpus import Recorded
+from fake_queue import Scene, job, running, table, text, until, waiting
+from slurmkit_tui.app import SlurmkitApp
+from slurmkit_tui.dialogs import Confirm, Prompt
+from slurmkit_tui.gpugrid import GpuGrid
+from textual.pilot import Pilot
+
+
+@asynccontextmanager
+async def showing(app: SlurmkitApp, *words: str, size=(120, 30)) -> AsyncIterator[Pilot[None]]:
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await until(pilot, lambda: all(word in text(app) for word in words))
+        await pilot.pause()
+        yield pilot
+
+
+async def test_the_map_shows_every_gpu_and_who_is_on_it() -> None:
+    app = Recorded().app("gpus")
+    async with showing(app, "c1", "alice:") as pilot:
+        assert re.search(r"c1 +a100 +a a ", text(app))
+        assert "largest block on one node" in text(app)
+        grid = app.view.query_one(GpuGrid)
+        assert (grid.selected.node, grid.selected.index) == ("c1", 0)
+        await pilot.press("right", "j")
+        assert (grid.selected.node, grid.selected.index) == ("c2", 1)
+        await pilot.press("b")
+        assert "by account" in text(app)
+        assert "vision:" in text(app)
+
+
+async def test_the_map_is_filtered_like_a_table() -> None:
+    app = Recorded().app("gpus")
+    async with showing(app, "c1", "alice:") as pilot:
+        await pilot.press("slash", *"user", "colon", *"bob")
+        await until(pilot, lambda: "pass user:bob" in text(app))
+        grid = app.view.query_one(GpuGrid)
+        assert {gpu.user for line in grid.lines for gpu in line.gpus} <= {"bob", None}
+        await pilot.press("escape")
+        await until(pilot, lambda: "pass user" not in text(app))
+
+
+async def test_enter_on_a_gpu_opens_its_job() -> None:
+    cluster = Recorded()
+    app = cluster.app("gpus")
+    async with showing(app, "c1", "alice:") as pilot:
+        await pilot.press("enter")
+        await until(pilot, lambda: "Job 1" in text(app))
+        assert "0 of c1, a100" in text(app)
+
+
+async def test_nodes_with_their_states_and_what_is_used() -> None:
+    app = Recorded().app("nodes")
+    async with showing(app, "c1", "mixed"):
+        assert "a100:" in text(app)
+        assert "drained" in text(app)
+
+
+async def test_only_operators_drain_and_the_reason_is_asked_for() -> None:
+    cluster = Recorded()
+    app = cluster.app("nodes")
+    async with showing(app, "c1", "mixed") as pilot:
+        await pilot.press("d")
+        await until(pilot, lambda: "only Slurm's operators may" in text(app))
+    cluster = Recorded(level="Operator")
+    app = cluster.app("nodes")
+    async with showing(app, "c1", "mixed") as pilot:
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app.screen, Prompt))
+        await pilot.press("enter")
+        await until(pilot, lambda: "a reason is due" in text(app))
+        await pilot.press(*"fan", "enter")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("y")
+        wanted = ["scontrol", "update", "NodeName=c1", "State=DRAIN", "Reason=fan"]
+        await until(pilot, lambda: wanted in cluster.slurm.asked)
+
+
+async def test_digits_switch_and_what_was_seen_is_there_at_once() -> None:
+    cluster = Recorded()
+    app = cluster.app("nodes")
+    async with showing(app, "c1", "mixed") as pilot:
+        await pilot.press("2")
+        await until(pilot, lambda: "alice:" in text(app))
+        asked = len(cluster.slurm.asked)
+        await pilot.press("3")
+        await until(pilot, lambda: "drained" in text(app))
+        assert len(cluster.slurm.asked) == asked  # the last answer is young enough
+
+
+def two() -> Scene:
+    return Scene(
+        [
+            job("11", UserName="alice", Name="=cmd|evil"),
+            waiting("12", UserName="alice"),
+            job("13", UserName="bob"),
+        ]
+    )
+
+
+async def test_several_jobs_are_chosen_and_held_together() -> None:
+    scene = Scene([waiting("11", UserName="alice"), waiting("12", UserName="alice")])
+    app = scene.app()
+    async with running(app) as pilot:
+        await pilot.press("space", "space")
+        assert "2 chosen" in text(app)
+        await pilot.press("h", "y")
+        await until(pilot, lambda: ["scontrol", "hold", "11,12"] in scene.commands("scontrol"))
+
+
+async def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
+    scene = two()
+    app = scene.app()
+    async with running(app) as pilot:
+        await pilot.press("h")
+        await until(pilot, lambda: "job 11 does not wait" in text(app))
+        await pilot.press("end", "c")
+        await until(pilot, lambda: "job 13 is bob's" in text(app))
+        assert len(app.screen_stack) == 1
+
+
+async def test_a_new_time_limit_is_checked_before_it_is_sent() -> None:
+    scene = two()
+    app = scene.app()
+    async with running(app) as pilot:
+        await pilot.press("L")
+        await until(pilot, lambda: isinstance(app.screen, Prompt))
+        await pilot.press("ctrl+u", *"soon", "enter")
+        await until(pilot, lambda: "soon" in text(app) and "time" in text(app))
+        assert isinstance(app.screen, Prompt)
+        await pilot.press("ctrl+u", *"30", "enter", "y")
+        wanted = ["scontrol", "update", "JobId=11", "TimeLimit=30"]
+        await until(pilot, lambda: wanted in scene.commands("scontrol"))
+
+
+async def test_a_command_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    scene = two()
+    app = scene.app()
+    async with running(app) as pilot:
+        await pilot.press("c", "y")
+        await until(pilot, lambda: "done: scancel 11" in text(app))
+    path = tmp_path / "slurmkit" / "tui-actions.log"
+    assert " lab scancel 11 done\n" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_columns_and_order_are_chosen() -> None:
+    app = two().app()
+    async with running(app) as pilot:
+        await pilot.press("o")
+        await until(pilot, lambda: "Sort by" in text(app))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "USER▲" in text(app))
+        await pilot.click(table(app), offset=(2, 0))
+        await until(pilot, lambda: "JOBID▲" in text(app))
+        await pilot.press("C")
+        await until(pilot, lambda: "Columns" in text(app))
+        await pilot.press("space", "enter")
+        await until(pilot, lambda: "JOBID" not in text(app))
+
+
+@pytest.mark.parametrize("ending", ["csv", "json"])
+async def test_export(ending: str, tmp_path: Path) -> None:
+    app = two().app()
+    path = tmp_path / f"jobs.{ending}"
+    async with running(app) as pilot:
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, Prompt))
+        await pilot.press("ctrl+u")
+        app.screen.query_one("Input").value = str(path)
+        await pilot.press("enter")
+        await until(pilot, path.exists)
+        await until(pilot, lambda: "wrote 3 jobs" in text(app))
+    if ending == "json":
+        names = [row["name"] for row in json.loads(path.read_text())]
+        assert names[0] == "=cmd|evil"
+    else:
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+        assert rows[0]["name"] == "'=cmd|evil"  # no spreadsheet runs it
+        assert len(rows) == 3
+
+
+async def test_a_bad_filter_says_what_is_wrong_and_keeps_the_rows() -> None:
+    app = two().app()
+    async with running(app) as pilot:
+        await pilot.press("slash", *"usr", "colon", *"x")
+        await until(pilot, lambda: "did you mean user?" in text(app))
+        assert app.view.wish.filter.text == "usr"
