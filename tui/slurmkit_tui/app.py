@@ -82,6 +82,7 @@ class SlurmkitApp(App[None]):
         self.view: View = self._new_view(self.options.view)
         self.paused = False
         self._timer: Timer | None = None
+        self._offered: tuple[object, ...] = ()
         self._proposals = Proposals(self)
 
     def compose(self) -> ComposeResult:
@@ -214,6 +215,10 @@ class SlurmkitApp(App[None]):
         """Bring the lines above the view up to date; at 50,000 jobs not for every second."""
         self.main.query_one(Tabs).show(VIEWS, self.view.NAME)
         self.main.query_one(Summary).show(self.session, self.view)
+        offered = self.view.NAME, bool(self.view.rows), self.view.clearable
+        if offered != self._offered:
+            self._offered = offered
+            self.refresh_bindings()
 
     def _say(self) -> None:
         """Bring the lines below the view up to date."""
