@@ -10,6 +10,8 @@ from uuid import uuid4
 import pytest
 from cluster_lab import Lab
 
+from slurmkit.facts import rounded
+
 pytestmark = pytest.mark.cluster
 
 KEEPER = "slurmkit"  # the user who keeps the books on the login node
@@ -125,7 +127,7 @@ def check_the_line(lab: Lab, db: str, number: str) -> None:
 
     words = ["report", "usage", "--from", window[0], "--to", window[1], "--timezone", "UTC"]
     table = keep(lab, *words, "--by", "pi", db=db).stdout
-    assert f"{hours:.4f}" in table.split()
+    assert rounded(hours) in table.split()
 
     # Again: nothing is new, and every number is as before.
     before = usage(lab, db, "pi", *window)

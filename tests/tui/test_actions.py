@@ -111,7 +111,7 @@ async def test_a_click_selects_and_a_double_click_opens() -> None:
 
 async def test_help_and_palette_list_every_action() -> None:
     app = scene().app()
-    async with running(app, size=(120, 40)) as pilot:
+    async with running(app, size=(120, 60)) as pilot:
         commands = [command.help for command in app.get_system_commands(app.screen)]
         actions = [action.help for action in ACTIONS if action.home == "app"]
         assert commands == [*actions, *(f"Go to {view.TITLE}" for view in VIEWS)]

@@ -7,7 +7,6 @@ from itertools import islice, pairwise
 import pytest
 from fake_sacct import FakeSacct, halted, job, step
 from slurmkit_accounting import ingest as module
-from slurmkit_accounting import read
 from slurmkit_accounting.ingest import FIRST_DAYS, OVERLAP_SECONDS, ingest
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
@@ -23,7 +22,6 @@ from slurmkit_accounting.schema import (
     usage_hours,
     usage_keys,
 )
-from slurmkit_accounting.status import status
 from sqlalchemy import func, select, text
 
 from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, LedgerError, SlurmError
@@ -366,17 +364,6 @@ def test_a_name_with_quotes_and_control_characters_is_stored_as_it_is(ledger):
         assert connection.scalar(text("SELECT count(*) FROM runs")) == 1
 
 
-def test_runs_of_others_that_private_data_hides_stop_it_naming_the_right(ledger, monkeypatch):
-    slurm = FakeSacct()
-    slurm.private = "jobs,usage"
-    monkeypatch.setattr("slurmkit_accounting.privacy.os.geteuid", lambda: 65534)
-    with pytest.raises(SlurmError, match=r"PrivateData=jobs .* set adminlevel=Operator"):
-        ingest(ledger, slurm)
-    assert everything(ledger, ingests) == []
-    slurm.level = "Operator"
-    assert counts(ingest(ledger, slurm)) == (0, 0, 0, 0)
-
-
 def test_a_run_that_sacct_shows_no_more_is_kept_as_gone_and_comes_back(ledger):
     ended, still = job(1, NOW - 90, NOW - 90, NOW - 50), job(2, NOW - 90, NOW - 90, None)
     slurm = FakeSacct(ended, still)
@@ -455,18 +442,6 @@ def test_steps_say_what_was_used(ledger):
     assert len(everything_of(ledger, steps)) == 3
 
 
-def test_gpus_that_are_not_what_was_asked_for_are_doubtful(ledger):
-    odd = job(1, NOW - 90, NOW - 90, NOW, AllocTRES="cpu=4,gres/gpu=4,node=1",
-              ReqTRES="cpu=4,gres/gpu=2,node=1")  # fmt: skip
-    whole = job(2, NOW - 90, NOW - 90, NOW, AllocTRES="cpu=64,gres/gpu=8,node=1",
-                ReqTRES="cpu=4,gres/gpu=2,node=1")  # fmt: skip
-    ingest(ledger, FakeSacct(odd, whole))
-    assert [row["doubt"] for row in everything(ledger)] == [
-        "AllocTRES has 4 GPUs, ReqTRES 2",
-        None,
-    ]
-
-
 def test_a_run_cut_short_whose_job_completed_later_was_redone(ledger):
     first = job(1, NOW - 900, NOW - 890, NOW - 500, DBIndex=1, State="NODE_FAIL")
     second = job(1, NOW - 499, NOW - 400, NOW - 300, DBIndex=2, State="PREEMPTED")
@@ -485,79 +460,3 @@ def test_a_run_cut_short_whose_job_completed_later_was_redone(ledger):
     third["State"] = "FAILED"
     ingest(ledger, slurm)
     assert not any(row["redone"] for row in everything(ledger))
-
-
-NODES = (
-    "NodeName=c{} State=IDLE CPUTot=64 Sockets=2 CoresPerSocket=32 ThreadsPerCore=1 RealMemory=9"
-    " TmpDisk=0 Gres=gpu:{}\n"
-)
-
-
-def test_more_gpus_than_the_nodes_of_a_run_have_are_doubtful(ledger):
-    def held(number: int, nodes: str, gpus: str, end: int | None = NOW - 9) -> dict:
-        tres = f"cpu=4,node=1,{gpus}"
-        return job(number, NOW - 90, NOW - 90, end, AllocTRES=tres, ReqTRES=tres, NodeList=nodes)
-
-    slurm = FakeSacct(
-        held(1, "c1", "gres/gpu=5"),
-        held(2, "c[1-2]", "gres/gpu:A100=5,gres/gpu=5"),
-        held(3, "c[1-2]", "gres/gpu:h100=3,gres/gpu=3", None),
-        held(4, "c9", "gres/gpu=50"),  # no node any more
-        held(5, "c1", "gres/gpu:a100=4,gres/gpu=4"),
-        held(6, "c1", "gres/gpu=9", NOW - 5 * DAY) | {"Eligible": str(NOW - 6 * DAY)},
-    )
-    slurm.nodes = NODES.format(1, "a100:4(S:0-1)") + NODES.format(2, "h100:2")
-    ingest(ledger, slurm)
-    assert [row["doubt"] for row in everything(ledger)] == [
-        "AllocTRES has 5 GPUs, its nodes 4",
-        "AllocTRES has 5 A100, its nodes 4",
-        "AllocTRES has 3 h100, its nodes 2",
-        None,
-        None,
-        None,
-    ]
-    slurm.nodes = ""
-    slurm.jobs[0]["ExitCode"] = "1:0"
-    ingest(ledger, slurm)
-    assert everything(ledger)[0]["doubt"] == "AllocTRES has 5 GPUs, its nodes 4"
-
-
-@pytest.fixture
-def private(monkeypatch) -> FakeSacct:
-    """A cluster where alice, who asks, may not see the jobs of others."""
-    monkeypatch.setattr("slurmkit_accounting.privacy.os.geteuid", lambda: 65534)
-    monkeypatch.setattr("slurmkit_accounting.privacy._me", lambda: "alice")
-    slurm = FakeSacct(
-        job(1, NOW - 90, NOW - 90, NOW - 9), job(2, NOW - 90, NOW - 90, None, User="bob")
-    )
-    slurm.private = "jobs"
-    return slurm
-
-
-def test_a_ledger_of_ones_own_has_ones_own_runs_and_says_so(ledger, private):
-    done = ingest(ledger, private, private=True)
-    assert (done.only, counts(done)) == ("alice", (1, 1, 0, 0))
-    assert status(ledger).clusters[0].only_user == "alice"
-    found = read.usage(ledger, "2026-01-01", by="user", timezone="UTC", now=NOW)
-    assert "of lab only alice's runs" in found.meta.source
-    private.private = "none"
-    done = ingest(ledger, private, private=True)
-    assert (done.only, counts(done)) == ("", (2, 1, 0, 0))
-    assert done.window[0] == done.window[1] - FIRST_DAYS * DAY  # all of it once more
-    assert status(ledger).clusters[0].only_user is None
-
-
-def test_a_ledger_of_everybodys_runs_stays_one(ledger, private):
-    private.private = "none"
-    ingest(ledger, private)
-    private.private = "jobs"
-    for own in (True, False):
-        with pytest.raises(SlurmError, match="set adminlevel=Operator"):
-            ingest(ledger, private, private=own)
-    assert [row["gone_since"] for row in everything(ledger)] == [None, None]
-
-
-def test_a_user_whose_name_is_part_of_slurmusers_is_not_slurmuser(ledger, private, monkeypatch):
-    monkeypatch.setattr("slurmkit_accounting.privacy._me", lambda: "slur")
-    with pytest.raises(SlurmError, match="hides other people's jobs from slur"):
-        ingest(ledger, private)

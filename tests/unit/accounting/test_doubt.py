@@ -1,0 +1,65 @@
+"""Runs whose number of GPUs cannot be right."""
+
+from __future__ import annotations
+
+import time
+
+from fake_sacct import FakeSacct, job
+from slurmkit_accounting.ingest import ingest
+from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.schema import runs
+from sqlalchemy import select
+
+NOW = int(time.time())
+DAY = 86400
+NODES = (
+    "NodeName=c{} State=IDLE CPUTot=64 Sockets=2 CoresPerSocket=32 ThreadsPerCore=1 RealMemory=9"
+    " TmpDisk=0 Gres=gpu:{}\n"
+)
+
+
+def doubts(ledger: Ledger) -> list[str | None]:
+    with ledger.transaction() as connection:
+        found = connection.execute(select(runs.c.doubt).order_by(runs.c.job_id_raw))
+        return list(found.scalars())
+
+
+def test_gpus_that_are_not_what_was_asked_for_are_doubtful(ledger):
+    odd = job(1, NOW - 90, NOW - 90, NOW, AllocTRES="cpu=4,gres/gpu=4,node=1",
+              ReqTRES="cpu=4,gres/gpu=2,node=1")  # fmt: skip
+    whole = job(2, NOW - 90, NOW - 90, NOW, AllocTRES="cpu=64,gres/gpu=8,node=1",
+                ReqTRES="cpu=4,gres/gpu=2,node=1")  # fmt: skip
+    ingest(ledger, FakeSacct(odd, whole))
+    assert doubts(ledger) == [
+        "AllocTRES has 4 GPUs, ReqTRES 2",
+        None,
+    ]
+
+
+def test_more_gpus_than_the_nodes_of_a_run_have_are_doubtful(ledger):
+    def held(number: int, nodes: str, gpus: str, end: int | None = NOW - 9) -> dict:
+        tres = f"cpu=4,node=1,{gpus}"
+        return job(number, NOW - 90, NOW - 90, end, AllocTRES=tres, ReqTRES=tres, NodeList=nodes)
+
+    slurm = FakeSacct(
+        held(1, "c1", "gres/gpu=5"),
+        held(2, "c[1-2]", "gres/gpu:A100=5,gres/gpu=5"),
+        held(3, "c[1-2]", "gres/gpu:h100=3,gres/gpu=3", None),
+        held(4, "c9", "gres/gpu=50"),  # no node any more
+        held(5, "c1", "gres/gpu:a100=4,gres/gpu=4"),
+        held(6, "c1", "gres/gpu=9", NOW - 5 * DAY) | {"Eligible": str(NOW - 6 * DAY)},
+    )
+    slurm.nodes = NODES.format(1, "a100:4(S:0-1)") + NODES.format(2, "h100:2")
+    ingest(ledger, slurm)
+    assert doubts(ledger) == [
+        "AllocTRES has 5 GPUs, its nodes 4",
+        "AllocTRES has 5 A100, its nodes 4",
+        "AllocTRES has 3 h100, its nodes 2",
+        None,
+        None,
+        None,
+    ]
+    slurm.nodes = ""
+    slurm.jobs[0]["ExitCode"] = "1:0"
+    ingest(ledger, slurm)
+    assert doubts(ledger)[0] == "AllocTRES has 5 GPUs, its nodes 4"
