@@ -17,10 +17,11 @@ COLUMNS, LINES = 120, 30
 
 
 class Terminal:
-    """A terminal of alice's on the login node, with a shell in it."""
+    """A terminal on the login node, with a shell in it; alice's, or root's with an empty name."""
 
-    def __init__(self, lab: Lab, name: str) -> None:
+    def __init__(self, lab: Lab, name: str, user: str = "alice") -> None:
         self._lab = lab
+        self._user = user
         self._tmux = ("tmux", "-L", name)
         size = ("-x", str(COLUMNS), "-y", str(LINES))
         # The prompt is a word no program prints by itself.
@@ -28,7 +29,7 @@ class Terminal:
         self._run("-f", "/dev/null", "new-session", "-d", *size, shell)
 
     def _run(self, *argv: str) -> str:
-        return self._lab.run(*self._tmux, *argv).stdout
+        return self._lab.run(*self._tmux, *argv, user=self._user).stdout
 
     def type(self, *keys: str) -> None:
         self._run("send-keys", *keys)
@@ -104,7 +105,7 @@ def test_a_running_job_is_shown_filtered_opened_and_cancelled(
 
     terminal.type("/")
     terminal.type("-l", "holdsg")
-    shown = terminal.wait_for('(mine, "holdsg")')
+    shown = terminal.wait_for("(mine, holdsg)")
     assert row(shown, mine)
     assert not row(shown, held)
 
@@ -133,6 +134,70 @@ def test_read_only_cancels_nothing(lab: Lab, terminal: Terminal, jobs: dict[str,
     terminal.type("y")
     states = lab.run("squeue", "--noheader", "-o", "%T", "-j", ",".join(jobs.values())).stdout
     assert sorted(states.split()) == ["PENDING", "RUNNING"]
+
+
+def test_the_map_shows_who_is_on_which_gpu(
+    lab: Lab, terminal: Terminal, jobs: dict[str, str]
+) -> None:
+    mine = jobs["holdsgpus"]
+    terminal.type("slurmkit tui --view gpus", "Enter")
+    terminal.wait_for("a alice: ", "largest block on one node")
+    held = lab.run("scontrol", "show", "job", "-d", mine).stdout
+    node, indices = re.search(r"Nodes=(\S+) .*GRES=gpu:a100:2\(IDX:([\d,-]+)\)", held).groups()
+    first, _, last = indices.replace(",", "-").partition("-")
+    line = next(line for line in terminal.screen().splitlines() if f"{node} " in line)
+    cells = line.split("a100", 1)[1].split()
+    assert (cells[int(first)], cells[int(last)]) == ("a", "a")
+    terminal.type("/")
+    terminal.type("-l", f"job={mine}")
+    terminal.wait_for(f"2 pass job={mine}")
+    terminal.type("Enter")
+    terminal.type("Enter")
+    terminal.wait_for(f"Job {mine}", "GPU is", "held")
+
+
+def test_an_administrator_drains_and_resumes_a_node_and_nobody_else(lab: Lab) -> None:
+    def state() -> str:
+        return lab.run("sinfo", "-h", "-n", "c7", "-o", "%T %E", user="").stdout
+
+    for user, words in (("alice", ("only Slurm's administrators may",)), ("", ("Reason",))):
+        opened = Terminal(lab, f"tui{time.time_ns()}", user)
+        try:
+            opened.type("slurmkit tui --view nodes", "Enter")
+            opened.wait_for("c7", "nodes")
+            opened.type("End")
+            opened.type("d")
+            opened.wait_for(*words)
+            if user:
+                continue
+            opened.type("-l", "bad fan")
+            opened.type("Enter")
+            opened.wait_for("scontrol update NodeName=c7 State=DRAIN 'Reason=bad fan'")
+            opened.type("y")
+            opened.wait_for("done: scontrol update", "drained")
+            assert "bad fan" in state()
+            opened.type("D")
+            opened.wait_for("scontrol update NodeName=c7 State=RESUME")
+            opened.type("y")
+            opened.wait_for("done: scontrol update NodeName=c7 State=RESUME")
+            assert "drain" not in state()
+        finally:
+            opened.close()
+
+
+def test_a_recording_is_replayed_without_slurm(
+    lab: Lab, terminal: Terminal, jobs: dict[str, str]
+) -> None:
+    folder = lab.run("mktemp", "-d").stdout.strip()
+    terminal.type(f"slurmkit tui --mine --record {folder}/a.rec", "Enter")
+    terminal.wait_for_row(jobs["holdsgpus"], "RUNNING")
+    terminal.type("q")
+    terminal.type("clear", "Enter")
+    terminal.type(f"PATH=/opt/slurmkit/venv/bin slurmkit tui --replay {folder}/a.rec", "Enter")
+    terminal.wait_for("RECORDED", "holdsgpus")
+    terminal.type("c")
+    terminal.wait_for("this is a recording")
+    lab.run("rm", "-r", folder)
 
 
 @pytest.mark.parametrize("end", ["q", "C-c", "kill -TERM", "kill -INT"])

@@ -67,13 +67,18 @@ async def test_nodes_with_their_states_and_what_is_used() -> None:
         assert "drained" in text(app)
 
 
-async def test_only_operators_drain_and_the_reason_is_asked_for() -> None:
+async def test_only_administrators_drain_and_the_reason_is_asked_for() -> None:
     cluster = Recorded()
     app = cluster.app("nodes")
     async with showing(app, "c1", "mixed") as pilot:
         await pilot.press("d")
-        await until(pilot, lambda: "only Slurm's operators may" in text(app))
+        await until(pilot, lambda: "only Slurm's administrators may" in text(app))
     cluster = Recorded(level="Operator")
+    app = cluster.app("nodes")
+    async with showing(app, "c1", "mixed") as pilot:  # Slurm lets them change jobs, not nodes
+        await pilot.press("d")
+        await until(pilot, lambda: "only Slurm's administrators may" in text(app))
+    cluster = Recorded(level="Administrator")
     app = cluster.app("nodes")
     async with showing(app, "c1", "mixed") as pilot:
         await pilot.press("d")

@@ -75,12 +75,13 @@ CHANGES = (
                          commands.only_waiting, wanted=_PARTITION)),
     Action("priority", "", "Priority", "Set the priority of waiting jobs; operators only",
            change=Change(QueueRow, commands.update("Priority"), "Change {what}?",
-                         commands.only_waiting, operators=True, wanted=_PRIORITY)),
-    Action("drain", "d", "Drain", "Let nodes take no further jobs; operators only",
-           change=Change(NodeRow, commands.node("DRAIN"), "Drain {what}?", operators=True,
+                         commands.only_waiting, needs="operator", wanted=_PRIORITY)),
+    Action("drain", "d", "Drain", "Let nodes take no further jobs; administrators only",
+           change=Change(NodeRow, commands.node("DRAIN"), "Drain {what}?", needs="administrator",
                          wanted=_REASON)),
-    Action("resume", "D", "Resume", "Let nodes take jobs again; operators only",
-           change=Change(NodeRow, commands.node("RESUME"), "Resume {what}?", operators=True)),
+    Action("resume", "D", "Resume", "Let nodes take jobs again; administrators only",
+           change=Change(NodeRow, commands.node("RESUME"), "Resume {what}?",
+                         needs="administrator")),
 )  # fmt: skip
 ACTIONS = (
     Action("filter", "slash", "Filter", "Show only some rows: words, user:me, >8gpu, -/regex/",

@@ -11,6 +11,7 @@ from slurmkit.errors import BadInput
 from slurmkit.jobs.changes import Changes
 from slurmkit.nodes.read import NodeRow
 from slurmkit.queue.rows import QueueRow
+from slurmkit_tui.rights import Level
 
 Argv = list[str]
 Commands = Callable[[Sequence[Any], str], list[Argv]]
@@ -46,7 +47,7 @@ class Change:
         commands: the commands for some rows and the value that was typed.
         question: asked before they are run; {what} is what they are done to.
         refusal: why it cannot be done to a row; empty when it can.
-        operators: only operators may, whoever's it is.
+        needs: Slurm's AdminLevel that it takes, whosever it is.
         wanted: the value to be typed first.
     """
 
@@ -54,7 +55,7 @@ class Change:
     commands: Commands
     question: str
     refusal: Callable[[Any], str] = _empty
-    operators: bool = False
+    needs: Level = "none"
     wanted: Wanted | None = None
 
 

@@ -151,12 +151,24 @@ def _by_operator(column: Column, op: str, value: str) -> Test:
     if not value:
         return lambda _row, _text, _context: True
     number = _number(value)
-    if number is not None:
-        return _compared(column, op, number)
-    if op not in ("=", "!="):
+    if op in ("=", "!="):
+        return _equals(column, value, number, same=op == "=")
+    if number is None:
         raise FilterError(f"{column.name}{op}{value}: a number is due, e.g. {column.name}{op}8")
-    wanted, same = value.lower(), op == "="
-    return lambda row, _text, _context: (_searched(column, row).lower() == wanted) == same
+    return _compared(column, op, number)
+
+
+def _equals(column: Column, text: str, number: float | None, *, same: bool) -> Test:
+    """As numbers where the row has one, else as texts."""
+    wanted = text.lower()
+
+    def test(row: Any, _text: str, _context: Context) -> bool:
+        value = _as_number(column.value(row))
+        if value is not None and number is not None:
+            return (value == number) == same
+        return (_searched(column, row).lower() == wanted) == same
+
+    return test
 
 
 def _compared(column: Column, op: str, number: float) -> Test:

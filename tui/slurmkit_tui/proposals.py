@@ -67,7 +67,7 @@ class Proposals:
         if not self._app.session.feed.writable:
             return "this is a recording"
         rights = self._app.session.rights
-        refusals = (change.refusal(row) or rights.refusal(row, change.operators) for row in rows)
+        refusals = (change.refusal(row) or rights.refusal(row, change.needs) for row in rows)
         return next(filter(None, refusals), "")
 
     def _prompt(self, change: Change, wanted: Wanted, rows: Sequence[Any]) -> None:

@@ -1,15 +1,16 @@
-"""What the person at the screen may do: their own jobs, or everything as an operator."""
+"""What the person at the screen may do: to their own jobs, to everybody's, to nodes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from slurmkit.errors import SlurmError
 from slurmkit.slurm import Slurm
 
-_LEVELS = frozenset({"administrator", "operator"})
+Level = Literal["none", "operator", "administrator"]
+_LEVELS: tuple[Level, ...] = ("none", "operator", "administrator")
 SUPERUSERS = frozenset({"root", "slurm"})
 
 
@@ -17,23 +18,28 @@ class Rights(msgspec.Struct, frozen=True):
     """Rights of a person.
 
     Attributes:
-        operator: Slurm's operator or administrator; None while unknown, when nothing is refused
-            on our side and Slurm has the word.
+        level: Slurm's AdminLevel; None while unknown, when nothing is refused on our side and
+            Slurm has the word.
         accounts: whose coordinator they are.
     """
 
     me: str = ""
-    operator: bool | None = None
+    level: Level | None = None
     accounts: tuple[str, ...] = ()
 
-    def refusal(self, row: Any, operators: bool) -> str:  # noqa: FBT001 - a field of Change
-        """Why something may not be done to a row; empty when it may, or nobody knows."""
-        if self.operator is not False:
+    def refusal(self, row: Any, needs: Level) -> str:
+        """Why something may not be done to a row; empty when it may, or nobody knows.
+
+        Args:
+            row: a job or a node.
+            needs: the level it takes whosever the row is.
+        """
+        if self.level is None or self.level == "administrator":
             return ""
-        if operators:
-            return "only Slurm's operators may"
+        if _LEVELS.index(self.level) < _LEVELS.index(needs):
+            return f"only Slurm's {needs}s may"
         owner, account = getattr(row, "user", self.me), getattr(row, "account", "")
-        if owner == self.me or account in self.accounts:
+        if self.level == "operator" or owner == self.me or account in self.accounts:
             return ""
         return f"job {row.job_id} is {owner}'s; only they and Slurm's operators may"
 
@@ -44,7 +50,7 @@ UNKNOWN_RIGHTS = Rights()
 def read_rights(slurm: Slurm, me: str) -> Rights:
     """Ask slurmdbd what somebody may do; without one nobody knows."""
     if me in SUPERUSERS:
-        return Rights(me, operator=True)
+        return Rights(me, "administrator")
     try:
         said = slurm.run(
             ["sacctmgr", "--noheader", "--parsable2", "show", "user", f"name={me}", "WithCoord",
@@ -53,6 +59,7 @@ def read_rights(slurm: Slurm, me: str) -> Rights:
     except SlurmError:
         return Rights(me)
     if not said.strip():  # Slurm knows them only by their jobs
-        return Rights(me, operator=False)
+        return Rights(me, "none")
     level, _, accounts = said.strip().splitlines()[0].partition("|")
-    return Rights(me, level.lower() in _LEVELS, tuple(filter(None, accounts.split(","))))
+    known: Level = next((each for each in _LEVELS if each == level.lower()), "none")
+    return Rights(me, known, tuple(filter(None, accounts.split(","))))
