@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pwd
 import re
+import time
 from collections.abc import Iterable
 
 import msgspec
@@ -39,6 +40,8 @@ _STEP_FIELDS = {
     "time_limit": "Timelimit",
     "tres": "AllocTRES",
 }
+# The trailing delimiter of --parsable ends each field alike.
+_FLAGS = ("--noheader", "--parsable")
 _CANCELLED = re.compile(r"CANCELLED by (?P<uid>\d+)")
 
 
@@ -75,6 +78,19 @@ def read_runs(slurm: Slurm, job_ids: Iterable[str]) -> list[JobInfo]:
         text = slurm.run([*_sacct(batch, mark, _FIELDS), "-X", "-D"])
         runs += _runs(text, mark)
     return sorted(runs, key=lambda run: run.submitted or 0)
+
+
+def read_recent(slurm: Slurm, user: str, since: int) -> list[JobInfo]:
+    """The runs of a person that were in the queue at or after a time, in the order of Submit.
+
+    Raises:
+        DatabaseDown: when slurmdbd does not answer.
+    """
+    mark = record_mark()
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
+    asked = [*_FLAGS, f"--delimiter={mark}", f"--user={user}", f"--starttime={at}", "-X", "-D"]
+    text = slurm.run(["sacct", *asked, f"--format={','.join(_FIELDS.values())}"])
+    return sorted(_runs(text, mark), key=lambda run: run.submitted or 0)
 
 
 def read_steps(slurm: Slurm, job_id: str) -> tuple[Step, ...]:
@@ -114,8 +130,7 @@ def work_dir(slurm: Slurm, job_id: str) -> str | None:
 
 
 def _sacct(job_ids: list[str], mark: str, fields: dict[str, str]) -> list[str]:
-    # The trailing delimiter of --parsable ends each field alike.
-    flags = ["--noheader", "--parsable", f"--delimiter={mark}"]
+    flags = [*_FLAGS, f"--delimiter={mark}"]
     return ["sacct", *flags, f"--jobs={','.join(job_ids)}", f"--format={','.join(fields.values())}"]
 
 

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.bench import ingest, queue, reports, start, submit
+from tests.bench import ingest, queue, reports, start, submit, tui
 from tests.bench.history import JOBS
 from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
-PARTS = ("start", "queue", "submit", "report", "ingest")
+PARTS = ("start", "queue", "submit", "tui", "report", "ingest")
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
 
@@ -33,10 +33,14 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
         yield from ingest.from_a_file()
     if "start" in parts:
         yield from start.budgets(lab)
-    for number, jobs in enumerate(sizes if "queue" in parts else []):
+    read = sizes if "queue" in parts else []
+    for jobs in sorted({*read, *([tui.JOBS] if "tui" in parts else [])}):
         fill(lab, jobs)
-        yield from queue.budgets(lab, jobs)
-        if number == 0 and "submit" in parts:
+        if jobs in read:
+            yield from queue.budgets(lab, jobs)
+        if jobs == tui.JOBS and "tui" in parts:
+            yield from tui.budgets(lab)
+        if read[:1] == [jobs] and "submit" in parts:
             yield from submit.budgets(lab)
     if "submit" in parts and "queue" not in parts:
         yield from submit.budgets(lab)

@@ -63,7 +63,7 @@ def await_hour() -> None:
 
 def test_the_books_equal_sacct_and_sreport_to_the_second(lab: Lab, books: str, reserved: str):
     ended = sbatch(lab, "--gres=gpu:a100:2", seconds=3)
-    suspended = sbatch(lab, "--gres=gpu:a100:1", seconds=6)
+    suspended = sbatch(lab, "--gres=gpu:a100:1", seconds=20)
     running = sbatch(lab, "--gres=gpu:h100:1", seconds=200)
     try:
         wait_until(lab, suspended, "RUNNING")

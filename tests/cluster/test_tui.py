@@ -200,6 +200,49 @@ def test_a_recording_is_replayed_without_slurm(
     lab.run("rm", "-r", folder)
 
 
+def test_the_log_is_followed_and_the_cancelled_job_is_found_in_mine(
+    lab: Lab, terminal: Terminal
+) -> None:
+    folder = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
+    script = "for n in $(seq 1000); do echo step $n; sleep 0.5; done"
+    words = ["sbatch", "--parsable", f"--output={folder}/out", "--job-name=steps", "--time=5"]
+    mine = lab.run(*words, f"--wrap={script}").stdout.strip()
+    try:
+        terminal.type("slurmkit tui --mine --interval 2", "Enter")
+        terminal.wait_for_row(mine, "RUNNING")
+        terminal.type("/")
+        terminal.type("-l", "steps")
+        terminal.type("Enter")
+        terminal.type("l")
+        terminal.wait_for("step 3", "following")
+        terminal.wait_for("step 12")
+        terminal.type("Escape")
+        terminal.wait_for("c Cancel")
+        terminal.type("c")
+        terminal.wait_for(f"scancel {mine}")
+        terminal.type("y")
+        terminal.wait_for(f"done: scancel {mine}")
+        terminal.type("1")
+        terminal.wait_for_row(mine, "CANCELLED")
+    finally:
+        lab.run("scancel", mine)
+        lab.run("rm", "-r", folder)
+
+
+def test_every_view_has_something_to_show(terminal: Terminal) -> None:
+    terminal.type("slurmkit tui", "Enter")
+    terminal.wait_for("q Quit", "squeue")
+    for key, words in {
+        "5": ("GPUs held (", "GPU-hours"),
+        "6": ("ACCOUNT / USER", "alice", "the fairshare factor of alice"),
+        "7": ("MONTH", "ledger"),
+        "8": ("SEVERITY", "doctor"),
+        "4": ("NODE", "c7", "scontrol"),
+    }.items():
+        terminal.type(key)
+        terminal.wait_for(*words)
+
+
 @pytest.mark.parametrize("end", ["q", "C-c", "kill -TERM", "kill -INT"])
 def test_the_shell_is_clean_afterwards(lab: Lab, terminal: Terminal, end: str) -> None:
     before = terminal.mode()

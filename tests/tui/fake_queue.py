@@ -78,6 +78,7 @@ class Scene:
             "squeue": self._squeue,
             "scontrol": self._scontrol,
             "scancel": self._scancel,
+            "sacct": lambda *_: "",
             "sacctmgr": lambda *_: self.level + "|",
         }
         self.slurm = FakeSlurm(answers)

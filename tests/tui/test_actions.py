@@ -6,7 +6,8 @@ import pytest
 from fake_queue import Scene, job, running, table, text, until, waiting
 from slurmkit_tui.actions import ACTIONS
 from slurmkit_tui.commands import cancel, job_argument
-from slurmkit_tui.dialogs import Confirm, JobDetail
+from slurmkit_tui.dialogs import Confirm
+from slurmkit_tui.jobscreen import JobScreen
 from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.queue import job_key
 from textual.command import CommandPalette
@@ -82,7 +83,7 @@ async def test_detail_shows_which_gpus_on_which_node() -> None:
     async with running(app) as pilot:
         await pilot.press("enter")
         await until(pilot, lambda: "squeue at" in text(app))
-        assert isinstance(app.screen, JobDetail)
+        assert isinstance(app.screen, JobScreen)
         assert "GPUs       2 a100" in text(app)
         assert "  c1       GPU 0, 1" in text(app)
         await pilot.press("escape")
@@ -105,7 +106,7 @@ async def test_a_click_selects_and_a_double_click_opens() -> None:
         await pilot.click(table(app), offset=(3, 2))
         assert table(app).cursor == 1
         await pilot.click(table(app), offset=(3, 1), times=2)
-        await until(pilot, lambda: isinstance(app.screen, JobDetail))
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
         assert table(app).cursor == 0
 
 

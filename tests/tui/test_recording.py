@@ -19,7 +19,7 @@ def recorded(path: Path) -> Path:
     """Two looks at a queue, the second with one more job."""
     scene = Scene([job("11", UserName="alice")])
     feed = RecordingFeed(LiveFeed(Cluster(scene.slurm), "alice"), path)
-    for ask in (Ask("queue"), Ask("site"), Ask("rights", ("alice",))):
+    for ask in (Ask("queue"), Ask("site"), Ask("rights")):
         feed.fetch(ask)
     scene.jobs.append(job("12", Name="[red]hostile\x1b[2J"))
     feed.fetch(Ask("queue"))
@@ -38,7 +38,7 @@ async def test_replay(tmp_path: Path) -> None:
         assert "lab" in text(app)
         await pilot.press("c")
         await until(pilot, lambda: "this is a recording" in text(app))
-        await pilot.press("2")
+        await pilot.press("3")
         await until(pilot, lambda: "nobody looked at this" in text(app))
 
 

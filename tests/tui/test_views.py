@@ -96,10 +96,10 @@ async def test_digits_switch_and_what_was_seen_is_there_at_once() -> None:
     cluster = Recorded()
     app = cluster.app("nodes")
     async with showing(app, "c1", "mixed") as pilot:
-        await pilot.press("2")
+        await pilot.press("3")
         await until(pilot, lambda: "alice:" in text(app))
         asked = len(cluster.slurm.asked)
-        await pilot.press("3")
+        await pilot.press("4")
         await until(pilot, lambda: "drained" in text(app))
         assert len(cluster.slurm.asked) == asked  # the last answer is young enough
 

@@ -89,6 +89,8 @@ ACTIONS = (
     Action("clear", "escape", "Clear", "Clear the filter, then what was chosen", footer=True),
     Action("mine", "u", "Mine", "Show only my jobs, or all again", footer=True),
     Action("detail", "enter", "Detail", "Show one row with all that is known of it", footer=True),
+    Action("open_tab('log')", "l", "Log", "Show the log of the job", footer=True),
+    Action("open_tab('why')", "w", "Why", "Say why the job waits, or why it failed", footer=True),
     Action("menu", "a", "Actions", "List what can be done to the rows chosen", footer=True),
     *CHANGES,
     Action("sort", "o", "Sort", "Choose the column to sort by"),

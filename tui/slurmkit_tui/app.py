@@ -23,12 +23,13 @@ from slurmkit.text import printable
 from slurmkit_tui import themes
 from slurmkit_tui.actions import ACTIONS, BY_NAME, bindings
 from slurmkit_tui.details import open_detail
-from slurmkit_tui.dialogs import Help, JobDetail
+from slurmkit_tui.dialogs import Help
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.kinds import KINDS
 from slurmkit_tui.feed.recording import ReplayFeed
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.gpugrid import GpuGrid
+from slurmkit_tui.jobscreen import JobScreen
 from slurmkit_tui.listview import ListView
 from slurmkit_tui.messages import Answered, CommandRun, Found, Unanswered
 from slurmkit_tui.proposals import Proposals
@@ -38,6 +39,8 @@ from slurmkit_tui.table import Table
 from slurmkit_tui.tables import copied, open_columns, open_export, open_sort
 from slurmkit_tui.view import View
 from slurmkit_tui.views import VIEWS
+
+_ANYWHERE = frozenset("propose menu help shade quit pop_screen".split())  # also over a job
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,7 @@ class SlurmkitApp(App[None]):
     CSS_PATH = "app.tcss"
     BINDINGS = [  # noqa: RUF012 - declared by Textual
         *bindings("app"),
-        *(
-            Binding(str(digit), f"view('{view.NAME}')", view.TITLE, show=False)
-            for digit, view in enumerate(VIEWS, 1)
-        ),
+        *(Binding(view.KEY, f"view('{view.NAME}')", view.TITLE, show=False) for view in VIEWS),
     ]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012 - declared by Textual
 
@@ -145,6 +145,10 @@ class SlurmkitApp(App[None]):
         self._count()
         if not self.paused:
             self._ask_when_due()
+
+    @on(View.Asks)
+    def _ask_anew(self) -> None:
+        self._ask()
 
     # The one poller: only what is on the screen is asked for
 
@@ -253,6 +257,8 @@ class SlurmkitApp(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Offer only what makes sense in this view now."""
         view = self.view
+        if isinstance(self.screen, JobScreen) and action not in _ANYWHERE:
+            return False
         if action == "propose":
             return view.is_mounted and self._proposals.concern(str(parameters[0]), view.rows)
         listed = isinstance(view, ListView)
@@ -335,6 +341,11 @@ class SlurmkitApp(App[None]):
         if self.view.current is not None:
             open_detail(self, self.view)
 
+    def action_open_tab(self, tab: str) -> None:
+        """Show a tab of the job under the cursor."""
+        if self.view.current is not None:
+            open_detail(self, self.view, tab)
+
     def ask_for(self, ask: Ask) -> None:
         """Ask for what a dialog shows; it comes as `Found`."""
         self._find(self.session, ask)
@@ -350,7 +361,7 @@ class SlurmkitApp(App[None]):
     @on(Found)
     def _hand_on(self, message: Found) -> None:
         for screen in self.screen_stack:
-            if isinstance(screen, JobDetail):
+            if isinstance(screen, JobScreen):
                 screen.take(message, self._clock())
 
     # Commands that change the cluster

@@ -31,7 +31,7 @@ NAMES = [view.NAME for view in VIEWS]
 )
 @click.option("--mine/--all", default=False, help="Start with my jobs or all.  [default: all]")
 @click.option("--read-only", is_flag=True, help="Refuse everything that changes the cluster.")
-@click.option("--view", type=click.Choice(NAMES), default=NAMES[0], show_default=True,
+@click.option("--view", type=click.Choice(NAMES), default="queue", show_default=True,
               help="The view to start with; digits switch.")  # fmt: skip
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write down all that the screen is told.")  # fmt: skip

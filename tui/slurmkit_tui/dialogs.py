@@ -17,14 +17,9 @@ from textual.widgets.option_list import Option as Entry
 from textual.widgets.selection_list import Selection
 
 from slurmkit.errors import BadInput
-from slurmkit.facts import Fact
-from slurmkit.jobs.info import JobInfo
 from slurmkit.text import printable
 from slurmkit_tui.actions import ACTIONS
 from slurmkit_tui.commands import Argv, Wanted
-from slurmkit_tui.facts import all_facts
-from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.messages import Found
 
 _CLOSE = Binding("escape,enter", "dismiss", "Close")
 _PRETTY = {
@@ -67,26 +62,6 @@ class Help(Panel):
     def __init__(self) -> None:
         given = [each for each in ACTIONS if each.keys]
         super().__init__("Keys", pairs([(keys(a.keys), a.help) for a in given]))
-
-
-class JobDetail(Panel):
-    """A job's facts; those of the row at once, the rest when Slurm has answered."""
-
-    def __init__(self, job_id: str, known: Sequence[Fact], ask: Ask) -> None:
-        super().__init__(f"Job {job_id}", pairs([*known, ("Source", "asking for more…")]))
-        self._known = known
-        self._ask = ask
-
-    def take(self, message: Found, at: float) -> None:
-        """Add what was found at `at`."""
-        if message.ask != self._ask:
-            return
-        found = message.found
-        if isinstance(found, Answer) and isinstance(found.value, JobInfo):
-            rows = all_facts(self._known, found.value, at)
-        else:
-            rows = [*self._known, ("Problem", str(found))]
-        self.query_one("#body", Static).update(pairs(rows))
 
 
 class Confirm(ModalScreen[bool]):

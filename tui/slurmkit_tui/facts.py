@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slurmkit.doctor.model import Diagnosis
 from slurmkit.facts import Fact, clock, course, gpus, output, state
 from slurmkit.gpumap.model import Gpu, Sharing
 from slurmkit.jobs.info import JobInfo
 from slurmkit.nodes.cells import counted_gpus, gib, load, why
 from slurmkit.nodes.read import NodeRow
 from slurmkit.queue.rows import QueueRow
+from slurmkit_tui.views.mine import MyJob
 
 
 def facts(row: QueueRow) -> list[Fact]:
@@ -34,6 +36,28 @@ def all_facts(known: Sequence[Fact], info: JobInfo, at: float) -> list[Fact]:
     newer = {name for name, _ in found}
     older = [fact for fact in known if fact[0] not in newer]
     return [*found, *older, output(info), ("Source", f"{info.source} at {clock(at)}")]
+
+
+def ended_facts(job: MyJob) -> list[Fact]:
+    """What the list of ended jobs says."""
+    return [
+        ("Name", job.name),
+        ("State", f"{job.state}, exit code {job.exit_code or 'unknown'}"),
+        ("Ended", clock(job.ended)),
+        ("GPUs", job.gpus),
+    ]
+
+
+def diagnosis_facts(found: Diagnosis) -> list[Fact]:
+    """What doctor found, what it means, and how it is mended."""
+    rows = [
+        ("Severity", found.severity),
+        ("What", found.message),
+        ("Meaning", found.meaning),
+        ("Mend", found.fix),
+        ("Where", found.where),
+    ]
+    return [(name, value) for name, value in rows if value]
 
 
 def gpu_facts(gpu: Gpu) -> list[Fact]:

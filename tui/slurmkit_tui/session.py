@@ -66,5 +66,5 @@ class Session:
         answer = self.feed.fetch(ask)
         if self.site is None:
             self.site = self.feed.fetch(Ask("site")).value
-            self.rights = self.feed.fetch(Ask("rights", (self.feed.me,))).value
+            self.rights = self.feed.fetch(Ask("rights")).value
         return answer, make(answer, self)

@@ -23,9 +23,11 @@ class Tabs(Static):
     def show(self, views: Sequence[type[View]], current: str) -> None:
         """Mark the view that is shown."""
         words = []
-        for digit, view in enumerate(views, 1):
+        for view in views:
             here = current == view.NAME
-            words.append((f" {digit} {view.TITLE} ", "$primary bold reverse" if here else "$quiet"))
+            words.append(
+                (f" {view.KEY} {view.TITLE} ", "$primary bold reverse" if here else "$quiet")
+            )
         self.update(Content.assemble(*words))
 
 

@@ -20,6 +20,7 @@ class View(Vertical):
     Attributes:
         NAME: by which it is configured and asked for: `queue`.
         TITLE: a word for the line above.
+        KEY: the digit that switches to it.
         ASK: what it shows the answer to.
         EVERY: how many times the interval lie between two answers.
         filters_rows: whether it can be filtered.
@@ -27,12 +28,16 @@ class View(Vertical):
 
     NAME: ClassVar[str]
     TITLE: ClassVar[str]
+    KEY: ClassVar[str]
     ASK: ClassVar[Ask]
     EVERY: ClassVar[float] = 1.0
     filters_rows: ClassVar[bool] = False
 
     class Changed(Message):
         """Something else is shown; the line above is to be written anew."""
+
+    class Asks(Message):
+        """It wants to know something else now."""
 
     @property
     def ask(self) -> Ask:

@@ -11,10 +11,25 @@ from slurmkit.errors import SlurmError
 from slurmkit.gpumap.model import GpuMap
 from slurmkit.gpumap.read import read_gpus
 from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.logpaths import LogFile
+from slurmkit.jobs.mine import Mine, read_mine
+from slurmkit.jobs.pages import Piece, read_piece
 from slurmkit.nodes.read import NodesSnapshot, read_nodes
 from slurmkit.queue.snapshot import Queue
 from slurmkit.site import Site, read_site
+from slurmkit.slurm import Slurm
+from slurmkit.why.model import Explanation
 from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.feed.pictures import (
+    Fairness,
+    Health,
+    Usage,
+    Utilization,
+    read_fairness,
+    read_health,
+    read_usage,
+    read_utilization,
+)
 from slurmkit_tui.rights import Rights, read_rights
 
 
@@ -32,28 +47,69 @@ class Kind(NamedTuple):
     read: Callable[..., Any]
 
 
-def _site(cluster: Cluster) -> Site:
+class Asker(NamedTuple):
+    """Who asks which cluster."""
+
+    cluster: Cluster
+    me: str
+
+    @property
+    def slurm(self) -> Slurm:
+        """The cluster's border."""
+        return self.cluster.slurm
+
+
+def _site(asker: Asker) -> Site:
     try:
-        return read_site(cluster.slurm)
+        return read_site(asker.slurm)
     except SlurmError:  # what else is on the screen does not depend on it
         return Site()
 
 
-def _job(cluster: Cluster, job_id: str) -> JobInfo:
-    return cluster.job(job_id).info()
+def _job(asker: Asker, job_id: str) -> JobInfo:
+    return asker.cluster.job(job_id).info()
+
+
+def _why(asker: Asker, job_id: str) -> Explanation:
+    from slurmkit.why.explain import explain  # noqa: PLC0415 - much of the library, seldom used
+
+    return explain(asker.cluster, job_id)
+
+
+def _script(asker: Asker, job_id: str) -> str:
+    return asker.slurm.run(["scontrol", "write", "batch_script", job_id, "-"])
+
+
+def _log_path(asker: Asker, job_id: str, which: str) -> str:
+    return asker.cluster.job(job_id).log_path(LogFile(stderr=which == "stderr")) or ""
+
+
+def _piece(_asker: Asker, path: str, begin: str, length: str) -> Piece:
+    return read_piece(path, int(begin), int(length))
 
 
 KINDS = {
-    "rights": Kind(Rights, "sacctmgr", lambda cluster, me: read_rights(cluster.slurm, me)),
+    "rights": Kind(Rights, "sacctmgr", lambda asker: read_rights(asker.slurm, asker.me)),
     "site": Kind(Site, "scontrol", _site),
-    "queue": Kind(Queue, "squeue", lambda cluster: cluster.queue()),
-    "gpus": Kind(GpuMap, "scontrol", lambda cluster: read_gpus(cluster.slurm)),
-    "nodes": Kind(NodesSnapshot, "scontrol", lambda cluster: read_nodes(cluster.slurm)),
+    "queue": Kind(Queue, "squeue", lambda asker: asker.cluster.queue()),
+    "mine": Kind(Mine, "squeue", lambda asker: read_mine(asker.slurm, asker.me)),
+    "gpus": Kind(GpuMap, "scontrol", lambda asker: read_gpus(asker.slurm)),
+    "nodes": Kind(NodesSnapshot, "scontrol", lambda asker: read_nodes(asker.slurm)),
+    "fairshare": Kind(Fairness, "sshare", lambda asker: read_fairness(asker.cluster, asker.me)),
+    "utilization": Kind(
+        Utilization, "ledger", lambda asker, by: read_utilization(asker.cluster, by)
+    ),
+    "usage": Kind(Usage, "ledger", lambda _asker: read_usage()),
+    "health": Kind(Health, "doctor", lambda asker: read_health(asker.cluster)),
     "job": Kind(JobInfo, "squeue", _job),
+    "why": Kind(Explanation, "squeue", _why),
+    "script": Kind(str, "scontrol", _script),
+    "logpath": Kind(str, "squeue", _log_path),
+    "piece": Kind(Piece, "file", _piece),
 }
 
 
-def answer(cluster: Cluster, ask: Ask) -> Answer:
+def answer(asker: Asker, ask: Ask) -> Answer:
     """Ask a cluster.
 
     Raises:
@@ -61,7 +117,7 @@ def answer(cluster: Cluster, ask: Ask) -> Answer:
     """
     kind = KINDS[ask.what]
     taken, began = time.time(), time.perf_counter()
-    value = kind.read(cluster, *ask.about)
+    value = kind.read(asker, *ask.about)
     return Answer(
         value,
         getattr(value, "source", kind.source),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from slurmkit.cluster import Cluster
 from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.feed.kinds import answer
+from slurmkit_tui.feed.kinds import Asker, answer
 
 
 class LiveFeed:
@@ -28,7 +28,7 @@ class LiveFeed:
 
     def fetch(self, ask: Ask) -> Answer:
         """See `Feed.fetch`."""
-        return answer(self._cluster, ask)
+        return answer(Asker(self._cluster, self.me), ask)
 
     def run(self, argv: Sequence[str]) -> str:
         """See `Feed.run`."""

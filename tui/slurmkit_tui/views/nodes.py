@@ -57,6 +57,7 @@ class NodesView(ListView):
 
     NAME = "nodes"
     TITLE = "Nodes"
+    KEY = "4"
     ASK = Ask("nodes")
     LISTING: ClassVar[Listing] = NODES
 

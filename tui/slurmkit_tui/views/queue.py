@@ -100,6 +100,7 @@ class QueueView(ListView):
 
     NAME = "queue"
     TITLE = "Queue"
+    KEY = "2"
     ASK = Ask("queue")
     LISTING: ClassVar[Listing] = JOBS
 

@@ -1,0 +1,64 @@
+"""My jobs on one screen: arrays in one row, what they hold, how the last ones ended."""
+
+from __future__ import annotations
+
+from fake_queue import NOW, Scene, job, text, until, waiting
+from slurmkit_tui.views.mine import MyJob, my_jobs
+
+from slurmkit import Cluster
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.mine import Mine
+
+
+def ended(job_id: str, state: str, at: int) -> JobInfo:
+    return JobInfo(
+        job_id=job_id, raw_id=job_id, name="old", user="alice", account="vision", partition="gpu",
+        state=state, node_list="c2", tres="cpu=1,gres/gpu=1,gres/gpu:a100=1", elapsed="00:01:00",
+        submitted=at - 100, started=at - 60, ended=at, exit_code="1:0", source="sacct",
+    )  # fmt: skip
+
+
+def mine(*runs: JobInfo) -> dict[str, MyJob]:
+    scene = Scene(
+        [
+            job("11", UserName="alice", NodeList="c1"),
+            job("12_1", UserName="alice", NodeList="c2", JobID="120", TimeUsed="23:55:00"),
+            waiting("12_[2-40%2]", UserName="alice"),
+        ]
+    )
+    rows = Cluster(scene.slurm).queue().rows
+    found = Mine(rows, {"11": {"c1": [0, 1, 3]}}, runs, "", NOW, 0.1)
+    return {each.key: each for each in my_jobs(found)}
+
+
+def test_an_array_is_one_row_with_a_tally() -> None:
+    jobs = mine()
+    assert list(jobs) == ["11", "12"]
+    assert jobs["12"].state == "R 1, PD 39"
+    assert jobs["12"].left == 300
+    assert jobs["12"].where == "c2 (Priority)"
+    assert jobs["11"].held == "c1:0-1,3"
+    assert jobs["11"].gpus == "2 a100"
+
+
+def test_ended_jobs_come_last_and_the_worst_of_an_array_shows() -> None:
+    jobs = mine(
+        ended("9_1", "COMPLETED", 50), ended("9_2", "FAILED", 40), ended("12_0", "COMPLETED", 30)
+    )
+    assert list(jobs) == ["11", "12", "9", "12 ended"]
+    assert (jobs["9"].state, jobs["9"].kind, jobs["9"].whole) == ("CD 1, F 1", "FAILED", "9")
+    assert jobs["12 ended"].job_id == "12_0"
+    assert not jobs["9"].rows
+
+
+async def test_the_view_cancels_a_whole_array_and_names_a_missing_history() -> None:
+    scene = Scene([job("12_1", UserName="alice"), waiting("12_[2-40%2]", UserName="alice")])
+    app = scene.app(view="mine")
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "R 1, PD 39" in text(app))
+        assert "1 running  ·  39 pending" in text(app)
+        await pilot.press("c")
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await pilot.press("y")
+        await until(pilot, lambda: len(scene.commands("scancel")) == 2)
+        assert ["scancel", "--state=PENDING", "12"] in scene.commands("scancel")

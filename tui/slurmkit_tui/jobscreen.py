@@ -1,0 +1,129 @@
+"""One job on a screen of its own: facts, log, script, and why it waits or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher, Footer, Static
+
+from slurmkit.errors import SlurmkitError
+from slurmkit.facts import Fact
+from slurmkit.jobs.info import JobInfo
+from slurmkit.text import printable
+from slurmkit.why.model import Explanation
+from slurmkit.why.telling import telling
+from slurmkit_tui.dialogs import pairs
+from slurmkit_tui.facts import all_facts
+from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.log.view import LogView
+from slurmkit_tui.messages import Found
+
+if TYPE_CHECKING:
+    from slurmkit_tui.app import SlurmkitApp
+
+TABS = {"facts": "Facts", "log": "Log", "errors": "Errors", "why": "Why", "script": "Script"}
+
+
+class JobScreen(Screen[None]):
+    """A job; what needs Slurm is asked for when its tab is first looked at."""
+
+    app: SlurmkitApp
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Back"),
+        Binding("f", "tab('facts')", "Facts"),
+        Binding("l", "tab('log')", "Log"),
+        Binding("e", "tab('errors')", "Stderr"),
+        Binding("w", "tab('why')", "Why"),
+        Binding("s", "tab('script')", "Script"),
+        Binding("r", "again", "Refresh"),
+    ]
+
+    def __init__(self, job_id: str, known: Sequence[Fact], tab: str = "facts") -> None:
+        super().__init__()
+        self.job_id = job_id
+        self._known = known
+        self._tab = tab
+        self._asked: set[str] = set()
+
+    def compose(self) -> ComposeResult:
+        """Stack the job's name, the tabs and what they show."""
+        yield Static("", id="job-tabs", markup=False)
+        with ContentSwitcher(initial=self._tab):
+            for name in ("facts", "why", "script"):
+                with VerticalScroll(id=name, can_focus=True):
+                    yield Static("asking…", id=f"{name}-text", markup=False)
+            for name in ("log", "errors"):
+                view = LogView(self.app.session.feed)
+                view.id = name
+                yield view
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Show what the row said at once."""
+        self._put("facts", pairs([*self._known, ("Source", "asking for more…")]))
+        self.action_tab(self._tab)
+        if self._tab != "facts":
+            self._ask("facts")
+
+    def action_tab(self, name: str) -> None:
+        """Show a tab, and ask for it when that was not done yet."""
+        self._tab = name
+        self.query_one(ContentSwitcher).current = name
+        words = [(f" {title} ", "$primary bold reverse" if each == name else "$quiet")
+                 for each, title in TABS.items()]  # fmt: skip
+        heading = (f" Job {printable(self.job_id)}  ", "$primary bold")
+        self.query_one("#job-tabs", Static).update(Content.assemble(heading, *words))
+        shown = self.query_one(f"#{name}")
+        (shown.lines if isinstance(shown, LogView) else shown).focus()
+        if name not in self._asked:
+            self._ask(name)
+
+    def action_again(self) -> None:
+        """Ask anew for what is shown."""
+        self._ask(self._tab)
+
+    def _ask(self, name: str) -> None:
+        self._asked.add(name)
+        self.app.ask_for(self._question(name))
+
+    def _question(self, name: str) -> Ask:
+        if name in ("log", "errors"):
+            return Ask("logpath", (self.job_id, "stderr" if name == "errors" else "stdout"))
+        return Ask({"facts": "job"}.get(name, name), (self.job_id,))
+
+    def take(self, message: Found, at: float) -> None:
+        """Show what was found at `at`."""
+        for name in TABS:
+            if message.ask == self._question(name):
+                self._show(name, message.found, at)
+
+    def _show(self, name: str, found: Answer | SlurmkitError, at: float) -> None:
+        if name in ("log", "errors"):
+            view = self.query_one(f"#{name}", LogView)
+            if isinstance(found, SlurmkitError) or not found.value:
+                view.say(
+                    str(found) if isinstance(found, SlurmkitError) else "no such file is known"
+                )
+            else:
+                view.open(found.value)
+            return
+        if isinstance(found, SlurmkitError):
+            rows = [*(self._known if name == "facts" else []), ("Problem", str(found))]
+            self._put(name, pairs(rows))
+        elif isinstance(found.value, JobInfo):
+            self._put(name, pairs(all_facts(self._known, found.value, at)))
+        elif isinstance(found.value, Explanation):
+            lines = [("", f"{found.value.answer}."), ("", ""), *telling(found.value)]
+            self._put(name, pairs(lines))
+        else:
+            text = "\n".join(map(printable, str(found.value).splitlines()))
+            self._put(name, Content(text))
+
+    def _put(self, name: str, content: Content) -> None:
+        self.query_one(f"#{name}-text", Static).update(content)

@@ -1,0 +1,278 @@
+"""A log on the screen: pages, search, the first error, and following what is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from slurmkit.errors import SlurmkitError
+from slurmkit.jobs.pages import Piece
+from slurmkit.text import printable
+from slurmkit_tui.feed import Ask, Feed
+from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.log.pages import Page, above, find, find_back, last_page, line_at, page_from
+
+ERRORS = re.compile(
+    rb"(?im)^.*?(traceback \(most recent call last\)|\b(?:fatal|error|exception|killed)\b"
+    rb"|out of memory|NCCL WARN|segmentation fault|command not found)"
+)
+_TAB = " " * 8
+_FOLLOW_SECONDS = 1.0
+
+
+class Lines(Widget, can_focus=True):
+    """The lines of the page; it only draws."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log--found", "log--error"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.page = Page((), 0, 0)
+        self.left = 0
+        self.found: int | None = None
+        self.pattern: re.Pattern[bytes] | None = None
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line of the screen."""
+        if y >= len(self.page.lines):
+            return Strip.blank(self.size.width, self.rich_style)
+        line = self.page.lines[y]
+        text = shown(line.text)
+        style = self.rich_style
+        if line.begin == self.found:
+            style = style + self.get_component_rich_style("log--found", partial=True)
+        elif ERRORS.search(line.text):
+            style = style + self.get_component_rich_style("log--error", partial=True)
+        strip = Strip([Segment(text, style)])
+        return strip.crop_extend(self.left, self.left + self.size.width, style)
+
+
+def shown(text: bytes) -> str:
+    """A line as a terminal may show it: after the last carriage return, without escapes."""
+    final = text.rstrip(b"\r").rpartition(b"\r")[2]
+    plain = re.sub(rb"\x1b\[[0-9;]*[A-Za-z]", b"", final)
+    return printable(plain.decode("utf-8", "replace").replace("\t", _TAB))
+
+
+class LogView(Vertical):
+    """One file, read through the feed a page at a time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "move(1)", "Down", show=False),
+        Binding("k,up", "move(-1)", "Up", show=False),
+        Binding("pagedown,space", "page(1)", "Page down", show=False),
+        Binding("pageup,b", "page(-1)", "Page up", show=False),
+        Binding("home,g", "edge(0)", "Begin", show=False),
+        Binding("end,G", "edge(1)", "End", show=False),
+        Binding("left", "pan(-16)", "Left", show=False),
+        Binding("right", "pan(16)", "Right", show=False),
+        Binding("slash", "search", "Search"),
+        Binding("n", "again(1)", "Next"),
+        Binding("N", "again(-1)", "Previous", show=False),
+        Binding("E", "first_error", "First error"),
+        Binding("F", "follow", "Follow"),
+    ]
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__()
+        self._feed = feed
+        self._path: str | None = None
+        self._following = True
+        self._said = ""
+        self._searching = 0
+
+    def compose(self) -> ComposeResult:
+        """Stack the lines, what is said of them, and the line to search in."""
+        yield Lines()
+        yield Static("", id="log-said", markup=False)
+        yield Input(placeholder="regular expression; Enter searches on", compact=True)
+
+    def on_mount(self) -> None:
+        """Begin at the end, and follow."""
+        self._close_search()
+        self.set_interval(_FOLLOW_SECONDS, self._grow)
+
+    @property
+    def lines(self) -> Lines:
+        """The page."""
+        return self.query_one(Lines)
+
+    def open(self, path: str) -> None:
+        """Show the end of a file."""
+        self._path = path
+        self._go(partial(last_page, self._read, self._rows))
+
+    def say(self, words: str) -> None:
+        """Say why there is nothing to show, or what became of a search."""
+        self._said = words
+        self._tell()
+
+    # Reading, in threads; the last wish wins
+
+    def _read(self, begin: int, length: int) -> Piece:
+        about = (self._path or "", str(begin), str(length))
+        piece: Piece = self._feed.fetch(Ask("piece", about)).value
+        return piece
+
+    @property
+    def _rows(self) -> int:
+        return max(1, self.lines.size.height)
+
+    @work(exclusive=True, group="page")
+    async def _go(self, make: Callable[[], Page | None]) -> None:
+        try:
+            page = await in_thread(make)
+        except SlurmkitError as error:
+            self.say(str(error))
+            return
+        if page is not None:
+            self.lines.page = page
+            self.lines.refresh()
+        self._tell()
+
+    def _grow(self) -> None:
+        if self._following and self._path is not None and self.display:
+            self._go(partial(self._newer, self.lines.page.size))
+
+    def _newer(self, size: int) -> Page | None:
+        return None if self._read(0, 0).size == size else last_page(self._read, self._rows)
+
+    # What the keys do
+
+    def _step(self, begin: Callable[[Page], int]) -> None:
+        """Go to another begin; at the end of the file the page stays full."""
+        rows, page = self._rows, self.lines.page
+
+        def make() -> Page:
+            made = page_from(self._read, begin(page), rows)
+            return made if len(made.lines) >= rows else last_page(self._read, rows)
+
+        self._go(make)
+
+    def action_move(self, by: int) -> None:
+        """Move by lines."""
+        self._stop_following()
+        if by > 0 and len(self.lines.page.lines) > by:
+            self._step(lambda page: page.lines[by].begin)
+        elif by < 0:
+            self._step(lambda page: above(self._read, page.begin, -by))
+
+    def action_page(self, by: int) -> None:
+        """Move by screens."""
+        self._stop_following()
+        if by > 0:
+            self._step(lambda page: page.end)
+        else:
+            self._step(lambda page: above(self._read, page.begin, self._rows))
+
+    def action_edge(self, end: int) -> None:
+        """Go to the begin (0) or the end (1)."""
+        self._following = bool(end)
+        self._step((lambda page: page.size) if end else (lambda _page: 0))
+
+    def action_pan(self, by: int) -> None:
+        """Move sideways."""
+        self.lines.left = max(0, self.lines.left + by)
+        self.lines.refresh()
+
+    def action_follow(self) -> None:
+        """Follow what is written, or stop."""
+        self._following = not self._following
+        if self._following:
+            self.action_edge(1)
+        self._tell()
+
+    def _stop_following(self) -> None:
+        self._following = False
+
+    def action_search(self) -> None:
+        """Type what to look for."""
+        field = self.query_one(Input)
+        field.value, field.display, field.disabled = "", True, False
+        field.focus()
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        try:
+            self.lines.pattern = re.compile(event.value.encode(), re.IGNORECASE | re.MULTILINE)
+        except re.error as error:
+            self.say(f"/{event.value}/ is no regular expression: {error}")
+            return
+        self._close_search()
+        self._look_for(self.lines.pattern, self.lines.page.begin, 1)
+
+    def _close_search(self) -> None:
+        field = self.query_one(Input)
+        field.display, field.disabled = False, True
+        self.lines.focus()
+
+    def action_again(self, way: int) -> None:
+        """Look for the same once more."""
+        page, found = self.lines.page, self.lines.found
+        if self.lines.pattern is None:
+            return
+        here = page.begin if found is None else found
+        self._look_for(self.lines.pattern, here + 1 if way > 0 else here, way)
+
+    def action_first_error(self) -> None:
+        """Go to the first line that looks like an error."""
+        self.lines.pattern = ERRORS
+        self._look_for(ERRORS, 0, 1)
+
+    def _look_for(self, pattern: re.Pattern[bytes], begin: int, way: int) -> None:
+        self._stop_following()
+        self._searching += 1
+        mine = self._searching
+
+        def told(part: float) -> bool:
+            self.app.call_from_thread(self.say, f"searching: {part:.0%}")
+            return mine == self._searching
+
+        def make() -> Page | None:
+            if way > 0:
+                start = begin if begin == line_at(self._read, begin) else self._after(begin)
+                at = find(self._read, pattern, start, told)
+            else:
+                at = find_back(self._read, pattern, begin, told)
+            self.lines.found = at
+            self._said = "" if at is not None else "not found"
+            if at is None:
+                return None
+            return page_from(self._read, above(self._read, at, self._rows // 3), self._rows)
+
+        self._go(make)
+
+    def _after(self, offset: int) -> int:
+        """The begin of the next line."""
+        page = page_from(self._read, line_at(self._read, offset), 1)
+        return page.end
+
+    def _tell(self) -> None:
+        page = self.lines.page
+        part = page.end / page.size if page.size else 1.0
+        where = f"{part:.0%} of {size_in_words(page.size)}" if page.size else ""
+        marks = ["following"] if self._following else []
+        parts = [self._said, *marks, where, self._path if where and self._path else ""]
+        self.query_one("#log-said", Static).update(printable("  ·  ".join(filter(None, parts))))
+
+
+def size_in_words(size: int) -> str:
+    """Bytes with three digits: `1.07 GB`."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"

@@ -1,0 +1,226 @@
+"""My jobs: what runs and waits, and how the last ones ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import msgspec
+
+from slurmkit import arrays
+from slurmkit import states as slurm_states
+from slurmkit.durations import format_duration, parse_elapsed
+from slurmkit.facts import clock
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.mine import Mine
+from slurmkit.queue.cells import waiting_for
+from slurmkit.queue.rows import QueueRow
+from slurmkit.tres import gres
+from slurmkit_tui import states
+from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.listing import Column, Context, Listing, longest
+from slurmkit_tui.listview import ListView
+from slurmkit_tui.view import Part
+
+
+class MyJob(msgspec.Struct, frozen=True):
+    """A job, or an array in one row.
+
+    Attributes:
+        job_id: `12`, or `12_[1-40]` for the tasks of an array.
+        state: Slurm's, or a tally of an array's: `R 2, PD 38`.
+        kind: a state to colour it by.
+        gpus: what it holds, held or asks for: `2 a100`; `?` where Slurm does not say.
+        held: GPU indices by node, in words.
+        where: its nodes, or why it waits.
+        left: seconds until its time limit; None while it waits, or without a limit.
+        ended: epoch seconds; None in the queue.
+        rows: of the queue, for what can be done to it; empty once it ended.
+    """
+
+    job_id: str
+    key: str
+    name: str
+    partition: str
+    account: str
+    state: str
+    kind: str
+    gpus: str
+    held: str
+    where: str
+    elapsed: str
+    left: int | None
+    submitted: int | None
+    ended: int | None
+    exit_code: str
+    rows: tuple[QueueRow, ...] = ()
+
+    @property
+    def whole(self) -> str:
+        """The id of the job, or of the whole array."""
+        return self.job_id.partition("_[")[0]
+
+
+def my_jobs(mine: Mine) -> tuple[MyJob, ...]:
+    """In the queue first; then those that ended, the last one first."""
+    queued = [_queued(rows, mine) for rows in arrays.collapse(mine.rows)]
+    alive = {job.key for job in queued}
+    ended: dict[str, list[JobInfo]] = {}
+    for run in mine.ended:
+        key = run.job_id.partition("_")[0]
+        ended.setdefault(f"{key} ended" if key in alive else key, []).append(run)
+    return (*queued, *(_over(key, runs) for key, runs in ended.items()))
+
+
+def _queued(rows: Sequence[QueueRow], mine: Mine) -> MyJob:
+    first = rows[0]
+    one = len(rows) == 1 and "[" not in first.job_id
+    running = [row for row in rows if not row.waits]
+    held = [_indices(mine.indices[row.raw_id]) for row in running if row.raw_id in mine.indices]
+    waits = ",".join(dict.fromkeys(filter(None, map(waiting_for, rows))))
+    nodes = ",".join(dict.fromkeys(row.node_list for row in rows if row.node_list))
+    return MyJob(
+        job_id=first.job_id if len(rows) == 1 else f"{first.array_id}_[…]",
+        key=re.split("[_]", first.job_id)[0],
+        name=first.name,
+        partition=",".join(dict.fromkeys(row.partition for row in rows)),
+        account=first.account,
+        state=first.state if one else arrays.tally(rows),
+        kind=(running or rows)[0].state,
+        gpus=", ".join(gres(first.tres)) or ("0" if "=" in first.tres else "?"),
+        held="  ".join(held),
+        where=" ".join(filter(None, [nodes, f"({waits})" if waits else ""])),
+        elapsed=max((row.time_used for row in rows), key=lambda t: parse_elapsed(t) or 0),
+        left=min((left for row in running if (left := _left(row)) is not None), default=None),
+        submitted=first.submitted,
+        ended=None,
+        exit_code="",
+        rows=tuple(rows),
+    )
+
+
+def _left(row: QueueRow) -> int | None:
+    limit, used = parse_elapsed(row.time_limit), parse_elapsed(row.time_used)
+    return None if limit is None or used is None else max(0, limit - used)
+
+
+def _indices(held: dict[str, list[int]]) -> str:
+    return " ".join(f"{node}:{arrays.fold(at)}" for node, at in held.items())
+
+
+def _over(key: str, runs: Sequence[JobInfo]) -> MyJob:
+    """Of an array the worst state gives the colour; a run that was requeued is told by its last."""
+    last = runs[0]
+    tasks: dict[str, JobInfo] = {}
+    for run in runs:
+        tasks.setdefault(run.job_id, run)
+    tally: dict[str, int] = {}
+    for run in tasks.values():
+        tally[run.state] = tally.get(run.state, 0) + 1
+    worst = next((s for s in tally if slurm_states.kind(s) == "bad"), last.state)
+    several = len(tasks) > 1
+    said = ", ".join(f"{slurm_states.code(state)} {count}" for state, count in tally.items())
+    return MyJob(
+        job_id=f"{key.partition(' ')[0]}_[…]" if several else last.job_id,
+        key=key,
+        name=last.name,
+        partition=last.partition,
+        account=last.account,
+        state=said if several else last.state,
+        kind=worst,
+        gpus=", ".join(gres(last.tres)) or ("0" if "=" in last.tres else "-"),
+        held="",
+        where=last.node_list,
+        elapsed=last.elapsed,
+        left=None,
+        submitted=last.submitted,
+        ended=last.ended,
+        exit_code=last.exit_code or "",
+    )
+
+
+def _number(job: MyJob) -> int:
+    return int(re.split(r"\D", job.job_id)[0])
+
+
+def _muted(_job: MyJob, _context: Context) -> str:
+    return "cell--muted"
+
+
+def _left_style(job: MyJob, _context: Context) -> str:
+    return "cell--warn" if job.left is not None and job.left < 600 else ""
+
+
+COLUMNS = (
+    Column("jobid", "JOBID", lambda j, _: j.job_id, _number, longest("job_id"),
+           match=attrgetter("job_id"), aliases=("id", "job"), limit=22),
+    Column("state", "STATE", lambda j, _: j.state, attrgetter("state"), longest("state"),
+           match=lambda j: f"{j.state} {j.kind} {slurm_states.code(j.kind)}", aliases=("st",),
+           limit=20, narrow=13, style=lambda j, _: states.style(j.kind)),
+    Column("time", "TIME", lambda j, _: j.elapsed, lambda j: parse_elapsed(j.elapsed),
+           longest("elapsed"), aliases=("elapsed",), right=True),
+    Column("left", "LEFT", lambda j, _: "" if j.left is None else format_duration(j.left),
+           attrgetter("left"), 10, right=True, style=_left_style),
+    Column("gpus", "GPUS", lambda j, _: j.gpus, attrgetter("gpus"), longest("gpus"), limit=18,
+           aliases=("gpu",), style=lambda j, _: "cell--gpus" if j.held else "cell--muted"),
+    Column("held", "GPU INDICES", lambda j, _: j.held, attrgetter("held"), longest("held"),
+           aliases=("indices",), limit=24, wide=True),
+    Column("where", "WHERE", lambda j, _: j.where, attrgetter("where"), longest("where"),
+           aliases=("on", "reason", "node"), limit=28, narrow=12),
+    Column("partition", "PARTITION", lambda j, _: j.partition, attrgetter("partition"),
+           longest("partition"), short="PART", limit=14, narrow=9, wide=True),
+    Column("account", "ACCOUNT", lambda j, _: j.account, attrgetter("account"),
+           longest("account"), limit=14, wide=True, style=_muted, shown=False),
+    Column("ended", "ENDED", lambda j, _: clock(j.ended) if j.ended else "", attrgetter("ended"),
+           23, limit=23, wide=True, style=_muted),
+    Column("exit", "EXIT", lambda j, _: j.exit_code, attrgetter("exit_code"), 6, limit=7),
+    Column("submit", "SUBMITTED", lambda j, _: clock(j.submitted), attrgetter("submitted"), 23,
+           limit=23, wide=True, style=_muted, shown=False),
+    Column("name", "NAME", lambda j, _: j.name, attrgetter("name"), longest("name"), limit=60,
+           narrow=60),
+)  # fmt: skip
+MY_JOBS = Listing(
+    "job",
+    COLUMNS,
+    key=attrgetter("key"),
+    haystack=lambda j: "\n".join((j.job_id, j.name, j.state, j.kind, j.where, j.partition)),
+    empty="you have no jobs, and none ended in the last two days",
+)
+
+
+class MineView(ListView):
+    """My jobs, arrays in one row."""
+
+    NAME = "mine"
+    TITLE = "Mine"
+    KEY = "1"
+    LISTING: ClassVar[Listing] = MY_JOBS
+    ASK = Ask("mine")
+
+    def __init__(self, *, mine: bool = False) -> None:
+        del mine  # all of them are
+        super().__init__()
+        self._without_history = ""
+
+    def rows_of(self, answer: Answer) -> Sequence[MyJob]:
+        """See `ListView.rows_of`."""
+        self._without_history = answer.value.without_history
+        return my_jobs(answer.value)
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """See `View.rows`: those in the queue, which something can be done to."""
+        return [row for job in self.table.rows_chosen for row in job.rows]
+
+    def tally(self, rows: Sequence[MyJob], context: Context) -> Iterable[Part]:
+        """See `ListView.tally`."""
+        del context
+        queued = [row for job in rows for row in job.rows]
+        waiting = sum(arrays.count(row) for row in queued if row.waits)
+        yield (f"{len([row for row in queued if not row.waits]):,} running", "$success")
+        yield (f"{waiting:,} pending", "$warning")
+        yield f"{len([job for job in rows if job.ended]):,} ended lately"
+        if self._without_history:
+            yield ("without those that ended: slurmdbd does not answer", "$warning")

@@ -1,0 +1,108 @@
+"""Usage: GPU-hours of this month and the last one, as the ledger's reports have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from slurmkit.facts import rounded
+from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.listing import Column, Context, Listing, Value
+from slurmkit_tui.notedview import NotedView
+from slurmkit_tui.session import Session
+from slurmkit_tui.view import Part
+
+Row = Mapping[str, Any]
+
+
+def _value(name: str) -> Callable[[Row], Value]:
+    return lambda row: row.get(name)
+
+
+def _text(name: str) -> Callable[[Row, Context], str]:
+    return lambda row, _context: str(row.get(name) or "")
+
+
+def _widest(name: str) -> Callable[[Sequence[Row]], int]:
+    return lambda rows: max((len(str(row.get(name) or "")) for row in rows), default=0)
+
+
+def _hours(name: str, title: str, *, shown: bool = True, wide: bool = False) -> Column:
+    def text(row: Row, _context: Context) -> str:
+        value = row.get(name)
+        return "?" if value is None else rounded(value)
+
+    return Column(name, title, text, _value(name), 12, limit=14, right=True, shown=shown, wide=wide)
+
+
+COLUMNS = (
+    Column("month", "MONTH", _text("month"), _value("month"), 7),
+    Column("pi", "PI", _text("pi"), _value("pi"), _widest("pi"), limit=20, narrow=10),
+    Column("user", "USER", _text("user"), _value("user"), _widest("user"), limit=20, narrow=10,
+           style=lambda r, c: "cell--mine" if r.get("user") == c.me else ""),
+    Column("jobs", "JOBS", _text("jobs"), _value("jobs"), 7, right=True),
+    _hours("gpu_hours", "GPU-HOURS"),
+    _hours("gpu_hours_completed", "COMPLETED"),
+    _hours("gpu_hours_lost", "LOST"),
+    _hours("gpu_hours_failed", "FAILED", shown=False),
+    _hours("gpu_hours_timeout", "TIMEOUT", shown=False),
+    _hours("gpu_hours_cancelled", "CANCELLED", shown=False),
+    _hours("gpu_hours_out_of_memory", "OUT OF MEMORY", shown=False),
+    _hours("gpu_hours_node_fail", "NODE FAILURE", shown=False),
+    _hours("gpu_hours_preempted", "PREEMPTED", shown=False),
+    _hours("gpu_hours_running", "RUNNING", wide=True),
+    _hours("cpu_hours", "CPU-HOURS", wide=True),
+    _hours("cost", "COST", wide=True),
+)  # fmt: skip
+USAGE = Listing(
+    "line",
+    COLUMNS,
+    key=lambda row: f"{row.get('month')} {row.get('pi')} {row.get('user')}",
+    haystack=lambda row: f"{row.get('month')}\n{row.get('pi')}\n{row.get('user')}",
+    mine=lambda row, context: row.get("user") == context.me,
+    empty="no usage in the ledger this month or the last that you may see",
+)
+
+
+class UsageView(NotedView):
+    """My hours and those of my groups; budgets below."""
+
+    NAME = "usage"
+    TITLE = "Usage"
+    KEY = "7"
+    ASK = Ask("usage")
+    EVERY = 30.0  # the books change with every ingest, not every second
+    LISTING: ClassVar[Listing] = USAGE
+
+    def notes(self, answer: Answer, session: Session) -> Sequence[str]:
+        """See `NotedView.notes`."""
+        del session
+        return [*map(_budget, answer.value.budgets), *answer.value.notes]
+
+    def tally(self, rows: Sequence[Row], context: Context) -> Iterable[Part]:
+        """See `ListView.tally`."""
+        month = max((str(row.get("month")) for row in rows), default="")
+        these = [row for row in rows if row.get("month") == month]
+        if not these:
+            return
+        yield f"{month}: {_sum(these)} GPU-hours"
+        own = [row for row in these if row.get("user") == context.me]
+        if own:
+            yield (f"mine {_sum(own)}", "$accent bold")
+
+
+def _sum(rows: Iterable[Row]) -> str:
+    hours = [row.get("gpu_hours") for row in rows]
+    known = [each for each in hours if each is not None]
+    return f"{rounded(sum(known))}{'' if len(known) == len(hours) else ' and some unknown'}"
+
+
+def _budget(row: Row) -> str:
+    used, of, left = (_amount(row.get(f"gpu_hours_{name}")) for name in ("used", "budget", "left"))
+    ends = f"; runs out {row['runs_out']} at this rate" if row.get("runs_out") else ""
+    span = f"{row.get('from')} to {row.get('to')}"
+    return f"budget of {row.get('pi')}, {span}: {used} of {of} GPU-hours used, {left} left{ends}"
+
+
+def _amount(hours: float | None) -> str:
+    return "?" if hours is None else rounded(hours)
