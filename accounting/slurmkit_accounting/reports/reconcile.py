@@ -136,7 +136,10 @@ def _rows(
     yield _line("sreport", theirs, f"sreport cluster AccountUtilizationByUser -T {tres}")
 
 
-_UNEXPLAINED = "what changed since the last ingest or rollup, was purged, or is resized or rejected"
+_UNEXPLAINED = (
+    "what changed since the last ingest or rollup, was purged, is of deleted accounts, resized"
+    " or rejected"
+)
 
 
 def _line(what: str, seconds: int, why: str) -> dict[str, Any]:
