@@ -264,6 +264,7 @@ class SlurmkitApp(App[None]):
         listed = isinstance(view, ListView)
         offered = {
             "seek": self._replay is not None,
+            "open_tab": view.OF_JOBS,
             "filter": view.filters_rows,
             "clear": view.is_mounted and view.clearable,
             "mine": isinstance(view, ListView) and view.LISTING.mine is not None,

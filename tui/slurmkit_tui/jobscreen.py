@@ -27,7 +27,7 @@ from slurmkit_tui.messages import Found
 if TYPE_CHECKING:
     from slurmkit_tui.app import SlurmkitApp
 
-TABS = {"facts": "Facts", "log": "Log", "errors": "Errors", "why": "Why", "script": "Script"}
+TABS = {"facts": "Facts", "log": "Log", "errors": "Stderr", "why": "Why", "script": "Script"}
 
 
 class JobScreen(Screen[None]):
@@ -41,7 +41,7 @@ class JobScreen(Screen[None]):
         Binding("e", "tab('errors')", "Stderr"),
         Binding("w", "tab('why')", "Why"),
         Binding("s", "tab('script')", "Script"),
-        Binding("r", "again", "Refresh"),
+        Binding("r", "again", "Refresh", show=False),
     ]
 
     def __init__(self, job_id: str, known: Sequence[Fact], tab: str = "facts") -> None:

@@ -23,6 +23,7 @@ class View(Vertical):
         KEY: the digit that switches to it.
         ASK: what it shows the answer to.
         EVERY: how many times the interval lie between two answers.
+        OF_JOBS: whether what Enter opens is a job.
         filters_rows: whether it can be filtered.
     """
 
@@ -31,6 +32,7 @@ class View(Vertical):
     KEY: ClassVar[str]
     ASK: ClassVar[Ask]
     EVERY: ClassVar[float] = 1.0
+    OF_JOBS: ClassVar[bool] = False
     filters_rows: ClassVar[bool] = False
 
     class Changed(Message):

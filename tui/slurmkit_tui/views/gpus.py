@@ -123,6 +123,7 @@ class GpusView(View):
     NAME = "gpus"
     TITLE = "GPUs"
     KEY = "3"
+    OF_JOBS = True
     ASK = Ask("gpus")
     EVERY = 2.0  # three RPCs, one of them with every job's details
     filters_rows: ClassVar[bool] = True

@@ -173,13 +173,14 @@ COLUMNS = (
            longest("partition"), short="PART", limit=14, narrow=9, wide=True),
     Column("account", "ACCOUNT", lambda j, _: j.account, attrgetter("account"),
            longest("account"), limit=14, wide=True, style=_muted, shown=False),
+    Column("name", "NAME", lambda j, _: j.name, attrgetter("name"), longest("name"), limit=40,
+           narrow=60),
     Column("ended", "ENDED", lambda j, _: clock(j.ended) if j.ended else "", attrgetter("ended"),
-           23, limit=23, wide=True, style=_muted),
+           lambda rows: 23 if any(row.ended for row in rows) else 5, limit=23, wide=True,
+           style=_muted),
     Column("exit", "EXIT", lambda j, _: j.exit_code, attrgetter("exit_code"), 6, limit=7),
     Column("submit", "SUBMITTED", lambda j, _: clock(j.submitted), attrgetter("submitted"), 23,
            limit=23, wide=True, style=_muted, shown=False),
-    Column("name", "NAME", lambda j, _: j.name, attrgetter("name"), longest("name"), limit=60,
-           narrow=60),
 )  # fmt: skip
 MY_JOBS = Listing(
     "job",
@@ -196,6 +197,7 @@ class MineView(ListView):
     NAME = "mine"
     TITLE = "Mine"
     KEY = "1"
+    OF_JOBS = True
     LISTING: ClassVar[Listing] = MY_JOBS
     ASK = Ask("mine")
 

@@ -101,6 +101,7 @@ class QueueView(ListView):
     NAME = "queue"
     TITLE = "Queue"
     KEY = "2"
+    OF_JOBS = True
     ASK = Ask("queue")
     LISTING: ClassVar[Listing] = JOBS
 
