@@ -88,7 +88,7 @@ def jobs(lab: Lab) -> Iterator[dict[str, str]]:
 
 
 def row(screen: str, job_id: str) -> str:
-    lines = (line.lstrip("▸ ") for line in screen.splitlines())
+    lines = (line.lstrip("▸ ") for line in screen.splitlines()[2:])  # below tabs and counts
     return next((line for line in lines if line.startswith(f"{job_id} ")), "")
 
 
