@@ -171,7 +171,8 @@ class SlurmkitApp(App[None]):
             self._look(self.session, self.view)
         self._say()
 
-    @work(group="look")
+    # Each worker is described, since Textual would else write its arguments out: all jobs.
+    @work(group="look", description="look")
     async def _look(self, session: Session, view: View) -> None:
         ask, began = view.ask, time.perf_counter()
         try:
@@ -351,7 +352,7 @@ class SlurmkitApp(App[None]):
         """Ask for what a dialog shows; it comes as `Found`."""
         self._find(self.session, ask)
 
-    @work(group="find")
+    @work(group="find", description="find")
     async def _find(self, session: Session, ask: Ask) -> None:
         try:
             found: Answer | SlurmkitError = await in_thread(partial(session.feed.fetch, ask))
@@ -375,7 +376,7 @@ class SlurmkitApp(App[None]):
         """List what can be done to the rows chosen."""
         self._proposals.menu(self.view.rows)
 
-    @work(group="command")
+    @work(group="command", description="command")
     async def run_command(self, argv: list[str]) -> None:
         """Run what was confirmed."""
         error: SlurmkitError | None = None

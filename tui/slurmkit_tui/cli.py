@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def tui_command(interval: float, view: str, **given: Any) -> None:
         raise BadInput("give either --record or --replay, not both")
     feed = _feed(record, replay)
     app = SlurmkitApp(feed, Options(interval=interval, view=view, **given))
+    gc.freeze()  # what is imported stays; looking through it again and again would stall
     try:
         app.run()
     finally:

@@ -129,7 +129,7 @@ class LogView(Vertical):
     def _rows(self) -> int:
         return max(1, self.lines.size.height)
 
-    @work(exclusive=True, group="page")
+    @work(exclusive=True, group="page", description="page")
     async def _go(self, make: Callable[[], Page | None]) -> None:
         try:
             page = await in_thread(make)
