@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from slurmkit.doctor.case import Case
+if TYPE_CHECKING:
+    from slurmkit.doctor.case import Case
 
 Severity = Literal["ok", "note", "warning", "error", "unknown"]
 

@@ -11,7 +11,6 @@ import msgspec
 
 from slurmkit.arrays import count
 from slurmkit.cluster import Cluster
-from slurmkit.doctor.checks import examine
 from slurmkit.doctor.model import Diagnosis
 from slurmkit.errors import LedgerError, MissingExtra, Refused
 from slurmkit.fairshare import Factors, Share, read_factors, read_shares
@@ -189,5 +188,7 @@ def _last_month(now: float) -> str:
 
 def read_health(cluster: Cluster) -> Health:
     """Let doctor look."""
+    from slurmkit.doctor.checks import examine  # noqa: PLC0415 - much of it, seldom used
+
     now = time.time()
     return Health(tuple(examine(cluster.slurm)), now)
