@@ -131,6 +131,8 @@ def test_who_sends_much_is_refused_at_once() -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
+# waitress leaves the file into which a large answer overflows to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_who_reads_no_answer_keeps_nobody_else_waiting() -> None:
     address = f"127.0.0.1:{free_port()}"
     with _open({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
@@ -159,6 +161,8 @@ def test_that_some_wait_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) 
     assert caplog.records == []
 
 
+# waitress leaves the file into which a large answer overflows to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_door_that_is_closed_leaves_nothing_behind() -> None:
     address, before = f"127.0.0.1:{free_port()}", threading.active_count()
     with _open({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
