@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from cluster_lab import DOCKER, Lab, cluster_command
@@ -26,6 +27,14 @@ def lab() -> Lab:
         if started.returncode:
             pytest.fail(f"docker/cluster up failed\n{started.stderr}")
     return cluster
+
+
+@pytest.fixture
+def books(lab: Lab) -> Iterator[str]:
+    """URL of a new ledger on the login node, of the user who keeps the books there."""
+    folder = lab.run("mktemp", "-d", user="slurmkit").stdout.strip()
+    yield f"sqlite:///{folder}/ledger.db"
+    lab.run("rm", "-r", folder, user="")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,14 +22,6 @@ ENDED = 120  # seconds for a short job to reach sacct
 
 
 @pytest.fixture
-def books(lab: Lab) -> Iterator[str]:
-    """URL of a new ledger on the login node."""
-    folder = lab.run("mktemp", "-d", user=KEEPER).stdout.strip()
-    yield f"sqlite:///{folder}/ledger.db"
-    lab.run("rm", "-r", folder, user=KEEPER)
-
-
-@pytest.fixture
 def postgresql_books(lab: Lab) -> Iterator[str]:
     """URL of a new ledger in PostgreSQL, in a schema of its own."""
     schema = f"test_{uuid4().hex}"

@@ -26,14 +26,6 @@ print(json.dumps({row[0]: row[1:] for row in books.execute(sql, [sys.argv[2]])})
 
 
 @pytest.fixture
-def books(lab: Lab) -> Iterator[str]:
-    """URL of a new ledger on the login node."""
-    folder = lab.run("mktemp", "-d", user=KEEPER).stdout.strip()
-    yield f"sqlite:///{folder}/ledger.db"
-    lab.run("rm", "-r", folder, user=KEEPER)
-
-
-@pytest.fixture
 def signal(lab: Lab, who: str) -> Iterator[str]:
     """Path of a file that jobs may wait for, which is not there yet."""
     folder = lab.run("mktemp", "-d", "-p", "/home", user="").stdout.strip()

@@ -16,14 +16,6 @@ PATIENCE = 60  # seconds for a job to start, or for slurmdbd to hear of it
 
 
 @pytest.fixture
-def books(lab: Lab) -> Iterator[str]:
-    """URL of a new ledger on the login node."""
-    folder = lab.run("mktemp", "-d", user=KEEPER).stdout.strip()
-    yield f"sqlite:///{folder}/ledger.db"
-    lab.run("rm", "-r", folder, user="")
-
-
-@pytest.fixture
 def before(lab: Lab, books: str) -> dict[str, int]:
     """What became of the CPUs of this hour so far.
 
