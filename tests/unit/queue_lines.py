@@ -36,8 +36,8 @@ def many(count: int) -> Iterator[str]:
                     "SubmitTime": str(1_700_000_000 + number),
                     "EligibleTime": str(1_700_000_001 + number),
                     "TimeLimit": f"{number % 600}:00",
-                    "WorkDir": f"/home/user{number % 300}/work",
-                    "STDOUT": f"/home/user{number % 300}/work/slurm-%j.out",
+                    "WorkDir": f"/home/user{number % 300}/runs",
+                    "STDOUT": f"/home/user{number % 300}/runs/slurm-%j.out",
                     "Comment": f"run {number}",
                     "Name": f"train-{number}",
                 }
