@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from slurmkit_tui.actionlog import note
 from slurmkit_tui.actions import CHANGES, Action
 from slurmkit_tui.commands import Change, Wanted
 from slurmkit_tui.dialogs import Choose, Confirm, Option, Prompt
+from slurmkit_tui.logs import note_command
 from slurmkit_tui.messages import CommandRun
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Proposals:
     def done(self, message: CommandRun) -> None:
         """Say what became of a command, and write it down."""
         command = shlex.join(message.argv)
-        note(self._app.session.cluster, message.argv, message.error)
+        note_command(self._app.session.cluster, message.argv, message.error)
         if message.error is None:
             self._app.tell(f"done: {command}")
         else:

@@ -37,8 +37,8 @@ async def in_thread(function: Callable[[], ResultT]) -> ResultT:
             refused = error
             settle(lambda: future.set_exception(refused))
         except BaseException as error:  # noqa: BLE001 - a screen full of work outlives one mistake
-            logs.note(error)
-            mistake = SlurmkitError(f"slurmkit made a mistake ({error!r}); see {logs.path()}")
+            logs.note_mistake(error)
+            mistake = SlurmkitError(f"slurmkit made a mistake ({error!r}); see {logs.mistakes()}")
             settle(lambda: future.set_exception(mistake))
         else:
             settle(lambda: future.set_result(result))
