@@ -62,3 +62,12 @@ async def test_the_view_cancels_a_whole_array_and_names_a_missing_history() -> N
         await pilot.press("y")
         await until(pilot, lambda: len(scene.commands("scancel")) == 2)
         assert ["scancel", "--state=PENDING", "12"] in scene.commands("scancel")
+
+
+async def test_my_jobs_are_copied_as_they_are_shown() -> None:
+    app = Scene([job("11", UserName="alice", Name="resnet")]).app(view="mine")
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "resnet" in text(app))
+        await pilot.press("y")
+        await until(pilot, lambda: "copied 1 job" in text(app))
+        assert app.clipboard.startswith("11\tRUNNING\t1:56:40\t")

@@ -327,9 +327,9 @@ class SlurmkitApp(App[None]):
 
     def action_copy(self) -> None:
         """Copy the rows chosen."""
-        if isinstance(self.view, ListView) and self.view.rows:
+        if isinstance(self.view, ListView) and (rows := self.view.table.rows_chosen):
             self.copy_to_clipboard(copied(self.view))
-            self.tell(f"copied {self.view.LISTING.counted(len(self.view.rows))}")
+            self.tell(f"copied {self.view.LISTING.counted(len(rows))}")
 
     def action_export(self) -> None:
         """Write the rows shown to a file."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +33,6 @@ class Session:
 
     feed: Feed
     interval: float
-    clock: Callable[[], float] = time.time
     site: Site | None = None
     rights: Rights = UNKNOWN_RIGHTS
     pictures: dict[Ask, Picture] = field(default_factory=dict)

@@ -99,6 +99,8 @@ class Table(ScrollView, can_focus=True):
         """The rows that were chosen, or else the one under the cursor."""
         if not self._order:
             return []
+        if not self.chosen:  # asked for with every key that may change something
+            return [self.selected]
         found = [self._rows[at] for at in self._order if self._keys[at] in self.chosen]
         return found or [self.selected]
 

@@ -85,7 +85,9 @@ def write(path: Path, view: ListView) -> int:
 def copied(view: ListView) -> str:
     """The rows chosen, with tabs between the columns shown."""
     out = io.StringIO()
-    csv.writer(out, delimiter="\t", lineterminator="\n").writerows(texts(view, view.rows))
+    csv.writer(out, delimiter="\t", lineterminator="\n").writerows(
+        texts(view, view.table.rows_chosen)
+    )
     return out.getvalue()
 
 

@@ -7,9 +7,9 @@ from operator import attrgetter
 from typing import ClassVar
 
 from slurmkit import states as slurm_states
-from slurmkit.durations import parse_elapsed
 from slurmkit.facts import clock
 from slurmkit.queue.cells import counts_gpus, gpus, waiting_for, where
+from slurmkit.queue.order import KEYS
 from slurmkit.queue.rows import QueueRow
 from slurmkit_tui import states
 from slurmkit_tui.feed import Answer, Ask
@@ -55,41 +55,41 @@ def _rank_sort(row: QueueRow) -> int | None:
 
 
 COLUMNS = (
-    Column("jobid", "JOBID", lambda r, _: r.job_id, lambda r: int(r.raw_id), longest("job_id"),
+    Column("jobid", "JOBID", lambda r, _: r.job_id, KEYS["jobid"], longest("job_id"),
            match=attrgetter("job_id"), aliases=("id", "job"), limit=22),
-    Column("user", "USER", lambda r, _: r.user, attrgetter("user"), longest("user"), narrow=10,
+    Column("user", "USER", lambda r, _: r.user, KEYS["user"], longest("user"), narrow=10,
            style=lambda r, c: "cell--mine" if r.user == c.me else ""),
-    Column("account", "ACCOUNT", lambda r, _: r.account, attrgetter("account"),
+    Column("account", "ACCOUNT", lambda r, _: r.account, KEYS["account"],
            longest("account"), short="ACCT", limit=14, wide=True, style=_muted),
-    Column("partition", "PARTITION", lambda r, _: r.partition, attrgetter("partition"),
+    Column("partition", "PARTITION", lambda r, _: r.partition, KEYS["partition"],
            longest("partition"), short="PART", limit=14, narrow=9),
-    Column("qos", "QOS", lambda r, _: r.qos, attrgetter("qos"), longest("qos"), limit=14,
+    Column("qos", "QOS", lambda r, _: r.qos, KEYS["qos"], longest("qos"), limit=14,
            wide=True, style=_muted, shown=False),
-    Column("state", "STATE", lambda r, _: r.state, attrgetter("state"), longest("state"),
+    Column("state", "STATE", lambda r, _: r.state, KEYS["state"], longest("state"),
            match=_state_searched, aliases=("st",), short="ST", brief=slurm_states.code,
            style=lambda r, _: states.style(r.state)),
-    Column("time", "TIME", lambda r, _: r.time_used, lambda r: parse_elapsed(r.time_used),
+    Column("time", "TIME", lambda r, _: r.time_used, KEYS["time"],
            longest("time_used"), right=True),
-    Column("limit", "LIMIT", lambda r, _: r.time_limit, lambda r: parse_elapsed(r.time_limit),
+    Column("limit", "LIMIT", lambda r, _: r.time_limit, KEYS["limit"],
            longest("time_limit"), right=True, wide=True, style=_muted),
-    Column("nodes", "NODES", lambda r, _: str(r.nodes), attrgetter("nodes"), 5, short="N",
+    Column("nodes", "NODES", lambda r, _: str(r.nodes), KEYS["nodes"], 5, short="N",
            aliases=("node",), right=True),
-    Column("cpus", "CPUS", lambda r, _: str(r.cpus), attrgetter("cpus"), 6, aliases=("cpu",),
+    Column("cpus", "CPUS", lambda r, _: str(r.cpus), KEYS["cpus"], 6, aliases=("cpu",),
            right=True, wide=True, shown=False),
-    Column("gpus", "GPUS", lambda r, c: gpus(r, known=c.gpus_known), attrgetter("gpus"), 4,
+    Column("gpus", "GPUS", lambda r, c: gpus(r, known=c.gpus_known), KEYS["gpus"], 4,
            match=attrgetter("tres"), aliases=("gpu",), short="GPU", right=True,
            style=lambda r, _: "cell--gpus" if held(r) else "cell--muted"),
     Column("priority", "PRIORITY", lambda r, _: str(r.priority), _rank_sort, 10,
            aliases=("prio",), right=True, wide=True, style=_muted, shown=False),
-    Column("submit", "SUBMITTED", lambda r, _: clock(r.submitted), attrgetter("submitted"), 16,
+    Column("submit", "SUBMITTED", lambda r, _: clock(r.submitted), KEYS["submit"], 16,
            wide=True, style=_muted, shown=False),
-    Column("start", "START", lambda r, _: clock(r.started), attrgetter("started"), 16, wide=True,
+    Column("start", "START", lambda r, _: clock(r.started), KEYS["start"], 16, wide=True,
            style=_muted, shown=False),
     Column("where", "WHERE", lambda r, _: where(r.node_list, waiting_for(r)),
-           lambda r: r.node_list or None, 28, match=lambda r: f"{r.node_list} {r.reason}",
+           KEYS["where"], 28, match=lambda r: f"{r.node_list} {r.reason}",
            aliases=("on", "reason"), limit=28,
            style=lambda r, _: "" if r.node_list else "cell--muted"),
-    Column("name", "NAME", lambda r, _: r.name, attrgetter("name"), longest("name"), limit=60,
+    Column("name", "NAME", lambda r, _: r.name, KEYS["name"], longest("name"), limit=60,
            narrow=60),
 )  # fmt: skip
 JOBS = Listing("job", COLUMNS, job_key, _haystack, is_mine, "no jobs in the queue")
