@@ -1,0 +1,109 @@
+"""Help shows the keys of what is on the screen: all that work, and no others."""
+
+from __future__ import annotations
+
+import pytest
+from fake_gpus import Recorded
+from fake_queue import Scene, job, running, text, until
+from slurmkit_tui.actions import ACTIONS, FOCUSED
+from slurmkit_tui.app import SlurmkitApp
+from slurmkit_tui.dialogs import keys
+from slurmkit_tui.help import Help, sections
+from slurmkit_tui.jobscreen import JobScreen
+from stub_feed import StubFeed
+from test_pictures import VALUES
+from textual.actions import parse
+
+
+def scene() -> Scene:
+    return Scene([job("11", UserName="alice")])
+
+
+def told(app: SlurmkitApp) -> dict[str, dict[str, str]]:
+    """What help says, by whose keys they are: the words by their keys."""
+    return {title: dict(rows) for title, rows in sections(app.screen)}
+
+
+def works(app: SlurmkitApp) -> set[str]:
+    return {key for key, active in app.screen.active_bindings.items() if active.enabled}
+
+
+def missing(app: SlurmkitApp, *homes: str) -> list[str]:
+    """Declared keys of homes that help leaves out, though they would do something."""
+    said = {words for rows in told(app).values() for words in rows.values()}
+    return [
+        each.help
+        for each in (*ACTIONS, *FOCUSED)
+        if each.home in homes and each.keys and each.help not in said
+        and (each.home not in ("app", "view") or app.check_action(*parse(each.call)[1:]))
+    ]  # fmt: skip
+
+
+def check(app: SlurmkitApp) -> None:
+    """Every key that works is in help, every key in help works, and something carries it out."""
+    shown = {key for rows in told(app).values() for keys_ in rows for key in keys_.split()}
+    assert shown == {part for key in works(app) for part in keys(key).split()}
+    for active in app.screen.active_bindings.values():
+        space, name, _ = parse(active.binding.action)
+        node = {"app": app, "screen": app.screen}.get(space, active.node)
+        assert hasattr(node, f"action_{name}") or hasattr(node, f"_action_{name}"), active
+
+
+async def test_the_queue() -> None:
+    app = scene().app()
+    async with running(app, size=(120, 90)) as pilot:
+        check(app)
+        assert missing(app, "app", "view", "table") == []
+        assert list(told(app)) == ["The table", "This view", "Everywhere"]
+        assert told(app)["This view"]["c"] == "Cancel jobs"
+        assert "<" not in told(app)["Everywhere"]  # there is no recording
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Esc closes" in text(app))
+        assert "Filter: terms that all have to pass" in text(app)
+        assert text(app).index("The table") < text(app).index("This view")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, Help))
+
+
+async def test_what_is_typed_is_not_a_key() -> None:
+    app = scene().app()
+    async with running(app, size=(120, 90)) as pilot:
+        await pilot.press("slash")
+        await pilot.pause()
+        assert "q" not in works(app)
+        assert "The line" in told(app)
+        await pilot.press("f1")
+        await until(pilot, lambda: isinstance(app.screen, Help))
+
+
+async def test_the_map_has_keys_of_its_own() -> None:
+    app = Recorded().app("gpus")
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, lambda: bool(app.view.grid.lines))
+        await pilot.pause()
+        check(app)
+        assert missing(app, "app", "view", "map") == []
+        assert told(app)["The map"]["b"] == "Letters by user, account or job"
+        assert "C" not in told(app)["This view"]  # a map has no columns
+
+
+@pytest.mark.parametrize("view", ["fairshare", "usage", "utilization", "health", "mine"])
+async def test_the_other_views(view: str) -> None:
+    app = StubFeed(**VALUES).app(view)
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, lambda: app.session.picture(app.view.ask).prepared is not None)
+        await pilot.pause()
+        check(app)
+        assert missing(app, "app", "view", "table", view) == []
+
+
+@pytest.mark.parametrize("tab", ["facts", "log", "errors", "why", "script"])
+async def test_a_job(tab: str) -> None:
+    app = scene().app()
+    async with running(app, size=(120, 60)) as pilot:
+        app.push_screen(JobScreen("11", [("Name", "x")], tab))
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        await pilot.pause()
+        check(app)
+        assert missing(app, "job", *(["log"] if tab in ("log", "errors") else [])) == []
+        assert "C" not in {key for rows in told(app).values() for key in rows}
