@@ -115,7 +115,7 @@ async def test_help_and_palette_list_every_action() -> None:
     async with running(app, size=(120, 60)) as pilot:
         commands = [command.help for command in app.get_system_commands(app.screen)]
         actions = [action.help for action in ACTIONS if action.home == "app"]
-        assert commands == [*actions, *(f"Go to {view.TITLE}" for view in VIEWS)]
+        assert commands == [*actions, *(f"Go to {view.title}" for view in VIEWS)]
         await pilot.press("question_mark")
         await until(pilot, lambda: "Esc closes" in text(app))
         assert [a.help for a in ACTIONS if a.keys and a.help not in text(app)] == []

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
-from slurmkit.jobs.changes import check_signal
-from slurmkit.nodes.read import NodeRow
-from slurmkit.queue.rows import QueueRow
 from slurmkit_tui import commands
 from slurmkit_tui.commands import Change, Wanted, changed
 
@@ -43,7 +40,7 @@ class Action:
         return f"propose('{self.name}')" if self.change else self.name
 
 
-_SIGNAL = Wanted("Signal", "USR1 to its steps, B:USR1 to its batch script", check_signal)
+_SIGNAL = Wanted("Signal", "USR1 to its steps, B:USR1 to its batch script", commands.signal_name)
 _LIMIT = Wanted(
     "Time limit", "minutes, H:MM:SS or D-HH:MM; users may only lower that of a running job",
     changed("time_limit"), lambda row: row.time_limit,
@@ -54,33 +51,33 @@ _REASON = Wanted("Reason", "why, for those who find it drained", commands.reason
 
 CHANGES = (
     Action("cancel", "c", "Cancel", "Cancel jobs", footer=True,
-           change=Change(QueueRow, commands.cancel, "Cancel {what}?")),
+           change=Change("QueueRow", commands.cancel, "Cancel {what}?")),
     Action("hold", "h", "Hold", "Hold jobs back that wait",
-           change=Change(QueueRow, commands.scontrol("hold"), "Hold {what}?",
+           change=Change("QueueRow", commands.scontrol("hold"), "Hold {what}?",
                          commands.only_waiting)),
     Action("release", "H", "Release", "Let held jobs go",
-           change=Change(QueueRow, commands.scontrol("release"), "Release {what}?",
+           change=Change("QueueRow", commands.scontrol("release"), "Release {what}?",
                          commands.only_waiting)),
     Action("requeue", "R", "Requeue", "Stop jobs and put them back into the queue",
-           change=Change(QueueRow, commands.scontrol("requeue"), "Stop and requeue {what}?",
+           change=Change("QueueRow", commands.scontrol("requeue"), "Stop and requeue {what}?",
                          commands.only_started)),
     Action("signal", "K", "Signal", "Send jobs a signal",
-           change=Change(QueueRow, commands.signal, "Send the signal to {what}?",
+           change=Change("QueueRow", commands.signal, "Send the signal to {what}?",
                          commands.only_started, wanted=_SIGNAL)),
     Action("limit", "L", "Time limit", "Change the time limit of jobs",
-           change=Change(QueueRow, commands.update("TimeLimit"), "Change {what}?",
+           change=Change("QueueRow", commands.update("TimeLimit"), "Change {what}?",
                          wanted=_LIMIT)),
     Action("partition", "", "Partition", "Move waiting jobs to another partition",
-           change=Change(QueueRow, commands.update("Partition"), "Move {what}?",
+           change=Change("QueueRow", commands.update("Partition"), "Move {what}?",
                          commands.only_waiting, wanted=_PARTITION)),
     Action("priority", "", "Priority", "Set the priority of waiting jobs; operators only",
-           change=Change(QueueRow, commands.update("Priority"), "Change {what}?",
+           change=Change("QueueRow", commands.update("Priority"), "Change {what}?",
                          commands.only_waiting, needs="operator", wanted=_PRIORITY)),
     Action("drain", "d", "Drain", "Let nodes take no further jobs; administrators only",
-           change=Change(NodeRow, commands.node("DRAIN"), "Drain {what}?", needs="administrator",
+           change=Change("NodeRow", commands.node("DRAIN"), "Drain {what}?", needs="administrator",
                          wanted=_REASON)),
     Action("resume", "D", "Resume", "Let nodes take jobs again; administrators only",
-           change=Change(NodeRow, commands.node("RESUME"), "Resume {what}?",
+           change=Change("NodeRow", commands.node("RESUME"), "Resume {what}?",
                          needs="administrator")),
 )  # fmt: skip
 ACTIONS = (

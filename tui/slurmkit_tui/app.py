@@ -18,21 +18,15 @@ from slurmkit.errors import SlurmkitError
 from slurmkit.text import printable
 from slurmkit_tui import themes
 from slurmkit_tui.actions import ACTIONS, BY_NAME, bindings
-from slurmkit_tui.details import open_detail
-from slurmkit_tui.dialogs import Help
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.threads import in_thread
-from slurmkit_tui.gpugrid import GpuGrid
-from slurmkit_tui.jobscreen import JobScreen
 from slurmkit_tui.listview import ListView
-from slurmkit_tui.messages import CommandRun, Found
+from slurmkit_tui.messages import AskingScreen, CommandRun, Found, Opened
 from slurmkit_tui.options import Options
 from slurmkit_tui.poller import PollingApp
 from slurmkit_tui.proposals import Proposals
 from slurmkit_tui.session import Session
 from slurmkit_tui.status import Problem, Status, Summary, Tabs
-from slurmkit_tui.table import Table
-from slurmkit_tui.tables import copied, open_columns, open_export, open_sort
 from slurmkit_tui.views import VIEWS
 
 __all__ = ["Options", "SlurmkitApp"]
@@ -46,17 +40,22 @@ class SlurmkitApp(PollingApp):
     CSS_PATH = "app.tcss"
     BINDINGS = [  # noqa: RUF012 - declared by Textual
         *bindings("app"),
-        *(Binding(view.KEY, f"view('{view.NAME}')", view.TITLE, show=False) for view in VIEWS),
+        *(Binding(each.key, f"view('{each.name}')", each.title, show=False) for each in VIEWS),
     ]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012 - declared by Textual
 
     def __init__(self, feed: Feed, options: Options | None = None) -> None:
         super().__init__(feed, options)
+        self.register_theme(themes.DARK)
+        self.register_theme(themes.LIGHT)
+        # A theme that is set later, or watched now, would style everything a second time.
+        self.set_reactive(SlurmkitApp.theme, themes.DARK.name)
+        self.stylesheet.set_variables(self.get_css_variables())
         self._proposals = Proposals(self)
 
     def compose(self) -> ComposeResult:
         """Stack the screen from top to bottom."""
-        yield Tabs()
+        yield Tabs(self.view.NAME)
         yield Summary()
         yield Vertical(self.view, id="views")
         yield Problem()
@@ -69,9 +68,6 @@ class SlurmkitApp(PollingApp):
 
     def on_mount(self) -> None:
         """Paint first, then ask."""
-        self.register_theme(themes.DARK)
-        self.register_theme(themes.LIGHT)
-        self.theme = themes.DARK.name
         self._catch_signals()
         self.call_after_refresh(self._begin)
 
@@ -97,13 +93,13 @@ class SlurmkitApp(PollingApp):
                 run = partial(self.run_action, action.call)
                 yield SystemCommand(action.label, action.help, run)
         for view in VIEWS:
-            go = partial(self.run_action, f"view('{view.NAME}')")
-            yield SystemCommand(f"View {view.TITLE}", f"Go to {view.TITLE}", go)
+            go = partial(self.run_action, f"view('{view.name}')")
+            yield SystemCommand(f"View {view.title}", f"Go to {view.title}", go)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Offer only what makes sense in this view now."""
         view = self.view
-        if isinstance(self.screen, JobScreen) and action not in _ANYWHERE:
+        if isinstance(self.screen, AskingScreen) and action not in _ANYWHERE:
             return False
         if action == "propose":
             return view.is_mounted and self._proposals.concern(str(parameters[0]), view.rows)
@@ -158,38 +154,48 @@ class SlurmkitApp(PollingApp):
 
     def action_help(self) -> None:
         """Show the keys."""
+        from slurmkit_tui.dialogs import Help  # noqa: PLC0415 - when it is first opened
+
         self.push_screen(Help())
 
     def action_sort(self) -> None:
         """Choose the column to sort by."""
+        from slurmkit_tui.tables import open_sort  # noqa: PLC0415 - when it is first opened
+
         if isinstance(self.view, ListView):
             open_sort(self, self.view)
 
     def action_columns(self) -> None:
         """Choose the columns."""
+        from slurmkit_tui.tables import open_columns  # noqa: PLC0415 - when it is first opened
+
         if isinstance(self.view, ListView):
             open_columns(self, self.view)
 
     def action_copy(self) -> None:
         """Copy the rows chosen."""
+        from slurmkit_tui.tables import copied  # noqa: PLC0415 - when it is first wanted
+
         if isinstance(self.view, ListView) and (rows := self.view.table.rows_chosen):
             self.copy_to_clipboard(copied(self.view))
             self.tell(f"copied {self.view.LISTING.counted(len(rows))}")
 
     def action_export(self) -> None:
         """Write the rows shown to a file."""
+        from slurmkit_tui.tables import open_export  # noqa: PLC0415 - when it is first opened
+
         if isinstance(self.view, ListView):
             open_export(self, self.view)
 
-    @on(Table.Opened)
-    @on(GpuGrid.Opened)
+    @on(Opened)
     def action_detail(self) -> None:
         """Show the row under the cursor."""
-        if self.view.current is not None:
-            open_detail(self, self.view)
+        self.action_open_tab("facts")
 
     def action_open_tab(self, tab: str) -> None:
         """Show a tab of the job under the cursor."""
+        from slurmkit_tui.details import open_detail  # noqa: PLC0415 - when it is first opened
+
         if self.view.current is not None:
             open_detail(self, self.view, tab)
 
@@ -208,7 +214,7 @@ class SlurmkitApp(PollingApp):
     @on(Found)
     def _hand_on(self, message: Found) -> None:
         for screen in self.screen_stack:
-            if isinstance(screen, JobScreen):
+            if isinstance(screen, AskingScreen):
                 screen.take(message, self._clock())
 
     # Commands that change the cluster

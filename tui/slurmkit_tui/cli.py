@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput
 from slurmkit_tui.app import Options, SlurmkitApp
 from slurmkit_tui.feed import Feed
 from slurmkit_tui.feed.live import LiveFeed
-from slurmkit_tui.feed.recording import RecordingFeed, ReplayFeed
 from slurmkit_tui.pace import FLOOR
 from slurmkit_tui.views import VIEWS
 
-NAMES = [view.NAME for view in VIEWS]
+NAMES = [view.name for view in VIEWS]
 
 
 @click.command("tui")
@@ -54,19 +53,25 @@ def tui_command(interval: float, view: str, **given: Any) -> None:
     record, replay = given.pop("record"), given.pop("replay")
     if record and replay:
         raise BadInput("give either --record or --replay, not both")
-    feed = _feed(record, replay)
-    app = SlurmkitApp(feed, Options(interval=interval, view=view, **given))
-    gc.freeze()  # what is imported stays; looking through it again and again would stall
-    try:
+    with ExitStack() as stack:
+        app = SlurmkitApp(
+            _feed(record, replay, stack), Options(interval=interval, view=view, **given)
+        )
+        gc.freeze()  # what is imported stays; looking through it again and again would stall
         app.run()
-    finally:
-        if isinstance(feed, RecordingFeed):
-            feed.close()
     sys.exit(app.return_code)
 
 
-def _feed(record: Path | None, replay: str | None) -> Feed:
+def _feed(record: Path | None, replay: str | None, stack: ExitStack) -> Feed:
     if replay is not None:
+        from slurmkit_tui.feed.recording import ReplayFeed  # noqa: PLC0415 - seldom used
+
         return ReplayFeed(Path(replay))
+    from slurmkit.cluster import Cluster  # noqa: PLC0415 - not for a recording
+
     live = LiveFeed(Cluster())
-    return live if record is None else RecordingFeed(live, record)
+    if record is None:
+        return live
+    from slurmkit_tui.feed.recording import RecordingFeed  # noqa: PLC0415 - seldom used
+
+    return stack.enter_context(closing(RecordingFeed(live, record)))

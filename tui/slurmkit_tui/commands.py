@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slurmkit.errors import BadInput
-from slurmkit.jobs.changes import Changes
-from slurmkit.nodes.read import NodeRow
-from slurmkit.queue.rows import QueueRow
 from slurmkit_tui.rights import Level
+
+if TYPE_CHECKING:
+    from slurmkit.nodes.read import NodeRow
+    from slurmkit.queue.rows import QueueRow
 
 Argv = list[str]
 Commands = Callable[[Sequence[Any], str], list[Argv]]
@@ -43,7 +44,7 @@ class Change:
     """Something that changes the cluster.
 
     Attributes:
-        of: the type of the rows it is done to.
+        of: the type of the rows it is done to, by name: to know the keys, none is imported.
         commands: the commands for some rows and the value that was typed.
         question: asked before they are run; {what} is what they are done to.
         refusal: why it cannot be done to a row; empty when it can.
@@ -51,7 +52,7 @@ class Change:
         wanted: the value to be typed first.
     """
 
-    of: type
+    of: str
     commands: Commands
     question: str
     refusal: Callable[[Any], str] = _empty
@@ -120,6 +121,8 @@ def changed(field: str) -> Callable[[str], str]:
     """Check a new value of a job as `slurmkit update` does."""
 
     def check(text: str) -> str:
+        from slurmkit.jobs.changes import Changes  # noqa: PLC0415 - many forms of values
+
         value: Any = text.strip()
         if field == "priority":
             if not value.isdigit():
@@ -129,6 +132,17 @@ def changed(field: str) -> Callable[[str], str]:
         return str(value)
 
     return check
+
+
+def signal_name(text: str) -> str:
+    """Check a signal as `slurmkit signal` does.
+
+    Raises:
+        BadInput: for none.
+    """
+    from slurmkit.jobs.changes import check_signal  # noqa: PLC0415 - many forms of values
+
+    return check_signal(text)
 
 
 def reason(text: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from slurmkit.durations import parse_elapsed
 from slurmkit_tui.listing import Column, Context, Listing, Value
+from slurmkit_tui.sheet import Filter, Test
 
 # A term: an optional - or !, then /regex/, "words", or text up to the next space.
 _TERM = re.compile(
@@ -28,38 +28,9 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 ME = "me"
 
-# Whether a row, with the text it is searched in, passes.
-Test = Callable[[Any, str, Context], bool]
-
 
 class FilterError(ValueError):
     """What was typed is no filter; says what is allowed."""
-
-
-@dataclass(frozen=True)
-class Filter:
-    """A filter that was understood; all its terms have to pass.
-
-    Attributes:
-        text: as it was typed.
-    """
-
-    text: str = ""
-    needles: tuple[str, ...] = ()
-    tests: tuple[Test, ...] = ()
-
-    def passed(
-        self, rows: Sequence[Any], texts: Sequence[str], places: Sequence[int], context: Context
-    ) -> Sequence[int]:
-        """The places of the rows that pass; words first, they cost the least."""
-        for needle in self.needles:
-            places = [at for at in places if needle in texts[at]]
-        for test in self.tests:
-            places = [at for at in places if test(rows[at], texts[at], context)]
-        return places
-
-
-EVERYTHING = Filter()
 
 
 def parse_filter(text: str, listing: Listing) -> Filter:

@@ -17,6 +17,7 @@ from slurmkit.gpumap.drawing import CLOSED, FREE, SEVERAL, UNKNOWN
 from slurmkit.gpumap.model import Gpu
 from slurmkit.nodes.read import NodeRow
 from slurmkit.text import printable
+from slurmkit_tui.messages import Opened
 from slurmkit_tui.table import fit
 
 _COLOURS = 10  # holder--0 … in app.tcss
@@ -87,9 +88,6 @@ class GpuGrid(ScrollView, can_focus=True):
 
     class By(Message):
         """Letters are wished for somebody else: user, account, job, in turn."""
-
-    class Opened(Message):
-        """A GPU was double-clicked."""
 
     def __init__(self, empty: str) -> None:
         super().__init__()
@@ -220,7 +218,7 @@ class GpuGrid(ScrollView, can_focus=True):
         self._at = (row, max(0, min(column, len(self.lines[row].cells) - 1)))
         self.refresh()
         if event.chain == 2:
-            self.post_message(self.Opened())
+            self.post_message(Opened())
 
 
 def _number(sign: str) -> int:

@@ -11,8 +11,8 @@ from textual.app import ComposeResult
 
 from slurmkit.text import printable
 from slurmkit_tui.feed import Answer
+from slurmkit_tui.feed.sources import SOURCES
 from slurmkit_tui.filterline import FilterLine
-from slurmkit_tui.filters import FilterError, parse_filter
 from slurmkit_tui.listing import Context, Listing
 from slurmkit_tui.session import Session
 from slurmkit_tui.sheet import Arranged, Sheet, Wish, arrange, make_sheet
@@ -43,9 +43,7 @@ class ListView(View):
 
     @property
     def _asked(self) -> str:
-        from slurmkit_tui.feed.kinds import KINDS  # noqa: PLC0415
-
-        return KINDS[self.ask.what].source
+        return SOURCES[self.ask.what]
 
     # What a kind of row says of itself
 
@@ -159,6 +157,11 @@ class ListView(View):
 
     @on(FilterLine.Typed)
     def _typed(self, event: FilterLine.Typed) -> None:
+        from slurmkit_tui.filters import (  # noqa: PLC0415 - when there is a filter
+            FilterError,
+            parse_filter,
+        )
+
         event.stop()
         wrong = ""
         try:

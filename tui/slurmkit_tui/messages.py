@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from textual.message import Message
 
-from slurmkit.errors import SlurmkitError
-from slurmkit_tui.commands import Argv
-from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.session import Session
+if TYPE_CHECKING:
+    from slurmkit.errors import SlurmkitError
+    from slurmkit_tui.commands import Argv
+    from slurmkit_tui.feed import Answer, Ask
+    from slurmkit_tui.session import Session
 
 
 class Answered(Message):
@@ -34,6 +35,19 @@ class Found(Message):
     def __init__(self, ask: Ask, found: Answer | SlurmkitError) -> None:
         super().__init__()
         self.ask, self.found = ask, found
+
+
+@runtime_checkable
+class AskingScreen(Protocol):
+    """A screen over the views that asks by `ask_for`, and gets what was found."""
+
+    def take(self, message: Found, at: float) -> None:
+        """Show what was found at `at`, in epoch seconds."""
+        ...
+
+
+class Opened(Message):
+    """What is under the cursor was opened, by Enter or a double click."""
 
 
 class CommandRun(Message):

@@ -12,9 +12,8 @@ from textual.timer import Timer
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.facts import clock
-from slurmkit_tui.feed import Feed
-from slurmkit_tui.feed.kinds import KINDS
-from slurmkit_tui.feed.recording import ReplayFeed
+from slurmkit_tui.feed import Feed, Recorded
+from slurmkit_tui.feed.sources import SOURCES
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.listview import ListView
 from slurmkit_tui.messages import Answered, Unanswered
@@ -38,7 +37,7 @@ class PollingApp(App[None]):
         super().__init__()
         self.options = options or Options()
         self.session = Session(feed, self.options.interval)
-        self._replay = feed if isinstance(feed, ReplayFeed) else None
+        self._replay = feed if isinstance(feed, Recorded) else None
         self._clock = self._replay.clock if self._replay else self.options.clock
         self.view: View = self._new_view(self.options.view)
         self.paused = False
@@ -46,7 +45,7 @@ class PollingApp(App[None]):
         self._offered: tuple[object, ...] = ()
 
     def _new_view(self, name: str) -> View:
-        kind = next(view for view in VIEWS if name == view.NAME)
+        kind = next(place for place in VIEWS if name == place.name).load()
         return kind(mine=self.options.mine) if issubclass(kind, ListView) else kind(id=name)
 
     # The views
@@ -125,7 +124,7 @@ class PollingApp(App[None]):
         picture.pace.failed(message.took)
         if self._shows(message):
             if picture.answer is None:
-                self.view.say(f"{KINDS[message.ask.what].source} has not answered yet")
+                self.view.say(f"{SOURCES[message.ask.what]} has not answered yet")
             self._plan(picture.pace.delay)
 
     def _shows(self, message: Answered | Unanswered) -> bool:
@@ -145,7 +144,7 @@ class PollingApp(App[None]):
     @on(View.Changed)
     def _count(self) -> None:
         """Bring the lines above the view up to date; at 50,000 jobs not for every second."""
-        self.main.query_one(Tabs).show(VIEWS, self.view.NAME)
+        self.main.query_one(Tabs).show(self.view.NAME)
         self.main.query_one(Summary).show(self.session, self.view)
         offered = self.view.NAME, bool(self.view.rows), self.view.clearable
         if offered != self._offered:
@@ -157,7 +156,7 @@ class PollingApp(App[None]):
         if not self.main.query(Status):  # the app is ending, its widgets are gone
             return
         now, picture = self._clock(), self._picture
-        asked = KINDS[self.view.ask.what].source
+        asked = SOURCES[self.view.ask.what]
         source = Source(self.session, picture, asked, self._marks)
         self.main.query_one(Status).show(source, now=now)
         self.main.query_one(Problem).show(picture.problem, picture.pace, now=now)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from slurmkit_tui.actions import CHANGES, Action
 from slurmkit_tui.commands import Change, Wanted
-from slurmkit_tui.dialogs import Choose, Confirm, Option, Prompt
 from slurmkit_tui.logs import note_command
 from slurmkit_tui.messages import CommandRun
 
@@ -27,10 +26,12 @@ class Proposals:
     def concern(self, name: str, rows: Sequence[Any]) -> bool:
         """Whether an action is about this kind of row at all."""
         change = next((each.change for each in CHANGES if each.name == name), None)
-        return change is not None and bool(rows) and isinstance(rows[0], change.of)
+        return change is not None and bool(rows) and type(rows[0]).__name__ == change.of
 
     def menu(self, rows: Sequence[Any]) -> None:
         """List the changes that these rows allow, the others with the reason."""
+        from slurmkit_tui.dialogs import Choose, Option  # noqa: PLC0415 - opened later, if ever
+
         actions = [each for each in CHANGES if self.concern(each.name, rows)]
         if not actions:
             return
@@ -71,6 +72,8 @@ class Proposals:
         return next(filter(None, refusals), "")
 
     def _prompt(self, change: Change, wanted: Wanted, rows: Sequence[Any]) -> None:
+        from slurmkit_tui.dialogs import Prompt  # noqa: PLC0415 - opened later, if ever
+
         def typed(value: str | None) -> None:
             if value is not None:
                 self._confirm(change, rows, value)
@@ -78,6 +81,8 @@ class Proposals:
         self._app.push_screen(Prompt(wanted, wanted.start(rows[0])), typed)
 
     def _confirm(self, change: Change, rows: Sequence[Any], value: str) -> None:
+        from slurmkit_tui.dialogs import Confirm  # noqa: PLC0415 - opened later, if ever
+
         commands = change.commands(rows, value)
 
         def answered(yes: bool | None) -> None:  # noqa: FBT001 - called by Textual

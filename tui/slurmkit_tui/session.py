@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from slurmkit.site import Site
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.pace import Pace
 from slurmkit_tui.rights import UNKNOWN_RIGHTS, Rights
+
+if TYPE_CHECKING:
+    from slurmkit.site import Site
 
 
 @dataclass

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from slurmkit_tui.filters import EVERYTHING, Filter
 from slurmkit_tui.listing import Column, Context, Listing
 
 _SLICE = 1000  # rows between two chances for the screen's thread to run
+
+# Whether a row, with the text it is searched in, passes.
+Test = Callable[[Any, str, Context], bool]
 
 
 class Sheet(NamedTuple):
@@ -28,6 +30,32 @@ class Sheet(NamedTuple):
     texts: Sequence[str]
     widths: dict[str, int]
     context: Context
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A filter that was understood; all its terms have to pass.
+
+    Attributes:
+        text: as it was typed.
+    """
+
+    text: str = ""
+    needles: tuple[str, ...] = ()
+    tests: tuple[Test, ...] = ()
+
+    def passed(
+        self, rows: Sequence[Any], texts: Sequence[str], places: Sequence[int], context: Context
+    ) -> Sequence[int]:
+        """The places of the rows that pass; words first, they cost the least."""
+        for needle in self.needles:
+            places = [at for at in places if needle in texts[at]]
+        for test in self.tests:
+            places = [at for at in places if test(rows[at], texts[at], context)]
+        return places
+
+
+EVERYTHING = Filter()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from slurmkit.text import printable
 from slurmkit_tui.pace import Pace
 from slurmkit_tui.session import Picture, Session
 from slurmkit_tui.view import Part, View
+from slurmkit_tui.views import VIEWS
 
 _DOT = ("  ·  ", "$quiet")
 
@@ -20,15 +21,18 @@ _DOT = ("  ·  ", "$quiet")
 class Tabs(Static):
     """The first line: the views by their digits."""
 
-    def show(self, views: Sequence[type[View]], current: str) -> None:
+    def __init__(self, current: str) -> None:
+        super().__init__(_tabs(current), markup=False)
+
+    def show(self, current: str) -> None:
         """Mark the view that is shown."""
-        words = []
-        for view in views:
-            here = current == view.NAME
-            words.append(
-                (f" {view.KEY} {view.TITLE} ", "$primary bold reverse" if here else "$quiet")
-            )
-        self.update(Content.assemble(*words))
+        self.update(_tabs(current))
+
+
+def _tabs(current: str) -> Content:
+    styles = {current: "$primary bold reverse"}
+    words = ((f" {each.key} {each.title} ", styles.get(each.name, "$quiet")) for each in VIEWS)
+    return Content.assemble(*words)
 
 
 class Summary(Static):

@@ -20,6 +20,7 @@ from slurmkit.text import printable
 from slurmkit_tui import states
 from slurmkit_tui.actions import bindings
 from slurmkit_tui.listing import Column, Context, Listing
+from slurmkit_tui.messages import Opened
 from slurmkit_tui.sheet import Arranged
 
 NARROW = 100  # columns of screen below which texts are shortened
@@ -42,9 +43,6 @@ class Table(ScrollView, can_focus=True):
         states.STYLES | STYLES
     )
     cursor = reactive(0, repaint=False)
-
-    class Opened(Message):
-        """A row was opened, by Enter or a double click."""
 
     class Chosen(Message):
         """Other rows are chosen."""
@@ -284,7 +282,7 @@ class Table(ScrollView, can_focus=True):
     def action_open(self) -> None:
         """Open the row under the cursor."""
         if self._order:
-            self.post_message(self.Opened())
+            self.post_message(Opened())
 
     def on_resize(self) -> None:
         """Fit the columns to the screen."""
@@ -300,7 +298,7 @@ class Table(ScrollView, can_focus=True):
         elif event.y > 0 and at < self.count:
             self.cursor = at
             if event.chain == 2:
-                self.post_message(self.Opened())
+                self.post_message(Opened())
 
     def _column_at(self, x: int) -> Column | None:
         right = 1

@@ -15,12 +15,10 @@ Part = str | tuple[str, str]
 
 
 class View(Vertical):
-    """A view that the digits switch to.
+    """A view that the digits switch to; `views.VIEWS` names them.
 
     Attributes:
         NAME: by which it is configured and asked for: `queue`.
-        TITLE: a word for the line above.
-        KEY: the digit that switches to it.
         ASK: what it shows the answer to.
         EVERY: how many times the interval lie between two answers.
         OF_JOBS: whether what Enter opens is a job.
@@ -28,8 +26,6 @@ class View(Vertical):
     """
 
     NAME: ClassVar[str]
-    TITLE: ClassVar[str]
-    KEY: ClassVar[str]
     ASK: ClassVar[Ask]
     EVERY: ClassVar[float] = 1.0
     OF_JOBS: ClassVar[bool] = False

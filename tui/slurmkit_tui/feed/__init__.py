@@ -6,7 +6,7 @@ What is behind it is a live cluster, or a recording of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -71,4 +71,21 @@ class Feed(Protocol):
         Raises:
             SlurmkitError: in Slurm's words.
         """
+        ...
+
+
+@runtime_checkable
+class Recorded(Feed, Protocol):
+    """A feed whose time can be stopped and changed."""
+
+    def clock(self) -> float:
+        """Epoch seconds in the recording."""
+        ...
+
+    def seek(self, at: float) -> None:
+        """Go to another time in it."""
+        ...
+
+    def pause(self, *, paused: bool) -> None:
+        """Let time stand still, or go on."""
         ...

@@ -30,6 +30,7 @@ from slurmkit_tui.feed.pictures import (
     read_usage,
     read_utilization,
 )
+from slurmkit_tui.feed.sources import SOURCES
 from slurmkit_tui.rights import Rights, read_rights
 
 
@@ -91,16 +92,18 @@ def _piece(_asker: Asker, path: str, begin: str, length: str) -> Piece:
 KINDS = {
     "rights": Kind(Rights, "sacctmgr", lambda asker: read_rights(asker.slurm, asker.me)),
     "site": Kind(Site, "scontrol", _site),
-    "queue": Kind(Queue, "squeue", lambda asker: asker.cluster.queue()),
-    "mine": Kind(Mine, "squeue", lambda asker: read_mine(asker.slurm, asker.me)),
-    "gpus": Kind(GpuMap, "scontrol", lambda asker: read_gpus(asker.slurm)),
-    "nodes": Kind(NodesSnapshot, "scontrol", lambda asker: read_nodes(asker.slurm)),
-    "fairshare": Kind(Fairness, "sshare", lambda asker: read_fairness(asker.cluster, asker.me)),
-    "utilization": Kind(
-        Utilization, "ledger", lambda asker, by: read_utilization(asker.cluster, by)
+    "queue": Kind(Queue, SOURCES["queue"], lambda asker: asker.cluster.queue()),
+    "mine": Kind(Mine, SOURCES["mine"], lambda asker: read_mine(asker.slurm, asker.me)),
+    "gpus": Kind(GpuMap, SOURCES["gpus"], lambda asker: read_gpus(asker.slurm)),
+    "nodes": Kind(NodesSnapshot, SOURCES["nodes"], lambda asker: read_nodes(asker.slurm)),
+    "fairshare": Kind(
+        Fairness, SOURCES["fairshare"], lambda asker: read_fairness(asker.cluster, asker.me)
     ),
-    "usage": Kind(Usage, "ledger", lambda _asker: read_usage()),
-    "health": Kind(Health, "doctor", lambda asker: read_health(asker.cluster)),
+    "utilization": Kind(
+        Utilization, SOURCES["utilization"], lambda asker, by: read_utilization(asker.cluster, by)
+    ),
+    "usage": Kind(Usage, SOURCES["usage"], lambda _asker: read_usage()),
+    "health": Kind(Health, SOURCES["health"], lambda asker: read_health(asker.cluster)),
     "job": Kind(JobInfo, "squeue", _job),
     "why": Kind(Explanation, "squeue", _why),
     "script": Kind(str, "scontrol", _script),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from slurmkit.cluster import Cluster
 from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.feed.kinds import Asker, answer
+
+if TYPE_CHECKING:
+    from slurmkit.cluster import Cluster
 
 
 class LiveFeed:
@@ -28,6 +30,8 @@ class LiveFeed:
 
     def fetch(self, ask: Ask) -> Answer:
         """See `Feed.fetch`."""
+        from slurmkit_tui.feed.kinds import Asker, answer  # noqa: PLC0415 - after the first paint
+
         return answer(Asker(self._cluster, self.me), ask)
 
     def run(self, argv: Sequence[str]) -> str:

@@ -1,17 +1,41 @@
-"""The views, in the order of their digits."""
+"""The views, in the order of their digits; each is imported when it is first looked at."""
 
 from __future__ import annotations
 
-from slurmkit_tui.view import View
-from slurmkit_tui.views.fairshare import FairshareView
-from slurmkit_tui.views.gpus import GpusView
-from slurmkit_tui.views.health import HealthView
-from slurmkit_tui.views.mine import MineView
-from slurmkit_tui.views.nodes import NodesView
-from slurmkit_tui.views.queue import QueueView
-from slurmkit_tui.views.usage import UsageView
-from slurmkit_tui.views.utilization import UtilizationView
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-VIEWS: tuple[type[View], ...] = (
-    MineView, QueueView, GpusView, NodesView, UtilizationView, FairshareView, UsageView, HealthView,
-)  # fmt: skip
+if TYPE_CHECKING:
+    from slurmkit_tui.view import View
+
+
+class Place(NamedTuple):
+    """A view, not yet imported.
+
+    Attributes:
+        name: by which it is configured and asked for: `queue`; the module it is in.
+        title: a word for the line above.
+        key: the digit that switches to it.
+        kind: name of its class.
+    """
+
+    name: str
+    title: str
+    key: str
+    kind: str
+
+    def load(self) -> type[View]:
+        """Import it."""
+        return cast("type[View]", getattr(import_module(f"{__name__}.{self.name}"), self.kind))
+
+
+VIEWS = (
+    Place("mine", "Mine", "1", "MineView"),
+    Place("queue", "Queue", "2", "QueueView"),
+    Place("gpus", "GPUs", "3", "GpusView"),
+    Place("nodes", "Nodes", "4", "NodesView"),
+    Place("utilization", "Utilization", "5", "UtilizationView"),
+    Place("fairshare", "Fairshare", "6", "FairshareView"),
+    Place("usage", "Usage", "7", "UsageView"),
+    Place("health", "Health", "8", "HealthView"),
+)

@@ -64,8 +64,6 @@ class FairshareView(NotedView):
     """The tree as sshare has it; below it where I stand."""
 
     NAME = "fairshare"
-    TITLE = "Fairshare"
-    KEY = "6"
     ASK = Ask("fairshare")
     EVERY = 6.0  # slurmctld works shares out every five minutes
     LISTING: ClassVar[Listing] = SHARES

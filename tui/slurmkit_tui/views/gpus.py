@@ -19,10 +19,11 @@ from slurmkit.nodes.read import NodeRow
 from slurmkit.text import printable
 from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.filterline import FilterLine
-from slurmkit_tui.filters import EVERYTHING, Filter, FilterError, parse_filter
+from slurmkit_tui.filters import FilterError, parse_filter
 from slurmkit_tui.gpugrid import GpuGrid, Holder, MapLine
 from slurmkit_tui.listing import Column, Context, Listing
 from slurmkit_tui.session import Session
+from slurmkit_tui.sheet import EVERYTHING, Filter
 from slurmkit_tui.view import Part, View
 
 BYS: tuple[By, ...] = ("user", "account", "job")
@@ -121,8 +122,6 @@ class GpusView(View):
     """The map, its legend, and what is free as it can really be used."""
 
     NAME = "gpus"
-    TITLE = "GPUs"
-    KEY = "3"
     OF_JOBS = True
     ASK = Ask("gpus")
     EVERY = 2.0  # three RPCs, one of them with every job's details

@@ -37,8 +37,6 @@ class HealthView(ListView):
     """Daemons, settings, nodes, people: everything doctor looks at."""
 
     NAME = "health"
-    TITLE = "Health"
-    KEY = "8"
     ASK = Ask("health")
     EVERY = 30.0  # two dozen questions
     LISTING: ClassVar[Listing] = FINDINGS

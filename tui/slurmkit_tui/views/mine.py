@@ -195,8 +195,6 @@ class MineView(ListView):
     """My jobs, arrays in one row."""
 
     NAME = "mine"
-    TITLE = "Mine"
-    KEY = "1"
     OF_JOBS = True
     LISTING: ClassVar[Listing] = MY_JOBS
     ASK = Ask("mine")

@@ -56,8 +56,6 @@ class NodesView(ListView):
     """Every node."""
 
     NAME = "nodes"
-    TITLE = "Nodes"
-    KEY = "4"
     ASK = Ask("nodes")
     LISTING: ClassVar[Listing] = NODES
 

@@ -99,8 +99,6 @@ class QueueView(ListView):
     """Every job that slurmctld has, mine marked."""
 
     NAME = "queue"
-    TITLE = "Queue"
-    KEY = "2"
     OF_JOBS = True
     ASK = Ask("queue")
     LISTING: ClassVar[Listing] = JOBS

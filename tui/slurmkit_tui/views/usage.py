@@ -68,8 +68,6 @@ class UsageView(NotedView):
     """My hours and those of my groups; budgets below."""
 
     NAME = "usage"
-    TITLE = "Usage"
-    KEY = "7"
     ASK = Ask("usage")
     EVERY = 30.0  # the books change with every ingest, not every second
     LISTING: ClassVar[Listing] = USAGE

@@ -94,8 +94,6 @@ class UtilizationView(NotedView):
     """GPU-hours by day, or by type, partition, account; `b` goes from one to the next."""
 
     NAME = "utilization"
-    TITLE = "Utilization"
-    KEY = "5"
     ASK = Ask("utilization", ("day",))
     EVERY = 30.0  # the books change with every ingest
     LISTING: ClassVar[Listing] = LINES

@@ -1,0 +1,40 @@
+"""What is imported before the first paint, and that the static tables tell the truth."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from slurmkit_tui.feed.kinds import KINDS
+from slurmkit_tui.feed.sources import SOURCES
+from slurmkit_tui.views import VIEWS, Place
+
+_LATER = (
+    "slurmkit_tui.dialogs", "slurmkit_tui.jobscreen", "slurmkit_tui.tables", "slurmkit_tui.filters",
+    "slurmkit_tui.feed.kinds", "slurmkit_tui.feed.recording", "slurmkit_tui.views.gpus",
+    "slurmkit_tui.views.mine", "slurmkit_tui.views.utilization", "slurmkit.nodes.read",
+    "slurmkit.gpumap.read", "slurmkit.capabilities.model", "ClusterShell", "plotext",
+)  # fmt: skip
+
+
+def test_the_queue_is_painted_without_what_other_views_and_dialogs_need() -> None:
+    code = (
+        "import sys, slurmkit_tui.cli, slurmkit.cluster\n"
+        "from slurmkit_tui.app import SlurmkitApp\n"
+        "from slurmkit_tui.feed.live import LiveFeed\n"
+        "SlurmkitApp(LiveFeed(slurmkit.cluster.Cluster()))\n"
+        "print(*sys.modules, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert sorted(set(_LATER) & set(done.stdout.split())) == []
+
+
+@pytest.mark.parametrize("place", VIEWS, ids=[each.name for each in VIEWS])
+def test_a_view_is_where_the_table_says(place: Place) -> None:
+    assert place.name == place.load().NAME
+    assert SOURCES[place.name] == KINDS[place.load().ASK.what].source
+
+
+def test_digits_are_in_order() -> None:
+    assert [each.key for each in VIEWS] == [str(at + 1) for at in range(len(VIEWS))]
