@@ -31,6 +31,7 @@ SECTIONS = {
     "mail": "slurmkit_accounting.notify.config:MailSection",
     "webhook": "slurmkit_accounting.notify.config:WebhookSection",
     "notify": "slurmkit_accounting.notify.config:NotifySection",
+    "tui": "slurmkit_tui.config:TuiSection",
     "gpu_metrics.prometheus": "slurmkit_plugins.prometheus:PrometheusSection",
     "policy.gpu_hours": "slurmkit_plugins.gpu_hours:GpuHoursSection",
 }

@@ -20,8 +20,9 @@ class Action:
             the palette offer.
         label: a word for the foot of the screen.
         help: a sentence for the help and the palette.
-        home: who carries it out: the app or a table.
+        home: where it works: in the whole app, in a view, or in what has the focus there.
         footer: shown at the foot of the screen.
+        alias: the name it is configured by, where that is not its label.
         change: for what changes the cluster. The commands are shown, confirmed, and then run as
             shown; never with --read-only.
     """
@@ -33,6 +34,12 @@ class Action:
     home: str = "app"
     footer: bool = False
     change: Change | None = None
+    alias: str = ""
+
+    @property
+    def id(self) -> str:
+        """The name it is configured by: `time-limit`. The same in each home means the same."""
+        return self.alias or self.label.lower().replace(" ", "-")
 
     @property
     def call(self) -> str:
@@ -51,49 +58,63 @@ _REASON = Wanted("Reason", "why, for those who find it drained", commands.reason
 
 CHANGES = (
     Action("cancel", "c", "Cancel", "Cancel jobs", footer=True,
+           home="view",
            change=Change("QueueRow", commands.cancel, "Cancel {what}?")),
     Action("hold", "h", "Hold", "Hold jobs back that wait",
+           home="view",
            change=Change("QueueRow", commands.scontrol("hold"), "Hold {what}?",
                          commands.only_waiting)),
     Action("release", "H", "Release", "Let held jobs go",
+           home="view",
            change=Change("QueueRow", commands.scontrol("release"), "Release {what}?",
                          commands.only_waiting)),
     Action("requeue", "R", "Requeue", "Stop jobs and put them back into the queue",
+           home="view",
            change=Change("QueueRow", commands.scontrol("requeue"), "Stop and requeue {what}?",
                          commands.only_started)),
     Action("signal", "K", "Signal", "Send jobs a signal",
+           home="view",
            change=Change("QueueRow", commands.signal, "Send the signal to {what}?",
                          commands.only_started, wanted=_SIGNAL)),
     Action("limit", "L", "Time limit", "Change the time limit of jobs",
+           home="view",
            change=Change("QueueRow", commands.update("TimeLimit"), "Change {what}?",
                          wanted=_LIMIT)),
     Action("partition", "", "Partition", "Move waiting jobs to another partition",
+           home="view",
            change=Change("QueueRow", commands.update("Partition"), "Move {what}?",
                          commands.only_waiting, wanted=_PARTITION)),
     Action("priority", "", "Priority", "Set the priority of waiting jobs; operators only",
+           home="view",
            change=Change("QueueRow", commands.update("Priority"), "Change {what}?",
                          commands.only_waiting, needs="operator", wanted=_PRIORITY)),
     Action("drain", "d", "Drain", "Let nodes take no further jobs; administrators only",
+           home="view",
            change=Change("NodeRow", commands.node("DRAIN"), "Drain {what}?", needs="administrator",
                          wanted=_REASON)),
     Action("resume", "D", "Resume", "Let nodes take jobs again; administrators only",
+           home="view",
            change=Change("NodeRow", commands.node("RESUME"), "Resume {what}?",
                          needs="administrator")),
 )  # fmt: skip
 ACTIONS = (
     Action("filter", "slash", "Filter", "Show only some rows: words, user:me, >8gpu, -/regex/",
+           home="view", footer=True),
+    Action("clear", "escape", "Clear", "Clear the filter, then what was chosen", home="view",
            footer=True),
-    Action("clear", "escape", "Clear", "Clear the filter, then what was chosen", footer=True),
-    Action("mine", "u", "Mine", "Show only my jobs, or all again", footer=True),
-    Action("detail", "enter", "Detail", "Show one row with all that is known of it", footer=True),
-    Action("open_tab('log')", "l", "Log", "Show the log of the job", footer=True),
-    Action("open_tab('why')", "w", "Why", "Say why the job waits, or why it failed", footer=True),
-    Action("menu", "a", "Actions", "List what can be done to the rows chosen", footer=True),
+    Action("mine", "u", "Mine", "Show only my jobs, or all again", home="view", footer=True),
+    Action("detail", "enter", "Detail", "Show one row with all that is known of it", home="view",
+           footer=True),
+    Action("open_tab('log')", "l", "Log", "Show the log of the job", home="view", footer=True),
+    Action("open_tab('why')", "w", "Why", "Say why the job waits, or why it failed", home="view",
+           footer=True),
+    Action("menu", "a", "Actions", "List what can be done to the rows chosen", home="view",
+           footer=True),
     *CHANGES,
-    Action("sort", "o", "Sort", "Choose the column to sort by"),
-    Action("columns", "C", "Columns", "Choose the columns"),
-    Action("copy", "y", "Copy", "Copy the rows chosen"),
-    Action("export", "e", "Export", "Write the rows shown to a CSV or JSON file"),
+    Action("sort", "o", "Sort", "Choose the column to sort by", home="view"),
+    Action("columns", "C", "Columns", "Choose the columns", home="view"),
+    Action("copy", "y", "Copy", "Copy the rows chosen", home="view"),
+    Action("export", "e", "Export", "Write the rows shown to a CSV or JSON file", home="view"),
     Action("refresh", "r", "Refresh", "Ask now"),
     Action("pause", "p", "Pause", "Stop asking, or go on"),
     Action("seek(-60)", "less_than_sign", "Back", "In a recording: a minute back", footer=True),
@@ -101,8 +122,11 @@ ACTIONS = (
     Action("seek(-5)", "comma", "Step back", "In a recording: five seconds back"),
     Action("seek(5)", "full_stop", "Step on", "In a recording: five seconds on"),
     Action("shade", "t", "Theme", "Dark or light"),
-    Action("help", "question_mark", "Help", "Show the keys", footer=True),
+    Action("help", "question_mark,f1", "Help", "Show the keys of what is on the screen",
+           footer=True),
     Action("quit", "q,ctrl+c", "Quit", "Leave", footer=True),
+)  # fmt: skip
+FOCUSED = (
     Action("move(1)", "j,down", "Down", "Next row", home="table"),
     Action("move(-1)", "k,up", "Up", "Previous row", home="table"),
     Action("page(1)", "pagedown", "Page down", "A screen down", home="table"),
@@ -114,14 +138,51 @@ ACTIONS = (
     Action("choose", "space", "Choose", "Choose the row, or not any more", home="table"),
     Action("choose_all", "asterisk", "Choose all", "Choose all rows shown, or none",
            home="table"),
+    Action("go(1, 0)", "j,down", "Down", "Next node", home="map"),
+    Action("go(-1, 0)", "k,up", "Up", "Previous node", home="map"),
+    Action("go(0, 1)", "right", "Right", "Next GPU", home="map"),
+    Action("go(0, -1)", "left", "Left", "Previous GPU", home="map"),
+    Action("page(1)", "pagedown", "Page down", "A screen down", home="map"),
+    Action("page(-1)", "pageup", "Page up", "A screen up", home="map"),
+    Action("edge(0)", "home,g", "First", "First node", home="map"),
+    Action("edge(1)", "end,G", "Last", "Last node", home="map"),
+    Action("by", "b", "By", "Letters by user, account or job", home="map", footer=True),
+    Action("by", "b", "By", "By day, GPU type, partition, account", home="utilization",
+           footer=True),
+    Action("dismiss", "escape", "Back", "Back to the view", home="job", footer=True,
+           alias="leave"),
+    Action("tab('facts')", "f", "Facts", "What is known of the job", home="job", footer=True),
+    Action("tab('log')", "l", "Log", "Its log", home="job", footer=True),
+    Action("tab('errors')", "e", "Stderr", "Its standard error", home="job", footer=True),
+    Action("tab('why')", "w", "Why", "Why it waits, or why it failed", home="job", footer=True),
+    Action("tab('script')", "s", "Script", "Its script", home="job", footer=True),
+    Action("again", "r", "Refresh", "Ask anew for what is shown", home="job"),
+    Action("move(1)", "j,down", "Down", "Next line", home="log"),
+    Action("move(-1)", "k,up", "Up", "Previous line", home="log"),
+    Action("page(1)", "pagedown,space", "Page down", "A screen down", home="log"),
+    Action("page(-1)", "pageup,b", "Page up", "A screen up", home="log"),
+    Action("edge(0)", "home,g", "First", "The begin of the file", home="log"),
+    Action("edge(1)", "end,G", "Last", "The end of the file, followed", home="log"),
+    Action("pan(-16)", "left", "Left", "To the left", home="log"),
+    Action("pan(16)", "right", "Right", "To the right", home="log"),
+    Action("search", "slash", "Search", "Look for a regular expression", home="log",
+           footer=True),
+    Action("again(1)", "n", "Next", "Look for the same further down", home="log", footer=True),
+    Action("again(-1)", "N", "Previous", "Look for the same further up", home="log"),
+    Action("first_error", "E", "First error", "The first line that looks like an error",
+           home="log", footer=True),
+    Action("follow", "F", "Follow", "Follow what is written, or stop", home="log", footer=True),
 )  # fmt: skip
 BY_NAME = {action.name: action for action in ACTIONS}
 
 
-def bindings(home: str) -> list[BindingType]:
-    """The key bindings of the app or of its tables."""
+def bindings(*homes: str) -> list[BindingType]:
+    """The key bindings of homes: of the app, which carries out what views offer, or of a table."""
     return [
-        Binding(action.keys, action.call, action.label, show=action.footer, tooltip=action.help)
-        for action in ACTIONS
-        if action.home == home and action.keys
-    ]
+        Binding(
+            action.keys, action.call, action.label, show=action.footer, tooltip=action.help,
+            id=action.id,
+        )
+        for action in (*ACTIONS, *FOCUSED)
+        if action.home in homes and action.keys
+    ]  # fmt: skip

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from textual import on, work
+from textual.actions import parse
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding
 from textual.containers import Vertical
+from textual.filter import LineFilter, Monochrome
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Footer
@@ -30,6 +32,7 @@ from slurmkit_tui.status import Problem, Status, Summary, Tabs
 from slurmkit_tui.views import VIEWS
 
 __all__ = ["Options", "SlurmkitApp"]
+_PLAIN = Monochrome()
 _ANYWHERE = frozenset("propose menu help shade quit pop_screen".split())  # also over a job
 
 
@@ -39,8 +42,11 @@ class SlurmkitApp(PollingApp):
     TITLE = "slurmkit"
     CSS_PATH = "app.tcss"
     BINDINGS = [  # noqa: RUF012 - declared by Textual
-        *bindings("app"),
-        *(Binding(each.key, f"view('{each.name}')", each.title, show=False) for each in VIEWS),
+        *bindings("app", "view"),
+        *(
+            Binding(each.key, f"view('{each.name}')", f"Go to {each.title}", show=False)
+            for each in VIEWS
+        ),
     ]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012 - declared by Textual
 
@@ -49,7 +55,8 @@ class SlurmkitApp(PollingApp):
         self.register_theme(themes.DARK)
         self.register_theme(themes.LIGHT)
         # A theme that is set later, or watched now, would style everything a second time.
-        self.set_reactive(SlurmkitApp.theme, themes.DARK.name)
+        first = themes.LIGHT if self.options.theme == "light" else themes.DARK
+        self.set_reactive(SlurmkitApp.theme, first.name)
         self.stylesheet.set_variables(self.get_css_variables())
         self._proposals = Proposals(self)
 
@@ -66,8 +73,15 @@ class SlurmkitApp(PollingApp):
         """Colours of ours, until one of our themes says otherwise."""
         return themes.DARK.variables
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Take the colours away where none are wanted; NO_COLOR is Textual's own matter."""
+        plain = self.options.theme == "no-colour" and not self.no_color
+        return [*super().get_line_filters(), *([_PLAIN] if plain else [])]
+
     def on_mount(self) -> None:
         """Paint first, then ask."""
+        if self.options.keys:
+            self.set_keymap(dict(self.options.keys))
         self._catch_signals()
         self.call_after_refresh(self._begin)
 
@@ -75,6 +89,8 @@ class SlurmkitApp(PollingApp):
         self.view.focus_main()
         self._count()
         self.set_interval(1, self._say)
+        if self.options.trouble:
+            self.tell(self.options.trouble, "warning")
         self._ask()
 
     def _catch_signals(self) -> None:
@@ -89,7 +105,8 @@ class SlurmkitApp(PollingApp):
         """Offer the actions and the views in the command palette."""
         del screen
         for action in ACTIONS:
-            if action.home == "app":
+            _, name, parameters = parse(action.call)
+            if self.check_action(name, parameters):
                 run = partial(self.run_action, action.call)
                 yield SystemCommand(action.label, action.help, run)
         for view in VIEWS:
@@ -154,9 +171,9 @@ class SlurmkitApp(PollingApp):
 
     def action_help(self) -> None:
         """Show the keys."""
-        from slurmkit_tui.dialogs import Help  # noqa: PLC0415 - when it is first opened
+        from slurmkit_tui.help import Help  # noqa: PLC0415 - when it is first opened
 
-        self.push_screen(Help())
+        self.push_screen(Help(self))
 
     def action_sort(self) -> None:
         """Choose the column to sort by."""

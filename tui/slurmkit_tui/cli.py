@@ -6,38 +6,45 @@ import gc
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from slurmkit.errors import BadInput
-from slurmkit_tui.app import Options, SlurmkitApp
+from slurmkit_tui.app import SlurmkitApp
+from slurmkit_tui.config import Look
 from slurmkit_tui.feed import Feed
 from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.pace import FLOOR
+from slurmkit_tui.starting import options
 from slurmkit_tui.views import VIEWS
 
 NAMES = [view.name for view in VIEWS]
+LOOKS = get_args(Look)
 
 
 @click.command("tui")
 @click.option(
     "--interval",
     type=click.FloatRange(min=FLOOR),
-    default=10.0,
-    show_default=True,
+    show_default="10",
     metavar="SECONDS",
     help=f"Ask this often; {FLOOR:g} at least, and less often when Slurm is slow.",
 )
 @click.option("--mine/--all", default=False, help="Start with my jobs or all.  [default: all]")
-@click.option("--read-only", is_flag=True, help="Refuse everything that changes the cluster.")
-@click.option("--view", type=click.Choice(NAMES), default="queue", show_default=True,
+@click.option("--theme", type=click.Choice(LOOKS), show_default="dark",
+              help="Colours for a dark or a light terminal, or none.")  # fmt: skip
+@click.option("--read-only/--read-write", default=None,
+              help="Refuse everything that changes the cluster.")  # fmt: skip
+@click.option("--view", type=click.Choice(NAMES), show_default="queue",
               help="The view to start with; digits switch.")  # fmt: skip
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write down all that the screen is told.")  # fmt: skip
 @click.option("--replay", metavar="FILE", help="Show a recording, without Slurm.")
-def tui_command(interval: float, view: str, **given: Any) -> None:
+def tui_command(**given: Any) -> None:
     """Watch the cluster in the terminal; digits switch views, ? shows the keys.
+
+    Defaults are those of [tui] in the configuration, where it has any.
 
     \b
     Examples:
@@ -54,9 +61,7 @@ def tui_command(interval: float, view: str, **given: Any) -> None:
     if record and replay:
         raise BadInput("give either --record or --replay, not both")
     with ExitStack() as stack:
-        app = SlurmkitApp(
-            _feed(record, replay, stack), Options(interval=interval, view=view, **given)
-        )
+        app = SlurmkitApp(_feed(record, replay, stack), options(given))
         gc.freeze()  # what is imported stays; looking through it again and again would stall
         app.run()
     sys.exit(app.return_code)

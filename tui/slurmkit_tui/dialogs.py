@@ -18,7 +18,6 @@ from textual.widgets.selection_list import Selection
 
 from slurmkit.errors import BadInput
 from slurmkit.text import printable
-from slurmkit_tui.actions import ACTIONS
 from slurmkit_tui.commands import Argv, Wanted
 
 _CLOSE = Binding("escape,enter", "dismiss", "Close")
@@ -54,14 +53,6 @@ class Panel(ModalScreen[None]):
             frame.border_title = Content(printable(self._title))
             frame.border_subtitle = "Esc closes"
             yield Static(self._content, id="body", markup=False)
-
-
-class Help(Panel):
-    """The keys, from the one list of actions."""
-
-    def __init__(self) -> None:
-        given = [each for each in ACTIONS if each.keys]
-        super().__init__("Keys", pairs([(keys(a.keys), a.help) for a in given]))
 
 
 class Confirm(ModalScreen[bool]):
@@ -203,4 +194,11 @@ class Several(ModalScreen[list[str] | None]):
 
 def keys(names: str) -> str:
     """Keys as they are called on the keyboard."""
-    return " ".join(_PRETTY.get(n, n if len(n) == 1 else n.title()) for n in names.split(","))
+    return " ".join(map(_called, names.split(",")))
+
+
+def _called(name: str) -> str:
+    if name in _PRETTY or len(name) == 1:
+        return _PRETTY.get(name, name)
+    held, _, last = name.rpartition("+")
+    return "-".join(each.title() for each in (held, _PRETTY.get(last, last)) if each)

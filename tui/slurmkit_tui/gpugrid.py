@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from textual import events
-from textual.binding import Binding
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -17,6 +16,7 @@ from slurmkit.gpumap.drawing import CLOSED, FREE, SEVERAL, UNKNOWN
 from slurmkit.gpumap.model import Gpu
 from slurmkit.nodes.read import NodeRow
 from slurmkit.text import printable
+from slurmkit_tui.actions import bindings
 from slurmkit_tui.messages import Opened
 from slurmkit_tui.table import fit
 
@@ -69,17 +69,7 @@ def _widths(lines: Sequence[MapLine]) -> _Widths:
 class GpuGrid(ScrollView, can_focus=True):
     """The map, with a cursor that follows its GPU."""
 
-    BINDINGS = [  # noqa: RUF012 - declared by Textual
-        Binding("j,down", "go(1, 0)", "Down", show=False),
-        Binding("k,up", "go(-1, 0)", "Up", show=False),
-        Binding("right", "go(0, 1)", "Right", show=False),
-        Binding("left", "go(0, -1)", "Left", show=False),
-        Binding("pagedown", "page(1)", "Page down", show=False),
-        Binding("pageup", "page(-1)", "Page up", show=False),
-        Binding("home,g", "edge(0)", "First", show=False),
-        Binding("end,G", "edge(1)", "Last", show=False),
-        Binding("b", "by", "By", show=True, tooltip="Letters by user, account or job"),
-    ]
+    BINDINGS = bindings("map")
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "grid--header", "grid--cursor", "grid--free", "grid--closed", "grid--unknown",
         "grid--mine", "grid--note", "grid--empty",

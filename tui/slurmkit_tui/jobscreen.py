@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
@@ -18,6 +18,7 @@ from slurmkit.jobs.info import JobInfo
 from slurmkit.text import printable
 from slurmkit.why.model import Explanation
 from slurmkit.why.telling import telling
+from slurmkit_tui.actions import bindings
 from slurmkit_tui.dialogs import pairs
 from slurmkit_tui.facts import all_facts
 from slurmkit_tui.feed import Answer, Ask
@@ -34,15 +35,7 @@ class JobScreen(Screen[None]):
     """A job; what needs Slurm is asked for when its tab is first looked at."""
 
     app: SlurmkitApp
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Back"),
-        Binding("f", "tab('facts')", "Facts"),
-        Binding("l", "tab('log')", "Log"),
-        Binding("e", "tab('errors')", "Stderr"),
-        Binding("w", "tab('why')", "Why"),
-        Binding("s", "tab('script')", "Script"),
-        Binding("r", "again", "Refresh", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("job")
 
     def __init__(self, job_id: str, known: Sequence[Fact], tab: str = "facts") -> None:
         super().__init__()

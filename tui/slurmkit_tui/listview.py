@@ -25,6 +25,7 @@ class ListView(View):
 
     Attributes:
         LISTING: what its rows are.
+        columns: names of those shown at first; none for its usual ones.
     """
 
     LISTING: ClassVar[Listing]
@@ -35,10 +36,15 @@ class ListView(View):
         self._wish = Wish(mine=mine)
         self._sheet: Sheet | None = None
         self._wrong = ""
+        self.columns: Sequence[str] = ()
 
     def compose(self) -> ComposeResult:
         """Stack the table and the filter."""
-        yield Table(self.LISTING, f"asking {self._asked}…")
+        table = Table(self.LISTING, f"asking {self._asked}…")
+        known = {column.name: column for column in self.LISTING.columns}
+        if wished := [known[name] for name in self.columns if name in known]:
+            table.columns = wished
+        yield table
         yield FilterLine()
 
     @property

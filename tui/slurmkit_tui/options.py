@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slurmkit_tui.config import Look
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,11 @@ class Options:
         view: the one shown first.
         mine: start with only my jobs.
         read_only: refuse everything that changes the cluster.
+        theme: `dark`, `light` or `no-colour`.
+        columns: shown in a view at first, where those are not its usual ones.
+        keys: other keys of actions, as Textual names them.
+        keep_columns: keeps the columns of a view for the next start.
+        trouble: said at the start.
         clock: tells epoch seconds.
     """
 
@@ -23,4 +32,9 @@ class Options:
     view: str = "queue"
     mine: bool = False
     read_only: bool = False
+    theme: Look = "dark"
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    keep_columns: Callable[[str, Sequence[str]], None] = lambda _view, _columns: None
+    trouble: str = ""
     clock: Callable[[], float] = time.time

@@ -46,7 +46,11 @@ class PollingApp(App[None]):
 
     def _new_view(self, name: str) -> View:
         kind = next(place for place in VIEWS if name == place.name).load()
-        return kind(mine=self.options.mine) if issubclass(kind, ListView) else kind(id=name)
+        if not issubclass(kind, ListView):
+            return kind(id=name)
+        view = kind(mine=self.options.mine)
+        view.columns = self.options.columns.get(name, ())
+        return view
 
     # The views
 

@@ -40,7 +40,12 @@ def open_columns(app: SlurmkitApp, view: ListView) -> None:
 
     def chosen(names: Sequence[str] | None) -> None:
         if names:
-            view.table.choose_columns([c for c in view.LISTING.columns if c.name in names])
+            columns = [c for c in view.LISTING.columns if c.name in names]
+            view.table.choose_columns(columns)
+            try:
+                app.options.keep_columns(view.NAME, [each.name for each in columns])
+            except OSError as error:
+                app.tell(f"these columns are not kept: {error}", "warning")
 
     app.push_screen(Several("Columns", options, shown), chosen)
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.strip import Strip
 from textual.widget import Widget
@@ -19,6 +19,7 @@ from textual.widgets import Input, Static
 from slurmkit.errors import SlurmkitError
 from slurmkit.jobs.pages import Piece
 from slurmkit.text import printable
+from slurmkit_tui.actions import bindings
 from slurmkit_tui.feed import Ask, Feed
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.log.pages import Page, above, find, find_back, last_page, line_at, page_from
@@ -68,21 +69,7 @@ def shown(text: bytes) -> str:
 class LogView(Vertical):
     """One file, read through the feed a page at a time."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "move(1)", "Down", show=False),
-        Binding("k,up", "move(-1)", "Up", show=False),
-        Binding("pagedown,space", "page(1)", "Page down", show=False),
-        Binding("pageup,b", "page(-1)", "Page up", show=False),
-        Binding("home,g", "edge(0)", "Begin", show=False),
-        Binding("end,G", "edge(1)", "End", show=False),
-        Binding("left", "pan(-16)", "Left", show=False),
-        Binding("right", "pan(16)", "Right", show=False),
-        Binding("slash", "search", "Search"),
-        Binding("n", "again(1)", "Next"),
-        Binding("N", "again(-1)", "Previous", show=False),
-        Binding("E", "first_error", "First error"),
-        Binding("F", "follow", "Follow"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("log")
 
     def __init__(self, feed: Feed) -> None:
         super().__init__()

@@ -7,9 +7,10 @@ from operator import attrgetter
 from typing import ClassVar
 
 import msgspec
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from slurmkit.facts import rounded
+from slurmkit_tui.actions import bindings
 from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.feed.pictures import Now, Utilization
 from slurmkit_tui.listing import Column, Context, Listing, longest
@@ -97,9 +98,7 @@ class UtilizationView(NotedView):
     ASK = Ask("utilization", ("day",))
     EVERY = 30.0  # the books change with every ingest
     LISTING: ClassVar[Listing] = LINES
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("b", "by", "By", tooltip="By day, GPU type, partition, account")
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("utilization")
 
     def __init__(self, *, mine: bool = False) -> None:
         super().__init__(mine=mine)
