@@ -164,6 +164,21 @@ class LocalSlurm:
             raise translate(argv[0], _decode(said), code)
 
 
+def attach(argv: Sequence[str]) -> int:
+    """Lend this terminal to a command until it ends, as to a shell in a job; returns its exit code.
+
+    Its environment is the person's own, as sbatch would hand it on.
+
+    Raises:
+        SlurmError: when it cannot be run.
+    """
+    env = environment_for(["sbatch"], os.environ)
+    try:
+        return subprocess.run(argv, env=env, check=False).returncode
+    except OSError as error:
+        raise _cannot_run(argv, error) from error
+
+
 def _memory(name: str) -> IO[bytes]:
     """A file in memory: a pipe nobody reads could fill up and block the command.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_gpus import Recorded
 from fake_queue import Scene, job, running, text, until
-from slurmkit_tui.actions import ACTIONS, FOCUSED
+from slurmkit_tui.actions import ACTIONS, FOCUSED, Action
 from slurmkit_tui.app import SlurmkitApp
 from slurmkit_tui.dialogs import keys
 from slurmkit_tui.help import Help, sections
@@ -35,8 +35,13 @@ def missing(app: SlurmkitApp, *homes: str) -> list[str]:
         each.help
         for each in (*ACTIONS, *FOCUSED)
         if each.home in homes and each.keys and each.help not in said
-        and (each.home not in ("app", "view") or app.check_action(*parse(each.call)[1:]))
+        and offered(app, each)
     ]  # fmt: skip
+
+
+def offered(app: SlurmkitApp, action: Action) -> bool:
+    node = app if action.home in ("app", "view") else app.screen
+    return bool(node.check_action(*parse(action.call)[1:]))
 
 
 def check(app: SlurmkitApp) -> None:

@@ -65,6 +65,11 @@ def job_argument(job_id: str) -> str:
     return re.sub(r"\[(\d+).*", r"\1", job_id)
 
 
+def nothing(_rows: Sequence[object], _value: str) -> list[Argv]:
+    """For what is chosen among several commands, which the menu of shells lists."""
+    return []
+
+
 def cancel(rows: Sequence[QueueRow], _value: str) -> list[Argv]:
     """Cancel jobs; of an array's waiting tasks, those and not the ones that run already."""
     whole = [row.job_id for row in rows if "_[" not in row.job_id]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slurmkit_tui.actions import CHANGES, Action
-from slurmkit_tui.commands import Change, Wanted
+from slurmkit_tui.commands import Argv, Change, Wanted
 from slurmkit_tui.logs import note_command
 from slurmkit_tui.messages import CommandRun
 
 if TYPE_CHECKING:
+    from slurmkit.why.model import Explanation
     from slurmkit_tui.app import SlurmkitApp
+    from slurmkit_tui.remedies import Remedy
 
 _NAMED = 3
 
@@ -55,21 +58,47 @@ class Proposals:
             return
         if why := self._refused(change, rows):
             self._app.tell(f"{action.label.lower()} is refused: {why}", "warning")
+        elif action.name == "shell":
+            self._shell(rows)
         elif change.wanted is None:
             self._confirm(change, rows, "")
         else:
             self._prompt(change, change.wanted, rows)
 
+    @property
+    def _barred(self) -> str:
+        """Why nothing at all can be changed; empty when it can."""
+        if self._app.options.read_only:
+            return "read-only"
+        return "" if self._app.session.feed.writable else "this is a recording"
+
     def _refused(self, change: Change | None, rows: Sequence[Any]) -> str:
         if change is None:
             return "nothing to do"
-        if self._app.options.read_only:
-            return "read-only"
-        if not self._app.session.feed.writable:
-            return "this is a recording"
+        if why := self._barred:
+            return why
         rights = self._app.session.rights
         refusals = (change.refusal(row) or rights.refusal(row, change.needs) for row in rows)
         return next(filter(None, refusals), "")
+
+    def _shell(self, rows: Sequence[Any]) -> None:
+        """Offer the commands that open a shell in a job; the one chosen gets the terminal."""
+        from slurmkit_tui.dialogs import Choose, Option  # noqa: PLC0415 - opened later, if ever
+        from slurmkit_tui.shells import lend, refusal, shells  # noqa: PLC0415
+
+        job = rows[0]
+        why = "choose one job" if len(rows) > 1 else refusal(job, self._app.session.feed.me)
+        if why:
+            self._app.tell(f"shell is refused: {why}", "warning")
+            return
+        ways = {f"way-{at}": argv for at, argv in enumerate(shells(job))}
+        options = [Option(name, shlex.join(argv), "") for name, argv in ways.items()]
+
+        def chosen(name: str | None) -> None:
+            if name:
+                lend(self._app, ways[name])
+
+        self._app.push_screen(Choose(f"A shell in {what(rows)}; exit comes back", options), chosen)
 
     def _prompt(self, change: Change, wanted: Wanted, rows: Sequence[Any]) -> None:
         from slurmkit_tui.dialogs import Prompt  # noqa: PLC0415 - opened later, if ever
@@ -81,16 +110,46 @@ class Proposals:
         self._app.push_screen(Prompt(wanted, wanted.start(rows[0])), typed)
 
     def _confirm(self, change: Change, rows: Sequence[Any], value: str) -> None:
-        from slurmkit_tui.dialogs import Confirm  # noqa: PLC0415 - opened later, if ever
-
         commands = change.commands(rows, value)
 
-        def answered(yes: bool | None) -> None:  # noqa: FBT001 - called by Textual
-            for argv in commands if yes else ():
-                self._app.run_command(argv)
+        def run() -> None:
+            for argv in commands:
+                self._app.run_commands([argv])
 
-        question = change.question.format(what=what(rows))
+        self._ask(change.question.format(what=what(rows)), commands, run)
+
+    def _ask(self, question: str, commands: Sequence[Argv], run: Callable[[], object]) -> None:
+        from slurmkit_tui.dialogs import Confirm  # noqa: PLC0415 - opened later, if ever
+
+        def answered(yes: bool | None) -> None:  # noqa: FBT001 - called by Textual
+            if yes:
+                run()
+
         self._app.push_screen(Confirm(question, commands), answered)
+
+    def remedy(self, told: Explanation) -> None:
+        """Offer what `why` proposes for a job; what is chosen is confirmed like any change."""
+        from slurmkit_tui.dialogs import Choose, Option  # noqa: PLC0415 - opened later, if ever
+        from slurmkit_tui.remedies import remedies  # noqa: PLC0415
+
+        found = {f"remedy-{at}": each for at, each in enumerate(remedies(told))}
+        refused = self._barred
+        options = [Option(n, each.label, each.when, refused) for n, each in found.items()]
+
+        def chosen(name: str | None) -> None:
+            if name:
+                self._do(told, found[name])
+
+        self._app.push_screen(Choose(f"What would start job {told.job_id} sooner", options), chosen)
+
+    def _do(self, told: Explanation, remedy: Remedy) -> None:
+        if not remedy.commands:  # redirections and pipes are a shell's work
+            self._app.copy_to_clipboard(remedy.line)
+            self._app.tell(f"copied, for a shell: {remedy.line}")
+            return
+        question = f"Change job {told.job_id} of {told.user}: {remedy.label}?"
+        run = partial(self._app.run_commands, remedy.commands)
+        self._ask(question, remedy.commands, run)
 
     def done(self, message: CommandRun) -> None:
         """Say what became of a command, and write it down."""

@@ -1,0 +1,91 @@
+"""A shell in a running job: which commands lead there, who gets one, and what is written down."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from fake_queue import Scene, job, running, text, until, waiting
+from slurmkit_tui.dialogs import Choose
+from slurmkit_tui.logs import folder
+from slurmkit_tui.shells import hosts, shells
+
+from slurmkit import Cluster
+
+
+def row(**fields: str):
+    return Cluster(Scene([job("11", UserName="alice", **fields)]).slurm).queue().rows[0]
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        ("c1", ["c1"]),
+        ("c[1-3]", ["c1", "c2", "c3"]),
+        ("gpu[008-010,12],login1", ["gpu008", "gpu009", "gpu010", "gpu12", "login1"]),
+        ("a[1-2]-ib,b", ["a1-ib", "a2-ib", "b"]),
+        ("", []),
+    ],
+)
+def test_nodes_of_a_list(listed: str, names: list[str]) -> None:
+    assert list(hosts(listed)) == names
+
+
+def test_the_commands() -> None:
+    inside = ["srun", "--jobid", "11", "--overlap"]
+    assert shells(row(NodeList="c1")) == [[*inside, "--pty", "bash", "-l"], ["ssh", "c1"]]
+    several = shells(row(NodeList="c[1-2]"))
+    assert several[1] == [*inside, "-w", "c1", "--pty", "bash", "-l"]
+    assert several[-1] == ["ssh", "c2"]
+    assert len(shells(row(NodeList="c[1-5000]"))) == 33
+
+
+class Lending(Scene):
+    """A cluster whose terminal can be lent."""
+
+    def app(self, **options: object):
+        made = super().app(**options)
+        self.lent: list[list[str]] = []
+        made.session.feed.attach = lambda argv: self.lent.append(list(argv)) or 3
+
+        @contextmanager
+        def suspend():
+            yield
+
+        made.suspend = suspend
+        return made
+
+
+async def test_the_command_is_shown_run_told_and_written_down() -> None:
+    cluster = Lending([job("11", UserName="alice", NodeList="c1")])
+    app = cluster.app()
+    async with running(app) as pilot:
+        await pilot.press("S")
+        await until(pilot, lambda: isinstance(app.screen, Choose))
+        await pilot.pause()
+        assert "srun --jobid 11 --overlap --pty bash -l" in text(app)
+        assert "ssh c1" in text(app)
+        assert cluster.lent == []
+        await pilot.press("enter")
+        await until(pilot, lambda: "ended with exit code 3" in text(app))
+        assert cluster.lent == [["srun", "--jobid", "11", "--overlap", "--pty", "bash", "-l"]]
+        assert "srun --jobid 11 --overlap" in (folder() / "tui-actions.log").read_text()
+        await until(pilot, lambda: not app.lent)
+
+
+@pytest.mark.parametrize(
+    ("told", "words", "read_only"),
+    [
+        (job("11", UserName="bob"), "job 11 is bob's", False),
+        (waiting("11", UserName="alice"), "job 11 does not run", False),
+        (job("11", UserName="alice"), "read-only", True),
+    ],
+)
+async def test_who_gets_none_is_told_why(told: dict[str, str], words: str, read_only: bool) -> None:
+    cluster = Lending([told])
+    app = cluster.app(read_only=read_only)
+    async with running(app) as pilot:
+        await pilot.press("S")
+        await until(pilot, lambda: f"shell is refused: {words}" in text(app))
+        assert len(app.screen_stack) == 1
+        assert cluster.lent == []
