@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.actions import parse
@@ -20,6 +21,7 @@ from slurmkit.errors import SlurmkitError
 from slurmkit.text import printable
 from slurmkit_tui import themes
 from slurmkit_tui.actions import ACTIONS, BY_NAME, bindings
+from slurmkit_tui.commands import Argv
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.listview import ListView
@@ -31,9 +33,12 @@ from slurmkit_tui.session import Session
 from slurmkit_tui.status import Problem, Status, Summary, Tabs
 from slurmkit_tui.views import VIEWS
 
+if TYPE_CHECKING:
+    from slurmkit.why.model import Explanation
+
 __all__ = ["Options", "SlurmkitApp"]
 _PLAIN = Monochrome()
-_ANYWHERE = frozenset("propose menu help shade quit pop_screen".split())  # also over a job
+_ANYWHERE = frozenset("propose menu jump help shade quit pop_screen".split())  # also over a job
 
 
 class SlurmkitApp(PollingApp):
@@ -59,6 +64,7 @@ class SlurmkitApp(PollingApp):
         self.set_reactive(SlurmkitApp.theme, first.name)
         self.stylesheet.set_variables(self.get_css_variables())
         self._proposals = Proposals(self)
+        self.lent = False  # the terminal, to a shell
 
     def compose(self) -> ComposeResult:
         """Stack the screen from top to bottom."""
@@ -96,8 +102,17 @@ class SlurmkitApp(PollingApp):
     def _catch_signals(self) -> None:
         """Leave the terminal clean when ended from outside."""
         if not self.is_headless and self._loop is not None:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGTERM, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.exit)
+            self._loop.add_signal_handler(signal.SIGINT, self._interrupted)
+
+    def _interrupted(self) -> None:
+        if not self.lent:  # else Ctrl-C was for what has the terminal
+            self.exit()
+
+    def take_back(self) -> None:
+        """The terminal is not lent any more."""
+        self.lent = False
 
     # What the keys do; `actions` says which
 
@@ -175,6 +190,12 @@ class SlurmkitApp(PollingApp):
 
         self.push_screen(Help(self))
 
+    def action_jump(self) -> None:
+        """Show letters over what the keys can be taken to."""
+        from slurmkit_tui.jump import Jump, targets  # noqa: PLC0415 - when it is first wanted
+
+        self.push_screen(Jump(targets(self)))
+
     def action_sort(self) -> None:
         """Choose the column to sort by."""
         from slurmkit_tui.tables import open_sort  # noqa: PLC0415 - when it is first opened
@@ -240,19 +261,26 @@ class SlurmkitApp(PollingApp):
         """Show the commands of an action and run them only when that is wanted."""
         self._proposals.propose(BY_NAME[name], self.view.rows)
 
+    def propose_remedies(self, told: Explanation) -> None:
+        """Offer what would start a job sooner."""
+        self._proposals.remedy(told)
+
     def action_menu(self) -> None:
         """List what can be done to the rows chosen."""
         self._proposals.menu(self.view.rows)
 
     @work(group="command", description="command")
-    async def run_command(self, argv: list[str]) -> None:
-        """Run what was confirmed."""
-        error: SlurmkitError | None = None
-        try:
-            await in_thread(partial(self.session.feed.run, argv))
-        except SlurmkitError as refused:
-            error = refused
-        self.post_message(CommandRun(argv, error))
+    async def run_commands(self, commands: Sequence[Argv]) -> None:
+        """Run what was confirmed, one after another as long as they work."""
+        for argv in commands:
+            error: SlurmkitError | None = None
+            try:
+                await in_thread(partial(self.session.feed.run, argv))
+            except SlurmkitError as refused:
+                error = refused
+            self.post_message(CommandRun(argv, error))
+            if error is not None:
+                return
 
     @on(CommandRun)
     def _command_done(self, message: CommandRun) -> None:

@@ -43,6 +43,7 @@ class JobScreen(Screen[None]):
         self._known = known
         self._tab = tab
         self._asked: set[str] = set()
+        self._told: Explanation | None = None
 
     def compose(self) -> ComposeResult:
         """Stack the job's name, the tabs and what they show."""
@@ -67,6 +68,7 @@ class JobScreen(Screen[None]):
     def action_tab(self, name: str) -> None:
         """Show a tab, and ask for it when that was not done yet."""
         self._tab = name
+        self.refresh_bindings()
         self.query_one(ContentSwitcher).current = name
         words = [(f" {title} ", "$primary bold reverse" if each == name else "$quiet")
                  for each, title in TABS.items()]  # fmt: skip
@@ -80,6 +82,17 @@ class JobScreen(Screen[None]):
     def action_again(self) -> None:
         """Ask anew for what is shown."""
         self._ask(self._tab)
+
+    def action_remedy(self) -> None:
+        """Choose what would start the job sooner."""
+        if self._told is not None:
+            self.app.propose_remedies(self._told)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Offer a change where one is proposed."""
+        del parameters
+        told = self._told and self._told.waiting
+        return action != "remedy" or bool(self._tab == "why" and told and told.alternatives)
 
     def _ask(self, name: str) -> None:
         self._asked.add(name)
@@ -112,6 +125,8 @@ class JobScreen(Screen[None]):
         elif isinstance(found.value, JobInfo):
             self._put(name, pairs(all_facts(self._known, found.value, at)))
         elif isinstance(found.value, Explanation):
+            self._told = found.value
+            self.refresh_bindings()
             lines = [("", f"{found.value.answer}."), ("", ""), *telling(found.value)]
             self._put(name, pairs(lines))
         else:

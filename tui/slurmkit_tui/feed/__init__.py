@@ -73,6 +73,14 @@ class Feed(Protocol):
         """
         ...
 
+    def attach(self, argv: Sequence[str]) -> int:
+        """Lend the terminal to a command until it ends; returns its exit code.
+
+        Raises:
+            SlurmkitError: when it cannot be run.
+        """
+        ...
+
 
 @runtime_checkable
 class Recorded(Feed, Protocol):

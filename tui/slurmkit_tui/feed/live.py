@@ -7,6 +7,7 @@ import pwd
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from slurmkit.slurm import attach
 from slurmkit_tui.feed import Answer, Ask
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class LiveFeed:
     def run(self, argv: Sequence[str]) -> str:
         """See `Feed.run`."""
         return self._cluster.slurm.run(argv)
+
+    def attach(self, argv: Sequence[str]) -> int:
+        """See `Feed.attach`."""
+        return attach(argv)
 
 
 def login_name() -> str:

@@ -82,6 +82,10 @@ class RecordingFeed:
         """See `Feed.run`."""
         return self._feed.run(argv)
 
+    def attach(self, argv: Sequence[str]) -> int:
+        """See `Feed.attach`."""
+        return self._feed.attach(argv)
+
     def close(self) -> None:
         """End the recording."""
         with self._lock:
@@ -154,6 +158,14 @@ class ReplayFeed:
         return Answer(value, record.source, record.taken, record.seconds)
 
     def run(self, argv: Sequence[str]) -> str:
+        """Nothing is run.
+
+        Raises:
+            SlurmError: always.
+        """
+        raise SlurmError(f"this is a recording; {argv[0]} was not run")
+
+    def attach(self, argv: Sequence[str]) -> int:
         """Nothing is run.
 
         Raises:
