@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slurmkit.errors import BadInput
 from slurmkit.options import is_flag, long_name, needs_value
 
@@ -17,7 +19,16 @@ def directive(line: str) -> list[tuple[str, str]]:
     Raises:
         BadInput: for what is no option, an open quote, and a value that is missing.
     """
-    words = split(line)
+    return options_in(split(line))
+
+
+def options_in(given_words: Iterable[str]) -> list[tuple[str, str]]:
+    """Options in words that are split already; see `directive`.
+
+    Raises:
+        BadInput: for what is no option, and a value that is missing.
+    """
+    words = list(given_words)
     pairs: list[tuple[str, str]] = []
     while words:
         word = words.pop(0)

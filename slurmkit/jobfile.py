@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -20,6 +21,7 @@ from slurmkit.spec import MAGIC, JobSpec, Launch, header
 _AS_OPTIONS = ("gres", "gpu-bind", "nodes")  # read as on the command line: GPUs, ranges
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
 _TABLES: dict[str, type[msgspec.Struct]] = {"gpus": Gpus, "launch": Launch}
+_BLANKS = str.maketrans("", "", "\n\t")
 _WHERE = re.compile(r"line (\d+)")
 
 
@@ -42,18 +44,54 @@ def read_job_file(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path}: {error}") from error
 
 
+def job_file_text(spec: JobSpec) -> str:
+    """The job file that `read_job_file` reads as this spec."""
+    table: dict[str, Any] = msgspec.to_builtins(spec)
+    lines = [f"{key} = {_toml(value)}" for key, value in table.items() if value is not None
+             and not isinstance(value, dict)]  # fmt: skip
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            lines += ["", f"[{key}]"]
+            given = ((name, each) for name, each in value.items() if each is not None)
+            lines += [f"{_key(name)} = {_toml(each)}" for name, each in given]
+    return "\n".join([*lines, ""])
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if "\n" in value and "'''" not in value and value.translate(_BLANKS).isprintable():
+        return f"'''\n{value}'''"  # as a script reads best
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w\-]+", name, re.ASCII) else _toml(name)
+
+
 def read_script(path: Path) -> dict[str, Any]:
     """Fields of a JobSpec from a batch script: its options, and the rest as `script`.
 
     Raises:
         BadInput: naming the file and the line.
     """
-    pairs, rest = _parted(path)
+    text = _text(path)
     try:
-        fields = read_options(pair for pair in pairs if pair[0] not in ASIDES)
+        return {"job_name": path.name} | script_fields(text)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
-    return {"job_name": path.name} | fields | {"script": rest}
+
+
+def script_fields(text: str) -> dict[str, Any]:
+    """Fields of a JobSpec from the text of a batch script: its options, and the rest as `script`.
+
+    Raises:
+        BadInput: naming the line.
+    """
+    pairs, rest = _parted(text)
+    return read_options(pair for pair in pairs if pair[0] not in ASIDES) | {"script": rest}
 
 
 def asides(path: Path) -> tuple[str, ...]:
@@ -62,13 +100,16 @@ def asides(path: Path) -> tuple[str, ...]:
     Raises:
         BadInput: as `read_script`.
     """
-    pairs, _ = _parted(path)
+    text = _text(path)
+    try:
+        pairs, _ = _parted(text)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
     return tuple(dict.fromkeys(name for name, _ in pairs if name in ASIDES))
 
 
-def _parted(path: Path) -> tuple[list[tuple[str, str]], str]:
+def _parted(text: str) -> tuple[list[tuple[str, str]], str]:
     """A script's options, and the script without their lines."""
-    text = _text(path)
     kept: list[str] = []
     pairs: list[tuple[str, str]] = []
     first = header(text)
@@ -80,7 +121,7 @@ def _parted(path: Path) -> tuple[list[tuple[str, str]], str]:
         try:
             pairs += directive(line.removeprefix(magic))
         except BadInput as error:
-            raise BadInput(f"{path}: line {number}: {error}") from error
+            raise BadInput(f"line {number}: {error}") from error
     return pairs, "\n".join([*kept, *text.split("\n")[len(first) :]])
 
 

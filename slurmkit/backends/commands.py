@@ -47,8 +47,7 @@ class CommandsBackend:
         Raises:
             BadInput: when its own dependency cannot be joined with `after`.
         """
-        argv = ["sbatch", "--parsable", *_order(dict(submission.options), after)]
-        said = self._slurm.run(argv, stdin=submission.script).strip()
+        said = self._slurm.run(command(submission, after), stdin=submission.script).strip()
         match = _SUBMITTED.fullmatch(said)
         if match is None:
             raise SlurmError(f"sbatch answered {said!r} where a job id was expected")
@@ -150,6 +149,15 @@ class CommandsBackend:
         if _DONE in why.values() or self.queue(QueueFilter(job_ids=(job_id,))).rows:
             return None
         return JobOver(f"job {job_id} has already ended")
+
+
+def command(submission: Submission, after: Sequence[str] = ()) -> list[str]:
+    """The command that reads a submission's script from its standard input.
+
+    Raises:
+        BadInput: when its own dependency cannot be joined with `after`.
+    """
+    return ["sbatch", "--parsable", *_order(dict(submission.options), after)]
 
 
 def _order(options: Mapping[str, str], after: Sequence[str]) -> list[str]:

@@ -63,6 +63,9 @@ _FLAGS = (
     ("no-requeue", "Never requeue it."),
 )
 
+HELP = dict((*_OPTIONS, *_FLAGS))
+"""What each long option is, in a sentence."""
+
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of a job and its COMMAND argument."""

@@ -63,19 +63,34 @@ def _folder(path: Path, folder: Path) -> Iterator[str]:
 
 
 def _timeout(slurm: Slurm, info: JobInfo, outcome: Outcome) -> Iterator[str]:
+    del outcome
+    found = longer(slurm, info)
+    if found is None:
+        return
+    time, most = found
+    allows = f" (partition {info.partition} allows {words.minutes(most)})" if most else ""
+    if time:
+        yield f"to ask for more: --time={time}{allows}"
+    else:
+        yield f"partition {info.partition} allows no more: save its state and go on in a new job"
+
+
+def longer(slurm: Slurm, info: JobInfo) -> tuple[str, int | None] | None:
+    """The time limit to ask for after a timeout, and what the partition allows in minutes.
+
+    The limit is empty where there is no longer one; None when the old one is unknown.
+
+    Raises:
+        SlurmError: when Slurm does not answer.
+    """
     steps = read_steps(slurm, info.job_id)
     limit = _seconds(info.time_limit or (steps[0].time_limit if steps else ""))
     if limit is None:
-        return
+        return None
     partition = load_capabilities(slurm).partition(info.partition)
     most = partition.max_time if partition else None
-    longer = limit * 2 if most is None else min(limit * 2, most * 60)
-    allows = f" (partition {info.partition} allows {words.minutes(most)})" if most else ""
-    if longer > limit:
-        yield f"to ask for more: --time={format_duration(longer)}{allows}"
-    else:
-        yield f"partition {info.partition} allows no more: save its state and go on in a new job"
-    del outcome
+    twice = limit * 2 if most is None else min(limit * 2, most * 60)
+    return (format_duration(twice) if twice > limit else "", most)
 
 
 def _seconds(text: str) -> int | None:
@@ -93,8 +108,22 @@ def _memory(slurm: Slurm, info: JobInfo, outcome: Outcome) -> Iterator[str]:
     if had:
         seen = f"; the most that was seen of a task is {words.memory(used)}" if used else ""
         yield f"it had {words.memory(had)} in all{seen} (sacct)"
-        more = max(2 * had, used * 3 // 2) // max(1, len(nodes_of(info.node_list)))
-        yield f"to ask for more: --mem={memory_option(more)}"
+        yield f"to ask for more: --mem={_more(had, used, info)}"
+
+
+def more_memory(slurm: Slurm, info: JobInfo) -> str | None:
+    """The memory per node to ask for after it ran out; None when what it had is unknown.
+
+    Raises:
+        SlurmError: when slurmdbd does not answer.
+    """
+    steps = read_steps(slurm, info.job_id)
+    had = tres(steps[0].tres).get("mem") if steps else None
+    return _more(had, max(map(_mebibytes, steps)), info) if had else None
+
+
+def _more(had: int, used: int, info: JobInfo) -> str:
+    return memory_option(max(2 * had, used * 3 // 2) // max(1, len(nodes_of(info.node_list))))
 
 
 def _mebibytes(step: Step) -> int:

@@ -39,7 +39,7 @@ def explain_end(cluster: Cluster, job_id: str) -> Explanation:
     job = cluster.job(job_id)
     info, outcome = job.info(), job.outcome()
     if len(info.tally) > 1 or sum(info.tally.values()) > 1:
-        job = cluster.job(_worst(info, outcome))
+        job = cluster.job(worst_part(info, outcome))
         info, outcome = job.info(), job.outcome()
     log, trouble, reading = _log(job, info, outcome)
     outcome = _as_the_log_says(outcome, reading)
@@ -79,7 +79,7 @@ def explain_end(cluster: Cluster, job_id: str) -> Explanation:
     )
 
 
-def _worst(info: JobInfo, outcome: Outcome) -> str:
+def worst_part(info: JobInfo, outcome: Outcome) -> str:
     """Of an array or het job the part that the outcome is about: its words name it."""
     _, _, rest = outcome.words.partition("; ")
     named = rest.partition(":")[0]

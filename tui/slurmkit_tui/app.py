@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "SlurmkitApp"]
 _PLAIN = Monochrome()
-_ANYWHERE = frozenset("propose menu jump help shade quit pop_screen".split())  # also over a job
+_ANYWHERE = frozenset(
+    "propose menu new_job submit_again jump help shade quit pop_screen".split()
+)  # also over a job
 
 
 class SlurmkitApp(PollingApp):
@@ -139,6 +141,7 @@ class SlurmkitApp(PollingApp):
         offered = {
             "seek": self._replay is not None,
             "open_tab": view.OF_JOBS,
+            "submit_again": view.OF_JOBS or isinstance(self.screen, AskingScreen),
             "filter": view.filters_rows,
             "clear": view.is_mounted and view.clearable,
             "mine": isinstance(view, ListView) and view.LISTING.mine is not None,
@@ -158,6 +161,22 @@ class SlurmkitApp(PollingApp):
         """Toggle my rows and all."""
         if isinstance(self.view, ListView):
             self.view.toggle_mine()
+
+    def action_new_job(self) -> None:
+        """Open the form."""
+        from slurmkit_tui.submit.opening import open_new  # noqa: PLC0415 - opened later, if ever
+
+        open_new(self)
+
+    def action_submit_again(self) -> None:
+        """Open the form with the job that is shown, or the one under the cursor."""
+        from slurmkit_tui.submit.opening import open_again  # noqa: PLC0415 - as above
+
+        open_again(self, self.screen, self.view.current)
+
+    def now(self) -> float:
+        """Epoch seconds, as the screen counts them."""
+        return self._clock()
 
     def action_refresh(self) -> None:
         """Ask now."""

@@ -25,9 +25,11 @@ def mistakes() -> Path:
     return folder() / "tui.log"
 
 
-def note_command(cluster: str | None, argv: list[str], error: Exception | None) -> None:
+def note_command(
+    cluster: str | None, argv: list[str], error: Exception | None, done: str = "done"
+) -> None:
     """Write down a command that was run, and what became of it."""
-    said = "done" if error is None else f"failed: {error}"
+    said = done if error is None else f"failed: {error}"
     words = f"{cluster or 'cluster unknown'} {shlex.join(argv)} {said}"
     _append(folder() / "tui-actions.log", " ", printable(words))
 

@@ -12,6 +12,7 @@ from slurmkit_tui.rights import UNKNOWN_RIGHTS, Rights
 
 if TYPE_CHECKING:
     from slurmkit.site import Site
+    from slurmkit_tui.submit.draft import Draft
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Session:
     site: Site | None = None
     rights: Rights = UNKNOWN_RIGHTS
     pictures: dict[Ask, Picture] = field(default_factory=dict)
+    draft: Draft | None = None  # of a job that was not sent
 
     def picture(self, ask: Ask, every: float = 1.0) -> Picture:
         """What is known about a question.

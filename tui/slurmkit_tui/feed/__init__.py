@@ -6,9 +6,12 @@ What is behind it is a live cluster, or a recording of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
+
+if TYPE_CHECKING:
+    from slurmkit.planner import Plan
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -78,6 +81,14 @@ class Feed(Protocol):
 
         Raises:
             SlurmkitError: when it cannot be run.
+        """
+        ...
+
+    def submit(self, plan: Plan) -> str:
+        """Send a plan just as it was shown; returns the id of its job.
+
+        Raises:
+            SlurmkitError: when it has errors, or in Slurm's words.
         """
         ...
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from slurmkit.cluster import Cluster
 from slurmkit.errors import SlurmError
@@ -18,6 +21,7 @@ from slurmkit.nodes.read import NodesSnapshot, read_nodes
 from slurmkit.queue.snapshot import Queue
 from slurmkit.site import Site, read_site
 from slurmkit.slurm import Slurm
+from slurmkit.spec import JobSpec
 from slurmkit.why.model import Explanation
 from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.feed.pictures import (
@@ -33,12 +37,17 @@ from slurmkit_tui.feed.pictures import (
 from slurmkit_tui.feed.sources import SOURCES
 from slurmkit_tui.rights import Rights, read_rights
 
+if TYPE_CHECKING:
+    from slurmkit.planner import Plan
+    from slurmkit_tui.submit.offers import Offers
+    from slurmkit_tui.submit.past import Past
+
 
 class Kind(NamedTuple):
     """A kind of question.
 
     Attributes:
-        type: of the answer.
+        type: of the answer; or `module:name` of one that is imported when it is needed.
         source: who answers, in words.
         read: asks a cluster.
     """
@@ -46,6 +55,14 @@ class Kind(NamedTuple):
     type: Any
     source: str
     read: Callable[..., Any]
+
+    @property
+    def answers(self) -> Any:
+        """The type of the answer."""
+        if not isinstance(self.type, str):
+            return self.type
+        module, _, name = self.type.partition(":")
+        return getattr(import_module(module), name)
 
 
 class Asker(NamedTuple):
@@ -89,6 +106,25 @@ def _piece(_asker: Asker, path: str, begin: str, length: str) -> Piece:
     return read_piece(path, int(begin), int(length))
 
 
+def _plan(asker: Asker, spec: str) -> Plan:
+    """Of a spec as JSON."""
+    from slurmkit.planner import plan  # noqa: PLC0415 - much of the library, for the form alone
+
+    return plan(msgspec.json.decode(spec, type=JobSpec), asker.cluster)
+
+
+def _offers(asker: Asker) -> Offers:
+    from slurmkit_tui.submit.offers import offers  # noqa: PLC0415 - for the form alone
+
+    return offers(asker.cluster.capabilities(), asker.cluster.standing())
+
+
+def _past(asker: Asker, job_id: str) -> Past:
+    from slurmkit_tui.submit.past import read_past  # noqa: PLC0415 - for the form alone
+
+    return read_past(asker.cluster, job_id)
+
+
 KINDS = {
     "rights": Kind(Rights, "sacctmgr", lambda asker: read_rights(asker.slurm, asker.me)),
     "site": Kind(Site, "scontrol", _site),
@@ -108,6 +144,9 @@ KINDS = {
     "why": Kind(Explanation, "squeue", _why),
     "script": Kind(str, "scontrol", _script),
     "logpath": Kind(str, "squeue", _log_path),
+    "plan": Kind("slurmkit.planner:Plan", "slurmctld", _plan),
+    "offers": Kind("slurmkit_tui.submit.offers:Offers", "scontrol", _offers),
+    "past": Kind("slurmkit_tui.submit.past:Past", "sacct", _past),
     "piece": Kind(Piece, "file", _piece),
 }
 

@@ -12,6 +12,7 @@ from slurmkit_tui.feed import Answer, Ask
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
+    from slurmkit.planner import Plan
 
 
 class LiveFeed:
@@ -42,6 +43,10 @@ class LiveFeed:
     def attach(self, argv: Sequence[str]) -> int:
         """See `Feed.attach`."""
         return attach(argv)
+
+    def submit(self, plan: Plan) -> str:
+        """See `Feed.submit`."""
+        return self._cluster.submit(plan).id
 
 
 def login_name() -> str:

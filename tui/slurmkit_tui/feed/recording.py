@@ -15,14 +15,19 @@ import zlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
 from slurmkit.errors import BadInput, SlurmError, SlurmkitError
+from slurmkit.jobs.pages import Piece
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.kinds import KINDS
+
+if TYPE_CHECKING:
+    from slurmkit.planner import Plan
 
 FORMAT = "slurmkit-tui-recording 1"
 _LENGTH = struct.Struct(">I")
@@ -85,6 +90,10 @@ class RecordingFeed:
     def attach(self, argv: Sequence[str]) -> int:
         """See `Feed.attach`."""
         return self._feed.attach(argv)
+
+    def submit(self, plan: Plan) -> str:
+        """See `Feed.submit`."""
+        return self._feed.submit(plan)
 
     def close(self) -> None:
         """End the recording."""
@@ -149,13 +158,23 @@ class ReplayFeed:
         Raises:
             SlurmkitError: when the question was never asked.
         """
-        several = self._records.get(ask)
+        several = self._records.get(ask) or self._pieces_of(ask)
         if not several:
             raise SlurmkitError("nobody looked at this when the recording was made")
         place = bisect_right(several, self.clock(), key=lambda record: record.at)
         record = several[max(0, place - 1)]
-        value = msgspec.msgpack.decode(record.value, type=KINDS[ask.what].type)
+        value = msgspec.msgpack.decode(record.value, type=KINDS[ask.what].answers)
+        if isinstance(value, Piece):
+            value = part_of(value, *map(int, ask.about[1:]))
         return Answer(value, record.source, record.taken, record.seconds)
+
+    def _pieces_of(self, ask: Ask) -> list[Record]:
+        """Of a file, whatever was read of it: a screen of another size asks for other pieces."""
+        if ask.what != "piece":
+            return []
+        same = (r for each, found in self._records.items() if each.about[:1] == ask.about[:1]
+                and each.what == "piece" for r in found)  # fmt: skip
+        return sorted(same, key=attrgetter("at"))
 
     def run(self, argv: Sequence[str]) -> str:
         """Nothing is run.
@@ -172,6 +191,22 @@ class ReplayFeed:
             SlurmError: always.
         """
         raise SlurmError(f"this is a recording; {argv[0]} was not run")
+
+    def submit(self, plan: Plan) -> str:
+        """Nothing is sent.
+
+        Raises:
+            SlurmError: always.
+        """
+        del plan
+        raise SlurmError("this is a recording; nothing was submitted")
+
+
+def part_of(piece: Piece, begin: int, length: int) -> Piece:
+    """The part of a piece that was asked for, as far as it was recorded."""
+    at = begin if begin >= 0 else piece.size + begin
+    skipped = max(0, at - piece.begin)
+    return Piece(piece.data[skipped : skipped + length], piece.begin + skipped, piece.size)
 
 
 def _header(path: Path, data: bytes) -> Header:

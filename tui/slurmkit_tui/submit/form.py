@@ -1,0 +1,332 @@
+"""The form on the screen: what is typed, what a plan says of it, and the sending."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.timer import Timer
+from textual.widgets import Footer, Static
+
+from slurmkit.backends.commands import command
+from slurmkit.errors import BadInput, SlurmkitError
+from slurmkit.options import with_options
+from slurmkit.text import printable
+from slurmkit_tui.actions import bindings
+from slurmkit_tui.dialogs import Choose, Confirm, Option
+from slurmkit_tui.feed import Ask
+from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.logs import note_command
+from slurmkit_tui.submit.checked import Checked, check
+from slurmkit_tui.submit.draft import Draft, texts_of
+from slurmkit_tui.submit.fields import FIELDS, WHAT
+from slurmkit_tui.submit.files import ask_open, ask_save
+from slurmkit_tui.submit.inputs import Row
+from slurmkit_tui.submit.words import question, title, verdict
+
+if TYPE_CHECKING:
+    from slurmkit.planner import Plan
+    from slurmkit_tui.app import SlurmkitApp
+    from slurmkit_tui.submit.offers import Offers
+
+_PAUSE = 0.3  # seconds without a key after which the form is looked at
+_STALE = 60.0  # seconds after which a plan is made anew before it is sent
+_SELDOM = "reservation"  # on few clusters; shown once there is one
+
+
+class SubmitForm(ModalScreen[str | None]):
+    """Returns the id of the job that was sent; None when none was, and the draft is kept."""
+
+    app: SlurmkitApp
+    CSS_PATH = "form.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("form")
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - declared by Textual
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(id="submit-form")
+        self._draft = draft
+        self._offers: Offers | None = None
+        self._checked: Checked | None = None
+        self._timer: Timer | None = None
+        self._checking = False
+        self._sending = False
+        self._eager = False  # send it once it has been looked at
+        self._here: Row | None = None
+
+    def compose(self) -> ComposeResult:
+        """Put the form beside what is said of it."""
+        yield Static("", id="form-title", markup=False)
+        with Horizontal(id="form-body"):
+            with VerticalScroll(id="form", can_focus=False):
+                for field in FIELDS:
+                    yield Row(field, self._draft.texts.get(field.name, ""))
+            with VerticalScroll(id="preview"):
+                yield Static("", id="form-found", markup=False)
+                yield Static("", id="form-script", markup=False)
+        yield Static("", id="form-hint", markup=False)
+        yield Static("", id="form-verdict", markup=False)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Let the person type, and ask what the cluster offers."""
+        self._session = self.app.session
+        self.row(_SELDOM).display = bool(self.row(_SELDOM).text)
+        self.row(WHAT).enter()
+        self._tell_title()
+        self.set_interval(1, self._tell)
+        self._ask_offers()
+        self._look()
+
+    # What stands in it
+
+    def row(self, name: str) -> Row:
+        """A field of the form."""
+        return self.query_one(f"#field-{name}", Row)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """What stands in the form; fields with nothing in them are left out."""
+        found = {row.field.name: row.text for row in self.query(Row)}
+        return {name: text for name, text in found.items() if text.strip()}
+
+    def fill(self, draft: Draft) -> None:
+        """Put other texts into all fields."""
+        self._draft = draft
+        for row in self.query(Row):
+            row.text = draft.texts.get(row.field.name, "")
+            self._offer(row)
+        lost = [n for n, text in draft.texts.items() if self.row(n).text != text]
+        if lost:
+            said = "line ends that are none of Unix became plain ones: see the preview"
+            self.app.tell(said, "warning")
+        self._tell_title()
+        self._look()
+
+    @work(group="offers", description="offers")
+    async def _ask_offers(self) -> None:
+        try:
+            answer = await in_thread(partial(self._session.feed.fetch, Ask("offers")))
+        except SlurmkitError as error:
+            self.app.tell(f"what this cluster offers is unknown: {error}", "warning")
+            self.row(_SELDOM).display = True
+        else:
+            self._offers = answer.value
+            for row in self.query(Row):
+                self._offer(row)
+            self._hint()
+
+    def _offer(self, row: Row) -> None:
+        """Complete a field; one that the cluster has no use for is there only with a text."""
+        if self._offers is not None:
+            name = row.field.name
+            row.offer(self._offers.values.get(name, ()))
+            row.display = name not in self._offers.absent or bool(row.text.strip())
+
+    # What is said of it
+
+    @on(Row.Typed)
+    def _typed(self) -> None:
+        self._eager = False
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(_PAUSE, self._look)
+        self._tell()
+
+    @property
+    def _is_looked_at(self) -> bool:
+        return self._checked is not None and self._checked.texts == self.texts
+
+    def _look(self) -> None:
+        """Look at what stands there now; one question at a time."""
+        if not self._checking:
+            self._checking = True
+            self._check(self.texts)
+        self._tell()
+
+    @work(group="plan", description="plan")
+    async def _check(self, texts: Mapping[str, str]) -> None:
+        try:
+            checked = await in_thread(partial(check, self._session.feed, texts))
+        except SlurmkitError as error:  # a mistake of ours
+            words = Content(printable(str(error)))
+            checked = Checked(texts, None, None, {}, words, Content(), str(error))
+        self._checking = False
+        self._take(checked)
+
+    def _take(self, checked: Checked) -> None:
+        """Show what was found; of an older text it is dropped, and the new one looked at."""
+        if checked.texts != self.texts:
+            self._look()
+            return
+        self._checked = checked
+        for row in self.query(Row):
+            row.say(checked.beside.get(row.field.name))
+        self.query_one("#form-found", Static).update(checked.found)
+        self.query_one("#form-script", Static).update(checked.script)
+        self._tell()
+        if self._eager:
+            self.action_send()
+
+    def _tell(self) -> None:
+        """Say on one line how the form stands, and how old that is."""
+        current = self._checked if self._is_looked_at else None
+        words = verdict(current, self.app.now(), sending=self._sending)
+        self.query_one("#form-verdict", Static).update(words)
+        self.query_one("#preview").set_class(current is None, "-old")
+
+    def _tell_title(self) -> None:
+        words = title(self._session.cluster, self._draft)
+        self.query_one("#form-title", Static).update(words)
+
+    @on(Row.Entered)
+    def _entered(self, event: Row.Entered) -> None:
+        self._here = event.row
+        self._hint()
+
+    def _hint(self) -> None:
+        row = self._here
+        if row is None:
+            return
+        offered = f"  {', '.join(row.offered)}" if row.offered else ""
+        words = Content.assemble(
+            (f"{row.field.label}: ", "bold"), row.field.help, (printable(offered), "$accent")
+        )
+        self.query_one("#form-hint", Static).update(words)
+
+    # What its keys do
+
+    def action_leave(self) -> None:
+        """Close; what was typed is kept for `n`."""
+        if self._sending:
+            self.app.tell("it is being sent; wait for the answer", "warning")
+            return
+        texts = self.texts
+        self._session.draft = Draft(texts, self._draft.origin) if texts else None
+        self.dismiss(None)
+
+    def action_preview(self) -> None:
+        """Go to what was found, or back."""
+        preview = self.query_one("#preview")
+        self.toggle_class("-previewing")
+        if self.has_class("-previewing"):
+            preview.focus()
+        else:
+            (self._here or self.row(WHAT)).enter()
+
+    def action_values(self) -> None:
+        """List what the field can be."""
+        row = self._here
+        if row is None or not row.offered:
+            self.app.tell("nothing is listed for this field; its help is below the form")
+            return
+
+        def chosen(value: str | None) -> None:
+            if value is not None:
+                row.text = value
+
+        options = [Option(value, printable(value), "") for value in row.offered]
+        self.app.push_screen(Choose(row.field.label, options), chosen)
+
+    def action_fit(self) -> None:
+        """Take over what fits in the place of each error."""
+        checked = self._checked if self._is_looked_at else None
+        plan = checked.plan if checked else None
+        fixes = [pair for error in (plan.errors if plan else ()) for pair in error.fix]
+        if checked is None or checked.spec is None or not fixes:
+            self.app.tell("there is no error with something that fits instead")
+            return
+        try:
+            spec = with_options(checked.spec, fixes)
+        except BadInput as error:
+            self.app.tell(f"it cannot be changed so: {error}", "warning")
+        else:
+            self.fill(Draft(texts_of(spec), self._draft.origin))
+
+    def action_anew(self) -> None:
+        """Throw the draft away, when that is meant."""
+        self.replace(Draft({}))
+
+    def replace(self, draft: Draft) -> None:
+        """Put another draft in the place of this one, once the person says so."""
+        if not self.texts or self.texts == dict(draft.texts):
+            self.fill(draft)
+            return
+
+        def chosen(name: str | None) -> None:
+            if name == "replace":
+                self.fill(draft)
+
+        keep = Option("keep", "Keep", "go on with what stands in the form")
+        replace = Option("replace", "Replace", "what stands in the form is thrown away")
+        self.app.push_screen(Choose("The form holds a draft", [keep, replace]), chosen)
+
+    def action_open_file(self) -> None:
+        """Fill the form from a file."""
+        ask_open(self)
+
+    def action_save_file(self) -> None:
+        """Write the form as a job file."""
+        ask_save(self)
+
+    # Sending
+
+    def action_send(self) -> None:
+        """Show the command and ask; what was not looked at yet is looked at first."""
+        if self._sending:
+            return
+        checked = self._checked if self._is_looked_at else None
+        taken = checked.taken if checked else None
+        if checked is None or (taken is not None and self.app.now() - taken > _STALE):
+            self._eager = True
+            self._look()
+            return
+        self._eager = False
+        if checked.errors or checked.plan is None:
+            self._refuse(checked)
+        else:
+            self._confirm(checked.plan)
+
+    def _refuse(self, checked: Checked) -> None:
+        errors = checked.errors
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        self.app.tell(f"not sent: {errors[0]}{more}", "warning")
+        wrong = [name for name, said in checked.beside.items() if said.severity == "error"]
+        if wrong:
+            self.row(wrong[0]).enter()
+
+    def _confirm(self, plan: Plan) -> None:
+        def answered(yes: bool | None) -> None:  # noqa: FBT001 - called by Textual
+            if yes and not self._sending:
+                self._sending = True
+                self._tell()
+                self._send(plan)
+
+        commands = [command(each) for each in plan.submissions]
+        self.app.push_screen(Confirm(question(plan), commands), answered)
+
+    @work(group="send", description="send")
+    async def _send(self, plan: Plan) -> None:
+        """Send just what was shown."""
+        job_id, refusal = "", None
+        try:
+            job_id = await in_thread(partial(self._session.feed.submit, plan))
+        except SlurmkitError as error:
+            refusal = error
+        for each in plan.submissions:
+            name = dict(each.options).get("job-name", "")
+            done = f"submitted job {job_id} {name}"
+            note_command(self._session.cluster, command(each), refusal, done)
+        self._sending = False
+        if refusal is None:
+            self._session.draft = None
+            self.dismiss(job_id)
+        else:
+            self._tell()
+            self.app.tell(f"not submitted: {refusal}", "error")

@@ -1,0 +1,58 @@
+"""What the form says in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+
+from slurmkit.text import printable
+from slurmkit_tui.submit.checked import Checked
+from slurmkit_tui.submit.draft import NOTHING, Draft
+
+if TYPE_CHECKING:
+    from slurmkit.planner import Plan
+
+
+def title(cluster: str | None, draft: Draft) -> Content:
+    """What the form is for."""
+    where = f" on {printable(cluster)}" if cluster else ""
+    origin = f"  from {printable(draft.origin)}" if draft.origin else ""
+    return Content.assemble((f" New job{where} ", "$primary bold"), (origin, "$quiet"))
+
+
+def verdict(checked: Checked | None, now: float, *, sending: bool) -> Content:
+    """How the form stands; `checked` is None while what stands there was not looked at."""
+    if sending:
+        return Content.styled("sending…", "$warning bold")
+    if checked is None:
+        return Content.styled("checking…", "$quiet")
+    if checked.plan is None:
+        words = next(iter(checked.errors), "")
+        if words == NOTHING and len(checked.beside) == 1:
+            return Content.styled(words, "$quiet")
+        return Content.assemble(("not ready: ", "$error bold"), printable(words))
+    age = "" if checked.taken is None else f", asked {max(0, now - checked.taken):.0f} s ago"
+    if errors := checked.errors:
+        count = f"{len(errors)} error{'s' * (len(errors) > 1)}"
+        first = f": {printable(errors[0])}"
+        return Content.assemble((count, "$error bold"), (age, "$quiet"), first)
+    warnings = len(checked.plan.warnings)
+    said = f", {warnings} warning{'s' * (warnings > 1)}" if warnings else ""
+    facts = dict(checked.plan.estimate.facts() if checked.plan.estimate else [])
+    told = "; ".join(printable(facts[name]) for name in ("Uses", "Starts") if name in facts)
+    return Content.assemble(
+        ("ready", "$success bold"), (said, "$warning"), (age, "$quiet"), f": {told}" if told else ""
+    )
+
+
+def question(plan: Plan) -> str:
+    """What is asked before a plan is sent."""
+    first = plan.submissions[0]
+    options = dict(first.options)
+    where = options.get("partition", "the default partition")
+    lines = sum(each.script.count("\n") for each in plan.submissions)
+    return (
+        f"Submit {options.get('job-name', 'the job')} to {where}? sbatch reads the script shown"
+        f" in the form, {lines} lines, from its standard input."
+    )
