@@ -28,4 +28,6 @@ def test_what_cannot_be_meant_is_one_line(
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     run_to_exit_code(cli, ["tui", "--help"])
-    assert "slurmkit tui --mine --interval 30" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "slurmkit tui --mine --interval 30" in shown
+    assert "slurmkit tui --replay sample" in shown

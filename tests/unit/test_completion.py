@@ -47,6 +47,7 @@ def test_commands_and_options_are_offered() -> None:
     assert tab("slurmkit que") == ["queue"]
     assert "--json" in tab("slurmkit queue --")
     assert tab("slurmkit config ch") == ["check"]
+    assert tab("slurmkit tui --replay s") == ["sample"]
 
 
 def test_tab_on_commands_imports_none_of_them_and_scans_nothing() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from slurmkit_tui.feed import Ask
+from slurmkit_tui.feed.recording import ReplayFeed
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
@@ -20,13 +22,19 @@ PACKAGES = (
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Build the wheel as pip would and list its files."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
+    """The wheel, built as pip would."""
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = out.glob("slurmkit_hpc-*.whl")
-    return set(ZipFile(wheel).namelist())
+    return ZipFile(wheel)
+
+
+@pytest.fixture(scope="module")
+def names(wheel: ZipFile) -> set[str]:
+    """The names of its files."""
+    return set(wheel.namelist())
 
 
 def test_top_level_is_ours(names: set[str]) -> None:
@@ -48,3 +56,10 @@ def test_every_file_of_the_packages_is_in_it(names: set[str]) -> None:
     }
     assert inside
     assert inside <= names
+
+
+def test_the_sample_of_the_tui_can_be_replayed_from_it(wheel: ZipFile, tmp_path: Path) -> None:
+    sample = Path(wheel.extract("slurmkit_tui/sample.rec", tmp_path))
+    feed = ReplayFeed(sample)
+    assert (feed.name or "lab", feed.me) == ("lab", "alice")
+    assert feed.fetch(Ask("queue")).value.rows

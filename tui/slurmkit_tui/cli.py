@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurmkit.errors import BadInput
 from slurmkit_tui.app import SlurmkitApp
@@ -21,6 +22,13 @@ from slurmkit_tui.views import VIEWS
 
 NAMES = [view.name for view in VIEWS]
 LOOKS = get_args(Look)
+SAMPLE = "sample"
+
+
+def _recordings(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The sample, or files."""
+    sample = [CompletionItem(SAMPLE)] if SAMPLE.startswith(begun) else []
+    return sample or [CompletionItem(begun, type="file")]
 
 
 @click.command("tui")
@@ -40,7 +48,8 @@ LOOKS = get_args(Look)
               help="The view to start with; digits switch.")  # fmt: skip
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write down all that the screen is told.")  # fmt: skip
-@click.option("--replay", metavar="FILE", help="Show a recording, without Slurm.")
+@click.option("--replay", metavar="FILE", shell_complete=_recordings,
+              help=f"Show a recording, without Slurm; {SAMPLE} is one of the demo.")  # fmt: skip
 def tui_command(**given: Any) -> None:
     """Watch the cluster in the terminal; digits switch views, ? shows the keys.
 
@@ -54,6 +63,7 @@ def tui_command(**given: Any) -> None:
       slurmkit tui --read-only
       slurmkit tui --record monday.rec
       slurmkit tui --replay monday.rec
+      slurmkit tui --replay sample
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("slurmkit tui needs a terminal; in a script use: slurmkit queue --json")
@@ -69,9 +79,7 @@ def tui_command(**given: Any) -> None:
 
 def _feed(record: Path | None, replay: str | None, stack: ExitStack) -> Feed:
     if replay is not None:
-        from slurmkit_tui.feed.recording import ReplayFeed  # noqa: PLC0415 - seldom used
-
-        return ReplayFeed(Path(replay))
+        return _replay(replay, stack)
     from slurmkit.cluster import Cluster  # noqa: PLC0415 - not for a recording
 
     live = LiveFeed(Cluster())
@@ -80,3 +88,13 @@ def _feed(record: Path | None, replay: str | None, stack: ExitStack) -> Feed:
     from slurmkit_tui.feed.recording import RecordingFeed  # noqa: PLC0415 - seldom used
 
     return stack.enter_context(closing(RecordingFeed(live, record)))
+
+
+def _replay(name: str, stack: ExitStack) -> Feed:
+    from importlib.resources import as_file, files  # noqa: PLC0415 - seldom used
+
+    from slurmkit_tui.feed.recording import ReplayFeed  # noqa: PLC0415 - seldom used
+
+    if name != SAMPLE:
+        return ReplayFeed(Path(name))
+    return ReplayFeed(stack.enter_context(as_file(files("slurmkit_tui") / "sample.rec")))

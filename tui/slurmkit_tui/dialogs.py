@@ -201,4 +201,4 @@ def _called(name: str) -> str:
     if name in _PRETTY or len(name) == 1:
         return _PRETTY.get(name, name)
     held, _, last = name.rpartition("+")
-    return "-".join(each.title() for each in (held, _PRETTY.get(last, last)) if each)
+    return "-".join(_PRETTY.get(each, each.title()) for each in (held, last) if each)
