@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -47,7 +48,7 @@ class MapLine(NamedTuple):
     note: str
 
 
-class _Widths(NamedTuple):
+class Widths(NamedTuple):
     """Cells of a node's name, its types and a mark; how many marks a line has at most."""
 
     name: int = 4
@@ -56,9 +57,10 @@ class _Widths(NamedTuple):
     most: int = 0
 
 
-def _widths(lines: Sequence[MapLine]) -> _Widths:
+def widths_of(lines: Sequence[MapLine]) -> Widths:
+    """Measure all lines; of 10,000 nodes that takes longer than a frame."""
     most = max((len(line.cells) for line in lines), default=0)
-    return _Widths(
+    return Widths(
         min(_NAME, max(4, *(len(line.row.name) for line in lines), 4)),
         min(_TYPE, max((len(line.types) for line in lines), default=4)),
         max((len(sign) for line in lines for sign in (*line.cells, str(most - 1))), default=1),
@@ -85,7 +87,8 @@ class GpuGrid(ScrollView, can_focus=True):
         self._mine = ""
         self._empty = empty
         self._at = (0, 0)
-        self._wide = _Widths()
+        self._wide = Widths()
+        self._base = Style()
 
     @property
     def node(self) -> NodeRow | None:
@@ -100,17 +103,18 @@ class GpuGrid(ScrollView, can_focus=True):
         line = self.lines[self._at[0]]
         return line.gpus[min(self._at[1], len(line.gpus) - 1)]
 
-    def show(self, lines: Sequence[MapLine], mine: str, empty: str) -> None:
+    def show(self, lines: Sequence[MapLine], wide: Widths, mine: str, empty: str) -> None:
         """Put another map there.
 
         Args:
             lines: of the nodes.
+            wide: their widths.
             mine: the sign of the person at the screen; empty for none.
             empty: said in place of lines when there are none.
         """
         node = self.node
         self.lines, self._mine, self._empty = lines, mine, empty
-        self._wide = _widths(lines)
+        self._wide = wide
         names = {line.row.name: at for at, line in enumerate(lines)}
         row = names.get(node.name, self._at[0]) if node else 0
         self._at = (max(0, min(row, len(lines) - 1)), self._at[1])
@@ -130,11 +134,16 @@ class GpuGrid(ScrollView, can_focus=True):
 
     # What is drawn
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw what is visible; the style below all is worked out once, not for every cell."""
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """Draw one line of the screen."""
         left, top = self.scroll_offset
         strip = self._header() if y == 0 else self._line(top + y - 1)
-        return strip.crop_extend(left, left + self.size.width, self.rich_style)
+        return strip.crop_extend(left, left + self.size.width, self._base)
 
     def _header(self) -> Strip:
         style = self.get_component_rich_style("grid--header")
@@ -149,12 +158,12 @@ class GpuGrid(ScrollView, can_focus=True):
         line, here = self.lines[at], at == self._at[0]
         mark = "▸" if here else " "
         name = fit(printable(line.row.name), self._wide.name)
-        segments = [Segment(f"{mark}{name}  {fit(line.types, self._wide.type)}  ", self.rich_style)]
+        segments = [Segment(f"{mark}{name}  {fit(line.types, self._wide.type)}  ", self._base)]
         for place, sign in enumerate(line.cells):
             segments += [self._cell(sign, cursor=here and place == self._column(line)),
-                         Segment(" ", self.rich_style)]  # fmt: skip
+                         Segment(" ", self._base)]  # fmt: skip
         gap = " " * ((self._wide.most - len(line.cells)) * (self._wide.mark + 1) + 1)
-        note_style = self.rich_style + self.get_component_rich_style("grid--note", partial=True)
+        note_style = self._base + self.get_component_rich_style("grid--note", partial=True)
         return Strip([*segments, Segment(gap + line.note, note_style)])
 
     def _column(self, line: MapLine) -> int:
@@ -162,7 +171,7 @@ class GpuGrid(ScrollView, can_focus=True):
 
     def _cell(self, sign: str, *, cursor: bool) -> Segment:
         name = "grid--mine" if sign == self._mine else _PLAIN.get(sign, f"holder--{_number(sign)}")
-        style = self.rich_style
+        style = self._base
         if name:
             style = style + self.get_component_rich_style(name, partial=True)
         if cursor:

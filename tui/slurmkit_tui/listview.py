@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 
+from slurmkit.errors import SlurmkitError
 from slurmkit.text import printable
 from slurmkit_tui.feed import Answer
 from slurmkit_tui.feed.sources import SOURCES
+from slurmkit_tui.feed.threads import Latest
 from slurmkit_tui.filterline import FilterLine
 from slurmkit_tui.listing import Context, Listing
 from slurmkit_tui.session import Session
 from slurmkit_tui.sheet import Arranged, Sheet, Wish, arrange, make_sheet
 from slurmkit_tui.table import Table
-from slurmkit_tui.view import Part, View
+from slurmkit_tui.view import AT_ONCE, Part, View
 
 
 class ListView(View):
@@ -35,7 +38,7 @@ class ListView(View):
         super().__init__(id=self.NAME)
         self._wish = Wish(mine=mine)
         self._sheet: Sheet | None = None
-        self._wrong = ""
+        self._latest = Latest()
         self.columns: Sequence[str] = ()
 
     def compose(self) -> ComposeResult:
@@ -193,8 +196,22 @@ class ListView(View):
         self.wish_for(self._wish.sorted_by(event.column))
 
     def _arrange(self) -> None:
-        if self._sheet is not None:
+        if self._sheet is None:
+            return
+        if len(self._sheet.rows) <= AT_ONCE:
             self._put(arrange(self._sheet, self._wish))
+        else:
+            self._arrange_beside(self._sheet, self._wish)
+
+    @work(description="arrange")
+    async def _arrange_beside(self, sheet: Sheet, wish: Wish) -> None:
+        try:
+            arranged = await self._latest.run(partial(arrange, sheet, wish))
+        except SlurmkitError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if arranged and arranged.sheet is self._sheet and arranged.wish == self._wish:
+            self._put(arranged)
 
     def _put(self, arranged: Arranged) -> None:
         self.table.show(arranged, self._nothing())

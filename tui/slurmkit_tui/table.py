@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -66,6 +66,7 @@ class Table(ScrollView, can_focus=True):
         self._empty = empty
         self._cells: list[_Cell] = []
         self._gap = 1
+        self._base = Style()
 
     # What is in it
 
@@ -173,13 +174,18 @@ class Table(ScrollView, can_focus=True):
             return title
         return f"{title}{'▼' if wish.descending else '▲'}"
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw what is visible; the style below all is worked out once, not for every cell."""
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """Draw one line of the screen; called by Textual for what is visible only."""
         left, top = self.scroll_offset
         if y == 0:
             return self._header(left)
         strip = self._body(top + y - 1)
-        return strip.crop_extend(left, left + self.size.width, self.rich_style)
+        return strip.crop_extend(left, left + self.size.width, self._base)
 
     def _header(self, left: int) -> Strip:
         """The titles; a mark at either end says that there are more columns that way."""
@@ -198,7 +204,7 @@ class Table(ScrollView, can_focus=True):
 
     def _line(self, at: int) -> Strip:
         chosen = self.key(at) in self.chosen
-        base = self.rich_style
+        base = self._base
         if chosen:
             base = base + self.get_component_rich_style("table--chosen", partial=True)
         if at == self.cursor:

@@ -12,6 +12,7 @@ from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.session import Session
 
 Part = str | tuple[str, str]
+AT_ONCE = 5000  # rows that are filtered and sorted in the time of a frame; more go to a thread
 
 
 class View(Vertical):

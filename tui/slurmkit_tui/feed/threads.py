@@ -45,3 +45,24 @@ async def in_thread(function: Callable[[], ResultT]) -> ResultT:
 
     threading.Thread(target=work, name="slurmkit-tui", daemon=True).start()
     return await future
+
+
+class Latest:
+    """Runs one function at a time in a thread; of those asked for meanwhile only the last one.
+
+    Many at once, as somebody types, would keep the screen's own thread from the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._wanted: object = None
+
+    async def run(self, function: Callable[[], ResultT]) -> ResultT | None:
+        """The function's result; None when another was asked for before it began.
+
+        Raises:
+            SlurmkitError: see `in_thread`.
+        """
+        self._wanted = function
+        async with self._lock:
+            return await in_thread(function) if self._wanted is function else None

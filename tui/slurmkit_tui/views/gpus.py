@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Static
 
+from slurmkit.errors import SlurmkitError
 from slurmkit.gpumap.drawing import By, cell, count, letters, meanings, note_on, types_of
 from slurmkit.gpumap.free import free_gpus, in_words
 from slurmkit.gpumap.model import Gpu, GpuMap
 from slurmkit.nodes.read import NodeRow
 from slurmkit.text import printable
 from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.feed.threads import Latest
 from slurmkit_tui.filterline import FilterLine
 from slurmkit_tui.filters import FilterError, parse_filter
-from slurmkit_tui.gpugrid import GpuGrid, Holder, MapLine
+from slurmkit_tui.gpugrid import GpuGrid, Holder, MapLine, Widths, widths_of
 from slurmkit_tui.listing import Column, Context, Listing
 from slurmkit_tui.session import Session
 from slurmkit_tui.sheet import EVERYTHING, Filter
-from slurmkit_tui.view import Part, View
+from slurmkit_tui.view import AT_ONCE, Part, View
 
 BYS: tuple[By, ...] = ("user", "account", "job")
 
@@ -81,6 +84,7 @@ class Map(NamedTuple):
     """
 
     lines: tuple[MapLine, ...]
+    widths: Widths
     legend: tuple[Holder, ...]
     marks: tuple[tuple[str, str], ...]
     free: str
@@ -104,6 +108,7 @@ def draw(found: GpuMap, by: By, passed: Filter, context: Context) -> Map:
     marks = {mark for line in lines for mark in line.cells}
     return Map(
         lines,
+        widths_of(lines),
         tuple(Holder(sign, name, counted[name]) for name, sign in letter.items()),
         tuple(meanings(marks)),
         in_words(free_gpus(found.nodes)),
@@ -133,6 +138,7 @@ class GpusView(View):
         self._filter = EVERYTHING
         self._found: tuple[GpuMap, Context] | None = None
         self._map: Map | None = None
+        self._latest = Latest()
 
     def compose(self) -> ComposeResult:
         """Stack the map, what its letters mean, and the filter."""
@@ -161,7 +167,7 @@ class GpusView(View):
 
     def say(self, words: str) -> None:
         """See `View.say`."""
-        self.grid.show((), "", words)
+        self.grid.show((), Widths(), "", words)
 
     def summary(self) -> Iterable[Part]:
         """See `View.summary`."""
@@ -226,16 +232,31 @@ class GpusView(View):
         self.grid.focus()
 
     def _draw(self) -> None:
-        if self._found is not None:
-            found, context = self._found
+        if self._found is None:
+            return
+        found, context = self._found
+        if len(found.gpus) <= AT_ONCE:
             self._put(draw(found, self._by, self._filter, context), context)
+        else:
+            self._draw_beside(self._found, self._by, self._filter)
+
+    @work(description="draw")
+    async def _draw_beside(self, of: tuple[GpuMap, Context], by: By, wanted: Filter) -> None:
+        found, context = of
+        try:
+            drawn = await self._latest.run(partial(draw, found, by, wanted, context))
+        except SlurmkitError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if drawn and self._found is of and (by, wanted) == (self._by, self._filter):
+            self._put(drawn, context)
 
     def _put(self, drawn: Map, context: Context) -> None:
         self._map = drawn
         mine = {holder.sign for holder in drawn.legend if holder.name.split()[-1:] == [context.me]}
         text = self._filter.text.strip()
         empty = f"no GPU passes {text}; Esc clears" if text else "this cluster has no GPUs"
-        self.grid.show(drawn.lines, next(iter(mine), ""), empty)
+        self.grid.show(drawn.lines, drawn.widths, next(iter(mine), ""), empty)
         self.query_one("#legend", Static).update(self._legend(drawn))
         self.post_message(self.Changed())
 
