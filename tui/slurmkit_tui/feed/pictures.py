@@ -88,7 +88,7 @@ class Utilization(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What `slurmkit doctor` finds."""
+    """What goes on now, and what `slurmkit doctor` finds."""
 
     rows: tuple[Diagnosis, ...]
     taken: float
@@ -187,8 +187,9 @@ def _last_month(now: float) -> str:
 
 
 def read_health(cluster: Cluster) -> Health:
-    """Let doctor look."""
-    from slurmkit.doctor.checks import examine  # noqa: PLC0415 - much of it, seldom used
+    """Let doctor look, also at what passes."""
+    from slurmkit.doctor import now as passing  # noqa: PLC0415 - much of it, seldom used
+    from slurmkit.doctor.checks import CHECKS, examine  # noqa: PLC0415
 
     now = time.time()
-    return Health(tuple(examine(cluster.slurm)), now)
+    return Health(tuple(examine(cluster.slurm, (*passing.CHECKS, *CHECKS))), now)

@@ -1,4 +1,4 @@
-"""Cluster health: what doctor finds, the worst first."""
+"""Cluster health: errors, what goes on now, then what else doctor finds, the worst first."""
 
 from __future__ import annotations
 
@@ -14,22 +14,41 @@ from slurmkit_tui.listview import ListView
 from slurmkit_tui.view import Part
 
 _ORDER: tuple[Severity, ...] = ("error", "warning", "unknown", "note", "ok")
+# What passes, in the order in which it is shown; all else that doctor looks at are settings.
+_NOW = (
+    "slurmctld", "slurmdbd", "slurmdbd-backlog", "scheduler", "backfill", "requests",
+    "reservations", "nodes-out", "jobs-waiting", "jobs-completing", "jobs-without-node",
+)  # fmt: skip
 _STYLES = {"error": "cell--bad", "warning": "cell--warn", "ok": "state--running"}
+
+
+def _about(found: Diagnosis) -> str:
+    return "now" if found.check in _NOW else "settings"
+
+
+def _rank(found: Diagnosis) -> tuple[int, int]:
+    severity = _ORDER.index(found.severity)
+    if found.severity == "error":
+        return 0, severity
+    return (1, _NOW.index(found.check)) if found.check in _NOW else (2, severity)
+
 
 COLUMNS = (
     Column("severity", "SEVERITY", lambda d, _: d.severity, lambda d: _ORDER.index(d.severity),
            longest("severity"), match=attrgetter("severity"), short="SEV",
            style=lambda d, _: _STYLES.get(d.severity, "cell--muted")),
+    Column("about", "ABOUT", lambda d, _: _about(d), _about, 8, wide=True,
+           style=lambda _d, _c: "cell--muted"),
     Column("check", "CHECK", lambda d, _: d.check, attrgetter("check"), longest("check"),
            limit=22, narrow=12),
     Column("message", "WHAT IS THE CASE", lambda d, _: d.message, attrgetter("message"),
-           longest("message"), limit=90, narrow=90),
+           longest("message"), limit=120, narrow=110),
 )  # fmt: skip
 FINDINGS = Listing(
     "finding",
     COLUMNS,
     key=lambda d: f"{d.check} {d.message}",
-    haystack=lambda d: f"{d.severity}\n{d.check}\n{d.message}\n{d.meaning}",
+    haystack=lambda d: f"{d.severity}\n{d.check}\n{d.message}\n{d.meaning}\n{_about(d)}",
 )
 
 
@@ -43,7 +62,7 @@ class HealthView(ListView):
 
     def rows_of(self, answer: Answer) -> Sequence[Diagnosis]:
         """See `ListView.rows_of`."""
-        return sorted(answer.value.rows, key=lambda d: _ORDER.index(d.severity))
+        return sorted(answer.value.rows, key=_rank)
 
     def tally(self, rows: Sequence[Diagnosis], context: Context) -> Iterable[Part]:
         """See `ListView.tally`."""
