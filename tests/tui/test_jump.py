@@ -67,7 +67,9 @@ async def test_in_a_job_the_log_can_be_gone_to() -> None:
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
         await pilot.pause()
         assert len(targets(app)) == 1
-        await pilot.press("J", "a")
+        await pilot.press("J")
+        await until(pilot, lambda: isinstance(app.screen, Jump))
+        await pilot.press("a")
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
         assert type(app.focused).__name__ == "Lines"
 

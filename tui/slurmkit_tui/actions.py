@@ -176,6 +176,7 @@ FOCUSED = (
     Action("save_file", "ctrl+g", "Save file", "Write a job file", home="form", footer=True),
     Action("anew", "ctrl+n", "Anew", "Throw the draft away", home="form"),
     Action("app.help", "f1", "Help", "Show the keys of what is on the screen", home="form"),
+    Action("app.jump", "ctrl+j", "Jump", "Letters over all that the keys can go to", home="form"),
     Action("leave", "escape", "Close", "Close; the draft is kept, and New job brings it back",
            home="form", footer=True),
     Action("move(1)", "j,down", "Down", "Next line", home="log"),
