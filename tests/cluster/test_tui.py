@@ -34,6 +34,14 @@ class Terminal:
     def type(self, *keys: str) -> None:
         self._run("send-keys", *keys)
 
+    def resize(self, columns: int, lines: int) -> None:
+        self._run("resize-window", "-x", str(columns), "-y", str(lines))
+
+    def paste(self, text: str) -> None:
+        """As a terminal pastes: bracketed where the program asked for that."""
+        self._run("set-buffer", text)
+        self._run("paste-buffer", "-p")
+
     def screen(self) -> str:
         return self._run("capture-pane", "-p")
 
@@ -278,3 +286,93 @@ def test_a_slurmctld_out_of_reach_is_said_in_words(terminal: Terminal) -> None:
     assert "squeue has not answered yet" in shown
     terminal.type("q")
     terminal.wait_for("ready:")
+
+
+def test_a_job_from_the_form_is_followed_changed_cancelled_and_found(
+    lab: Lab, terminal: Terminal
+) -> None:
+    folder = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
+    name = f"walk{time.time_ns() % 1_000_000}"
+    try:
+        terminal.type(f"cd {folder}; slurmkit tui --mine --interval 2", "Enter")
+        terminal.wait_for("q Quit", "squeue")
+        mine = submitted_from_the_form(terminal, name)
+        node, index = held_gpu(lab, mine)
+        terminal.type("l")
+        terminal.wait_for("step 3", "following")
+        terminal.type("Escape")
+        terminal.wait_for("q Quit")
+        terminal.type("3")
+        terminal.wait_for("a alice: ")
+        deadline = time.monotonic() + 60  # the map may be older than the job
+        while letters(terminal, node)[index] != "a":
+            assert time.monotonic() < deadline, terminal.screen()
+            time.sleep(0.3)
+        terminal.type("1")
+        terminal.wait_for_row(mine, "RUNNING")
+        terminal.type("/")
+        terminal.type("-l", name)
+        terminal.type("Enter")
+        terminal.wait_for("c Cancel")
+        terminal.type("L")
+        terminal.wait_for("Time limit", "minutes, H:MM:SS")
+        terminal.type("C-u")
+        terminal.type("-l", "5")
+        terminal.type("Enter")
+        terminal.wait_for(f"scontrol update JobId={mine} TimeLimit=5")
+        terminal.type("y")
+        terminal.wait_for(f"done: scontrol update JobId={mine}")
+        assert lab.run("squeue", "-h", "-o", "%l", "-j", mine).stdout.strip() == "5:00"
+        terminal.type("c")
+        terminal.wait_for(f"scancel {mine}")
+        terminal.type("y")
+        terminal.wait_for(f"done: scancel {mine}")
+        terminal.wait_for_row(mine, "CANCELLED")
+        terminal.type("A")
+        shown = terminal.wait_for(f"from job {mine} (CANCELLED)", "#SBATCH --time=00:05:00")
+        assert "seq 1000" in shown
+        assert "#SBATCH --gpus-per-node=a100:1" in shown
+        terminal.type("Escape")
+        log = lab.run("tail", "-n", "20", ".local/state/slurmkit/tui-actions.log").stdout
+        assert f"sbatch --parsable submitted job {mine} {name}" in log
+    finally:
+        lab.run("scancel", f"--name={name}", "--user=alice")
+        lab.run("rm", "-r", folder)
+
+
+def submitted_from_the_form(terminal: Terminal, name: str) -> str:
+    """Type a job with one GPU, see it planned, send it; its id."""
+    terminal.type("n")
+    terminal.wait_for("New job on", "say what is to run")
+    terminal.type("-l", "for n in $(seq 1000); do echo step $n; sleep 0.5; done")
+    terminal.type("Tab")
+    terminal.type("-l", name)
+    terminal.type(*["Tab"] * 4)
+    terminal.wait_for("GPUs: Whole GPUs", "a100:1")  # what the cluster offers
+    terminal.type("-l", "a100:1")
+    terminal.type(*["Tab"] * 7)
+    terminal.wait_for("Time: ")
+    terminal.type("-l", "10")
+    terminal.wait_for("ready", "#SBATCH --gpus-per-node=a100:1", "#SBATCH --time=10")
+    terminal.type("C-s")
+    terminal.wait_for(f"Submit {name} to", "sbatch --parsable")
+    terminal.type("y")
+    shown = terminal.wait_for("Job ", "Facts", f"{name}")
+    return re.search(r"Job (\d+) ", shown)[1]
+
+
+def held_gpu(lab: Lab, job_id: str) -> tuple[str, int]:
+    """Node and index of a job's only GPU, once it runs."""
+    deadline = time.monotonic() + 60
+    found = None
+    while found is None:
+        assert time.monotonic() < deadline, f"job {job_id} does not start"
+        said = lab.run("scontrol", "show", "job", "-d", job_id).stdout
+        found = re.search(r"Nodes=(\S+) .*GRES=gpu:a100:1\(IDX:(\d+)\)", said)
+    return found[1], int(found[2])
+
+
+def letters(terminal: Terminal, node: str) -> list[str]:
+    """The holders of a node's GPUs, as the map draws them."""
+    line = next(line for line in terminal.screen().splitlines() if f"{node} " in line)
+    return line.split("a100", 1)[1].split()

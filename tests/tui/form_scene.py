@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
 from fake_queue import NOW, until
 from recorded_lab import capabilities, slurm, standing
 from slurmkit_tui.app import Options, SlurmkitApp
@@ -63,7 +64,8 @@ class FormScene(LiveFeed):
         if ask.what == "plan":
             self.planned.append(ask)
             with self.gate:
-                return super().fetch(ask)
+                answer = super().fetch(ask)
+            return msgspec.structs.replace(answer, taken=NOW)
         return super().fetch(ask)
 
     def app(self, **options: object) -> SlurmkitApp:

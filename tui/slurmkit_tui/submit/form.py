@@ -29,7 +29,7 @@ from slurmkit_tui.submit.draft import Draft, texts_of
 from slurmkit_tui.submit.fields import FIELDS, WHAT
 from slurmkit_tui.submit.files import ask_open, ask_save
 from slurmkit_tui.submit.inputs import Row
-from slurmkit_tui.submit.words import question, title, verdict
+from slurmkit_tui.submit.words import hint, question, title, verdict
 
 if TYPE_CHECKING:
     from slurmkit.planner import Plan
@@ -194,10 +194,7 @@ class SubmitForm(ModalScreen[str | None]):
         row = self._here
         if row is None:
             return
-        offered = f"  {', '.join(row.offered)}" if row.offered else ""
-        words = Content.assemble(
-            (f"{row.field.label}: ", "bold"), row.field.help, (printable(offered), "$accent")
-        )
+        words = hint(row.field, row.offered, 2 * (self.size.width - 2))
         self.query_one("#form-hint", Static).update(words)
 
     # What its keys do

@@ -95,7 +95,8 @@ class Row(Widget):
 
     def render(self) -> Content:
         """Draw the name, and what is said below the text."""
-        name = Content.styled(self.field.label, "$error bold" if self._is_wrong else "$quiet")
+        plain = "$primary bold" if self._input.has_focus else "$quiet"
+        name = Content.styled(self.field.label, "$error bold" if self._is_wrong else plain)
         return Content("\n" * self.field.lines).join([name, *self._lines()])
 
     @property
@@ -166,4 +167,9 @@ class Row(Widget):
 
     def on_descendant_focus(self) -> None:
         """Tell that the person is here."""
+        self.refresh()
         self.post_message(self.Entered(self))
+
+    def on_descendant_blur(self) -> None:
+        """The person has gone on."""
+        self.refresh()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -9,6 +11,7 @@ from textual.content import Content
 from slurmkit.text import printable
 from slurmkit_tui.submit.checked import Checked
 from slurmkit_tui.submit.draft import NOTHING, Draft
+from slurmkit_tui.submit.fields import Field
 
 if TYPE_CHECKING:
     from slurmkit.planner import Plan
@@ -19,6 +22,16 @@ def title(cluster: str | None, draft: Draft) -> Content:
     where = f" on {printable(cluster)}" if cluster else ""
     origin = f"  from {printable(draft.origin)}" if draft.origin else ""
     return Content.assemble((f" New job{where} ", "$primary bold"), (origin, "$quiet"))
+
+
+def hint(field: Field, offered: Sequence[str], room: int) -> Content:
+    """What belongs into a field, and as many of the values offered as there is room for."""
+    room -= len(field.label) + len(field.help) + 16
+    widths = accumulate(len(value) + 2 for value in offered)
+    shown = [value for value, width in zip(offered, widths, strict=True) if width < room]
+    more = ["…"] if len(shown) < len(offered) else []
+    said = f"  {printable(', '.join([*shown, *more]))}" if offered else ""
+    return Content.assemble((f"{field.label}: ", "bold"), field.help, (said, "$accent"))
 
 
 def verdict(checked: Checked | None, now: float, *, sending: bool) -> Content:
@@ -40,7 +53,8 @@ def verdict(checked: Checked | None, now: float, *, sending: bool) -> Content:
     warnings = len(checked.plan.warnings)
     said = f", {warnings} warning{'s' * (warnings > 1)}" if warnings else ""
     facts = dict(checked.plan.estimate.facts() if checked.plan.estimate else [])
-    told = "; ".join(printable(facts[name]) for name in ("Uses", "Starts") if name in facts)
+    named = (("Uses", ""), ("Starts", "starts "))
+    told = "; ".join(f"{word}{printable(facts[name])}" for name, word in named if name in facts)
     return Content.assemble(
         ("ready", "$success bold"), (said, "$warning"), (age, "$quiet"), f": {told}" if told else ""
     )
