@@ -14,7 +14,7 @@ from slurmkit.jobs.pages import Piece
 
 LONGEST = 1 << 14
 _BLOCK = 1 << 16
-_SEARCHED = 1 << 20
+_SEARCHED = 1 << 18  # as much as one look through it may hold up the screen
 
 Read = Callable[[int, int], Piece]
 
@@ -114,6 +114,7 @@ def find(
     pattern: re.Pattern[bytes],
     begin: int,
     told: Callable[[float], bool] = lambda _part: True,
+    likely: Callable[[bytes], bool] = lambda _data: True,
 ) -> int | None:
     """Offset of the first line from an offset on that a pattern is found in.
 
@@ -122,6 +123,7 @@ def find(
         pattern: what is looked for.
         begin: where a line begins.
         told: told of the part that was searched; returns False to give up.
+        likely: says quickly whether the pattern may be found in some bytes at all.
     """
     at = begin
     while True:
@@ -130,7 +132,7 @@ def find(
         whole = piece.data if at + len(piece.data) >= piece.size or not cut else piece.data[:cut]
         if not whole:
             return None
-        if match := pattern.search(whole):
+        if likely(whole) and (match := pattern.search(whole)):
             return at + whole.rfind(b"\n", 0, match.start()) + 1
         at += len(whole)
         if not told(at / max(1, piece.size)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
@@ -25,10 +26,13 @@ from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.log.pages import Page, above, find, find_back, last_page, line_at, page_from
 
 ERRORS = re.compile(
-    rb"(?im)^.*?(traceback \(most recent call last\)|\b(?:fatal|error|exception|killed)\b"
+    rb"(?i)(traceback \(most recent call last\)|\b(?:fatal|error|exception|killed)\b"
     rb"|out of memory|NCCL WARN|segmentation fault|command not found)"
 )
+_SIGNS = (b"traceback", b"fatal", b"error", b"exception", b"killed", b"out of memory", b"nccl warn",
+          b"segmentation fault", b"command not found")  # fmt: skip
 _TAB = " " * 8
+_TOLD_SECONDS = 0.2
 _FOLLOW_SECONDS = 1.0
 
 
@@ -57,6 +61,12 @@ class Lines(Widget, can_focus=True):
             style = style + self.get_component_rich_style("log--error", partial=True)
         strip = Strip([Segment(text, style)])
         return strip.crop_extend(self.left, self.left + self.size.width, style)
+
+
+def errors_likely(data: bytes) -> bool:
+    """Whether `ERRORS` may be found in some bytes: much quicker than a look for it."""
+    lower = data.lower()
+    return any(sign in lower for sign in _SIGNS)
 
 
 def shown(text: bytes) -> str:
@@ -221,16 +231,20 @@ class LogView(Vertical):
     def _look_for(self, pattern: re.Pattern[bytes], begin: int, way: int) -> None:
         self._stop_following()
         self._searching += 1
-        mine = self._searching
+        mine, said = self._searching, time.monotonic()
+        likely = errors_likely if pattern is ERRORS else bool
 
         def told(part: float) -> bool:
-            self.app.call_from_thread(self.say, f"searching: {part:.0%}")
+            nonlocal said
+            if time.monotonic() - said > _TOLD_SECONDS:
+                said = time.monotonic()
+                self.app.call_from_thread(self.say, f"searching: {part:.0%}")
             return mine == self._searching
 
         def make() -> Page | None:
             if way > 0:
                 start = begin if begin == line_at(self._read, begin) else self._after(begin)
-                at = find(self._read, pattern, start, told)
+                at = find(self._read, pattern, start, told, likely)
             else:
                 at = find_back(self._read, pattern, begin, told)
             self.lines.found = at
