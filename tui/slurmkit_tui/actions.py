@@ -89,7 +89,7 @@ CHANGES = (
            change=Change("QueueRow", commands.update("Priority"), "Change {what}?",
                          commands.only_waiting, needs="operator", wanted=_PRIORITY)),
     Action("shell", "S", "Shell", "Open a shell in the node of a running job", home="view",
-           change=Change("QueueRow", commands.nothing, "Open a shell in {what}?")),
+           change=Change("QueueRow", commands.nothing, "", commands.only_running)),
     Action("drain", "d", "Drain", "Let nodes take no further jobs; administrators only",
            home="view",
            change=Change("NodeRow", commands.node("DRAIN"), "Drain {what}?", needs="administrator",

@@ -122,6 +122,11 @@ def only_started(row: QueueRow) -> str:
     return f"job {row.job_id} has not started" if row.waits else ""
 
 
+def only_running(row: QueueRow) -> str:
+    """Refuse what only jobs that run take."""
+    return "" if row.state == "RUNNING" else f"job {row.job_id} does not run"
+
+
 def changed(field: str) -> Callable[[str], str]:
     """Check a new value of a job as `slurmkit update` does."""
 
