@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_queue import NOW, job, text, until
+from fake_queue import job, text, until
 from form_scene import FormScene, form, looked_at, the_form, typed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from slurmkit_tui.submit.draft import Draft, read, texts_of, texts_of_fields
 from slurmkit_tui.submit.files import draft_of, write_draft
 from slurmkit_tui.submit.form import SubmitForm
 from slurmkit_tui.submit.offers import offers
-from slurmkit_tui.submit.past import _options_of_line, read_past
+from slurmkit_tui.submit.past import _options_of_line
 
 from slurmkit.capabilities.model import Reservation
 from slurmkit.errors import BadInput, Refused
@@ -467,5 +467,3 @@ async def test_an_old_job_opens_the_form_with_a_choice() -> None:
 def test_a_job_file_of_a_spec_is_readable() -> None:
     said = job_file_text(SPECS[2])
     assert '[gpus]\ntype = "a100"\nfraction = 0.5' in said
-    assert NOW
-    assert read_past

@@ -62,6 +62,9 @@ class Area(TextArea):
         line = super().get_line(line_index)
         return line if line.plain.isprintable() else Text(shown(line.plain), end="", no_wrap=True)
 
+    async def _on_paste(self, event: Paste) -> None:
+        event.stop()  # or it would be handed to the field a second time
+
 
 class Row(Widget):
     """A field of the form; its name and what is said of it are drawn, not widgets of their own."""
