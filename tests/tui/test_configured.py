@@ -44,6 +44,8 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("keys = {cancel = 'x', hold = 'x'}", "the key x is used twice: for 'cancel' and 'hold'"),
         ("keys.cancel = 'space'", "the key space is used twice: for 'cancel' and 'choose'"),
         ("keys.next = 's'", "the key s is used twice: for 'next' and 'script'"),
+        ("keys.cancel = 'f'", "the key f is used twice: for 'cancel' and 'facts'"),
+        ("keys.send = 'ctrl+t'", "the key ctrl+t is used twice: for 'send' and 'preview'"),
         ("keys.cancel = '3'", "cancel: 3 shows a view"),
         ("keys.cancel = 'ctrl+p'", "cancel: ctrl+p is the key of the palette"),
         ("keys.cancel = 'bakcspace'", "cancel: no key 'bakcspace'; write x"),
@@ -66,23 +68,30 @@ def test_what_is_wrong_is_said(
 
 @pytest.mark.parametrize(
     ("key", "named"),
-    [("x", "x"), ("?", "question_mark"), ("ctrl+x", "ctrl+x"), ("F5", "f5"), ("x,X", "x,X")],
+    [("X", "X"), ("?", "question_mark"), ("ctrl+x", "ctrl+x"), ("F5", "f5"), ("z,X", "z,X")],
 )
 def test_keys_are_named_as_people_write_them(key: str, named: str) -> None:
     wanted = {"cancel": key} | ({"help": "Z"} if key == "?" else {})
     assert keymap(wanted)["cancel"] == named
 
 
+def test_the_form_has_keys_of_its_own() -> None:
+    assert keymap({"time-limit": "ctrl+l", "send": "ctrl+x"}) == {
+        "time-limit": "ctrl+l",
+        "send": "ctrl+x",
+    }
+
+
 def test_one_name_is_one_key_in_table_map_and_log() -> None:
     assert keymap({"down": "z"}) == {"down": "z"}
     with pytest.raises(BadInput, match="'down' and 'next'"):
-        keymap({"down": "n", "next": "n"})
+        keymap({"down": "z", "next": "z"})
 
 
 async def test_it_starts_as_configured(configure) -> None:
     configure(
         "[tui]\ntheme='light'\ninterval=30\nview='queue'\nread_only=true\n"
-        "columns.queue=['user','jobid']\nkeys.cancel='x'\n"
+        "columns.queue=['user','jobid']\nkeys.cancel='X'\n"
     )
     made = options({"interval": None, "view": None, "read_only": None})
     assert (made.interval, made.read_only) == (30, True)
@@ -93,11 +102,11 @@ async def test_it_starts_as_configured(configure) -> None:
     async with running(app) as pilot:
         assert not app.current_theme.dark
         assert [column.name for column in table(app).columns] == ["user", "jobid"]
-        assert dict(dict(sections(app.screen))["This view"])["x"] == "Cancel jobs"
+        assert dict(dict(sections(app.screen))["This view"])["X"] == "Cancel jobs"
         await pilot.press("c")
         await pilot.pause()
         assert len(app.screen_stack) == 1
-        await pilot.press("x")
+        await pilot.press("X")
         await until(pilot, lambda: "scancel 11" in text(app))
 
 

@@ -9,12 +9,16 @@ from textual.keys import Keys, _character_to_key
 
 from slurmkit.config import nearest
 from slurmkit.errors import BadInput
-from slurmkit_tui.actions import ACTIONS, FOCUSED
+from slurmkit_tui.actions import ACTIONS, CHANGES, FOCUSED
 
 VIEW_KEYS = "12345678"
 _FIXED = {"ctrl+p": "the palette", "ctrl+q": "quit", "tab": "the next field",
           "shift+tab": "the field before"}  # fmt: skip
-_OVER_JOBS = frozenset({"help", "theme", "quit", "actions"})  # also there while a job is open
+# Also there while a job is open.
+_OVER_JOBS = frozenset(
+    {"help", "jump", "theme", "quit", "actions", "new-job", "submit-again"}
+    | {action.id for action in CHANGES}
+)
 _NAMES = frozenset(key.value for key in Keys)
 
 
@@ -79,7 +83,7 @@ def _rooms(home: str, name: str) -> frozenset[str]:
     """The screens and widgets on which an action's key is listened to."""
     if home in ("app", "view"):
         over = {"job", "log"} if name in _OVER_JOBS else set()
-        return frozenset({"table", "map", "utilization", "form", *over})
+        return frozenset({"table", "map", "utilization", *over})
     if home == "job":
         return frozenset({"job", "log"})
     return frozenset({home, *({"table"} if home == "utilization" else ())})

@@ -26,7 +26,7 @@ from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.log.pages import Page, above, find, find_back, last_page, line_at, page_from
 
 ERRORS = re.compile(
-    rb"(?i)(traceback \(most recent call last\)|\b(?:fatal|error|exception|killed)\b"
+    rb"(?i)(traceback \(most recent call last\)|\b(?:fatal|killed|\w*error|\w*exception)\b"
     rb"|out of memory|NCCL WARN|segmentation fault|command not found)"
 )
 _SIGNS = (b"traceback", b"fatal", b"error", b"exception", b"killed", b"out of memory", b"nccl warn",
