@@ -21,15 +21,9 @@ PATIENCE = 60  # seconds until something has answered
 FIND = ("slash", *"pretrain", "enter")
 PICTURES = {
     "tui-mine": ("mine", ()),
-    "tui-queue": ("queue", ()),
     "tui-gpus": ("gpus", ("right",)),
-    "tui-nodes": ("nodes", ()),
-    "tui-fairshare": ("fairshare", ()),
-    "tui-job": ("mine", (*FIND, "enter")),
     "tui-log": ("mine", (*FIND, "l")),
     "tui-why": ("mine", ("slash", *"70b", "enter", "w")),
-    "tui-jump": ("queue", ("J",)),
-    "tui-help": ("gpus", ("question_mark",)),
 }
 FORM = {
     "what": "python train.py --epochs 20",
