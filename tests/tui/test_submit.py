@@ -267,6 +267,8 @@ async def test_pasted_lines_stay_in_their_field_and_send_nothing() -> None:
         assert the_form(app).texts["what"].splitlines()[1] == "\x1b[2J[bold]x[/bold]"
         assert "\x1b" not in text(app)
         assert "[bold]x[/bold]" in text(app)
+        await typed(pilot, what="if a\n\tb\nfi")
+        assert " " * 20 + "b " in text(app)
         assert not scene.sent
 
 

@@ -12,6 +12,7 @@ from textual.actions import parse
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding
 from textual.containers import Vertical
+from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
@@ -80,6 +81,13 @@ class SlurmkitApp(PollingApp):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Colours of ours, until one of our themes says otherwise."""
         return themes.DARK.variables
+
+    def get_driver_class(self) -> type[Driver]:
+        """Take care of what is pasted, where the terminal is a Unix one."""
+        from slurmkit_tui.pasting import PastingDriver  # noqa: PLC0415 - Textual loads it here too
+
+        usual = super().get_driver_class()
+        return PastingDriver if usual is PastingDriver.__base__ else usual
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Take the colours away where none are wanted; NO_COLOR is Textual's own matter."""

@@ -60,7 +60,10 @@ class Area(TextArea):
     def get_line(self, line_index: int) -> Text:
         """See `TextArea.get_line`; nothing in it reaches the terminal raw."""
         line = super().get_line(line_index)
-        return line if line.plain.isprintable() else Text(shown(line.plain), end="", no_wrap=True)
+        if line.plain.isprintable():
+            return line
+        safe = "\t".join(map(shown, line.plain.split("\t")))  # tabs are drawn as blanks
+        return Text(safe, end="", no_wrap=True)
 
     async def _on_paste(self, event: Paste) -> None:
         event.stop()  # or it would be handed to the field a second time
