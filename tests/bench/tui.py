@@ -2,23 +2,110 @@
 
 from __future__ import annotations
 
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 
-from tests.bench.lab import RUNS, Budget, Lab, median_ms, say
+from tests.bench.lab import CLUSTER, PYTHON, RUNS, Budget, Lab, say
 
-JOBS = 50_000
+JOBS, NODES = 50_000, 10_000
 PAINT_MS, STALL_MS, MEGABYTES = 400, 50, 300
+PEER = "lazyslurm"
+_PEER_AT = "/tmp/bench-peer"
+_MORE = """
+cd /etc/slurm
+cat >>gres.conf <<'END'
+NodeName={names} Name=gpu Type=h100 File=/dev/fakegpu[0-7]
+END
+cat >>nodes.conf <<'END'
+SuspendProgram=/bin/true
+ResumeProgram=/bin/true
+NodeName={names} Gres=gpu:h100:8 State=CLOUD
+PartitionName=sim Nodes={names}
+END
+scontrol reconfigure
+"""
 
 
-def budgets(lab: Lab) -> Iterator[Budget]:
-    """Measure the TUI on the queue as it is."""
+def budgets(lab: Lab, nodes: int = NODES) -> Iterator[Budget]:
+    """Measure the TUI on the queue as it is, then on many more nodes."""
+    yield from _paint(lab)
+    say("looking at the queue")
+    yield from _stalls(lab, "queue", "jobs")
+    yield from _beside_peer(lab)
+    with more_nodes(lab, nodes):
+        say(f"looking at {nodes:,} more nodes and their GPUs")
+        yield from _stalls(lab, "nodes", "nodes")
+
+
+def _paint(lab: Lab) -> Iterator[Budget]:
     say("opening the TUI")
-    found = lab.measure("tui", str(RUNS))
-    paint = median_ms(found["paint"])
-    yield Budget("slurmkit tui, first frame", paint, f"{PAINT_MS} ms", None, paint < PAINT_MS)
-    for what, seconds in found["worst"].items():
+    found = {
+        name: seconds * 1000 for name, seconds in lab.measure("tui", "paint", str(RUNS)).items()
+    }
+    paint, limit = found["tui"], f"{PAINT_MS} ms"
+    yield Budget("slurmkit tui, first frame", paint, limit, None, paint < PAINT_MS)
+    yield Budget("the same, beside an empty Textual app", paint, "to compare", found["empty"], True)
+    yield Budget("the same, beside import textual", paint, "to compare", found["import"], True)
+
+
+def _stalls(lab: Lab, what: str, noun: str) -> Iterator[Budget]:
+    found = lab.measure("tui", what)
+    for doing, seconds in found["worst"].items():
         worst = seconds * 1000
-        named = f"TUI of {found['rows']:,} jobs, longest stall: {what}"
+        named = f"TUI of {found['rows']:,} {noun}, longest stall: {doing}"
         yield Budget(named, worst, f"{STALL_MS} ms", None, worst < STALL_MS)
     size = found["megabytes"]
     yield Budget("the same, memory", size, f"{MEGABYTES} MB", None, size < MEGABYTES, "MB")
+
+
+def _beside_peer(lab: Lab) -> Iterator[Budget]:
+    """From a key to the first thing painted, in both, on the same queue; a peer shows its own."""
+    if not _install_peer(lab):
+        say(f"{PEER} of PyPI could not be installed: not measured")
+        return
+    say(f"pressing keys in slurmkit tui and in {PEER}")
+    code = f"import sys; sys.path.insert(0, {_PEER_AT!r}); from lazyslurm.main import main; main()"
+    theirs = [PYTHON, "-c", code]
+    both = {"ours": ["slurmkit", "tui", "--interval", "2"], "theirs": theirs}
+    found = lab.measure("tui", "keys", json.dumps(both))
+    if not found["theirs"]:
+        say(f"{PEER} paints nothing here: not measured")
+        return
+    ours, peer = (max(found[name]) * 1000 for name in ("ours", "theirs"))
+    what = f"longest wait for a key, {lab.jobs():,} jobs; {PEER} of PyPI, which shows one's own"
+    yield Budget(what, ours, "less than the peer", peer, ours < peer)
+
+
+def _install_peer(lab: Lab) -> bool:
+    """Put it onto the login node, which reaches no package index."""
+    version = lab.run(PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder,
+                "--python-version", version, "--only-binary=:all:", PEER]  # fmt: skip
+        if subprocess.run(argv, check=False, stdout=sys.stderr).returncode:
+            return False
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as packed:
+            packed.add(folder, arcname=".")
+    unpack = f"rm -rf {_PEER_AT} && mkdir {_PEER_AT} && tar -x -C {_PEER_AT}"
+    words = ("exec", "login", "--name", lab.name, "--user", "alice", "--", "sh", "-c", unpack)
+    subprocess.run([str(CLUSTER), *words], input=data.getvalue(), check=True)
+    return True
+
+
+@contextmanager
+def more_nodes(lab: Lab, count: int) -> Iterator[None]:
+    """Nodes on paper, with 8 GPUs each: slurmctld knows them, and waits for no daemon (CLOUD)."""
+    say(f"making {count:,} nodes")
+    script = _MORE.format(names=f"sim[{1:05}-{count:05}]")
+    lab.run("bash", "-eu", stdin=script, user="", service="ctld")
+    try:
+        yield
+    finally:
+        lab.cluster("reload")  # writes the configuration anew

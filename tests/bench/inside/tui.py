@@ -1,37 +1,55 @@
-"""The TUI on the real queue: how soon it paints, and how long its screen ever stands still."""
+"""The TUI on a real cluster: how soon it paints, and how long its screen ever stands still.
+
+Prints JSON: `tui.py paint RUNS` starts it beside an empty Textual app and the bare import of
+Textual; `tui.py queue` and `tui.py nodes` use a view and watch the event loop meanwhile;
+`tui.py keys JSON` presses keys in programs on a terminal and waits for what they paint.
+"""
 
 import asyncio
 import json
 import os
 import pty
 import select
+import signal
+import statistics
 import sys
 import time
 from pathlib import Path
 
-from slurmkit_tui.app import Options, SlurmkitApp
-from slurmkit_tui.feed.live import LiveFeed
-
-from slurmkit import Cluster
-
 TICK = 0.001
+LONGEST = 15.0  # seconds that a key may go unanswered
 SIZE = (150, 45)
-STARTS = int(sys.argv[1])
+EMPTY = """
+from textual.app import App
+from textual.widgets import Footer, Static
+
+class Empty(App):
+    def compose(self):
+        yield Static("Queue")
+        yield Footer()
+
+Empty().run()
+"""
+STARTS = {
+    "import": [sys.executable, "-c", "import textual.app; print('Queue', flush=True)"],
+    "empty": [sys.executable, "-c", EMPTY],
+    "tui": ["slurmkit", "tui"],
+}
 
 
-def first_paint() -> float:
-    """Seconds from the command's start to the first frame on a terminal."""
+def first_paint(argv: list[str]) -> float:
+    """Seconds from a command's start to its first frame on a terminal."""
     began = time.perf_counter()
     child, terminal = pty.fork()
     if child == 0:
         os.environ.update(TERM="xterm-256color", COLUMNS="150", LINES="45")
-        os.execvp("slurmkit", ["slurmkit", "tui"])  # noqa: S606 - no shell is wanted
+        os.execvp(argv[0], argv)  # noqa: S606 - no shell is wanted
     said = b""
     while b"Queue" not in said:
         select.select([terminal], [], [], 10)
         said += os.read(terminal, 1 << 16)
     took = time.perf_counter() - began
-    os.write(terminal, b"q")
+    os.write(terminal, b"q\x11")  # Ctrl-Q is the empty app's
     while True:
         try:
             if not os.read(terminal, 1 << 16):
@@ -41,6 +59,55 @@ def first_paint() -> float:
     os.waitpid(child, 0)
     os.close(terminal)
     return took
+
+
+def paint(runs: int) -> dict[str, list[float]]:
+    """In turn, so that whatever else the machine does is shared out; the first round warms up."""
+    rounds = [{name: first_paint(argv) for name, argv in STARTS.items()} for _ in range(runs + 1)]
+    return {name: [each[name] for each in rounds[1:]] for name in STARTS}
+
+
+def quiet(terminal: int, seconds: float, most: float) -> int:
+    """Read until nothing has come for some seconds, or most have passed; how much came."""
+    count, end = 0, time.monotonic() + most
+    while time.monotonic() < end and select.select([terminal], [], [], seconds)[0]:
+        try:
+            count += len(os.read(terminal, 1 << 16))
+        except OSError:
+            break
+    return count
+
+
+def answers(argv: list[str], presses: int) -> list[float]:
+    """Seconds from a key to the first thing painted, for keys pressed while it refreshes itself.
+
+    What never answers counts as the longest wait; a program that paints nothing at all has none.
+    """
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update(TERM="xterm-256color", COLUMNS="150", LINES="45")
+        os.execvp(argv[0], argv)  # noqa: S606 - no shell is wanted
+    took = []
+    try:
+        if not quiet(terminal, 5, 20):
+            return []
+        for at in range(presses):
+            quiet(terminal, 0.05, 1)
+            began = time.perf_counter()
+            os.write(terminal, b"k" if at % 10 > 7 else b"j")
+            select.select([terminal], [], [], LONGEST)
+            took.append(time.perf_counter() - began)
+            if took[-1] >= LONGEST:
+                break
+            time.sleep(0.15)
+    except OSError:  # it has ended
+        return []
+    else:
+        return took
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
 
 
 def memory() -> float:
@@ -64,52 +131,109 @@ class Meter:
             self.worst[self.doing] = max(self.worst.get(self.doing, 0.0), late)
 
 
-async def until(reached) -> None:
-    async with asyncio.timeout(120):
-        while not reached():
-            await asyncio.sleep(0.02)
+class Hands:
+    """Somebody at the keyboard of an app, whose every touch is measured."""
+
+    def __init__(self, app, pilot, meter: Meter) -> None:
+        self.app, self.pilot, self.meter = app, pilot, meter
+
+    @property
+    def picture(self):
+        return self.app.session.picture(self.app.view.ask)
+
+    async def until(self, reached) -> None:
+        async with asyncio.timeout(120):
+            while not reached():
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.3)
+
+    async def look(self, key: str = "") -> None:
+        """Go to a view and wait for its first answer."""
+        self.meter.doing = f"open{key and ' view ' + key}"
+        if key:
+            await self.pilot.press(key)
+        await self.until(lambda: self.picture.prepared is not None)
+
+    async def refresh(self, doing: str = "refresh", times: int = 3) -> None:
+        self.meter.doing = doing
+        for _ in range(times):
+            before = self.picture.answer
+            await self.pilot.press("r")
+            await self.until(lambda: self.picture.answer is not before)  # noqa: B023 - at once
+
+    async def filter(self, text: str) -> None:
+        self.meter.doing = "filter"
+        keys = {":": "colon", " ": "space", ">": "greater_than_sign", "-": "minus", "/": "slash"}
+        await self.pilot.press("slash", *[keys.get(key, key) for key in text], "enter", "escape")
+        await asyncio.sleep(0.3)
+
+    async def sort(self, *names: str) -> None:
+        self.meter.doing = "sort"
+        for name in names:
+            self.app.view.wish_for(self.app.view.wish.sorted_by(name))
+            await asyncio.sleep(0.2)
+
+    async def scroll(self) -> None:
+        self.meter.doing = "scroll"
+        await self.pilot.press(*["pagedown"] * 20, "end", "home", *["j"] * 20)
 
 
-async def stalls() -> tuple[dict[str, float], int]:
-    """The longest stall of refreshing, filtering, sorting and scrolling; and how many rows."""
-    app, meter = SlurmkitApp(LiveFeed(Cluster()), Options(interval=3600)), Meter()
+async def in_queue(hands: Hands) -> int:
+    await hands.look()
+    await hands.refresh()
+    await hands.filter("user:alice >0gpu -/9/ job")
+    await hands.sort("name", "gpus", "priority", "user")
+    await hands.refresh("refresh, sorted", 1)
+    await hands.scroll()
+    return len(hands.app.view.table.arranged.sheet.rows)
+
+
+async def in_nodes(hands: Hands) -> int:
+    """The nodes, then the map of their GPUs."""
+    await hands.look("4")
+    await hands.refresh(times=2)
+    await hands.filter("state:idle gpu:h100 -/77/")
+    await hands.sort("state", "gpus", "node")
+    await hands.scroll()
+    rows = len(hands.app.view.table.arranged.sheet.rows)
+    await hands.look("3")
+    await hands.refresh("refresh the map", 2)
+    await hands.filter("state:free type:h100 -/77/")
+    hands.meter.doing = "letters by account, job, user"
+    await hands.pilot.press("b", "b", "b")
+    await hands.scroll()
+    return rows
+
+
+async def stalls(app, use) -> dict[str, object]:
+    """The longest stall in each thing done, in seconds; how many rows; megabytes."""
+    meter = Meter()
     async with app.run_test(size=SIZE) as pilot:
         watch = asyncio.create_task(meter.run())
-        await until(lambda: app.session.picture(app.view.ask).prepared is not None)
-        await asyncio.sleep(0.5)
-        await go(app, pilot, meter)
+        rows = await use(Hands(app, pilot, meter))
         watch.cancel()
-        return meter.worst, len(app.view.table.arranged.sheet.rows)
+    return {"worst": meter.worst, "rows": rows, "megabytes": memory()}
 
 
-async def go(app: SlurmkitApp, pilot, meter: Meter) -> None:
-    picture = app.session.picture(app.view.ask)
-    meter.doing = "refresh"
-    for _ in range(3):
-        before = picture.answer
-        await pilot.press("r")
-        await until(lambda: picture.answer is not before)  # noqa: B023 - awaited at once
-        await asyncio.sleep(0.3)
-    meter.doing = "filter"
-    keys = {":": "colon", " ": "space", ">": "greater_than_sign", "-": "minus", "/": "slash"}
-    await pilot.press("slash")
-    for key in "user:alice >0gpu -/9/ job":
-        await pilot.press(keys.get(key, key))
-    await pilot.press("enter", "escape")
-    await asyncio.sleep(0.3)
-    meter.doing = "sort"
-    for name in ("name", "gpus", "priority", "user"):
-        app.view.wish_for(app.view.wish.sorted_by(name))
-        await asyncio.sleep(0.2)
-    meter.doing = "refresh, sorted"
-    before = picture.answer
-    await pilot.press("r")
-    await until(lambda: picture.answer is not before)
-    await asyncio.sleep(0.3)
-    meter.doing = "scroll"
-    await pilot.press(*["pagedown"] * 20, "end", "home", *["j"] * 20)
+def live():
+    """The app on the cluster that Slurm's commands reach from here."""
+    from slurmkit_tui.app import Options, SlurmkitApp  # noqa: PLC0415 - the paint needs none
+    from slurmkit_tui.feed.live import LiveFeed  # noqa: PLC0415
+
+    from slurmkit import Cluster  # noqa: PLC0415
+
+    return SlurmkitApp(LiveFeed(Cluster()), Options(interval=3600))
 
 
-paints = [first_paint() for _ in range(STARTS)]
-worst, rows = asyncio.run(stalls())
-print(json.dumps({"paint": paints, "worst": worst, "rows": rows, "megabytes": memory()}))
+def main(what: str, runs: str = "7") -> None:
+    if what == "paint":
+        found = {name: statistics.median(times) for name, times in paint(int(runs)).items()}
+        print(json.dumps(found))
+    elif what == "keys":
+        print(json.dumps({name: answers(argv, 40) for name, argv in json.loads(runs).items()}))
+    else:
+        print(json.dumps(asyncio.run(stalls(live(), {"queue": in_queue, "nodes": in_nodes}[what]))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
