@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from itertools import chain, islice
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, compress, islice
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     ARRAY,
@@ -25,32 +26,61 @@ from sqlalchemy import (
     type_coerce,
 )
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    Numbers: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
+
 Rows = Sequence[Sequence[Any]]
 # Rows of one statement on SQLite: to begin a statement takes it longer than to insert a row.
-_AT_ONCE = 100
+_AT_ONCE = 128
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
-def insert_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> None:
-    """Insert rows that are not there yet."""
-    _put(connection, table, columns, rows, "")
+def insert_rows(
+    connection: Connection,
+    table: Table,
+    columns: Sequence[str],
+    rows: Rows,
+    same: Mapping[str, int] = _NOTHING,
+) -> None:
+    """Insert rows that are not there yet.
+
+    Args:
+        connection: to the ledger.
+        table: theirs.
+        columns: of the values in each row.
+        rows: to be written.
+        same: the value of columns in which all rows have the same whole number.
+    """
+    _put_rows(connection, _Into(table, columns, same), rows)
 
 
 def insert_missing(
     connection: Connection, table: Table, columns: Sequence[str], rows: Rows
 ) -> None:
     """Insert those rows that no unique index refuses."""
-    _put(connection, table, columns, rows, "ON CONFLICT DO NOTHING")
+    _put_rows(connection, _Into(table, columns, otherwise="ON CONFLICT DO NOTHING"), rows)
 
 
 def replace_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> None:
     """Insert rows, or give those of the same primary key their other values."""
-    _put(connection, table, columns, rows, _on_key(table, columns, "{0} = excluded.{0}"))
+    otherwise = _on_key(table, columns, "{0} = excluded.{0}")
+    _put_rows(connection, _Into(table, columns, otherwise=otherwise), rows)
 
 
-def add_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> None:
-    """Insert rows, or add their numbers to those of the row of the same primary key."""
+def add_numbers(
+    connection: Connection, table: Table, columns: Sequence[str], numbers: Numbers
+) -> None:
+    """Insert rows of whole numbers, or add them to those of the row of the same primary key."""
+    keys = {column.name for column in table.primary_key}
+    # Few things are measured of most runs: a column of zeros costs as much as any other.
+    used = [name in keys or bool(numbers[:, place].any()) for place, name in enumerate(columns)]
+    names = list(compress(columns, used))
+    zeros = {name: 0 for name in columns if name not in names}
     added = f"{{0}} = {table.name}.{{0}} + excluded.{{0}}"
-    _put(connection, table, columns, rows, _on_key(table, columns, added))
+    into = _Into(table, names, zeros, _on_key(table, names, added))
+    _put(connection, into, numbers[:, used].ravel().tolist(), len(numbers))
 
 
 def update_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> None:
@@ -82,36 +112,67 @@ def among(
     return type_coerce(column, kind) == any_(literal(given, ARRAY(kind)))
 
 
-def _put(
-    connection: Connection, table: Table, columns: Sequence[str], rows: Rows, otherwise: str
-) -> None:
-    if not rows:
+class _Into(NamedTuple):
+    """Where values go.
+
+    Attributes:
+        names: of the columns that are given for each row.
+        same: of those that are the same in all rows, with their value.
+        otherwise: what is done where a unique index refuses a row.
+    """
+
+    table: Table
+    names: Sequence[str]
+    same: Mapping[str, int] = _NOTHING
+    otherwise: str = ""
+
+    @property
+    def begin(self) -> str:
+        """The statement up to its values."""
+        names = ", ".join(map(_quoted, (*self.same, *self.names)))
+        return f"INSERT INTO {self.table.name} ({names})"
+
+    def row(self, values: Sequence[str]) -> str:
+        """One row of it, given as SQL."""
+        return ", ".join((*map(str, map(int, self.same.values())), *values))
+
+
+def _put_rows(connection: Connection, into: _Into, rows: Rows) -> None:
+    _put(connection, into, chain.from_iterable(rows), len(rows))
+
+
+def _put(connection: Connection, into: _Into, values: Iterable[Any], count: int) -> None:
+    """Write so many rows, given as the values of the first, of the second, and so on."""
+    if not count:
         return
-    names = ", ".join(map(_quoted, columns))
-    into = f"INSERT INTO {table.name} ({names})"
     if connection.dialect.name == "sqlite":
-        _put_in_sqlite(connection, into, otherwise, rows)
-    else:
-        staged = _stage(connection, table, columns, rows)
-        connection.exec_driver_sql(f"{into} SELECT {names} FROM {staged} {otherwise}")  # noqa: S608
+        _put_in_sqlite(connection, into, iter(values), count)
+        return
+    each = [iter(values)] * len(into.names)
+    rows = zip(*each, strict=True)
+    staged = _stage(connection, into.table, into.names, rows)
+    chosen = into.row(list(map(_quoted, into.names)))
+    connection.exec_driver_sql(f"{into.begin} SELECT {chosen} FROM {staged} {into.otherwise}")  # noqa: S608
 
 
-def _put_in_sqlite(connection: Connection, into: str, otherwise: str, rows: Rows) -> None:
-    width = len(rows[0])
+def _put_in_sqlite(connection: Connection, into: _Into, values: Iterator[Any], count: int) -> None:
+    width = len(into.names)
     driver: Any = connection.connection.driver_connection
     most = driver.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
     size = max(min(_AT_ONCE, most), 1)
-    marks = f"({', '.join('?' * width)})"
-    values = chain.from_iterable(rows)
-    whole, rest = divmod(len(rows), size)
-    for some, times in ((size, whole), (1, rest)):
+    marks = f"({into.row(['?'] * width)})"
+    while count:
+        times, count = divmod(count, size)
         if times:
-            sql = f"{into} VALUES {', '.join([marks] * some)} {otherwise}"
-            flat = [tuple(islice(values, some * width)) for _ in range(times)]
-            connection.exec_driver_sql(sql, flat)
+            sql = f"{into.begin} VALUES {', '.join([marks] * size)} {into.otherwise}"
+            each = [tuple(islice(values, size * width)) for _ in range(times)]
+            connection.exec_driver_sql(sql, each)
+        size = max(size // 2, 1)
 
 
-def _stage(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> str:
+def _stage(
+    connection: Connection, table: Table, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> str:
     names = ", ".join(map(_quoted, columns))
     staged = f"staged_{table.name}"
     connection.exec_driver_sql(f"DROP TABLE IF EXISTS {staged}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import compress, repeat
+from itertools import compress
 from operator import not_
 from typing import Any
 
@@ -47,14 +47,14 @@ def insert_new(
     # all other values of a row, so of these the columns that would be None are left out.
     facts = zip(columns["end"], *(columns[name] for name in _RARE), strict=True)
     plain = [a is not None and b is None and c is None and d is None for a, b, c, d in facts]
-    first = tuple(map(repeat, ours))
-    usual = zip(*first, *(columns[name] for name in _USUAL), strict=False)
-    insert_rows(connection, runs, (*_OURS, *_USUAL), list(compress(usual, plain)))
+    same = dict(zip(_OURS, ours, strict=True))
+    usual = zip(*(columns[name] for name in _USUAL), strict=True)
+    insert_rows(connection, runs, _USUAL, list(compress(usual, plain)), same)
     places = [place for place, each in enumerate(plain) if not each]
     every = [[values[place] for place in places] for values in columns.values()]
     last = [None if columns["end"][place] else seen for place in places]
-    rare = list(zip(*first, *every, last, strict=False))
-    insert_rows(connection, runs, (*_OURS, *Run._fields, "last_seen"), rare)
+    rare = list(zip(*every, last, strict=True))
+    insert_rows(connection, runs, (*Run._fields, "last_seen"), rare, same)
 
 
 def held_columns(cluster: int, columns: Columns, known: Eras) -> list[Sequence[Any]]:

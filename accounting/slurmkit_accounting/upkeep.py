@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, and_, delete, func, select
 
 from slurmkit_accounting.bins import Eras, Held, Key
-from slurmkit_accounting.bulk import add_rows, among, insert_missing
+from slurmkit_accounting.bulk import add_numbers, among, insert_missing
 from slurmkit_accounting.redone import mark_redone
 from slurmkit_accounting.schema import DAY, HOUR, SUMS, runs, usage_days, usage_hours, usage_keys
 from slurmkit_accounting.schema import eras as eras_table
@@ -71,7 +71,7 @@ class Change:
             numbers |= key_numbers(connection, missing)
         for table, width in BINS:
             rows = self._sums.by_bin([numbers[key] for key in keys], width)
-            add_rows(connection, table, ("bin", "key_id", *SUMS), rows.tolist())
+            add_numbers(connection, table, ("bin", "key_id", *SUMS), rows)
             if self._taken:
                 empty = and_(*(table.c[name] == 0 for name in SUMS))
                 bins = among(connection, table.c.bin, sorted(set(rows[:, 0].tolist())))
