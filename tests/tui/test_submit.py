@@ -20,7 +20,7 @@ from slurmkit_tui.submit.offers import offers
 from slurmkit_tui.submit.past import _options_of_line
 
 from slurmkit.capabilities.model import Reservation
-from slurmkit.errors import BadInput, Refused
+from slurmkit.errors import BadInput, ControllerDown, Refused
 from slurmkit.gpus import Gpus
 from slurmkit.jobfile import job_file_text, read_job_file
 from slurmkit.planner import Plan
@@ -469,3 +469,38 @@ async def test_an_old_job_opens_the_form_with_a_choice() -> None:
 def test_a_job_file_of_a_spec_is_readable() -> None:
     said = job_file_text(SPECS[2])
     assert '[gpus]\ntype = "a100"\nfraction = 0.5' in said
+
+
+async def test_the_job_on_the_screen_is_submitted_again() -> None:
+    scene = FormScene()
+    scene.batch, scene.runs = OURS, [run(State="RUNNING")]
+    scene.jobs = [job("9", UserName="alice")]
+    app = scene.app()
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await until(pilot, lambda: "RUNNING" in text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        await pilot.press("A")
+        await until(pilot, lambda: isinstance(app.screen, SubmitForm))
+        assert app.screen.texts["what"] == "python train.py '[bold]$x'"
+
+
+async def test_without_slurmctld_all_fields_are_there_and_nothing_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = FormScene()
+
+    def down(*_: object, **__: object) -> None:
+        raise ControllerDown("slurmctld does not answer")
+
+    monkeypatch.setattr(scene._cluster, "standing", down)
+    app = scene.app()
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("n")
+        await until(pilot, lambda: "offers is unknown: slurmctld" in text(app))
+        assert the_form(app).row("reservation").display
+        await typed(pilot, what="hostname")
+        assert "not ready: slurmctld does not answer" in text(app)
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "not sent: slurmctld does not answer" in text(app))
+        assert not scene.sent
