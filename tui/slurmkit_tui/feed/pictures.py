@@ -27,6 +27,7 @@ class Fairness(msgspec.Struct, frozen=True):
         without_factors: why they are unknown; empty when they are not.
         half_life: PriorityDecayHalfLife as slurm.conf has it; empty while unknown.
         taken: epoch seconds at which Slurm was asked.
+        reset: PriorityUsageResetPeriod; empty while unknown.
     """
 
     rows: tuple[Share, ...]
@@ -34,6 +35,7 @@ class Fairness(msgspec.Struct, frozen=True):
     without_factors: str
     half_life: str
     taken: float
+    reset: str = ""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -107,7 +109,8 @@ def read_fairness(cluster: Cluster, me: str) -> Fairness:
     except Refused as error:  # another priority plugin
         factors, missing = (), str(error)
     half_life = config.get("PriorityDecayHalfLife", "")
-    return Fairness(shares.rows, factors, missing, half_life, shares.taken)
+    reset = config.get("PriorityUsageResetPeriod", "")
+    return Fairness(shares.rows, factors, missing, half_life, shares.taken, reset)
 
 
 def read_usage() -> Usage:

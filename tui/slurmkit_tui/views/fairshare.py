@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import ClassVar
 
+from slurmkit import forecast
 from slurmkit.fairshare import Factors, Share, Shares, in_words, part
 from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.feed.pictures import Fairness
 from slurmkit_tui.listing import Column, Context, Listing
 from slurmkit_tui.notedview import NotedView
 from slurmkit_tui.session import Session
@@ -80,6 +82,8 @@ class FairshareView(NotedView):
                 " a quarter after twice that, if nothing new is used"
             )
         lines += [_factors(job) for job in found.factors[:_JOBS]]
+        for branch in shares.branches(me):
+            lines += _fading(branch, found)
         if found.without_factors:
             lines.append(f"priority factors are unknown: {found.without_factors}")
         return lines
@@ -89,6 +93,17 @@ class FairshareView(NotedView):
         own = [row.factor for row in rows if row.user == context.me and row.factor is not None]
         if own:
             yield (f"my factor {max(own):.3f}, 1 is best", "$primary bold")
+
+
+def _fading(branch: Sequence[Share], found: Fairness) -> list[str]:
+    """What becomes of my usage; only where somebody shares with me."""
+    if len(branch) < 2:
+        return []
+    of = forecast.forecast(branch[-1], branch[-2], found.half_life)
+    if of is None:
+        why = "Slurm does not say usage, LevelFS and half-life of it"
+        return [f"how {branch[-1].user} in {branch[-1].account} recovers is unknown: {why}"]
+    return [f"{branch[-1].account}: {line}" for line in forecast.in_words(of, found.reset)]
 
 
 def _factors(job: Factors) -> str:
