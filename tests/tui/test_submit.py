@@ -14,6 +14,7 @@ from slurmkit_tui.feed import Ask
 from slurmkit_tui.feed.recording import RecordingFeed, ReplayFeed
 from slurmkit_tui.jobscreen import JobScreen
 from slurmkit_tui.submit.draft import Draft, read, texts_of, texts_of_fields
+from slurmkit_tui.submit.fields import field_of
 from slurmkit_tui.submit.files import draft_of, write_draft
 from slurmkit_tui.submit.form import SubmitForm
 from slurmkit_tui.submit.offers import offers
@@ -21,6 +22,7 @@ from slurmkit_tui.submit.past import _options_of_line
 
 from slurmkit.capabilities.model import Reservation
 from slurmkit.errors import BadInput, ControllerDown, Refused
+from slurmkit.findings import Finding
 from slurmkit.gpus import Gpus
 from slurmkit.jobfile import job_file_text, read_job_file
 from slurmkit.planner import Plan
@@ -168,6 +170,24 @@ async def test_errors_stand_beside_their_field_and_stop_the_sending() -> None:
         await until(pilot, lambda: "not sent:" in text(app))
         assert isinstance(app.screen, SubmitForm)
         assert not scene.sent
+
+
+@pytest.mark.parametrize(
+    ("code", "source", "field"),
+    [
+        ("partition-max-time", "partition gpu: MaxTime=7-0", "time"),
+        ("qos-max-wall", "QOS high: MaxWall=1440", "time"),
+        ("qos-max-tres-per-user", "QOS high: MaxTRESPU gres/gpu=8", "gpus"),
+        ("qos-not-allowed", "sacctmgr", "qos"),
+        ("partition-max-mem-per-node", "partition gpu: MaxMemPerNode=9", "mem"),
+        ("partition-unknown", "partitions", "partition"),
+        ("slurm-refuses", "sbatch --test-only", ""),
+    ],
+)
+def test_the_field_that_a_finding_is_about(code: str, source: str, field: str) -> None:
+    fix = (("qos", "normal"), ("time", "1"))
+    made = Finding(severity="error", code=code, message="", source=source, fix=fix if field else ())
+    assert field_of(made) == field
 
 
 async def test_what_fits_is_taken_over() -> None:

@@ -68,7 +68,7 @@ _ABOUT = {
     "gpu": GPUS, "fraction": GPUS, "mig": GPUS,
     "node": "nodes", "no-node": "nodes", "fewer-tasks": "ntasks",
     "no-account": "account", "no-association": "account", "unknown-account": "account",
-    "qos": "qos", "no-qos": "qos", "unknown-qos": "qos",
+    "qos-not": "qos", "qos-needs": "qos", "no-qos": "qos", "unknown-qos": "qos",
     "reservation": "reservation", "no-reservation": "reservation",
     "partition-state": "partition", "partition-unknown": "partition",
     "partition-allow": "partition", "partition-deny": "partition", "partition-none": "partition",
@@ -80,6 +80,11 @@ _ABOUT = {
     "segment": MORE, "switches": MORE, "begin": MORE, "deadline": MORE, "mpi": MORE,
     "exclusive": MORE, "unchecked": MORE,
 }  # fmt: skip
+# Limits, by what is limited: in their code, then in their source.
+_LIMITED = {
+    "wall": "time", "max-time": "time", "-mem": "mem", "cpus": "cpus-per-task", "-nodes": "nodes",
+    "gres/": GPUS, "cpu=": "cpus-per-task", "mem=": "mem", "node=": "nodes",
+}  # fmt: skip
 _GPU_OPTIONS = (*PERS.values(), "gres", "gpu-bind")
 
 
@@ -88,6 +93,10 @@ def field_of(finding: Finding) -> str:
     for begin, field in _ABOUT.items():
         if finding.code.startswith(begin):
             return field
+    for words in (finding.code, finding.source):
+        for word, field in _LIMITED.items():
+            if word in words:
+                return field
     for name, _ in finding.fix:
         if name in OPTIONS:
             return name
