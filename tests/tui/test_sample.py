@@ -22,7 +22,7 @@ from slurmkit_tui.views import VIEWS
 SEEN = {
     "mine": ("llama-pretrain", "tokenize", "FAILED", "TIMEOUT"),
     "queue": ("alice", "bob", "carol", "hyperparam-sweep", "(Resources)", "(Dependency)"),
-    "gpus": ("alice: 8", "a100_3g.20gb", "h100", "untyped", "share"),
+    "gpus": ("vogel: 8", "a100_3g.20gb", "h100", "untyped", "share"),
     "nodes": ("c7", "drained", "fan 2 is loud"),
     "utilization": ("GPUs held (", "GPU-hours"),
     "fairshare": ("ACCOUNT / USER", "alice", "genomics"),
@@ -83,10 +83,10 @@ async def test_why_one_waits_and_why_one_failed() -> None:
 def test_it_is_small_and_of_the_demo_alone() -> None:
     assert HERE.stat().st_size < 300_000
     whole = b"\n".join(_records(HERE)).decode("utf-8", "replace")
-    people = {"alice", "bob", "carol", "root"}
+    people = {"vogel", "alice", "bob", "carol", "root"}
     assert people - {"root"} <= set(re.findall(r"[a-z]+", whole))
     for name in (socket.gethostname(), str(Path(__file__).parents[2]), "/tmp/bash"):
         assert name not in whole
     own = pwd.getpwuid(os.getuid()).pw_name
     assert own in people or not re.search(rf"\b{own}\b", whole)
-    assert msgspec.msgpack.decode(next(iter(_records(HERE))))["me"] == "alice"
+    assert msgspec.msgpack.decode(next(iter(_records(HERE))))["me"] == "vogel"

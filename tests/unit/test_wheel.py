@@ -61,5 +61,5 @@ def test_every_file_of_the_packages_is_in_it(names: set[str]) -> None:
 def test_the_sample_of_the_tui_can_be_replayed_from_it(wheel: ZipFile, tmp_path: Path) -> None:
     sample = Path(wheel.extract("slurmkit_tui/sample.rec", tmp_path))
     feed = ReplayFeed(sample)
-    assert (feed.name or "lab", feed.me) == ("lab", "alice")
+    assert (feed.name or "lab", feed.me) == ("lab", "vogel")
     assert feed.fetch(Ask("queue")).value.rows
