@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slurmkit.doctor.model import Diagnosis
-from slurmkit.facts import Fact
+from slurmkit.facts import Fact, clock
 from slurmkit.gpumap.model import Gpu
 from slurmkit.nodes.read import NodeRow
 from slurmkit.queue.rows import QueueRow
 from slurmkit_tui.commands import job_argument
 from slurmkit_tui.dialogs import Panel, pairs
-from slurmkit_tui.facts import diagnosis_facts, ended_facts, facts, gpu_facts, node_facts
+from slurmkit_tui.facts import diagnosis_facts, ended_facts, facts, gpu_facts, node_facts, waiters
+from slurmkit_tui.feed import Ask
 from slurmkit_tui.jobscreen import JobScreen
 from slurmkit_tui.views.mine import MyJob
 
@@ -47,4 +48,15 @@ def _open_gpu(app: SlurmkitApp, gpu: Gpu, tab: str) -> None:
 
 
 def _open_job(app: SlurmkitApp, job_id: str, known: Sequence[Fact], tab: str) -> None:
-    app.push_screen(JobScreen(job_id, known, tab))
+    app.push_screen(JobScreen(job_id, [*known, *_waiters(app, job_id)], tab))
+
+
+def _waiters(app: SlurmkitApp, job_id: str) -> list[Fact]:
+    """As the last picture of the queue has it, or else that of one's own jobs."""
+    for name in ("queue", "mine"):
+        picture = app.session.pictures.get(Ask(name))
+        if picture is not None and picture.answer is not None:
+            source = f"{picture.answer.source} at {clock(picture.answer.taken)}"
+            found = waiters(job_id, picture.answer.value.rows)
+            return [(title, f"{value} ({source})") for title, value in found]
+    return []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from slurmkit.doctor.model import Diagnosis
 from slurmkit.facts import Fact, clock, course, gpus, output, state
@@ -12,6 +13,9 @@ from slurmkit.nodes.cells import counted_gpus, gib, load, why
 from slurmkit.nodes.read import NodeRow
 from slurmkit.queue.rows import QueueRow
 from slurmkit_tui.views.mine import MyJob
+
+_DEPENDED = re.compile(r":(\d+)")  # `afterok:12:13(unfulfilled),afterany:14_*(failed)`
+_NAMED = 5
 
 
 def facts(row: QueueRow) -> list[Fact]:
@@ -25,8 +29,21 @@ def facts(row: QueueRow) -> list[Fact]:
         ("Submitted", clock(row.submitted)),
         ("Limit", row.time_limit),
         ("Size", f"{row.nodes} node{plural[0]}, {row.cpus} CPU{plural[1]}"),
+        *([("Waits for", row.dependency)] if row.dependency else []),
         ("Directory", row.workdir),
     ]
+
+
+def waiters(job_id: str, rows: Iterable[QueueRow]) -> list[Fact]:
+    """The jobs of a queue that depend on a job, or on the array it is of."""
+    array = job_id.partition("_")[0]
+    found = [
+        f"{row.job_id} of {row.user}"
+        for row in rows
+        if row.dependency and array in _DEPENDED.findall(row.dependency)
+    ]
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return [("Waited for by", ", ".join(found[:_NAMED]) + more)] if found else []
 
 
 def all_facts(known: Sequence[Fact], info: JobInfo, at: float) -> list[Fact]:
