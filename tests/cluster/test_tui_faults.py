@@ -87,6 +87,7 @@ def test_a_slurmctld_that_is_stopped_is_said_and_found_again(
     container = lab.container("ctld")
     try:
         subprocess.run(["docker", "stop", container], check=True, capture_output=True)
+        terminal.type("r")
         shown = terminal.wait_for("slurmctld does not answer", "next try in", seconds=120)
         assert "steady" in shown
         terminal.type("c")
