@@ -29,6 +29,7 @@ WRONG = GOOD | {"gpus": "a100:99", "qos": "nonsense", "time": "30-0", "job-name"
 def filled(texts: dict[str, str], *keys: str) -> Callable[[Pilot[Any]], Any]:
     async def fill(pilot: Pilot[Any]) -> None:
         app: Any = pilot.app
+        await until(pilot, lambda: app.session.site is not None)
         await pilot.press("n")
         await until(pilot, lambda: isinstance(app.screen, SubmitForm))
         await until(pilot, lambda: the_form(app)._offers is not None)

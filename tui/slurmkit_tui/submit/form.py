@@ -180,6 +180,7 @@ class SubmitForm(ModalScreen[str | None]):
         words = verdict(current, self.app.now(), sending=self._sending)
         self.query_one("#form-verdict", Static).update(words)
         self.query_one("#preview").set_class(current is None, "-old")
+        self._tell_title()  # the cluster may have told its name only now
 
     def _tell_title(self) -> None:
         words = title(self._session.cluster, self._draft)
