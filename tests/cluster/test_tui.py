@@ -316,9 +316,7 @@ def test_a_job_from_the_form_is_followed_changed_cancelled_and_found(
         terminal.wait_for("c Cancel")
         terminal.type("L")
         terminal.wait_for("Time limit", "minutes, H:MM:SS")
-        terminal.type("C-u")
-        terminal.type("-l", "5")
-        terminal.type("Enter")
+        terminal.type("C-u", "5", "Enter")  # read at once
         terminal.wait_for(f"scontrol update JobId={mine} TimeLimit=5")
         terminal.type("y")
         terminal.wait_for(f"done: scontrol update JobId={mine}")

@@ -6,7 +6,6 @@ import time
 from functools import partial
 
 from textual import on, work
-from textual.app import App
 from textual.screen import Screen
 from textual.timer import Timer
 
@@ -15,6 +14,7 @@ from slurmkit.facts import clock
 from slurmkit_tui.feed import Feed, Recorded
 from slurmkit_tui.feed.sources import SOURCES
 from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.keyorder import InOrder
 from slurmkit_tui.listview import ListView
 from slurmkit_tui.messages import Answered, Unanswered
 from slurmkit_tui.options import Options
@@ -24,7 +24,7 @@ from slurmkit_tui.view import View
 from slurmkit_tui.views import VIEWS
 
 
-class PollingApp(App[None]):
+class PollingApp(InOrder):
     """One cluster at a time, one view of it at a time; only what that shows is asked for.
 
     Attributes:

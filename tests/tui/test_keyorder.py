@@ -1,0 +1,61 @@
+"""Several keys read at once do what they would do one by one."""
+
+from __future__ import annotations
+
+import pytest
+from fake_queue import Scene, job, text, until
+from form_scene import FormScene, form, the_form
+from slurmkit_tui.keyorder import InOrder
+from textual.app import ComposeResult
+from textual.events import Key
+from textual.widgets import Input
+
+KEYS = {"\x15": "ctrl+u", "\r": "enter", "\t": "tab", "\x7f": "backspace", "\x0c": "ctrl+l"}
+
+
+def read_at_once(app, keys: str) -> None:
+    for char in keys:
+        app.post_message(Key(KEYS.get(char, char), char))
+
+
+async def test_a_new_time_limit_read_at_once_is_that_time_limit() -> None:
+    app = Scene([job("11", UserName="alice", TimeLimit="10:00")]).app()
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until(pilot, lambda: "11" in text(app))
+        await pilot.press("L")
+        await until(pilot, lambda: "Time limit" in text(app))
+        read_at_once(app, "\x155\r")
+        await until(pilot, lambda: "TimeLimit=5" in text(app))
+
+
+async def test_what_is_typed_after_tab_goes_into_the_next_field() -> None:
+    async with form(FormScene()) as pilot:
+        read_at_once(pilot.app, "ls\tna\x7fme\tgpu\t")
+        shown = the_form(pilot.app)
+        await until(pilot, lambda: "partition" in shown.texts)
+        await pilot.pause()
+        assert shown.texts == {"what": "ls", "job-name": "nme", "partition": "gpu"}
+
+
+class Stuck(InOrder):
+    """Its first field lets no key through."""
+
+    def compose(self) -> ComposeResult:
+        yield Input()
+
+    async def on_key(self) -> None:
+        self.keys_seen = getattr(self, "keys_seen", 0) + 1
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_keys_go_on_when_a_field_is_gone(gone: bool) -> None:
+    app = Stuck()
+    async with app.run_test() as pilot:
+        read_at_once(app, "ab\x15c")
+        if gone:
+            app.query_one(Input).remove()
+        await until(pilot, lambda: app._on_its_way is None and not app._held)
+        read_at_once(app, "\x0c")
+        await until(pilot, lambda: getattr(app, "keys_seen", 0) > 0)
+        if not gone:
+            assert app.query_one(Input).value == "c"
