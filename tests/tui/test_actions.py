@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from fake_queue import Scene, job, running, table, text, until, waiting
 from slurmkit_tui.actions import ACTIONS, FOCUSED
 from slurmkit_tui.commands import cancel, job_argument
-from slurmkit_tui.dialogs import Confirm
+from slurmkit_tui.dialogs import Confirm, Prompt
 from slurmkit_tui.jobscreen import JobScreen
+from slurmkit_tui.logs import actions
 from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.queue import job_key
 from textual.command import CommandPalette
+from textual.widgets import Input
 
 from slurmkit import Cluster
 from slurmkit.errors import Refused
@@ -64,6 +68,37 @@ async def test_a_refused_cancel_is_told_in_slurms_words() -> None:
         await pilot.press("c", "y")
         await until(pilot, lambda: "Access/permission" in text(app))
         assert "[12]" in text(app)
+
+
+async def test_a_command_for_each_of_many_jobs_is_run_one_at_a_time() -> None:
+    """A slurmctld that gets five hundred at once is one that answers nobody."""
+    app = Scene([job(str(n), UserName="alice") for n in range(11, 16)]).app()
+    under_way, most, ran = 0, 0, []
+
+    def run(argv: list[str]) -> str:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.02)
+        ran.append(argv[2])
+        under_way -= 1
+        if argv[2] == "JobId=12":
+            raise Refused("Access/permission denied")
+        return ""
+
+    async with running(app) as pilot:
+        app.session.feed.run = run  # type: ignore[method-assign]
+        await pilot.press("asterisk", "L")
+        await until(pilot, lambda: isinstance(app.screen, Prompt))
+        app.screen.query_one(Input).value = "5"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("y")
+        await until(pilot, lambda: "done: 4 of 5 commands; 1 failed" in text(app))
+        assert "Access/permission" in text(app)
+    assert most == 1
+    assert ran == [f"JobId={n}" for n in range(11, 16)]
+    assert actions().read_text().count("TimeLimit=5") == 5
 
 
 async def test_read_only_refuses_and_says_so() -> None:

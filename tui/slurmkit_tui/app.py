@@ -26,10 +26,10 @@ from slurmkit_tui.commands import Argv
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.listview import ListView
-from slurmkit_tui.messages import AskingScreen, CommandRun, Found, Opened
+from slurmkit_tui.messages import AskingScreen, CommandsRun, Found, Opened
 from slurmkit_tui.options import Options
 from slurmkit_tui.poller import PollingApp
-from slurmkit_tui.proposals import Proposals
+from slurmkit_tui.proposals import Proposals, run_noted
 from slurmkit_tui.session import Session
 from slurmkit_tui.status import Problem, Status, Summary, Tabs
 from slurmkit_tui.views import VIEWS
@@ -297,21 +297,23 @@ class SlurmkitApp(PollingApp):
         self._proposals.menu(self.view.rows)
 
     @work(group="command", description="command")
-    async def run_commands(self, commands: Sequence[Argv]) -> None:
-        """Run what was confirmed, one after another as long as they work."""
-        for argv in commands:
-            error: SlurmkitError | None = None
-            try:
-                await in_thread(partial(self.session.feed.run, argv))
-            except SlurmkitError as refused:
-                error = refused
-            self.post_message(CommandRun(argv, error))
-            if error is not None:
-                return
+    async def run_commands(self, commands: Sequence[Argv], *, onward: bool = True) -> None:
+        """Run what was confirmed, one after another: Slurm's controller has others to serve.
 
-    @on(CommandRun)
-    def _command_done(self, message: CommandRun) -> None:
-        self._proposals.done(message)
+        Args:
+            commands: to run.
+            onward: whether one that fails leaves the others to be run.
+        """
+        try:
+            ran = await in_thread(partial(run_noted, self.session, commands, onward=onward))
+        except SlurmkitError as error:
+            self.tell(str(error), "error")
+        else:
+            self.post_message(CommandsRun(ran))
+
+    @on(CommandsRun)
+    def _commands_done(self, message: CommandsRun) -> None:
+        self._proposals.done(message.ran)
         self._ask()
 
     def tell(self, words: str, severity: SeverityLevel = "information") -> None:

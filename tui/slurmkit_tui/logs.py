@@ -17,12 +17,18 @@ _LARGEST = 1 << 20  # bytes of the log of mistakes; then it starts anew
 def folder() -> Path:
     """Where the logs are: `$XDG_STATE_HOME/slurmkit`, or ~/.local/state/slurmkit."""
     state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "slurmkit"
+    own = os.path.expanduser("~")  # noqa: PTH111 - home() raises without one
+    return (Path(state) if state else Path(own, ".local", "state")) / "slurmkit"
 
 
 def mistakes() -> Path:
     """The log for bug reports."""
     return folder() / "tui.log"
+
+
+def actions() -> Path:
+    """The log of the commands that were run."""
+    return folder() / "tui-actions.log"
 
 
 def note_command(
@@ -31,7 +37,7 @@ def note_command(
     """Write down a command that was run, and what became of it."""
     said = done if error is None else f"failed: {error}"
     words = f"{cluster or 'cluster unknown'} {shlex.join(argv)} {said}"
-    _append(folder() / "tui-actions.log", " ", printable(words))
+    _append(actions(), " ", printable(words))
 
 
 def note_mistake(error: BaseException) -> None:
@@ -44,7 +50,7 @@ def note_mistake(error: BaseException) -> None:
 
 def _append(path: Path, gap: str, text: str) -> None:
     """Add a text with its time; a full disk stops nobody from working."""
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
         at = datetime.now(UTC).isoformat(timespec="seconds")

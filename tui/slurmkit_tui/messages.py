@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from textual.message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slurmkit.errors import SlurmkitError
     from slurmkit_tui.commands import Argv
     from slurmkit_tui.feed import Answer, Ask
@@ -50,9 +52,16 @@ class Opened(Message):
     """What is under the cursor was opened, by Enter or a double click."""
 
 
-class CommandRun(Message):
-    """A confirmed command has ended; `error` is why it failed, None when it did not."""
+class Ran(NamedTuple):
+    """A command that has ended; `error` is why it failed, None when it did not."""
 
-    def __init__(self, argv: Argv, error: SlurmkitError | None) -> None:
+    argv: Argv
+    error: SlurmkitError | None
+
+
+class CommandsRun(Message):
+    """Confirmed commands have ended."""
+
+    def __init__(self, ran: Sequence[Ran]) -> None:
         super().__init__()
-        self.argv, self.error = argv, error
+        self.ran = ran

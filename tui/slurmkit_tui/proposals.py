@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from slurmkit.errors import SlurmkitError
 from slurmkit_tui.actions import CHANGES, Action
 from slurmkit_tui.commands import Argv, Change, Wanted
-from slurmkit_tui.logs import note_command
-from slurmkit_tui.messages import CommandRun
+from slurmkit_tui.logs import actions, note_command
+from slurmkit_tui.messages import Ran
 
 if TYPE_CHECKING:
     from slurmkit.why.model import Explanation
     from slurmkit_tui.app import SlurmkitApp
     from slurmkit_tui.remedies import Remedy
+    from slurmkit_tui.session import Session
 
 _NAMED = 3
 
@@ -111,11 +113,7 @@ class Proposals:
 
     def _confirm(self, change: Change, rows: Sequence[Any], value: str) -> None:
         commands = change.commands(rows, value)
-
-        def run() -> None:
-            for argv in commands:
-                self._app.run_commands([argv])
-
+        run = partial(self._app.run_commands, commands)
         self._ask(change.question.format(what=what(rows)), commands, run)
 
     def _ask(self, question: str, commands: Sequence[Argv], run: Callable[[], object]) -> None:
@@ -148,17 +146,35 @@ class Proposals:
             self._app.tell(f"copied, for a shell: {remedy.line}")
             return
         question = f"Change job {told.job_id} of {told.user}: {remedy.label}?"
-        run = partial(self._app.run_commands, remedy.commands)
+        run = partial(self._app.run_commands, remedy.commands, onward=False)
         self._ask(question, remedy.commands, run)
 
-    def done(self, message: CommandRun) -> None:
-        """Say what became of a command, and write it down."""
-        command = shlex.join(message.argv)
-        note_command(self._app.session.cluster, message.argv, message.error)
-        if message.error is None:
-            self._app.tell(f"done: {command}")
-        else:
-            self._app.tell(f"{command}: {message.error}", "error")
+    def done(self, ran: Sequence[Ran]) -> None:
+        """Say what became of commands; of many, how many worked and what the first ones failed of."""
+        failed = [each for each in ran if each.error is not None]
+        for argv, error in failed[:_NAMED]:
+            self._app.tell(f"{shlex.join(argv)}: {error}", "error")
+        if len(ran) > 1:
+            words = f"; {len(failed)} failed, see {actions()}" if failed else ""
+            self._app.tell(f"done: {len(ran) - len(failed)} of {len(ran)} commands{words}")
+        elif not failed:
+            self._app.tell(f"done: {shlex.join(ran[0].argv)}")
+
+
+def run_noted(session: Session, commands: Sequence[Argv], *, onward: bool) -> list[Ran]:
+    """Run commands one after another and write each down. Blocks."""
+    ran: list[Ran] = []
+    for argv in commands:
+        error: SlurmkitError | None = None
+        try:
+            session.feed.run(argv)
+        except SlurmkitError as refused:
+            error = refused
+        note_command(session.cluster, argv, error)
+        ran.append(Ran(argv, error))
+        if error is not None and not onward:
+            break
+    return ran
 
 
 def what(rows: Sequence[Any]) -> str:
