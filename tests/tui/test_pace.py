@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from slurmkit_tui.pace import LONGEST, SHARE, Pace
+from slurmkit_tui.pace import CALM, LONGEST, SHARE, Pace
 
 
-@pytest.mark.parametrize("took", [0.0, 0.1, 2.0, 30.0])
+@pytest.mark.parametrize("took", [0.0, 0.1, 2.0, 6.0])
 def test_squeue_gets_at_most_its_share_of_the_time(took: float) -> None:
     pace = Pace(10)
     pace.answered(took)
@@ -14,12 +14,20 @@ def test_squeue_gets_at_most_its_share_of_the_time(took: float) -> None:
     assert took / (took + pace.delay) <= SHARE + 1e-9
 
 
+def test_one_slow_answer_does_not_stop_the_clock_and_a_quick_one_ends_it() -> None:
+    pace = Pace(10)
+    pace.answered(27.0)
+    assert pace.delay == CALM == 60
+    pace.answered(0.1)
+    assert pace.delay == 10
+
+
 def test_failures_double_the_wait_up_to_a_limit_and_an_answer_ends_that() -> None:
     pace, waits = Pace(10), []
     for _ in range(8):
         pace.failed(0.1)
         waits.append(pace.delay)
-    assert waits == [20, 40, 80, 160, LONGEST, LONGEST, LONGEST, LONGEST]
+    assert waits == [20, 40, 80, *[LONGEST] * 5]
     pace.answered(0.1)
     assert pace.delay == 10
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 FLOOR = 2.0
 SHARE = 0.1  # of the time may be spent waiting for an answer
-LONGEST = 300.0
+CALM = 60.0  # at most, for an answer's slowness: it may well have been the only slow one
+LONGEST = 120.0  # after failures
 
 
 @dataclass
@@ -31,10 +32,10 @@ class Pace:
     def delay(self) -> float:
         """Seconds from an answer, or a failure, to the next question.
 
-        Slurm's waiting share stays below a tenth, and every failure in a row doubles the wait,
-        up to five minutes.
+        Slurm's waiting share stays below a tenth, as long as that takes a minute at most, and every
+        failure in a row doubles the wait, up to two minutes.
         """
-        waited = max(self.interval, self.took * (1 / SHARE - 1))
+        waited = max(self.interval, min(CALM, self.took * (1 / SHARE - 1)))
         doubled: float = waited * 2 ** min(self.failures, 10)
         return min(doubled, max(LONGEST, waited))
 

@@ -11,7 +11,7 @@ from textual.timer import Timer
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.facts import clock
-from slurmkit_tui.feed import Feed, Recorded
+from slurmkit_tui.feed import Ask, Feed, Recorded
 from slurmkit_tui.feed.sources import SOURCES
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.keyorder import InOrder
@@ -98,13 +98,13 @@ class PollingApp(InOrder):
         if not self._picture.pace.asking:
             self._picture.pace.asking = True
             self._plan(None)
-            self._look(self.session, self.view)
+            self._look(self.session, self.view, self.view.ask)
         self._say()
 
     # Each worker is described, since Textual would else write its arguments out: all jobs.
     @work(group="look", description="look")
-    async def _look(self, session: Session, view: View) -> None:
-        ask, began = view.ask, time.perf_counter()
+    async def _look(self, session: Session, view: View, ask: Ask) -> None:
+        began = time.perf_counter()
         try:
             answer, prepared = await in_thread(partial(session.look, ask, view.make))
         except SlurmkitError as error:

@@ -1,0 +1,18 @@
+"""The poller: what is asked for is what the view wanted when it was asked for."""
+
+from __future__ import annotations
+
+from fake_queue import until
+from stub_feed import StubFeed
+from test_pictures import VALUES
+
+
+async def test_a_view_that_wants_something_else_meanwhile_leaves_no_question_open() -> None:
+    app = StubFeed(**VALUES).app("utilization")
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.session.picture(app.view.ask).prepared is not None)
+        by_day = app.session.picture(app.view.ask)
+        app._ask()
+        app.view.action_by()  # before the worker of the question began
+        await until(pilot, lambda: app.session.picture(app.view.ask).prepared is not None)
+        await until(pilot, lambda: not by_day.pace.asking)
