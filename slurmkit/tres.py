@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 GPU = "gres/gpu"
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 
 def parse_tres(text: str) -> dict[str, str]:
@@ -42,3 +43,11 @@ def gres(text: str) -> list[str]:
     held = [f"{count} {kind}".strip() for kind, count in gpu_types(text).items()]
     parts = parse_tres(text)
     return [*held, *(f"{parts[f'gres/{n}']} {n}" for n in ("shard", "mps") if f"gres/{n}" in parts)]
+
+
+def size_in_bytes(text: str) -> float | None:
+    """Bytes of an amount of memory, which old releases print with a unit; None for no amount."""
+    digits, unit = (text, "") if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
+    if not (digits.isascii() and digits.replace(".", "", 1).isdigit()) or unit not in _UNITS:
+        return None
+    return float(digits) * _UNITS[unit]

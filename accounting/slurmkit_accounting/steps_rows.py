@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from slurmkit.tres import parse_tres
+from slurmkit.tres import parse_tres, size_in_bytes
 from slurmkit_accounting import readers
 from slurmkit_accounting.rows import Key, identify
 
@@ -152,14 +152,9 @@ def _usage(text: str) -> tuple[int | None, int | None, int | None]:
 
 def mebibytes_used(text: str) -> int | None:
     """Bytes, or with a unit as old releases print it, in MiB, rounded up; None without."""
-    digits, unit = (text, "") if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
-    if not digits.replace(".", "", 1).isdecimal() or unit not in _BYTES:
-        return None
-    value = -int(-(float(digits) * _BYTES[unit]) // 2**20)
-    return value if value <= _ABSURD_MIB else None
-
-
-_BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    size = size_in_bytes(text)
+    value = None if size is None else -int(-size // 2**20)
+    return value if value is None or value <= _ABSURD_MIB else None
 
 
 def _below(most: int, value: int | None) -> int | None:

@@ -109,3 +109,25 @@ def test_lines_are_safe_to_show(line: bytes, seen: str) -> None:
 @pytest.mark.parametrize(("size", "words"), [(0, "0 B"), (1500, "1.5 kB"), (1 << 30, "1.07 GB")])
 def test_sizes(size: int, words: str) -> None:
     assert size_in_words(size) == words
+
+
+async def test_steps_of_a_running_job() -> None:
+    text_of = Path(__file__).parents[1] / "recorded" / "24.11"
+    said = (text_of / "uses-running.txt").read_text()
+
+    def sacct(argv: Sequence[str], stdin: str | None) -> str:
+        mark = next(a for a in argv if a.startswith("--delimiter=")).removeprefix("--delimiter=")
+        return said.replace("\x1frecorded", mark) if "-X" not in argv else ""
+
+    cluster = Logging([job("11", UserName="alice")])
+    answers = {"sacct": sacct, "sstat": lambda *_: (text_of / "uses-sstat.txt").read_text()}
+    cluster.slurm._answers.update(answers)
+    app = cluster.app()
+    async with running(app) as pilot:
+        await pilot.press("enter", "T")
+        await until(pilot, lambda: "sacct and sstat at" in text(app))
+        busy = next(line for line in text(app).splitlines() if " sh " in line)
+        assert busy.split()[2:4] == ["RUNNING", "11-21"]
+        assert "3.2 MiB" in busy
+        assert "2 GiB" in busy
+        assert "evil\\n[b]" in text(app)

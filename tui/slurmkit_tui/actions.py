@@ -160,6 +160,8 @@ FOCUSED = (
     Action("tab('log')", "l", "Log", "Its log", home="job", footer=True),
     Action("tab('errors')", "e", "Stderr", "Its standard error", home="job", footer=True),
     Action("tab('why')", "w", "Why", "Why it waits, or why it failed", home="job", footer=True),
+    Action("tab('steps')", "T", "Steps", "Its steps, what they use and used", home="job",
+           footer=True),
     Action("tab('script')", "s", "Script", "Its script", home="job", footer=True),
     Action("again", "r", "Refresh", "Ask anew for what is shown", home="job"),
     Action("remedy", "enter,x", "Change", "Choose what would start the job sooner, and do it",

@@ -15,6 +15,7 @@ from textual.widgets import ContentSwitcher, Footer, Static
 from slurmkit.errors import SlurmkitError
 from slurmkit.facts import Fact
 from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.steps import Steps
 from slurmkit.text import printable
 from slurmkit.why.model import Explanation
 from slurmkit.why.telling import telling
@@ -24,11 +25,15 @@ from slurmkit_tui.facts import all_facts
 from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.log.view import LogView
 from slurmkit_tui.messages import Found
+from slurmkit_tui.steps import table
 
 if TYPE_CHECKING:
     from slurmkit_tui.app import SlurmkitApp
 
-TABS = {"facts": "Facts", "log": "Log", "errors": "Stderr", "why": "Why", "script": "Script"}
+TABS = {
+    "facts": "Facts", "log": "Log", "errors": "Stderr", "why": "Why", "steps": "Steps",
+    "script": "Script",
+}  # fmt: skip
 
 
 class JobScreen(Screen[None]):
@@ -49,7 +54,7 @@ class JobScreen(Screen[None]):
         """Stack the job's name, the tabs and what they show."""
         yield Static("", id="job-tabs", markup=False)
         with ContentSwitcher(initial=self._tab):
-            for name in ("facts", "why", "script"):
+            for name in ("facts", "why", "steps", "script"):
                 with VerticalScroll(id=name, can_focus=True):
                     yield Static("asking…", id=f"{name}-text", markup=False)
             for name in ("log", "errors"):
@@ -129,6 +134,8 @@ class JobScreen(Screen[None]):
             self.refresh_bindings()
             lines = [("", f"{found.value.answer}."), ("", ""), *telling(found.value)]
             self._put(name, pairs(lines))
+        elif isinstance(found.value, Steps):
+            self._put(name, table(found.value))
         else:
             text = "\n".join(map(printable, str(found.value).splitlines()))
             self._put(name, Content(text))

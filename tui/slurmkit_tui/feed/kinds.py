@@ -17,6 +17,7 @@ from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.logpaths import LogFile
 from slurmkit.jobs.mine import Mine, read_mine
 from slurmkit.jobs.pages import Piece, read_piece
+from slurmkit.jobs.steps import Steps, read_step_uses
 from slurmkit.nodes.read import NodesSnapshot, read_nodes
 from slurmkit.queue.snapshot import Queue
 from slurmkit.site import Site, read_site
@@ -39,7 +40,7 @@ from slurmkit_tui.rights import Rights, read_rights
 
 if TYPE_CHECKING:
     from slurmkit.planner import Plan
-    from slurmkit_tui.submit.offers import Offers
+    from slurmkit_tui.submit.known import Known
     from slurmkit_tui.submit.past import Past
 
 
@@ -113,10 +114,11 @@ def _plan(asker: Asker, spec: str) -> Plan:
     return plan(msgspec.json.decode(spec, type=JobSpec), asker.cluster)
 
 
-def _offers(asker: Asker) -> Offers:
-    from slurmkit_tui.submit.offers import offers  # noqa: PLC0415 - for the form alone
+def _known(asker: Asker, age: str = "") -> Known:
+    """What is known of the cluster as it is kept, or as it is now where `age` is `now`."""
+    from slurmkit_tui.submit.known import Known  # noqa: PLC0415 - for the form alone
 
-    return offers(asker.cluster.capabilities(), asker.cluster.standing())
+    return Known(asker.cluster.capabilities(refresh=age == "now"), asker.cluster.standing())
 
 
 def _past(asker: Asker, job_id: str) -> Past:
@@ -145,8 +147,9 @@ KINDS = {
     "script": Kind(str, "scontrol", _script),
     "logpath": Kind(str, "squeue", _log_path),
     "plan": Kind("slurmkit.planner:Plan", "slurmctld", _plan),
-    "offers": Kind("slurmkit_tui.submit.offers:Offers", "scontrol", _offers),
+    "known": Kind("slurmkit_tui.submit.known:Known", "scontrol", _known),
     "past": Kind("slurmkit_tui.submit.past:Past", "sacct", _past),
+    "steps": Kind(Steps, "sacct", lambda asker, *ids: read_step_uses(asker.slurm, ids)),
     "piece": Kind(Piece, "file", _piece),
 }
 
