@@ -12,7 +12,7 @@ from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.feed.recording import RecordingFeed, ReplayFeed
 
 from slurmkit import Cluster
-from slurmkit.errors import BadInput, SlurmkitError
+from slurmkit.errors import BadInput, ControllerDown, SlurmkitError
 
 
 def recorded(path: Path) -> Path:
@@ -76,3 +76,37 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     path = recorded(tmp_path / "a.rec")
     with pytest.raises(BadInput, match="there already"):
         RecordingFeed(LiveFeed(Cluster(Scene([]).slurm), "alice"), path)
+
+
+async def test_what_went_wrong_is_replayed_too(tmp_path: Path) -> None:
+    path, scene = tmp_path / "a.rec", Scene([job("11", UserName="alice")])
+    feed = RecordingFeed(LiveFeed(Cluster(scene.slurm), "alice"), path)
+    for ask in (Ask("queue"), Ask("site"), Ask("rights")):
+        feed.fetch(ask)
+    scene.error = ControllerDown("slurmctld does not answer")
+    with pytest.raises(ControllerDown):
+        feed.fetch(Ask("queue"))
+    feed.close()
+    replay = ReplayFeed(path)
+    app = SlurmkitApp(replay, Options())
+    async with running(app) as pilot:
+        app.action_seek(10**9)
+        await until(pilot, lambda: "✗ slurmctld does not answer" in text(app))
+        assert ids(app) == ["11"]
+        assert app.session.picture(Ask("queue")).pace.delay == 10
+
+
+def test_a_full_disk_stops_the_recording_and_nothing_else(tmp_path: Path) -> None:
+    path, scene = tmp_path / "a.rec", Scene([job("11", UserName="alice")])
+    feed = RecordingFeed(LiveFeed(Cluster(scene.slurm), "alice"), path)
+    feed.fetch(Ask("queue"))
+    feed._file.close()
+    feed._file = Path("/dev/full").open("wb")  # noqa: SIM115 - the feed closes it
+    assert len(feed.fetch(Ask("queue")).value.rows) == 1
+    assert "No space left" in feed.trouble
+    feed.close()
+    assert len(ReplayFeed(path).fetch(Ask("queue")).value.rows) == 1
+
+
+def test_a_recording_is_the_persons_own(tmp_path: Path) -> None:
+    assert recorded(tmp_path / "a.rec").stat().st_mode & 0o077 == 0

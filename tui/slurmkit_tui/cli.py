@@ -71,9 +71,12 @@ def tui_command(**given: Any) -> None:
     if record and replay:
         raise BadInput("give either --record or --replay, not both")
     with ExitStack() as stack:
-        app = SlurmkitApp(_feed(record, replay, stack), options(given))
+        feed = _feed(record, replay, stack)
+        app = SlurmkitApp(feed, options(given))
         gc.freeze()  # what is imported stays; looking through it again and again would stall
         app.run()
+        if trouble := getattr(feed, "trouble", ""):
+            click.echo(f"{record}: {trouble}", err=True)
     sys.exit(app.return_code)
 
 

@@ -116,7 +116,7 @@ class PollingApp(InOrder):
     def _take(self, message: Answered) -> None:
         picture = message.session.picture(message.ask)
         picture.answer, picture.prepared, picture.problem = message.answer, message.prepared, ""
-        picture.pace.answered(message.answer.seconds)
+        picture.pace.answered(0.0 if self._replay else message.answer.seconds)
         if self._shows(message):
             self.view.take(message.prepared)
             self._plan(picture.pace.delay)
@@ -125,7 +125,10 @@ class PollingApp(InOrder):
     def _keep(self, message: Unanswered) -> None:
         picture = message.session.picture(message.ask)
         picture.problem = str(message.error)
-        picture.pace.failed(message.took)
+        if self._replay:  # nobody is spared there, and the next answer must not be missed
+            picture.pace.answered(0.0)
+        else:
+            picture.pace.failed(message.took)
         if self._shows(message):
             if picture.answer is None:
                 self.view.say(f"{SOURCES[message.ask.what]} has not answered yet")

@@ -1,13 +1,14 @@
 """Record what the screen was told, and replay it without Slurm.
 
 A recording is gzip: a header, then one record for each answer: its time, the question, and the
-answer's value as msgpack of the type that `kinds.KINDS` names. Every record is flushed whole, so
-that what was written before a crash can be replayed.
+answer's value as msgpack of the type that `kinds.KINDS` names, or why there was none. Every record
+is flushed whole, so that what was written before a crash can be replayed.
 """
 
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 import threading
 import time
@@ -15,6 +16,7 @@ import zlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from slurmkit.errors import BadInput, SlurmError, SlurmkitError
+from slurmkit.facts import clock
 from slurmkit.jobs.pages import Piece
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.kinds import KINDS
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = "slurmkit-tui-recording 1"
 _LENGTH = struct.Struct(">I")
+_NOTHING = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -46,6 +50,7 @@ class Record(msgspec.Struct, frozen=True):
 
     Attributes:
         value: msgpack, read only when it is shown.
+        problem: why there was no answer; empty when there was.
     """
 
     ask: Ask
@@ -54,21 +59,27 @@ class Record(msgspec.Struct, frozen=True):
     source: str = ""
     taken: float = 0.0
     seconds: float = 0.0
+    problem: str = ""
 
 
 class RecordingFeed:
-    """Hands every answer on, and writes it down; see `Feed`."""
+    """Hands every answer on, and writes it down; see `Feed`.
+
+    Attributes:
+        trouble: why no more is written down; empty while all is.
+    """
 
     def __init__(self, feed: Feed, path: Path) -> None:
         self._feed = feed
         self._lock = threading.Lock()
         self.name, self.me, self.writable = feed.name, feed.me, feed.writable
         try:
-            self._file = path.open("xb")
+            self._file = open(path, "xb", opener=_for_me_alone)  # noqa: SIM115 - closed by close()
         except FileExistsError as error:
             raise BadInput(f"{path} is there already; choose another name") from error
         except OSError as error:
             raise BadInput(f"{path} cannot be written: {error.strerror}") from error
+        self.trouble = ""
         self._write(Header(FORMAT, feed.name, feed.me))
 
     @property
@@ -78,7 +89,12 @@ class RecordingFeed:
 
     def fetch(self, ask: Ask) -> Answer:
         """See `Feed.fetch`."""
-        answer = self._feed.fetch(ask)
+        try:
+            answer = self._feed.fetch(ask)
+        except Exception as error:
+            told = str(error) if isinstance(error, SlurmkitError) else f"a mistake: {error!r}"
+            self._write(Record(ask, time.time(), _NOTHING, problem=told))
+            raise
         value = msgspec.Raw(msgspec.msgpack.encode(answer.value))
         self._write(Record(ask, answer.taken, value, answer.source, answer.taken, answer.seconds))
         return answer
@@ -97,15 +113,25 @@ class RecordingFeed:
 
     def close(self) -> None:
         """End the recording."""
-        with self._lock:
+        with self._lock, suppress(OSError):  # what a full disk did not take
             self._file.close()
 
     def _write(self, what: msgspec.Struct) -> None:
-        """A gzip member of its own for each record: whole, or not there."""
+        """A gzip member of its own for each record: whole, or not there.
+
+        Nothing can be read after one that a full disk cut off, so none is written; nobody is kept
+        from working.
+        """
         data = msgspec.msgpack.encode(what)
+        member = gzip.compress(_LENGTH.pack(len(data)) + data, 6)
         with self._lock:
-            self._file.write(gzip.compress(_LENGTH.pack(len(data)) + data, 6))
-            self._file.flush()
+            if self.trouble or self._file.closed:
+                return
+            try:
+                self._file.write(member)
+                self._file.flush()
+            except OSError as error:
+                self.trouble = f"the recording ends at {clock(time.time())}: {error.strerror}"
 
 
 class ReplayFeed:
@@ -156,13 +182,15 @@ class ReplayFeed:
         """The last answer there was by now; the first one when there was none yet.
 
         Raises:
-            SlurmkitError: when the question was never asked.
+            SlurmkitError: when there was no answer, or the question was never asked.
         """
         several = self._records.get(ask) or self._pieces_of(ask)
         if not several:
             raise SlurmkitError("nobody looked at this when the recording was made")
         place = bisect_right(several, self.clock(), key=lambda record: record.at)
         record = several[max(0, place - 1)]
+        if record.problem:
+            raise SlurmkitError(record.problem)
         value = msgspec.msgpack.decode(record.value, type=KINDS[ask.what].answers)
         if isinstance(value, Piece):
             value = part_of(value, *map(int, ask.about[1:]))
@@ -200,6 +228,11 @@ class ReplayFeed:
         """
         del plan
         raise SlurmError("this is a recording; nothing was submitted")
+
+
+def _for_me_alone(path: str, flags: int) -> int:
+    """Scripts and logs may hold what is nobody else's business."""
+    return os.open(path, flags, 0o600)
 
 
 def part_of(piece: Piece, begin: int, length: int) -> Piece:
