@@ -56,6 +56,8 @@ def config_paths() -> list[Path]:
 def load_section(name: str, section: type[SectionT]) -> SectionT:
     """Read section `[name]` from all configuration files, later files winning key by key.
 
+    So do the keys of a table that is a value of it, as `[tui.keys]`.
+
     Args:
         name: as it stands in a file, `policy.gpu_hours` for a table in a table.
         section: what the section holds.
@@ -165,13 +167,20 @@ def _instead(key: str, value: object, known: list[str]) -> str:
     return nearest(key, known, "keys")
 
 
+def _joined(before: object, value: object) -> object:
+    """A value in a later file; of a table, as `[tui.keys]`, only the keys that it has win."""
+    both = isinstance(before, dict) and isinstance(value, dict)
+    return {**before, **value} if both else value  # type: ignore[dict-item]
+
+
 def _merged(name: str, files: list[tuple[Path, Table | None]], section: type[SectionT]) -> SectionT:
     values: Table = {}
     sources: dict[str, Path] = {}
     for path, found in files:
         for key, hint in unknown_keys(found or {}, section).items():
             raise BadConfig(f"{path}: [{name}] has no key {key!r}; {hint}")
-        values |= found or {}
+        for key, value in (found or {}).items():
+            values[key] = _joined(values.get(key), value)
         sources |= dict.fromkeys(found or {}, path)
     try:
         return msgspec.convert(values, section)

@@ -158,3 +158,15 @@ async def test_a_column_that_is_no_more_is_left_out() -> None:
     app = Scene([job("11")]).app(columns={"queue": ("gone", "jobid")})
     async with running(app):
         assert [column.name for column in table(app).columns] == ["jobid"]
+
+
+def test_keys_and_columns_of_a_later_file_leave_those_of_the_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / "site.toml", tmp_path / "own.toml"]
+    files[0].write_text("[tui]\nkeys = {cancel = 'X', hold = 'Z'}\ncolumns.nodes = ['node']\n")
+    files[1].write_text("[tui]\nkeys.hold = 'Q'\ncolumns.queue = ['jobid', 'user']\n")
+    monkeypatch.setattr("slurmkit.config.config_paths", lambda: files)
+    section = load_section("tui", TuiSection)
+    assert section.keys == {"cancel": "X", "hold": "Q"}
+    assert section.columns == {"nodes": ("node",), "queue": ("jobid", "user")}
