@@ -40,6 +40,21 @@ def test_the_commands() -> None:
     assert len(shells(row(NodeList="c[1-5000]"))) == 33
 
 
+@pytest.mark.parametrize(
+    ("job_id", "raw", "words"),
+    [
+        ("12_3", "15", ["--jobid", "15"]),
+        ("12+1", "13", ["--jobid", "12", "--het-group=1"]),
+    ],
+)
+def test_a_task_and_a_part_of_a_het_job_as_srun_takes_them(
+    job_id: str, raw: str, words: list[str]
+) -> None:
+    told = {**job(job_id, UserName="alice", NodeList="c1"), "JobID": raw}
+    (one,) = Cluster(Scene([told]).slurm).queue().rows
+    assert shells(one)[0] == ["srun", *words, "--overlap", "--pty", "bash", "-l"]
+
+
 class Lending(Scene):
     """A cluster whose terminal can be lent."""
 
@@ -56,7 +71,15 @@ class Lending(Scene):
         return made
 
 
-async def test_the_command_is_shown_run_told_and_written_down() -> None:
+@pytest.fixture(autouse=True)
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said while Enter is waited for."""
+    said: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda words: said.append(words) or "")
+    return said
+
+
+async def test_the_command_is_shown_run_told_and_written_down(waited: list[str]) -> None:
     cluster = Lending([job("11", UserName="alice", NodeList="c1")])
     app = cluster.app()
     async with running(app) as pilot:
@@ -64,12 +87,13 @@ async def test_the_command_is_shown_run_told_and_written_down() -> None:
         await until(pilot, lambda: isinstance(app.screen, Choose))
         await pilot.pause()
         assert "srun --jobid 11 --overlap --pty bash -l" in text(app)
-        assert "ssh c1" in text(app)
+        assert "ssh c1        where this cluster lets people in" in text(app)
         assert cluster.lent == []
         await pilot.press("enter")
         await until(pilot, lambda: "ended with exit code 3" in text(app))
         assert cluster.lent == [["srun", "--jobid", "11", "--overlap", "--pty", "bash", "-l"]]
         assert "srun --jobid 11 --overlap" in (folder() / "tui-actions.log").read_text()
+        assert waited == ["srun ended with exit code 3; Enter comes back "]
         await until(pilot, lambda: not app.lent)
 
 

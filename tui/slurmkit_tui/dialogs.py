@@ -137,8 +137,8 @@ class Option(NamedTuple):
     @property
     def content(self) -> Content:
         """The option on its line."""
-        said = f"not now: {printable(self.refusal)}" if self.refusal else self.help
-        return Content.assemble(self.label.ljust(12), "  ", (said, "$quiet"))
+        said = printable(f"not now: {self.refusal}" if self.refusal else self.help)
+        return Content.assemble(printable(self.label).ljust(12), "  ", (said, "$quiet"))
 
 
 class Choose(ModalScreen[str | None]):

@@ -86,7 +86,7 @@ class Proposals:
     def _shell(self, rows: Sequence[Any]) -> None:
         """Offer the commands that open a shell in a job; the one chosen gets the terminal."""
         from slurmkit_tui.dialogs import Choose, Option  # noqa: PLC0415 - opened later, if ever
-        from slurmkit_tui.shells import lend, refusal, shells  # noqa: PLC0415
+        from slurmkit_tui.shells import lend, refusal, shells, words  # noqa: PLC0415
 
         job = rows[0]
         why = "choose one job" if len(rows) > 1 else refusal(job, self._app.session.feed.me)
@@ -94,7 +94,7 @@ class Proposals:
             self._app.tell(f"shell is refused: {why}", "warning")
             return
         ways = {f"way-{at}": argv for at, argv in enumerate(shells(job))}
-        options = [Option(name, shlex.join(argv), "") for name, argv in ways.items()]
+        options = [Option(name, shlex.join(argv), words(argv)) for name, argv in ways.items()]
 
         def chosen(name: str | None) -> None:
             if name:
@@ -150,7 +150,7 @@ class Proposals:
         self._ask(question, remedy.commands, run)
 
     def done(self, ran: Sequence[Ran]) -> None:
-        """Say what became of commands; of many, how many worked and what the first ones failed of."""
+        """Say what became of commands; of many, how many worked and why others did not."""
         failed = [each for each in ran if each.error is not None]
         for argv, error in failed[:_NAMED]:
             self._app.tell(f"{shlex.join(argv)}: {error}", "error")
