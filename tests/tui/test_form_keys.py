@@ -1,0 +1,43 @@
+"""Help and jump mode over the form: `?` is a letter there, F1 and Ctrl-J are not."""
+
+from __future__ import annotations
+
+from fake_queue import text, until
+from form_scene import FormScene, form, the_form
+from slurmkit_tui.help import Help
+from slurmkit_tui.jump import Jump, targets
+from slurmkit_tui.submit.form import SubmitForm
+from test_help import check, missing, told
+from test_jump import letters
+
+
+async def test_help_has_the_keys_of_the_form_and_no_others() -> None:
+    async with form(FormScene(), size=(120, 60)) as pilot:
+        app = pilot.app
+        check(app)
+        assert missing(app, "form") == []
+        keys = {key for rows in told(app).values() for key in rows}
+        assert "Ctrl-S" in keys
+        assert not {"c", "n", "q", "1"} & keys  # they are letters there
+        await pilot.press("f1")
+        await until(pilot, lambda: isinstance(app.screen, Help))
+        await pilot.pause()
+        assert "Show the command, and submit the job once that is confirmed" in text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, SubmitForm))
+
+
+async def test_jump_mode_goes_to_a_field() -> None:
+    async with form(FormScene(), size=(120, 60)) as pilot:
+        app = pilot.app
+        await pilot.pause()
+        chain = app.screen.focus_chain
+        assert len(targets(app)) == len([each for each in chain if each.region.area])
+        before = the_form(app).texts
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, Jump))
+        await pilot.pause()
+        assert len(letters(text(app))) >= 8
+        await pilot.press("d")  # the third
+        await until(pilot, lambda: app.screen.focused is chain[2])
+        assert the_form(app).texts == before
