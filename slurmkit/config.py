@@ -155,6 +155,16 @@ def nearest(name: str, known: list[str], what: str = "") -> str:
     return f"did you mean {near[0]!r}?" if near else every
 
 
+def joined(before: Table, later: Table) -> Table:
+    """What two files give a section; of a table in it, as `[tui.keys]`, each key by itself."""
+    tables = {
+        key: {**before[key], **value}
+        for key, value in later.items()
+        if isinstance(value, dict) and isinstance(before.get(key), dict)
+    }
+    return {**before, **later, **tables}
+
+
 def quoted(key: str) -> str:
     """A key as TOML wants it in a header: quoted where it has a dot or another sign."""
     bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
@@ -167,20 +177,13 @@ def _instead(key: str, value: object, known: list[str]) -> str:
     return nearest(key, known, "keys")
 
 
-def _joined(before: object, value: object) -> object:
-    """A value in a later file; of a table, as `[tui.keys]`, only the keys that it has win."""
-    both = isinstance(before, dict) and isinstance(value, dict)
-    return {**before, **value} if both else value  # type: ignore[dict-item]
-
-
 def _merged(name: str, files: list[tuple[Path, Table | None]], section: type[SectionT]) -> SectionT:
     values: Table = {}
     sources: dict[str, Path] = {}
     for path, found in files:
         for key, hint in unknown_keys(found or {}, section).items():
             raise BadConfig(f"{path}: [{name}] has no key {key!r}; {hint}")
-        for key, value in (found or {}).items():
-            values[key] = _joined(values.get(key), value)
+        values = joined(values, found or {})
         sources |= dict.fromkeys(found or {}, path)
     try:
         return msgspec.convert(values, section)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from slurmkit.config import SECTIONS, Table, own_keys, quoted
+from slurmkit.config import SECTIONS, Table, joined, own_keys, quoted
 from slurmkit.plugins import plugins
 
 Section = type[msgspec.Struct]
@@ -94,7 +94,7 @@ def merged(name: str, tables: list[Found]) -> Table:
     """What all files together give a section, later ones winning key by key."""
     values: Table = {}
     for found in tables:
-        values |= found.table if found.name == name else {}
+        values = joined(values, found.table if found.name == name else {})
     return values
 
 
@@ -110,12 +110,21 @@ def settings(sections: dict[str, Section], tables: list[Found]) -> Iterator[Sett
 def _settings_of(name: str, section: Section, tables: list[Found]) -> Iterator[Setting]:
     values = merged(name, tables)
     made = msgspec.convert(values, section) if values else None
-    sources = {key: str(t.path) for t in tables if t.name == name for key in t.table}
+    sources = _sources([found for found in tables if found.name == name])
     for field in msgspec.structs.fields(section):
         value = msgspec.to_builtins(getattr(made, field.name) if made else _default(field))
         source = sources.get(field.encode_name, "default")
         meaning = meanings(section).get(field.name, "")
         yield Setting(name, field.encode_name, _without_password(value), source, meaning)
+
+
+def _sources(tables: list[Found]) -> dict[str, str]:
+    """The files that the value of each key comes from: the last one, of a table several."""
+    sources: dict[str, str] = {}
+    for path, key, value in ((t.path, *item) for t in tables for item in t.table.items()):
+        before = f"{sources[key]}, " if key in sources and isinstance(value, dict) else ""
+        sources[key] = f"{before}{path}"
+    return sources
 
 
 def meanings(section: Section) -> dict[str, str]:

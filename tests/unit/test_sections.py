@@ -187,3 +187,18 @@ def test_a_section_within_a_section(own: Path, capsys: pytest.CaptureFixture[str
         ("ledger", "servise"),
         ("ledger.service", "usr"),
     ]
+
+
+def test_a_table_of_several_files_is_shown_and_checked_as_it_holds(
+    own: Path, named: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.write_text('[tui]\nview = "mine"\nkeys = {cancel = "X", hold = "Z"}\n', "utf-8")
+    named.write_text('[tui]\nkeys.hold = "Q"\n', "utf-8")
+    assert run("show", "--json") == 0
+    shown = {s["key"]: s for s in json.loads(capsys.readouterr().out) if s["section"] == "tui"}
+    assert shown["keys"]["value"] == {"cancel": "X", "hold": "Q"}
+    assert shown["keys"]["source"] == f"{own}, {named}"
+    assert shown["view"]["source"] == str(own)
+    named.write_text('[tui]\nkeys.hold = "X"\n', "utf-8")
+    assert run("check") == 2
+    assert "used twice" in capsys.readouterr().out
