@@ -30,7 +30,7 @@ from slurmkit.spec import JobSpec
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
 
-__all__ = ["Plan", "Submission", "plan"]
+__all__ = ["Plan", "Submission", "plan", "plan_unasked"]
 
 _FRESH = 5.0  # seconds in which nobody changes a limit and sends a job that it stops
 
@@ -85,6 +85,23 @@ def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
     refused: tuple[Finding, ...] = ()
     if ask and not _of(found.findings, "error"):
         start, refused = trial(cluster.slurm, found.submission)
+    return _made(found, site, start, refused)
+
+
+def plan_unasked(spec: JobSpec, site: Site) -> Plan:
+    """As `plan`, by what is known of a cluster: no command is run.
+
+    So there is no start, jobs in `--dependency` are not looked up, and slurmctld does not judge it.
+
+    Raises:
+        BadInput: when the spec cannot be rendered at all.
+    """
+    return _made(_check(spec, None, site), site)
+
+
+def _made(
+    found: _Checked, site: Site, start: int | None = None, refused: tuple[Finding, ...] = ()
+) -> Plan:
     findings = (*found.findings, *refused)
     return Plan(
         submissions=(found.submission,),
@@ -106,13 +123,13 @@ class _Checked(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
-def _check(spec: JobSpec, slurm: Slurm, site: Site) -> _Checked:
+def _check(spec: JobSpec, slurm: Slurm | None, site: Site) -> _Checked:
     reviewed = review(spec, site[0])
     draft = _draft(reviewed.spec, site)
     findings = [*reviewed.findings, *draft.findings, *secrets(reviewed.spec)]
     judged = draft.requests or _as_fixed(reviewed.spec, draft.findings, site)
     findings += check_all(judged) if judged else ()
-    findings += check_dependencies(slurm, reviewed.spec)
+    findings += check_dependencies(slurm, reviewed.spec) if slurm else ()
     return _Checked(
         reviewed.spec, reviewed.changes, draft.submission, draft.requests, tuple(findings)
     )

@@ -12,6 +12,7 @@ from recorded_lab import capabilities, slurm, standing
 from slurmkit_tui.app import Options, SlurmkitApp
 from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.feed.live import LiveFeed
+from slurmkit_tui.submit import form as form_module
 from slurmkit_tui.submit.form import SubmitForm
 from textual.pilot import Pilot
 
@@ -19,6 +20,8 @@ from slurmkit.capabilities.model import Capabilities, Standing
 from slurmkit.cluster import Cluster
 from slurmkit.errors import SlurmError
 from slurmkit.testing import sacct_text, squeue_text
+
+form_module._STILL, form_module._PAUSE = 0.1, 0.05  # nobody waits for a machine that types
 
 
 class Lab(Cluster):
@@ -52,6 +55,7 @@ class FormScene(LiveFeed):
         self.refusal: SlurmError | None = None
         self.sent: list[str] = []
         self.planned: list[Ask] = []
+        self.abouts: list[Ask] = []
         border = slurm(squeue=self._squeue, sacct=self._sacct)
         known = dict(border._answers)
         border._answers.update(
@@ -60,7 +64,12 @@ class FormScene(LiveFeed):
         )
         super().__init__(Lab(border), "alice")
 
+    @property
+    def asked(self) -> list[str]:
+        return [ask.what for ask in self.abouts]
+
     def fetch(self, ask: Ask) -> Answer:
+        self.abouts.append(ask)
         if ask.what == "plan":
             self.planned.append(ask)
             with self.gate:
@@ -114,9 +123,15 @@ def the_form(app: SlurmkitApp) -> SubmitForm:
 
 
 async def looked_at(pilot: Pilot[None]) -> None:
-    """Wait until what stands in the form now was looked at."""
+    """Wait until what stands in the form now was looked at, and judged where it has no error."""
     shown = the_form(pilot.app)
-    await until(pilot, lambda: shown._is_looked_at)
+
+    def is_done() -> bool:
+        if not shown._is_looked_at:
+            return False
+        return bool(shown._checked.judged or shown._checked.errors)
+
+    await until(pilot, is_done)
     await pilot.pause()
 
 

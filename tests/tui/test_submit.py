@@ -6,13 +6,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_queue import job, text, until
+from fake_queue import NOW, job, text, until
 from form_scene import FormScene, form, looked_at, the_form, typed
 from hypothesis import given
 from hypothesis import strategies as st
 from slurmkit_tui.feed import Ask
 from slurmkit_tui.feed.recording import RecordingFeed, ReplayFeed
 from slurmkit_tui.jobscreen import JobScreen
+from slurmkit_tui.submit import form as form_module
 from slurmkit_tui.submit.draft import Draft, read, texts_of, texts_of_fields
 from slurmkit_tui.submit.fields import field_of
 from slurmkit_tui.submit.files import draft_of, write_draft
@@ -208,15 +209,59 @@ async def test_an_answer_to_an_older_text_is_dropped() -> None:
             the_form(pilot.app).row("what").text = "first"
             await until(pilot, lambda: len(scene.planned) == 1)
             the_form(pilot.app).row("what").text = "second"
+            await until(pilot, lambda: "no error found" in text(pilot.app))
+            await pilot.press("ctrl+s")  # sent once it was judged, not before
             await pilot.pause(0.5)
             assert len(scene.planned) == 1  # one question at a time
-            assert "checking" in text(pilot.app)
-            await pilot.press("ctrl+s")  # sent once it was looked at, not before
-            await pilot.pause()
             assert isinstance(pilot.app.screen, SubmitForm)
-        await until(pilot, lambda: len(scene.planned) == 2)
         await until(pilot, lambda: "Submit second to" in text(pilot.app))
+        assert len(scene.planned) == 2
         assert "first" not in str(the_form(pilot.app)._checked.texts)
+
+
+async def test_typing_asks_slurm_nothing_and_a_form_left_still_asks_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(form_module, "_STILL", 1.0)
+    scene = FormScene()
+    async with form(scene) as pilot:
+        app, shown = pilot.app, the_form(pilot.app)
+        app.paused = True
+        app._plan(None)
+        await looked_at(pilot)
+        before, known = scene.calls, scene.asked.count("known")
+        for number in range(1, 6):
+            shown.row("what").text = f"python train.py --lr 0.{number}"
+            shown.row("cpus-per-task").text = str(number)
+            await until(pilot, lambda: shown._is_looked_at)
+        await until(pilot, lambda: "no error found" in text(app))
+        assert "asked once nothing changes" in text(app)
+        assert scene.calls == before
+        assert scene.asked.count("known") == known == 1
+        await until(pilot, lambda: "ready, " in text(app))
+        assert len(scene.planned) == 1
+        assert "at the earliest" in text(app)
+        judged = scene.calls
+        await pilot.pause(1.5)
+        assert scene.calls == judged  # as long as nothing changes
+        shown.row("cpus-per-task").text = "1"
+        await until(pilot, lambda: shown._is_looked_at)
+        assert "at the earliest" not in text(app)  # the estimate was of another job
+
+
+async def test_what_does_not_fit_is_checked_against_the_cluster_of_now_but_seldom() -> None:
+    scene = FormScene()
+    now = NOW
+    async with form(scene, clock=lambda: now) as pilot:
+        await typed(pilot, what="hostname", time="30-0")
+        assert scene.asked.count("known") == 1
+        now = NOW + 61
+        await typed(pilot, time="31-0")
+        await typed(pilot, time="32-0")
+        assert [ask for ask in scene.abouts if ask.what == "known"][1:] == [
+            Ask("known", ("now",))
+        ] * 2  # the fake's standing is as old as ever
+        assert not scene.planned
 
 
 async def test_a_refusal_keeps_what_was_typed() -> None:
@@ -344,12 +389,12 @@ def test_a_plan_is_recorded_and_replayed(tmp_path: Path) -> None:
     ask = Ask("plan", (msgspec.json.encode(SPECS[0]).decode(),))
     feed = RecordingFeed(scene, tmp_path / "a.rec")
     made = feed.fetch(ask).value
-    offered = feed.fetch(Ask("offers")).value
+    known = feed.fetch(Ask("known")).value
     feed.close()
     replay = ReplayFeed(tmp_path / "a.rec")
     assert isinstance(replay.fetch(ask).value, Plan)
     assert replay.fetch(ask).value == made
-    assert replay.fetch(Ask("offers")).value == offered
+    assert replay.fetch(Ask("known")).value == known
     with pytest.raises(Exception, match="this is a recording"):
         replay.submit(made)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fake_queue import until
-from form_scene import FormScene, the_form
+from form_scene import FormScene, looked_at, the_form
 from slurmkit_tui.submit.form import SubmitForm
 from textual.pilot import Pilot
 
@@ -35,7 +35,7 @@ def filled(texts: dict[str, str], *keys: str) -> Callable[[Pilot[Any]], Any]:
         await until(pilot, lambda: the_form(app)._offers is not None)
         for name, text in texts.items():
             the_form(app).row(name).text = text
-        await until(pilot, lambda: the_form(app)._is_looked_at)
+        await looked_at(pilot)
         for field in the_form(app).query("Input, TextArea"):
             field.cursor_blink = False
         the_form(app).row("gpus").enter()

@@ -13,6 +13,7 @@ from slurmkit_tui.rights import UNKNOWN_RIGHTS, Rights
 if TYPE_CHECKING:
     from slurmkit.site import Site
     from slurmkit_tui.submit.draft import Draft
+    from slurmkit_tui.submit.known import Knowledge
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Session:
     rights: Rights = UNKNOWN_RIGHTS
     pictures: dict[Ask, Picture] = field(default_factory=dict)
     draft: Draft | None = None  # of a job that was not sent
+    knowledge: Knowledge | None = None  # for the form, once it was opened
 
     def picture(self, ask: Ask, every: float = 1.0) -> Picture:
         """What is known about a question.

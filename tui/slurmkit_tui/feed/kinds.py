@@ -13,6 +13,7 @@ from slurmkit.cluster import Cluster
 from slurmkit.errors import SlurmError
 from slurmkit.gpumap.model import GpuMap
 from slurmkit.gpumap.read import read_gpus
+from slurmkit.jobs.efficiency import Uses, read_uses
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.logpaths import LogFile
 from slurmkit.jobs.mine import Mine, read_mine
@@ -150,6 +151,7 @@ KINDS = {
     "known": Kind("slurmkit_tui.submit.known:Known", "scontrol", _known),
     "past": Kind("slurmkit_tui.submit.past:Past", "sacct", _past),
     "steps": Kind(Steps, "sacct", lambda asker, *ids: read_step_uses(asker.slurm, ids)),
+    "uses": Kind(Uses, "sacct", lambda asker: read_uses(asker.slurm, asker.me)),
     "piece": Kind(Piece, "file", _piece),
 }
 

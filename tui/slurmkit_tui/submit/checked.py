@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from textual.content import Content
-from textual.highlight import highlight
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.facts import clock
@@ -17,12 +16,13 @@ from slurmkit_tui.dialogs import pairs
 from slurmkit_tui.feed import Ask, Feed
 from slurmkit_tui.submit.draft import Texts, read
 from slurmkit_tui.submit.fields import FIELDS, field_of
+from slurmkit_tui.submit.script import NO_SCRIPT, Script, script_of
 
 if TYPE_CHECKING:
     from slurmkit.planner import Plan
     from slurmkit.spec import JobSpec
+    from slurmkit_tui.submit.known import Knowledge
 
-_LINES = 400  # of a script shown; all of it is sent
 _STYLES = {"error": "$error bold", "warning": "$warning bold", "note": "$primary"}
 _LABELS = {field.name: field.label for field in FIELDS}
 
@@ -45,7 +45,8 @@ class Checked(NamedTuple):
         found: findings, use, cost and start, for the screen.
         script: what would be sent, for the screen.
         problem: why there is no plan though there is a job; empty when there is one.
-        taken: epoch seconds at which the cluster was asked; None where it was not.
+        taken: epoch seconds as of which the cluster is known; None where it was not needed.
+        judged: whether the controller was asked about just this job.
     """
 
     texts: Texts
@@ -53,9 +54,10 @@ class Checked(NamedTuple):
     plan: Plan | None
     beside: dict[str, Said]
     found: Content
-    script: Content
+    script: Script = NO_SCRIPT
     problem: str = ""
     taken: float | None = None
+    judged: bool = False
 
     @property
     def errors(self) -> list[str]:
@@ -65,21 +67,46 @@ class Checked(NamedTuple):
         return [self.problem] if self.problem else [s.words for s in self.beside.values()]
 
 
-def check(feed: Feed, texts: Texts) -> Checked:
-    """Read the form and plan its job. Blocks."""
+def check(knowledge: Knowledge, texts: Texts, now: float) -> Checked:
+    """Read the form and plan its job by what is known of the cluster. Blocks."""
+    from slurmkit.planner import plan_unasked  # noqa: PLC0415 - much of the library
+
     reading = read(texts)
     if reading.spec is None:
         beside = {name: Said("error", why) for name, why in reading.wrong.items()}
-        return Checked(texts, None, None, beside, _unread(beside), Content())
+        return Checked(texts, None, None, beside, _unread(beside))
     try:
-        answer = feed.fetch(Ask("plan", (msgspec.json.encode(reading.spec).decode(),)))
+        known = knowledge.known(now)
+        made = plan_unasked(reading.spec, (known.capabilities, known.standing))
+        if made.errors:
+            known = knowledge.doubted(known, now)
+            made = plan_unasked(reading.spec, (known.capabilities, known.standing))
     except SlurmkitError as error:
-        found = Content.assemble(("not checked: ", "$error bold"), printable(str(error)))
-        return Checked(texts, reading.spec, None, {}, found, Content(), str(error))
-    made: Plan = answer.value
+        return unchecked(texts, reading.spec, error)
+    return _checked(texts, reading.spec, made, known.taken, judged=False)
+
+
+def judge(feed: Feed, checked: Checked) -> Checked:
+    """Let the controller judge a job that was checked, and say when it would start. Blocks."""
+    try:
+        answer = feed.fetch(Ask("plan", (msgspec.json.encode(checked.spec).decode(),)))
+    except SlurmkitError as error:
+        return unchecked(checked.texts, checked.spec, error)
+    return _checked(checked.texts, checked.spec, answer.value, answer.taken, judged=True)
+
+
+def unchecked(texts: Texts, spec: JobSpec | None, error: SlurmkitError) -> Checked:
+    """Nobody could say what becomes of it."""
+    found = Content.assemble(("not checked: ", "$error bold"), printable(str(error)))
+    return Checked(texts, spec, None, {}, found, problem=str(error), judged=True)
+
+
+def _checked(
+    texts: Texts, spec: JobSpec | None, made: Plan, taken: float, *, judged: bool
+) -> Checked:
     return Checked(
-        texts, reading.spec, made, _beside(made), _found(made, answer.taken), _scripts(made),
-        taken=answer.taken,
+        texts, spec, made, _beside(made), _found(made, taken, judged=judged), script_of(made),
+        taken=taken, judged=judged,
     )  # fmt: skip
 
 
@@ -102,15 +129,23 @@ def _beside(plan: Plan) -> dict[str, Said]:
     return said
 
 
-def _found(plan: Plan, taken: float) -> Content:
+def _found(plan: Plan, taken: float, *, judged: bool) -> Content:
     parts = [*_findings(plan)]
     facts = plan.estimate.facts() if plan.estimate else []
     if not any(name == "Starts" for name, _ in facts):
-        why = "unknown: slurmctld is asked once there is no error" if plan.errors else "unknown"
-        facts = [*facts, ("Starts", why)]
-    kept = f"; the cluster's settings are as of {clock(plan.capabilities_taken)}"
-    facts = [*facts, ("Asked", f"{clock(taken)}{kept}")]
-    return Content("\n").join([*parts, *([Content()] if parts else []), pairs(facts)])
+        facts = [*facts, ("Starts", _no_start(plan, judged=judged))]
+    settings = f"the cluster's settings are as of {clock(plan.capabilities_taken)}"
+    asked = (
+        "Asked" if judged else "Limits",
+        f"{'' if judged else 'as of '}{clock(taken)}; {settings}",
+    )
+    return Content("\n").join([*parts, *([Content()] if parts else []), pairs([*facts, asked])])
+
+
+def _no_start(plan: Plan, *, judged: bool) -> str:
+    if plan.errors:
+        return "unknown: slurmctld is asked once there is no error"
+    return "unknown" if judged else "unknown: slurmctld is asked once nothing changes for 2 s"
 
 
 def _findings(plan: Plan) -> Iterable[Content]:
@@ -132,15 +167,3 @@ def _finding(finding: Finding) -> Content:
     if not finding.fix:
         return said
     return Content.assemble(said, ("\n  fits: ", "$quiet"), (printable(finding.fix_words), "bold"))
-
-
-def _scripts(plan: Plan) -> Content:
-    return Content("\n\n").join(_script(each.script) for each in plan.submissions)
-
-
-def _script(script: str) -> Content:
-    lines = [printable(line.expandtabs(8)) for line in script.removesuffix("\n").split("\n")]
-    more = len(lines) - _LINES
-    rest = [f"… and {more} more lines, which are sent too"] if more > 0 else []
-    language = "python" if "python" in lines[0] else "bash"
-    return highlight("\n".join([*lines[:_LINES], *rest]), language=language)

@@ -10,7 +10,6 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, VerticalScroll
-from textual.content import Content
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Footer, Static
@@ -21,24 +20,27 @@ from slurmkit.options import with_options
 from slurmkit.text import printable
 from slurmkit_tui.actions import bindings
 from slurmkit_tui.dialogs import Choose, Confirm, Option
-from slurmkit_tui.feed import Ask
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.logs import note_command
-from slurmkit_tui.submit.checked import Checked, check
+from slurmkit_tui.submit.checked import Checked, check, judge, unchecked
 from slurmkit_tui.submit.draft import Draft, texts_of
 from slurmkit_tui.submit.fields import FIELDS, WHAT
 from slurmkit_tui.submit.files import ask_open, ask_save
 from slurmkit_tui.submit.inputs import Row
+from slurmkit_tui.submit.known import Knowledge
+from slurmkit_tui.submit.offers import Offers, offers
+from slurmkit_tui.submit.script import ScriptView
 from slurmkit_tui.submit.words import hint, question, title, verdict
 
 if TYPE_CHECKING:
     from slurmkit.planner import Plan
     from slurmkit_tui.app import SlurmkitApp
-    from slurmkit_tui.submit.offers import Offers
 
 _PAUSE = 0.3  # seconds without a key after which the form is looked at
+_STILL = 2.0  # seconds without a key after which the controller is asked
 _STALE = 60.0  # seconds after which a plan is made anew before it is sent
 _SELDOM = "reservation"  # on few clusters; shown once there is one
+_FIRST, _MORE = 8, 2  # fields put on the screen at first, and then at a time
 
 
 class SubmitForm(ModalScreen[str | None]):
@@ -55,21 +57,24 @@ class SubmitForm(ModalScreen[str | None]):
         self._offers: Offers | None = None
         self._checked: Checked | None = None
         self._timer: Timer | None = None
+        self._still: Timer | None = None
         self._checking = False
+        self._judging = False
         self._sending = False
         self._eager = False  # send it once it has been looked at
         self._here: Row | None = None
+        self._rows = {f.name: Row(f, draft.texts.get(f.name, "")) for f in FIELDS}
 
     def compose(self) -> ComposeResult:
         """Put the form beside what is said of it."""
         yield Static("", id="form-title", markup=False)
         with Horizontal(id="form-body"):
             with VerticalScroll(id="form", can_focus=False):
-                for field in FIELDS:
-                    yield Row(field, self._draft.texts.get(field.name, ""))
+                yield Static("", id="form-notes", markup=False)
+                yield from self._all_rows[:_FIRST]
             with VerticalScroll(id="preview"):
                 yield Static("", id="form-found", markup=False)
-                yield Static("", id="form-script", markup=False)
+                yield ScriptView()
         yield Static("", id="form-hint", markup=False)
         yield Static("", id="form-verdict", markup=False)
         yield Footer(show_command_palette=False)
@@ -77,29 +82,42 @@ class SubmitForm(ModalScreen[str | None]):
     def on_mount(self) -> None:
         """Let the person type, and ask what the cluster offers."""
         self._session = self.app.session
+        self._knowledge = self._session.knowledge or Knowledge(self._session.feed)
+        self._session.knowledge = self._knowledge
         self.row(_SELDOM).display = bool(self.row(_SELDOM).text)
         self.row(WHAT).enter()
         self._tell_title()
         self.set_interval(1, self._tell)
+        self.call_after_refresh(self._mount_more, _FIRST)
         self._ask_offers()
         self._look()
+
+    async def _mount_more(self, at: int) -> None:
+        """Put the other fields on the screen, a few at a time: many at once would stall."""
+        if at < len(self._rows):
+            await self.query_one("#form").mount(*self._all_rows[at : at + _MORE])
+            self.call_after_refresh(self._mount_more, at + _MORE)
 
     # What stands in it
 
     def row(self, name: str) -> Row:
         """A field of the form."""
-        return self.query_one(f"#field-{name}", Row)
+        return self._rows[name]
+
+    @property
+    def _all_rows(self) -> list[Row]:
+        return [*self._rows.values()]
 
     @property
     def texts(self) -> dict[str, str]:
         """What stands in the form; fields with nothing in them are left out."""
-        found = {row.field.name: row.text for row in self.query(Row)}
+        found = {name: row.text for name, row in self._rows.items()}
         return {name: text for name, text in found.items() if text.strip()}
 
     def fill(self, draft: Draft) -> None:
         """Put other texts into all fields."""
         self._draft = draft
-        for row in self.query(Row):
+        for row in self._all_rows:
             row.text = draft.texts.get(row.field.name, "")
             self._offer(row)
         lost = [n for n, text in draft.texts.items() if self.row(n).text != text]
@@ -111,14 +129,19 @@ class SubmitForm(ModalScreen[str | None]):
 
     @work(group="offers", description="offers")
     async def _ask_offers(self) -> None:
+        now = self.app.now()
+
+        def work() -> Offers:
+            known = self._knowledge.known(now)
+            return offers(known.capabilities, known.standing)
+
         try:
-            answer = await in_thread(partial(self._session.feed.fetch, Ask("offers")))
+            self._offers = await in_thread(work)
         except SlurmkitError as error:
             self.app.tell(f"what this cluster offers is unknown: {error}", "warning")
             self.row(_SELDOM).display = True
         else:
-            self._offers = answer.value
-            for row in self.query(Row):
+            for row in self._all_rows:
                 self._offer(row)
             self._hint()
 
@@ -134,8 +157,9 @@ class SubmitForm(ModalScreen[str | None]):
     @on(Row.Typed)
     def _typed(self) -> None:
         self._eager = False
-        if self._timer is not None:
-            self._timer.stop()
+        for timer in (self._timer, self._still):
+            if timer is not None:
+                timer.stop()
         self._timer = self.set_timer(_PAUSE, self._look)
         self._tell()
 
@@ -144,35 +168,66 @@ class SubmitForm(ModalScreen[str | None]):
         return self._checked is not None and self._checked.texts == self.texts
 
     def _look(self) -> None:
-        """Look at what stands there now; one question at a time."""
-        if not self._checking:
+        """Look at what stands there now, by what is known; one look at a time."""
+        known = self._checked if self._is_looked_at else None
+        if known is not None and known.judged and not (known.problem or self._is_old(known)):
+            self._show(known)
+        elif not self._checking:
             self._checking = True
             self._check(self.texts)
         self._tell()
 
-    @work(group="plan", description="plan")
+    @work(group="check", description="check")
     async def _check(self, texts: Mapping[str, str]) -> None:
         try:
-            checked = await in_thread(partial(check, self._session.feed, texts))
+            checked = await in_thread(partial(check, self._knowledge, texts, self.app.now()))
         except SlurmkitError as error:  # a mistake of ours
-            words = Content(printable(str(error)))
-            checked = Checked(texts, None, None, {}, words, Content(), str(error))
+            checked = unchecked(texts, None, error)
         self._checking = False
-        self._take(checked)
-
-    def _take(self, checked: Checked) -> None:
-        """Show what was found; of an older text it is dropped, and the new one looked at."""
-        if checked.texts != self.texts:
+        if checked.texts != self.texts:  # of an older text it is dropped
             self._look()
             return
+        self._show(checked)
+        if not self._eager:
+            self._still = self.set_timer(_STILL - _PAUSE, self._ask)
+        elif checked.errors:
+            self._answer(checked)
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have the controller judge what has no error; one question at a time, and once."""
+        checked = self._checked
+        if checked is None or not self._is_looked_at or self._judging:
+            return
+        if self._eager or (not checked.judged and checked.spec and not checked.errors):
+            self._judging = True
+            self._judge(checked)
+
+    @work(group="plan", description="plan")
+    async def _judge(self, checked: Checked) -> None:
+        try:
+            judged = await in_thread(partial(judge, self._session.feed, checked))
+        except SlurmkitError as error:  # a mistake of ours
+            judged = unchecked(checked.texts, checked.spec, error)
+        self._judging = False
+        if judged.texts == self.texts:
+            self._show(judged)
+            if self._eager:
+                self._answer(judged)
+        elif self._eager:
+            self._ask()
+        elif self._is_looked_at:
+            self._still = self.set_timer(_STILL, self._ask)
+
+    def _show(self, checked: Checked) -> None:
+        """Show what was found."""
         self._checked = checked
-        for row in self.query(Row):
+        for row in self._all_rows:
             row.say(checked.beside.get(row.field.name))
         self.query_one("#form-found", Static).update(checked.found)
-        self.query_one("#form-script", Static).update(checked.script)
+        self.query_one(ScriptView).update(checked.script)
         self._tell()
-        if self._eager:
-            self.action_send()
 
     def _tell(self) -> None:
         """Say on one line how the form stands, and how old that is."""
@@ -279,12 +334,20 @@ class SubmitForm(ModalScreen[str | None]):
         """Show the command and ask; what was not looked at yet is looked at first."""
         if self._sending:
             return
+        self._eager = True
         checked = self._checked if self._is_looked_at else None
-        taken = checked.taken if checked else None
-        if checked is None or (taken is not None and self.app.now() - taken > _STALE):
-            self._eager = True
+        if checked is None or checked.problem:
             self._look()
-            return
+        elif self._is_old(checked) or not (checked.judged or checked.errors):
+            self._ask()
+        else:
+            self._answer(checked)
+
+    def _is_old(self, checked: Checked) -> bool:
+        return checked.taken is not None and self.app.now() - checked.taken > _STALE
+
+    def _answer(self, checked: Checked) -> None:
+        """Say what is in the way, or ask whether it is meant."""
         self._eager = False
         if checked.errors or checked.plan is None:
             self._refuse(checked)

@@ -45,7 +45,8 @@ def verdict(checked: Checked | None, now: float, *, sending: bool) -> Content:
         if words == NOTHING and len(checked.beside) == 1:
             return Content.styled(words, "$quiet")
         return Content.assemble(("not ready: ", "$error bold"), printable(words))
-    age = "" if checked.taken is None else f", asked {max(0, now - checked.taken):.0f} s ago"
+    ago = "" if checked.taken is None else f"{max(0, now - checked.taken):.0f} s ago"
+    age = f", asked {ago}" if checked.judged else f", by limits of {ago}"
     if errors := checked.errors:
         count = f"{len(errors)} error{'s' * (len(errors) > 1)}"
         first = f": {printable(errors[0])}"
@@ -56,7 +57,10 @@ def verdict(checked: Checked | None, now: float, *, sending: bool) -> Content:
     named = (("Uses", ""), ("Starts", "starts "))
     told = "; ".join(f"{word}{printable(facts[name])}" for name, word in named if name in facts)
     return Content.assemble(
-        ("ready", "$success bold"), (said, "$warning"), (age, "$quiet"), f": {told}" if told else ""
+        ("ready" if checked.judged else "no error found", "$success bold"),
+        (said, "$warning"),
+        (age, "$quiet"),
+        f": {told}" if told else "",
     )
 
 
