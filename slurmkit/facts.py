@@ -77,6 +77,11 @@ def clock(epoch: float | None) -> str:
     return datetime.fromtimestamp(epoch, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
+def percent(share: float | None) -> str:
+    """A share in words; `?` while unknown."""
+    return "?" if share is None else f"{share:.0%}"
+
+
 def rounded(number: float) -> str:
     """A number in as few digits as are of use: `0.67`, `40`, `1,234.5`; `<0.01` is not nothing."""
     if 0 < abs(number) < 0.005:

@@ -87,10 +87,15 @@ def read_recent(slurm: Slurm, user: str, since: int) -> list[JobInfo]:
         DatabaseDown: when slurmdbd does not answer.
     """
     mark = record_mark()
-    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
-    asked = [*_FLAGS, f"--delimiter={mark}", f"--user={user}", f"--starttime={at}", "-X", "-D"]
+    asked = [*_FLAGS, f"--delimiter={mark}", f"--user={user}", since_argument(since), "-X", "-D"]
     text = slurm.run(["sacct", *asked, f"--format={','.join(_FIELDS.values())}"])
     return sorted(_runs(text, mark), key=lambda run: run.submitted or 0)
+
+
+def since_argument(since: int) -> str:
+    """What limits sacct to jobs that were in the queue at or after a time in epoch seconds."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
+    return f"--starttime={at}"
 
 
 def read_steps(slurm: Slurm, job_id: str) -> tuple[Step, ...]:

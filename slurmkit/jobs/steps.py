@@ -9,7 +9,6 @@ import msgspec
 
 from slurmkit.durations import parse_elapsed
 from slurmkit.errors import DatabaseDown, SlurmError
-from slurmkit.jobs.ids import batches
 from slurmkit.queue.rows import epoch, record_mark
 from slurmkit.slurm import Slurm
 from slurmkit.tres import parse_tres, size_in_bytes
@@ -111,32 +110,38 @@ def read_step_uses(slurm: Slurm, job_ids: Sequence[str]) -> Steps:
     Without slurmdbd there are only the steps that run, with what sstat says of them.
     """
     taken, began = time.time(), time.perf_counter()
-    mark, words = record_mark(), []
-    rows: list[StepUse] = []
-    running = list(job_ids)
-    asked = ["sacct"]
     try:
-        for batch in batches(job_ids):
-            rows += parse_sacct(slurm.run(sacct_argv(batch, mark)), mark)
-        running = [row.raw_id for row in rows if row.is_allocation and row.runs]
-        if len(running) > MOST:
-            words.append(f"sstat was asked about {MOST} of {len(running):,} jobs that run")
+        return read_selected(slurm, [f"--jobs={','.join(job_ids)}"])
     except DatabaseDown as error:
-        words.append(str(error))
-    live: dict[str, Use] = {}
-    if ids := running[:MOST]:
-        asked.append("sstat")
-        text, problem = _sstat(slurm, ids)
-        live = parse_sstat(text)
-        words += [problem] if problem else []
+        text, problem = _sstat(slurm, job_ids[:MOST])
+        missing = "; ".join(filter(None, [str(error), problem]))
+        rows = merged((), parse_sstat(text))
+        return Steps(rows, missing, "sstat", taken, time.perf_counter() - began)
+
+
+def read_selected(slurm: Slurm, selection: Sequence[str]) -> Steps:
+    """The same of the jobs that sacct's options choose.
+
+    Raises:
+        DatabaseDown: when slurmdbd does not answer.
+    """
+    taken, began, mark = time.time(), time.perf_counter(), record_mark()
+    rows = parse_sacct(slurm.run(sacct_argv(mark, *selection)), mark)
+    running = [row for row in rows if row.is_allocation and row.runs]
+    if not running:
+        return Steps(tuple(rows), "", "sacct", taken, time.perf_counter() - began)
+    last = sorted(running, key=lambda row: -(row.started or 0))[:MOST]
+    text, problem = _sstat(slurm, [row.raw_id for row in last])
+    some = f"sstat was asked about the {MOST} of {len(running):,} running jobs that began last"
+    missing = "; ".join(filter(None, [problem, some if len(running) > MOST else ""]))
     seconds = time.perf_counter() - began
-    return Steps(merged(rows, live), "; ".join(words), " and ".join(asked), taken, seconds)
+    return Steps(merged(rows, parse_sstat(text)), missing, "sacct and sstat", taken, seconds)
 
 
-def sacct_argv(job_ids: Sequence[str], mark: str) -> list[str]:
+def sacct_argv(mark: str, *selection: str) -> list[str]:
     """The command whose output `parse_sacct` reads."""
     flags = ["--noheader", "--parsable", "--noconvert", f"--delimiter={mark}"]
-    return ["sacct", *flags, f"--jobs={','.join(job_ids)}", f"--format={','.join(_SACCT)}"]
+    return ["sacct", *flags, *selection, f"--format={','.join(_SACCT)}"]
 
 
 def sstat_argv(job_ids: Sequence[str]) -> list[str]:

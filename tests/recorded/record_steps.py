@@ -29,12 +29,12 @@ def main() -> None:
     options = ["--parsable", "--ntasks=2", "--time=5", "--output=/dev/null", "--array=4"]
     job = recorder.run("sbatch", *options, f"--wrap={SCRIPT}").stdout.strip()
     time.sleep(40)
-    note(recorder, folder / "uses-running.txt", sacct_argv([job], MARK))
+    note(recorder, folder / "uses-running.txt", sacct_argv(MARK, f"--jobs={job}"))
     raw = recorder.run("squeue", "--noheader", "--format=%A", f"--jobs={job}").stdout.strip()
     note(recorder, folder / "uses-sstat.txt", sstat_argv([raw]))
     recorder.run("scancel", job)
     time.sleep(15)
-    note(recorder, folder / "uses-ended.txt", sacct_argv([job], MARK))
+    note(recorder, folder / "uses-ended.txt", sacct_argv(MARK, f"--jobs={job}"))
 
 
 def note(recorder: Recorder, path: Path, argv: list[str]) -> None:

@@ -6,6 +6,7 @@ from fake_queue import NOW, Scene, job, text, until, waiting
 from slurmkit_tui.views.mine import MyJob, my_jobs
 
 from slurmkit import Cluster
+from slurmkit.errors import DatabaseDown
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.mine import Mine
 
@@ -71,3 +72,63 @@ async def test_my_jobs_are_copied_as_they_are_shown() -> None:
         await pilot.press("y")
         await until(pilot, lambda: "copied 1 job" in text(app))
         assert app.clipboard.startswith("11\tRUNNING\t1:56:40\t")
+
+
+def sacct_of(*ids: str) -> str:
+    """Each job with a step that runs, in the fields of `slurmkit.jobs.steps`."""
+    lines = []
+    for job_id in ids:
+        rest = ["RUNNING", "100", "Unknown", "50", "", "1", "2", "00:00:00", "mem=1G", *[""] * 3]
+        both = [[each, each, *rest, "0:0", "n"] for each in (job_id, f"{job_id}.0")]
+        lines += ["".join(word + "MARK" for word in line) for line in both]
+    return "\n".join(lines) + "\n"
+
+
+class Measured(Scene):
+    """Two jobs that run; slurmd of the second is away."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.slurm._answers |= {"sacct": self._sacct, "sstat": self._sstat}
+
+    def _sacct(self, argv, stdin):
+        mark = next(a for a in argv if a.startswith("--delimiter=")).removeprefix("--delimiter=")
+        return "" if "-X" in argv else sacct_of("11", "13").replace("MARK", mark)
+
+    def _sstat(self, argv, stdin):
+        return "11.0|1|mem=512M|cpu=00:01:30,mem=1M||\n"
+
+
+async def test_efficiency_so_far_comes_after_the_jobs_and_not_with_each_answer() -> None:
+    cluster = Measured([job("11", UserName="alice"), job("13", UserName="alice")])
+    app = cluster.app(view="mine")
+    async with app.run_test(size=(160, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "CPU, MEM of sacct and sstat at" in text(app))
+        names = [argv[0] for argv in cluster.slurm.asked]
+        assert names.index("squeue") < names.index("sstat")
+        lines = [line.strip("▸ ").split() for line in text(app).splitlines() if "RUNNING" in line]
+        rows = {line[0]: line for line in lines}
+        assert {"90%", "50%"} <= set(rows["11"])
+        assert rows["13"].count("?") == 2
+        assert len(cluster.commands("sstat")) == 1
+        for looks in (2, 3):
+            await pilot.press("r")
+            await until(pilot, lambda looks=looks: len(_looks(cluster)) == looks)
+            await pilot.pause()
+        assert len(cluster.commands("sstat")) == 1
+
+
+def _looks(cluster: Scene) -> list[list[str]]:
+    return [argv for argv in cluster.commands("sacct") if "-X" in argv]
+
+
+async def test_without_efficiency_the_jobs_are_there() -> None:
+    app = Scene([job("11", UserName="alice")]).app(view="mine")
+    app.session.feed._cluster.slurm._answers["sacct"] = _down
+    async with app.run_test(size=(200, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "CPU, MEM unknown: slurmdbd is away" in text(app))
+        assert "RUNNING" in text(app)
+
+
+def _down(argv, stdin):
+    raise DatabaseDown("slurmdbd is away")

@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 
 from slurmkit import Cluster
 from slurmkit.doctor.model import Diagnosis
+from slurmkit.jobs.efficiency import Efficiency, Uses
 from slurmkit.jobs.mine import Mine
 from slurmkit.jobs.pages import Piece
 
@@ -71,6 +72,11 @@ VALUES = {
         ),
         NOW,
     ),
+    "uses": Uses(
+        {"4711": Efficiency(900.0, 1000.0, 60.0 * 2**30, 64.0 * 2**30),
+         "4720": Efficiency(20.0, 1000.0, None, 64.0 * 2**30)},
+        "", "sacct and sstat", NOW - 5, 0.4,
+    ),
     "mine": Mine(
         Cluster(
             Scene([JOBS[0], JOBS[7], job("4720_1", UserName="alice", Name="sweep", NodeList="c2"),
@@ -93,6 +99,9 @@ async def _answered(pilot: Pilot[Any]) -> None:
 async def _shown(pilot: Pilot[Any]) -> None:
     app: Any = pilot.app
     await until(pilot, lambda: app.session.picture(app.view.ask).prepared is not None)
+    if app.view.NAME == "mine":
+        await until(pilot, lambda: app.session.picture(Ask("uses")).answer is not None)
+        await pilot.pause(0.2)
     await pilot.pause()
 
 

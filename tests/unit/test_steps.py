@@ -99,7 +99,7 @@ def test_sstat_is_called_once_and_for_so_many_jobs_only() -> None:
     assert len(slurm.asked) == 2
     told = next(word for word in slurm.asked[1] if word.startswith("--jobs="))
     assert len(told.split(",")) == MOST
-    assert "200 of 210 jobs that run" in found.missing
+    assert "the 200 of 210 running jobs" in found.missing
     assert found.source == "sacct and sstat"
 
 
@@ -119,6 +119,6 @@ def test_a_silent_sstat_and_an_absent_slurmdbd_leave_unknowns() -> None:
 
 
 def test_sacct_is_asked_with_explicit_fields() -> None:
-    argv = sacct_argv(["7"], "x")
+    argv = sacct_argv("x", "--jobs=7")
     assert "--noconvert" in argv
     assert argv[-1].startswith("--format=JobID,JobIDRaw,")

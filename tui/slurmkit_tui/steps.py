@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from slurmkit.durations import format_duration
-from slurmkit.facts import clock
+from slurmkit.facts import clock, percent
 from slurmkit.jobs.steps import Steps, StepUse
 from slurmkit.states import kind
 from slurmkit.text import printable
@@ -81,11 +81,6 @@ def _notes(found: Steps, count: int) -> list[str]:
 
 def _number(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
-
-
-def percent(value: float | None) -> str:
-    """A share in words; `?` while unknown."""
-    return "?" if value is None else f"{value:.0%}"
 
 
 def size(value: float | None) -> str:

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import msgspec
+from textual import work
 
 from slurmkit import arrays
 from slurmkit import states as slurm_states
 from slurmkit.durations import format_duration, parse_elapsed
-from slurmkit.facts import clock
+from slurmkit.errors import SlurmkitError
+from slurmkit.facts import clock, percent
+from slurmkit.jobs.efficiency import Efficiency, Uses, together
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.mine import Mine
 from slurmkit.queue.cells import waiting_for
 from slurmkit.queue.rows import QueueRow
+from slurmkit.text import printable
 from slurmkit.tres import gres
 from slurmkit_tui import states
 from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.listing import Column, Context, Listing, longest
 from slurmkit_tui.listview import ListView
+from slurmkit_tui.session import Picture, Session
+from slurmkit_tui.sheet import Arranged
 from slurmkit_tui.view import Part
+
+USES = Ask("uses")
+_EVERY = 3  # answers about jobs between two about what they use
+_REST = 20  # times as long as it took
+_NOTHING: Mapping[str, Efficiency] = MappingProxyType({})
 
 
 class MyJob(msgspec.Struct, frozen=True):
@@ -38,6 +52,9 @@ class MyJob(msgspec.Struct, frozen=True):
         left: seconds until its time limit; None while it waits, or without a limit.
         ended: epoch seconds; None in the queue.
         rows: of the queue, for what can be done to it; empty once it ended.
+        started: whether it ran, so that there is something to measure.
+        cpu: of the CPU time it had so far, or had, what it used; None is unknown.
+        mem: of its memory, what it took at its peak; of tasks that of the worst; None is unknown.
     """
 
     job_id: str
@@ -56,6 +73,9 @@ class MyJob(msgspec.Struct, frozen=True):
     ended: int | None
     exit_code: str
     rows: tuple[QueueRow, ...] = ()
+    started: bool = False
+    cpu: float | None = None
+    mem: float | None = None
 
     @property
     def whole(self) -> str:
@@ -63,23 +83,29 @@ class MyJob(msgspec.Struct, frozen=True):
         return self.job_id.partition("_[")[0]
 
 
-def my_jobs(mine: Mine) -> tuple[MyJob, ...]:
-    """In the queue first; then those that ended, the last one first."""
-    queued = [_queued(rows, mine) for rows in arrays.collapse(mine.rows)]
+def my_jobs(mine: Mine, of: Mapping[str, Efficiency] = _NOTHING) -> tuple[MyJob, ...]:
+    """In the queue first; then those that ended, the last one first.
+
+    Args:
+        mine: the jobs.
+        of: what is known of their efficiency, by Slurm's own number.
+    """
+    queued = [_queued(rows, mine, of) for rows in arrays.collapse(mine.rows)]
     alive = {job.key for job in queued}
     ended: dict[str, list[JobInfo]] = {}
     for run in mine.ended:
         key = run.job_id.partition("_")[0]
         ended.setdefault(f"{key} ended" if key in alive else key, []).append(run)
-    return (*queued, *(_over(key, runs) for key, runs in ended.items()))
+    return (*queued, *(_over(key, runs, of) for key, runs in ended.items()))
 
 
-def _queued(rows: Sequence[QueueRow], mine: Mine) -> MyJob:
+def _queued(rows: Sequence[QueueRow], mine: Mine, of: Mapping[str, Efficiency]) -> MyJob:
     first = rows[0]
     one = len(rows) == 1 and "[" not in first.job_id
     running = [row for row in rows if not row.waits]
     held = [_indices(mine.indices[row.raw_id]) for row in running if row.raw_id in mine.indices]
     waits = ",".join(dict.fromkeys(filter(None, map(waiting_for, rows))))
+    cpu, mem = together([of.get(row.raw_id) for row in running])
     nodes = ",".join(dict.fromkeys(row.node_list for row in rows if row.node_list))
     return MyJob(
         job_id=first.job_id if len(rows) == 1 else f"{first.array_id}_[…]",
@@ -98,6 +124,9 @@ def _queued(rows: Sequence[QueueRow], mine: Mine) -> MyJob:
         ended=None,
         exit_code="",
         rows=tuple(rows),
+        started=bool(running),
+        cpu=cpu,
+        mem=mem,
     )
 
 
@@ -110,7 +139,7 @@ def _indices(held: dict[str, list[int]]) -> str:
     return " ".join(f"{node}:{arrays.fold(at)}" for node, at in held.items())
 
 
-def _over(key: str, runs: Sequence[JobInfo]) -> MyJob:
+def _over(key: str, runs: Sequence[JobInfo], of: Mapping[str, Efficiency]) -> MyJob:
     """Of an array the worst state gives the colour; a run that was requeued is told by its last."""
     last = runs[0]
     tasks: dict[str, JobInfo] = {}
@@ -121,6 +150,8 @@ def _over(key: str, runs: Sequence[JobInfo]) -> MyJob:
         tally[run.state] = tally.get(run.state, 0) + 1
     worst = next((s for s in tally if slurm_states.kind(s) == "bad"), last.state)
     several = len(tasks) > 1
+    ran = [run for run in tasks.values() if run.started]
+    cpu, mem = together([of.get(run.raw_id) for run in ran])
     said = ", ".join(f"{slurm_states.code(state)} {count}" for state, count in tally.items())
     return MyJob(
         job_id=f"{key.partition(' ')[0]}_[…]" if several else last.job_id,
@@ -138,6 +169,9 @@ def _over(key: str, runs: Sequence[JobInfo]) -> MyJob:
         submitted=last.submitted,
         ended=last.ended,
         exit_code=last.exit_code or "",
+        started=bool(ran),
+        cpu=cpu,
+        mem=mem,
     )
 
 
@@ -153,6 +187,10 @@ def _left_style(job: MyJob, _context: Context) -> str:
     return "cell--warn" if job.left is not None and job.left < 600 else ""
 
 
+def _share(name: str) -> Callable[[MyJob, Context], str]:
+    return lambda job, _: percent(getattr(job, name)) if job.started else ""
+
+
 COLUMNS = (
     Column("jobid", "JOBID", lambda j, _: j.job_id, _number, longest("job_id"),
            match=attrgetter("job_id"), aliases=("id", "job"), limit=22),
@@ -163,6 +201,9 @@ COLUMNS = (
            longest("elapsed"), aliases=("elapsed",), right=True),
     Column("left", "LEFT", lambda j, _: "" if j.left is None else format_duration(j.left),
            attrgetter("left"), 10, right=True, style=_left_style),
+    Column("cpu", "CPU", _share("cpu"), attrgetter("cpu"), 5, right=True, wide=True),
+    Column("mem", "MEM", _share("mem"), attrgetter("mem"), 5, right=True, wide=True,
+           aliases=("memory",)),
     Column("gpus", "GPUS", lambda j, _: j.gpus, attrgetter("gpus"), longest("gpus"), limit=18,
            aliases=("gpu",), style=lambda j, _: "cell--gpus" if j.held else "cell--muted"),
     Column("held", "GPU INDICES", lambda j, _: j.held, attrgetter("held"), longest("held"),
@@ -203,11 +244,59 @@ class MineView(ListView):
         del mine  # all of them are
         super().__init__()
         self._without_history = ""
+        self._last: tuple[Answer, Session] | None = None
+        self._looks = 0
+
+    def make(self, answer: Answer, session: Session) -> Arranged:
+        """See `View.make`; efficiencies as they are known by now, to be no later with the jobs."""
+        self._last = answer, session
+        return super().make(answer, session)
+
+    def take(self, prepared: Arranged) -> None:
+        """See `View.take`; with every third answer the efficiencies are asked for as well."""
+        super().take(prepared)
+        self._looks += 1
+        if self._last is not None and self._is_due(*self._last):
+            self._looks = 0
+            self._measure(self._last[1])
+
+    def _is_due(self, answer: Answer, session: Session) -> bool:
+        picture = session.picture(USES)
+        last = picture.answer
+        if last is None and not picture.problem:
+            return not picture.pace.asking
+        # What takes long is not asked for as often.
+        rested = last is None or answer.taken > last.taken + _REST * last.seconds
+        return self._looks >= _EVERY and rested and not picture.pace.asking
+
+    @work(group="uses", description="uses")
+    async def _measure(self, session: Session) -> None:
+        """Ask, and show the same jobs again with what was found."""
+        picture = session.picture(USES)
+        picture.pace.asking = True
+        try:
+            picture.answer = await in_thread(partial(session.feed.fetch, USES))
+            picture.problem = ""
+        except SlurmkitError as error:
+            picture.problem = str(error)
+        finally:
+            picture.pace.asking = False
+        if self._last is not None and self._last[1] is session:
+            super().take(await in_thread(partial(super().make, *self._last)))
 
     def rows_of(self, answer: Answer) -> Sequence[MyJob]:
         """See `ListView.rows_of`."""
         self._without_history = answer.value.without_history
-        return my_jobs(answer.value)
+        return my_jobs(answer.value, self._uses.of if self._uses else _NOTHING)
+
+    @property
+    def _picture(self) -> Picture | None:
+        return self._last[1].picture(USES) if self._last else None
+
+    @property
+    def _uses(self) -> Uses | None:
+        answer = self._picture and self._picture.answer
+        return answer.value if answer else None
 
     @property
     def rows(self) -> Sequence[Any]:
@@ -224,3 +313,14 @@ class MineView(ListView):
         yield f"{len([job for job in rows if job.ended]):,} ended lately"
         if self._without_history:
             yield ("without those that ended: slurmdbd does not answer", "$warning")
+        yield from self._source()
+
+    def _source(self) -> Iterable[Part]:
+        """Who says what CPU and MEM are, and since when."""
+        if self._picture is None or (self._uses is None and not self._picture.problem):
+            return
+        if self._uses is not None:
+            at = clock(int(self._uses.taken))[11:19]
+            yield f"CPU, MEM of {self._uses.source} at {at}"
+        if why := self._picture.problem or (self._uses and self._uses.missing):
+            yield (f"CPU, MEM unknown: {printable(why)}", "$warning")
