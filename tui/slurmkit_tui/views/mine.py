@@ -25,7 +25,7 @@ from slurmkit.queue.rows import QueueRow
 from slurmkit.text import printable
 from slurmkit.tres import gres
 from slurmkit_tui import states
-from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.feed import Answer, Ask, Recorded
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.listing import Column, Context, Listing, longest
 from slurmkit_tui.listview import ListView
@@ -278,7 +278,8 @@ class MineView(ListView):
             picture.answer = await in_thread(partial(session.feed.fetch, USES))
             picture.problem = ""
         except SlurmkitError as error:
-            picture.problem = str(error)
+            # A recording may be older than this question: each `?` says enough.
+            picture.problem = "" if isinstance(session.feed, Recorded) else str(error)
         finally:
             picture.pace.asking = False
         if self._last is not None and self._last[1] is session:
