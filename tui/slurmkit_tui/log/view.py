@@ -88,6 +88,7 @@ class LogView(Vertical):
         self._following = True
         self._said = ""
         self._searching = 0
+        self._reading: Callable[[], Page | None] | None = None
 
     def compose(self) -> ComposeResult:
         """Stack the lines, what is said of them, and the line to search in."""
@@ -128,18 +129,23 @@ class LogView(Vertical):
 
     @work(exclusive=True, group="page", description="page")
     async def _go(self, make: Callable[[], Page | None]) -> None:
+        self._reading = make
         try:
             page = await in_thread(make)
         except SlurmkitError as error:
             self.say(str(error))
             return
+        finally:
+            if self._reading is make:
+                self._reading = None
         if page is not None:
             self.lines.page = page
             self.lines.refresh()
         self._tell()
 
     def _grow(self) -> None:
-        if self._following and self._path is not None and self.display:
+        """Look for what was written meanwhile, unless a slow disk has not given the last page."""
+        if self._following and self._path and self.display and self._reading is None:
             self._go(partial(self._newer, self.lines.page.size))
 
     def _newer(self, size: int) -> Page | None:
@@ -148,7 +154,8 @@ class LogView(Vertical):
     # What the keys do
 
     def _step(self, begin: Callable[[Page], int]) -> None:
-        """Go to another begin; at the end of the file the page stays full."""
+        """Go to another begin; at the end of the file the page stays full. It ends a search."""
+        self._searching += 1
         rows, page = self._rows, self.lines.page
 
         def make() -> Page:
@@ -236,10 +243,12 @@ class LogView(Vertical):
 
         def told(part: float) -> bool:
             nonlocal said
+            if mine != self._searching or not self.is_attached:
+                return False
             if time.monotonic() - said > _TOLD_SECONDS:
                 said = time.monotonic()
                 self.app.call_from_thread(self.say, f"searching: {part:.0%}")
-            return mine == self._searching
+            return True
 
         def make() -> Page | None:
             if way > 0:
@@ -247,6 +256,8 @@ class LogView(Vertical):
                 at = find(self._read, pattern, start, told, likely)
             else:
                 at = find_back(self._read, pattern, begin, told)
+            if mine != self._searching:  # given up, for another page or another search
+                return None
             self.lines.found = at
             self._said = "" if at is not None else "not found"
             if at is None:

@@ -1,0 +1,66 @@
+"""A log on a slow disk: it is followed all the same, and what is not wanted any more is dropped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fake_queue import running, text, until
+from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.log import view as log_view
+from test_jobscreen import scene, view
+
+
+async def test_a_disk_slower_than_the_rhythm_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_view, "_FOLLOW_SECONDS", 0.05)
+    path = tmp_path / "out"
+    path.write_text("begun\n")
+    app = scene(path).app()
+    live, most = app.session.feed.fetch, 0
+
+    def slow(ask: Ask) -> Answer:
+        nonlocal most
+        if ask.what == "piece":
+            most = max(most, sum("slurmkit-tui" in each.name for each in threading.enumerate()))
+            time.sleep(0.15)
+        return live(ask)
+
+    async with running(app) as pilot:
+        app.session.feed.fetch = slow  # type: ignore[method-assign]
+        await pilot.press("l")
+        await until(pilot, lambda: "begun" in text(app))
+        with path.open("a") as file:
+            file.write("one more\n")
+        await until(pilot, lambda: "one more" in text(app))
+        assert most <= 3
+
+
+async def test_a_search_ends_with_the_next_page_that_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("step\n" * 200_000 + "ValueError\n")
+    app = scene(path).app()
+    live, gate, reads = app.session.feed.fetch, threading.Event(), 0
+
+    def gated(ask: Ask) -> Answer:
+        nonlocal reads
+        if ask.what == "piece" and int(ask.about[2]) > 1 << 17:  # as a search reads
+            reads += 1
+            gate.wait(20)
+        return live(ask)
+
+    async with running(app) as pilot:
+        await pilot.press("l")
+        await until(pilot, lambda: "ValueError" in text(app))
+        app.session.feed.fetch = gated  # type: ignore[method-assign]
+        await pilot.press("E")
+        await until(pilot, lambda: reads == 1)
+        await pilot.press("g")
+        await until(pilot, lambda: view(app).lines.page.begin == 0)
+        gate.set()
+        await pilot.pause(0.3)
+        assert reads == 1
+        assert view(app).lines.found is None
