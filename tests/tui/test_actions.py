@@ -10,7 +10,7 @@ from slurmkit_tui.actions import ACTIONS, FOCUSED
 from slurmkit_tui.commands import cancel, job_argument
 from slurmkit_tui.dialogs import Confirm, Prompt
 from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.logs import actions
+from slurmkit_tui.logs import actions, mistakes
 from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.queue import job_key
 from textual.command import CommandPalette
@@ -220,3 +220,16 @@ def test_ids_as_commands_take_them(job_id: str, argument: str, key: str) -> None
 def test_the_command_that_cancels(job_id: str, argv: list[str]) -> None:
     (row,) = Cluster(Scene([job(job_id)]).slurm).queue().rows
     assert cancel([row], "") == [argv]
+
+
+async def test_what_ends_the_app_is_written_down() -> None:
+    app = scene().app()
+
+    async def end() -> None:
+        async with running(app):
+            app.call_later(lambda: 1 / 0)
+            await app._exception_event.wait()
+
+    with pytest.raises(ZeroDivisionError):
+        await end()
+    assert "ZeroDivisionError" in mistakes().read_text()

@@ -92,7 +92,8 @@ async def test_the_command_is_shown_run_told_and_written_down(waited: list[str])
         await pilot.press("enter")
         await until(pilot, lambda: "ended with exit code 3" in text(app))
         assert cluster.lent == [["srun", "--jobid", "11", "--overlap", "--pty", "bash", "-l"]]
-        assert "srun --jobid 11 --overlap" in (folder() / "tui-actions.log").read_text()
+        written = (folder() / "tui-actions.log").read_text()
+        assert written.endswith("srun --jobid 11 --overlap --pty bash -l ended with exit code 3\n")
         assert waited == ["srun ended with exit code 3; Enter comes back "]
         await until(pilot, lambda: not app.lent)
 

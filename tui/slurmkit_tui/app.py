@@ -26,6 +26,7 @@ from slurmkit_tui.commands import Argv
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.listview import ListView
+from slurmkit_tui.logs import note_mistake
 from slurmkit_tui.messages import AskingScreen, CommandsRun, Found, Opened
 from slurmkit_tui.options import Options
 from slurmkit_tui.poller import PollingApp
@@ -88,6 +89,11 @@ class SlurmkitApp(PollingApp):
 
         usual = super().get_driver_class()
         return PastingDriver if usual is PastingDriver.__base__ else usual
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Write down, for a bug report, what ends the app."""
+        note_mistake(error)
+        super()._handle_exception(error)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Take the colours away where none are wanted; NO_COLOR is Textual's own matter."""

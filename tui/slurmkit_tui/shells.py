@@ -84,8 +84,9 @@ def lend(app: SlurmkitApp, argv: Sequence[str]) -> None:
         error, code = refused, 1
     finally:
         app.set_timer(_SETTLED, app.take_back)
-    note_command(app.session.cluster, given, error)
-    said = str(error) if error else f"ended with exit code {code}" if code else "ended"
+    ended = f"ended with exit code {code}" if code else "ended"
+    note_command(app.session.cluster, given, error, ended)
+    said = str(error) if error else ended
     app.tell(f"{given[0]} {said}", "error" if error else "information")
 
 
