@@ -76,7 +76,7 @@ def usage(
         begin: date or date-time; the begin of this month when left out.
         end: likewise; not included; now when left out.
         by: names of dimensions, as a list or by comma: pi, group, department, user, account,
-            cluster, partition, qos, gpu-type, state, day, week, month.
+            cluster, partition, qos, gpu-type, state, hour (of 31 days at most), day, week, month.
         panels: whether to add what charts show.
         scope: whose usage the reader may see.
         **more: see `More`.
@@ -120,7 +120,7 @@ def wait(
         books: an open ledger.
         begin: as for `usage`; so are `end`, `scope` and `more`.
         end: see there.
-        by: names of dimensions but day, week and month.
+        by: names of dimensions but hour, day, week and month.
         scope: see there.
         **more: see `More`.
 
@@ -147,7 +147,7 @@ def efficiency(
         books: an open ledger.
         begin: as for `usage`; so are `end`, `scope` and `more`.
         end: see there.
-        by: names of dimensions but day, week and month.
+        by: names of dimensions but hour, day, week and month.
         scope: see there.
         **more: see `More`.
 

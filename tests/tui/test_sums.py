@@ -114,6 +114,25 @@ async def test_utilization_by_day_with_bars_and_by_type() -> None:
         await until(pilot, lambda: "50.0%" in text(app))
 
 
+async def test_utilization_by_hour_and_by_day_again() -> None:
+    days = utilization("day", {"day": "2026-11-20", "jobs": 2, "gpu_hours": 120.0})
+    hours = utilization("hour", {"hour": "2026-11-20 13:00", "jobs": 2, "gpu_hours": 5.0})
+    feed = StubFeed(utilization=days)
+    app = feed.app("utilization")
+    async with app.run_test(size=(140, 30)) as pilot:
+        await until(pilot, lambda: "by day  ·" in text(app))
+        feed.values["utilization"] = hours
+        await pilot.press("h")
+        await until(pilot, lambda: "2026-11-20 13:00" in text(app) and "50.0%" in text(app))
+        assert "by hour  ·  5 GPU-hours" in text(app)
+        assert "can give in an hour" in text(app)
+        feed.values["utilization"] = days
+        await pilot.press("h")
+        await until(pilot, lambda: "by day  ·" in text(app))
+        await pilot.press("h", "b")
+        await until(pilot, lambda: "by gpu-type" in text(app))
+
+
 async def test_without_a_ledger_the_present_is_there() -> None:
     feed = StubFeed(utilization=utilization("day", missing="there is no ledger"))
     screen = await shown(feed, "utilization", "no history: there is no ledger")

@@ -154,6 +154,7 @@ FOCUSED = (
     Action("by", "b", "By", "Letters by user, account or job", home="map", footer=True),
     Action("by", "b", "By", "By day, GPU type, partition, account", home="utilization",
            footer=True),
+    Action("hours", "h", "Hours", "By hour, or by day again", home="utilization", footer=True),
     Action("dismiss", "escape", "Back", "Back to the view", home="job", footer=True,
            alias="leave"),
     Action("tab('facts')", "f", "Facts", "What is known of the job", home="job", footer=True),

@@ -16,7 +16,7 @@ Command = Callable[..., Any]
 # As `slurmkit_accounting.reports.dimensions.ALL`, which is not imported before it is used.
 NAMES = (
     "pi", "group", "department", "user", "account", "cluster", "partition", "qos", "gpu-type",
-    "state", "day", "week", "month",
+    "state", "hour", "day", "week", "month",
 )  # fmt: skip
 _BINARY = frozenset(("xlsx",))
 

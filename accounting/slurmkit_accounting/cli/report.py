@@ -52,7 +52,7 @@ for _command in (
 @click.option(
     "--by", metavar="NAME[,NAME...]", type=Names(), multiple=True, default=("pi",),
     help="One row for each: pi, group, department, user, account, cluster, partition, qos,"
-    " gpu-type, state, day, week, month.  [default: pi]",
+    " gpu-type, state, hour (31 days at most), day, week, month.  [default: pi]",
 )  # fmt: skip
 @filter_options
 @click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")

@@ -32,7 +32,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         window: epoch seconds [from, to).
         zone: of its days and months.
-        units: day, week or month, where rows are told apart by them.
+        units: hour, day, week or month, where rows are told apart by them.
         filters: only usage with one of these values, by dimension.
         suspended: `charge` or `skip`.
         job: only this one.

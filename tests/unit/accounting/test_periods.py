@@ -38,6 +38,36 @@ def test_ten_years_of_days_are_no_more_than_that() -> None:
     assert found[-1].labels == {"day": "2029-12-31", "week": "2030-W01", "month": "2029-12"}
 
 
+def test_hours_of_a_day_on_which_clocks_go_back() -> None:
+    berlin = zone("Europe/Berlin")
+    window = (berlin.epoch("2026-10-25"), berlin.epoch("2026-10-26"))
+    found = parts(window, berlin, {"hour"})
+    assert len(found) == 25
+    assert [part.labels["hour"] for part in found][1:4] == [
+        "2026-10-25 01:00", "2026-10-25 02:00", "2026-10-25 02:00 again",
+    ]  # fmt: skip
+    assert {part.end - part.begin for part in found} == {3600}
+    assert {part.labels["day"] for part in found} == {"2026-10-25"}
+
+
+@pytest.mark.parametrize(("name", "at"), [("Asia/Kolkata", 1800), ("Asia/Kathmandu", 900)])
+def test_hours_begin_where_the_zone_says(name: str, at: int) -> None:
+    there = zone(name)
+    window = (there.epoch("2026-10-05T10:20:30"), there.epoch("2026-10-05T12:30"))
+    found = parts(window, there, {"hour"})
+    assert [part.begin % 3600 for part in found][1:] == [at, at]
+    assert [part.labels["hour"][-5:] for part in found] == ["10:00", "11:00", "12:00"]
+
+
+def test_31_days_by_hour_are_the_most() -> None:
+    october = (UTC.epoch("2026-10-01"), UTC.epoch("2026-11-01"))
+    assert len(parts(october, UTC, {"hour"})) == 31 * 24
+    with pytest.raises(BadInput, match="2026-10-01 to 2026-11-02 is longer than 31 days, the most"):
+        parts((october[0], UTC.epoch("2026-11-02")), UTC, {"hour", "day"})
+    with pytest.raises(BadInput, match="ask for a shorter window, or by day"):
+        parts(EVER, UTC, {"hour"})
+
+
 @pytest.mark.parametrize("text", ["2026-1", "2026", "2026-13", "9999-12", "2026-01-01", "", "x"])
 def test_no_month(text: str) -> None:
     # One that is written otherwise than reports do would be the same month and match none of them.
@@ -54,6 +84,32 @@ def books(ledger: Ledger) -> Ledger:
 def test_a_window_of_centuries_by_day_is_one_line(books: Ledger) -> None:
     with pytest.raises(BadInput, match="0001-01-01 to 9999-12-31 has more than"):
         read.usage(books, "0001-01-01", "9999-12-31", by="day,pi", timezone="UTC")
+
+
+@pytest.mark.parametrize("suspended", ["charge", "skip"])
+def test_hours_add_up_to_their_days(ledger: Ledger, suspended: str) -> None:
+    write_books(
+        ledger,
+        [
+            run("alice", BEGIN + 1234, BEGIN + DAY + 5000),
+            run("alice", BEGIN + DAY // 2 + 1, BEGIN + DAY // 2 + 7205),
+            run("alice", BEGIN + 3 * DAY - 60, BEGIN + 3 * DAY + 60),
+        ],
+    )
+    asked = {"timezone": "UTC", "suspended": suspended}
+    hours = read.usage(ledger, "2026-11-01", "2026-12-01", by="hour,pi", **asked).rows
+    days = read.usage(ledger, "2026-11-01", "2026-12-01", by="day,pi", **asked).rows
+    assert len(hours) > 24
+    assert days
+    for day in days:
+        of_day = [row for row in hours if row["hour"].startswith(day["day"])]
+        for name in ("gpu_hours", "cpu_hours"):
+            assert sum(row[name] for row in of_day) == pytest.approx(day[name], abs=1e-9)
+        assert max(row["gpu_hours"] for row in of_day) <= day["gpu_hours"]
+    one = read.usage(
+        ledger, "2026-11-01", "2026-12-01", filters={"hour": [hours[3]["hour"]]}, **asked
+    )
+    assert one.meta.total["gpu_hours"] == hours[3]["gpu_hours"]
 
 
 def test_a_name_given_often_is_one_column(books: Ledger) -> None:

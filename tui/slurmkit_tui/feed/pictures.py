@@ -17,6 +17,7 @@ from slurmkit.fairshare import Factors, Share, read_factors, read_shares
 from slurmkit.nodes.read import read_nodes
 
 _DAYS = 30
+_DAYS_BY_HOUR = 3
 
 
 class Fairness(msgspec.Struct, frozen=True):
@@ -156,7 +157,8 @@ def read_utilization(cluster: Cluster, by: str) -> Utilization:
     now = _now(cluster)
     rows: tuple[dict[str, Any], ...] = ()
     missing = ""
-    begin = int(taken - _DAYS * 86400) // 86400 * 86400
+    days = _DAYS_BY_HOUR if by == "hour" else _DAYS
+    begin = int(taken - days * 86400) // 86400 * 86400
     try:
         read = _ledger()
         with read.ledger() as books:

@@ -1,4 +1,4 @@
-"""Utilization: how much of the GPUs was held, day by day, and what is held and wanted now."""
+"""Utilization: how much of the GPUs was held, by day or hour, and what is held and wanted now."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from slurmkit_tui.session import Session
 from slurmkit_tui.view import Part
 
 BYS = ("day", "gpu-type", "partition", "account")
+_HOURS = {"hour": 1.0, "day": 24.0}  # of a row
 _BAR = 40  # cells of a whole bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A day, or a type, a partition, an account.
+    """A day, an hour, or a type, a partition, an account.
 
     Attributes:
         hours: GPU-hours; None is unknown.
@@ -39,7 +40,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def lines(found: Utilization) -> list[Line]:
-    """The rows of the report with their shares; days as they are, others the largest first."""
+    """The rows of the report with their shares; in order of time, or the largest first."""
     total = sum(row.get("gpu_hours") or 0.0 for row in found.rows)
     made = [
         Line(
@@ -51,14 +52,14 @@ def lines(found: Utilization) -> list[Line]:
         )
         for row in found.rows
     ]
-    return made if found.by == "day" else sorted(made, key=lambda line: -(line.hours or 0.0))
+    return made if found.by in _HOURS else sorted(made, key=lambda line: -(line.hours or 0.0))
 
 
 def _share(hours: float | None, found: Utilization, name: str, total: float) -> float | None:
     if hours is None:
         return None
-    if found.by == "day":
-        most = sum(found.now.gpus.values()) * 24.0
+    if found.by in _HOURS:
+        most = sum(found.now.gpus.values()) * _HOURS[found.by]
     elif found.by == "gpu-type":
         most = found.now.gpus.get(name, 0) * found.days * 24.0
     else:
@@ -77,7 +78,7 @@ def bar(share: float | None) -> str:
 
 COLUMNS = (
     Column("name", "", lambda r, _: r.name, attrgetter("name"), longest("name"), limit=24,
-           aliases=("day", "type", "partition", "account")),
+           aliases=("day", "hour", "type", "partition", "account")),
     Column("jobs", "JOBS", lambda r, _: str(r.jobs), attrgetter("jobs"), 7, right=True),
     Column("gpu_hours", "GPU-HOURS", lambda r, _: "?" if r.hours is None else rounded(r.hours),
            attrgetter("hours"), 12, right=True),
@@ -92,7 +93,7 @@ LINES = Listing("line", COLUMNS, key=attrgetter("name"), haystack=attrgetter("na
 
 
 class UtilizationView(NotedView):
-    """GPU-hours by day, or by type, partition, account; `b` goes from one to the next."""
+    """GPU-hours by day or hour, or by type, partition, account."""
 
     NAME = "utilization"
     ASK = Ask("utilization", ("day",))
@@ -111,7 +112,15 @@ class UtilizationView(NotedView):
 
     def action_by(self) -> None:
         """Sum by the next dimension."""
-        self._by = BYS[(BYS.index(self._by) + 1) % len(BYS)]
+        at = BYS.index(self._by) if self._by in BYS else 0
+        self._show_by(BYS[(at + 1) % len(BYS)])
+
+    def action_hours(self) -> None:
+        """Sum by hour, or by day again."""
+        self._show_by("day" if self._by == "hour" else "hour")
+
+    def _show_by(self, name: str) -> None:
+        self._by = name
         self.say(f"asking the ledger by {self._by}…")
         self.post_message(self.Asks())
 
@@ -125,6 +134,7 @@ class UtilizationView(NotedView):
         found = answer.value
         of = {
             "day": "what the GPUs of now can give in a day",
+            "hour": "what the GPUs of now can give in an hour",
             "gpu-type": "what the GPUs of the type can give in this time",
         }.get(found.by, "all GPU-hours of this time")
         said = f"by {found.by}, the last {found.days:.0f} days in UTC; the share is of {of}"
@@ -134,6 +144,7 @@ class UtilizationView(NotedView):
     def tally(self, rows: Sequence[Line], context: Context) -> Iterable[Part]:
         """See `ListView.tally`."""
         del context
+        yield f"by {self._by}"
         yield f"{rounded(sum(row.hours or 0.0 for row in rows))} GPU-hours"
 
 
