@@ -24,6 +24,18 @@ def test_a_paste_in_any_pieces_is_one_paste(cuts: list[int]) -> None:
     assert pasted in found
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("\x1b[200~a\x1b[201~cy\x1b[201~q", ["a␛[201~cy", "q"]),
+        ("\x1b[200~a\x1b[201~k\x1b[200~b\x1b[201~q", ["a", "k", "b", "q"]),
+    ],
+)
+def test_an_end_within_a_paste_ends_nothing(text: str, found: list[str]) -> None:
+    events = list(Parser().feed(text))
+    assert [e.text if isinstance(e, Paste) else e.key for e in events] == found
+
+
 @pytest.mark.parametrize("keys", ["\x1b", "\x1b[A", "abc\x1b[5~", "\x1b\x1b[200", "\x1b[201~x"])
 def test_keys_pass_as_they_are(keys: str) -> None:
     pasting = Pasting()

@@ -64,3 +64,24 @@ async def test_a_search_ends_with_the_next_page_that_is_wanted(tmp_path: Path) -
         await pilot.pause(0.3)
         assert reads == 1
         assert view(app).lines.found is None
+
+
+async def test_long_lines_are_made_ready_beside_the_screen(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text(("漢" * 4000 + "\n") * 60)
+    app = scene(path).app()
+    asked: list[str] = []
+
+    def noting(text: bytes) -> str:
+        asked.append(threading.current_thread().name)
+        return log_view_shown(text)
+
+    log_view_shown = log_view.shown
+    async with running(app) as pilot:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log_view, "shown", noting)
+            await pilot.press("l")
+            await until(pilot, lambda: "漢漢" in text(app))
+            await pilot.press("right", "left")
+            await pilot.pause()
+    assert set(asked) == {"slurmkit-tui"}

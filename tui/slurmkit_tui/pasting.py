@@ -50,10 +50,21 @@ class Pasting:
         pasted, end, rest = text.partition(_END)
         if end:
             self._inside = False
+            more, rest = _still_pasted(rest)
+            pasted += more
             return pasted.replace("\x1b", _SHOWN) + end, rest
         cut = next((n for n in range(len(_END) - 1, 0, -1) if text.endswith(_END[:n])), 0)
         self._held = text[len(text) - cut :]
         return text[: len(text) - cut].replace("\x1b", _SHOWN), ""
+
+
+def _still_pasted(rest: str) -> tuple[str, str]:
+    """An end within pasted text, told by the other one that comes with it, and what is no paste.
+
+    It can only be told where both arrive together.
+    """
+    at = rest.partition(_BEGIN)[0].rfind(_END)
+    return (_END + rest[:at], rest[at + len(_END) :]) if at >= 0 else ("", rest)
 
 
 class Parser(XTermParser):

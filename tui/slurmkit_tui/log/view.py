@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -53,13 +53,13 @@ class Lines(Widget, can_focus=True):
         if y >= len(self.page.lines):
             return Strip.blank(self.size.width, self.rich_style)
         line = self.page.lines[y]
-        text = shown(line.text)
+        text, wrong = looked_at(line.text)
         style = self.rich_style
         if line.begin == self.found:
             style = style + self.get_component_rich_style("log--found", partial=True)
-        elif ERRORS.search(line.text):
+        elif wrong:
             style = style + self.get_component_rich_style("log--error", partial=True)
-        strip = Strip([Segment(text, style)])
+        strip = Strip([Segment(text[: self.left + self.size.width], style)])
         return strip.crop_extend(self.left, self.left + self.size.width, style)
 
 
@@ -74,6 +74,21 @@ def shown(text: bytes) -> str:
     final = text.rstrip(b"\r").rpartition(b"\r")[2]
     plain = re.sub(rb"\x1b\[[0-9;]*[A-Za-z]", b"", final)
     return printable(plain.decode("utf-8", "replace").replace("\t", _TAB))
+
+
+@lru_cache(maxsize=256)
+def looked_at(text: bytes) -> tuple[str, bool]:
+    """A line as it is shown, and whether it looks like an error."""
+    return shown(text), ERRORS.search(text) is not None
+
+
+def prepared(make: Callable[[], Page | None]) -> Page | None:
+    """A page whose lines were looked at: long ones would hold up the drawing."""
+    page = make()
+    for line in page.lines if page else ():
+        looked_at(line.text)
+        time.sleep(0)
+    return page
 
 
 class LogView(Vertical):
@@ -131,7 +146,7 @@ class LogView(Vertical):
     async def _go(self, make: Callable[[], Page | None]) -> None:
         self._reading = make
         try:
-            page = await in_thread(make)
+            page = await in_thread(partial(prepared, make))
         except SlurmkitError as error:
             self.say(str(error))
             return
