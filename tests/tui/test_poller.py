@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fake_queue import until
+from fake_queue import NOW, text, until
+from slurmkit_tui.app import Options, SlurmkitApp
 from stub_feed import StubFeed
 from test_pictures import VALUES
 
@@ -16,3 +17,11 @@ async def test_a_view_that_wants_something_else_meanwhile_leaves_no_question_ope
         app.view.action_by()  # before the worker of the question began
         await until(pilot, lambda: app.session.picture(app.view.ask).prepared is not None)
         await until(pilot, lambda: not by_day.pace.asking)
+
+
+async def test_where_nothing_is_anybodys_nothing_is_called_mine() -> None:
+    app = SlurmkitApp(StubFeed(**VALUES), Options(view="health", mine=True, clock=lambda: NOW))
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until(pilot, lambda: app.session.picture(app.view.ask).prepared is not None)
+        await until(pilot, lambda: "finding" in text(app))
+        assert "mine" not in text(app).splitlines()[1]

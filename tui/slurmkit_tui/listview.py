@@ -36,7 +36,7 @@ class ListView(View):
 
     def __init__(self, *, mine: bool = False) -> None:
         super().__init__(id=self.NAME)
-        self._wish = Wish(mine=mine)
+        self._wish = Wish(mine=mine and self.LISTING.mine is not None)
         self._sheet: Sheet | None = None
         self._latest = Latest()
         self.columns: Sequence[str] = ()
