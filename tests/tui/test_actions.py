@@ -7,7 +7,7 @@ import time
 import pytest
 from fake_queue import Scene, job, running, table, text, until, waiting
 from slurmkit_tui.actions import ACTIONS, FOCUSED
-from slurmkit_tui.commands import cancel, job_argument
+from slurmkit_tui.commands import Commands, cancel, job_argument, scontrol, signal
 from slurmkit_tui.dialogs import Confirm, Prompt
 from slurmkit_tui.jobscreen import JobScreen
 from slurmkit_tui.logs import actions, mistakes
@@ -99,6 +99,27 @@ async def test_a_command_for_each_of_many_jobs_is_run_one_at_a_time() -> None:
     assert most == 1
     assert ran == [f"JobId={n}" for n in range(11, 16)]
     assert actions().read_text().count("TimeLimit=5") == 5
+
+
+async def test_the_answers_stay_in_sight_below_a_command_for_thousands() -> None:
+    app = Scene([job(str(n), UserName="alice") for n in range(100_000, 102_500)]).app()
+    async with running(app) as pilot:
+        await pilot.press("asterisk", "c")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.pause()
+        assert "scancel 100000 100001" in text(app)
+        assert text(app).count("signs more") == 3
+        assert "Yes, run it (y)" in text(app)
+
+
+@pytest.mark.parametrize("build", [scontrol("hold"), signal, cancel])
+def test_no_argument_is_longer_than_linux_takes(build: Commands) -> None:
+    rows = Cluster(Scene([job(str(n)) for n in range(10**7, 10**7 + 2500)]).slurm).queue().rows
+    commands = build(rows, "USR1")
+    assert len(commands) == 3
+    assert max(len(word) for argv in commands for word in argv) < 1 << 17
+    named = {job for argv in commands for word in argv for job in word.split(",") if job.isdigit()}
+    assert named == {row.job_id for row in rows}
 
 
 async def test_read_only_refuses_and_says_so() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slurmkit.queue.rows import QueueRow
 
 Argv = list[str]
+_BATCH = 1000  # jobs
 Commands = Callable[[Sequence[Any], str], list[Argv]]
 
 
@@ -74,19 +75,24 @@ def cancel(rows: Sequence[QueueRow], _value: str) -> list[Argv]:
     """Cancel jobs; of an array's waiting tasks, those and not the ones that run already."""
     whole = [row.job_id for row in rows if "_[" not in row.job_id]
     waiting = [row.job_id.partition("_[")[0] for row in rows if "_[" in row.job_id]
-    together = [["scancel", *whole]] if whole else []
-    return [*together, *([["scancel", "--state=PENDING", *waiting]] if waiting else [])]
+    return [
+        *(["scancel", *some] for some in _batches(whole)),
+        *(["scancel", "--state=PENDING", *some] for some in _batches(waiting)),
+    ]
 
 
 def signal(rows: Sequence[QueueRow], value: str) -> list[Argv]:
     """Send a signal; `B:` before its name means the batch shell alone."""
     batch, _, name = value.rpartition(":")
-    return [["scancel", f"--signal={name}", *(["--batch"] if batch else []), *_ids(rows)]]
+    words = ["scancel", f"--signal={name}", *(["--batch"] if batch else [])]
+    return [[*words, *some] for some in _batches(_ids(rows))]
 
 
 def scontrol(word: str) -> Commands:
     """Hold, release or requeue."""
-    return lambda rows, _value: [["scontrol", word, ",".join(_ids(rows))]]
+    return lambda rows, _value: [
+        ["scontrol", word, ",".join(some)] for some in _batches(_ids(rows))
+    ]
 
 
 def update(setting: str) -> Commands:
@@ -105,6 +111,11 @@ def node(state: str) -> Commands:
         return [["scontrol", "update", f"NodeName={names}", f"State={state}", *reason]]
 
     return commands
+
+
+def _batches(ids: list[str]) -> Iterator[list[str]]:
+    """As many at a time as one command takes: Linux lets an argument have 128 KiB."""
+    return (ids[at : at + _BATCH] for at in range(0, len(ids), _BATCH))
 
 
 def _ids(rows: Sequence[QueueRow]) -> list[str]:

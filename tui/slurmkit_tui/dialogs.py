@@ -26,6 +26,7 @@ _PRETTY = {
     "less_than_sign": "<", "greater_than_sign": ">", "comma": ",", "full_stop": ".",
 }  # fmt: skip
 _MOST = 12  # commands shown of many
+_LONGEST = 1200  # signs shown of them together
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> Content:
@@ -79,9 +80,10 @@ class Confirm(ModalScreen[bool]):
                 yield Button("Yes, run it (y)", id="yes", variant="error", compact=True)
 
     def _shown(self) -> str:
-        lines = [printable(shlex.join(argv)) for argv in self._commands]
-        more = len(lines) - _MOST
-        return "\n".join([*lines[:_MOST], *([f"… and {more} more like these"] if more > 0 else [])])
+        several = self._commands[:_MOST]
+        lines = [_cut(shlex.join(argv), _LONGEST // len(several)) for argv in several]
+        more = len(self._commands) - _MOST
+        return "\n".join([*lines, *([f"… and {more} more like these"] if more > 0 else [])])
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Answer by mouse."""
@@ -90,6 +92,12 @@ class Confirm(ModalScreen[bool]):
     def action_answer(self, answer: bool) -> None:  # noqa: FBT001 - from the key binding
         """Answer by key."""
         self.dismiss(answer)
+
+
+def _cut(command: str, most: int) -> str:
+    """A command as far as the answers below it stay on the screen."""
+    more = f" … and {len(command) - most:,} signs more" if len(command) > most else ""
+    return printable(command[:most]) + more
 
 
 class Prompt(ModalScreen[str | None]):
