@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fake_queue import NOW, Scene, job, text, until, waiting
-from slurmkit_tui.views.mine import MyJob, my_jobs
+from slurmkit_tui.myjobs import MyJob, my_jobs
 
 from slurmkit import Cluster
 from slurmkit.errors import DatabaseDown
@@ -132,3 +132,21 @@ async def test_without_efficiency_the_jobs_are_there() -> None:
 
 def _down(argv, stdin):
     raise DatabaseDown("slurmdbd is away")
+
+
+async def test_a_view_shown_again_asks_for_no_efficiency() -> None:
+    cluster = Measured([job("11", UserName="alice"), job("13", UserName="alice")])
+    app = cluster.app(view="mine")
+    async with app.run_test(size=(160, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "CPU, MEM of sacct and sstat at" in text(app))
+        await pilot.press("p")
+        for _ in range(4):
+            await pilot.press("4", "1")
+            await pilot.pause()
+        assert len(cluster.commands("sstat")) == 1
+        app.action_pause()
+        for looks in (2, 3, 4):
+            await pilot.press("r")
+            await until(pilot, lambda looks=looks: len(_looks(cluster)) >= looks)
+            await pilot.pause()
+        await until(pilot, lambda: len(cluster.commands("sstat")) == 2)

@@ -15,7 +15,7 @@ from slurmkit_tui.dialogs import Panel, pairs
 from slurmkit_tui.facts import diagnosis_facts, ended_facts, facts, gpu_facts, node_facts, waiters
 from slurmkit_tui.feed import Ask
 from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.views.mine import MyJob
+from slurmkit_tui.myjobs import MyJob
 
 if TYPE_CHECKING:
     from slurmkit_tui.app import SlurmkitApp

@@ -12,7 +12,7 @@ from slurmkit.jobs.info import JobInfo
 from slurmkit.nodes.cells import counted_gpus, gib, load, why
 from slurmkit.nodes.read import NodeRow
 from slurmkit.queue.rows import QueueRow
-from slurmkit_tui.views.mine import MyJob
+from slurmkit_tui.myjobs import MyJob
 
 _DEPENDED = re.compile(r":(\d+)")  # `afterok:12:13(unfulfilled),afterany:14_*(failed)`
 _NAMED = 5
