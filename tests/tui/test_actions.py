@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
-from fake_queue import Scene, job, running, table, text, until, waiting
+from fake_queue import Scene, job, running, table, text, until, view, waiting
 from slurmkit_tui.actions import ACTIONS, FOCUSED
 from slurmkit_tui.commands import Commands, cancel, job_argument, scontrol, signal
 from slurmkit_tui.dialogs import Confirm, Prompt
+from slurmkit_tui.filters import parse_filter
 from slurmkit_tui.jobscreen import JobScreen
 from slurmkit_tui.logs import actions, mistakes
+from slurmkit_tui.sheet import Wish
 from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.queue import job_key
 from textual.command import CommandPalette
@@ -110,6 +112,23 @@ async def test_the_answers_stay_in_sight_below_a_command_for_thousands() -> None
         assert "scancel 100000 100001" in text(app)
         assert text(app).count("signs more") == 3
         assert "Yes, run it (y)" in text(app)
+
+
+async def test_what_is_chosen_is_looked_for_once_not_for_every_key() -> None:
+    """Of 50,000 rows it takes 6 ms, and a dozen keys want to know whether there are any."""
+    app = Scene([job(str(n), UserName="alice") for n in range(10, 20)]).app()
+    async with running(app) as pilot:
+        await pilot.press("asterisk")
+        shown = table(app)
+        assert shown.rows_chosen is shown.rows_chosen
+        assert len(shown.rows_chosen) == 10
+        await pilot.press("space")
+        assert [row.job_id for row in shown.rows_chosen] == [str(n) for n in range(11, 20)]
+        view(app).wish_for(Wish(filter=parse_filter("19", view(app).LISTING)))
+        assert [row.job_id for row in shown.rows_chosen] == ["19"]
+        await pilot.press("asterisk")
+        shown.choose_none()
+        assert [row.job_id for row in shown.rows_chosen] == ["19"]  # under the cursor
 
 
 @pytest.mark.parametrize("build", [scontrol("hold"), signal, cancel])

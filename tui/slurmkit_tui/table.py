@@ -59,6 +59,7 @@ class Table(ScrollView, can_focus=True):
         self.listing = listing
         self.columns: Sequence[Column] = [each for each in listing.columns if each.shown]
         self.chosen: set[str] = set()
+        self._found: list[Any] | None = None  # the rows chosen, once they were looked for
         self._arranged: Arranged | None = None
         self._rows: Sequence[Any] = ()
         self._keys: Sequence[str] = ()
@@ -98,10 +99,10 @@ class Table(ScrollView, can_focus=True):
         """The rows that were chosen, or else the one under the cursor."""
         if not self._order:
             return []
-        if not self.chosen:  # asked for with every key that may change something
-            return [self.selected]
-        found = [self._rows[at] for at in self._order if self._keys[at] in self.chosen]
-        return found or [self.selected]
+        if self._found is None:  # asked for with every key that may change something
+            some = self._order if self.chosen else ()
+            self._found = [self._rows[at] for at in some if self._keys[at] in self.chosen]
+        return self._found or [self.selected]
 
     @property
     def rows_shown(self) -> list[Any]:
@@ -123,6 +124,7 @@ class Table(ScrollView, can_focus=True):
         self._order = arranged.order if arranged else ()
         if arranged and self.chosen:
             self.chosen &= set(self._keys)
+        self._found = None
         self._measure()
         self.cursor = self._find(at)
         if self.scroll_offset.y:  # a reader further down keeps the row at its place
@@ -267,22 +269,23 @@ class Table(ScrollView, can_focus=True):
     def action_choose(self) -> None:
         """Choose the row under the cursor, or not any more, and go to the next."""
         if self._order:
-            self.chosen ^= {self.key(self.cursor)}
+            self._choose(self.chosen ^ {self.key(self.cursor)})
             self.refresh_lines(self.cursor + 1)
             self.cursor += 1
-            self.post_message(self.Chosen())
 
     def action_choose_all(self) -> None:
         """Choose all rows shown, or none when all are."""
         shown = {self.key(at) for at in range(self.count)}
-        self.chosen = set() if shown <= self.chosen else shown
+        self._choose(set() if shown <= self.chosen else shown)
         self.refresh()
-        self.post_message(self.Chosen())
 
     def choose_none(self) -> None:
         """Forget what was chosen."""
-        self.chosen = set()
+        self._choose(set())
         self.refresh()
+
+    def _choose(self, keys: set[str]) -> None:
+        self.chosen, self._found = keys, None
         self.post_message(self.Chosen())
 
     def action_open(self) -> None:
