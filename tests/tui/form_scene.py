@@ -42,7 +42,7 @@ class FormScene(LiveFeed):
     Attributes:
         jobs: what squeue prints; `runs` what sacct does.
         batch: what `scontrol write batch_script` prints; `stored` what sacct does.
-        gate: held by a test while plans are to wait.
+        gate: held by a test while plans are to wait; `sending` while sbatch is.
         refusal: what sbatch fails with.
     """
 
@@ -51,7 +51,7 @@ class FormScene(LiveFeed):
         self.runs: list[dict[str, str]] = []
         self.steps: list[dict[str, str]] = []
         self.batch = self.stored = ""
-        self.gate = threading.Lock()
+        self.gate, self.sending = threading.Lock(), threading.Lock()
         self.refusal: SlurmError | None = None
         self.sent: list[str] = []
         self.planned: list[Ask] = []
@@ -98,6 +98,8 @@ class FormScene(LiveFeed):
     def _sbatch(self, known: dict, argv: Sequence[str], script: str | None) -> str:
         if "--test-only" in argv:
             return known["sbatch"](argv, script)
+        with self.sending:
+            pass
         if self.refusal is not None:
             raise self.refusal
         self.sent.append(script or "")
@@ -111,7 +113,7 @@ async def form(scene: FormScene, size: tuple[int, int] = (120, 40), **options: o
     """The app with an empty form on it, once the cluster has said what it offers."""
     app = scene.app(**options)
     async with app.run_test(size=size, notifications=True) as pilot:
-        await pilot.pause()
+        await until(pilot, lambda: app.session.site is not None)
         await pilot.press("n")
         await until(pilot, lambda: isinstance(app.screen, SubmitForm))
         await until(pilot, lambda: the_form(app)._offers is not None)

@@ -10,19 +10,31 @@ from fake_queue import NOW, job, text, until
 from form_scene import FormScene, form, looked_at, the_form, typed
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from slurmkit_tui.feed import Ask
 from slurmkit_tui.feed.recording import RecordingFeed, ReplayFeed
 from slurmkit_tui.jobscreen import JobScreen
+from slurmkit_tui.submit import drafts
 from slurmkit_tui.submit import form as form_module
 from slurmkit_tui.submit.draft import Draft, read, texts_of, texts_of_fields
-from slurmkit_tui.submit.fields import field_of
+from slurmkit_tui.submit.fields import FIELDS, field_of
 from slurmkit_tui.submit.files import draft_of, write_draft
 from slurmkit_tui.submit.form import SubmitForm
+from slurmkit_tui.submit.inputs import Area, Row
 from slurmkit_tui.submit.offers import offers
 from slurmkit_tui.submit.past import _options_of_line
+from slurmkit_tui.submit.script import ScriptView, cuts
+from slurmkit_tui.submit.words import is_unsure
 
 from slurmkit.capabilities.model import Reservation
-from slurmkit.errors import BadInput, ControllerDown, Refused
+from slurmkit.errors import (
+    BadInput,
+    ControllerDown,
+    Refused,
+    SlurmError,
+    SlurmkitError,
+    SlurmTimeout,
+)
 from slurmkit.findings import Finding
 from slurmkit.gpus import Gpus
 from slurmkit.jobfile import job_file_text, read_job_file
@@ -278,6 +290,131 @@ async def test_a_refusal_keeps_what_was_typed() -> None:
         assert len(scene.sent) == 1
 
 
+async def test_of_a_lost_answer_it_is_said_that_nobody_knows() -> None:
+    scene = FormScene()
+    scene.refusal = SlurmTimeout("sbatch took longer than 60 s")
+    async with form(scene) as pilot:
+        await typed(pilot, what="hostname")
+        await pilot.press("ctrl+s", "y")
+        await until(pilot, lambda: "unknown whether the job was submitted" in text(pilot.app))
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "perhaps submitted from this form" in text(pilot.app))
+        assert not scene.sent
+
+
+async def test_help_open_while_it_is_sent_leaves_no_form_to_send_again() -> None:
+    scene = FormScene()
+    async with form(scene) as pilot:
+        app = pilot.app
+        await typed(pilot, what="hostname")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "sbatch --parsable" in text(app))
+        with scene.sending:
+            await pilot.press("y", "f1")
+            await until(pilot, lambda: "sending" in text(app) or app.screen.is_modal)
+        await until(pilot, lambda: bool(scene.sent) and not the_form(app)._sending)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        assert len(scene.sent) == 1
+
+
+async def test_keys_for_a_dialog_never_answer_the_question_to_send() -> None:
+    scene = FormScene()
+    async with form(scene) as pilot:
+        app = pilot.app
+        await looked_at(pilot)
+        with scene.gate:
+            the_form(app).row("what").text = "hostname"
+            await pilot.press("ctrl+s", "ctrl+o")
+            await until(pilot, lambda: "Open file" in text(app))
+            await until(pilot, lambda: len(scene.planned) == 1)
+        await until(pilot, lambda: not the_form(app)._judging)
+        await pilot.press("y", "y")
+        await pilot.pause()
+        assert "Open file" in text(app)
+        assert not scene.sent
+
+
+@pytest.mark.parametrize(
+    ("error", "unsure"),
+    [
+        (SlurmTimeout("x"), True),
+        (SlurmError("sbatch answered 'x' where a job id was expected"), True),
+        (Refused("sbatch: error: Socket timed out on send/recv operation"), True),
+        (Refused("Invalid account"), False),
+        (ControllerDown("slurmctld does not answer"), False),
+        (BadInput("the plan has errors"), False),
+    ],
+)
+def test_when_a_job_may_have_been_taken(error: SlurmkitError, unsure: bool) -> None:
+    assert is_unsure(error) == unsure
+
+
+async def test_a_draft_outlives_the_app_and_not_the_sending(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    scene = FormScene()
+    kept = tmp_path / "slurmkit" / "tui-drafts.json"
+    for leaves in ("escape", ""):  # closed, or open when the app ends
+        async with form(scene, keep_drafts=True) as pilot:
+            await looked_at(pilot)
+            await typed(pilot, what=f"hostname {leaves}", more="--env TOKEN=x")
+            await pilot.press(*filter(None, [leaves]))
+        assert kept.stat().st_mode & 0o777 == 0o600
+        async with form(scene, keep_drafts=True) as pilot:
+            assert the_form(pilot.app).texts["what"] == f"hostname {leaves}"
+    async with form(scene, keep_drafts=True) as pilot:
+        await typed(pilot, more="")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "sbatch --parsable" in text(pilot.app))
+        await pilot.press("y")
+        await until(pilot, lambda: isinstance(pilot.app.screen, JobScreen))
+    assert kept.read_text() == "{}"
+
+
+def test_drafts_of_clusters_do_not_mix(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    drafts.keep("a", Draft({"what": "x"}, "job 1", ("its script is unknown",)))
+    drafts.keep("b", Draft({"what": "y"}))
+    drafts.keep("b", None)
+    assert drafts.kept("a") == Draft({"what": "x"}, "job 1", ("its script is unknown",))
+    assert drafts.kept("b") is None
+    drafts.path().write_text("{")
+    assert drafts.kept("a") is None
+
+
+async def test_a_long_script_is_there_whole_and_drawn_as_far_as_it_is_seen() -> None:
+    big = (
+        "#!/bin/bash\n" + "\n".join(f"echo {number}" for number in range(5000)) + "\n[bold]end\x1b"
+    )
+    async with form(FormScene()) as pilot:
+        shown = the_form(pilot.app)
+        await typed(pilot, what=big)
+        view = pilot.app.screen.query_one(ScriptView)
+        drawn: list[int] = []
+        real = view.render_line
+        view.render_line = lambda y: drawn.append(y) or real(y)
+        pilot.app.screen.query_one("#preview").scroll_end(animate=False)
+        await until(pilot, lambda: "[bold]end\\x1b" in text(pilot.app))
+        assert len(set(drawn)) < 200
+        assert shown.row("what").text == big
+        assert not pilot.app.screen.query_one(Area).soft_wrap
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.integers(2, 20))
+def test_rows_of_a_line_are_no_wider_than_the_screen(line: str, width: int) -> None:
+    begins = [*cuts(line, width)]
+    ends = [*begins[1:], max(begins[-1], cell_len(line))]
+    assert begins[0] == 0
+    assert all(0 <= end - begin <= width for begin, end in zip(begins, ends, strict=True))
+
+
+async def test_all_fields_come_in_their_order() -> None:
+    async with form(FormScene()) as pilot:
+        screen = pilot.app.screen
+        await until(pilot, lambda: len(screen.query(Row)) == len(FIELDS))
+        assert [row.field for row in screen.query(Row)] == list(FIELDS)
+
+
 async def test_the_draft_is_kept_until_it_is_thrown_away() -> None:
     async with form(FormScene()) as pilot:
         await typed(pilot, what="hostname", mem="2G")
@@ -476,6 +613,19 @@ def test_a_script_that_is_not_known_is_said_and_left_empty() -> None:
     assert past.texts["cpus-per-task"] == "2"
     scene.stored = "Batch Script for 9\n-----\n#!/bin/sh\nhostname\n"
     assert scene.fetch(Ask("past", ("9",))).value.texts["what"] == "#!/bin/sh\nhostname\n"
+
+
+async def test_what_is_unknown_of_an_old_job_stays_on_the_form() -> None:
+    scene = FormScene()
+    scene.jobs, scene.runs = [job("9", UserName="alice")], [run(SubmitLine="sbatch job.sh --lr 3")]
+    app = scene.app()
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await until(pilot, lambda: "alice" in text(app))
+        await pilot.press("A")
+        await until(pilot, lambda: "note: its script is not known any more" in text(app))
+        assert not app._notifications
+        await typed(pilot, what="hostname")
+        assert "note: its script is not known any more" in text(app)
 
 
 def test_more_of_what_ran_out_is_offered_first() -> None:

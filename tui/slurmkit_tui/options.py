@@ -24,6 +24,7 @@ class Options:
         columns: shown in a view at first, where those are not its usual ones.
         keys: other keys of actions, as Textual names them.
         keep_columns: keeps the columns of a view for the next start.
+        keep_drafts: whether a job that was not sent is there again at the next start.
         trouble: said at the start.
         clock: tells epoch seconds.
     """
@@ -36,5 +37,6 @@ class Options:
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     keep_columns: Callable[[str, Sequence[str]], None] = lambda _view, _columns: None
+    keep_drafts: bool = False
     trouble: str = ""
     clock: Callable[[], float] = time.time

@@ -45,12 +45,21 @@ def keep_columns(view: str, columns: Sequence[str]) -> None:
     """
     kept, _ = recall()
     kept.columns[view] = tuple(columns)
-    folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, name = tempfile.mkstemp(dir=folder(), prefix=".tui-")
+    write(path(), msgspec.json.encode(kept))
+
+
+def write(target: Path, data: bytes) -> None:
+    """Write a file of the state folder in one step, for its owner alone.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".tui-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(kept))
-        os.replace(name, path())  # noqa: PTH105 - in one step, whatever else reads it
+            file.write(data)
+        os.replace(name, target)  # noqa: PTH105 - in one step, whatever else reads it
     except OSError:
         os.unlink(name)  # noqa: PTH108
         raise

@@ -29,6 +29,7 @@ def options(given: dict[str, Any]) -> Options:
         columns={**section.columns, **kept.columns},
         keys=_keys(section),
         keep_columns=keep_columns,
+        keep_drafts=True,
         trouble=trouble,
     )
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from textual.content import Content
 
-from slurmkit.errors import SlurmkitError
+from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.facts import clock
 from slurmkit.findings import Finding
+from slurmkit.options import with_options
 from slurmkit.text import printable
 from slurmkit_tui.dialogs import pairs
 from slurmkit_tui.feed import Ask, Feed
-from slurmkit_tui.submit.draft import Texts, read
+from slurmkit_tui.submit.draft import Texts, read, texts_of
 from slurmkit_tui.submit.fields import FIELDS, field_of
 from slurmkit_tui.submit.script import NO_SCRIPT, Script, script_of
 
@@ -93,6 +94,22 @@ def judge(feed: Feed, checked: Checked) -> Checked:
     except SlurmkitError as error:
         return unchecked(checked.texts, checked.spec, error)
     return _checked(checked.texts, checked.spec, answer.value, answer.taken, judged=True)
+
+
+def fitting(checked: Checked | None) -> Texts:
+    """The form with what fits in the place of each error.
+
+    Raises:
+        BadInput: when nothing does.
+    """
+    plan = checked.plan if checked else None
+    fixes = [pair for error in (plan.errors if plan else ()) for pair in error.fix]
+    if checked is None or checked.spec is None or not fixes:
+        raise BadInput("there is no error with something that fits instead")
+    try:
+        return texts_of(with_options(checked.spec, fixes))
+    except BadInput as error:
+        raise BadInput(f"it cannot be changed so: {error}") from error
 
 
 def unchecked(texts: Texts, spec: JobSpec | None, error: SlurmkitError) -> Checked:

@@ -36,10 +36,12 @@ class Draft(NamedTuple):
     Attributes:
         texts: what stands in its fields.
         origin: where that is from, in words; empty where it was typed.
+        notes: what is to be known of it.
     """
 
     texts: Texts
     origin: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Reading(NamedTuple):

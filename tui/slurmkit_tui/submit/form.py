@@ -10,27 +10,36 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, VerticalScroll
+from textual.events import ScreenResume
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Footer, Static
 
 from slurmkit.backends.commands import command
 from slurmkit.errors import BadInput, SlurmkitError
-from slurmkit.options import with_options
-from slurmkit.text import printable
 from slurmkit_tui.actions import bindings
 from slurmkit_tui.dialogs import Choose, Confirm, Option
 from slurmkit_tui.feed.threads import in_thread
-from slurmkit_tui.logs import note_command
-from slurmkit_tui.submit.checked import Checked, check, judge, unchecked
-from slurmkit_tui.submit.draft import Draft, texts_of
+from slurmkit_tui.submit import drafts
+from slurmkit_tui.submit.checked import Checked, check, fitting, judge, unchecked
+from slurmkit_tui.submit.draft import Draft
 from slurmkit_tui.submit.fields import FIELDS, WHAT
 from slurmkit_tui.submit.files import ask_open, ask_save
 from slurmkit_tui.submit.inputs import Row
 from slurmkit_tui.submit.known import Knowledge
 from slurmkit_tui.submit.offers import Offers, offers
 from slurmkit_tui.submit.script import ScriptView
-from slurmkit_tui.submit.words import hint, question, title, verdict
+from slurmkit_tui.submit.sending import send
+from slurmkit_tui.submit.words import (
+    UNSURE,
+    hint,
+    is_unsure,
+    noted,
+    question,
+    refused,
+    title,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from slurmkit.planner import Plan
@@ -40,7 +49,7 @@ _PAUSE = 0.3  # seconds without a key after which the form is looked at
 _STILL = 2.0  # seconds without a key after which the controller is asked
 _STALE = 60.0  # seconds after which a plan is made anew before it is sent
 _SELDOM = "reservation"  # on few clusters; shown once there is one
-_FIRST, _MORE = 8, 2  # fields put on the screen at first, and then at a time
+_FIRST, _MORE = 4, 2  # fields put on the screen at first, and then at a time
 
 
 class SubmitForm(ModalScreen[str | None]):
@@ -61,6 +70,8 @@ class SubmitForm(ModalScreen[str | None]):
         self._checking = False
         self._judging = False
         self._sending = False
+        self._sent = ""  # the id of its job
+        self._maybe_sent = False
         self._eager = False  # send it once it has been looked at
         self._here: Row | None = None
         self._rows = {f.name: Row(f, draft.texts.get(f.name, "")) for f in FIELDS}
@@ -82,10 +93,12 @@ class SubmitForm(ModalScreen[str | None]):
     def on_mount(self) -> None:
         """Let the person type, and ask what the cluster offers."""
         self._session = self.app.session
+        self._place = self._session.cluster if self.app.options.keep_drafts else None
         self._knowledge = self._session.knowledge or Knowledge(self._session.feed)
         self._session.knowledge = self._knowledge
         self.row(_SELDOM).display = bool(self.row(_SELDOM).text)
         self.row(WHAT).enter()
+        self._tell_notes()
         self._tell_title()
         self.set_interval(1, self._tell)
         self.call_after_refresh(self._mount_more, _FIRST)
@@ -124,6 +137,7 @@ class SubmitForm(ModalScreen[str | None]):
         if lost:
             said = "line ends that are none of Unix became plain ones: see the preview"
             self.app.tell(said, "warning")
+        self._tell_notes()
         self._tell_title()
         self._look()
 
@@ -138,10 +152,12 @@ class SubmitForm(ModalScreen[str | None]):
         try:
             self._offers = await in_thread(work)
         except SlurmkitError as error:
+            if not self._is_open:
+                return
             self.app.tell(f"what this cluster offers is unknown: {error}", "warning")
             self.row(_SELDOM).display = True
         else:
-            for row in self._all_rows:
+            for row in self._all_rows if self._is_open else ():
                 self._offer(row)
             self._hint()
 
@@ -164,6 +180,11 @@ class SubmitForm(ModalScreen[str | None]):
         self._tell()
 
     @property
+    def _is_open(self) -> bool:
+        """What comes late finds the form closed, and its widgets gone."""
+        return bool(self.query("#form-verdict"))
+
+    @property
     def _is_looked_at(self) -> bool:
         return self._checked is not None and self._checked.texts == self.texts
 
@@ -184,6 +205,8 @@ class SubmitForm(ModalScreen[str | None]):
         except SlurmkitError as error:  # a mistake of ours
             checked = unchecked(texts, None, error)
         self._checking = False
+        if not self._is_open:
+            return
         if checked.texts != self.texts:  # of an older text it is dropped
             self._look()
             return
@@ -198,7 +221,10 @@ class SubmitForm(ModalScreen[str | None]):
     def _ask(self) -> None:
         """Have the controller judge what has no error; one question at a time, and once."""
         checked = self._checked
-        if checked is None or not self._is_looked_at or self._judging:
+        if checked is None or not self._is_looked_at:
+            return
+        self.run_worker(self._keep(self._kept), group="keep", description="keep")
+        if self._judging:
             return
         if self._eager or (not checked.judged and checked.spec and not checked.errors):
             self._judging = True
@@ -211,6 +237,8 @@ class SubmitForm(ModalScreen[str | None]):
         except SlurmkitError as error:  # a mistake of ours
             judged = unchecked(checked.texts, checked.spec, error)
         self._judging = False
+        if not self._is_open:
+            return
         if judged.texts == self.texts:
             self._show(judged)
             if self._eager:
@@ -222,6 +250,8 @@ class SubmitForm(ModalScreen[str | None]):
 
     def _show(self, checked: Checked) -> None:
         """Show what was found."""
+        if not self._is_open:
+            return
         self._checked = checked
         for row in self._all_rows:
             row.say(checked.beside.get(row.field.name))
@@ -231,15 +261,22 @@ class SubmitForm(ModalScreen[str | None]):
 
     def _tell(self) -> None:
         """Say on one line how the form stands, and how old that is."""
+        if not self._is_open:
+            return
         current = self._checked if self._is_looked_at else None
         words = verdict(current, self.app.now(), sending=self._sending)
-        self.query_one("#form-verdict", Static).update(words)
+        self.query_one("#form-verdict", Static).update(words, layout=False)
         self.query_one("#preview").set_class(current is None, "-old")
         self._tell_title()  # the cluster may have told its name only now
 
+    def _tell_notes(self) -> None:
+        notes = self.query_one("#form-notes", Static)
+        notes.display = bool(self._draft.notes)
+        notes.update(noted(self._draft.notes))
+
     def _tell_title(self) -> None:
         words = title(self._session.cluster, self._draft)
-        self.query_one("#form-title", Static).update(words)
+        self.query_one("#form-title", Static).update(words, layout=False)
 
     @on(Row.Entered)
     def _entered(self, event: Row.Entered) -> None:
@@ -248,7 +285,7 @@ class SubmitForm(ModalScreen[str | None]):
 
     def _hint(self) -> None:
         row = self._here
-        if row is None:
+        if row is None or not self._is_open:
             return
         words = hint(row.field, row.offered, 2 * (self.size.width - 2))
         self.query_one("#form-hint", Static).update(words)
@@ -260,9 +297,25 @@ class SubmitForm(ModalScreen[str | None]):
         if self._sending:
             self.app.tell("it is being sent; wait for the answer", "warning")
             return
-        texts = self.texts
-        self._session.draft = Draft(texts, self._draft.origin) if texts else None
+        self._session.draft = self._kept
         self.dismiss(None)
+
+    @property
+    def _kept(self) -> Draft | None:
+        texts = self.texts
+        return self._draft._replace(texts=texts) if texts else None
+
+    async def on_unmount(self) -> None:
+        """Keep what was not sent, however the form is left."""
+        await self._keep(self._session.draft if self._sent else self._kept)
+
+    async def _keep(self, draft: Draft | None) -> None:
+        if self._place is None:
+            return
+        try:
+            await in_thread(partial(drafts.keep, self._place, draft))
+        except SlurmkitError as error:
+            self.app.tell(f"the draft is not kept: {error}", "warning")
 
     def action_preview(self) -> None:
         """Go to what was found, or back."""
@@ -278,29 +331,17 @@ class SubmitForm(ModalScreen[str | None]):
         row = self._here
         if row is None or not row.offered:
             self.app.tell("nothing is listed for this field; its help is below the form")
-            return
-
-        def chosen(value: str | None) -> None:
-            if value is not None:
-                row.text = value
-
-        options = [Option(value, printable(value), "") for value in row.offered]
-        self.app.push_screen(Choose(row.field.label, options), chosen)
+        else:
+            row.choose()
 
     def action_fit(self) -> None:
         """Take over what fits in the place of each error."""
-        checked = self._checked if self._is_looked_at else None
-        plan = checked.plan if checked else None
-        fixes = [pair for error in (plan.errors if plan else ()) for pair in error.fix]
-        if checked is None or checked.spec is None or not fixes:
-            self.app.tell("there is no error with something that fits instead")
-            return
         try:
-            spec = with_options(checked.spec, fixes)
+            texts = fitting(self._checked if self._is_looked_at else None)
         except BadInput as error:
-            self.app.tell(f"it cannot be changed so: {error}", "warning")
+            self.app.tell(str(error), "warning")
         else:
-            self.fill(Draft(texts_of(spec), self._draft.origin))
+            self.fill(self._draft._replace(texts=texts))
 
     def action_anew(self) -> None:
         """Throw the draft away, when that is meant."""
@@ -308,6 +349,8 @@ class SubmitForm(ModalScreen[str | None]):
 
     def replace(self, draft: Draft) -> None:
         """Put another draft in the place of this one, once the person says so."""
+        if not self._is_open:
+            return
         if not self.texts or self.texts == dict(draft.texts):
             self.fill(draft)
             return
@@ -332,7 +375,7 @@ class SubmitForm(ModalScreen[str | None]):
 
     def action_send(self) -> None:
         """Show the command and ask; what was not looked at yet is looked at first."""
-        if self._sending:
+        if self._sending or self._sent:
             return
         self._eager = True
         checked = self._checked if self._is_looked_at else None
@@ -349,15 +392,15 @@ class SubmitForm(ModalScreen[str | None]):
     def _answer(self, checked: Checked) -> None:
         """Say what is in the way, or ask whether it is meant."""
         self._eager = False
+        if not self.is_active:  # keys for what is open over the form must not answer
+            return
         if checked.errors or checked.plan is None:
             self._refuse(checked)
         else:
             self._confirm(checked.plan)
 
     def _refuse(self, checked: Checked) -> None:
-        errors = checked.errors
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        self.app.tell(f"not sent: {errors[0]}{more}", "warning")
+        self.app.tell(refused(checked.errors), "warning")
         wrong = [name for name, said in checked.beside.items() if said.severity == "error"]
         if wrong:
             self.row(wrong[0]).enter()
@@ -370,24 +413,26 @@ class SubmitForm(ModalScreen[str | None]):
                 self._send(plan)
 
         commands = [command(each) for each in plan.submissions]
-        self.app.push_screen(Confirm(question(plan), commands), answered)
+        self.app.push_screen(
+            Confirm(question(plan, maybe_sent=self._maybe_sent), commands), answered
+        )
 
     @work(group="send", description="send")
     async def _send(self, plan: Plan) -> None:
         """Send just what was shown."""
-        job_id, refusal = "", None
-        try:
-            job_id = await in_thread(partial(self._session.feed.submit, plan))
-        except SlurmkitError as error:
-            refusal = error
-        for each in plan.submissions:
-            name = dict(each.options).get("job-name", "")
-            done = f"submitted job {job_id} {name}"
-            note_command(self._session.cluster, command(each), refusal, done)
+        job_id, refusal = await send(self._session, plan)
         self._sending = False
         if refusal is None:
-            self._session.draft = None
-            self.dismiss(job_id)
-        else:
-            self._tell()
-            self.app.tell(f"not submitted: {refusal}", "error")
+            self._sent, self._session.draft = job_id, None
+            self._close()
+            return
+        self._maybe_sent = self._maybe_sent or is_unsure(refusal)
+        self._tell()
+        said = UNSURE if is_unsure(refusal) else "not submitted"
+        self.app.tell(f"{said}: {refusal}", "error")
+
+    @on(ScreenResume)
+    def _close(self) -> None:
+        """Once it is sent; what is open over the form, help perhaps, is closed first."""
+        if self._sent and self.is_active:
+            self.dismiss(self._sent)

@@ -19,11 +19,13 @@ from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from slurmkit.text import printable
+from slurmkit_tui.dialogs import Choose, Option
 from slurmkit_tui.submit.checked import Said
 from slurmkit_tui.submit.fields import Field
 
 _INDENT = 15  # columns of the names
 _SAID = 3  # lines below a field
+_LONG = 20_000  # characters
 
 
 def shown(text: str) -> str:
@@ -33,6 +35,10 @@ def shown(text: str) -> str:
     return "".join(
         char if char.isprintable() or unicodedata.category(char) == "Zs" else "�" for char in text
     )
+
+
+def _is_long(text: str) -> bool:
+    return len(text) > _LONG
 
 
 class Line(Input):
@@ -55,7 +61,17 @@ class Line(Input):
 
 
 class Area(TextArea):
-    """Several lines."""
+    """Several lines; of a long text they are not wrapped, which would take too long."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            text, compact=True, highlight_cursor_line=False, soft_wrap=not _is_long(text)
+        )
+
+    def load_text(self, text: str) -> None:
+        """See `TextArea.load_text`."""
+        self.soft_wrap = not _is_long(text)
+        super().load_text(text)
 
     def get_line(self, line_index: int) -> Text:
         """See `TextArea.get_line`; nothing in it reaches the terminal raw."""
@@ -67,6 +83,8 @@ class Area(TextArea):
 
     async def _on_paste(self, event: Paste) -> None:
         event.stop()  # or it would be handed to the field a second time
+        if _is_long(event.text):
+            self.soft_wrap = False
 
 
 class Row(Widget):
@@ -88,9 +106,7 @@ class Row(Widget):
         self.offered: tuple[str, ...] = ()
         self._said: Said | None = None
         self._input: Line | Area = (
-            Line(text, compact=True, select_on_focus=False)
-            if field.lines == 1
-            else Area(text, compact=True, highlight_cursor_line=False)
+            Line(text, compact=True, select_on_focus=False) if field.lines == 1 else Area(text)
         )
         self._input.styles.height = field.lines
         self.styles.height = field.lines
@@ -147,6 +163,16 @@ class Row(Widget):
         if isinstance(self._input, Line):
             safe = [value for value in values if value.isprintable()]
             self._input.suggester = SuggestFromList(safe, case_sensitive=False)
+
+    def choose(self) -> None:
+        """Let the person choose one of what is offered."""
+
+        def chosen(value: str | None) -> None:
+            if value is not None:
+                self.text = value
+
+        options = [Option(value, printable(value), "") for value in self.offered]
+        self.app.push_screen(Choose(self.field.label, options), chosen)
 
     def say(self, said: Said | None) -> None:
         """Say below it what is wrong with it."""

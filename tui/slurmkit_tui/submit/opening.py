@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from textual.screen import Screen
@@ -16,13 +19,13 @@ from slurmkit_tui.dialogs import Choose, Option
 from slurmkit_tui.feed import Ask
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.jobscreen import JobScreen
+from slurmkit_tui.myjobs import MyJob
+from slurmkit_tui.submit import drafts
 from slurmkit_tui.submit.draft import Draft, texts_of_fields
-from slurmkit_tui.submit.form import SubmitForm
-from slurmkit_tui.submit.past import Past
-from slurmkit_tui.views.mine import MyJob
 
 if TYPE_CHECKING:
     from slurmkit_tui.app import SlurmkitApp
+    from slurmkit_tui.submit.past import Past
 
 _AS_IT_WAS = "as it was"
 
@@ -33,7 +36,7 @@ def refusal(app: SlurmkitApp) -> str:
         return "read-only"
     if not app.session.feed.writable:
         return "this is a recording"
-    is_open = any(isinstance(screen, SubmitForm) for screen in app.screen_stack)
+    is_open = any(screen.id == "submit-form" for screen in app.screen_stack)
     return "the form is open already" if is_open else ""
 
 
@@ -41,8 +44,27 @@ def open_new(app: SlurmkitApp) -> None:
     """Open the form with the draft of before, or an empty one."""
     if why := refusal(app):
         app.tell(f"new job is refused: {why}", "warning")
-        return
-    _open(app, app.session.draft or _from_environment(app))
+    else:
+        app.run_worker(_open_new(app), group="form", exclusive=True, description="form")
+
+
+async def _open_new(app: SlurmkitApp) -> None:
+    session = app.session
+    kept = await in_thread(partial(_kept, app))
+    if session is app.session and not refusal(app):
+        _open(app, kept or _from_environment(app))
+
+
+def _kept(app: SlurmkitApp) -> Draft | None:
+    """The draft of before; loads what the form needs, beside the screen. Blocks."""
+    if "slurmkit_tui.submit.form" not in sys.modules:
+        import_module("slurmkit_tui.submit.form")
+        import_module("slurmkit.planner")
+        gc.freeze()  # as what was imported at the start
+    cluster = app.session.cluster
+    if app.session.draft is None and app.options.keep_drafts and cluster:
+        return drafts.kept(cluster)
+    return app.session.draft
 
 
 def open_again(app: SlurmkitApp, screen: Screen[object], row: object) -> None:
@@ -81,31 +103,29 @@ async def _ask(app: SlurmkitApp, job_id: str) -> None:
     except SlurmkitError as error:
         app.tell(f"job {job_id}: {error}", "error")
         return
+    kept = await in_thread(partial(_kept, app))
     if session is app.session and not refusal(app):
-        _propose(app, answer.value)
+        _propose(app, answer.value, kept)
 
 
-def _propose(app: SlurmkitApp, past: Past) -> None:
+def _propose(app: SlurmkitApp, past: Past, kept: Draft | None) -> None:
     """Offer more of what it ran out of first."""
-    drafts = {each.label: each.texts for each in past.proposals} | {_AS_IT_WAS: past.texts}
+    texts = {each.label: each.texts for each in past.proposals} | {_AS_IT_WAS: past.texts}
     if not past.proposals:
-        _show(app, past, past.texts)
+        _show(app, past, past.texts, kept)
         return
 
     def chosen(name: str | None) -> None:
         if name is not None:
-            _show(app, past, drafts[name])
+            _show(app, past, texts[name], kept)
 
     options = [Option(each.label, each.label, each.why) for each in past.proposals]
     options.append(Option(_AS_IT_WAS, "As it was", "with the same options"))
     app.push_screen(Choose(f"Submit job {past.job_id} again", options), chosen)
 
 
-def _show(app: SlurmkitApp, past: Past, texts: dict[str, str]) -> None:
-    for note in past.notes:
-        app.tell(f"job {past.job_id}: {note}", "warning")
-    draft = Draft(texts, f"job {past.job_id} ({past.state})")
-    kept = app.session.draft
+def _show(app: SlurmkitApp, past: Past, texts: dict[str, str], kept: Draft | None) -> None:
+    draft = Draft(texts, f"job {past.job_id} ({past.state})", past.notes)
     _open(app, kept or draft, draft if kept else None)
 
 
@@ -117,6 +137,8 @@ def _open(app: SlurmkitApp, draft: Draft, instead: Draft | None = None) -> None:
             app.tell(f"submitted job {job_id}")
             app.push_screen(JobScreen(job_id, [("Name", "asking…")]))
             app.action_refresh()
+
+    from slurmkit_tui.submit.form import SubmitForm  # noqa: PLC0415 - loaded beside the screen
 
     form = SubmitForm(draft)
     app.push_screen(form, closed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from slurmkit.errors import SlurmError, SlurmkitError, SlurmTimeout
 from slurmkit.text import printable
 from slurmkit_tui.submit.checked import Checked
 from slurmkit_tui.submit.draft import NOTHING, Draft
@@ -16,12 +17,20 @@ from slurmkit_tui.submit.fields import Field
 if TYPE_CHECKING:
     from slurmkit.planner import Plan
 
+UNSURE = "it is unknown whether the job was submitted; look at Mine before you send it again"
+
 
 def title(cluster: str | None, draft: Draft) -> Content:
     """What the form is for."""
     where = f" on {printable(cluster)}" if cluster else ""
     origin = f"  from {printable(draft.origin)}" if draft.origin else ""
     return Content.assemble((f" New job{where} ", "$primary bold"), (origin, "$quiet"))
+
+
+def noted(notes: Sequence[str]) -> Content:
+    """What is to be known of a draft; it stays on the form."""
+    said = (Content.assemble(("note: ", "$warning bold"), printable(note)) for note in notes)
+    return Content("\n").join(said)
 
 
 def hint(field: Field, offered: Sequence[str], room: int) -> Content:
@@ -64,13 +73,26 @@ def verdict(checked: Checked | None, now: float, *, sending: bool) -> Content:
     )
 
 
-def question(plan: Plan) -> str:
+def refused(errors: Sequence[str]) -> str:
+    """Why a job is not sent."""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"not sent: {errors[0]}{more}"
+
+
+def is_unsure(error: SlurmkitError) -> bool:
+    """Whether a job may have been taken all the same: the answer was lost, or was none."""
+    lost = any(sign in str(error) for sign in ("timed out", "send/recv", "Zero Bytes"))
+    return lost or isinstance(error, SlurmTimeout) or type(error) in (SlurmError, SlurmkitError)
+
+
+def question(plan: Plan, *, maybe_sent: bool) -> str:
     """What is asked before a plan is sent."""
+    before = "A job was perhaps submitted from this form before: look at Mine first. "
     first = plan.submissions[0]
     options = dict(first.options)
     where = options.get("partition", "the default partition")
     lines = sum(each.script.count("\n") for each in plan.submissions)
     return (
-        f"Submit {options.get('job-name', 'the job')} to {where}? sbatch reads the script shown"
-        f" in the form, {lines} lines, from its standard input."
+        f"{before if maybe_sent else ''}Submit {options.get('job-name', 'the job')} to {where}?"
+        f" sbatch reads the script shown in the form, {lines} lines, from its standard input."
     )
