@@ -13,10 +13,11 @@ from slurmkit.states import kind
 from slurmkit.text import printable
 
 _HEADS = (
-    "STEP", "NAME", "STATE", "STARTED", "ELAPSED", "TASKS", "NODES", "CPU EFF", "MEM PEAK", "ASKED",
-    "GPU", "EXIT",
+    "STEP", "NAME", "STATE", "ELAPSED", "CPU EFF", "MEM PEAK", "ASKED", "GPU", "EXIT", "TASKS",
+    "NODES", "STARTED",
 )  # fmt: skip
 _RIGHT = frozenset(("ELAPSED", "TASKS", "NODES", "CPU EFF", "MEM PEAK", "ASKED", "GPU"))
+_QUIET = frozenset(("ASKED", "STARTED"))
 _NAME = 16  # cells of a name
 _SHOWN = 200
 _COLOURS = {"bad": "$error bold", "running": "$success", "done": "$quiet"}
@@ -44,15 +45,15 @@ def _cells(step: StepUse, allocated: float | None) -> tuple[str, ...]:
         printable(step.step_id),
         name if len(name) <= _NAME else f"{name[: _NAME - 1]}…",
         printable(step.state),
-        clock(step.started)[5:19] if step.started else "?",
         "?" if step.elapsed is None else format_duration(step.elapsed),
-        _number(step.use.tasks),
-        _number(step.nodes),
         percent(step.cpu_efficiency),
         size(step.use.mem_peak),
         size(asked),
         "?" if step.use.gpu_percent is None else f"{step.use.gpu_percent}%",
         step.exit_code or ("-" if step.runs else "?"),
+        _number(step.use.tasks),
+        _number(step.nodes),
+        clock(step.started)[5:19] if step.started else "?",
     )
 
 
@@ -66,14 +67,16 @@ def _line(cells: Sequence[str], widths: Sequence[int], style: str) -> Content:
 
 
 def _style(at: int, cell: str) -> str:
-    return {2: _COLOURS.get(kind(cell), ""), 3: "$quiet", 9: "$quiet"}.get(at, "")
+    if _HEADS[at] == "STATE":
+        return _COLOURS.get(kind(cell), "")
+    return "$quiet" if _HEADS[at] in _QUIET else ""
 
 
 def _notes(found: Steps, count: int) -> list[str]:
     more = [f"the first {_SHOWN} of {count:,} steps"] if count > _SHOWN else []
     missing = [f"unknown in part: {found.missing}"] if found.missing else []
     meant = [
-        "CPU EFF: CPU time used, of CPUs x elapsed. MEM PEAK: the most that was seen, of ASKED.",
+        "CPU EFF: CPU time used, of CPUs x elapsed. MEM PEAK: the most seen, of ASKED.",
         "GPU: utilisation, the average of its tasks. ? is what Slurm does not say.",
     ]
     return [*more, *missing, *meant, f"Source  {found.source} at {clock(int(found.taken))}"]
