@@ -124,7 +124,7 @@ def test_garbage_from_a_command(lab: Lab, terminal: Terminal, body: str) -> None
         shown = terminal.screen()
         assert "q Quit" in shown
         assert "Traceback" not in shown
-        assert "✗" in shown or "no jobs" in shown or "0 jobs" in shown, shown
+        assert "✗" in shown, shown
         terminal.type("6")  # what does not need squeue works
         terminal.wait_for("ACCOUNT / USER", "alice")
         leave(terminal, before)
