@@ -294,7 +294,8 @@ def test_a_job_from_the_form_is_followed_changed_cancelled_and_found(
     folder = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
     name = f"walk{time.time_ns() % 1_000_000}"
     try:
-        terminal.type(f"cd {folder}; slurmkit tui --mine --interval 2", "Enter")
+        own = f"XDG_STATE_HOME={folder}"  # with no draft of before
+        terminal.type(f"cd {folder}; {own} slurmkit tui --mine --interval 2", "Enter")
         terminal.wait_for("q Quit", "squeue")
         mine = submitted_from_the_form(terminal, name)
         node, index = held_gpu(lab, mine)
@@ -331,7 +332,7 @@ def test_a_job_from_the_form_is_followed_changed_cancelled_and_found(
         assert "seq 1000" in shown
         assert "#SBATCH --gpus-per-node=a100:1" in shown
         terminal.type("Escape")
-        log = lab.run("tail", "-n", "20", ".local/state/slurmkit/tui-actions.log").stdout
+        log = lab.run("tail", "-n", "20", f"{folder}/slurmkit/tui-actions.log").stdout
         assert f"sbatch --parsable submitted job {mine} {name}" in log
     finally:
         lab.run("scancel", f"--name={name}", "--user=alice")

@@ -362,6 +362,7 @@ async def test_a_draft_outlives_the_app_and_not_the_sending(tmp_path: Path, monk
         assert kept.stat().st_mode & 0o777 == 0o600
         async with form(scene, keep_drafts=True) as pilot:
             assert the_form(pilot.app).texts["what"] == f"hostname {leaves}"
+            assert "from the draft of before" in text(pilot.app)
     async with form(scene, keep_drafts=True) as pilot:
         await typed(pilot, more="")
         await pilot.press("ctrl+s")

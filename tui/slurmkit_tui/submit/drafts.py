@@ -11,6 +11,8 @@ from slurmkit_tui.logs import folder
 from slurmkit_tui.remembered import write
 from slurmkit_tui.submit.draft import Draft
 
+_BEFORE = "the draft of before"
+
 
 class _Kept(msgspec.Struct):
     texts: dict[str, str]
@@ -26,7 +28,7 @@ def path() -> Path:
 def kept(cluster: str) -> Draft | None:
     """The draft for a cluster; a broken file is as good as none."""
     found = _all().get(cluster)
-    return Draft(found.texts, found.origin, found.notes) if found else None
+    return Draft(found.texts, found.origin or _BEFORE, found.notes) if found else None
 
 
 def keep(cluster: str, draft: Draft | None) -> None:
