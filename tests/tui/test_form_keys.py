@@ -41,3 +41,21 @@ async def test_jump_mode_goes_to_a_field() -> None:
         await pilot.press("d")  # the third
         await until(pilot, lambda: app.screen.focused is chain[2])
         assert the_form(app).texts == before
+
+
+async def test_what_comes_after_it_was_closed_is_dropped() -> None:
+    """An answer, and the tick of a clock, find a form whose widgets are gone."""
+    scene = FormScene()
+    async with form(scene) as pilot:
+        app, left = pilot.app, the_form(pilot.app)
+        await until(pilot, lambda: left._checked is not None)
+        checked = left._checked
+        with scene.gate:
+            left._typed()
+            await pilot.press("escape")
+            await until(pilot, lambda: not isinstance(app.screen, SubmitForm))
+        await until(pilot, lambda: not left.query("*"))
+        left._tell()
+        left._show(checked)
+        left._hint()
+        assert len(app.screen_stack) == 1
