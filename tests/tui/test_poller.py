@@ -7,6 +7,8 @@ from slurmkit_tui.app import Options, SlurmkitApp
 from stub_feed import StubFeed
 from test_pictures import VALUES
 
+from slurmkit.site import Site
+
 
 async def test_a_view_that_wants_something_else_meanwhile_leaves_no_question_open() -> None:
     app = StubFeed(**VALUES).app("utilization")
@@ -25,3 +27,14 @@ async def test_where_nothing_is_anybodys_nothing_is_called_mine() -> None:
         await until(pilot, lambda: app.session.picture(app.view.ask).prepared is not None)
         await until(pilot, lambda: "finding" in text(app))
         assert "mine" not in text(app).splitlines()[1]
+
+
+async def test_a_cluster_that_did_not_say_its_name_is_asked_again() -> None:
+    stub = StubFeed(**{**VALUES, "site": Site()})
+    stub.name = ""
+    app = stub.app("health")
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until(pilot, lambda: "cluster unknown" in text(app) and "finding" in text(app))
+        stub.values["site"] = Site("lab")
+        await pilot.press("r")
+        await until(pilot, lambda: "cluster unknown" not in text(app))

@@ -62,13 +62,13 @@ class Session:
     def look(self, ask: Ask, make: Callable[[Answer, Session], Any]) -> tuple[Answer, Any]:
         """Ask, and make the answer ready. Blocks.
 
-        The first time it is also asked what cluster this is, and what the person may do there.
+        Until it is known, it is also asked what cluster this is, and what the person may do there.
 
         Raises:
             SlurmkitError: when there is no answer.
         """
         answer = self.feed.fetch(ask)
-        if self.site is None:
+        if self.site is None or not self.site.cluster_name:  # it did not say so when it was asked
             self.site = self.feed.fetch(Ask("site")).value
             self.rights = self.feed.fetch(Ask("rights")).value
         return answer, make(answer, self)
