@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -451,6 +452,25 @@ async def test_files_fill_the_form_and_are_written(tmp_path: Path) -> None:
         await pilot.press("ctrl+u", *str(tmp_path / "c.toml"), "enter")
         await until(pilot, (tmp_path / "c.toml").exists)
         assert read_job_file(tmp_path / "c.toml") == read_job_file(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda path: path.mkdir(), "no plain file"),
+        (os.mkfifo, "no plain file"),
+        (lambda path: path.symlink_to("/dev/zero"), "no plain file"),
+        (lambda path: path.symlink_to(path), "cannot read"),
+        (lambda path: path.write_bytes(b"\x7fELF\0\xff"), "UTF-8"),
+        (lambda path: path.write_bytes(b"#!" + b"\xff" * 9), "UTF-8"),
+        (lambda path: path.write_bytes(b"#!" + bytes(4 << 20)), "larger than"),
+        (lambda path: None, "cannot read"),
+    ],
+)
+def test_a_file_that_is_no_job_is_refused(tmp_path: Path, made, words: str) -> None:
+    made(tmp_path / "x")
+    with pytest.raises(BadInput, match=words):
+        draft_of(tmp_path / "x")
 
 
 async def test_pasted_lines_stay_in_their_field_and_send_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,12 +28,14 @@ def draft_of(path: Path) -> Draft:
         BadInput: naming the file, and the key or the line.
     """
     try:
-        size = path.stat().st_size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a device or a pipe may have no end
+            raise BadInput(f"{path} is no plain file; name a job file or a batch script")
         with path.open("rb") as file:
             is_script = file.read(2) == b"#!"
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from error
-    if size > _LARGEST:
+    if found.st_size > _LARGEST:
         raise BadInput(f"{path} is larger than any job file or batch script may be")
     texts, wrong = texts_of_fields(read_script(path) if is_script else read_job_file(path))
     if wrong:

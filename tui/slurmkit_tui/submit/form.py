@@ -23,7 +23,8 @@ from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.submit import drafts
 from slurmkit_tui.submit.checked import Checked, check, fitting, judge, unchecked
 from slurmkit_tui.submit.draft import Draft
-from slurmkit_tui.submit.fields import FIELDS, WHAT
+from slurmkit_tui.submit.fieldlist import FieldList
+from slurmkit_tui.submit.fields import WHAT
 from slurmkit_tui.submit.files import ask_open, ask_save
 from slurmkit_tui.submit.inputs import Row
 from slurmkit_tui.submit.known import Knowledge
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 _PAUSE = 0.3  # seconds without a key after which the form is looked at
 _STILL = 2.0  # seconds without a key after which the controller is asked
 _STALE = 60.0  # seconds after which a plan is made anew before it is sent
-_SELDOM = "reservation"  # on few clusters; shown once there is one
-_FIRST, _MORE = 4, 2  # fields put on the screen at first, and then at a time
 
 
 class SubmitForm(ModalScreen[str | None]):
@@ -74,15 +73,13 @@ class SubmitForm(ModalScreen[str | None]):
         self._maybe_sent = False
         self._eager = False  # send it once it has been looked at
         self._here: Row | None = None
-        self._rows = {f.name: Row(f, draft.texts.get(f.name, "")) for f in FIELDS}
+        self._list = FieldList(draft.texts)
 
     def compose(self) -> ComposeResult:
         """Put the form beside what is said of it."""
         yield Static("", id="form-title", markup=False)
         with Horizontal(id="form-body"):
-            with VerticalScroll(id="form", can_focus=False):
-                yield Static("", id="form-notes", markup=False)
-                yield from self._all_rows[:_FIRST]
+            yield self._list
             with VerticalScroll(id="preview"):
                 yield Static("", id="form-found", markup=False)
                 yield ScriptView()
@@ -96,43 +93,28 @@ class SubmitForm(ModalScreen[str | None]):
         self._place = self._session.cluster if self.app.options.keep_drafts else None
         self._knowledge = self._session.knowledge or Knowledge(self._session.feed)
         self._session.knowledge = self._knowledge
-        self.row(_SELDOM).display = bool(self.row(_SELDOM).text)
         self.row(WHAT).enter()
         self._tell_notes()
         self._tell_title()
         self.set_interval(1, self._tell)
-        self.call_after_refresh(self._mount_more, _FIRST)
         self._ask_offers()
         self._look()
-
-    async def _mount_more(self, at: int) -> None:
-        """Put the other fields on the screen, a few at a time: many at once would stall."""
-        if at < len(self._rows):
-            await self.query_one("#form").mount(*self._all_rows[at : at + _MORE])
-            self.call_after_refresh(self._mount_more, at + _MORE)
 
     # What stands in it
 
     def row(self, name: str) -> Row:
         """A field of the form."""
-        return self._rows[name]
-
-    @property
-    def _all_rows(self) -> list[Row]:
-        return [*self._rows.values()]
+        return self._list.rows[name]
 
     @property
     def texts(self) -> dict[str, str]:
         """What stands in the form; fields with nothing in them are left out."""
-        found = {name: row.text for name, row in self._rows.items()}
-        return {name: text for name, text in found.items() if text.strip()}
+        return self._list.texts
 
     def fill(self, draft: Draft) -> None:
         """Put other texts into all fields."""
         self._draft = draft
-        for row in self._all_rows:
-            row.text = draft.texts.get(row.field.name, "")
-            self._offer(row)
+        self._list.fill(draft.texts)
         lost = [n for n, text in draft.texts.items() if self.row(n).text != text]
         if lost:
             said = "line ends that are none of Unix became plain ones: see the preview"
@@ -155,18 +137,11 @@ class SubmitForm(ModalScreen[str | None]):
             if not self._is_open:
                 return
             self.app.tell(f"what this cluster offers is unknown: {error}", "warning")
-            self.row(_SELDOM).display = True
+            self._list.offer(None)
         else:
-            for row in self._all_rows if self._is_open else ():
-                self._offer(row)
-            self._hint()
-
-    def _offer(self, row: Row) -> None:
-        """Complete a field; one that the cluster has no use for is there only with a text."""
-        if self._offers is not None:
-            name = row.field.name
-            row.offer(self._offers.values.get(name, ()))
-            row.display = name not in self._offers.absent or bool(row.text.strip())
+            if self._is_open:
+                self._list.offer(self._offers)
+                self._hint()
 
     # What is said of it
 
@@ -253,8 +228,7 @@ class SubmitForm(ModalScreen[str | None]):
         if not self._is_open:
             return
         self._checked = checked
-        for row in self._all_rows:
-            row.say(checked.beside.get(row.field.name))
+        self._list.say(checked.beside)
         self.query_one("#form-found", Static).update(checked.found)
         self.query_one(ScriptView).update(checked.script)
         self._tell()
