@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_queue import NOW, Scene, ids, job, running, text, until
 from slurmkit_tui.app import Options, SlurmkitApp
-from slurmkit_tui.feed import Ask
+from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.feed.recording import RecordingFeed, ReplayFeed
 
@@ -110,3 +110,19 @@ def test_a_full_disk_stops_the_recording_and_nothing_else(tmp_path: Path) -> Non
 
 def test_a_recording_is_the_persons_own(tmp_path: Path) -> None:
     assert recorded(tmp_path / "a.rec").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_typed_into_the_form_is_not_recorded(tmp_path: Path) -> None:
+    class Planner(LiveFeed):
+        def fetch(self, ask: Ask) -> Answer:
+            return Answer(ask.about[0], "sbatch", 1.0, 0.1)
+
+    path = tmp_path / "a.rec"
+    feed = RecordingFeed(Planner(Cluster(Scene([]).slurm), "alice"), path)
+    for what in ("plan", "logpath"):
+        assert feed.fetch(Ask(what, (f"{what} of hunter2",))).value == f"{what} of hunter2"
+    feed.close()
+    replay = ReplayFeed(path)
+    assert replay.fetch(Ask("logpath", ("logpath of hunter2",))).value == "logpath of hunter2"
+    with pytest.raises(SlurmkitError, match="nobody looked at this"):
+        replay.fetch(Ask("plan", ("plan of hunter2",)))
