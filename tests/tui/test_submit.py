@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_queue import NOW, text, until
 from form_scene import FormScene, form, looked_at, the_form, typed
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from slurmkit_tui.feed import Ask
 from slurmkit_tui.jobscreen import JobScreen
@@ -69,6 +69,7 @@ def test_a_job_file_of_a_spec_is_readable() -> None:
     assert '[gpus]\ntype = "a100"\nfraction = 0.5' in said
 
 
+@example(["", "0="])
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
                 min_size=1))  # fmt: skip
 def test_any_command_is_the_same_after_the_form(words: list[str]) -> None:

@@ -106,7 +106,7 @@ def _what(text: str) -> dict[str, Any]:
     text = text.replace("\r\n", "\n")
     if text.startswith("#!"):
         return script_fields(text)
-    if _SHELL.search(_QUOTED.sub("", text.strip())):
+    if _SHELL.search(_QUOTED.sub("''", text.strip())):
         return script_fields(_SHEBANG + text)
     try:
         return {"command": tuple(shlex.split(text))}
