@@ -9,7 +9,8 @@ run_in() {
     [[ -z $user ]] || set -- /opt/lab/as-person "$user" "$@"
     if [[ -t 0 && -t 1 ]]; then
         # The terminal's own keys, Ctrl-C among them, reach the command.
-        exec docker exec -it -e "TERM=${TERM:-dumb}" "$container" "$@"
+        # Docker would keep Ctrl-P back, and leave the command at Ctrl-P Ctrl-Q.
+        exec docker exec -it --detach-keys='ctrl-^,ctrl-^,ctrl-^' -e "TERM=${TERM:-dumb}" "$container" "$@"
     fi
     run_without_terminal "$container" "$@"
 }
