@@ -131,3 +131,29 @@ async def test_steps_of_a_running_job() -> None:
         assert "3.2 MiB" in busy
         assert "2 GiB" in busy
         assert "evil\\n[b]" in text(app)
+
+
+async def test_facts_keep_up_while_they_are_looked_at(tmp_path: Path) -> None:
+    cluster = scene(tmp_path / "none")
+    app = cluster.app(interval=0.2)
+    async with running(app) as pilot:
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen) and "squeue at" in text(app))
+        cluster.jobs[:] = [job("11", UserName="alice", TimeLimit="7-07:07:07")]
+        await until(pilot, lambda: "7-07:07:07" in text(app))
+        await pilot.press("s")
+        await until(pilot, lambda: "python train.py" in text(app))
+        asked = len(cluster.slurm.asked)
+        await pilot.pause(0.5)
+        assert not [argv for argv in cluster.slurm.asked[asked:] if "11" in " ".join(argv)]
+
+
+async def test_a_job_is_asked_anew_after_a_change(tmp_path: Path) -> None:
+    cluster = scene(tmp_path / "none")
+    app = cluster.app()
+    async with running(app) as pilot:
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen) and "squeue at" in text(app))
+        cluster.jobs[:] = [job("11", UserName="alice", TimeLimit="7-07:07:07")]
+        app.run_commands([("scancel", "12")])
+        await until(pilot, lambda: "7-07:07:07" in text(app))

@@ -321,6 +321,11 @@ class SlurmkitApp(PollingApp):
     def _commands_done(self, message: CommandsRun) -> None:
         self._proposals.done(message.ran)
         self._ask()
+        from slurmkit_tui.jobscreen import JobScreen  # noqa: PLC0415 - when it is first wanted
+
+        for screen in self.screen_stack:
+            if isinstance(screen, JobScreen):
+                screen.action_again()
 
     def tell(self, words: str, severity: SeverityLevel = "information") -> None:
         """Say something for some seconds."""

@@ -49,7 +49,8 @@ def waiters(job_id: str, rows: Iterable[QueueRow]) -> list[Fact]:
 def all_facts(known: Sequence[Fact], info: JobInfo, at: float) -> list[Fact]:
     """What was known and what was found at `at`, in epoch seconds; the newer word wins."""
     owner = [("Name", info.name), ("User", f"{info.user}, account {info.account}")]
-    found = [*owner, *course(info), *gpus(info)]
+    limit = [("Limit", info.time_limit)] if info.time_limit else []
+    found = [*owner, *course(info), *limit, *gpus(info)]
     newer = {name for name, _ in found}
     older = [fact for fact in known if fact[0] not in newer]
     return [*found, *older, output(info), ("Source", f"{info.source} at {clock(at)}")]

@@ -10,7 +10,7 @@ from textual.widgets import Input, Label
 
 from slurmkit.text import printable
 
-_HINT = "words, user:me gpu:a100 >8gpu -/regex/ …; Enter keeps it, Esc clears, ? explains"
+_HINT = "words, user:me gpu:a100 >8gpu -/regex/ …; Enter keeps it, Esc clears, F1 explains"
 
 
 class FilterLine(Horizontal):

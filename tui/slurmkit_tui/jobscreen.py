@@ -36,8 +36,14 @@ TABS = {
 }  # fmt: skip
 
 
+_CHANGING = frozenset(("facts", "steps"))
+
+
 class JobScreen(Screen[None]):
-    """A job; what needs Slurm is asked for when its tab is first looked at."""
+    """A job; what needs Slurm is asked for when its tab is first looked at.
+
+    Its facts and steps are asked for again and again until it has ended.
+    """
 
     app: SlurmkitApp
     BINDINGS: ClassVar[list[BindingType]] = bindings("job")
@@ -48,7 +54,9 @@ class JobScreen(Screen[None]):
         self._known = known
         self._tab = tab
         self._asked: set[str] = set()
+        self._open: set[str] = set()  # questions without an answer yet
         self._told: Explanation | None = None
+        self._info: JobInfo | None = None
 
     def compose(self) -> ComposeResult:
         """Stack the job's name, the tabs and what they show."""
@@ -69,6 +77,14 @@ class JobScreen(Screen[None]):
         self.action_tab(self._tab)
         if self._tab != "facts":
             self._ask("facts")
+        self.set_interval(self.app.session.interval, self._keep_up)
+
+    def _keep_up(self) -> None:
+        """Ask again for what changes while the job waits or runs, one question at a time."""
+        ended = self._info is not None and self._info.ended is not None
+        looked_at = self._tab in _CHANGING and self.app.screen is self
+        if looked_at and not (ended or self.app.paused or self._open):
+            self._ask(self._tab)
 
     def action_tab(self, name: str) -> None:
         """Show a tab, and ask for it when that was not done yet."""
@@ -101,6 +117,7 @@ class JobScreen(Screen[None]):
 
     def _ask(self, name: str) -> None:
         self._asked.add(name)
+        self._open.add(name)
         self.app.ask_for(self._question(name))
 
     def _question(self, name: str) -> Ask:
@@ -112,6 +129,7 @@ class JobScreen(Screen[None]):
         """Show what was found at `at`."""
         for name in TABS:
             if message.ask == self._question(name):
+                self._open.discard(name)
                 self._show(name, message.found, at)
 
     def _show(self, name: str, found: Answer | SlurmkitError, at: float) -> None:
@@ -128,6 +146,7 @@ class JobScreen(Screen[None]):
             rows = [*(self._known if name == "facts" else []), ("Problem", str(found))]
             self._put(name, pairs(rows))
         elif isinstance(found.value, JobInfo):
+            self._info = found.value
             self._put(name, pairs(all_facts(self._known, found.value, at)))
         elif isinstance(found.value, Explanation):
             self._told = found.value
