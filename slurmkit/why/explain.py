@@ -138,6 +138,8 @@ def _start(scene: Scene) -> Start | None:
     if job.started is None or job.priority == 0:
         return None
     if job.reason == "BeginTime" or not scene.asked.planned_nodes:
+        if job.started <= scene.taken:  # when a limit last refused it: no plan
+            return None
         source = "its begin time: not before" if job.started == job.eligible else "squeue --start"
         return Start(job.started, source, scene.asked.evaluated)
     return Start(

@@ -165,7 +165,7 @@ def test_a_terminal_made_small_and_large_again(terminal: Terminal, job: str) -> 
         terminal.type(key)
         terminal.wait_for(words)
         terminal.resize(40, 10)
-        terminal.wait_for("lab")
+        terminal.wait_for("1 Mine")
         time.sleep(0.5)
         shown = terminal.screen()
         assert "Traceback" not in shown

@@ -17,6 +17,7 @@ from slurmkit.nodes.read import Parts
 from slurmkit.testing import FakeSlurm
 from slurmkit.why import blockers, details, rank, words
 from slurmkit.why.asked import _FIELDS, _NEWER, Asked, parse_asked, read_asked
+from slurmkit.why.explain import _start
 from slurmkit.why.respec import spec_of
 from slurmkit.why.room import free_of
 
@@ -319,3 +320,14 @@ def test_what_a_spec_cannot_say_is_not_guessed() -> None:
 )
 def test_times_are_said_with_their_distance(seconds: int, said: str) -> None:
     assert said in words.moment(NOW + seconds, NOW)
+
+
+def test_a_start_that_has_passed_without_a_plan_is_no_start() -> None:
+    def told(started: int, **asked: str) -> int | None:
+        made = lab.scene(lab.row("5", started=started), asked=lab.asked(**asked))
+        found = _start(made)
+        return found.at if found else None
+
+    assert told(NOW) is None
+    assert told(NOW + 60) == NOW + 60
+    assert told(NOW, planned_nodes="c2") == NOW
