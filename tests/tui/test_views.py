@@ -165,14 +165,19 @@ async def test_columns_and_order_are_chosen() -> None:
     app = two().app()
     async with running(app) as pilot:
         await pilot.press("o")
-        await until(pilot, lambda: "Sort by" in text(app))
-        await pilot.press("down", "enter")
+        await until(pilot, lambda: "▸ JOBID" in text(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "▸ USER" in text(app))
+        await pilot.press("enter")
         await until(pilot, lambda: "USER▲" in text(app))
         await pilot.click(table(app), offset=(2, 0))
         await until(pilot, lambda: "JOBID▲" in text(app))
         await pilot.press("C")
-        await until(pilot, lambda: "Columns" in text(app))
-        await pilot.press("space", "enter")
+        await until(pilot, lambda: "[x]▸JOBID" in text(app))
+        assert re.search(r"\[ \] QOS", text(app))  # in signs, not in colours alone
+        await pilot.press("space")
+        await until(pilot, lambda: "[ ]▸JOBID" in text(app))
+        await pilot.press("enter")
         await until(pilot, lambda: "JOBID" not in text(app))
 
 

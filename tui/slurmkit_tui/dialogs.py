@@ -12,12 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Input, OptionList, SelectionList, Static
+from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option as Entry
 from textual.widgets.selection_list import Selection
 
 from slurmkit.errors import BadInput
 from slurmkit.text import printable
+from slurmkit_tui.choices import Boxes, Choices
 from slurmkit_tui.commands import Argv, Wanted
 
 _CLOSE = Binding("escape,enter", "dismiss", "Close")
@@ -165,7 +166,7 @@ class Choose(ModalScreen[str | None]):
         with Vertical(classes="dialog") as frame:
             frame.border_title = Content(printable(self._title))
             frame.border_subtitle = "Enter chooses, Esc leaves"
-            yield OptionList(*entries, compact=True)
+            yield Choices(*entries, compact=True)
 
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:
@@ -193,11 +194,11 @@ class Several(ModalScreen[list[str] | None]):
         with Vertical(classes="dialog") as frame:
             frame.border_title = self._title
             frame.border_subtitle = "Space marks, Enter is done, Esc leaves"
-            yield SelectionList[str](*entries, compact=True)
+            yield Boxes(*entries, compact=True)
 
     def action_done(self) -> None:
         """Take what is marked."""
-        self.dismiss(list(self.query_one(SelectionList).selected))
+        self.dismiss(list(self.query_one(Boxes).selected))
 
 
 def keys(names: str) -> str:
