@@ -104,6 +104,21 @@ def ingest(
         return Ingested(name, window, reading.total, first, books_begin, seconds, gone, only)
 
 
+def back(ledger: Ledger, slurm: Slurm, seconds: int) -> int | None:
+    """Where to begin so that as much is read again, no further back than the books go.
+
+    Returns:
+        Epoch seconds; None where nothing was read yet.
+    """
+    name = read_site(slurm).cluster_name
+    with ledger.transaction() as connection:
+        known = covered(connection, cluster_id(connection, name)) if name else []
+    if not known:
+        return None
+    begin, end = known[0]
+    return max(begin, min(int(time.time()) - seconds, end))
+
+
 class _Reading:
     """One ingest under way."""
 

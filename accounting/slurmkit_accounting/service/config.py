@@ -45,6 +45,7 @@ class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
         timezone: of these times and of the months that are closed and mailed; the host's when
             empty.
         ingest: new and changed jobs from sacct.
+        sweep: all of the last 40 days from sacct once more, for what was put right late.
         people: people and groups from the directory.
         budgets: notices of budgets that are nearly, or all, used up.
         close: closes the month before.
@@ -53,6 +54,7 @@ class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
 
     timezone: str = ""
     ingest: str = "*/10 * * * *"
+    sweep: str = "30 3 * * sun"
     people: str = "20 * * * *"
     budgets: str = ""
     close: str = ""

@@ -17,6 +17,8 @@ from slurmkit_accounting.service.crontext import trigger
 from slurmkit_accounting.service.schedule import Task
 from slurmkit_accounting.zones import Zone
 
+# More than a month, so that all of it is read again after its end and before it is closed.
+SWEEP_SECONDS = 40 * 86400
 Books = Callable[[], AbstractContextManager[Ledger]]
 Check = Callable[[], None]
 """Raises `Stopped` when the service is to stop; called between batches."""
@@ -47,17 +49,18 @@ class Work:
         runs: dict[str, Callable[[list[str]], str]] = {
             "people": self.people,
             "ingest": self.ingest,
+            "sweep": self.sweep,
             "close": self.close,
             "budgets": self.budgets,
             "mail": self.mail,
         }
-        monthly = {"close", "mail"}
+        monthly, not_at_first = {"close", "mail"}, {"close", "mail", "sweep"}
         return [
             Task(
                 name=name,
                 when=trigger(name, text, self._zone),
                 run=run,
-                at_first=name not in monthly,
+                at_first=name not in not_at_first,
                 monthly=name in monthly,
             )
             for name, run in runs.items()
@@ -66,10 +69,18 @@ class Work:
 
     def ingest(self, _: list[str]) -> str:
         """New and changed jobs from sacct; stops at the edge of a batch."""
-        from slurmkit_accounting.ingest import ingest  # noqa: PLC0415 - as every task
+        return self._ingest()
+
+    def sweep(self, _: list[str]) -> str:
+        """What was put right, or came, long after its end: a month and more, once again."""
+        return self._ingest(SWEEP_SECONDS)
+
+    def _ingest(self, again: int = 0) -> str:
+        from slurmkit_accounting.ingest import back, ingest  # noqa: PLC0415 - as every task
 
         with self._books() as ledger:
-            done = ingest(ledger, self._slurm, progress=lambda *_: self._check())
+            since = back(ledger, self._slurm, again) if again else None
+            done = ingest(ledger, self._slurm, since=since, progress=lambda *_: self._check())
         rows = done.entered
         return f"{rows.read} read, {rows.new} new, {rows.changed} changed, {rows.rejected} rejected"
 

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 import pytest
 from fake_sacct import FakeSacct, halted, job, step
 from slurmkit_accounting import ingest as module
-from slurmkit_accounting.ingest import FIRST_DAYS, OVERLAP_SECONDS, ingest
+from slurmkit_accounting.ingest import FIRST_DAYS, OVERLAP_SECONDS, back, ingest
 from slurmkit_accounting.ledger import Ledger
 from slurmkit_accounting.locks import alone
 from slurmkit_accounting.schema import (
@@ -134,6 +134,18 @@ def test_the_books_begin_where_the_first_ingest_was_told_to(ledger, at):
     at(ledger, NOW - 5, since=NOW - 60)
     assert at(ledger, NOW) == (NOW - 5 - OVERLAP_SECONDS, NOW)
     assert covered(ledger) == (NOW - 5 - OVERLAP_SECONDS, NOW)
+
+
+def test_more_can_be_read_again_as_far_back_as_the_books_go(ledger, monkeypatch):
+    def since(moment: int) -> int | None:
+        monkeypatch.setattr(module.time, "time", lambda: moment)
+        return back(ledger, FakeSacct(), 40 * DAY)
+
+    assert since(NOW) is None
+    ingest(ledger, FakeSacct(), since=NOW - 30 * DAY)
+    assert since(NOW + 5 * DAY) == NOW - 30 * DAY
+    assert since(NOW + 15 * DAY) == NOW - 25 * DAY
+    assert since(NOW + 50 * DAY) == NOW  # what was not read at all, too
 
 
 def test_a_first_ingest_says_where_the_books_begin(ledger):

@@ -191,7 +191,7 @@ def test_people_are_on_the_schedule_where_somebody_knows_them(configure: Any) ->
         work = Work(open_for_writing, FakeSlurm({}), lambda: None, UTC)
         return [each.name for each in work.tasks(ScheduleSection(**section))]
 
-    assert names() == ["ingest"]
+    assert names() == ["ingest", "sweep"]
     configure('[ldap]\nuri = "ldap://x"\n')
-    assert names() == ["people", "ingest"]
-    assert names(people="", mail="0 8 4 * *") == ["ingest", "mail"]
+    assert names() == ["people", "ingest", "sweep"]
+    assert names(people="", sweep="", mail="0 8 4 * *") == ["ingest", "mail"]

@@ -62,6 +62,15 @@ def test_an_ingest_stops_between_batches_and_goes_on(
     assert rows(ledger) == JOBS
 
 
+def test_a_sweep_finds_what_was_put_right_long_after_its_end(ledger: Ledger) -> None:
+    begin = int(time.time()) - 20 * 86400
+    fake = FakeSacct(job(1, begin, begin, begin + 3600))
+    assert work(fake).ingest([]).startswith("1 read, 1 new")
+    fake.jobs[0] = job(1, begin, begin, begin + 60)
+    assert work(fake).ingest([]).startswith("0 read")
+    assert work(fake).sweep([]).startswith("1 read, 0 new, 1 changed")
+
+
 def settings(port: int) -> str:
     return (
         f'[mail]\nhost = "127.0.0.1"\nport = {port}\nsecurity = "none"\nsender = "l@lab.example"\n'
