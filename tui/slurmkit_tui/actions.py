@@ -25,6 +25,7 @@ class Action:
         alias: the name it is configured by, where that is not its label.
         change: for what changes the cluster. The commands are shown, confirmed, and then run as
             shown; never with --read-only.
+        first: its key is for it whatever has the focus.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Action:
     footer: bool = False
     change: Change | None = None
     alias: str = ""
+    first: bool = False
 
     @property
     def id(self) -> str:
@@ -55,6 +57,8 @@ _LIMIT = Wanted(
 _PRIORITY = Wanted("Priority", "a number; 0 holds the job", changed("priority"))
 _PARTITION = Wanted("Partition", "a name, or several with commas", changed("partition"))
 _REASON = Wanted("Reason", "why, for those who find it drained", commands.reason)
+
+_BACK = "Copy what is selected; else close what is open, as Esc does. It never quits"
 
 CHANGES = (
     Action("cancel", "c", "Cancel", "Cancel jobs", footer=True,
@@ -129,7 +133,8 @@ ACTIONS = (
     Action("shade", "t", "Theme", "Dark or light"),
     Action("help", "question_mark,f1", "Help", "Show the keys of what is on the screen",
            footer=True),
-    Action("quit", "q,ctrl+c", "Quit", "Leave", footer=True),
+    Action("back", "ctrl+c", "Back", _BACK, alias="interrupt", first=True),
+    Action("quit", "q", "Quit", "Leave", footer=True),
 )  # fmt: skip
 FOCUSED = (
     Action("move(1)", "j,down", "Down", "Next row", home="table"),
@@ -180,6 +185,7 @@ FOCUSED = (
     Action("anew", "ctrl+n", "Anew", "Throw the draft away", home="form"),
     Action("app.help", "f1", "Help", "Show the keys of what is on the screen", home="form"),
     Action("app.jump", "ctrl+j", "Jump", "Letters over all that the keys can go to", home="form"),
+    Action("app.back", "ctrl+c", "Back", _BACK, home="form", alias="interrupt", first=True),
     Action("leave", "escape", "Close", "Close; the draft is kept, and New job brings it back",
            home="form", footer=True),
     Action("move(1)", "j,down", "Down", "Next line", home="log"),
@@ -206,7 +212,7 @@ def bindings(*homes: str) -> list[BindingType]:
     return [
         Binding(
             action.keys, action.call, action.label, show=action.footer, tooltip=action.help,
-            id=action.id,
+            id=action.id, priority=action.first,
         )
         for action in (*ACTIONS, *FOCUSED)
         if action.home in homes and action.keys

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Options", "SlurmkitApp"]
 _PLAIN = Monochrome()
 _ANYWHERE = frozenset(
-    "propose menu new_job submit_again jump help shade quit pop_screen".split()
+    "propose menu new_job submit_again jump help shade back quit pop_screen".split()
 )  # also over a job
 
 
@@ -211,6 +211,21 @@ class SlurmkitApp(PollingApp):
         if self._replay:
             self._replay.seek(self._clock() + seconds)
             self._ask()
+
+    async def action_back(self) -> None:
+        """Copy what is selected, or do what Esc does; where that is nothing, say what quits."""
+        by_itself = getattr(self.focused, "select_on_focus", False)
+        typed = "" if by_itself else getattr(self.focused, "selected_text", "")
+        if selected := typed or self.screen.get_selected_text():
+            self.copy_to_clipboard(selected)
+            self.tell("copied what is selected")
+        elif self.screen is self.main:
+            from slurmkit_tui.dialogs import keys  # noqa: PLC0415 - when it is first wanted
+
+            quits = f"{keys(self.options.keys.get('quit', 'q'))} quits"
+            self.tell(f"Esc clears, {quits}" if self.view.clearable else quits)
+        elif escape := self.screen.active_bindings.get("escape"):
+            await self.run_action(escape.binding.action, escape.node)
 
     def action_shade(self) -> None:
         """Switch between dark and light."""
