@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from fake_queue import Scene, job, text, until
 from form_scene import FormScene, form, the_form
@@ -15,7 +17,10 @@ KEYS = {"\x15": "ctrl+u", "\r": "enter", "\t": "tab", "\x7f": "backspace", "\x0c
 
 def read_at_once(app, keys: str) -> None:
     for char in keys:
-        app.post_message(Key(KEYS.get(char, char), char))
+        key = Key(KEYS.get(char, char), char)
+        key.set_sender(app)  # as the terminal's driver does
+        app.post_message(key)
+        app.call_later(asyncio.sleep, 0.01)  # it has other things to do, too
 
 
 async def test_a_new_time_limit_read_at_once_is_that_time_limit() -> None:

@@ -52,7 +52,7 @@ class InOrder(App[None]):
     def _follow(self, key: Key, at: MessagePump | None) -> None:
         """Look after it wherever it has been handled: somebody may have stopped it."""
         if key._stop_propagation:  # noqa: SLF001 - there is no other way to know
-            self.call_next(self._arrived, key)
+            self.call_later(self._arrived, key)  # behind it, when it is in the queue of this app
         elif at is not None and at is not self:
             at.call_later(lambda: self._follow(key, at._parent))  # noqa: SLF001 - as it bubbles
 
