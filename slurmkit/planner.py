@@ -15,9 +15,15 @@ from slurmkit.config import nearest
 from slurmkit.errors import BadInput
 from slurmkit.estimate import Estimate, estimate
 from slurmkit.findings import Finding
+from slurmkit.launchers.step import Step
 from slurmkit.options import with_options
 from slurmkit.planning.requests import Site, request_for
-from slurmkit.planning.script import Submission, has_foreign_options, submission
+from slurmkit.planning.script import (
+    Submission,
+    has_foreign_options,
+    step_options,
+    submission,
+)
 from slurmkit.planning.secrets import secrets
 from slurmkit.planning.shape import shape_of, site_names
 from slurmkit.planning.trial import trial
@@ -125,14 +131,13 @@ class _Checked(msgspec.Struct, frozen=True):
 
 def _check(spec: JobSpec, slurm: Slurm | None, site: Site) -> _Checked:
     reviewed = review(spec, site[0])
-    draft = _draft(reviewed.spec, site)
-    findings = [*reviewed.findings, *draft.findings, *secrets(reviewed.spec)]
-    judged = draft.requests or _as_fixed(reviewed.spec, draft.findings, site)
+    settled = _launcher(reviewed.spec).settle(reviewed.spec)
+    draft = _draft(settled, site)
+    findings = [*reviewed.findings, *draft.findings, *secrets(settled)]
+    judged = draft.requests or _as_fixed(settled, draft.findings, site)
     findings += check_all(judged) if judged else ()
-    findings += check_dependencies(slurm, reviewed.spec) if slurm else ()
-    return _Checked(
-        reviewed.spec, reviewed.changes, draft.submission, draft.requests, tuple(findings)
-    )
+    findings += check_dependencies(slurm, settled) if slurm else ()
+    return _Checked(settled, reviewed.changes, draft.submission, draft.requests, tuple(findings))
 
 
 class _Draft(msgspec.Struct, frozen=True):
@@ -146,14 +151,16 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
     partitions, findings = _partitions(spec, capabilities)
     kind, layout = shape_of(spec, capabilities, partitions, site_names())
     chosen = _launcher(spec)
+    step = Step(spec=spec, layout=layout, options=step_options(spec), capabilities=capabilities)
     found = [*findings, *(kind.findings if kind else ()), *layout.findings]
-    found += [*_binding(spec), *chosen.needs(spec, capabilities), *_mpi(spec, capabilities)]
+    found += [*_binding(spec), *chosen.needs(step), *_mpi(spec, capabilities)]
     found += _unread(spec)
     made = (kind, layout)
     # Without GPUs that fit, or a layout, every other limit would only repeat that.
     judged = () if _of((*findings, *found), "error") else partitions
     requests = tuple(request_for(spec, made, partition, site) for partition in judged)
-    return _Draft(submission(spec, made, chosen), requests, tuple(found))
+    body = () if spec.script is not None else chosen.lines(step)
+    return _Draft(submission(spec, made, body), requests, tuple(found))
 
 
 def _as_fixed(spec: JobSpec, findings: Iterable[Finding], site: Site) -> tuple[Request, ...]:

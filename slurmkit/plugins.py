@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slurmkit.capabilities.model import Capabilities
     from slurmkit.errors import SlurmError
     from slurmkit.findings import Finding
+    from slurmkit.launchers.step import Step
     from slurmkit.planner import Submission
     from slurmkit.queue.snapshot import Queue, QueueFilter
     from slurmkit.spec import JobSpec
@@ -87,17 +88,16 @@ class Backend(Protocol):
 class Launcher(Protocol):
     """Starts a job's command from the batch shell. The object of the entry point is its class."""
 
-    def needs(self, spec: JobSpec, capabilities: Capabilities) -> Iterable[Finding]:
-        """What keeps this launcher from starting `spec` on this cluster."""
+    def settle(self, spec: JobSpec) -> JobSpec:
+        """The job with what this launcher takes for granted, e.g. one task for each GPU."""
         ...
 
-    def lines(self, spec: JobSpec, srun_options: tuple[str, ...]) -> tuple[str, ...]:
-        """Shell lines of the batch script that start the command and end with its exit code.
+    def needs(self, step: Step) -> Iterable[Finding]:
+        """What keeps this launcher from starting the job on this cluster, or is worth knowing."""
+        ...
 
-        Args:
-            spec: the job.
-            srun_options: what srun must be given, as words of an argv, not quoted.
-        """
+    def lines(self, step: Step) -> tuple[str, ...]:
+        """Shell lines of the batch script that start the command and end with its exit code."""
         ...
 
 

@@ -32,14 +32,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How the command is started on the nodes.
 
     Attributes:
-        launcher: name of a launcher; `srun` starts the command once per task, `none` once in
-            the batch shell, on the first node. None: srun for a command, none for a script.
+        launcher: name of a launcher; `none` starts the command once, in the batch shell on the
+            first node. None: plain srun, once per task, for a command; none for a script.
         mpi: srun's `--mpi` plugin, e.g. `pmix`.
+        per_gpu: one task for each GPU of a node where the job gives no tasks; None: as the
+            launcher has it.
         label: put the task's number before each line of output.
     """
 
     launcher: str | None = None
     mpi: str | None = None
+    per_gpu: bool | None = None
     label: bool = False
 
     def __post_init__(self) -> None:

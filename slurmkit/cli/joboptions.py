@@ -63,6 +63,10 @@ _FLAGS = (
     ("no-requeue", "Never requeue it."),
 )
 
+_LAUNCH = (
+    "How COMMAND is started: srun (a task per GPU, told its rank), torchrun, mpi, none (once)."
+)
+
 HELP = dict((*_OPTIONS, *_FLAGS))
 """What each long option is, in a sentence."""
 
@@ -93,7 +97,7 @@ def _ours() -> list[Callable[..., Any]]:
         click.option("--job-file", type=path, help="A job in TOML; options here go before it."),
         click.option("--script", type=path, help="A batch script to run instead of COMMAND."),
         click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable of the job."),
-        click.option("--launcher", help="How COMMAND is started: srun (per task) or none."),
+        click.option("--launch", help=_LAUNCH),
         click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
         click.option("--label", is_flag=True, help="Put the task's number before its output."),
         click.option(
@@ -144,7 +148,8 @@ def spec_from(options: dict[str, Any]) -> Asked:
     if chdir := fields.get("chdir"):
         fields["chdir"] = os.path.abspath(chdir)  # noqa: PTH100 - Path.resolve follows links
     launch = fields.get("launch", Launch())
-    started = {name: value for name in ("launcher", "mpi", "label") if (value := take(name))}
+    names = {"launch": "launcher", "mpi": "mpi", "label": "label"}
+    started = {field: value for name, field in names.items() if (value := take(name))}
     spec = JobSpec(**{**fields, "launch": msgspec.structs.replace(launch, **started)})
     aside = asides(script) if script else ()
     said = tuple(_aside(name) for name in aside)

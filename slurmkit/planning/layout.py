@@ -63,11 +63,21 @@ def layout_of(spec: JobSpec, kind: Kind | None, cpus: int) -> Layout:
         return _with_nodes(spec, _least_nodes(spec, cpus), kind.units)
     match spec.gpus.per:
         case "node":
-            return _per_node(spec, kind, spec.gpus.count, cpus)
+            made = _per_node(spec, kind, spec.gpus.count, cpus)
         case "task":
             return _per_task(spec, kind, spec.gpus.count, cpus)
         case _:
-            return _per_job(spec, kind, spec.gpus.count, cpus)
+            made = _per_job(spec, kind, spec.gpus.count, cpus)
+    return _task_per_gpu(made) if spec.launch.per_gpu else made
+
+
+def _task_per_gpu(made: Layout) -> Layout:
+    """Where the job itself gives no tasks."""
+    if made.ntasks or made.ntasks_per_node:
+        return made
+    if made.gpus_in_all:
+        return msgspec.structs.replace(made, ntasks=made.gpus_in_all)
+    return msgspec.structs.replace(made, ntasks_per_node=made.gpus)
 
 
 def _without_gpus(spec: JobSpec) -> Layout:

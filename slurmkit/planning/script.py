@@ -12,7 +12,6 @@ from slurmkit.errors import BadInput
 from slurmkit.options import option_values
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
-from slurmkit.plugins import Launcher
 from slurmkit.spec import JobSpec
 from slurmkit.text import printable
 from slurmkit.valueforms import check_text
@@ -35,14 +34,21 @@ class Submission(msgspec.Struct, frozen=True):
     after: tuple[int, ...] = ()
 
 
-def submission(spec: JobSpec, made: tuple[Kind | None, Layout], launcher: Launcher) -> Submission:
+def submission(
+    spec: JobSpec, made: tuple[Kind | None, Layout], lines: tuple[str, ...]
+) -> Submission:
     """Write the script of a job.
+
+    Args:
+        spec: the job.
+        made: the GPUs meant, and the layout.
+        lines: what starts its command; of a whole script none.
 
     Raises:
         BadInput: when an option would break out of its line.
     """
     options = _options(spec, *made)
-    interpreter, body = _body(spec, made[1], launcher)
+    interpreter, body = _body(spec, lines)
     exports = [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
     text = "\n".join([*exports, *([""] if exports else []), *body])
     options |= {"ignore-pbs": ""} if has_foreign_options(text) else {}
@@ -139,25 +145,22 @@ def _here() -> str:
         ) from error
 
 
-def _body(spec: JobSpec, layout: Layout, launcher: Launcher) -> tuple[str, tuple[str, ...]]:
+def _body(spec: JobSpec, lines: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """The line of the interpreter, and what follows the options."""
     if spec.script is None:
-        return "#!/bin/bash", tuple(launcher.lines(spec, srun_options(spec, layout)))
+        return "#!/bin/bash", lines
     first, _, rest = spec.script.partition("\n")
     return first, tuple(rest.rstrip("\n").split("\n"))
 
 
-def srun_options(spec: JobSpec, layout: Layout) -> tuple[str, ...]:
-    """Options of the job's step; all else it takes from the job.
+def step_options(spec: JobSpec) -> tuple[str, ...]:
+    """Options of the job's step whatever starts it; all else it takes from the job.
 
-    srun does not take `--cpus-per-task` from the job on every release, so it is always given.
     Without `--export` it would leave out what the script exports where the job has none.
     """
-    given = [f"--cpus-per-task={layout.cpus_per_task}"]
-    given += ["--export=ALL"] if spec.options.get("export", "ALL") != "ALL" else []
+    given = ["--export=ALL"] if spec.options.get("export", "ALL") != "ALL" else []
     if spec.gpus is not None and spec.gpus.bind:
         given.append(f"--gpu-bind={spec.gpus.bind}")
-    given += [f"--mpi={spec.launch.mpi}"] if spec.launch.mpi else []
     given += ["--label"] if spec.launch.label else []
     return tuple(given)
 

@@ -139,7 +139,12 @@ def test_what_is_given_beside_a_script_adds_to_it(
     options = made["submissions"][0]["options"]
     assert {"contiguous", "reboot"} <= options.keys()
     assert (options["wckey"], options["gpu-bind"]) == ("b", "closest")
-    assert made["spec"]["launch"] == {"launcher": None, "mpi": "pmix", "label": True}
+    assert made["spec"]["launch"] == {
+        "launcher": None,
+        "mpi": "pmix",
+        "per_gpu": None,
+        "label": True,
+    }
 
 
 def test_a_script_that_says_wait_is_waited_for(

@@ -10,7 +10,7 @@ from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.plugins import OURS, Plugin
 
-OWN = Plugin("launchers", "srun", "slurmkit.launchers:Srun", OURS, "0.1.0")
+OWN = Plugin("launchers", "srun", "slurmkit.launchers.plain:Srun", OURS, "0.1.0")
 SITE = [
     Plugin("launchers", "srun", "site.launch:Srun", "site", "1"),
     Plugin("launchers", "bad\x1b", "slurmkit.launchers:Nowhere", "site", "1"),

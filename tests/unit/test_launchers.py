@@ -1,18 +1,27 @@
-"""The two launchers of our own: what they write is run by bash."""
+"""Our launchers: what they write is run by bash, with an srun that shows what it was given."""
 
 from __future__ import annotations
 
 import os
+import re
+import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurmkit import plugins
 from slurmkit.capabilities.model import Capabilities
+from slurmkit.findings import Finding
 from slurmkit.gpus import Gpus
-from slurmkit.launchers import Batch, Srun
+from slurmkit.launchers import rendezvous
+from slurmkit.launchers.step import Step
+from slurmkit.planning.kinds import Kind
+from slurmkit.planning.layout import layout_of
 from slurmkit.spec import JobSpec, Launch
 
 CLUSTER = Capabilities(
@@ -20,55 +29,219 @@ CLUSTER = Capabilities(
 )
 SHOW = 'show() { for word; do printf "%s\\0" "$word"; done; }; srun() { show "$@"; }\n'
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+JOB = {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "2"}
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def argv(lines: tuple[str, ...]) -> list[str]:
-    """Run lines with an srun that shows its words."""
-    script = SHOW + "\n".join(lines)
-    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
-    return done.stdout.decode().split("\0")[:-1]
+def step(spec: JobSpec, options: tuple[str, ...] = (), cpus: int = 1) -> Step:
+    """The step of a job as a launcher is given it."""
+    settled = plugins.launcher(spec.launch.launcher or "srun").settle(spec)
+    layout = layout_of(settled, Kind() if spec.gpus else None, 64)
+    layout = msgspec.structs.replace(layout, cpus_per_task=cpus)
+    return Step(spec=settled, layout=layout, options=options, capabilities=CLUSTER)
+
+
+def lines(given: Step) -> str:
+    """The lines of its launcher."""
+    chosen = plugins.launcher(given.spec.launch.launcher or "srun")
+    return "\n".join(chosen.lines(given))
+
+
+def needs(spec: JobSpec) -> list[Finding]:
+    """What its launcher says of a job."""
+    return list(plugins.launcher(spec.launch.launcher or "srun").needs(step(spec)))
+
+
+def bash(script: str, **environment: str) -> str:
+    """What a script prints."""
+    env = {"PATH": os.environ["PATH"]} | JOB | environment
+    words = ["bash", "-eu", "-c", script]
+    done = subprocess.run(words, capture_output=True, check=True, env=env)
+    return done.stdout.decode()
+
+
+def argv(script: str) -> list[str]:
+    """The words that srun gets."""
+    return bash(SHOW + script).split("\0")[:-1]
+
+
+@pytest.fixture
+def ports() -> Iterator[list[socket.socket]]:
+    """Sockets that a test opens."""
+    taken: list[socket.socket] = []
+    yield taken
+    for each in taken:
+        each.close()
 
 
 @given(st.lists(WORDS, max_size=4), st.lists(WORDS, max_size=3))
 def test_srun_gets_every_word_as_it_is(words: list[str], options: list[str]) -> None:
     spec = JobSpec(command=("show", *words))
-    made = Srun().lines(spec, ("--cpus-per-task=2", *options))
-    assert argv(made) == ["--cpus-per-task=2", *options, "--", "show", *words]
+    made = argv(lines(step(spec, tuple(options), cpus=2)))
+    assert made == ["--cpus-per-task=2", *options, "--", "show", *words]
 
 
 @given(st.lists(WORDS, max_size=4))
 def test_batch_runs_the_command_itself(words: list[str]) -> None:
-    spec = JobSpec(command=("show", *words))
-    assert argv(Batch().lines(spec, ("--cpus-per-task=2",))) == words
+    spec = JobSpec(command=("show", *words), launch=Launch(launcher="none"))
+    assert argv(lines(step(spec))) == words
 
 
 @pytest.mark.parametrize("name", ["A=1", "if", "time", "a b", "x+=2", "plain"])
 def test_the_first_word_is_a_program_whatever_it_looks_like(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text('#!/bin/sh\necho "ran $1"\n', "utf-8")
     (tmp_path / name).chmod(0o755)
-    line = "\n".join(Batch().lines(JobSpec(command=(name, "x=1")), ()))
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", line], capture_output=True, check=True, env=env)
-    assert done.stdout == b"ran x=1\n"
+    line = lines(step(JobSpec(command=(name, "x=1"), launch=Launch(launcher="none"))))
+    assert bash(line, PATH=f"{tmp_path}:{os.environ['PATH']}") == "ran x=1\n"
+
+
+def test_srun_by_name_starts_a_task_for_each_gpu_and_tells_its_rank() -> None:
+    spec = JobSpec(command=("env",), nodes=2, gpus=Gpus(4, "a100"), launch=Launch(launcher="srun"))
+    made = step(spec, cpus=3)
+    assert (made.layout.ntasks_per_node, made.layout.tasks) == (4, 8)
+    words = argv(lines(made))
+    at = words.index("--")
+    assert words[:at] == ["--cpus-per-task=3", "--wait=60", "--kill-on-bad-exit=1"]
+    task = {"SLURM_PROCID": "6", "SLURM_LOCALID": "2", "SLURM_NODEID": "1", "SLURM_NTASKS": "8"}
+    env = {"PATH": os.environ["PATH"]} | task
+    told = subprocess.run(words[at + 1 :], env=env, capture_output=True, text=True, check=True)
+    assert {"RANK=6", "LOCAL_RANK=2", "WORLD_SIZE=8", "NODE_RANK=1"} <= set(told.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "tasks"),
+    [
+        (JobSpec(command=("x",), nodes=2, gpus=Gpus(3)), 6),
+        (JobSpec(command=("x",), nodes=2, gpus=Gpus(6, per="job")), 6),
+        (JobSpec(command=("x",), nodes=2, ntasks_per_node=1, gpus=Gpus(3)), 2),
+        (JobSpec(command=("x",), ntasks=5, gpus=Gpus(3)), 5),
+        (JobSpec(command=("x",), nodes=2), 2),
+        (JobSpec(command=("x",), gpus=Gpus(shard=1)), 1),
+    ],
+)
+def test_a_job_that_gives_its_tasks_keeps_them(given: JobSpec, tasks: int) -> None:
+    for name in ("srun", "torchrun"):
+        spec = msgspec.structs.replace(given, launch=Launch(launcher=name))
+        assert step(spec).layout.tasks == tasks
+    assert step(given).layout.tasks <= tasks
+
+
+def test_torchrun_on_several_nodes() -> None:
+    launch = Launch(launcher="torchrun")
+    spec = JobSpec(command=("train.py", "a b"), nodes=2, gpus=Gpus(4), launch=launch)
+    words = argv(lines(step(spec, ("--gpu-bind=closest", "--label"), cpus=6)))
+    port = words[words.index("--rdzv-backend=c10d") + 1].rpartition(":")[2]
+    assert words == [
+        "--nodes=2", "--ntasks=2", "--cpus-per-task=24", "--ntasks-per-node=1", "--label",
+        "--mpi=none", "--wait=60", "--kill-on-bad-exit=1", "--",
+        "torchrun", "--nnodes=2", "--nproc-per-node=4", "--rdzv-id=4711-0", "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={socket.gethostname()}:{port}", "train.py", "a b",
+    ]  # fmt: skip
+
+
+def test_torchrun_on_one_node_needs_no_meeting() -> None:
+    spec = JobSpec(command=("train.py",), ntasks_per_node=3, launch=Launch(launcher="torchrun"))
+    words = argv(lines(step(spec)))
+    assert words[-4:] == ["torchrun", "--standalone", "--nproc-per-node=3", "train.py"]
+    assert words[:3] == ["--nodes=1", "--ntasks=1", "--cpus-per-task=3"]
+
+
+@pytest.mark.parametrize(
+    ("command", "agent"),
+    [
+        ("python train.py -x", "python -m torch.distributed.run | train.py -x"),
+        ("/v/bin/python3.11 -u -W error -m train -x",
+         "/v/bin/python3.11 -u -W error -m torch.distributed.run | -m train -x"),
+        ("python -c pass", "python -m torch.distributed.run | --no-python python -c pass"),
+        ("python", "python -m torch.distributed.run | --no-python python"),
+        ("./run.sh -x", "torchrun | --no-python ./run.sh -x"),
+        ("dir/train.py", "torchrun | dir/train.py"),
+    ],
+)  # fmt: skip
+def test_what_torchrun_starts(command: str, agent: str) -> None:
+    spec = JobSpec(command=tuple(command.split()), launch=Launch(launcher="torchrun"))
+    words = argv(lines(step(spec)))
+    first, last = agent.split(" | ")
+    found = words[words.index("--") + 1 :]
+    assert " ".join(found) == f"{first} --standalone --nproc-per-node=1 {last}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        (JobSpec(command=("x",), nodes="1-4", ntasks=4), "launcher-uneven"),
+        (JobSpec(command=("x",), nodes=2, gpus=Gpus(5, per="job")), "launcher-uneven"),
+        (JobSpec(script="#!/bin/bash\n"), "launcher-needs-command"),
+        (JobSpec(command=("x",), launch=Launch(mpi="pmix")), "launcher-no-mpi"),
+        (JobSpec(command=("x",), gpus=Gpus(2, bind="closest")), "launcher-no-binding"),
+        (JobSpec(command=("x",), nodes=2, ntasks=4), None),
+    ],
+)
+def test_what_torchrun_cannot_do_is_said(spec: JobSpec, code: str | None) -> None:
+    launch = msgspec.structs.replace(spec.launch, launcher="torchrun")
+    found = needs(msgspec.structs.replace(spec, launch=launch))
+    assert [finding.code for finding in found] == ([code] if code else [])
+
+
+PORT = "\n".join((*rendezvous.LINES, 'echo "$MASTER_ADDR $MASTER_PORT"'))
+
+
+def port_of(**environment: str) -> int:
+    host, port = bash(PORT, **environment).split()
+    assert host == socket.gethostname()
+    return int(port)
+
+
+def listen(port: int) -> socket.socket:
+    return socket.create_server(("", port))
+
+
+def test_a_port_is_outside_those_the_kernel_gives_away() -> None:
+    low, high = map(int, RANGE.read_text("ascii").split())
+    port = port_of()
+    assert not low <= port <= high
+    assert 1024 < port < 65536
+
+
+def test_jobs_and_restarts_of_one_node_differ() -> None:
+    found = {port_of(SLURM_JOB_ID=job) for job in ("4711", "4712", "4713")}
+    assert len(found) == 3
+    assert port_of(SLURM_RESTART_COUNT="1") not in found
+
+
+def test_a_port_that_is_taken_is_avoided(ports: list[socket.socket], tmp_path: Path) -> None:
+    first = port_of()
+    ports.append(listen(first))
+    second = port_of()
+    assert second != first
+    ports.append(listen(second))
+    for name in ("grep", "bash"):  # nodes without Python
+        tmp_path.joinpath(name).symlink_to(f"/usr/bin/{name}")
+    assert port_of(PATH=str(tmp_path)) not in (first, second)
+
+
+def test_with_few_ports_left_by_the_kernel_others_are_taken() -> None:
+    for kernels, low, high in (("1024 65535", 20000, 22000), ("15000 65500", 13000, 15000)):
+        script = re.sub(r"<\S+ip_local_port_range", f'<<<"{kernels}"', PORT)
+        port = int(bash(script).split()[1])
+        assert low <= port < high
 
 
 def test_a_binding_that_the_command_itself_must_use_is_said() -> None:
     launch = Launch(launcher="none")
-    (note,) = Batch().needs(
-        JobSpec(command=("x",), gpus=Gpus(2, bind="closest"), launch=launch), CLUSTER
-    )
+    (note,) = needs(JobSpec(command=("x",), gpus=Gpus(2, bind="closest"), launch=launch))
     assert (note.severity, note.code) == ("note", "launcher-no-binding")
 
 
 def test_what_a_launcher_cannot_do_is_said() -> None:
-    script = JobSpec(script="#!/bin/bash\n", nodes=2)
-    (error,) = Srun().needs(script, CLUSTER)
+    none = Launch(launcher="none")
+    (error,) = needs(JobSpec(script="#!/bin/bash\n", nodes=2, launch=Launch(launcher="srun")))
     assert (error.severity, error.code) == ("error", "launcher-needs-command")
-    assert not list(Batch().needs(script, CLUSTER))
-    labelled = JobSpec(script="#!/bin/bash\n", launch=Launch(label=True, mpi="pmix"))
-    (warning,) = Batch().needs(labelled, CLUSTER)
+    assert not needs(JobSpec(script="#!/bin/bash\n", nodes=2, launch=none))
+    labelled = msgspec.structs.replace(none, label=True, mpi="pmix")
+    (warning,) = needs(JobSpec(script="#!/bin/bash\n", launch=labelled))
     assert warning.message.startswith("mpi and label is for srun")
-    (warning,) = Batch().needs(JobSpec(command=("x",), ntasks=2), CLUSTER)
+    (warning,) = needs(JobSpec(command=("x",), ntasks=2, launch=none))
     assert (warning.severity, warning.code) == ("warning", "launcher-runs-once")
-    assert not list(Batch().needs(JobSpec(command=("x",)), CLUSTER))
-    assert not list(Srun().needs(JobSpec(command=("x",), nodes=4), CLUSTER))
+    assert not needs(JobSpec(command=("x",), launch=none))
+    assert not needs(JobSpec(command=("x",), nodes=4))

@@ -13,11 +13,11 @@ from slurmkit import plugins
 from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.errors import BadInput, BrokenPlugin
-from slurmkit.launchers import Batch, Srun
+from slurmkit.launchers.plain import Batch, Srun
 
 ENTRIES = """
 [slurmkit.launchers]
-torchrun = demo_launchers:Torchrun
+horovod = demo_launchers:Torchrun
 srun = demo_launchers:Mine
 half = demo_launchers:Half
 broken = demo_launchers.nowhere:X
@@ -32,13 +32,14 @@ y = demo_launchers:Torchrun
 """
 CODE = """
 class Torchrun:
-    def needs(self, spec, capabilities): return ()
-    def lines(self, spec, srun_options): return ("torchrun",)
+    def settle(self, spec): return spec
+    def needs(self, step): return ()
+    def lines(self, step): return ("torchrun",)
 class Mine(Torchrun): pass
 class Stuck(Torchrun):
     def __init__(self): raise KeyError("x")
 class Half:
-    def lines(self, spec, srun_options): return ()
+    def lines(self, step): return ()
 """
 
 
@@ -67,15 +68,15 @@ def test_our_own_parts_are_registered_like_anybodys() -> None:
 @pytest.mark.usefixtures("site")
 def test_names_are_known_without_an_import() -> None:
     known = plugins.plugins("launchers")
-    assert {"torchrun", "half", "broken", "srun", "none"} <= set(known)
+    assert {"horovod", "half", "broken", "srun", "none"} <= set(known)
     assert list(known) == sorted(known)
-    assert (known["torchrun"].distribution, known["torchrun"].version) == ("site-plugins", "2.5")
+    assert (known["horovod"].distribution, known["horovod"].version) == ("site-plugins", "2.5")
     assert "demo_launchers" not in sys.modules
 
 
 @pytest.mark.usefixtures("site")
 def test_a_sites_plugin_is_loaded_by_name() -> None:
-    made = plugins.launcher("torchrun")
+    made = plugins.launcher("horovod")
     assert type(made).__module__ == "demo_launchers"
 
 
@@ -90,7 +91,7 @@ def test_a_name_of_ours_is_not_taken() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("half", "has no needs"),
+        ("half", "has no settle and no needs"),
         ("broken", "ModuleNotFoundError"),
         ("quits", "SystemExit: 3"),
     ],
@@ -114,7 +115,7 @@ def test_a_list_that_cannot_be_read_takes_nobody_down(site: Path, content: bytes
     (site / "bad-1.dist-info" / "METADATA").write_text("Name: bad\nVersion: 1\n")
     (site / "bad-1.dist-info" / "entry_points.txt").write_bytes(content)
     (site / "nameless-1.dist-info" / "entry_points.txt").write_text("[slurmkit.policies]\na = b:C")
-    assert {"srun", "torchrun"} <= set(plugins.plugins("launchers"))
+    assert {"srun", "horovod"} <= set(plugins.plugins("launchers"))
     (bad,) = [p for p in plugins.registered() if p.kind == plugins.UNREADABLE]
     assert (bad.distribution, bad.version) == ("bad", "1")
     assert plugins.plugins("policies")["a"].distribution == "unknown"
@@ -134,7 +135,7 @@ def test_a_sites_command_that_is_broken_is_one_line(capsys: pytest.CaptureFixtur
     ("kind", "name", "says"),
     [
         ("launchers", "srum", "no plugin 'srum' of slurmkit.launchers; did you mean 'srun'"),
-        ("launchers", "mpirun-x", "known launchers: none, srun"),
+        ("launchers", "mpirun-x", "known launchers: none, srun, torchrun"),
         ("gpu_metrics", "dcgm", "known gpu_metrics: prometheus"),
     ],
 )

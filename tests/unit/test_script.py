@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_lab import capabilities
 
+from slurmkit import plugins
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
-from slurmkit.launchers import Batch, Srun
+from slurmkit.launchers.step import Step
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
 from slurmkit.planning.pool import Names
-from slurmkit.planning.script import Submission, submission
+from slurmkit.planning.script import Submission, step_options, submission
 from slurmkit.planning.shape import shape_of
 from slurmkit.spec import JobSpec, Launch
 
@@ -38,7 +39,7 @@ GOLDEN = """\
 
 export GREETING='a "b" $HOME'
 
-srun --cpus-per-task=8 --mpi=pmix --label -- python train.py --name 'a b'
+srun --cpus-per-task=8 --label --mpi=pmix -- python train.py --name 'a b'
 """
 WORDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=40)
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).filter(
@@ -53,7 +54,13 @@ NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).filter(
 def written(spec: JobSpec) -> Submission:
     known = capabilities()
     made = shape_of(spec, known, (known.partitions[0],), Names())
-    return submission(spec, made, Batch() if spec.script else Srun())
+    if spec.script:
+        return submission(spec, made, ())
+    chosen = plugins.launcher(spec.launch.launcher or "srun")
+    spec = chosen.settle(spec)
+    made = shape_of(spec, known, (known.partitions[0],), Names())
+    step = Step(spec=spec, layout=made[1], options=step_options(spec), capabilities=known)
+    return submission(spec, made, chosen.lines(step))
 
 
 def test_the_script_is_this_text() -> None:
@@ -211,7 +218,7 @@ def test_bash_hands_on_exactly_what_was_given(
 def test_a_feature_that_proves_the_type_is_asked_for(given: str | None, written_as: str) -> None:
     spec = JobSpec(command=("/",), constraint=given, gpus=Gpus(1, "v100"))
     kind, layout = Kind(constraint="V100"), Layout(nodes=1, ntasks=None, ntasks_per_node=None)
-    options = dict(submission(spec, (kind, layout), Srun()).options)
+    options = dict(submission(spec, (kind, layout), ()).options)
     assert (options["constraint"], options["job-name"]) == (written_as, "job")
 
 

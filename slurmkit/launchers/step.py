@@ -1,0 +1,50 @@
+"""What a launcher is given: the job, and what its step must be given."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+import msgspec
+
+from slurmkit.capabilities.model import Capabilities
+from slurmkit.planning.layout import Layout
+from slurmkit.spec import JobSpec
+
+PATIENCE = ("--wait=60", "--kill-on-bad-exit=1")
+"""One task that fails ends the others, which would wait for it for ever (srun(1))."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A job whose command is to be started.
+
+    Attributes:
+        spec: the job, with what the launcher itself took for granted.
+        layout: its nodes, tasks and GPUs.
+        options: of srun for any step, as words of an argv, not quoted: binding, labels, export.
+    """
+
+    spec: JobSpec
+    layout: Layout
+    options: tuple[str, ...] = ()
+    capabilities: Capabilities
+
+    @property
+    def cpus(self) -> str:
+        """Which srun does not take from the job on every release."""
+        return f"--cpus-per-task={self.layout.cpus_per_task}"
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Tasks on each node, where all have as many."""
+        return self.layout.ntasks_per_node or -(-self.layout.tasks // self.layout.least_nodes)
+
+    @property
+    def single_node(self) -> bool:
+        """Whether it has one node whatever Slurm decides."""
+        return self.layout.nodes == 1 and self.layout.most in (None, 1)
+
+
+def srun(options: Iterable[str], command: Iterable[str]) -> str:
+    """A line that starts a step, quoted; what stands after `--` is the command alone."""
+    return shlex.join(["srun", *options, "--", *command])
