@@ -259,7 +259,7 @@ def test_every_view_has_something_to_show(terminal: Terminal) -> None:
         terminal.wait_for(*words)
 
 
-@pytest.mark.parametrize("end", ["q", "C-c", "kill -TERM", "kill -INT"])
+@pytest.mark.parametrize("end", ["q", "kill -TERM", "kill -INT"])
 def test_the_shell_is_clean_afterwards(lab: Lab, terminal: Terminal, end: str) -> None:
     before = terminal.mode()
     terminal.type("slurmkit tui", "Enter")
