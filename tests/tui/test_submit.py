@@ -209,6 +209,63 @@ async def test_what_fits_is_taken_over() -> None:
         assert "ready" in text(pilot.app)
 
 
+async def test_what_fits_changes_nothing_else_and_says_what_it_changed() -> None:
+    async with form(FormScene()) as pilot:
+        await typed(pilot, what="cat x | wc  -l", time="30-0", mem="2048M")
+        await pilot.press("ctrl+f")
+        await until(pilot, lambda: "Time: 30-0 is now 7-00:00:00" in text(pilot.app))
+        await looked_at(pilot)
+        wanted = {"what": "cat x | wc  -l", "time": "7-00:00:00", "mem": "2048M"}
+        assert the_form(pilot.app).texts == wanted
+
+
+async def test_what_a_script_itself_asks_for_is_changed_too() -> None:
+    script = "#!/bin/bash\n#SBATCH --time=30-0\nls\n"
+    async with form(FormScene()) as pilot:
+        await typed(pilot, what=script)
+        await pilot.press("ctrl+f")
+        await looked_at(pilot)
+        assert the_form(pilot.app)._checked.spec.time == "7-00:00:00"
+        assert not the_form(pilot.app)._checked.errors
+
+
+async def test_too_much_memory_is_told_beside_memory() -> None:
+    async with form(FormScene()) as pilot:
+        await typed(pilot, what="ls", mem="900T")
+        beside = the_form(pilot.app)._checked.beside
+        assert "of memory" in beside["mem"].words
+        assert "nodes" not in beside
+
+
+async def test_too_many_gpus_and_too_much_memory_are_told_beside_gpus() -> None:
+    async with form(FormScene()) as pilot:
+        await typed(pilot, what="ls", gpus="99")
+        assert "gpus" in the_form(pilot.app)._checked.beside
+
+
+async def test_escape_leaves_the_preview_first_and_then_the_form() -> None:
+    async with form(FormScene(), (80, 24)) as pilot:
+        await typed(pilot, what="hostname")
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: "#SBATCH" in text(pilot.app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "Runs" in text(pilot.app))
+        await pilot.press("x")
+        await until(pilot, lambda: the_form(pilot.app).texts["what"] == "xhostname")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, SubmitForm))
+
+
+async def test_the_palette_has_what_the_form_can_do() -> None:
+    async with form(FormScene()) as pilot:
+        app = pilot.app
+        offered = {each.title: each for each in app.get_system_commands(app.screen)}
+        assert {"Send", "Preview", "Values", "Fit", "Open file", "Save file", "Close"} <= {*offered}
+        assert "Cancel" not in offered
+        await pilot.press("ctrl+p", *"Save file", "enter")
+        await until(pilot, lambda: "not saved: say what is to run" in text(app))
+
+
 async def test_an_answer_to_an_older_text_is_dropped() -> None:
     scene = FormScene()
     async with form(scene) as pilot:

@@ -186,7 +186,7 @@ FOCUSED = (
     Action("app.help", "f1", "Help", "Show the keys of what is on the screen", home="form"),
     Action("app.jump", "ctrl+j", "Jump", "Letters over all that the keys can go to", home="form"),
     Action("app.back", "ctrl+c", "Back", _BACK, home="form", alias="interrupt", first=True),
-    Action("leave", "escape", "Close", "Close; the draft is kept, and New job brings it back",
+    Action("leave", "escape", "Close", "Back to the fields; then close, and keep the draft",
            home="form", footer=True),
     Action("move(1)", "j,down", "Down", "Next line", home="log"),
     Action("move(-1)", "k,up", "Up", "Previous line", home="log"),

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import on, work
-from textual.actions import parse
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -21,7 +20,7 @@ from textual.widgets import Footer
 from slurmkit.errors import SlurmkitError
 from slurmkit.text import printable
 from slurmkit_tui import themes
-from slurmkit_tui.actions import ACTIONS, BY_NAME, bindings
+from slurmkit_tui.actions import BY_NAME, bindings
 from slurmkit_tui.commands import Argv
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.threads import in_thread
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "SlurmkitApp"]
 _PLAIN = Monochrome()
-_ANYWHERE = frozenset(
+ANYWHERE = frozenset(
     "propose menu new_job submit_again jump help shade back quit pop_screen".split()
 )  # also over a job
 
@@ -133,21 +132,15 @@ class SlurmkitApp(PollingApp):
     # What the keys do; `actions` says which
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Offer the actions and the views in the command palette."""
-        del screen
-        for action in ACTIONS:
-            _, name, parameters = parse(action.call)
-            if self.check_action(name, parameters):
-                run = partial(self.run_action, action.call)
-                yield SystemCommand(action.label, action.help, run)
-        for view in VIEWS:
-            go = partial(self.run_action, f"view('{view.name}')")
-            yield SystemCommand(f"View {view.title}", f"Go to {view.title}", go)
+        """Offer what the screen under the command palette can do."""
+        from slurmkit_tui.palette import offered  # noqa: PLC0415 - when it is first opened
+
+        return offered(self, screen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Offer only what makes sense in this view now."""
         view = self.view
-        if isinstance(self.screen, AskingScreen) and action not in _ANYWHERE:
+        if isinstance(self.screen, AskingScreen) and action not in ANYWHERE:
             return False
         if action == "propose":
             return view.is_mounted and self._proposals.concern(str(parameters[0]), view.rows)

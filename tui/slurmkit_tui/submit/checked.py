@@ -97,7 +97,7 @@ def judge(feed: Feed, checked: Checked) -> Checked:
 
 
 def fitting(checked: Checked | None) -> Texts:
-    """The form with what fits in the place of each error.
+    """The form with what fits in the place of each error; all else stays as it was typed.
 
     Raises:
         BadInput: when nothing does.
@@ -107,9 +107,13 @@ def fitting(checked: Checked | None) -> Texts:
     if checked is None or checked.spec is None or not fixes:
         raise BadInput("there is no error with something that fits instead")
     try:
-        return texts_of(with_options(checked.spec, fixes))
+        wanted = with_options(checked.spec, fixes)
     except BadInput as error:
         raise BadInput(f"it cannot be changed so: {error}") from error
+    before, after = texts_of(checked.spec), texts_of(wanted)
+    names = {name for name in (*before, *after) if before.get(name) != after.get(name)}
+    texts = {**checked.texts, **{name: after.get(name, "") for name in names}}
+    return texts if read(texts).spec == wanted else after  # a script's own lines may be in the way
 
 
 def unchecked(texts: Texts, spec: JobSpec | None, error: SlurmkitError) -> Checked:

@@ -85,11 +85,17 @@ _LIMITED = {
     "wall": "time", "max-time": "time", "-mem": "mem", "cpus": "cpus-per-task", "-nodes": "nodes",
     "gres/": GPUS, "cpu=": "cpus-per-task", "mem=": "mem", "node=": "nodes",
 }  # fmt: skip
+# By what more is asked for than a node has.
+_SHAPES = {"GPU": GPUS, "gres/": GPUS, "of memory": "mem", " CPU": "cpus-per-task"}
 _GPU_OPTIONS = (*PERS.values(), "gres", "gpu-bind")
 
 
 def field_of(finding: Finding) -> str:
     """The field that a finding is about; empty when it is about the whole job."""
+    if finding.code == "node-shape":  # by what a node has too little of
+        asked, one, _ = finding.message.partition(" on a node;")
+        named = [field for word, field in _SHAPES.items() if one and word in asked]
+        return named[0] if named else _fixed(finding) or "nodes"
     for begin, field in _ABOUT.items():
         if finding.code.startswith(begin):
             return field
@@ -97,6 +103,11 @@ def field_of(finding: Finding) -> str:
         for word, field in _LIMITED.items():
             if word in words:
                 return field
+    return _fixed(finding)
+
+
+def _fixed(finding: Finding) -> str:
+    """The field that its fix changes first."""
     for name, _ in finding.fix:
         if name in OPTIONS:
             return name

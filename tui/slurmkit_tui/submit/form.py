@@ -33,6 +33,7 @@ from slurmkit_tui.submit.script import ScriptView
 from slurmkit_tui.submit.sending import send
 from slurmkit_tui.submit.words import (
     UNSURE,
+    changed,
     hint,
     is_unsure,
     noted,
@@ -267,7 +268,10 @@ class SubmitForm(ModalScreen[str | None]):
     # What its keys do
 
     def action_leave(self) -> None:
-        """Close; what was typed is kept for `n`."""
+        """Go back to the fields, or close; what was typed is kept for `n`."""
+        if self._is_previewing:
+            self.action_preview()
+            return
         if self._sending:
             self.app.tell("it is being sent; wait for the answer", "warning")
             return
@@ -293,12 +297,18 @@ class SubmitForm(ModalScreen[str | None]):
 
     def action_preview(self) -> None:
         """Go to what was found, or back."""
-        preview = self.query_one("#preview")
-        self.toggle_class("-previewing")
-        if self.has_class("-previewing"):
-            preview.focus()
-        else:
+        if self._is_previewing:
+            self.remove_class("-previewing")
             (self._here or self.row(WHAT)).enter()
+        else:
+            self.add_class("-previewing")
+            self.query_one("#preview").focus()
+
+    @property
+    def _is_previewing(self) -> bool:
+        """Whether the keys are for the preview, or the fields are not on the screen at all."""
+        narrow = self.has_class("-previewing") and self.has_class("-narrow")
+        return narrow or self.query_one("#preview").has_focus
 
     def action_values(self) -> None:
         """List what the field can be."""
@@ -315,6 +325,7 @@ class SubmitForm(ModalScreen[str | None]):
         except BadInput as error:
             self.app.tell(str(error), "warning")
         else:
+            self.app.tell(changed(self.texts, texts))
             self.fill(self._draft._replace(texts=texts))
 
     def action_anew(self) -> None:

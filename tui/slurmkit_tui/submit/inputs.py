@@ -42,7 +42,14 @@ def _is_long(text: str) -> bool:
 
 
 class Line(Input):
-    """One line; what is pasted with several stays in one field."""
+    """One line; of what is pasted with several, nothing is taken."""
+
+    class Several(Message):
+        """Several lines were pasted."""
+
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.count = count
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", show=False),
@@ -56,8 +63,11 @@ class Line(Input):
     def _on_paste(self, event: Paste) -> None:
         event.stop()
         event.prevent_default()
-        if event.text:  # never in part: what was cut off would not be missed
-            self.replace(" ".join(event.text.splitlines()), *self.selection)
+        lines = event.text.splitlines()
+        if len(lines) > 1:  # never in part: what was cut off would not be missed
+            self.post_message(self.Several(len(lines)))
+        elif lines:
+            self.replace(lines[0], *self.selection)
 
 
 class Area(TextArea):
@@ -190,6 +200,12 @@ class Row(Widget):
     def _typed(self, event: Input.Changed | TextArea.Changed) -> None:
         event.stop()
         self.post_message(self.Typed())
+
+    @on(Line.Several)
+    def _refuse(self, event: Line.Several) -> None:
+        event.stop()
+        words = f"{self.field.label} takes one line; of the {event.count} pasted none was taken"
+        self.notify(words, severity="warning", markup=False)
 
     @on(Input.Submitted)
     def _done(self, event: Input.Submitted) -> None:

@@ -11,13 +11,14 @@ from textual.content import Content
 from slurmkit.errors import SlurmError, SlurmkitError, SlurmTimeout
 from slurmkit.text import printable
 from slurmkit_tui.submit.checked import Checked
-from slurmkit_tui.submit.draft import NOTHING, Draft
-from slurmkit_tui.submit.fields import Field
+from slurmkit_tui.submit.draft import NOTHING, Draft, Texts
+from slurmkit_tui.submit.fields import FIELDS, Field
 
 if TYPE_CHECKING:
     from slurmkit.planner import Plan
 
 UNSURE = "it is unknown whether the job was submitted; look at Mine before you send it again"
+_SAID = 40  # signs of a text
 
 
 def title(cluster: str | None, draft: Draft) -> Content:
@@ -77,6 +78,21 @@ def refused(errors: Sequence[str]) -> str:
     """Why a job is not sent."""
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"not sent: {errors[0]}{more}"
+
+
+def changed(before: Texts, after: Texts) -> str:
+    """What is another text now, field by field."""
+    words = (
+        f"{field.label}: {_said(before, field)} is now {_said(after, field)}"
+        for field in FIELDS
+        if before.get(field.name, "") != after.get(field.name, "")
+    )
+    return "; ".join(words)
+
+
+def _said(texts: Texts, field: Field) -> str:
+    text = " ".join(texts.get(field.name, "").split())
+    return (text if len(text) <= _SAID else f"{text[:_SAID]}…") or "nothing"
 
 
 def is_unsure(error: SlurmkitError) -> bool:
