@@ -8,8 +8,10 @@ import pytest
 from fake_queue import Scene, job, text, until
 from form_scene import FormScene, form, the_form
 from slurmkit_tui.keyorder import InOrder
+from slurmkit_tui.submit.inputs import Row
 from textual.app import ComposeResult
 from textual.events import Key
+from textual.geometry import NULL_REGION
 from textual.widgets import Input
 
 KEYS = {"\x15": "ctrl+u", "\r": "enter", "\t": "tab", "\x7f": "backspace", "\x0c": "ctrl+l"}
@@ -40,6 +42,21 @@ async def test_what_is_typed_after_tab_goes_into_the_next_field() -> None:
         await until(pilot, lambda: "partition" in shown.texts)
         await pilot.pause()
         assert shown.texts == {"what": "ls", "job-name": "nme", "partition": "gpu"}
+
+
+async def test_tab_goes_to_the_next_field_though_others_have_no_place_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under load some fields are there that were not laid out."""
+    early, laid_out = ("what", "job-name", "partition", "account"), Row.virtual_region.fget
+    late = property(lambda row: laid_out(row) if row.field.name in early else NULL_REGION)
+    async with form(FormScene()) as pilot:
+        await pilot.pause()
+        monkeypatch.setattr(Row, "virtual_region", late)
+        read_at_once(pilot.app, "ls\tname\tgpu")
+        shown = the_form(pilot.app)
+        await until(pilot, lambda: shown.texts.get("partition") == "gpu")
+        assert shown.texts == {"what": "ls", "job-name": "name", "partition": "gpu"}
 
 
 class Stuck(InOrder):

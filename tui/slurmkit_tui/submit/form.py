@@ -13,6 +13,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.events import ScreenResume
 from textual.screen import ModalScreen
 from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import Footer, Static
 
 from slurmkit.backends.commands import command
@@ -102,6 +103,12 @@ class SubmitForm(ModalScreen[str | None]):
         self._look()
 
     # What stands in it
+
+    @property
+    def focus_chain(self) -> list[Widget]:
+        """The fields in their order: Textual goes by place, and some have none yet at first."""
+        order: dict[object, int] = {row: at for at, row in enumerate(self._list.rows.values())}
+        return sorted(super().focus_chain, key=lambda each: order.get(each.parent, len(order)))
 
     def row(self, name: str) -> Row:
         """A field of the form."""
