@@ -24,6 +24,7 @@ SECTIONS = {
     "memory": "slurmkit.prices:MemorySettings",
     "partition.*": "slurmkit.prices:PartitionSettings",
     "poll": "slurmkit.jobs.poller:PollSection",
+    "containers": "slurmkit.runtimes:ContainersSection",
     "ledger": "slurmkit_accounting.config:LedgerSection",
     "ledger.service": "slurmkit_accounting.service.config:ServiceSection",
     "ledger.schedule": "slurmkit_accounting.service.config:ScheduleSection",

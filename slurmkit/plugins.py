@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
     from slurmkit.capabilities.model import Capabilities
+    from slurmkit.container import Container, Wrapped
     from slurmkit.errors import SlurmError
     from slurmkit.findings import Finding
     from slurmkit.launchers.step import Step
@@ -104,12 +105,25 @@ class Launcher(Protocol):
 class Runtime(Protocol):
     """Runs a job's steps in a container. The object of the entry point is its class."""
 
+    def runs(self, kind: str) -> bool:
+        """Whether it can run images of a kind (`slurmkit.image.Kind`)."""
+        ...
+
     def available(self, capabilities: Capabilities) -> str | None:
         """Why this cluster cannot use it, in words; None when it can."""
         ...
 
-    def srun_options(self, spec: JobSpec) -> tuple[str, ...]:
-        """Options of srun, as words of an argv, that put the steps of `spec` in its container."""
+    def needs(self, container: Container, capabilities: Capabilities) -> Iterable[Finding]:
+        """What of `container` it, or its version here, lacks; an error names what has it."""
+        ...
+
+    def step(self, container: Container, *, gpus: bool) -> Wrapped:
+        """How a step is put into `container`; asked only where `needs` found no error.
+
+        Args:
+            container: what the user means.
+            gpus: the job has GPUs.
+        """
         ...
 
 

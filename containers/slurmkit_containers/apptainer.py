@@ -1,0 +1,98 @@
+"""Apptainer: `srun … -- apptainer exec … IMAGE COMMAND`.
+
+Options are those of apptainer's cmd/internal/cli/action_flags.go. It takes the job's variables
+along by itself; the image's win over them unless APPTAINERENV_NAME says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from slurmkit.capabilities.model import Capabilities
+from slurmkit.container import Container, Mount, Wrapped
+from slurmkit.findings import Finding
+from slurmkit.runtimes import containers_section
+from slurmkit_containers.lacks import error, lacking, note
+
+NAME = "apptainer"
+_KINDS = ("registry", "daemon", "squashfs", "sif")
+_FEATURES = "mounts workdir mount_home remap_root writable entrypoint environment unshare".split()
+_FLAGS = frozenset(["ro", "rw"])
+_UNSHARE = {"net": ("--net", "--network=none"), "ipc": ("--ipc",), "uts": ("--uts",)}
+
+
+class Apptainer:
+    """See `slurmkit.plugins.Runtime`: words before the command."""
+
+    def runs(self, kind: str) -> bool:
+        """All but OCI bundles."""
+        return kind in _KINDS
+
+    def available(self, capabilities: Capabilities) -> str | None:
+        """The configuration must say that it is on the nodes."""
+        del capabilities
+        if NAME in containers_section().runtimes:
+            return None
+        return f"[containers] runtimes in the configuration does not name {NAME}"
+
+    def needs(self, container: Container, capabilities: Capabilities) -> Iterable[Finding]:
+        """What it has not, and what it does otherwise than pyxis."""
+        del capabilities
+        yield from lacking(NAME, container, _KINDS, _FEATURES)
+        for mount in container.mounted:
+            yield from _mount_needs(mount)
+        image = container.source
+        if image is not None and image.user is not None:
+            yield error(
+                NAME,
+                f"apptainer takes no user in a reference; write {str(image).partition('@')[2]},"
+                " and log in with apptainer registry login",
+            )
+        if image is not None and image.kind == "registry":
+            yield note(
+                NAME,
+                "every task converts an image of a registry by itself, unless it is in its cache;"
+                " for more than one, make a file first: apptainer pull FILE.sif",
+            )
+        if container.writable:
+            yield note(NAME, "what is written into the container is kept in memory, and then lost")
+
+    def step(self, container: Container, *, gpus: bool) -> Wrapped:
+        """`run` has the image's entry point, `exec` has not."""
+        image = "" if container.source is None else container.source.apptainer
+        verb = "run" if container.entrypoint else "exec"
+        nv = ("--nv",) if gpus else ()
+        return Wrapped(
+            before=tuple(_from_host(name) for name in container.environment),
+            prefix=("apptainer", verb, *nv, *_options(container), image),
+        )
+
+
+def _mount_needs(mount: Mount) -> Iterator[Finding]:
+    if not mount.is_bind:
+        yield error(NAME, f"apptainer cannot mount {mount}; pyxis and enroot can")
+    elif not mount.target.startswith("/"):
+        yield error(NAME, f"mount {mount}: apptainer wants an absolute target; pyxis does not")
+    if mount.is_bind and (others := sorted(set(mount.flags) - _FLAGS)):
+        yield error(
+            NAME, f"mount {mount}: apptainer has ro and rw, not {others[0]}; pyxis and enroot have"
+        )
+
+
+def _options(container: Container) -> Iterator[str]:
+    for mount in container.mounted:
+        yield f"--bind={mount}"
+    if container.workdir is not None:
+        yield f"--pwd={container.workdir}"  # the name that every release knows
+    if container.mount_home is False:
+        yield "--no-home"
+    if container.remap_root:
+        yield "--fakeroot"
+    if container.writable:
+        yield "--writable-tmpfs"
+    for name in container.unshare:
+        yield from _UNSHARE[name]
+
+
+def _from_host(name: str) -> str:
+    return f'[ -z "${{{name}+set}}" ] || export APPTAINERENV_{name}="${name}"'

@@ -1,0 +1,72 @@
+"""What a runtime lacks, said the same way by all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from slurmkit.container import Container
+from slurmkit.findings import Finding
+from slurmkit.image import WORDS
+
+# Of what not every runtime has: which have it.
+_HAVE = {
+    "mounts": "pyxis, enroot and Apptainer have them",
+    "workdir": "pyxis, enroot and Apptainer have it",
+    "mount_home": "pyxis, enroot and Apptainer have it",
+    "remap_root": "pyxis, enroot and Apptainer have it",
+    "writable": "pyxis, enroot and Apptainer have it",
+    "entrypoint": "pyxis, enroot and Apptainer have it",
+    "entrypoint_log": "pyxis from 0.20 on has it",
+    "environment": "pyxis from 0.15 on, enroot and Apptainer have it",
+    "name": "pyxis and enroot have it",
+    "save": "pyxis has it",
+    "unshare": "pyxis from 0.24 on and Apptainer have it",
+}
+_CAN = {
+    "registry": "pyxis, enroot and Apptainer can",
+    "daemon": "pyxis from 0.15 on, enroot and Apptainer can",
+    "squashfs": "pyxis, enroot and Apptainer can",
+    "sif": "Apptainer can",
+    "bundle": "Slurm itself can, as the runtime oci",
+}
+
+
+def error(runtime: str, message: str) -> Finding:
+    """A feature that keeps a job from being sent."""
+    return Finding(
+        severity="error",
+        code="container-feature",
+        message=message,
+        source=f"container runtime {runtime}",
+    )
+
+
+def note(runtime: str, message: str) -> Finding:
+    """Something to know about how a feature works there."""
+    return Finding(
+        severity="note",
+        code="container-runtime",
+        message=message,
+        source=f"container runtime {runtime}",
+    )
+
+
+def lacking(
+    runtime: str, container: Container, kinds: Collection[str], features: Collection[str]
+) -> Iterator[Finding]:
+    """Errors for an image of another kind, and for every field that the runtime has not.
+
+    Args:
+        runtime: its name.
+        container: what is asked for.
+        kinds: of images that it runs.
+        features: fields of `Container` that it has.
+    """
+    image = container.source
+    if image is not None and image.kind not in kinds:
+        words = f"{runtime} cannot run {WORDS[image.kind]} ({image}); {_CAN[image.kind]}"
+        yield error(runtime, words)
+    for field in container.asked:
+        if field not in features:
+            option = field.replace("_", "-")
+            yield error(runtime, f"{runtime} has no {option} for a container; {_HAVE[field]}")

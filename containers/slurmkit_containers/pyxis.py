@@ -1,0 +1,110 @@
+"""pyxis: a plugin of Slurm's by which srun itself takes options for a container.
+
+Forms and rules are those of pyxis's args.c (before 0.8 pyxis.c), read at every tag from v0.1.0 to
+v0.24.0; `_SINCE` below says at which each option came. Not to be seen in srun's help: modes of a
+name since 0.14 (before, the mode would become part of the name), images of a Docker daemon since
+0.15 (pyxis_slurmstepd.c). An option without a value must not be given one: srun would take it for
+the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from slurmkit.capabilities.model import Capabilities
+from slurmkit.container import Container, Wrapped
+from slurmkit.findings import Finding
+from slurmkit_containers.lacks import error, lacking
+
+NAME = "pyxis"
+_KINDS = ("registry", "daemon", "squashfs")
+# Field to the option that srun's help must show, and the release that brought it.
+_SINCE = {
+    "mounts": ("container-mounts", "0.1"),
+    "workdir": ("container-workdir", "0.1"),
+    "name": ("container-name", "0.1"),
+    "save": ("container-save", "0.7"),
+    "mount_home": ("container-mount-home", "0.3"),
+    "remap_root": ("container-remap-root", "0.4"),
+    "entrypoint": ("container-entrypoint", "0.8"),
+    "writable": ("container-writable", "0.11"),
+    "environment": ("container-env", "0.15"),
+    "entrypoint_log": ("container-entrypoint-log", "0.20"),
+    "unshare": ("container-unshare", "0.24"),
+}
+
+
+class Pyxis:
+    """See `slurmkit.plugins.Runtime`: options of srun, and nothing else."""
+
+    def runs(self, kind: str) -> bool:
+        """Images of a registry or daemon, and squashfs files."""
+        return kind in _KINDS
+
+    def available(self, capabilities: Capabilities) -> str | None:
+        """Whether srun on this machine knows `--container-image`."""
+        if not capabilities.container_options:  # Slurm has some of its own since 21.08
+            return "srun could not be asked for its options"
+        if "container-image" not in capabilities.container_options:
+            return "srun knows no --container-image, so it is not installed"
+        return None
+
+    def needs(self, container: Container, capabilities: Capabilities) -> Iterable[Finding]:
+        """Options that this release of pyxis is too old for, and images it cannot run."""
+        known = capabilities.container_options
+        yield from lacking(NAME, container, _KINDS, _SINCE)
+        for field in container.asked:
+            option, since = _SINCE[field]
+            if option not in known:
+                yield error(NAME, f"pyxis here has no --{option}; it is there from {since} on")
+        yield from _hidden(container, "container-env" in known)
+
+    def step(self, container: Container, *, gpus: bool) -> Wrapped:
+        """Every field is one option."""
+        del gpus  # enroot's hooks look at NVIDIA_VISIBLE_DEVICES
+        return Wrapped(srun_options=tuple(f"--{word}" for word in _options(container)))
+
+
+def _hidden(container: Container, is_0_15: bool) -> Iterator[Finding]:  # noqa: FBT001 - private
+    """What a release lacks that its options do not tell."""
+    if is_0_15:
+        return
+    if container.source is not None and container.source.kind == "daemon":
+        yield error(NAME, "pyxis here cannot import from a Docker daemon; it can from 0.15 on")
+    if ":" in (container.name or ""):
+        yield error(
+            NAME,
+            "pyxis here is older than 0.15, and before 0.14 the mode would become part of the"
+            f" container's name; write name {str(container.name).partition(':')[0]} alone",
+        )
+
+
+def _options(container: Container) -> Iterator[str]:
+    if container.source is not None:
+        yield f"container-image={container.source.pyxis}"
+    if container.mounts:
+        yield f"container-mounts={','.join(map(str, container.mounted))}"
+    for option, value in (
+        ("workdir", container.workdir),
+        ("name", container.name),
+        ("save", container.save),
+        ("env", ",".join(container.environment) or None),
+        ("unshare", ",".join(container.unshare) or None),
+    ):
+        if value is not None:
+            yield f"container-{option}={value}"
+    yield from _switches(container)
+
+
+def _switches(container: Container) -> Iterator[str]:
+    for option, value in (
+        ("container-mount-home", container.mount_home),
+        ("container-remap-root", container.remap_root),
+        ("container-entrypoint", container.entrypoint),
+    ):
+        if value is not None:
+            yield option if value else f"no-{option}"
+    if container.entrypoint_log:
+        yield "container-entrypoint-log"
+    if container.writable is not None:
+        yield "container-writable" if container.writable else "container-readonly"

@@ -1,0 +1,92 @@
+"""Which container runtime a job gets: what is named, or what suits its image and the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from slurmkit.config import load_section
+from slurmkit.errors import BadInput, BrokenPlugin
+from slurmkit.image import WORDS
+from slurmkit.plugins import Runtime, load, plugins
+
+if TYPE_CHECKING:
+    from slurmkit.capabilities.model import Capabilities
+    from slurmkit.container import Container
+
+ORDER = ("pyxis", "enroot", "apptainer", "oci")
+"""Runtimes that are looked at when none is named, the best first."""
+
+
+class ContainersSection(msgspec.Struct, frozen=True):
+    """`[containers]`.
+
+    Attributes:
+        runtime: what jobs get that name none, wherever it can run the image.
+        runtimes: what is installed on the nodes; `enroot`, `apptainer` and `oci` cannot be seen
+            from elsewhere.
+    """
+
+    runtime: str | None = None
+    runtimes: tuple[str, ...] = ()
+
+
+def containers_section() -> ContainersSection:
+    """Read `[containers]` of the configuration.
+
+    Raises:
+        BadConfig: when it cannot be read.
+    """
+    return load_section("containers", ContainersSection)
+
+
+def runtime(name: str) -> Runtime:
+    """Make the runtime of that name; raises as `slurmkit.plugins.load`."""
+    made = cast("Callable[[], Runtime]", load("runtimes", name))
+    try:
+        return made()
+    except (Exception, SystemExit) as error:  # a plugin's code may raise anything
+        title = plugins("runtimes")[name].title
+        raise BrokenPlugin(f"{title}: {type(error).__name__}: {error}") from error
+
+
+def choose(container: Container, capabilities: Capabilities) -> str:
+    """Name the runtime of a job.
+
+    In this order: what the container names; what the configuration names, if it can run such an
+    image; the first of `ORDER` that is here and can.
+
+    Raises:
+        BadInput: when what is named cannot be used here, or nothing can; with what there is.
+        BrokenPlugin: when one of them cannot be imported.
+    """
+    if container.runtime is not None:
+        return _usable(container.runtime, capabilities)
+    kind = container.source.kind if container.source else None
+    preferred = containers_section().runtime
+    if preferred and (kind is None or runtime(preferred).runs(kind)):
+        return _usable(preferred, capabilities)
+    lacking: dict[str, str] = {}
+    for name in (name for name in ORDER if name in plugins("runtimes")):
+        why = _why_not(runtime(name), kind, capabilities)
+        if why is None:
+            return name
+        lacking[name] = why
+    raise BadInput(
+        f"no container runtime here can run {WORDS[kind] if kind else 'a container by its name'}: "
+        + "; ".join(f"{name}: {why}" for name, why in lacking.items())
+    )
+
+
+def _usable(name: str, capabilities: Capabilities) -> str:
+    if why := runtime(name).available(capabilities):
+        raise BadInput(f"the container runtime {name} cannot be used here: {why}")
+    return name
+
+
+def _why_not(made: Runtime, kind: str | None, capabilities: Capabilities) -> str | None:
+    if kind is not None and not made.runs(kind):
+        return f"cannot run {WORDS[kind]}"
+    return made.available(capabilities)
