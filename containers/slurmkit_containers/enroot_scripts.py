@@ -10,7 +10,7 @@ _NAME = '[ -n "$name" ] || name=slurmkit_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-
 CREATE = (
     """\
 set -eu
-image=$1 name=$2 work= whole=
+image=$1 name=$2 work='' whole=''
 """
     + _NAME
     + """\
@@ -56,7 +56,7 @@ shift
 exec enroot start --conf "$config" "${options[@]}" "$name" "$@\""""
 )
 
-REMOVE = "name=\n" + _NAME + 'enroot remove --force "$name"'
+REMOVE = "name=''\n" + _NAME + 'enroot remove --force "$name"'
 
 # What describes the node itself stays outside: home and shell are set by enroot.
 CONFIG = """\
