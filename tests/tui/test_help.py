@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_gpus import Recorded
 from fake_queue import Scene, job, running, text, until
+from form_scene import FormScene, form
 from slurmkit_tui.actions import ACTIONS, FOCUSED, Action
 from slurmkit_tui.app import SlurmkitApp
 from slurmkit_tui.dialogs import keys
@@ -112,3 +113,35 @@ async def test_a_job(tab: str) -> None:
         check(app)
         assert missing(app, "job", *(["log"] if tab in ("log", "errors") else [])) == []
         assert "C" not in {key for rows in told(app).values() for key in rows}
+
+
+def foot(app: SlurmkitApp) -> str:
+    return text(app).splitlines()[-1]
+
+
+async def test_on_a_narrow_screen_the_foot_has_what_matters_most_and_nothing_is_cut() -> None:
+    app = scene().app()
+    async with running(app, size=(130, 24)) as pilot:
+        assert "u Mine" in foot(app)
+        for width in (80, 60, 40):
+            await pilot.resize_terminal(width, 24)
+            await until(pilot, lambda: "u Mine" not in foot(app))
+            await pilot.pause()
+            assert foot(app).endswith(("? Help", "q Quit"))
+            digits = [word for word in text(app).splitlines()[0].split() if word.isdigit()]
+            assert digits == list("12345678")
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "8 Health" in text(app).splitlines()[0])
+        await until(pilot, lambda: "c Cancel" in foot(app))
+        app.push_screen(JobScreen("11", [("Name", "x")]))
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        await pilot.pause()
+        await until(pilot, lambda: "Job 11   f Facts  l Log  e Stderr  w Why" in text(app))
+        await until(pilot, lambda: "esc Back" in foot(app) and "? Help" in foot(app))
+
+
+async def test_the_foot_of_the_form_fits_80_columns() -> None:
+    async with form(FormScene(), size=(80, 24)) as pilot:
+        await until(pilot, lambda: "esc Close" in foot(pilot.app))
+        assert "^s Send" in foot(pilot.app)
+        assert "f1 Help" in foot(pilot.app)

@@ -21,7 +21,8 @@ class Action:
         label: a word for the foot of the screen.
         help: a sentence for the help and the palette.
         home: where it works: in the whole app, in a view, or in what has the focus there.
-        footer: shown at the foot of the screen.
+        footer: shown at the foot of the screen; where that is narrow, those with the highest
+            number give way first, and 1 never does. 0 is not shown.
         alias: the name it is configured by, where that is not its label.
         change: for what changes the cluster. The commands are shown, confirmed, and then run as
             shown; never with --read-only.
@@ -33,7 +34,7 @@ class Action:
     label: str
     help: str
     home: str = "app"
-    footer: bool = False
+    footer: int = 0
     change: Change | None = None
     alias: str = ""
     first: bool = False
@@ -61,7 +62,7 @@ _REASON = Wanted("Reason", "why, for those who find it drained", commands.reason
 _BACK = "Copy what is selected; else close what is open, as Esc does. It never quits"
 
 CHANGES = (
-    Action("cancel", "c", "Cancel", "Cancel jobs", footer=True,
+    Action("cancel", "c", "Cancel", "Cancel jobs", footer=3,
            home="view",
            change=Change("QueueRow", commands.cancel, "Cancel {what}?")),
     Action("hold", "h", "Hold", "Hold jobs back that wait",
@@ -105,36 +106,36 @@ CHANGES = (
 )  # fmt: skip
 ACTIONS = (
     Action("filter", "slash", "Filter", "Show only some rows: words, user:me, >8gpu, -/regex/",
-           home="view", footer=True),
+           home="view", footer=2),
     Action("clear", "escape", "Clear", "Clear the filter, then what was chosen", home="view",
-           footer=True),
-    Action("mine", "u", "Mine", "Show only my jobs, or all again", home="view", footer=True),
+           footer=1),
+    Action("mine", "u", "Mine", "Show only my jobs, or all again", home="view", footer=5),
     Action("detail", "enter", "Detail", "Show one row with all that is known of it", home="view",
-           footer=True),
-    Action("open_tab('log')", "l", "Log", "Show the log of the job", home="view", footer=True),
+           footer=3),
+    Action("open_tab('log')", "l", "Log", "Show the log of the job", home="view", footer=4),
     Action("open_tab('why')", "w", "Why", "Say why the job waits, or why it failed", home="view",
-           footer=True),
+           footer=4),
     Action("menu", "a", "Actions", "List what can be done to the rows chosen", home="view",
-           footer=True),
+           footer=2),
     *CHANGES,
     Action("sort", "o", "Sort", "Choose the column to sort by", home="view"),
     Action("columns", "C", "Columns", "Choose the columns", home="view"),
     Action("copy", "y", "Copy", "Copy the rows chosen", home="view"),
     Action("export", "e", "Export", "Write the rows shown to a CSV or JSON file", home="view"),
-    Action("new_job", "n", "New job", "Fill in a job, see its plan, and submit it", footer=True),
+    Action("new_job", "n", "New job", "Fill in a job, see its plan, and submit it", footer=2),
     Action("submit_again", "A", "Submit again", "Fill in a new job from the one under the cursor"),
     Action("refresh", "r", "Refresh", "Ask now"),
     Action("jump", "J,ctrl+j", "Jump", "Letters over all that the keys can go to"),
     Action("pause", "p", "Pause", "Stop asking, or go on"),
-    Action("seek(-60)", "less_than_sign", "Back", "In a recording: a minute back", footer=True),
-    Action("seek(60)", "greater_than_sign", "On", "In a recording: a minute on", footer=True),
+    Action("seek(-60)", "less_than_sign", "Back", "In a recording: a minute back", footer=2),
+    Action("seek(60)", "greater_than_sign", "On", "In a recording: a minute on", footer=2),
     Action("seek(-5)", "comma", "Step back", "In a recording: five seconds back"),
     Action("seek(5)", "full_stop", "Step on", "In a recording: five seconds on"),
     Action("shade", "t", "Theme", "Dark or light"),
     Action("help", "question_mark,f1", "Help", "Show the keys of what is on the screen",
-           footer=True),
+           footer=1),
     Action("back", "ctrl+c", "Back", _BACK, alias="interrupt", first=True),
-    Action("quit", "q", "Quit", "Leave", footer=True),
+    Action("quit", "q", "Quit", "Leave", footer=2),
 )  # fmt: skip
 FOCUSED = (
     Action("move(1)", "j,down", "Down", "Next row", home="table"),
@@ -156,38 +157,39 @@ FOCUSED = (
     Action("page(-1)", "pageup", "Page up", "A screen up", home="map"),
     Action("edge(0)", "home,g", "First", "First node", home="map"),
     Action("edge(1)", "end,G", "Last", "Last node", home="map"),
-    Action("by", "b", "By", "Letters by user, account or job", home="map", footer=True),
+    Action("by", "b", "By", "Letters by user, account or job", home="map", footer=2),
     Action("by", "b", "By", "By day, GPU type, partition, account", home="utilization",
-           footer=True),
-    Action("hours", "h", "Hours", "By hour, or by day again", home="utilization", footer=True),
-    Action("dismiss", "escape", "Back", "Back to the view", home="job", footer=True,
+           footer=2),
+    Action("hours", "h", "Hours", "By hour, or by day again", home="utilization", footer=3),
+    Action("dismiss", "escape", "Back", "Back to the view", home="job", footer=1,
            alias="leave"),
-    Action("tab('facts')", "f", "Facts", "What is known of the job", home="job", footer=True),
-    Action("tab('log')", "l", "Log", "Its log", home="job", footer=True),
-    Action("tab('errors')", "e", "Stderr", "Its standard error", home="job", footer=True),
-    Action("tab('why')", "w", "Why", "Why it waits, or why it failed", home="job", footer=True),
+    Action("tab('facts')", "f", "Facts", "What is known of the job", home="job", footer=4),
+    Action("tab('log')", "l", "Log", "Its log", home="job", footer=4),
+    Action("tab('errors')", "e", "Stderr", "Its standard error", home="job", footer=4),
+    Action("tab('why')", "w", "Why", "Why it waits, or why it failed", home="job", footer=4),
     Action("tab('steps')", "T", "Steps", "Its steps, what they use and used", home="job",
-           footer=True),
-    Action("tab('script')", "s", "Script", "Its script", home="job", footer=True),
+           footer=4),
+    Action("tab('script')", "s", "Script", "Its script", home="job", footer=4),
     Action("again", "r", "Refresh", "Ask anew for what is shown", home="job"),
     Action("remedy", "enter,x", "Change", "Choose what would start the job sooner, and do it",
-           home="job", footer=True),
+           home="job", footer=1),
     Action("send", "ctrl+s", "Send", "Show the command, and submit the job once that is confirmed",
-           home="form", footer=True),
+           home="form", footer=1),
     Action("preview", "ctrl+t", "Preview", "What was found and the script, and back",
-           home="form", footer=True),
-    Action("values", "ctrl+l", "Values", "List what this field can be", home="form", footer=True),
+           home="form", footer=2),
+    Action("values", "ctrl+l", "Values", "List what this field can be", home="form", footer=3),
     Action("fit", "ctrl+f", "Fit", "Take over what fits in the place of the errors", home="form",
-           footer=True),
+           footer=2),
     Action("open_file", "ctrl+o", "Open file", "Fill in a job file or a batch script",
-           home="form", footer=True),
-    Action("save_file", "ctrl+g", "Save file", "Write a job file", home="form", footer=True),
+           home="form", footer=4),
+    Action("save_file", "ctrl+g", "Save file", "Write a job file", home="form", footer=4),
     Action("anew", "ctrl+n", "Anew", "Throw the draft away", home="form"),
-    Action("app.help", "f1", "Help", "Show the keys of what is on the screen", home="form"),
+    Action("app.help", "f1", "Help", "Show the keys of what is on the screen", home="form",
+           footer=1),
     Action("app.jump", "ctrl+j", "Jump", "Letters over all that the keys can go to", home="form"),
     Action("app.back", "ctrl+c", "Back", _BACK, home="form", alias="interrupt", first=True),
     Action("leave", "escape", "Close", "Back to the fields; then close, and keep the draft",
-           home="form", footer=True),
+           home="form", footer=1),
     Action("move(1)", "j,down", "Down", "Next line", home="log"),
     Action("move(-1)", "k,up", "Up", "Previous line", home="log"),
     Action("page(1)", "pagedown,space", "Page down", "A screen down", home="log"),
@@ -197,12 +199,12 @@ FOCUSED = (
     Action("pan(-16)", "left", "Left", "To the left", home="log"),
     Action("pan(16)", "right", "Right", "To the right", home="log"),
     Action("search", "slash", "Search", "Look for a regular expression", home="log",
-           footer=True),
-    Action("again(1)", "n", "Next", "Look for the same further down", home="log", footer=True),
+           footer=2),
+    Action("again(1)", "n", "Next", "Look for the same further down", home="log", footer=4),
     Action("again(-1)", "N", "Previous", "Look for the same further up", home="log"),
     Action("first_error", "E", "First error", "The first line that looks like an error",
-           home="log", footer=True),
-    Action("follow", "F", "Follow", "Follow what is written, or stop", home="log", footer=True),
+           home="log", footer=4),
+    Action("follow", "F", "Follow", "Follow what is written, or stop", home="log", footer=4),
 )  # fmt: skip
 BY_NAME = {action.name: action for action in ACTIONS}
 
@@ -211,7 +213,7 @@ def bindings(*homes: str) -> list[BindingType]:
     """The key bindings of homes: of the app, which carries out what views offer, or of a table."""
     return [
         Binding(
-            action.keys, action.call, action.label, show=action.footer, tooltip=action.help,
+            action.keys, action.call, action.label, show=bool(action.footer), tooltip=action.help,
             id=action.id, priority=action.first,
         )
         for action in (*ACTIONS, *FOCUSED)

@@ -15,7 +15,6 @@ from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.text import printable
@@ -24,6 +23,7 @@ from slurmkit_tui.actions import BY_NAME, bindings
 from slurmkit_tui.commands import Argv
 from slurmkit_tui.feed import Answer, Ask, Feed
 from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.foot import Foot
 from slurmkit_tui.listview import ListView
 from slurmkit_tui.logs import note_mistake
 from slurmkit_tui.messages import AskingScreen, CommandsRun, Found, Opened
@@ -76,7 +76,7 @@ class SlurmkitApp(PollingApp):
         yield Vertical(self.view, id="views")
         yield Problem()
         yield Status()
-        yield Footer(show_command_palette=False)
+        yield Foot()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Colours of ours, until one of our themes says otherwise."""

@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer, Static
+from textual.widgets import ContentSwitcher, Static
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.facts import Fact
@@ -19,10 +19,11 @@ from slurmkit.jobs.steps import Steps
 from slurmkit.text import printable
 from slurmkit.why.model import Explanation
 from slurmkit.why.telling import telling
-from slurmkit_tui.actions import bindings
-from slurmkit_tui.dialogs import pairs
+from slurmkit_tui.actions import FOCUSED, bindings
+from slurmkit_tui.dialogs import keys, pairs
 from slurmkit_tui.facts import all_facts
 from slurmkit_tui.feed import Answer, Ask
+from slurmkit_tui.foot import Foot
 from slurmkit_tui.log.view import LogView
 from slurmkit_tui.messages import Found
 from slurmkit_tui.steps import table
@@ -69,7 +70,7 @@ class JobScreen(Screen[None]):
                 view = LogView(self.app.session.feed)
                 view.id = name
                 yield view
-        yield Footer(show_command_palette=False)
+        yield Foot()
 
     def on_mount(self) -> None:
         """Show what the row said at once."""
@@ -91,7 +92,8 @@ class JobScreen(Screen[None]):
         self._tab = name
         self.refresh_bindings()
         self.query_one(ContentSwitcher).current = name
-        words = [(f" {title} ", "$primary bold reverse" if each == name else "$quiet")
+        words = [(f" {self._key(title)} {title} ",
+                  "$primary bold reverse" if each == name else "$quiet")
                  for each, title in TABS.items()]  # fmt: skip
         heading = (f" Job {printable(self.job_id)}  ", "$primary bold")
         self.query_one("#job-tabs", Static).update(Content.assemble(heading, *words))
@@ -99,6 +101,11 @@ class JobScreen(Screen[None]):
         (shown.lines if isinstance(shown, LogView) else shown).focus()
         if name not in self._asked:
             self._ask(name)
+
+    def _key(self, title: str) -> str:
+        """The key of a tab, which the person may have changed."""
+        given = next(each for each in FOCUSED if each.home == "job" and each.label == title)
+        return keys(self.app.options.keys.get(given.id, given.keys)).partition(" ")[0]
 
     def action_again(self) -> None:
         """Ask anew for what is shown."""

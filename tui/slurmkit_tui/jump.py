@@ -14,7 +14,6 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
 from slurmkit_tui.status import Summary, Tabs
-from slurmkit_tui.views import VIEWS
 
 if TYPE_CHECKING:
     from slurmkit_tui.app import SlurmkitApp
@@ -73,10 +72,11 @@ def targets(app: SlurmkitApp) -> list[Target]:
 
 
 def _tabs(app: SlurmkitApp) -> Iterator[Target]:
-    line, x = app.main.query_one(Tabs).region, 0
-    for view in VIEWS:
-        yield Target(line.x + x, line.y, partial(app.action_view, view.name))
-        x += len(f" {view.key} {view.title} ")
+    tabs, x = app.main.query_one(Tabs), 0
+    line = tabs.region
+    for name, word in tabs.words(line.width).items():
+        yield Target(line.x + x, line.y, partial(app.action_view, name))
+        x += len(word)
     if app.view.filters_rows:
         summary = app.main.query_one(Summary).region
         yield Target(summary.x, summary.y, app.action_filter)

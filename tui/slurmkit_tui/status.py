@@ -22,17 +22,28 @@ class Tabs(Static):
     """The first line: the views by their digits."""
 
     def __init__(self, current: str) -> None:
-        super().__init__(_tabs(current), markup=False)
+        super().__init__(markup=False)
+        self._current = current
 
     def show(self, current: str) -> None:
         """Mark the view that is shown."""
-        self.update(_tabs(current))
+        self._current = current
+        self.refresh()
 
+    def render(self) -> Content:
+        """Draw as much of the names as there is room for."""
+        styles = {self._current: "$primary bold reverse"}
+        words = self.words(self.size.width)
+        return Content.assemble(*((words[each], styles.get(each, "$quiet")) for each in words))
 
-def _tabs(current: str) -> Content:
-    styles = {current: "$primary bold reverse"}
-    words = ((f" {each.key} {each.title} ", styles.get(each.name, "$quiet")) for each in VIEWS)
-    return Content.assemble(*words)
+    def words(self, room: int) -> dict[str, str]:
+        """What stands there by view: of all views the digits, whatever the room."""
+        wide = {each.name: f" {each.key} {each.title} " for each in VIEWS}
+        close = {each.name: f" {each.key} {each.title}" for each in VIEWS}
+        least = {each.name: f" {each.key}" for each in VIEWS}
+        here = least | {self._current: f"{close[self._current]} "}
+        fits = (words for words in (wide, close) if sum(map(len, words.values())) <= room)
+        return next(fits, here)
 
 
 class Summary(Static):

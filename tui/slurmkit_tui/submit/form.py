@@ -14,13 +14,14 @@ from textual.events import ScreenResume
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from slurmkit.backends.commands import command
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit_tui.actions import bindings
 from slurmkit_tui.dialogs import Choose, Confirm, Option
 from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.foot import Foot
 from slurmkit_tui.submit import drafts
 from slurmkit_tui.submit.checked import Checked, check, fitting, judge, unchecked
 from slurmkit_tui.submit.draft import Draft
@@ -87,7 +88,7 @@ class SubmitForm(ModalScreen[str | None]):
                 yield ScriptView()
         yield Static("", id="form-hint", markup=False)
         yield Static("", id="form-verdict", markup=False)
-        yield Footer(show_command_palette=False)
+        yield Foot()
 
     def on_mount(self) -> None:
         """Let the person type, and ask what the cluster offers."""
