@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from slurmkit.config import load_section
+from slurmkit.config import load_section, nearest
 from slurmkit.errors import BadInput, BrokenPlugin
 from slurmkit.image import WORDS
 from slurmkit.plugins import Runtime, load, plugins
@@ -38,8 +38,17 @@ def containers_section() -> ContainersSection:
 
     Raises:
         BadConfig: when it cannot be read.
+        BadInput: when it names a runtime that does not exist.
     """
-    return load_section("containers", ContainersSection)
+    section = load_section("containers", ContainersSection)
+    known = plugins("runtimes") if section.runtimes else {}
+    for name in section.runtimes:
+        if name not in known:
+            hint = nearest(name, list(known), "runtimes")
+            raise BadInput(
+                f"[containers] runtimes: no plugin {name!r} of slurmkit.runtimes; {hint}"
+            )
+    return section
 
 
 def runtime(name: str) -> Runtime:
@@ -64,20 +73,19 @@ def choose(container: Container, capabilities: Capabilities) -> str:
     """
     if container.runtime is not None:
         return _usable(container.runtime, capabilities)
-    kind = container.source.kind if container.source else None
     preferred = containers_section().runtime
-    if preferred and (kind is None or runtime(preferred).runs(kind)):
+    if preferred and _cannot(runtime(preferred), container, capabilities) is None:
         return _usable(preferred, capabilities)
     lacking: dict[str, str] = {}
     for name in (name for name in ORDER if name in plugins("runtimes")):
-        why = _why_not(runtime(name), kind, capabilities)
+        made = runtime(name)
+        why = _why_not(made, container, capabilities)
         if why is None:
             return name
         lacking[name] = why
-    raise BadInput(
-        f"no container runtime here can run {WORDS[kind] if kind else 'a container by its name'}: "
-        + "; ".join(f"{name}: {why}" for name, why in lacking.items())
-    )
+    what = WORDS[container.source.kind] if container.source else "a container by its name"
+    reasons = "; ".join(f"{name}: {why}" for name, why in lacking.items())
+    raise BadInput(f"no container runtime here can run {what}: {reasons}")
 
 
 def _usable(name: str, capabilities: Capabilities) -> str:
@@ -86,7 +94,16 @@ def _usable(name: str, capabilities: Capabilities) -> str:
     return name
 
 
-def _why_not(made: Runtime, kind: str | None, capabilities: Capabilities) -> str | None:
-    if kind is not None and not made.runs(kind):
-        return f"cannot run {WORDS[kind]}"
-    return made.available(capabilities)
+def _why_not(made: Runtime, container: Container, capabilities: Capabilities) -> str | None:
+    cannot = _cannot(made, container, capabilities)
+    absent = made.available(capabilities)
+    return (cannot or absent) if container.source else (absent or cannot)
+
+
+def _cannot(made: Runtime, container: Container, capabilities: Capabilities) -> str | None:
+    """Why a runtime cannot run such a container anywhere; what else it lacks is found later."""
+    if container.source is not None:
+        kind = container.source.kind
+        return None if made.runs(kind) else f"cannot run {WORDS[kind]}"
+    wrong = (f.message for f in made.needs(container, capabilities) if f.severity == "error")
+    return next(wrong, None)

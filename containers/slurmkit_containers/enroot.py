@@ -68,10 +68,15 @@ class Enroot:
 
 
 def _on_each_node(script: str, *words: str) -> str:
-    """An srun that runs `script` once on every node of the job."""
+    """An srun that runs `script` once on every node of the job.
+
+    Of what the job's own options leave in the environment, --ntasks-per-gpu alone would forbid
+    one task per node.
+    """
     nodes = '"--nodes=$SLURM_JOB_NUM_NODES" "--ntasks=$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
     inside = shlex.join(["bash", "-c", script, "slurmkit-enroot", *words])
-    return f"srun {nodes} --mpi=none --kill-on-bad-exit=1 -- {inside}"
+    srun = f"srun {nodes} --mpi=none --kill-on-bad-exit=1 -- {inside}"
+    return f"(unset SLURM_NTASKS_PER_GPU; {srun})"
 
 
 def _start(container: Container) -> tuple[str, ...]:

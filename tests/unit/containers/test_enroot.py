@@ -188,6 +188,15 @@ def test_a_file_is_not_imported_and_a_kept_container_is_used_again(lab: Lab) -> 
     assert b"enroot has no container other on" in missing.stderr
 
 
+def test_two_nodes_with_one_home_create_a_kept_container_once(lab: Lab) -> None:
+    (made,) = wrapped(image="ubuntu", name="train").before
+    text = f"start() {{ {made}; }}\nstart & start & wait -n && wait -n"
+    done = lab.run(text)
+    assert done.returncode == 0, done.stderr
+    assert len(lab.told("create")) == len(lab.told("import")) == 1
+    assert lab.kept() == ["train"]
+
+
 def test_an_import_that_fails_ends_the_job_and_leaves_nothing(lab: Lab) -> None:
     done = lab.run(script(wrapped(image="ubuntu"), "echo", "started"), FAILS="1")
     assert (done.returncode, done.stdout) == (1, b"")
