@@ -208,3 +208,13 @@ async def test_a_bad_filter_says_what_is_wrong_and_keeps_the_rows() -> None:
         await pilot.press("slash", *"usr", "colon", *"x")
         await until(pilot, lambda: "did you mean user?" in text(app))
         assert app.view.wish.filter.text == "usr"
+
+
+@pytest.mark.parametrize("view", ["gpus", "nodes"])
+async def test_types_of_gpus_are_not_cut_where_there_is_room(view: str) -> None:
+    app = Recorded().app(view)
+    async with showing(app, "c5", size=(120, 30)):
+        (line,) = (each for each in text(app).splitlines() if each[1:].startswith("c5 "))
+        assert "a100_3g.20gb:" in line
+        assert "a100_1g.5gb:" in line
+        assert "…" not in line

@@ -22,7 +22,7 @@ from slurmkit_tui.messages import Opened
 from slurmkit_tui.table import fit
 
 _COLOURS = 10  # holder--0 … in app.tcss
-_NAME, _TYPE = 16, 14  # cells at most
+_NAME, _TYPE = 16, 30  # cells at most
 _PLAIN = {FREE: "grid--free", CLOSED: "grid--closed", UNKNOWN: "grid--unknown", SEVERAL: ""}
 
 

@@ -26,6 +26,15 @@ def _used(row: NodeRow) -> int:
     return sum(of.used for of in row.gpus)
 
 
+def _gpus_size(rows: Sequence[NodeRow]) -> int:
+    """The longest text, of which each kind of node has one or a few."""
+    return max(map(len, {" ".join(counted_gpus(row)) for row in rows}), default=0)
+
+
+def _jobs_size(rows: Sequence[NodeRow]) -> int:
+    return max(map(len, map(jobs_on, rows)), default=0)
+
+
 COLUMNS = (
     Column("node", "NODE", lambda r, _: r.name, attrgetter("name"), longest("name"), limit=24,
            aliases=("name",)),
@@ -41,10 +50,10 @@ COLUMNS = (
            attrgetter("memory_allocated"), 12, right=True, wide=True),
     Column("load", "LOAD", lambda r, _: load(r),
            attrgetter("load"), 6, right=True),
-    Column("gpus", "GPUS", lambda r, _: " ".join(counted_gpus(r)), _used, 18, limit=30,
-           aliases=("gpu",), match=lambda r: " ".join(counted_gpus(r)),
+    Column("gpus", "GPUS", lambda r, _: " ".join(counted_gpus(r)), _used, _gpus_size, limit=44,
+           narrow=24, aliases=("gpu",), match=lambda r: " ".join(counted_gpus(r)),
            style=lambda r, _: "cell--gpus" if _used(r) else "cell--muted"),
-    Column("jobs", "JOBS", lambda r, _: jobs_on(r), lambda r: len(r.jobs), 18, limit=24,
+    Column("jobs", "JOBS", lambda r, _: jobs_on(r), lambda r: len(r.jobs), _jobs_size, limit=24,
            aliases=("job",), match=lambda r: " ".join(r.jobs)),
     Column("reason", "REASON", lambda r, _: why(r), attrgetter("reason"), 40, limit=60,
            narrow=60),
