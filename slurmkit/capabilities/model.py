@@ -16,7 +16,7 @@ _UNUSABLE = frozenset(
 _MIG = re.compile(r"(?:^|[_-])(\d+c\.)?\d+g\.\d+gb", re.IGNORECASE)
 
 
-class Gres(msgspec.Struct, frozen=True):
+class Gres(msgspec.Struct, frozen=True, gc=False):
     """Generic resources of one name and type on a node.
 
     Attributes:
@@ -35,7 +35,7 @@ class Gres(msgspec.Struct, frozen=True):
         return self.type is not None and _MIG.search(self.type) is not None
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node's shape, and its state when it was read.
 
     Attributes:

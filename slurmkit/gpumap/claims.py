@@ -31,18 +31,29 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     use: GresUse
 
 
-def read_records(lines: Iterable[str]) -> dict[str, list[Record]]:
+def read_records(lines: Iterable[str]) -> dict[str, Sequence[Record]]:
     """Collect, by raw job id, what each record that bears the id says: node and use."""
-    found: dict[str, list[Record]] = defaultdict(list)
+    found: dict[str, Sequence[Record]] = {}
     job, said = "", list[tuple[str, GresUse]]()
     for line in lines:
         if line.startswith(_JOB):
-            found[job].append(tuple(said))
+            _note(found, job, tuple(said))
             job, said = line[len(_JOB) :].partition(" ")[0], []
         elif line.startswith(START):
             said += held_on(line)
-    found[job].append(tuple(said))
+    _note(found, job, tuple(said))
     return found
+
+
+def _note(found: dict[str, Sequence[Record]], job: str, record: Record) -> None:
+    """Only a forged record makes a list: one for each of 50,000 jobs busies the collector."""
+    before = found.get(job)
+    if before is None:
+        found[job] = (record,)
+    elif isinstance(before, list):
+        before.append(record)
+    else:
+        found[job] = [*before, record]
 
 
 def checked(

@@ -11,7 +11,7 @@ from slurmkit.nodes.read import NodeRow
 State = Literal["free", "held", "shared", "drained", "down", "unknown"]
 
 
-class Share(msgspec.Struct, frozen=True):
+class Share(msgspec.Struct, frozen=True, gc=False):
     """A job's part of one GPU.
 
     Attributes:
@@ -27,7 +27,7 @@ class Share(msgspec.Struct, frozen=True):
     since: int | None
 
 
-class Sharing(msgspec.Struct, frozen=True):
+class Sharing(msgspec.Struct, frozen=True, gc=False):
     """The parts of one GPU.
 
     Attributes:
@@ -41,7 +41,7 @@ class Sharing(msgspec.Struct, frozen=True):
     by: tuple[Share, ...] = ()
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One GPU, or one MIG slice, of a node.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -22,6 +22,7 @@ from slurmkit.slurm import Slurm
 _REASON = re.compile(
     r"\sReason=(?P<words>.*) \[(?P<by>[^\s\[\]@]+)@(?P<since>[^\s\[\]]+)\]", re.DOTALL
 )
+_NODE = "NodeName="  # begins a node's record
 _DOWN = frozenset("DOWN FAIL FAILING FUTURE INVAL INVALID_REG NOT_RESPONDING UNKNOWN".split())
 _AWAY = {
     "MAINT": "reserved",
@@ -33,7 +34,7 @@ _AWAY = {
 }
 
 
-class GpuCount(msgspec.Struct, frozen=True):
+class GpuCount(msgspec.Struct, frozen=True, gc=False):
     """GPUs of one type on a node; type None where the node does not name one."""
 
     type: str | None
@@ -41,14 +42,14 @@ class GpuCount(msgspec.Struct, frozen=True):
     used: int
 
 
-class Parts(msgspec.Struct, frozen=True):
+class Parts(msgspec.Struct, frozen=True, gc=False):
     """Shards or MPS of a node; used is None where the Slurm release does not say."""
 
     total: int
     used: int | None
 
 
-class NodeRow(Node, frozen=True, kw_only=True):
+class NodeRow(Node, frozen=True, kw_only=True, gc=False):
     """A node's shape, and what of it is in use.
 
     Attributes:
@@ -149,11 +150,19 @@ def parse_rows(text: str) -> tuple[NodeRow, ...]:
     Raises:
         SlurmError: when it is something else.
     """
-    parts = re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE)
     try:
-        return tuple(_row(part) for part in parts if part.startswith("NodeName="))
+        return tuple(map(_row, _records(text)))
     except (KeyError, ValueError) as error:
         raise SlurmError(f"scontrol printed a node that cannot be read: {error}") from error
+
+
+def _records(text: str) -> Iterator[str]:
+    """One after another: one split of many megabytes would keep other threads waiting."""
+    begin = 0 if text.startswith(_NODE) else text.find(f"\n{_NODE}") + 1 or len(text)
+    while begin < len(text):
+        end = text.find(f"\n{_NODE}", begin) + 1 or len(text)
+        yield text[begin:end]
+        begin = end
 
 
 def _row(record: str) -> NodeRow:

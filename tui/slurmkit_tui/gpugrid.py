@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+import msgspec
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -38,8 +39,8 @@ class Holder(NamedTuple):
     gpus: int
 
 
-class MapLine(NamedTuple):
-    """A node on the map."""
+class MapLine(msgspec.Struct, frozen=True, gc=False):
+    """A node on the map; there are thousands, which the garbage collector need not look at."""
 
     row: NodeRow
     types: str

@@ -66,8 +66,12 @@ class ListView(View):
         return Context(session.feed.me, answer.taken, cluster=session.cluster)
 
     def tally(self, rows: Sequence[Any], context: Context) -> Iterable[Part]:
-        """What else the line above says of the rows shown."""
+        """What else the line above says of the rows shown; runs in a thread."""
         del rows, context
+        return ()
+
+    def aside(self) -> Iterable[Part]:
+        """What the line above says that is not counted from the rows."""
         return ()
 
     # What is shown
@@ -111,7 +115,7 @@ class ListView(View):
     def make(self, answer: Answer, session: Session) -> Arranged:
         """See `View.make`."""
         sheet = make_sheet(self.LISTING, self.rows_of(answer), self.context(answer, session))
-        return arrange(sheet, self._wish)
+        return self._counted(sheet, self._wish)
 
     def take(self, prepared: Arranged) -> None:
         """See `View.take`."""
@@ -120,6 +124,12 @@ class ListView(View):
             self._put(prepared)
         else:  # the wish changed while the answer was on its way
             self._arrange()
+
+    def _counted(self, sheet: Sheet, wish: Wish) -> Arranged:
+        """Filter, sort and count; may run in a thread."""
+        found = arrange(sheet, wish)
+        rows = list(map(sheet.rows.__getitem__, found.order))
+        return found._replace(told=tuple(self.tally(rows, sheet.context)))
 
     def say(self, words: str) -> None:
         """See `View.say`."""
@@ -136,7 +146,9 @@ class ListView(View):
             yield listing.counted(total)
         if chosen := len(self.table.chosen):
             yield (f"{chosen:,} chosen", "$accent bold")
-        yield from self.tally(self.table.rows_shown, self._sheet.context)
+        if self.table.arranged is not None:
+            yield from self.table.arranged.told
+        yield from self.aside()
 
     def focus_main(self) -> None:
         """See `View.focus_main`."""
@@ -199,14 +211,14 @@ class ListView(View):
         if self._sheet is None:
             return
         if len(self._sheet.rows) <= AT_ONCE:
-            self._put(arrange(self._sheet, self._wish))
+            self._put(self._counted(self._sheet, self._wish))
         else:
             self._arrange_beside(self._sheet, self._wish)
 
     @work(description="arrange")
     async def _arrange_beside(self, sheet: Sheet, wish: Wish) -> None:
         try:
-            arranged = await self._latest.run(partial(arrange, sheet, wish))
+            arranged = await self._latest.run(partial(self._counted, sheet, wish))
         except SlurmkitError as error:
             self.notify(str(error), severity="error", markup=False)
             return

@@ -82,11 +82,16 @@ class Wish:
 
 
 class Arranged(NamedTuple):
-    """A sheet and which of its rows are shown, by their places in it."""
+    """A sheet and which of its rows are shown, by their places in it.
+
+    Attributes:
+        told: what the line above says of these rows, counted once.
+    """
 
     sheet: Sheet
     wish: Wish
     order: Sequence[int]
+    told: Sequence[str | tuple[str, str]] = ()
 
 
 def make_sheet(listing: Listing, rows: Sequence[Any], context: Context) -> Sheet:

@@ -275,7 +275,7 @@ class Table(ScrollView, can_focus=True):
 
     def action_choose_all(self) -> None:
         """Choose all rows shown, or none when all are."""
-        shown = {self.key(at) for at in range(self.count)}
+        shown = set(map(self._keys.__getitem__, self._order))
         self._choose(set() if shown <= self.chosen else shown)
         self.refresh()
 

@@ -93,15 +93,29 @@ class Map(NamedTuple):
     total: int
 
 
-def draw(found: GpuMap, by: By, passed: Filter, context: Context) -> Map:
+class Found(NamedTuple):
+    """An answer.
+
+    Attributes:
+        texts: what is searched of each GPU; made when a filter first needs it.
+    """
+
+    map: GpuMap
+    context: Context
+    texts: list[str]
+
+
+def draw(of: Found, by: By, passed: Filter) -> Map:
     """Give every holder a letter and every GPU its cell; what does not pass the filter is left out.
 
     Letters are given over the whole map, so that a filter does not change them.
     """
+    found = of.map
     counted = count(found.gpus, by)
     letter = letters(tuple(counted))
-    texts = [GPUS.haystack(gpu).lower() for gpu in found.gpus] if passed.text.strip() else ()
-    places = passed.passed(found.gpus, texts, range(len(found.gpus)), context)
+    if passed.text.strip() and not of.texts:
+        of.texts[:] = [GPUS.haystack(gpu).lower() for gpu in found.gpus]
+    places = passed.passed(found.gpus, of.texts, range(len(found.gpus)), of.context)
     rows = {row.name: row for row in found.nodes}
     kept = groupby((found.gpus[at] for at in places), key=attrgetter("node"))
     lines = tuple(_line(rows[name], tuple(gpus), by, letter) for name, gpus in kept if name in rows)
@@ -136,7 +150,7 @@ class GpusView(View):
         super().__init__(id=id)
         self._by: By = "user"
         self._filter = EVERYTHING
-        self._found: tuple[GpuMap, Context] | None = None
+        self._found: Found | None = None
         self._map: Map | None = None
         self._latest = Latest()
 
@@ -151,17 +165,17 @@ class GpusView(View):
         """The map."""
         return self.query_one(GpuGrid)
 
-    def make(self, answer: Answer, session: Session) -> tuple[GpuMap, Context, Map]:
+    def make(self, answer: Answer, session: Session) -> tuple[Found, Map]:
         """See `View.make`."""
         context = Context(session.feed.me, answer.taken, cluster=session.cluster)
-        return answer.value, context, draw(answer.value, self._by, self._filter, context)
+        found = Found(answer.value, context, [])
+        return found, draw(found, self._by, self._filter)
 
-    def take(self, prepared: tuple[GpuMap, Context, Map]) -> None:
+    def take(self, prepared: tuple[Found, Map]) -> None:
         """See `View.take`."""
-        found, context, drawn = prepared
-        self._found = found, context
+        self._found, drawn = prepared
         if drawn.by == self._by and not self._filter.text.strip():
-            self._put(drawn, context)
+            self._put(drawn, self._found.context)
         else:
             self._draw()
 
@@ -234,22 +248,20 @@ class GpusView(View):
     def _draw(self) -> None:
         if self._found is None:
             return
-        found, context = self._found
-        if len(found.gpus) <= AT_ONCE:
-            self._put(draw(found, self._by, self._filter, context), context)
+        if len(self._found.map.gpus) <= AT_ONCE:
+            self._put(draw(self._found, self._by, self._filter), self._found.context)
         else:
             self._draw_beside(self._found, self._by, self._filter)
 
     @work(description="draw")
-    async def _draw_beside(self, of: tuple[GpuMap, Context], by: By, wanted: Filter) -> None:
-        found, context = of
+    async def _draw_beside(self, of: Found, by: By, wanted: Filter) -> None:
         try:
-            drawn = await self._latest.run(partial(draw, found, by, wanted, context))
+            drawn = await self._latest.run(partial(draw, of, by, wanted))
         except SlurmkitError as error:
             self.notify(str(error), severity="error", markup=False)
             return
         if drawn and self._found is of and (by, wanted) == (self._by, self._filter):
-            self._put(drawn, context)
+            self._put(drawn, of.context)
 
     def _put(self, drawn: Map, context: Context) -> None:
         self._map = drawn

@@ -175,9 +175,8 @@ class MineView(ListView):
         yield f"{len([job for job in rows if job.ended]):,} ended lately"
         if self._without_history:
             yield ("without those that ended: slurmdbd does not answer", "$warning")
-        yield from self._source()
 
-    def _source(self) -> Iterable[Part]:
+    def aside(self) -> Iterable[Part]:
         """Who says what CPU and MEM are, and since when."""
         if self._picture is None or (self._uses is None and not self._picture.problem):
             return
