@@ -48,7 +48,7 @@ name=$1
 """
     + _NAME
     + """\
-config=$(mktemp) && printf %s "$2" >"$config" || exit
+config=$(mktemp "${TMPDIR:-/tmp}/slurmkit-enroot.XXXXXX") && printf %s "$2" >"$config" || exit
 shift 2
 options=()
 while [ "$1" != -- ]; do options+=("$1"); shift; done

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from slurmkit.container import Container
-from slurmkit.findings import Finding
+from slurmkit.findings import Finding, Severity
 from slurmkit.image import WORDS
 
 # Of what not every runtime has: which have it.
@@ -32,23 +32,24 @@ _CAN = {
 
 
 def error(runtime: str, message: str) -> Finding:
-    """A feature that keeps a job from being sent."""
-    return Finding(
-        severity="error",
-        code="container-feature",
-        message=message,
-        source=f"container runtime {runtime}",
-    )
+    """A feature that is not there, which keeps a job from being sent."""
+    return _finding("error", runtime, message)
+
+
+def warning(runtime: str, message: str) -> Finding:
+    """A feature that may not be there, which cannot be seen from here."""
+    return _finding("warning", runtime, message)
 
 
 def note(runtime: str, message: str) -> Finding:
-    """Something to know about how a feature works there."""
-    return Finding(
-        severity="note",
-        code="container-runtime",
-        message=message,
-        source=f"container runtime {runtime}",
-    )
+    """Something to know about how a runtime works."""
+    return _finding("note", runtime, message)
+
+
+def _finding(severity: Severity, runtime: str, message: str) -> Finding:
+    code = "container-runtime" if severity == "note" else "container-feature"
+    source = f"container runtime {runtime}"
+    return Finding(severity=severity, code=code, message=message, source=source)
 
 
 def lacking(

@@ -3,7 +3,7 @@
 Forms and rules are those of pyxis's args.c (before 0.8 pyxis.c), read at every tag from v0.1.0 to
 v0.24.0; `_SINCE` below says at which each option came. Not to be seen in srun's help: modes of a
 name since 0.14 (before, the mode would become part of the name), images of a Docker daemon since
-0.15 (pyxis_slurmstepd.c). An option without a value must not be given one: srun would take it for
+0.15 (pyxis_slurmstepd.c). enroot's own part of unshare came after its v4.1.2. An option without a value must not be given one: srun would take it for
 the command.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from slurmkit.capabilities.model import Capabilities
 from slurmkit.container import Container, Wrapped
 from slurmkit.findings import Finding
-from slurmkit_containers.lacks import error, lacking
+from slurmkit_containers.lacks import error, lacking, warning
 
 NAME = "pyxis"
 _KINDS = ("registry", "daemon", "squashfs")
@@ -58,6 +58,10 @@ class Pyxis:
             if option not in known:
                 yield error(NAME, f"pyxis here has no --{option}; it is there from {since} on")
         yield from _hidden(container, "container-env" in known)
+        if container.unshare and "container-unshare" in known:
+            yield warning(
+                NAME, "an enroot up to 4.1.2 on the nodes ignores unshare; pyxis does not say so"
+            )
 
     def step(self, container: Container, *, gpus: bool) -> Wrapped:
         """Every field is one option."""

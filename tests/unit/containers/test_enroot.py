@@ -258,7 +258,7 @@ def test_quoting_survives(words: list[str], mounts: list[str]) -> None:
     except BadInput:
         return
     shown = r"""srun() { until [ "$1" = -- ]; do shift; done; shift; "$@"; }
-enroot() { shift 3; printf '%s\0' "$@"; }
+enroot() { rm -- "$3"; shift 3; printf '%s\0' "$@"; }
 exec() { "$@"; }
 export -f enroot exec
 """
