@@ -15,6 +15,7 @@ from slurmkit.config import nearest
 from slurmkit.errors import BadInput
 from slurmkit.estimate import Estimate, estimate
 from slurmkit.findings import Finding
+from slurmkit.launchers.mpi import MPIRUN
 from slurmkit.launchers.step import Step
 from slurmkit.options import with_options
 from slurmkit.planning.requests import Site, request_for
@@ -250,7 +251,9 @@ def _unread(spec: JobSpec) -> Iterable[Finding]:
 
 def _mpi(spec: JobSpec, capabilities: Capabilities) -> Iterable[Finding]:
     known = capabilities.mpi
-    if spec.launch.mpi and known is not None and spec.launch.mpi not in known:
+    if spec.launch.mpi in (None, MPIRUN if spec.launch.launcher == "mpi" else None):
+        return
+    if known is not None and spec.launch.mpi not in known:
         message = f"this Slurm has no MPI plugin {spec.launch.mpi!r}; it has {', '.join(known)}"
         yield Finding(
             severity="error", code="mpi-unknown", message=message, source="srun --mpi=list"

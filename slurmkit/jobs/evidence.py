@@ -24,6 +24,7 @@ from slurmkit.jobs.lookup import (
 )
 from slurmkit.jobs.outcome import Evidence, Outcome
 from slurmkit.jobs.progress import LAG_SECONDS
+from slurmkit.jobs.ranks import first_failure
 from slurmkit.jobs.sacct import read_steps
 from slurmkit.jobs.tail import open_regular
 from slurmkit.jobs.uses import last_use
@@ -98,10 +99,12 @@ def _judged(slurm: Slurm, info: JobInfo, runs: Sequence[JobInfo]) -> Outcome:
         code = exit_code_in_queue(slurm, info.job_id) if info.state == "FAILED" else None
         return outcome_of(msgspec.structs.replace(info, exit_code=code), Evidence(log=info.output))
     steps = read_steps(slurm, info.job_id) if info.state in {"FAILED", "TIMEOUT"} else ()
+    end = _end_of_log(slurm, info) if info.state == "FAILED" else b""
     evidence = Evidence(
         runs=tuple(runs),
         steps=steps,
-        memory_said=killed_by_slurm(info, steps) and _says_memory(slurm, info),
+        memory_said=killed_by_slurm(info, steps) and MEMORY_MESSAGE in end,
+        first_failure=first_failure(end.decode("utf-8", "replace")),
         log=_path(slurm, info, LogFile()) if info.started else None,
     )
     return outcome_of(info, evidence)
@@ -114,14 +117,14 @@ def _path(slurm: Slurm, info: JobInfo, which: LogFile) -> str | None:
         return None
 
 
-def _says_memory(slurm: Slurm, info: JobInfo) -> bool:
-    """Whether slurmstepd wrote so to the end of the job's standard error, as far as we can see."""
+def _end_of_log(slurm: Slurm, info: JobInfo) -> bytes:
+    """The end of the job's standard error, as far as we can see: nothing where we cannot."""
     path = _path(slurm, info, LogFile(stderr=True))
     try:
         if path is None:
-            return False
+            return b""
         with open_regular(Path(path)) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END))
-            return MEMORY_MESSAGE in file.read()
+            return file.read()
     except OSError:
-        return False
+        return b""

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.ranks import RankFailure
 from slurmkit.jobs.sacct import Step
 
 Kind = Literal[
@@ -53,6 +54,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         runs: every run, oldest first; more than one after requeues; empty when slurmdbd was not
             heard.
         log: path of its output, None when unknown.
+        first_failure: of several processes the one that failed first, where its log says.
         words: all that in one line; escape it before showing it.
         tally: of an array or het job, its parts by state; the rest is that of the worst of them.
         source: the command the facts were read from.
@@ -70,6 +72,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     nodes: str = ""
     runs: tuple[Run, ...] = ()
     log: str | None = None
+    first_failure: RankFailure | None = None
     words: str = ""
     tally: dict[str, int] = msgspec.field(default_factory=dict)
     source: Literal["squeue", "sacct"]
@@ -96,10 +99,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         runs: its runs as sacct shows them, of this job only, oldest first.
         steps: allocation and steps of the last run.
         memory_said: whether its log holds slurmstepd's word that it used too much memory.
+        first_failure: of its processes, as its log says.
         log: path of its output.
     """
 
     runs: Sequence[JobInfo] = ()
     steps: Sequence[Step] = ()
     memory_said: bool = False
+    first_failure: RankFailure | None = None
     log: str | None = None

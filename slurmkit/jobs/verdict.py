@@ -50,6 +50,7 @@ def outcome_of(info: JobInfo, known: Evidence) -> Outcome:
         nodes=info.node_list,
         runs=tuple(map(_run, known.runs)),
         log=known.log,
+        first_failure=known.first_failure,
         tally=info.tally,
         source=info.source,
     )
@@ -123,6 +124,11 @@ def _words(outcome: Outcome, info: JobInfo, known: Evidence) -> str:
 
 
 def _failed(outcome: Outcome, info: JobInfo, known: Evidence) -> str:
+    said = _ended_badly(outcome, info, known)
+    return f"{said}; {known.first_failure.words}" if known.first_failure else said
+
+
+def _ended_badly(outcome: Outcome, info: JobInfo, known: Evidence) -> str:
     if outcome.signal == NO_OUTPUT:
         where = outcome.log or "its output path"
         return f"failed: {where} or its directory could not be opened on the node"

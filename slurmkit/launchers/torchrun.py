@@ -20,6 +20,9 @@ from slurmkit.spec import JobSpec
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 
+# The step has one task on each node, with the CPUs of all the job's tasks there: srun would warn.
+_FEWER_TASKS = "unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK"
+
 
 class Torchrun:
     """Starts torchrun, or `python -m torch.distributed.run` where the command names a Python."""
@@ -60,14 +63,15 @@ class Torchrun:
         program, target = _split(step.spec.command)
         if step.single_node:
             agent = shlex.join([*program, "--standalone", f"--nproc-per-node={workers}", *target])
-            return (f"srun --nodes=1 --ntasks=1 {shlex.join(options)} -- {agent}",)
+            return (_FEWER_TASKS, f"srun --nodes=1 --ntasks=1 {shlex.join(options)} -- {agent}")
         many = '--nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES"'
         meet = (
             f'--nnodes="$SLURM_NNODES" --nproc-per-node={workers} --rdzv-id={rendezvous.ID}'
             ' --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"'
         )
         agent = f"{shlex.join(program)} {meet} {shlex.join(target)}"
-        return (*rendezvous.LINES, "", f"srun {many} {shlex.join(options)} -- {agent}")
+        line = f"srun {many} {shlex.join(options)} -- {agent}"
+        return (*rendezvous.LINES, "", _FEWER_TASKS, line)
 
 
 def _split(command: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

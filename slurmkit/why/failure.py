@@ -14,6 +14,7 @@ from slurmkit.jobs.ids import one_of
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.logpaths import LogFile
 from slurmkit.jobs.outcome import NO_OUTPUT, Outcome
+from slurmkit.jobs.ranks import RankFailure
 from slurmkit.queue.rows import record_mark
 from slurmkit.slurm import Slurm
 from slurmkit.why import ends, words
@@ -49,6 +50,7 @@ def explain_end(cluster: Cluster, job_id: str) -> Explanation:
     details = [
         *([means] if means else []),
         *reading.tasks,
+        *_last_of(outcome.first_failure),
         *aftermath(cluster.slurm, info, outcome),
     ]
     ended = Ended(
@@ -77,6 +79,11 @@ def explain_end(cluster: Cluster, job_id: str) -> Explanation:
         source=info.source,
         taken=time.time(),
     )
+
+
+def _last_of(failed: RankFailure | None) -> Iterator[str]:
+    if failed and failed.lines:
+        yield f"the last of rank {failed.rank}: {failed.lines[-1]}"
 
 
 def worst_part(info: JobInfo, outcome: Outcome) -> str:

@@ -245,3 +245,46 @@ def test_what_a_launcher_cannot_do_is_said() -> None:
     assert (warning.severity, warning.code) == ("warning", "launcher-runs-once")
     assert not needs(JobSpec(command=("x",), launch=none))
     assert not needs(JobSpec(command=("x",), nodes=4))
+
+
+def mpi(kinds: tuple[str, ...] | None, launch: Launch | None = None) -> Step:
+    spec = JobSpec(command=("x", "a b"), nodes=2, ntasks_per_node=2, launch=Launch(launcher="mpi"))
+    if launch:
+        spec = msgspec.structs.replace(spec, launch=launch)
+    known = msgspec.structs.replace(CLUSTER, mpi=kinds)
+    return msgspec.structs.replace(step(spec), capabilities=known)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named", "chosen"),
+    [
+        (("none", "pmi2", "pmix", "pmix_v5"), None, "pmix"),
+        (("none", "pmi2"), None, "pmi2"),
+        (("none", "pmi2", "pmix"), "pmi2", "pmi2"),
+        (None, None, "pmix"),
+    ],
+)
+def test_mpi_starts_through_what_the_cluster_has(
+    kinds: tuple[str, ...] | None, named: str | None, chosen: str
+) -> None:
+    made = mpi(kinds, Launch(launcher="mpi", mpi=named))
+    (note,) = plugins.launcher("mpi").needs(made)
+    assert note.message == f"MPI starts through srun --mpi={chosen}"
+    options = ["--cpus-per-task=1", f"--mpi={chosen}", "--kill-on-bad-exit=1"]
+    assert argv(lines(made)) == [*options, "--", "x", "a b"]
+
+
+def test_a_site_names_its_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[launch]\nmpi = "mpirun"\nmpirun = "/opt/mpi/bin/mpirun"\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
+    made = mpi(("none", "pmi2"))
+    (note,) = plugins.launcher("mpi").needs(made)
+    assert note.message == "MPI starts through /opt/mpi/bin/mpirun in the batch shell"
+    assert lines(made) == "/opt/mpi/bin/mpirun -n 4 x 'a b'"
+
+
+def test_without_any_mpi_the_way_out_is_said() -> None:
+    (error,) = plugins.launcher("mpi").needs(mpi(("none", "cray_shasta")))
+    assert (error.severity, error.code) == ("error", "mpi-none")
+    assert "[launch] mpi" in error.message

@@ -1,0 +1,78 @@
+"""MPI: srun with a plugin that serves it, or the site's mpirun in the batch shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+import msgspec
+
+from slurmkit.config import load_section
+from slurmkit.findings import Finding, Severity
+from slurmkit.launchers.plain import needs_command, one_per_gpu
+from slurmkit.launchers.step import Step, srun
+from slurmkit.spec import JobSpec
+
+MPIRUN = "mpirun"
+"""In place of a plugin of srun."""
+_BEST = ("pmix", "pmi2")
+_NONE = (
+    "this Slurm has no MPI plugin that serves MPI ({known}); name the site's mpirun, or the plugin"
+    " to use, in the configuration: [launch] mpi"
+)
+
+
+class LaunchSection(msgspec.Struct, frozen=True):
+    """`[launch]`: how commands are started here.
+
+    Attributes:
+        mpi: plugin of srun that serves the site's MPI, or `mpirun`; by default pmix, else pmi2.
+        mpirun: the program, where mpi is `mpirun`: a name in PATH, or a path.
+    """
+
+    mpi: str = ""
+    mpirun: str = MPIRUN
+
+
+class Mpi:
+    """Starts one MPI process for each task."""
+
+    def settle(self, spec: JobSpec) -> JobSpec:
+        """See `slurmkit.plugins.Launcher`; the plan names what it chose."""
+        return one_per_gpu(spec)
+
+    def needs(self, step: Step) -> Iterable[Finding]:
+        """See `slurmkit.plugins.Launcher`."""
+        yield from needs_command(step.spec, "mpi")
+        chosen, known = _chosen(step), step.capabilities.mpi
+        if chosen is None:
+            said = _NONE.format(known=f"it has {', '.join(known or ())}")
+            yield _said("error", "mpi-none", said)
+        elif chosen == MPIRUN:
+            program = load_section("launch", LaunchSection).mpirun
+            yield _said("note", "mpi-chosen", f"MPI starts through {program} in the batch shell")
+        else:
+            yield _said("note", "mpi-chosen", f"MPI starts through srun --mpi={chosen}")
+
+    def lines(self, step: Step) -> tuple[str, ...]:
+        """See `slurmkit.plugins.Launcher`."""
+        chosen = _chosen(step)
+        if chosen != MPIRUN:
+            kind = () if chosen is None else (f"--mpi={chosen}",)
+            options = (step.cpus, *step.options, *kind, "--kill-on-bad-exit=1")
+            return (srun(options, step.spec.command),)
+        program = load_section("launch", LaunchSection).mpirun
+        return (shlex.join([program, "-n", str(step.layout.tasks), *step.spec.command]),)
+
+
+def _chosen(step: Step) -> str | None:
+    """What the job names, what the site names, or the best that srun has."""
+    known = step.capabilities.mpi
+    named = step.spec.launch.mpi or load_section("launch", LaunchSection).mpi
+    if named or known is None:
+        return named or _BEST[0]
+    return next((kind for kind in _BEST if kind in known), None)
+
+
+def _said(severity: Severity, code: str, message: str) -> Finding:
+    return Finding(severity=severity, code=code, message=message, source="srun --mpi=list")

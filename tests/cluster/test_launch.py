@@ -1,0 +1,185 @@
+"""Commands started on several nodes: torchrun, ranks of srun, MPI; who failed; where they meet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+
+# All ranks send their number to the first, which sends the sum back: env:// in few words.
+MEET = """
+import os, socket, sys
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+where = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if len(sys.argv) > 1 and int(sys.argv[1]) == rank:
+    print("no good", flush=True)
+    raise SystemExit(7)
+if rank == 0:
+    server = socket.create_server(("", where[1]))
+    peers = [server.accept()[0] for _ in range(size - 1)]
+    total = sum(int(peer.recv(9)) for peer in peers)
+    [peer.sendall(b"%d" % total) for peer in peers]
+else:
+    for _ in range(300):
+        try:
+            peer = socket.create_connection(where)
+            break
+        except OSError:
+            __import__("time").sleep(0.1)
+    peer.sendall(b"%d" % rank)
+    total = int(peer.recv(9))
+print(socket.gethostname(), rank, os.environ["LOCAL_RANK"], total, where[1], flush=True)
+"""
+TORCH = """
+import os, socket, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, total = dist.get_rank(), torch.tensor([float(dist.get_rank())])
+dist.all_reduce(total)
+said = [socket.gethostname(), rank, os.environ["LOCAL_RANK"], int(total.item()), 0]
+print(*said, flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+MPI4PY = """
+import socket
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank, op=MPI.SUM)
+print(socket.gethostname(), world.rank, 0, total, 0, flush=True)
+"""
+MPI_C = r"""
+#include <mpi.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int rank, total;
+    char host[99];
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Allreduce(&rank, &total, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    gethostname(host, sizeof host);
+    printf("%s %d 0 %d 0\n", host, rank, total);
+    fflush(stdout);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
+class Place:
+    """A folder of alice's with programs, and jobs that run there."""
+
+    def __init__(self, lab: Lab, folder: str) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.jobs: list[str] = []
+
+    def write(self, name: str, text: str) -> None:
+        self.lab.run("sh", "-c", f"cat >{self.folder}/{name}", input=text)
+
+    def submit(self, *words: str) -> str:
+        options = ("--parsable", f"--chdir={self.folder}", "--time=5")
+        said = self.lab.run("slurmkit", "submit", *options, *words).stdout
+        self.jobs.append(said.strip())
+        return self.jobs[-1]
+
+    def end(self, job_id: str) -> str:
+        """Wait for a job; its log."""
+        deadline = time.monotonic() + 120
+        while self.lab.run("squeue", "-h", "-t", "PD,R,CG", "-j", job_id, check=False).stdout:
+            assert time.monotonic() < deadline, self.log(job_id)
+            time.sleep(0.5)
+        return self.log(job_id)
+
+    def log(self, job_id: str) -> str:
+        return self.lab.run("cat", f"{self.folder}/slurm-{job_id}.out").stdout
+
+    def ranks(self, job_id: str, size: int, nodes: int) -> set[str]:
+        """The ports of a job whose ranks have all met, evenly on its nodes."""
+        rows = [line.split() for line in self.end(job_id).splitlines() if line.count(" ") == 4]
+        rows = [row for row in rows if row[1].isdigit()]
+        assert sorted(int(rank) for _, rank, *_ in rows) == list(range(size)), rows
+        assert {int(total) for *_, total, _ in rows} == {sum(range(size))}
+        hosts = [host for host, *_ in rows]
+        assert {hosts.count(host) for host in set(hosts)} == {size // nodes}
+        return {port for *_, port in rows}
+
+
+@pytest.fixture(scope="module")
+def place(lab: Lab) -> Iterator[Place]:
+    folder = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
+    made = Place(lab, folder)
+    for name, text in {"meet.py": MEET, "torch4.py": TORCH, "mpi.py": MPI4PY}.items():
+        made.write(name, text)
+    yield made
+    lab.run("scancel", *made.jobs, check=False)
+    lab.run("rm", "-r", folder)
+
+
+def test_ranks_of_srun_meet(place: Place) -> None:
+    job = place.submit("--launch=srun", "-N2", "--gpus-per-node=a100:3", "--", "python3", "meet.py")
+    (port,) = place.ranks(job, 6, 2)
+    assert int(port) > 60999
+
+
+def test_jobs_that_start_together_on_the_same_nodes_do_not_clash(place: Place) -> None:
+    words = ("--launch=srun", "-N2", "--gpus-per-node=a100:2", "--", "python3", "meet.py")
+    jobs = [place.submit(*words) for _ in range(3)]
+    assert len({port for job in jobs for port in place.ranks(job, 4, 2)}) == 3
+
+
+def test_a_port_that_is_taken_is_avoided(place: Place) -> None:
+    words = ("--launch=srun", "-wc1", "--gpus-per-node=a100:2", "--", "python3", "meet.py")
+    first = int(min(place.ranks(place.submit(*words), 2, 1)))
+    taken = range(first + 1, first + 40)
+    listen = (
+        "import socket, time; all = [socket.create_server(('', p)) for p in"
+        f" range({taken.start}, {taken.stop})]; print('ready', flush=True); time.sleep(60)"
+    )
+    holder = place.submit("--launch=none", "-wc1", "--", "python3", "-c", listen)
+    deadline = time.monotonic() + 60
+    log = f"cat {place.folder}/slurm-{holder}.out 2>/dev/null; true"
+    while "ready" not in place.lab.run("sh", "-c", log).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    try:
+        (port,) = place.ranks(place.submit(*words), 2, 1)
+    finally:
+        place.lab.run("scancel", holder)
+    assert int(port) not in taken
+
+
+def test_the_rank_that_failed_first_is_named(place: Place) -> None:
+    words = ("--launch=srun", "--label", "-N2", "--gpus-per-node=a100:2")
+    job = place.submit(*words, "--", "python3", "meet.py", "2")
+    place.end(job)
+    told = place.lab.run("slurmkit", "why", job).stdout
+    assert "rank 2 on c2 failed first (exit code 7)" in told
+    assert "the last of rank 2: no good" in told
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_torchrun_starts_workers_that_reduce(place: Place, nodes: int) -> None:
+    if place.lab.release != "24.11":
+        pytest.skip("PyTorch is in the image of 24.11 only")
+    words = ("--launch=torchrun", "--env=USE_LIBUV=0", f"-N{nodes}", "--gpus-per-node=a100:2")
+    place.ranks(place.submit(*words, "--", "python3", "torch4.py"), 2 * nodes, nodes)
+
+
+@pytest.mark.parametrize("program", ["C", "mpi4py"])
+def test_mpi_starts_through_what_the_cluster_has(place: Place, program: str) -> None:
+    if program == "C":
+        if place.lab.release != "24.11":
+            pytest.skip("a compiler is in the image of 24.11 only")
+        place.write("mpi.c", MPI_C)
+        place.lab.run("mpicc", "-o", f"{place.folder}/mpi", f"{place.folder}/mpi.c")
+    command = ("./mpi",) if program == "C" else ("python3", "mpi.py")
+    # On 26.05 Debian's Slurm has no plugin that serves its OpenMPI.
+    own = ("--mpi=mpirun", "--env=OMPI_MCA_btl_tcp_if_include=eth0")
+    words = own if place.lab.release == "26.05" else ()
+    job = place.submit("--launch=mpi", *words, "-N2", "--ntasks-per-node=2", "--", *command)
+    place.ranks(job, 4, 2)
