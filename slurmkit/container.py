@@ -66,7 +66,7 @@ class Mount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         if not self.target.startswith(("/", ".")):
             raise BadInput(f"mount {text!r}: the target is a path that begins with / or .")
         if sign := _NO_PATH.search(self.source + self.target):
-            raise BadInput(f"mount {text!r}: a path may not hold {sign[0]!r}; give each its own")
+            raise BadInput(f"mount {text!r}: a path may not hold {sign[0]!r}; mount a link to it")
         if wrong := [flag for flag in self.flags if not _FLAG.fullmatch(flag)]:
             raise BadInput(f"mount {text!r}: {wrong[0]!r} is no flag; join flags with +: ro+nosuid")
 

@@ -3,8 +3,9 @@
 Forms and rules are those of pyxis's args.c (before 0.8 pyxis.c), read at every tag from v0.1.0 to
 v0.24.0; `_SINCE` below says at which each option came. Not to be seen in srun's help: modes of a
 name since 0.14 (before, the mode would become part of the name), images of a Docker daemon since
-0.15 (pyxis_slurmstepd.c). enroot's own part of unshare came after its v4.1.2. An option without a value must not be given one: srun would take it for
-the command.
+0.15 (pyxis_slurmstepd.c). enroot's own part of unshare came after its v4.1.2.
+
+An option without a value must not be given one: srun would take it for the command.
 """
 
 from __future__ import annotations
