@@ -9,9 +9,10 @@ from itertools import groupby, pairwise
 
 from slurmkit.durations import parse_elapsed
 from slurmkit.jobs.ids import tasks
-from slurmkit.queue.cells import cells, gpus, safe, waiting_for, where
+from slurmkit.queue.cells import cells, gpus, parts_in_words, safe, waiting_for, where
 from slurmkit.queue.rows import QueueRow
 from slurmkit.states import code
+from slurmkit.tres import gpu_parts
 
 
 def collapse(rows: Iterable[QueueRow]) -> list[tuple[QueueRow, ...]]:
@@ -45,7 +46,6 @@ def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...
     """
     if len(rows) == 1 and "[" not in rows[0].job_id:
         return cells(rows[0], gpus_known=gpus_known)
-    unknown = any(gpus(row, known=gpus_known) == "?" for row in rows)
     return safe(
         _tasks(rows),
         _each(row.user for row in rows),
@@ -55,10 +55,20 @@ def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...
         _longest(row.time_used for row in rows),
         _longest(row.time_limit for row in rows),
         str(sum(row.nodes * count(row) for row in rows)),
-        "?" if unknown else str(sum(row.gpus * count(row) for row in rows)),
+        _gpus(rows, known=gpus_known),
         where(_folded(rows), _each(filter(None, map(waiting_for, rows)))),
         _each(row.name for row in rows),
     )
+
+
+def _gpus(rows: Sequence[QueueRow], *, known: bool) -> str:
+    if any(gpus(row, known=known) == "?" for row in rows):
+        return "?"
+    whole, parts = sum(row.gpus * count(row) for row in rows), Counter[str]()
+    for row in rows:
+        parts.update({kind: part * count(row) for kind, part in gpu_parts(row.tres).items()})
+    said = [str(whole)] if whole or not parts else []
+    return ", ".join([*said, *filter(None, [parts_in_words(parts)])])
 
 
 def tally(rows: Iterable[QueueRow]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 GPU = "gres/gpu"
+_PARTS = ("shard", "mps")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 
@@ -41,8 +42,16 @@ def gpu_types(text: str) -> dict[str, int]:
 def gres(text: str) -> list[str]:
     """Say what GPUs and parts of GPUs a TRES string holds, for people: `4 a100`, `3 shard`."""
     held = [f"{count} {kind}".strip() for kind, count in gpu_types(text).items()]
-    parts = parse_tres(text)
-    return [*held, *(f"{parts[f'gres/{n}']} {n}" for n in ("shard", "mps") if f"gres/{n}" in parts)]
+    return [*held, *(f"{count} {kind}" for kind, count in gpu_parts(text).items())]
+
+
+def gpu_parts(text: str) -> dict[str, int]:
+    """Parts of GPUs that a TRES string holds, by kind: shards, and percents by MPS."""
+    if "gres/shard=" not in text and "gres/mps=" not in text:  # as in most of a long queue
+        return {}
+    tres = parse_tres(text)
+    found = {kind: tres.get(f"gres/{kind}", "") for kind in _PARTS}
+    return {kind: int(count) for kind, count in found.items() if count.isdecimal()}
 
 
 def size_in_bytes(text: str) -> float | None:

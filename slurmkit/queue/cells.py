@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from slurmkit.queue.rows import QueueRow
 from slurmkit.text import printable
+from slurmkit.tres import gpu_parts
 
 COLUMNS = tuple("JOBID USER ACCOUNT PARTITION STATE TIME LIMIT NODES GPUS WHERE NAME".split())
 NUMERIC = frozenset({"TIME", "LIMIT", "NODES", "GPUS"})
@@ -49,8 +50,19 @@ def where(nodes: str, reasons: str) -> str:
 
 
 def gpus(row: QueueRow, *, known: bool) -> str:
-    """Number of GPUs, or `?`: a release that lists no TRES for a pending job counts nothing."""
-    return str(row.gpus) if row.gpus or (known and "=" in row.tres) else "?"
+    """Number of GPUs, or `?`: a release that lists no TRES for a pending job counts nothing.
+
+    Parts of GPUs are said as such: `2 shard`, `50 mps`.
+    """
+    if row.gpus:
+        return str(row.gpus)
+    parts = parts_in_words(gpu_parts(row.tres))
+    return parts or ("0" if known and "=" in row.tres else "?")
+
+
+def parts_in_words(parts: Mapping[str, int]) -> str:
+    """Parts of GPUs by kind: `2 shard`."""
+    return ", ".join(f"{count} {kind}" for kind, count in parts.items())
 
 
 def counts_gpus(rows: Iterable[QueueRow], *, tracked: bool | None) -> bool:

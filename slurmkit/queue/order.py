@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from slurmkit.durations import parse_elapsed
 from slurmkit.errors import BadInput
 from slurmkit.queue.rows import QueueRow
+from slurmkit.tres import gpu_parts
 
-_Key = Callable[[QueueRow], "str | int | None"]
+_Key = Callable[[QueueRow], "str | float | None"]
 KEYS: dict[str, _Key] = {
     "jobid": lambda row: int(row.raw_id),
     "user": lambda row: row.user,
@@ -20,13 +21,19 @@ KEYS: dict[str, _Key] = {
     "limit": lambda row: parse_elapsed(row.time_limit),
     "nodes": lambda row: row.nodes,
     "cpus": lambda row: row.cpus,
-    "gpus": lambda row: row.gpus,
+    "gpus": lambda row: row.gpus or _part(row.tres),
     "where": lambda row: row.node_list or None,
     "priority": lambda row: row.priority,
     "submit": lambda row: row.submitted,
     "start": lambda row: row.started,
     "name": lambda row: row.name,
 }
+
+
+def _part(tres: str) -> float:
+    """More than no GPU and less than one, whatever a part of one is here."""
+    parts = sum(gpu_parts(tres).values())
+    return parts / (parts + 1)
 
 
 def ordered(rows: Iterable[QueueRow], by: str) -> list[QueueRow]:
@@ -46,7 +53,7 @@ def ordered(rows: Iterable[QueueRow], by: str) -> list[QueueRow]:
 
 
 def _sort(rows: list[QueueRow], key: _Key, *, descending: bool) -> None:
-    def known_first(row: QueueRow) -> tuple[bool, str | int]:
+    def known_first(row: QueueRow) -> tuple[bool, str | float]:
         value = key(row)
         return ((value is None) != descending, 0 if value is None else value)
 

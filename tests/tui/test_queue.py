@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from fake_queue import Scene, cells, ids, job, running, table, text, until, waiting
+from fake_queue import Scene, cells, ids, job, running, table, text, until, view, waiting
 from slurmkit_tui.app import SlurmkitApp
 from slurmkit_tui.table import Table
 
@@ -297,3 +297,13 @@ async def test_an_empty_queue_says_so() -> None:
         await until(pilot, lambda: "no jobs in the queue" in text(app))
         await pilot.press("j", "end", "enter", "c", "pageup")
         assert len(app.screen_stack) == 1
+
+
+async def test_parts_of_gpus_are_said_as_such_and_are_less_than_one() -> None:
+    kinds = {"1": "gres/gpu=1", "2": "gres/shard=3", "3": "billing=1", "4": "gres/mps=50"}
+    app = Scene([job(at, tres_alloc=f"cpu=1,{tres}") for at, tres in kinds.items()]).app()
+    async with running(app) as pilot:
+        assert cells(app, "gpus") == ["1", "3 shard", "0", "50 mps"]
+        assert " 50 mps " in text(app)
+        view(app).wish_for(view(app).wish.sorted_by("gpus"))
+        await until(pilot, lambda: ids(app) == ["3", "2", "4", "1"])

@@ -101,6 +101,16 @@ def test_gpus_of_an_array_are_unknown_when_those_of_a_task_are() -> None:
     assert shown(job("12_1", tres_alloc=GPU), pending("2", tres_alloc=""))["GPUS"] == "?"
 
 
+def test_parts_of_gpus_of_an_array_are_added_up() -> None:
+    shards = "cpu=1,gres/shard=3"
+    assert shown(job("12_1", tres_alloc=shards), pending("2-3", tres_alloc=shards))["GPUS"] == (
+        "9 shard"
+    )
+    assert shown(job("12_1", tres_alloc=shards), job("12_2", tres_alloc=GPU))["GPUS"] == (
+        "2, 3 shard"
+    )
+
+
 def test_arrays_stand_where_their_first_task_does() -> None:
     found = collapse(rows(job("5_1"), job("12"), job("5_[2-3]"), job("7_1"), job("12+0")))
     assert [[row.job_id for row in each] for each in found] == [
@@ -137,6 +147,8 @@ def test_ids_that_a_row_does_not_cover(job_id: str) -> None:
         ("cpu=1", None, "?"),
         ("", True, "?"),  # this release lists no TRES for a job that waits
         ("N/A", True, "?"),
+        ("cpu=1,gres/shard=2", True, "2 shard"),
+        ("cpu=1,gres/mps=50", None, "50 mps"),
     ],
 )
 def test_unknown_gpus_are_not_none(tres: str, tracked: bool | None, text: str) -> None:

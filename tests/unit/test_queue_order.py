@@ -51,3 +51,9 @@ def test_every_key_sorts(key: str) -> None:
 def test_what_cannot_be_sorted_by(by: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         ordered(ROWS, by)
+
+
+def test_parts_of_gpus_are_more_than_none_and_less_than_one() -> None:
+    kinds = {"1": "gres/gpu=1", "2": "gres/shard=3", "3": "cpu=1", "4": "gres/shard=12"}
+    found = parse_queue(lines(*(job(at, tres_alloc=tres) for at, tres in kinds.items())), MARK)
+    assert [row.job_id for row in ordered(found, "gpus")] == ["3", "2", "4", "1"]

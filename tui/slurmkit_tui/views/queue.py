@@ -8,9 +8,10 @@ from typing import ClassVar
 
 from slurmkit import states as slurm_states
 from slurmkit.facts import clock
-from slurmkit.queue.cells import counts_gpus, gpus, waiting_for, where
+from slurmkit.queue.cells import counts_gpus, gpus, parts_in_words, waiting_for, where
 from slurmkit.queue.order import KEYS
 from slurmkit.queue.rows import QueueRow
+from slurmkit.tres import gpu_parts
 from slurmkit_tui import states
 from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.listing import Column, Context, Listing, longest
@@ -54,6 +55,16 @@ def _rank_sort(row: QueueRow) -> int | None:
     return row.priority if row.waits else None
 
 
+def _holds_part(row: QueueRow) -> bool:
+    return bool(row.node_list and not row.waits and not row.ended and gpu_parts(row.tres))
+
+
+def _gpus_size(rows: Sequence[QueueRow]) -> int:
+    """Numbers are short; parts of GPUs have a word. Many rows have the same TRES."""
+    shared = map(gpu_parts, set(map(attrgetter("tres"), rows)))
+    return max([4, *map(len, map(parts_in_words, filter(None, shared)))])
+
+
 COLUMNS = (
     Column("jobid", "JOBID", lambda r, _: r.job_id, KEYS["jobid"], longest("job_id"),
            match=attrgetter("job_id"), aliases=("id", "job"), limit=22),
@@ -76,9 +87,9 @@ COLUMNS = (
            aliases=("node",), right=True),
     Column("cpus", "CPUS", lambda r, _: str(r.cpus), KEYS["cpus"], 6, aliases=("cpu",),
            right=True, wide=True, shown=False),
-    Column("gpus", "GPUS", lambda r, c: gpus(r, known=c.gpus_known), KEYS["gpus"], 4,
+    Column("gpus", "GPUS", lambda r, c: gpus(r, known=c.gpus_known), KEYS["gpus"], _gpus_size,
            match=attrgetter("tres"), aliases=("gpu",), short="GPU", right=True,
-           style=lambda r, _: "cell--gpus" if held(r) else "cell--muted"),
+           style=lambda r, _: "cell--gpus" if held(r) or _holds_part(r) else "cell--muted"),
     Column("priority", "PRIORITY", lambda r, _: str(r.priority), _rank_sort, 10,
            aliases=("prio",), right=True, wide=True, style=_muted, shown=False),
     Column("submit", "SUBMITTED", lambda r, _: clock(r.submitted), KEYS["submit"], 16,
