@@ -66,6 +66,7 @@ def submit_command(
     \b
     Examples:
       slurmkit submit --gpus-per-node a100:2 --nodes 2 --time 10 -- python train.py
+      slurmkit submit --launch torchrun --nodes 2 --gpus-per-node 4 --time 1:00:00 -- train.py
       slurmkit submit --gpus-per-node shard:1 --time 30 -- python notebook.py
       slurmkit submit --script job.sh --time 2:00:00
       slurmkit submit --wait --time 5 -- hostname
