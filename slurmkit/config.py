@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -191,4 +191,21 @@ def _merged(name: str, files: list[tuple[Path, Table | None]], section: type[Sec
         return msgspec.convert(values, section)
     except msgspec.ValidationError as error:
         blamed = next((path for key, path in sources.items() if f"$.{key}" in str(error)), None)
-        raise BadConfig(f"{blamed or 'configuration'}: [{name}]: {error}") from error
+        words = explained(error, section)
+        raise BadConfig(f"{blamed or 'configuration'}: [{name}]: {words}") from error
+
+
+def explained(error: msgspec.ValidationError, section: type[msgspec.Struct]) -> str:
+    """What is wrong with a value; of one out of few, which there are, which msgspec leaves out."""
+    words = str(error)
+    said, _, key = words.rstrip("`").rpartition(" - at `$.")
+    if not said.startswith("Invalid enum value "):
+        return words
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
+    allowed = [value for each in _literals(fields.get(key)) for value in get_args(each)]
+    value = said.removeprefix("Invalid enum value ")
+    return f"{key}: no value {value}; write one of {', '.join(map(repr, allowed))}"
+
+
+def _literals(wanted: object) -> list[object]:
+    return [each for each in (wanted, *get_args(wanted)) if get_origin(each) is Literal]

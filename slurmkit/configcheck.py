@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from slurmkit.config import Table, config_paths, nearest, read_file, unknown_keys
+from slurmkit.config import Table, config_paths, explained, nearest, read_file, unknown_keys
 from slurmkit.errors import BadConfig, BrokenPlugin
 from slurmkit.plugins import plugins
 from slurmkit.prices import gpu_settings
@@ -114,7 +114,7 @@ def _wrong(key: str, value: object, wanted: object) -> str:
     try:
         msgspec.convert({"value": value}, holder)
     except msgspec.ValidationError as error:
-        return str(error).replace("$.value", f"$.{key}")
+        return explained(error, holder).replace("$.value", f"$.{key}").removeprefix("value: ")
     return ""
 
 
@@ -126,7 +126,7 @@ def _in_sections(tables: list[Found], known: list[Problem]) -> Iterator[Problem]
         try:
             msgspec.convert(merged(name, tables), found.section)
         except msgspec.ValidationError as error:
-            yield Problem(str(found.path), name, "", str(error))
+            yield Problem(str(found.path), name, "", explained(error, found.section))
     if not known:
         yield from _in_names()
 

@@ -26,6 +26,21 @@ def test_what_cannot_be_meant_is_one_line(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("smaple", "did you mean 'sample'? name a file"), ("x.rec", "name a file")]
+)
+def test_a_recording_that_is_not_there(
+    name: str, meant: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert run_to_exit_code(cli, ["tui", "--replay", name]) == 2
+    _, err = capsys.readouterr()
+    assert f"--replay {name}: there is no such file; {meant}" in err
+    assert "'sample' for the demo cluster" in err
+    assert err.count("\n") == 1
+
+
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     run_to_exit_code(cli, ["tui", "--help"])
     shown = capsys.readouterr().out

@@ -33,7 +33,7 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ("text", "words"),
     [
         ("theem = 'dark'", "has no key 'theem'; did you mean 'theme'?"),
-        ("theme = 'drak'", "Invalid enum value 'drak' - at `$.theme`"),
+        ("theme = 'drak'", "theme: no value 'drak'; write one of 'dark', 'light', 'no-colour'"),
         ("interval = 1", "Expected `float` >= 2.0 - at `$.interval`"),
         ("view = 'gpu'", "no view 'gpu'; did you mean 'gpus'? - at `$.view`"),
         ("columns.queue = ['jobid', 'usr']", "queue has no column 'usr'; did you mean 'user'?"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from contextlib import ExitStack, closing
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
@@ -99,5 +100,14 @@ def _replay(name: str, stack: ExitStack) -> Feed:
     from slurmkit_tui.feed.recording import ReplayFeed  # noqa: PLC0415 - seldom used
 
     if name != SAMPLE:
+        _refuse_missing(name)
         return ReplayFeed(Path(name))
     return ReplayFeed(stack.enter_context(as_file(files("slurmkit_tui") / "sample.rec")))
+
+
+def _refuse_missing(name: str) -> None:
+    """Most that is no file was to be the sample."""
+    if not Path(name).exists():
+        meant = f"did you mean {SAMPLE!r}? " if get_close_matches(name, [SAMPLE]) else ""
+        wanted = f"name a file that --record wrote, or {SAMPLE!r} for the demo cluster"
+        raise BadInput(f"--replay {name}: there is no such file; {meant}{wanted}")
