@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from slurmkit.why import words
 from slurmkit.why.model import Alternative, Blocker, Ended, Explanation, Priority, Start, Waiting
+from slurmkit.why.reasons import TIME
 
 Line = tuple[str, str]
 
@@ -30,7 +31,7 @@ def _waiting(waiting: Waiting, now: float) -> Iterator[Line]:
     yield "Reason", waiting.reason
     yield from _listed("Now", waiting.details)
     yield from _listed("In its way", _blockers(waiting, now))
-    yield "Who can", f"{waiting.who}; {waiting.advice}"
+    yield "Who can", _who(waiting)
     for rank in waiting.ranks:
         out = f"; {rank.out_of_it} more cannot start yet" if rank.out_of_it else ""
         yield "Rank", f"{rank.place} of {rank.waiting} in partition {rank.partition}{out}"
@@ -38,6 +39,13 @@ def _waiting(waiting: Waiting, now: float) -> Iterator[Line]:
         yield from _listed("Priority", _priority(priority))
     yield "Start", _start(waiting.start, now)
     yield from _listed("Sooner", _alternatives(waiting, now))
+
+
+def _who(waiting: Waiting) -> str:
+    """Who can change it; what passes by itself can be hurried where something is told below."""
+    if waiting.who == TIME and waiting.alternatives:
+        return "you, by a change below (Sooner); else wait: it passes by itself"
+    return f"{waiting.who}; {waiting.advice}"
 
 
 def _blockers(waiting: Waiting, now: float) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from fake_queue import NOW, Scene, running, text, until, waiting
 from slurmkit_tui.dialogs import Choose, Confirm
@@ -9,6 +10,8 @@ from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.remedies import remedies
 
 from slurmkit.why.model import Alternative, Explanation, Waiting
+from slurmkit.why.reasons import TIME
+from slurmkit.why.telling import telling
 
 ANEW = "scontrol write batch_script 11 - | sed '/x/d' > job-11.sh && sbatch job-11.sh && scancel 11"
 ALTERNATIVES = (
@@ -112,3 +115,31 @@ async def test_there_is_no_key_where_nothing_is_proposed() -> None:
         await until(pilot, lambda: len(app.screen_stack) == 2)
         await pilot.pause()
         assert not {"x", "enter"} & set(app.screen.active_bindings)
+
+
+async def test_where_nothing_is_proposed_the_key_says_why() -> None:
+    why = "what would start sooner is worked out for bob alone"
+    waits = msgspec.structs.replace(told().waiting, no_alternatives=why)
+    app = Scene([waiting("11", UserName="bob")]).app()
+    live = app.session.feed.fetch
+
+    def fetch(ask: Ask) -> Answer:
+        found = msgspec.structs.replace(told(), user="bob", waiting=waits)
+        return Answer(found, "squeue", NOW, 0.0) if ask.what == "why" else live(ask)
+
+    app.session.feed.fetch = fetch
+    async with running(app) as pilot:
+        await pilot.press("w")
+        await until(pilot, lambda: "Waits" in text(app))
+        await pilot.press("x")
+        await until(pilot, lambda: "no change is offered: what would start" in text(app))
+        assert not isinstance(app.screen, Choose)
+
+
+def test_what_passes_by_itself_and_can_be_hurried_is_no_contradiction() -> None:
+    waits = msgspec.structs.replace(told(*ALTERNATIVES).waiting, who=TIME)
+    some = msgspec.structs.replace(told(*ALTERNATIVES), waiting=waits)
+    none = msgspec.structs.replace(some, waiting=msgspec.structs.replace(waits, alternatives=()))
+    assert "nobody" not in dict(telling(some))["Who can"]
+    assert "by a change below" in dict(telling(some))["Who can"]
+    assert dict(telling(none))["Who can"] == f"{TIME}; wait"

@@ -112,15 +112,20 @@ class JobScreen(Screen[None]):
         self._ask(self._tab)
 
     def action_remedy(self) -> None:
-        """Choose what would start the job sooner."""
-        if self._told is not None:
+        """Choose what would start the job sooner, or say why there is nothing."""
+        if self._told is None:
+            return
+        waiting = self._told.waiting
+        if waiting is not None and waiting.alternatives:
             self.app.propose_remedies(self._told)
+        else:
+            why = waiting.no_alternatives if waiting else f"job {self.job_id} does not wait"
+            self.app.tell(f"no change is offered: {why or 'none is known'}")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Offer a change where one is proposed."""
+        """Offer a change where one could be proposed."""
         del parameters
-        told = self._told and self._told.waiting
-        return action != "remedy" or bool(self._tab == "why" and told and told.alternatives)
+        return action != "remedy" or (self._tab == "why" and self._told is not None)
 
     def _ask(self, name: str) -> None:
         self._asked.add(name)

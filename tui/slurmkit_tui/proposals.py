@@ -131,7 +131,7 @@ class Proposals:
         from slurmkit_tui.remedies import remedies  # noqa: PLC0415
 
         found = {f"remedy-{at}": each for at, each in enumerate(remedies(told))}
-        refused = self._barred
+        refused = self._barred or self._app.session.rights.refusal(told, "none")
         options = [Option(n, each.label, each.when, refused) for n, each in found.items()]
 
         def chosen(name: str | None) -> None:
