@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from slurmkit.config import nearest
+from slurmkit.container import Container
 from slurmkit.directives import directive
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
@@ -20,7 +21,7 @@ from slurmkit.spec import MAGIC, JobSpec, Launch, header
 
 _AS_OPTIONS = ("gres", "gpu-bind", "nodes")  # read as on the command line: GPUs, ranges
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
-_TABLES: dict[str, type[msgspec.Struct]] = {"gpus": Gpus, "launch": Launch}
+_TABLES: dict[str, type[msgspec.Struct]] = {"gpus": Gpus, "launch": Launch, "container": Container}
 _BLANKS = str.maketrans("", "", "\n\t")
 _WHERE = re.compile(r"line (\d+)")
 

@@ -18,6 +18,7 @@ from slurmkit.findings import Finding
 from slurmkit.launchers.mpi import MPIRUN
 from slurmkit.launchers.step import Step
 from slurmkit.options import with_options
+from slurmkit.planning.contained import contained
 from slurmkit.planning.requests import Site, request_for
 from slurmkit.planning.script import (
     Submission,
@@ -152,15 +153,23 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
     partitions, findings = _partitions(spec, capabilities)
     kind, layout = shape_of(spec, capabilities, partitions, site_names())
     chosen = _launcher(spec)
-    step = Step(spec=spec, layout=layout, options=step_options(spec), capabilities=capabilities)
+    inside = contained(spec, capabilities)
+    step = Step(
+        spec=spec,
+        layout=layout,
+        options=(*step_options(spec), *inside.wrapped.srun_options),
+        prefix=inside.wrapped.prefix,
+        capabilities=capabilities,
+    )
     found = [*findings, *(kind.findings if kind else ()), *layout.findings]
-    found += [*_binding(spec), *chosen.needs(step), *_mpi(spec, capabilities)]
+    found += [*_binding(spec), *inside.findings, *chosen.needs(step)]
+    found += _mpi(spec, capabilities)
     found += _unread(spec)
     made = (kind, layout)
     # Without GPUs that fit, or a layout, every other limit would only repeat that.
     judged = () if _of((*findings, *found), "error") else partitions
     requests = tuple(request_for(spec, made, partition, site) for partition in judged)
-    body = () if spec.script is not None else chosen.lines(step)
+    body = () if spec.script is not None else inside.around(chosen.lines(step))
     return _Draft(submission(spec, made, body), requests, tuple(found))
 
 

@@ -7,12 +7,13 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from slurmkit.container import Container
 from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
 from slurmkit.valueforms import FORMS, Form, check_passed_through, check_text
 
-__all__ = ["Gpus", "JobSpec", "Launch"]
+__all__ = ["Container", "Gpus", "JobSpec", "Launch"]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # Slurm and pyxis take these as options, in the batch step too.
@@ -78,6 +79,7 @@ class JobSpec(
         chdir: where the job starts, absolute.
         environment: variables exported in the script, in order.
         launch: how the command is started.
+        container: what its steps run in.
         options: other sbatch long options by name; an empty value for a flag.
     """
 
@@ -123,6 +125,7 @@ class JobSpec(
     open_mode: str | None = None
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     launch: Launch = Launch()
+    container: Container | None = None
     options: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:

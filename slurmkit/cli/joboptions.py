@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from slurmkit.cli.containeroptions import container_from, container_options
 from slurmkit.cli.defaults import defaults, notes, weakest
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
@@ -105,6 +106,7 @@ def _ours() -> list[Callable[..., Any]]:
         click.option("--launch", help=_LAUNCH, shell_complete=_launchers),
         click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
         click.option("--label", is_flag=True, help="Put the task's number before its output."),
+        *container_options(),
         click.option(
             "--option",
             multiple=True,
@@ -155,7 +157,9 @@ def spec_from(options: dict[str, Any]) -> Asked:
     launch = fields.get("launch", Launch())
     names = {"launch": "launcher", "mpi": "mpi", "label": "label"}
     started = {field: value for name, field in names.items() if (value := take(name))}
-    spec = JobSpec(**{**fields, "launch": msgspec.structs.replace(launch, **started)})
+    fields["launch"] = msgspec.structs.replace(launch, **started)
+    fields["container"] = container_from(take, fields.get("container"))
+    spec = JobSpec(**fields)
     aside = asides(script) if script else ()
     said = tuple(_aside(name) for name in aside)
     return Asked(spec, (*notes(found, in_script, own), *said), "wait" in aside)

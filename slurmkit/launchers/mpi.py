@@ -48,6 +48,9 @@ class Mpi:
         if chosen is None:
             said = _NONE.format(known=f"it has {', '.join(known or ())}")
             yield _said("error", "mpi-none", said)
+        elif chosen == MPIRUN and step.spec.container and not step.prefix:
+            message = "mpirun starts processes past srun, and so outside the container; give --mpi"
+            yield _said("error", "mpi-container", message)
         elif chosen == MPIRUN:
             program = load_section("launch", LaunchSection).mpirun
             yield _said("note", "mpi-chosen", f"MPI starts through {program} in the batch shell")
@@ -60,9 +63,10 @@ class Mpi:
         if chosen != MPIRUN:
             kind = () if chosen is None else (f"--mpi={chosen}",)
             options = (step.cpus, *step.options, *kind, "--kill-on-bad-exit=1")
-            return (srun(options, step.spec.command),)
+            return (srun(options, (*step.prefix, *step.spec.command)),)
         program = load_section("launch", LaunchSection).mpirun
-        return (shlex.join([program, "-n", str(step.layout.tasks), *step.spec.command]),)
+        words = [program, "-n", str(step.layout.tasks), *step.prefix, *step.spec.command]
+        return (shlex.join(words),)
 
 
 def _chosen(step: Step) -> str | None:

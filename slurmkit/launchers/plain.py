@@ -75,8 +75,8 @@ class Srun:
         mpi = (f"--mpi={spec.launch.mpi}",) if spec.launch.mpi else ()
         options = (step.cpus, *step.options, *mpi)
         if not spec.launch.launcher:
-            return (srun(options, spec.command),)
-        ranked = ("sh", "-c", _RANKS, "sh", *spec.command)
+            return (srun(options, (*step.prefix, *spec.command)),)
+        ranked = ("sh", "-c", _RANKS, "sh", *step.prefix, *spec.command)
         return (*rendezvous.LINES, "", srun((*options, *PATIENCE), ranked))
 
 

@@ -21,12 +21,15 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         spec: the job, with what the launcher itself took for granted.
         layout: its nodes, tasks and GPUs.
-        options: of srun for any step, as words of an argv, not quoted: binding, labels, export.
+        options: of srun for any step, as words of an argv, not quoted: binding, labels, export,
+            and those that put it into its container.
+        prefix: words that stand before whatever a task starts, not quoted: a container's.
     """
 
     spec: JobSpec
     layout: Layout
     options: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
     capabilities: Capabilities
 
     @property

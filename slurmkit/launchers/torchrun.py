@@ -61,6 +61,7 @@ class Torchrun:
             *PATIENCE,
         )
         program, target = _split(step.spec.command)
+        program = (*step.prefix, *program)
         if step.single_node:
             agent = shlex.join([*program, "--standalone", f"--nproc-per-node={workers}", *target])
             return (_FEWER_TASKS, f"srun --nodes=1 --ntasks=1 {shlex.join(options)} -- {agent}")

@@ -1,0 +1,89 @@
+"""Options of a job's container, named as pyxis names those of srun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from slurmkit.container import Container
+from slurmkit.plugins import plugins
+
+_TEXTS = (
+    ("image", "Image: ubuntu:24.04, nvcr.io/nvidia/pytorch:25.06-py3, x.sqsh, x.sif, a bundle."),
+    ("mounts", "What of the node is seen in it: SRC[:DST[:FLAG+FLAG]],…"),
+    ("workdir", "Where COMMAND starts in it."),
+    ("name", "Keep it on the nodes under this name."),
+    ("save", "Save it to this squashfs file at the end."),
+    ("env", "Variables whose values are the node's, not the image's: NAME,…"),
+    ("unshare", "Namespaces of its own: net, ipc, uts."),
+    ("runtime", "pyxis, enroot, apptainer or oci; by default what suits image and cluster."),
+)
+_SWITCHES = (
+    ("mount-home", "Show the home directory in it, or do not."),
+    ("remap-root", "Be shown as root in it, or do not."),
+    ("entrypoint", "Run the image's entry point before COMMAND, or do not."),
+)
+_LISTS = ("mounts", "env", "unshare")
+_FIELDS = {"env": "environment"}
+
+
+def container_options() -> list[Callable[..., Any]]:
+    """The options, as decorators."""
+    texts = [
+        click.option(
+            f"--container-{name}",
+            help=text,
+            shell_complete=_runtimes if name == "runtime" else None,
+        )
+        for name, text in _TEXTS
+    ]
+    switches = [
+        click.option(f"--container-{name}/--no-container-{name}", default=None, help=text)
+        for name, text in _SWITCHES
+    ]
+    writable = "Let its own files be changed, or do not."
+    return [
+        *texts,
+        *switches,
+        click.option("--container-writable/--container-readonly", default=None, help=writable),
+        click.option(
+            "--container-entrypoint-log", is_flag=True, help="Show what the entry point says."
+        ),
+    ]
+
+
+def container_from(take: Callable[[str], Any], below: Container | None) -> Container | None:
+    """The container that the options ask for, over that of a job file.
+
+    Args:
+        take: gives the value of an option and forgets it.
+        below: what a job file asks for.
+
+    Raises:
+        BadInput: for what cannot be meant.
+    """
+    names = [name for name, _ in (*_TEXTS, *_SWITCHES)]
+    given = {name: take(f"container_{name.replace('-', '_')}") for name in names}
+    given |= {"writable": take("container_writable")}
+    given |= {"entrypoint-log": take("container_entrypoint_log") or None}
+    found = {
+        _FIELDS.get(name, name.replace("-", "_")): _listed(name, value)
+        for name, value in given.items()
+        if value is not None
+    }
+    if not found and below is None:
+        return None
+    fields = msgspec.structs.asdict(below) if below else {}
+    return Container(**{**fields, **found}).at(str(Path.cwd()))
+
+
+def _listed(name: str, value: Any) -> Any:
+    return tuple(value.split(",")) if name in _LISTS else value
+
+
+def _runtimes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in plugins("runtimes") if name.startswith(incomplete)]

@@ -1,0 +1,69 @@
+"""The container of a job's steps: which runtime, what it lacks, and what it adds to the script."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slurmkit.capabilities.model import Capabilities
+from slurmkit.container import UNSET_PYXIS, Wrapped
+from slurmkit.errors import BadInput
+from slurmkit.findings import Finding
+from slurmkit.runtimes import choose, runtime
+from slurmkit.spec import JobSpec
+
+
+class Contained(msgspec.Struct, frozen=True):
+    """How the step of a job is put into its container.
+
+    Attributes:
+        wrapped: what the runtime says; empty without a container, or where `findings` has an error.
+        named: the runtime; empty without a container.
+    """
+
+    wrapped: Wrapped = Wrapped()
+    named: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    def around(self, lines: tuple[str, ...]) -> tuple[str, ...]:
+        """The lines that start the step, with those that must stand around it."""
+        if not self.named:
+            return lines
+        after = self.wrapped.after
+        trap = ("slurmkit_end() {", *(f"  {line}" for line in after), "}", "trap slurmkit_end EXIT")
+        return (UNSET_PYXIS, *(trap if after else ()), *self.wrapped.before, "", *lines)
+
+
+def contained(spec: JobSpec, capabilities: Capabilities) -> Contained:
+    """Choose the runtime of a job's container, and ask it.
+
+    Raises:
+        BrokenPlugin: for a runtime that cannot be imported.
+        BadConfig: for a wrong configuration.
+    """
+    if spec.container is None:
+        return Contained()
+    if spec.script is not None or spec.launch.launcher == "none":
+        return Contained(findings=(_error("container-needs-step", _NO_STEP, "container"),))
+    try:
+        name = choose(spec.container, capabilities)
+    except BadInput as error:
+        return Contained(findings=(_error("container-runtime", str(error), "runtimes"),))
+    chosen = runtime(name)
+    found = tuple(chosen.needs(spec.container, capabilities))
+    if any(finding.severity == "error" for finding in found):
+        return Contained(named=name, findings=found)
+    said = Finding(
+        severity="note", code="container-runtime", message=f"its steps run in {name}", source=name
+    )
+    wrapped = chosen.step(spec.container, gpus=spec.gpus is not None)
+    return Contained(wrapped, name, (said, *found))
+
+
+_NO_STEP = (
+    "a container is for steps that srun starts, and this job's own shell starts its program; give"
+    " a command, or write srun's container options in the script"
+)
+
+
+def _error(code: str, message: str, source: str) -> Finding:
+    return Finding(severity="error", code=code, message=message, source=source)

@@ -1,0 +1,129 @@
+"""A job's container in its plan: the runtime that was chosen, and what it adds to the script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner
+from container_lab import cluster
+from recorded_lab import capabilities, standing
+
+from slurmkit.cli.joboptions import job_options, spec_from
+from slurmkit.container import Container
+from slurmkit.gpus import Gpus
+from slurmkit.jobfile import job_file_text
+from slurmkit.planner import Plan, plan_unasked
+from slurmkit.spec import JobSpec, Launch
+
+IMAGE = "nvcr.io/nvidia/pytorch:25.06-py3"
+
+
+def planned(spec: JobSpec, pyxis: str | None = "0.24") -> Plan:
+    known = msgspec.structs.replace(
+        capabilities(), container_options=cluster(pyxis).container_options
+    )
+    return plan_unasked(spec, (known, standing()))
+
+
+def script(spec: JobSpec, pyxis: str | None = "0.24") -> str:
+    made = planned(spec, pyxis)
+    assert not made.errors
+    return made.submissions[0].script
+
+
+def test_pyxis_adds_options_to_srun_and_is_named() -> None:
+    inside = Container(image=IMAGE, mounts=("/data",), writable=False)
+    spec = JobSpec(command=("python", "x.py"), container=inside)
+    assert script(spec).split("\n\n", 1)[1] == (
+        'unset "${!PYXIS_@}"\n'
+        "\n"
+        "srun --cpus-per-task=1 '--container-image=nvcr.io#nvidia/pytorch:25.06-py3'"
+        " --container-mounts=/data:/data --container-readonly -- python x.py\n"
+    )
+    assert "its steps run in pyxis" in [note.message for note in planned(spec).notes]
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun", "mpi"])
+def test_every_launcher_starts_in_the_container(launcher: str) -> None:
+    spec = JobSpec(
+        command=("python", "x.py"),
+        nodes=2,
+        gpus=Gpus(2, "a100"),
+        launch=Launch(launcher=launcher),
+        container=Container(image="ubuntu"),
+    )
+    assert " --container-image=ubuntu " in script(spec).splitlines()[-1]
+
+
+def test_apptainer_stands_before_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[containers]\nruntimes = ["apptainer"]\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
+    launch = Launch(launcher="torchrun")
+    spec = JobSpec(command=("x.py",), launch=launch, container=Container(image="/x.sif"))
+    line = script(spec, None).splitlines()[-1]
+    assert line.index(" -- apptainer ") < line.index("/x.sif") < line.index("torchrun")
+
+
+def test_what_is_left_behind_is_removed_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[containers]\nruntimes = ["enroot"]\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
+    text = script(JobSpec(command=("x",), container=Container(image="ubuntu")), None)
+    assert text.index("trap slurmkit_end EXIT") < text.index("|| exit") < text.rindex("srun ")
+
+
+@pytest.mark.parametrize(
+    ("spec", "pyxis", "code", "says"),
+    [
+        (JobSpec(command=("x",), container=Container(image="ubuntu")), None,
+         "container-runtime", "no container runtime here can run"),
+        (JobSpec(command=("x",), container=Container(image="ubuntu", unshare=("net",))), "0.20",
+         None, "container-unshare; it is there from 0.24 on"),
+        (JobSpec(script="#!/bin/sh\n", container=Container(image="ubuntu")), "0.24",
+         "container-needs-step", "a container is for steps"),
+        (JobSpec(command=("x",), launch=Launch(launcher="none"),
+                 container=Container(image="ubuntu")), "0.24",
+         "container-needs-step", "a container is for steps"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_an_error_of_the_plan(
+    spec: JobSpec, pyxis: str | None, code: str | None, says: str
+) -> None:
+    (error,) = planned(spec, pyxis).errors
+    assert says in error.message
+    assert code in (None, error.code)
+
+
+def asked(*words: str) -> Container | None:
+    found: list[Container | None] = []
+
+    @click.command()
+    @job_options
+    def command(**options: object) -> None:
+        found.append(spec_from(options).spec.container)
+
+    done = CliRunner().invoke(command, [*words, "--", "x"])
+    if not found:
+        raise done.exception or AssertionError(done.output)
+    return found[0]
+
+
+def test_options_are_named_as_those_of_pyxis(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    job = str(file)
+    below = Container(image="ubuntu", mounts=("/scratch",), mount_home=True, runtime="pyxis")
+    file.write_text(job_file_text(JobSpec(command=("x",), container=below)), "utf-8")
+    assert asked() is None
+    assert asked("--job-file", job) == below.at("/")
+    words = ("--container-image=debian", "--no-container-mount-home", "--container-env=A,B")
+    assert asked("--job-file", job, *words, "--container-readonly") == msgspec.structs.replace(
+        below.at("/"), image="debian", mount_home=False, environment=("A", "B"), writable=False
+    )
