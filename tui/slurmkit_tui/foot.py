@@ -22,6 +22,7 @@ class Foot(Footer):
 
     def compose(self) -> ComposeResult:
         """As many keys as there is room for; those that give way are in the help."""
+        self.mutate_reactive(Footer.compact)  # else it keeps all keys it has ever had
         shown = [*super().compose()]
         self._across = self.app.size.width
         while sum(map(_width, shown)) > self._across:
