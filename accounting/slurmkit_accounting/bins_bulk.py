@@ -48,8 +48,9 @@ class Sums:
 
     def keys(self) -> list[Key]:
         """The keys of all runs that were added."""
-        codes = np.unique(self._columns()[0]).tolist()
-        return [self._key(*divmod(code, _KINDS)) for code in codes]
+        codes = self._codes()
+        there = np.flatnonzero(np.bincount(codes))
+        return [self._key(*divmod(code, len(self._tres.kinds))) for code in there.tolist()]
 
     def by_bin(self, numbers: Sequence[int], width: int) -> Numbers:
         """Rows of bin, number of the key and the `SUMS`, in that order; none of all zeros.
@@ -58,9 +59,16 @@ class Sums:
             numbers: of each of `keys`.
             width: seconds of a bin.
         """
-        pieces = self._columns()
-        _, places = np.unique(pieces[0], return_inverse=True)
-        return _by_bin(pieces, np.array(numbers, np.int64)[places.reshape(-1)], width)
+        codes = self._codes()
+        table = np.zeros(codes.max(initial=-1) + 1, np.int64)
+        table[np.flatnonzero(np.bincount(codes))] = numbers
+        return _by_bin(self._columns(), table[codes], width)
+
+    def _codes(self) -> Numbers:
+        """The key of each piece, as the number of whose it is and of the type of its GPUs."""
+        whose, kind = np.divmod(self._columns()[0], _KINDS)
+        codes: Numbers = whose * len(self._tres.kinds) + kind
+        return codes
 
     def _columns(self) -> Numbers:
         if len(self._pieces) != 1:

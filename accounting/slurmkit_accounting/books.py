@@ -127,6 +127,7 @@ def enter_all(
     under, total = _Under(eras(connection), settled), Entered()
     for batch in batches:
         total += _enter(connection, ingest, under, how, batch)
+        del batch  # before the next one is made, see `Dump.batches`
     _redo(connection, ingest.cluster, under.jobs, under.usage)
     under.usage.write(connection, ingest.keys)
     return total
@@ -135,11 +136,13 @@ def enter_all(
 def _enter(
     connection: Connection, ingest: Ingest, under: _Under, how: Layout, batch: Batch
 ) -> Entered:
-    keys = how.keys(batch.rows)
+    keys = how.keys(batch)
     last = {key: place for place, key in enumerate(keys) if key is not None}
     known = find(connection, ingest.cluster, last)
-    unknown = {key: batch.rows[place] for key, place in last.items() if key not in known}
-    known |= find_by_submit(connection, ingest.cluster, unknown, how.pair)
+    unknown = {key: place for key, place in last.items() if key not in known} if known else last
+    known |= find_by_submit(
+        connection, ingest.cluster, unknown, lambda place: how.pair(batch.row(place))
+    )
     prints = batch.fingerprints
     unread = [
         place
@@ -147,7 +150,7 @@ def _enter(
         if (one := known.get(key)) is None or one.fingerprint != prints[place]
     ]
     unread += [place for place, key in enumerate(keys) if key is None]
-    some = Batch([batch.rows[place] for place in unread], [prints[place] for place in unread], [])
+    some = batch if unread == list(range(len(keys))) else batch.some(unread)
     columns, bad = how.columns(some)
     if ingest.shapes:
         ingest.shapes.look(columns)
@@ -203,6 +206,8 @@ def _progress(run: Run) -> int:
 
 
 def _add(connection: Connection, ingest: Ingest, under: _Under, new: Columns) -> None:
+    if not new["submit"]:
+        return
     insert_new(connection, (ingest.cluster, ingest.id), ingest.seen, new)
     under.usage.put_columns(held_columns(ingest.cluster, new, under.eras))
     under.jobs.update(new["job_id_raw"])

@@ -6,9 +6,10 @@ Rows are positional, and values as the database stores them (see `schema.Unsigne
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress, islice
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain, compress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -31,29 +32,55 @@ if TYPE_CHECKING:
 
     Numbers: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
 
+Take: TypeAlias = "Callable[[int, int], Iterable[Any]]"
 Rows = Sequence[Sequence[Any]]
 # Rows of one statement on SQLite: to begin a statement takes it longer than to insert a row.
 _AT_ONCE = 128
+# Python's driver takes as long for one None as for all other values of a row, not so for this.
+_NULL, _NULL_IF = bytearray(1), "nullif(?, x'00')"
+_TOGETHER = 32  # such statements
+_PLAIN = re.compile(r"[A-Za-z0-9_:=,./ -]{0,200}").fullmatch  # nothing that a statement quotes
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
-def insert_rows(
+def insert_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> None:
+    """Insert rows that are not there yet."""
+    _put_rows(connection, _Into(table, columns), rows)
+
+
+def insert_columns(
     connection: Connection,
     table: Table,
-    columns: Sequence[str],
-    rows: Rows,
+    columns: Mapping[str, Sequence[Any]],
     same: Mapping[str, int] = _NOTHING,
 ) -> None:
-    """Insert rows that are not there yet.
+    """Insert rows that are not there yet, at least one.
 
     Args:
         connection: to the ledger.
         table: theirs.
-        columns: of the values in each row.
-        rows: to be written.
+        columns: their values, by the names of the columns.
         same: the value of columns in which all rows have the same whole number.
     """
-    _put_rows(connection, _Into(table, columns, same), rows)
+    constant = {name: values[0] for name, values in columns.items() if _constant(values)}
+    lists = {name: values for name, values in columns.items() if name not in constant}
+    some = [name for name in lists if table.c[name].nullable and not all(lists[name])]
+    lacking = {name: count for name in some if (count := lists[name].count(None))}
+    for name, count in lacking.items():
+        if count == len(lists[name]):
+            del lists[name]
+        elif connection.dialect.name == "sqlite":
+            lists[name] = [_NULL if value is None else value for value in lists[name]]
+    into = _Into(table, list(lists), {**same, **constant}, nulls=lacking)
+    values, width = list(lists.values()), len(lists)
+
+    def take(begin: int, end: int) -> list[Any]:
+        flat = [None] * ((end - begin) * width)
+        for place, column in enumerate(values):
+            flat[place::width] = column[begin:end]
+        return flat
+
+    _put(connection, into, take, len(values[0]))
 
 
 def insert_missing(
@@ -80,7 +107,8 @@ def add_numbers(
     zeros = {name: 0 for name in columns if name not in names}
     added = f"{{0}} = {table.name}.{{0}} + excluded.{{0}}"
     into = _Into(table, names, zeros, _on_key(table, names, added))
-    _put(connection, into, numbers[:, used].ravel().tolist(), len(numbers))
+    chosen = numbers[:, used]
+    _put(connection, into, lambda begin, end: chosen[begin:end].ravel().tolist(), len(numbers))
 
 
 def update_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> None:
@@ -117,14 +145,16 @@ class _Into(NamedTuple):
 
     Attributes:
         names: of the columns that are given for each row.
-        same: of those that are the same in all rows, with their value.
+        same: of those that are the same in all rows, with their value: a number, or plain text.
         otherwise: what is done where a unique index refuses a row.
+        nulls: those of `names` that are not known of some rows.
     """
 
     table: Table
     names: Sequence[str]
-    same: Mapping[str, int] = _NOTHING
+    same: Mapping[str, int | str] = _NOTHING
     otherwise: str = ""
+    nulls: Collection[str] = ()
 
     @property
     def begin(self) -> str:
@@ -134,40 +164,41 @@ class _Into(NamedTuple):
 
     def row(self, values: Sequence[str]) -> str:
         """One row of it, given as SQL."""
-        return ", ".join((*map(str, map(int, self.same.values())), *values))
+        return ", ".join((*map(_literal, self.same.values()), *values))
 
 
 def _put_rows(connection: Connection, into: _Into, rows: Rows) -> None:
-    _put(connection, into, chain.from_iterable(rows), len(rows))
+    _put(connection, into, lambda begin, end: chain.from_iterable(rows[begin:end]), len(rows))
 
 
-def _put(connection: Connection, into: _Into, values: Iterable[Any], count: int) -> None:
-    """Write so many rows, given as the values of the first, of the second, and so on."""
+def _put(connection: Connection, into: _Into, take: Take, count: int) -> None:
+    """Write so many rows, of some of which `take` gives the values: of the first, and so on."""
     if not count:
         return
     if connection.dialect.name == "sqlite":
-        _put_in_sqlite(connection, into, iter(values), count)
+        _put_in_sqlite(connection, into, take, count)
         return
-    each = [iter(values)] * len(into.names)
+    each = [iter(take(0, count))] * len(into.names)
     rows = zip(*each, strict=True)
     staged = _stage(connection, into.table, into.names, rows)
     chosen = into.row(list(map(_quoted, into.names)))
     connection.exec_driver_sql(f"{into.begin} SELECT {chosen} FROM {staged} {into.otherwise}")  # noqa: S608
 
 
-def _put_in_sqlite(connection: Connection, into: _Into, values: Iterator[Any], count: int) -> None:
+def _put_in_sqlite(connection: Connection, into: _Into, take: Take, count: int) -> None:
     width = len(into.names)
     driver: Any = connection.connection.driver_connection
     most = driver.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
     size = max(min(_AT_ONCE, most), 1)
-    marks = f"({into.row(['?'] * width)})"
-    while count:
-        times, count = divmod(count, size)
-        if times:
-            sql = f"{into.begin} VALUES {', '.join([marks] * size)} {into.otherwise}"
-            each = [tuple(islice(values, size * width)) for _ in range(times)]
-            connection.exec_driver_sql(sql, each)
-        size = max(size // 2, 1)
+    marks = f"({into.row([_NULL_IF if name in into.nulls else '?' for name in into.names])})"
+    begin = 0
+    while begin < count:
+        end = count - (count - begin) % size
+        sql = f"{into.begin} VALUES {', '.join([marks] * size)} {into.otherwise}"
+        for first in range(begin, end, size * _TOGETHER):
+            places = range(first, min(first + size * _TOGETHER, end), size)
+            connection.exec_driver_sql(sql, [tuple(take(at, at + size)) for at in places])
+        begin, size = end, max(size // 2, 1)
 
 
 def _stage(
@@ -191,6 +222,18 @@ def _on_key(table: Table, columns: Sequence[str], rule: str) -> str:
     keys = [column.name for column in table.primary_key]
     rules = ", ".join(rule.format(_quoted(name)) for name in columns if name not in keys)
     return f"ON CONFLICT ({', '.join(map(_quoted, keys))}) DO UPDATE SET {rules}"
+
+
+def _constant(values: Sequence[Any]) -> bool:
+    """Whether all are the same, and can be part of a statement."""
+    first, count = values[0], len(values)
+    if count < _AT_ONCE or values[-1] != first or values.count(first) < count:
+        return False  # of few, that the statement can be used again gains more
+    return isinstance(first, int) or (isinstance(first, str) and bool(_PLAIN(first)))
+
+
+def _literal(value: int | str) -> str:
+    return f"'{value}'" if isinstance(value, str) else str(int(value))
 
 
 def _quoted(name: str) -> str:

@@ -9,6 +9,8 @@ from functools import partial
 from itertools import compress
 from typing import Any, Protocol, TypeAlias, cast
 
+import msgspec
+
 from slurmkit_accounting import readers
 from slurmkit_accounting.readers import Memo
 from slurmkit_accounting.rows import Batch, Columns, Key, Reject, Run
@@ -125,19 +127,18 @@ class Layout:
         """Epoch seconds of a time in its lines."""
         return (self._times or readers.epoch)(text)
 
-    def keys(self, rows: Sequence[Sequence[str]]) -> list[Key | None]:
+    def keys(self, batch: Batch) -> list[Key | None]:
         """What run each row speaks of; None where that cannot be read."""
         place = self._sources["db_index"]
-        if place is None:
-            return [self.key(row) for row in rows]
+        if place is None or not batch.texts:
+            return list(map(self.key, batch.rows))
         try:
-            texts = [row[place] for row in rows]
-            found: list[Key | None] = _digits(readers.index, texts, "", {})
+            found: list[Key | None] = _digits(readers.index, batch.texts[place], "", {})
         except ValueError:
-            return [self.key(row) for row in rows]
+            return list(map(self.key, batch.rows))
         missing = [number for number, key in enumerate(found) if key is None]
         for number in missing:
-            found[number] = self.key(rows[number])
+            found[number] = self.key(batch.row(number))
         return found
 
     def key(self, row: Sequence[str]) -> Key | None:
@@ -164,18 +165,17 @@ class Layout:
 
     def columns(self, batch: Batch) -> tuple[Columns, list[Reject]]:
         """The same, of all runs each column."""
-        rows = batch.rows
-        if not rows:
+        texts, count = batch.texts, len(batch.fingerprints)
+        if not count:
             return {name: [] for name in Run._fields}, []
         bad: Bad = {}
-        texts = list(zip(*rows, strict=True))
         columns = {name: self._column(name, texts, bad) for name in _SOURCES}
         self._of_tres(columns, texts, bad)
         if self._times is not None and self._times.twice:
             self._settle(self._times, columns, texts)
         columns["fingerprint"] = batch.fingerprints
-        rejects = [self.reject(rows[number], why) for number, why in sorted(bad.items())]
-        good = [number not in bad for number in range(len(rows))]
+        rejects = [self.reject(batch.row(number), why) for number, why in sorted(bad.items())]
+        good = [number not in bad for number in range(count)]
         return {
             name: list(compress(columns[name], good)) if bad else columns[name]
             for name in Run._fields
@@ -221,7 +221,7 @@ class Layout:
         columns |= lists
 
     def _of_tres(self, columns: dict[str, Any], texts: Sequence[Sequence[str]], bad: Bad) -> None:
-        tres = list(columns["alloc_tres"])
+        tres = columns["alloc_tres"]
         fallback = [0] * len(tres)
         if self._cpus is not None:
             read = self._amounts.__getitem__
@@ -229,7 +229,6 @@ class Layout:
         said = _read(self._tres_cpus.__getitem__, tres, "AllocTRES", bad)
         # sacct shows what was asked for as allocated of a run that never had a node.
         none = "nodes" in self.given
-        columns["nodes"] = list(columns["nodes"])
         columns["cpus"] = [
             a if a is not None else 0 if none and not nodes else b
             for a, b, nodes in zip(said, fallback, columns["nodes"], strict=True)
@@ -243,6 +242,8 @@ class Layout:
 _RUN = cast("Callable[[Iterable[Any]], Run]", partial(tuple.__new__, Run))
 _IDENTITY = ("job_id_raw", "submit")
 _ORDER = ("submit", "start", "end")
+_NEITHER = " \t\r\n-"  # that JSON would take beside digits
+_decode = msgspec.json.Decoder(list[int]).decode
 _FIRST_OF_SHA1 = struct.Struct("<q12x")
 
 
@@ -273,12 +274,10 @@ def fingerprints(lines: Iterable[bytes]) -> list[int]:
 
 def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]:
     """Mostly digits, which need no function in Python; 0 and what is none go through `read`."""
+    found = _decimal(texts)
+    if found and all(found) and max(found) <= readers.LATEST:
+        return found
     try:
-        together = "".join(texts)
-        if together.isdigit() and together.isascii() and all(texts):
-            found = list(map(int, texts))
-            if min(found) and max(found) <= readers.LATEST:
-                return found
         values = [(int(t) or read(t)) if t.isdecimal() else read(t) for t in texts]
     except ValueError:
         return list(_one_by_one(read, texts, field, bad))
@@ -287,8 +286,22 @@ def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]
     return values
 
 
+def _decimal(texts: Sequence[str]) -> list[int]:
+    """Numbers without a leading zero; empty where any text is none."""
+    together = ",".join(texts)
+    if any(mark in together for mark in _NEITHER):
+        return []
+    try:
+        found = _decode(f"[{together}]")
+    except ValueError:
+        return []
+    return found if len(found) == len(texts) else []
+
+
 def _read(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]:
     try:
+        if texts[0] == texts[-1] and texts.count(texts[0]) == len(texts):
+            return [read(texts[0])] * len(texts)
         return list(map(read, texts))
     except ValueError:
         return list(_one_by_one(read, texts, field, bad))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, compress
 from typing import BinaryIO
 
 from slurmkit.errors import BadInput
-from slurmkit_accounting.columns import KNOWN, Layout, fingerprint, fingerprints
+from slurmkit_accounting.columns import KNOWN, Layout, fingerprints
 from slurmkit_accounting.localtimes import LocalTimes
 from slurmkit_accounting.rows import Batch, Reject
 from slurmkit_accounting.zones import Zone
@@ -73,12 +74,15 @@ class Dump:
         how: how its lines are read.
         done: bytes read so far.
         steps: lines of steps, which are left out.
+        over: whether all batches were read.
     """
 
     def __init__(self, file: BinaryIO, fields: Sequence[str], delimiter: str, zone: Zone) -> None:
         self.how = Layout(fields, LocalTimes(zone), zone.name)
         self.done = 0
         self.steps = 0
+        self.over = False
+        self._rest = b""
         self._file = file
         self._delimiter = delimiter
         self._size = len(fields)
@@ -103,45 +107,52 @@ class Dump:
             )
 
     def batches(self) -> Iterator[Batch]:
-        """Split its lines into fields; what breaks off or runs on is a reject."""
-        rest = b""
-        last: tuple[list[str], bytes] | None = None
+        """Split its lines into fields; what breaks off or runs on is a reject.
+
+        Give each one up before asking for the next, or the texts of others lie far apart.
+        """
         while block := self._file.read(_BLOCK):
             self.done += len(block)
-            block, line_end, rest = (rest + block).rpartition(b"\n")
+            block, line_end, self._rest = (self._rest + block).rpartition(b"\n")
             if line_end:
-                batch, last = self._split(block, last)
-                yield batch
-        batch, last = self._split(rest, last) if rest else (Batch([], [], []), last)
-        if last is not None:
-            batch.rows.append(last[0])
-            batch.fingerprints.append(fingerprint(last[1]) ^ self.how.seed)
-        yield batch
+                yield self._batch(block, last=False)
+        self.over = True
+        yield self._batch(self._rest, last=True)
 
-    def _split(
-        self, block: bytes, last: tuple[list[str], bytes] | None
-    ) -> tuple[Batch, tuple[list[str], bytes] | None]:
-        """Rows but for the last one, which may go on in the next block."""
-        text = block.decode("utf-8", "replace").replace("\0", "\ufffd")
-        delimiter, most, size = self._delimiter, self._size - 1, self._size
-        rows = [line.split(delimiter, most) for line in text.split("\n")]
-        raw = block.split(b"\n")
-        rejects: list[Reject] = []
-        if last is not None:
-            rows.insert(0, last[0])
-            raw.insert(0, last[1])
-        if set(map(len, rows)) != {size}:
-            rows, raw, rejects = self._put_together(rows, raw)
-        job = self._job
-        steps = [number for number, row in enumerate(rows) if "." in row[job]]
-        if steps:
-            self.steps += len(steps)
-            left_out = set(steps)
-            rows = [row for number, row in enumerate(rows) if number not in left_out]
-            raw = [line for number, line in enumerate(raw) if number not in left_out]
-        held = (rows.pop(), raw.pop()) if rows else None
+    def _batch(self, block: bytes, *, last: bool) -> Batch:
+        """Rows that are no steps; the last one may go on in the next block."""
+        flat, texts, raw, rejects = self._split(block)
+        if raw and not last:
+            self._rest = raw.pop() + b"\n" + self._rest
+            for column in texts:
+                column.pop()
+        runs = ["." not in job for job in texts[self._job]]
+        if not all(runs):
+            self.steps += runs.count(False)
+            texts = [list(compress(column, runs)) for column in texts]
+            raw = list(compress(raw, runs))
         seed = self.how.seed
-        return Batch(rows, [number ^ seed for number in fingerprints(raw)], rejects), held
+        return Batch(flat, texts, [number ^ seed for number in fingerprints(raw)], rejects)
+
+    def _split(self, block: bytes) -> tuple[list[str], list[list[str]], list[bytes], list[Reject]]:
+        """The texts and the columns of its rows, the bytes of each row, and what is none."""
+        text = block.decode("utf-8", "replace").replace("\0", "\ufffd")
+        raw = block.split(b"\n")
+        size = self._size
+        if flat := self._at_once(text, len(raw)):
+            return flat, [flat[place :: size + 1] for place in range(size)], raw, []
+        parts = [line.split(self._delimiter, size - 1) for line in text.split("\n")]
+        rows, raw, rejects = self._put_together(parts, raw)
+        flat = list(chain.from_iterable(rows))
+        return flat, [flat[place::size] for place in range(size)], raw, rejects
+
+    def _at_once(self, text: str, lines: int) -> list[str]:
+        """The fields of lines, if each has the right number of them, and between two a line end."""
+        delimiter, size = self._delimiter, self._size
+        flat = text.replace("\n", f"{delimiter}\n{delimiter}").split(delimiter)
+        ends = flat[size :: size + 1]
+        whole = len(flat) == (size + 1) * lines - 1 and ends.count("\n") == lines - 1
+        return flat if whole else []
 
     def _put_together(
         self, parts: list[list[str]], lines: list[bytes]

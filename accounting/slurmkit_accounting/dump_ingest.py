@@ -8,8 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
-from operator import itemgetter
+from itertools import islice
 from typing import Any, BinaryIO
 
 import msgspec
@@ -91,10 +90,9 @@ def ingest_file(
             which = begin_ingest(connection, cluster, started, **facts)
             which = msgspec.structs.replace(which, seen=0)
         batches = map(span.add, dump.batches())
-        for first in batches:
-            some = chain((first,), islice(batches, _BLOCKS - 1))
+        while not dump.over:
             with ledger.transaction() as connection:
-                total += enter_all(connection, which, dump.how, some)
+                total += enter_all(connection, which, dump.how, islice(batches, _BLOCKS))
             progress(total, dump.done / size if size else 0.0)
         _finish(ledger, which, total, span)
     return Loaded(file.cluster, total, span.window(), dump.steps, time.monotonic() - begun)
@@ -181,7 +179,7 @@ class _Span:
 
 def _chosen(choose: Callable[..., str], batch: Batch, place: int) -> str:
     """The first or last time of a field; empty where there is none."""
-    texts = list(map(itemgetter(place), batch.rows))
+    texts = batch.texts[place] if batch.texts else ()
     found = choose(texts, default="")
     return found if _DIGITS(found) else choose(filter(_DIGITS, texts), default="")
 

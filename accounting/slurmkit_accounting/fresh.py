@@ -10,14 +10,12 @@ from typing import Any
 from sqlalchemy import Connection
 
 from slurmkit_accounting.bins import Eras, Held
-from slurmkit_accounting.bulk import insert_rows
+from slurmkit_accounting.bulk import insert_columns
 from slurmkit_accounting.rows import Columns, Key, Run, identify
 from slurmkit_accounting.schema import runs
 
 # The columns of a run that its usage depends on, in the order of `Held`; no line says the others.
 _COUNTED = Run._fields[Run._fields.index("user") : Run._fields.index("energy_joules") + 1]
-_RARE = ("energy_joules", "cancelled_by", "doubt")
-_USUAL = tuple(name for name in Run._fields if name not in _RARE)
 _OURS = ("cluster_id", "first_ingest_id")
 
 
@@ -43,18 +41,10 @@ def insert_new(
         seen: epoch seconds at which those were there that have no end.
         columns: what is said of them.
     """
-    # Most have ended and are nothing special. Python's driver takes as long for one None as for
-    # all other values of a row, so of these the columns that would be None are left out.
-    facts = zip(columns["end"], *(columns[name] for name in _RARE), strict=True)
-    plain = [a is not None and b is None and c is None and d is None for a, b, c, d in facts]
     same = dict(zip(_OURS, ours, strict=True))
-    usual = zip(*(columns[name] for name in _USUAL), strict=True)
-    insert_rows(connection, runs, _USUAL, list(compress(usual, plain)), same)
-    places = [place for place, each in enumerate(plain) if not each]
-    every = [[values[place] for place in places] for values in columns.values()]
-    last = [None if columns["end"][place] else seen for place in places]
-    rare = list(zip(*every, last, strict=True))
-    insert_rows(connection, runs, (*Run._fields, "last_seen"), rare, same)
+    if seen is not None:
+        columns = {**columns, "last_seen": [None if end else seen for end in columns["end"]]}
+    insert_columns(connection, runs, columns, same)
 
 
 def held_columns(cluster: int, columns: Columns, known: Eras) -> list[Sequence[Any]]:

@@ -172,7 +172,7 @@ class _Reading:
             enter_steps(connection, self._ingest.cluster, item.steps)
             return
         self.total += enter(connection, self._ingest, self._how, item)
-        self._expected.came(self._how.keys(item.rows))
+        self._expected.came(self._how.keys(item))
         if self._expected.by_submit:
             self._expected.came(map(self._how.pair, item.rows))
 

@@ -68,13 +68,13 @@ def _enter(
     which = msgspec.structs.replace(which, seen=whose[1])
     rows = list(lines.values())
     prints = [fingerprint("\x1f".join(row).encode()) ^ how.seed for row in rows]
-    entered = enter(connection, which, how, Batch(rows, prints, []))
+    entered = enter(connection, which, how, Batch.of(rows, prints, []))
     read_now(connection, which.id, _readable(how, lines, prints))
     finish_ingest(connection, which, entered)
     return entered
 
 
 def _readable(how: Layout, lines: dict[int, list[str]], prints: Sequence[int]) -> list[int]:
-    _, bad = how.runs(Batch(list(lines.values()), list(prints), []))
+    _, bad = how.runs(Batch.of(list(lines.values()), list(prints), []))
     broken = {reject.line for reject in bad}
     return [number for number, row in lines.items() if "\x1f".join(row) not in broken]

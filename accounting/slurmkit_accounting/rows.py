@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 Key: TypeAlias = "int | tuple[int, int]"
 # Values of many runs, by the fields of `Run` and in their order.
 Columns: TypeAlias = "dict[str, Sequence[Any]]"
+# Texts of many rows, by their fields in order; none where there are no rows.
+Texts: TypeAlias = "Sequence[Sequence[str]]"
 
 
 class Run(NamedTuple):
@@ -79,17 +81,40 @@ class Batch(NamedTuple):
     """Some lines, split into fields.
 
     Attributes:
-        rows: the texts of the fields of each.
-        fingerprints: of each; equal for equal lines read in the same way.
+        lines: all texts as they lie in memory, to be freed in that order (after the columns).
+        texts: the columns.
+        fingerprints: of each row; equal for equal lines read in the same way.
         rejects: lines that could not even be split.
     """
 
-    rows: list[list[str]]
+    lines: Sequence[Any]
+    texts: Texts
     fingerprints: list[int]
     rejects: list[Reject]
 
+    @classmethod
+    def of(
+        cls, rows: Sequence[Sequence[str]], fingerprints: list[int], rejects: list[Reject]
+    ) -> Batch:
+        """Rows as a batch."""
+        return cls(rows, list(zip(*rows, strict=True)), fingerprints, rejects)
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The texts of the fields of each."""
+        return list(zip(*self.texts, strict=True))
+
+    def row(self, place: int) -> list[str]:
+        """Those of one."""
+        return [column[place] for column in self.texts]
+
+    def some(self, places: Sequence[int]) -> Batch:
+        """Some of its rows."""
+        texts = [[column[place] for place in places] for column in self.texts]
+        return Batch((), texts, [self.fingerprints[place] for place in places], [])
+
     def __len__(self) -> int:
-        return len(self.rows) + len(self.rejects)
+        return len(self.fingerprints) + len(self.rejects)
 
 
 def identify(db_index: int | None, job_id_raw: int, submit: int) -> Key:

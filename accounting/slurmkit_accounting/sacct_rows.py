@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from slurmkit_accounting.columns import Layout, fingerprint
+from slurmkit_accounting.columns import Layout, fingerprints
 from slurmkit_accounting.rows import Batch, Reject
 
 # sacct's fields in the order they are asked for. Text a user chooses comes last.
@@ -58,18 +58,23 @@ def read_batches(lines: Iterable[str], mark: str, how: Layout, size: int) -> Ite
         how: the layout of the rows.
         size: rows of a batch.
     """
-    batch = Batch([], [], [])
+    rows: list[list[str]] = []
+    rejects: list[Reject] = []
     for row in _whole(lines, mark):
         if isinstance(row, Reject):
-            batch.rejects.append(row)
+            rejects.append(row)
         else:
-            batch.rows.append(row)
-            batch.fingerprints.append(fingerprint("\x1f".join(row).encode()) ^ how.seed)
-        if len(batch) >= size:
-            yield batch
-            batch = Batch([], [], [])
-    if len(batch):
-        yield batch
+            rows.append(row)
+        if len(rows) + len(rejects) >= size:
+            yield _batch(rows, rejects, how)
+            rows, rejects = [], []
+    if rows or rejects:
+        yield _batch(rows, rejects, how)
+
+
+def _batch(rows: list[list[str]], rejects: list[Reject], how: Layout) -> Batch:
+    prints = fingerprints("\x1f".join(row).encode() for row in rows)
+    return Batch.of(rows, [number ^ how.seed for number in prints], rejects)
 
 
 def _whole(lines: Iterable[str], mark: str) -> Iterator[list[str] | Reject]:

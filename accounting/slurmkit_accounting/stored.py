@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import BigInteger, Connection, select, type_coerce
@@ -37,11 +37,10 @@ class Stored(NamedTuple):
 _FACTS = (runs.c.id, runs.c.fingerprint, runs.c.end.is_(None), runs.c.gone_since.is_not(None))
 
 
-def find(connection: Connection, cluster: int, keys: Iterable[Key]) -> dict[Key, Stored]:
+def find(connection: Connection, cluster: int, keys: Collection[Key]) -> dict[Key, Stored]:
     """Those of some runs that the ledger has."""
-    given = list(keys)
-    indices = [key for key in given if isinstance(key, int)]
-    pairs = [key for key in given if not isinstance(key, int)]
+    indices = [key for key in keys if isinstance(key, int)]
+    pairs = [] if len(indices) == len(keys) else [key for key in keys if isinstance(key, tuple)]
     found: dict[Key, Stored] = {}
     if indices and _any(connection, cluster, indices):
         where = (HAS_DB_INDEX, runs.c.cluster_id == cluster, among(connection, _INDEX, indices))
