@@ -81,7 +81,8 @@ def backlog(case: Case) -> Iterator[Found]:
         most = int(case.config.get("MaxDBDMsgs") or 0)
         yield Found(
             "warning" if waiting > 1000 else "note",
-            f"{waiting} records wait for slurmdbd" + (f" (at most {most})" if most else ""),
+            f"waiting for slurmdbd: {waiting} record{'' if waiting == 1 else 's'}"
+            + (f" (at most {most})" if most else ""),
             "sacct and reports lag behind; beyond the limit records are lost",
             "see slurmdbd's log and its database's load",
             f"on {case.config.get('AccountingStorageHost', 'its host')}",

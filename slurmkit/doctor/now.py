@@ -53,7 +53,7 @@ def scheduler(case: Case) -> Iterator[Found]:
         severity = "warning" if longest >= _LONGEST_CYCLE else "note"
     yield Found(
         severity,
-        f"main scheduler: {_pace(found.main)}, {_count(found.main.depth)} jobs looked at in the"
+        f"main scheduler: {_pace(found.main)}, {_counted(found.main.depth, 'job')} looked at in the"
         f" mean, {_count(found.main.queue)} in its queue",
         f"beyond {_LONG_CYCLE:g} s slurmctld answers commands late, at {_LONGEST_CYCLE:g} s a"
         " cycle is cut and jobs start late" if severity != "ok" else "",
@@ -72,7 +72,7 @@ def backfill(case: Case) -> Iterator[Found]:
     when = f", {format_duration(age)} ago" if age is not None else ""
     yield Found(
         "warning" if stale or slow else "ok",
-        f"backfill: {_pace(of)}{when}; {_count(of.depth)} of {_count(of.queue)} jobs tried",
+        f"backfill: {_pace(of)}{when}; {_count(of.depth)} of {_counted(of.queue, 'job')} tried",
         "small jobs do not start in the gaps before large ones, and start estimates are old"
         if stale or slow else "",
         "SchedulerParameters: bf_max_job_test, bf_resolution, bf_continue" * (stale or slow),
@@ -88,8 +88,8 @@ def requests(case: Case) -> Iterator[Found]:
     severity: Severity = "warning" if much else "note" if threads >= _MANY_THREADS else "ok"
     yield Found(
         severity,
-        f"slurmctld: {_count(found.threads)} threads serve requests (256 at most),"
-        f" {_count(found.agents)} messages to nodes wait",
+        f"slurmctld: {_counted(found.threads, 'thread')} for requests (256 at most),"
+        f" {_counted(found.agents, 'message')} to nodes waiting",
         "commands are answered late, and may time out" * (severity != "ok"),
         "sdiag shows by user and by kind who asks so much" * (severity != "ok"),
         _source(found),
@@ -109,6 +109,10 @@ def _seconds(seconds: float | None) -> str:
 
 def _count(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
+
+
+def _counted(number: int | None, noun: str) -> str:
+    return f"{_count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def reserved(case: Case) -> Iterator[Found]:

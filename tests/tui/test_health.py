@@ -1,4 +1,4 @@
-"""Health: what is wrong first, then what goes on now, then the settings."""
+"""Health: the worst first; of the same weight what goes on now, then the settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_the_order_and_what_each_is_about(columns: int) -> None:
     async with app.run_test(size=(columns, 24)) as pilot:
         await until(pilot, lambda: app.view.table.count == 5)
         assert [row.check for row in app.view.table.rows_shown] == [
-            "gpu-tres", "slurmctld", "scheduler", "jobs-waiting", "enforce"
+            "gpu-tres", "jobs-waiting", "enforce", "slurmctld", "scheduler"
         ]  # fmt: skip
         await pilot.press("slash", *"about", "colon", *"now", "enter")
         await until(pilot, lambda: app.view.table.count == 3)

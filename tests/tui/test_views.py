@@ -182,17 +182,19 @@ async def test_columns_and_order_are_chosen() -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "json"])
-async def test_export(ending: str, tmp_path: Path) -> None:
+async def test_export(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = two().app()
     path = tmp_path / f"jobs.{ending}"
+    monkeypatch.chdir(tmp_path)
     async with running(app) as pilot:
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, Prompt))
         await pilot.press("ctrl+u")
-        app.screen.query_one("Input").value = str(path)
+        app.screen.query_one("Input").value = path.name
         await pilot.press("enter")
         await until(pilot, path.exists)
         await until(pilot, lambda: "wrote 3 jobs" in text(app))
+        assert [said.message for said in app._notifications] == [f"wrote 3 jobs to {path}"]
     if ending == "json":
         names = [row["name"] for row in json.loads(path.read_text())]
         assert names[0] == "=cmd|evil"

@@ -126,6 +126,12 @@ def test_schedulers_that_are_slow() -> None:
     assert "180 threads" in asked.message
 
 
+def test_one_is_not_several() -> None:
+    lone = BUSY.replace("count:  180", "count:  1")
+    (asked,) = look("requests", sdiag=lone)
+    assert "1 thread for requests" in asked.message
+
+
 def test_a_controller_that_tells_nobody() -> None:
     (found,) = look("scheduler", sdiag=Refused("sdiag: Access/permission denied"))
     assert found.severity == "unknown"

@@ -56,8 +56,8 @@ def open_export(app: SlurmkitApp, view: ListView) -> None:
 
     def typed(name: str | None) -> None:
         if name is not None:
-            count = write(Path(name).expanduser(), view)
-            app.tell(f"wrote {view.LISTING.counted(count)} to {name}")
+            path = Path(name).expanduser().absolute()
+            app.tell(f"wrote {view.LISTING.counted(write(path, view))} to {path}")
 
     app.push_screen(Prompt(wanted, f"{view.NAME}.csv"), typed)
 

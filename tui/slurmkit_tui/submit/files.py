@@ -102,7 +102,7 @@ async def _save(form: SubmitForm, path: Path, spec: JobSpec) -> None:
     except SlurmkitError as error:
         form.app.tell(str(error), "error")
     else:
-        form.app.tell(f"wrote {path}")
+        form.app.tell(f"wrote {path.absolute()}")
 
 
 def _named(text: str) -> str:

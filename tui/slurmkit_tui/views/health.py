@@ -1,4 +1,4 @@
-"""Cluster health: errors, what goes on now, then what else doctor finds, the worst first."""
+"""Cluster health: all that doctor finds, the worst first; of the same weight what goes on now."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ def _about(found: Diagnosis) -> str:
 
 
 def _rank(found: Diagnosis) -> tuple[int, int]:
-    severity = _ORDER.index(found.severity)
-    if found.severity == "error":
-        return 0, severity
-    return (1, _NOW.index(found.check)) if found.check in _NOW else (2, severity)
+    place = _NOW.index(found.check) if found.check in _NOW else len(_NOW)
+    return _ORDER.index(found.severity), place
 
 
 COLUMNS = (
@@ -71,5 +69,6 @@ class HealthView(ListView):
         for severity in _ORDER:
             if found[severity]:
                 style = {"error": "$error bold", "warning": "$warning"}.get(severity)
-                words = f"{found[severity]} {severity}"
+                many = found[severity] > 1 and severity in ("error", "warning", "note")
+                words = f"{found[severity]} {severity}{'s' if many else ''}"
                 yield (words, style) if style else words
