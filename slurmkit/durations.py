@@ -59,6 +59,12 @@ def parse_elapsed(text: str) -> int | None:
         return None
 
 
+def as_squeue_does(text: str) -> str:
+    """A time as sacct prints it, `00:02:03`, in squeue's form, `2:03`; what is none is left."""
+    seconds = parse_elapsed(text)
+    return text if seconds is None else format_duration(seconds)
+
+
 def format_duration(seconds: int) -> str:
     """Write seconds as squeue does: `M:SS`, `H:MM:SS` or `D-HH:MM:SS`."""
     days, rest = divmod(seconds, 86400)

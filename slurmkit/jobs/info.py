@@ -25,7 +25,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
             Slurm has forgotten.
         reason: why it waits or how it ended, in Slurm's word; empty once it has left the queue.
         tres: allocated TRES; of an array or het job what its parts hold together, without memory.
-        elapsed: run time as Slurm prints it.
+        elapsed: run time as squeue prints it.
         submitted: epoch seconds, like `started` and `ended`; None when unknown.
         exit_code: `code:signal` once ended, where known.
         cancelled_by: user who cancelled it, by name or else number; None when Slurm does not say.

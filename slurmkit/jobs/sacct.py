@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from slurmkit.durations import as_squeue_does
 from slurmkit.errors import Refused
 from slurmkit.jobs.ids import batches
 from slurmkit.jobs.info import JobInfo
@@ -158,7 +159,8 @@ def _info(record: list[str]) -> JobInfo:
         "source": "sacct",
     }
     times = {name: epoch(raw[name]) for name in ("submitted", "started", "ended")}
-    return msgspec.convert(values | times, JobInfo)
+    elapsed = {"elapsed": as_squeue_does(raw["elapsed"])}
+    return msgspec.convert(values | times | elapsed, JobInfo)
 
 
 def canceller(state: str) -> str | None:

@@ -50,6 +50,7 @@ def test_ended_jobs_come_last_and_the_worst_of_an_array_shows() -> None:
     assert (jobs["9"].state, jobs["9"].kind, jobs["9"].whole) == ("CD 1, F 1", "FAILED", "9")
     assert jobs["12 ended"].job_id == "12_0"
     assert not jobs["9"].rows
+    assert jobs["9"].elapsed == "1:00"  # as squeue writes it
 
 
 async def test_the_view_cancels_a_whole_array_and_names_a_missing_history() -> None:

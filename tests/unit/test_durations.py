@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmkit.durations import format_duration, parse_time_limit
+from slurmkit.durations import as_squeue_does, format_duration, parse_time_limit
 from slurmkit.errors import BadInput
 
 
@@ -35,6 +35,15 @@ def test_other_forms_are_refused(text: str) -> None:
 def test_zero_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="no limit"):
         parse_time_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("00:01:21", "1:21"), ("01:00:00", "1:00:00"), ("2-03:00:00", "2-03:00:00"),
+     ("UNLIMITED", "UNLIMITED"), ("", "")],
+)  # fmt: skip
+def test_sacct_and_squeue_have_one_form(text: str, shown: str) -> None:
+    assert as_squeue_does(text) == shown
 
 
 @given(st.integers(min_value=1, max_value=10**7))

@@ -98,6 +98,7 @@ def test_sacct(release: Path) -> None:
     assert typed.started is not None
     assert typed.ended is not None
     assert evil.name == EVIL
+    assert not any(run.elapsed.startswith("00:") for run in (typed, evil, never))
     assert (never.started, never.node_list, never.tres) == (None, "", "")
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from slurmkit import arrays
 from slurmkit import states as slurm_states
-from slurmkit.durations import parse_elapsed
+from slurmkit.durations import as_squeue_does, parse_elapsed
 from slurmkit.jobs.efficiency import Efficiency, together
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.mine import Mine
@@ -146,7 +146,7 @@ def _over(key: str, runs: Sequence[JobInfo], of: Mapping[str, Efficiency]) -> My
         gpus=", ".join(gres(last.tres)) or ("0" if "=" in last.tres else "-"),
         held="",
         where=last.node_list,
-        elapsed=last.elapsed,
+        elapsed=as_squeue_does(last.elapsed),  # an old recording has it in sacct's form
         left=None,
         submitted=last.submitted,
         ended=last.ended,
