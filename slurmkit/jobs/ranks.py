@@ -17,6 +17,7 @@ _TORCH = re.compile(
     r"(?:\d+: )?\s+exitcode +: (?P<code>-?\d+)"
 )
 _SRUN = re.compile(r"^srun: error: (?P<node>[\w.\-]+): task (?P<rank>\d+): (?P<how>.+)$", re.M)
+_ENDED = re.compile(r"^srun: error: [\w.\-\[\],]+: tasks? [\d,\-]+: ", re.M)
 _CODE = re.compile(r"Exited with exit code (\d+)")
 
 
@@ -48,7 +49,7 @@ def first_failure(log: str) -> RankFailure | None:
         code = int(by_torch["code"])
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
         found = by_torch
-    elif by_srun := _SRUN.search(log):
+    elif (by_srun := _SRUN.search(log)) and _are_many(by_srun, log):
         exited = _CODE.match(by_srun["how"])
         how = f"exit code {exited[1]}" if exited else by_srun["how"].strip()
         found = by_srun
@@ -56,6 +57,11 @@ def first_failure(log: str) -> RankFailure | None:
         return None
     rank = int(found["rank"])
     return RankFailure(rank, found["node"], how, tuple(_of(rank, log))[-_SHOWN:])
+
+
+def _are_many(first: re.Match[str], log: str) -> bool:
+    """Whether there are other processes: of one alone its exit code says all."""
+    return int(first["rank"]) > 0 or len(_ENDED.findall(log)) > 1
 
 
 def _of(rank: int, log: str) -> Iterator[str]:

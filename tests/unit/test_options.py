@@ -162,7 +162,7 @@ def test_a_fix_can_be_pasted_into_a_shell() -> None:
 
 def test_every_field_is_written() -> None:
     """A field that nobody renders would be silently ignored."""
-    elsewhere = {"command", "script", "gpus", "environment", "launch", "options"}
+    elsewhere = {"command", "container", "script", "gpus", "environment", "launch", "options"}
     flags = {"hold", "requeue", "exclusive"}
     spec = JobSpec(command=("x",))
     plain = [n for n in spec.__struct_fields__ if n not in elsewhere | flags]

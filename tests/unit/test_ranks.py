@@ -45,6 +45,7 @@ Root Cause (first observed failure):
          RankFailure(2, "c2", "signal 9")),
         ("3: one\n3: two\n1: x\nsrun: error: n-1: task 3: Segmentation fault (core dumped)\n",
          RankFailure(3, "n-1", "Segmentation fault (core dumped)", ("one", "two"))),
+        ("srun: error: c7: task 0: Killed\n", None),
         ("", None),
         ("srun: error: c1: tasks 0-3: Exited with exit code 2\n", None),
         ("Root Cause (first observed failure):\n[0]:\n  time", None),
