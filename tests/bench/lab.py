@@ -65,9 +65,10 @@ class Lab:
         asked = ["docker", "volume", "ls", "--quiet", "--filter", label]
         return bool(subprocess.run(asked, check=True, capture_output=True).stdout)
 
-    def jobs(self) -> int:
-        """How many jobs are in the queue."""
-        return len(self.run("squeue", "--noheader", "--array", "--format=%i").split())
+    def jobs(self, of: str = "") -> int:
+        """How many jobs are in the queue, or how many of one user."""
+        whose = [f"--user={of}"] if of else []
+        return len(self.run("squeue", "--noheader", "--array", "--format=%i", *whose).split())
 
     def cluster(self, *words: str) -> None:
         """Run docker/cluster; what it says is progress."""

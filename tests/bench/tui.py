@@ -65,7 +65,10 @@ def _stalls(lab: Lab, what: str, noun: str) -> Iterator[Budget]:
 
 
 def _beside_peer(lab: Lab) -> Iterator[Budget]:
-    """From a key to the first thing painted, in both, on the same queue; a peer shows its own."""
+    """From a key to the first thing painted, in both, on the same queue.
+
+    They do not show the same: the peer only one's own jobs, and it does not refresh by itself.
+    """
     if not _install_peer(lab):
         say(f"{PEER} of PyPI could not be installed: not measured")
         return
@@ -78,8 +81,12 @@ def _beside_peer(lab: Lab) -> Iterator[Budget]:
         say(f"{PEER} paints nothing here: not measured")
         return
     ours, peer = (max(found[name]) * 1000 for name in ("ours", "theirs"))
-    what = f"longest wait for a key, {lab.jobs():,} jobs; {PEER} of PyPI, which shows one's own"
-    yield Budget(what, ours, "less than the peer", peer, ours < peer)
+    total, own = lab.jobs(), lab.jobs("alice")
+    what = (
+        f"longest wait for a key: TUI with {total:,} jobs, refreshing every 2 s;"
+        f" beside it {PEER} of PyPI with one's own {own:,}, not refreshing"
+    )
+    yield Budget(what, ours, f"{STALL_MS} ms", peer, ours < STALL_MS)
 
 
 def _install_peer(lab: Lab) -> bool:

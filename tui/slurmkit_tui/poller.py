@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from functools import partial
 
@@ -115,6 +116,8 @@ class PollingApp(InOrder):
     @on(Answered)
     def _take(self, message: Answered) -> None:
         picture = message.session.picture(message.ask)
+        if picture.answer is None:
+            gc.freeze()  # what a view has loaded stays; see `cli`
         picture.answer, picture.prepared, picture.problem = message.answer, message.prepared, ""
         picture.pace.answered(0.0 if self._replay else message.answer.seconds)
         if self._shows(message):

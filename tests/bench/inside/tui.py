@@ -6,6 +6,7 @@ Textual; `tui.py queue` and `tui.py nodes` use a view and watch the event loop m
 """
 
 import asyncio
+import gc
 import json
 import os
 import pty
@@ -222,7 +223,9 @@ def live():
 
     from slurmkit import Cluster  # noqa: PLC0415
 
-    return SlurmkitApp(LiveFeed(Cluster()), Options(interval=3600))
+    app = SlurmkitApp(LiveFeed(Cluster()), Options(interval=3600))
+    gc.freeze()  # as `slurmkit tui` does
+    return app
 
 
 def main(what: str, runs: str = "7") -> None:
