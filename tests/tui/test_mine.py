@@ -151,3 +151,15 @@ async def test_a_view_shown_again_asks_for_no_efficiency() -> None:
             await until(pilot, lambda looks=looks: len(_looks(cluster)) >= looks)
             await pilot.pause()
         await until(pilot, lambda: len(cluster.commands("sstat")) == 2)
+
+
+async def test_gpus_are_sorted_and_compared_as_numbers() -> None:
+    kinds = {"1": "gres/gpu=10,gres/gpu:a100=10", "2": "gres/shard=3", "3": "gres/gpu=2", "4": ""}
+    jobs = [job(at, UserName="alice", tres_alloc=tres) for at, tres in kinds.items()]
+    app = Scene(jobs).app(view="mine")
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, lambda: app.view.table.count == 4)
+        app.view.wish_for(app.view.wish.sorted_by("gpus"))
+        await until(pilot, lambda: [r.key for r in app.view.table.rows_shown] == list("2314"))
+        await pilot.press("slash", *"gpus>=2", "enter")
+        await until(pilot, lambda: [r.key for r in app.view.table.rows_shown] == list("31"))

@@ -44,6 +44,15 @@ def _left_style(job: MyJob, _context: Context) -> str:
     return "cell--warn" if job.left is not None and job.left < 600 else ""
 
 
+def _gpus(job: MyJob) -> float | None:
+    """Whole GPUs; parts of one are more than none and less than one."""
+    said = [piece.partition(" ") for piece in job.gpus.split(", ")]
+    counted = [(int(number), kind) for number, _, kind in said if number.isdecimal()]
+    whole = sum(number for number, kind in counted if kind not in ("shard", "mps"))
+    parts = sum(number for number, kind in counted if kind in ("shard", "mps"))
+    return whole or parts / (parts + 1) if counted else None
+
+
 def _share(name: str) -> Callable[[MyJob, Context], str]:
     return lambda job, _: percent(getattr(job, name)) if job.started else ""
 
@@ -61,8 +70,9 @@ COLUMNS = (
     Column("cpu", "CPU", _share("cpu"), attrgetter("cpu"), 5, right=True, wide=True),
     Column("mem", "MEM", _share("mem"), attrgetter("mem"), 5, right=True, wide=True,
            aliases=("memory",)),
-    Column("gpus", "GPUS", lambda j, _: j.gpus, attrgetter("gpus"), longest("gpus"), limit=18,
-           aliases=("gpu",), style=lambda j, _: "cell--gpus" if j.held else "cell--muted"),
+    Column("gpus", "GPUS", lambda j, _: j.gpus, _gpus, longest("gpus"), limit=18,
+           aliases=("gpu",), match=attrgetter("gpus"),
+           style=lambda j, _: "cell--gpus" if j.held else "cell--muted"),
     Column("held", "GPU INDICES", lambda j, _: j.held, attrgetter("held"), longest("held"),
            aliases=("indices",), limit=24, wide=True),
     Column("where", "WHERE", lambda j, _: j.where, attrgetter("where"), longest("where"),
