@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fake_queue import NOW, text, until
+from fake_queue import NOW, Scene, job, running, text, until
 from slurmkit_tui.app import Options, SlurmkitApp
 from stub_feed import StubFeed
 from test_pictures import VALUES
@@ -38,3 +38,11 @@ async def test_a_cluster_that_did_not_say_its_name_is_asked_again() -> None:
         stub.values["site"] = Site("lab")
         await pilot.press("r")
         await until(pilot, lambda: "cluster unknown" not in text(app))
+
+
+async def test_a_question_that_is_due_when_the_app_ends_is_no_mistake() -> None:
+    app = Scene([job("11")]).app()
+    async with running(app):
+        pass
+    assert not app.screen_stack
+    app._say()

@@ -163,7 +163,7 @@ class PollingApp(InOrder):
 
     def _say(self) -> None:
         """Bring the lines below the view up to date."""
-        if not self.main.query(Status):  # the app is ending, its widgets are gone
+        if not (self.screen_stack and self.main.query(Status)):  # the app is ending
             return
         now, picture = self._clock(), self._picture
         asked = SOURCES[self.view.ask.what]
