@@ -54,7 +54,7 @@ def insert_columns(
     columns: Mapping[str, Sequence[Any]],
     same: Mapping[str, int] = _NOTHING,
 ) -> None:
-    """Insert rows that are not there yet, at least one.
+    """Insert rows that are not there yet: at least one, and no two alike.
 
     Args:
         connection: to the ledger.
@@ -62,25 +62,16 @@ def insert_columns(
         columns: their values, by the names of the columns.
         same: the value of columns in which all rows have the same whole number.
     """
-    constant = {name: values[0] for name, values in columns.items() if _constant(values)}
-    lists = {name: values for name, values in columns.items() if name not in constant}
-    some = [name for name in lists if table.c[name].nullable and not all(lists[name])]
-    lacking = {name: count for name in some if (count := lists[name].count(None))}
-    for name, count in lacking.items():
-        if count == len(lists[name]):
-            del lists[name]
-        elif connection.dialect.name == "sqlite":
+    count = len(next(iter(columns.values())))
+    given = {name: values for name, values in columns.items() if not _unknown(values)}
+    constant = {name: values[0] for name, values in given.items() if _constant(values)}
+    lists = {name: values for name, values in given.items() if name not in constant}
+    nulls = [name for name, values in lists.items() if table.c[name].nullable and _lacks(values)]
+    if connection.dialect.name == "sqlite":
+        for name in nulls:
             lists[name] = [_NULL if value is None else value for value in lists[name]]
-    into = _Into(table, list(lists), {**same, **constant}, nulls=lacking)
-    values, width = list(lists.values()), len(lists)
-
-    def take(begin: int, end: int) -> list[Any]:
-        flat = [None] * ((end - begin) * width)
-        for place, column in enumerate(values):
-            flat[place::width] = column[begin:end]
-        return flat
-
-    _put(connection, into, take, len(values[0]))
+    into = _Into(table, list(lists), {**same, **constant}, nulls=nulls)
+    _put(connection, into, _row_by_row(list(lists.values())), count)
 
 
 def insert_missing(
@@ -222,6 +213,24 @@ def _on_key(table: Table, columns: Sequence[str], rule: str) -> str:
     keys = [column.name for column in table.primary_key]
     rules = ", ".join(rule.format(_quoted(name)) for name in columns if name not in keys)
     return f"ON CONFLICT ({', '.join(map(_quoted, keys))}) DO UPDATE SET {rules}"
+
+
+def _row_by_row(columns: Sequence[Sequence[Any]]) -> Take:
+    def take(begin: int, end: int) -> list[Any]:
+        flat = [None] * ((end - begin) * len(columns))
+        for place, values in enumerate(columns):
+            flat[place :: len(columns)] = values[begin:end]
+        return flat
+
+    return take
+
+
+def _unknown(values: Sequence[Any]) -> bool:
+    return values[0] is None and values.count(None) == len(values)
+
+
+def _lacks(values: Sequence[Any]) -> bool:
+    return not all(values) and None in values
 
 
 def _constant(values: Sequence[Any]) -> bool:

@@ -278,7 +278,7 @@ def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]
     if found and all(found) and max(found) <= readers.LATEST:
         return found
     try:
-        values = [(int(t) or read(t)) if t.isdecimal() else read(t) for t in texts]
+        values = [(int(t) or read(t)) if t.isascii() and t.isdigit() else read(t) for t in texts]
     except ValueError:
         return list(_one_by_one(read, texts, field, bad))
     if max(filter(None, values), default=0) > readers.LATEST:

@@ -43,7 +43,8 @@ def insert_new(
     """
     same = dict(zip(_OURS, ours, strict=True))
     if seen is not None:
-        columns = {**columns, "last_seen": [None if end else seen for end in columns["end"]]}
+        last = [seen if end is None else None for end in columns["end"]]
+        columns = {**columns, "last_seen": last}
     insert_columns(connection, runs, columns, same)
 
 
