@@ -23,6 +23,7 @@ SECTIONS = {
     "cpu": "slurmkit.prices:CpuSettings",
     "memory": "slurmkit.prices:MemorySettings",
     "partition.*": "slurmkit.prices:PartitionSettings",
+    "fabric.*": "slurmkit.fabric:FabricSection",
     "launch": "slurmkit.launchers.mpi:LaunchSection",
     "poll": "slurmkit.jobs.poller:PollSection",
     "containers": "slurmkit.runtimes:ContainersSection",

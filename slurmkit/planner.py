@@ -14,6 +14,7 @@ from slurmkit.checks.again import rebuilder
 from slurmkit.config import nearest
 from slurmkit.errors import BadInput
 from slurmkit.estimate import Estimate, estimate
+from slurmkit.fabric import with_fabric
 from slurmkit.findings import Finding
 from slurmkit.launchers.mpi import MPIRUN
 from slurmkit.launchers.step import Step
@@ -134,8 +135,10 @@ class _Checked(msgspec.Struct, frozen=True):
 def _check(spec: JobSpec, slurm: Slurm | None, site: Site) -> _Checked:
     reviewed = review(spec, site[0])
     settled = _launcher(reviewed.spec).settle(reviewed.spec)
+    partitions, _ = _partitions(settled, site[0])
+    settled, network = with_fabric(settled, tuple(each.name for each in partitions))
     draft = _draft(settled, site)
-    findings = [*reviewed.findings, *draft.findings, *secrets(settled)]
+    findings = [*reviewed.findings, *network, *draft.findings, *secrets(settled)]
     judged = draft.requests or _as_fixed(settled, draft.findings, site)
     findings += check_all(judged) if judged else ()
     findings += check_dependencies(slurm, settled) if slurm else ()
