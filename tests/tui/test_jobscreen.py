@@ -157,3 +157,27 @@ async def test_a_job_is_asked_anew_after_a_change(tmp_path: Path) -> None:
         cluster.jobs[:] = [job("11", UserName="alice", TimeLimit="7-07:07:07")]
         app.run_commands([("scancel", "12")])
         await until(pilot, lambda: "7-07:07:07" in text(app))
+
+
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_the_line_to_search_in_is_left_before_the_job(key: str, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("one line\n")
+    app = scene(tmp_path / "out").app()
+    async with running(app) as pilot:
+        await pilot.press("l")
+        await until(pilot, lambda: "one line" in text(app))
+        await pilot.press("slash", *"two", key)
+        await until(pilot, lambda: app.focused is view(app).lines)
+        await pilot.press(key)
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+
+
+async def test_over_a_job_a_dialog_changes_nothing_at_the_foot(tmp_path: Path) -> None:
+    app = scene(tmp_path / "out").app()
+    async with running(app) as pilot:
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        await pilot.press("a")
+        await until(pilot, lambda: len(app.screen_stack) == 3)
+        assert not app.check_action("filter", ())
+        assert app.check_action("propose", ("cancel",))

@@ -140,7 +140,8 @@ class SlurmkitApp(PollingApp):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Offer only what makes sense in this view now."""
         view = self.view
-        if isinstance(self.screen, AskingScreen) and action not in ANYWHERE:
+        over_job = any(isinstance(screen, AskingScreen) for screen in self.screen_stack)
+        if over_job and action not in ANYWHERE:
             return False
         if action == "propose":
             return view.is_mounted and self._proposals.concern(str(parameters[0]), view.rows)
@@ -148,7 +149,7 @@ class SlurmkitApp(PollingApp):
         offered = {
             "seek": self._replay is not None,
             "open_tab": view.OF_JOBS,
-            "submit_again": view.OF_JOBS or isinstance(self.screen, AskingScreen),
+            "submit_again": view.OF_JOBS or over_job,
             "filter": view.filters_rows,
             "clear": view.is_mounted and view.clearable,
             "mine": isinstance(view, ListView) and view.LISTING.mine is not None,

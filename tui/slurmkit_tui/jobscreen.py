@@ -107,6 +107,11 @@ class JobScreen(Screen[None]):
         given = next(each for each in FOCUSED if each.home == "job" and each.label == title)
         return keys(self.app.options.keys.get(given.id, given.keys)).partition(" ")[0]
 
+    async def action_dismiss(self, result: None = None) -> None:
+        """Leave the line to search in first, where it is open; then the job."""
+        if not any(log.leave_search() for log in self.query(LogView)):
+            await super().action_dismiss(result)
+
     def action_again(self) -> None:
         """Ask anew for what is shown."""
         self._ask(self._tab)

@@ -232,6 +232,13 @@ class LogView(Vertical):
         self._close_search()
         self._look_for(self.lines.pattern, self.lines.page.begin, 1)
 
+    def leave_search(self) -> bool:
+        """Close the line to search in; False where it is not open."""
+        is_open = bool(self.display and self.query_one(Input).display)
+        if is_open:
+            self._close_search()
+        return is_open
+
     def _close_search(self) -> None:
         field = self.query_one(Input)
         field.display, field.disabled = False, True
