@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import F_SETPIPE_SZ, fcntl
+from types import MappingProxyType
 from typing import IO, Protocol, cast
 
 from slurmkit.errors import (
@@ -53,6 +55,7 @@ _READ = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"
 # Of a large queue squeue prints epoch times in half the time where it need not look at the file of
 # its zone for each, and huge pages spare it most page faults; glibc before 2.35 knows none.
 _LARGE = {"TZ": "UTC0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _PIPE = 1 << 16  # bytes a pipe holds
 _WIDE = 1 << 20  # bytes it can hold, for anyone
 
@@ -164,19 +167,34 @@ class LocalSlurm:
             raise translate(argv[0], _decode(said), code)
 
 
-def attach(argv: Sequence[str]) -> int:
+def attach(argv: Sequence[str], environment: Mapping[str, str] = _NOTHING) -> int:
     """Lend this terminal to a command until it ends, as to a shell in a job; returns its exit code.
 
-    Its environment is the person's own, as sbatch would hand it on.
+    Its environment is the person's own, as sbatch would hand it on, and `environment`. Ctrl-C is
+    for the command alone, which has more to clear up than we have.
 
     Raises:
         SlurmError: when it cannot be run.
     """
-    env = environment_for(["sbatch"], os.environ)
+    env = environment_for(["sbatch"], os.environ) | dict(environment)
     try:
-        return subprocess.run(argv, env=env, check=False).returncode
+        with _left_to_it(signal.SIGINT):
+            return subprocess.run(argv, env=env, check=False).returncode
     except OSError as error:
         raise _cannot_run(argv, error) from error
+
+
+@contextmanager
+def _left_to_it(number: signal.Signals) -> Iterator[None]:
+    """A handler that does nothing: one that is ignored would be by the command, too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _memory(name: str) -> IO[bytes]:

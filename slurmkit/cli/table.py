@@ -51,6 +51,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "plan": Entry("slurmkit.cli.submit:plan_command", "Show exactly what would be submitted."),
     "submit": Entry("slurmkit.cli.submit:submit_command", "Submit a job."),
+    "shell": Entry("slurmkit.cli.shell:shell_command", "A shell on nodes and GPUs of one's own."),
     "queue": Entry("slurmkit.cli.queue:queue_command", "List the jobs in the queue."),
     "job": Entry("slurmkit.cli.jobs:job_command", "Show jobs and the GPUs they hold."),
     "log": Entry("slurmkit.cli.jobs:log_command", "Print or follow a job's output."),

@@ -1,0 +1,111 @@
+"""`slurmkit shell`: what salloc is given, what is refused before, what Ctrl-C does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from recorded_lab import capabilities, standing
+
+from slurmkit import slurm
+from slurmkit.cli import run_to_exit_code
+from slurmkit.cli import shell as module
+from slurmkit.planner import Plan, plan_unasked
+from slurmkit.spec import JobSpec
+
+
+class Cluster:
+    """As much of one as is asked."""
+
+    def capabilities(self) -> object:
+        return capabilities()
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[list[str], dict]]:
+    """What was run, with which further environment."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/zsh")
+    monkeypatch.chdir(tmp_path)
+    found: list[tuple[list[str], dict]] = []
+
+    def attach(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+        found.append((list(argv), dict(environment)))
+        return 3
+
+    def planned(spec: JobSpec, _: object) -> Plan:
+        return plan_unasked(spec, (capabilities(), standing()))
+
+    monkeypatch.setattr(module, "attach", attach)
+    monkeypatch.setattr(module, "plan", planned)
+    monkeypatch.setattr(module, "Cluster", Cluster)
+    return found
+
+
+def run(*words: str) -> int:
+    return run_to_exit_code(module.shell_command, list(words))
+
+
+def test_salloc_gets_what_a_job_would_and_a_step_with_all_of_its_first_node(
+    given: list[tuple[list[str], dict]], tmp_path: Path
+) -> None:
+    assert run("--gpus-per-node=a100:2", "--time=10", "--env", "TOKEN=x") == 3
+    ((argv, environment),) = given
+    assert argv == [
+        "salloc", "--job-name=zsh", "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1",
+        "--gpus-per-node=a100:2", "--time=10", f"--chdir={tmp_path}",
+        "bash", "-c", "srun --interactive --preserve-env --pty -- /bin/zsh -l",
+    ]  # fmt: skip
+    assert environment == {"TOKEN": "x"}  # never a word that everybody sees
+
+
+def test_another_program_can_be_named(given: list[tuple[list[str], dict]]) -> None:
+    run("--time=10", "--", "python3", "-c", "print('a b')")
+    words = given[0][0][-1]
+    assert words.endswith("""-- python3 -c 'print('"'"'a b'"'"')'""")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--array=1-3",), "array is for jobs that run by themselves"),
+        (("--output=x",), "output is for jobs"),
+        (("--launch=torchrun",), "start it in the shell"),
+        (("--gpus-per-node=a100:99",), "no shell: 1 error"),
+    ],
+)
+def test_what_cannot_be_is_refused_before(
+    given: list[tuple[list[str], dict]],
+    words: tuple[str, ...],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("--time=10", *words) == 2
+    assert not given
+    assert says in capsys.readouterr().err
+
+
+WAITS = """
+import signal, time
+signal.signal(signal.SIGINT, lambda *_: exit(7))
+print("up", flush=True)
+time.sleep(20)
+"""
+
+
+def test_ctrl_c_is_for_the_command_alone() -> None:
+    command = [sys.executable, "-c", WAITS]
+    program = f"from slurmkit.slurm import attach; exit(attach({command!r}))"
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"up\n"
+        os.killpg(started.pid, signal.SIGINT)
+        assert started.wait(20) == 7
+    assert slurm.attach([sys.executable, "-c", "raise SystemExit(5)"]) == 5
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
