@@ -12,7 +12,7 @@ from slurmkit_accounting.localtimes import LocalTimes
 from slurmkit_accounting.rows import Batch, Reject
 from slurmkit_accounting.zones import Zone
 
-_BLOCK = 2**20  # bytes, some 4,000 rows: of more, the memory next to the processor is too small
+_BLOCK = 2**21  # bytes, some 8,000 rows: of more, the memory next to the processor is too small
 # What cannot be worked out without any of some fields.
 _NEEDED = (
     (("Start",), "hours of any kind"),

@@ -136,7 +136,7 @@ def _finish(ledger: Ledger, which: Ingest, total: Entered, span: _Span) -> None:
             connection.execute(update(ingests).where(ingests.c.id == which.id).values(**values))
 
 
-_BLOCKS = 16  # of a transaction, some 60,000 rows: of fewer, usage would be written more often
+_BLOCKS = 8  # of a transaction, some 60,000 rows: of fewer, usage would be written more often
 
 
 def _tracks_gpus(connection: Connection, cluster: int) -> None:
