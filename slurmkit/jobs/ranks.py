@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import msgspec
 
 _SHOWN = 5  # lines
+_LABEL = r"(?: *\d+: )?"  # of srun --label, whose numbers are as wide as the largest
 # torchrun's agents each sum up the failures of their node, the earliest as root cause.
 _TORCH = re.compile(
-    r"Root Cause \(first observed failure\):\n(?:\d+: )?\[\d+\]:\n"
-    r"(?:\d+: )?\s+time +: (?P<time>\S+)\n"
-    r"(?:\d+: )?\s+host +: (?P<node>\S+)\n"
-    r"(?:\d+: )?\s+rank +: (?P<rank>\d+)[^\n]*\n"
-    r"(?:\d+: )?\s+exitcode +: (?P<code>-?\d+)"
+    rf"Root Cause \(first observed failure\):\n{_LABEL}\[\d+\]:\n"
+    rf"{_LABEL}\s+time +: (?P<time>\S+)\n"
+    rf"{_LABEL}\s+host +: (?P<node>\S+)\n"
+    rf"{_LABEL}\s+rank +: (?P<rank>\d+)[^\n]*\n"
+    rf"{_LABEL}\s+exitcode +: (?P<code>-?\d+)"
 )
-_SRUN = re.compile(r"^srun: error: (?P<node>[\w.\-]+): task (?P<rank>\d+): (?P<how>.+)$", re.M)
-_ENDED = re.compile(r"^srun: error: [\w.\-\[\],]+: tasks? [\d,\-]+: ", re.M)
+_SRUN = re.compile(
+    r"^srun: error: (?P<node>[\w.\-\[\],]+): tasks? (?P<rank>[\d,\-]+): (?P<how>.+)$", re.M
+)
 _CODE = re.compile(r"Exited with exit code (\d+)")
+_ENDED_FOR_ANOTHER = "Terminated"  # what srun does to the rest of a step
+# A run that was requeued, in a log that the next one goes on with.
+_RUN_OVER = re.compile(
+    r"^slurmstepd\S*: error: \*\*\* JOB \d+ ON \S+ CANCELLED .* DUE TO .*$", re.M
+)
 
 
 class RankFailure(msgspec.Struct, frozen=True):
@@ -43,28 +49,36 @@ class RankFailure(msgspec.Struct, frozen=True):
 
 
 def first_failure(log: str) -> RankFailure | None:
-    """Find it in the end of a log; None where the log does not say."""
-    by_torch = min(_TORCH.finditer(log), key=lambda found: found["time"], default=None)
-    if by_torch:
-        code = int(by_torch["code"])
-        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        found = by_torch
-    elif (by_srun := _SRUN.search(log)) and _are_many(by_srun, log):
-        exited = _CODE.match(by_srun["how"])
-        how = f"exit code {exited[1]}" if exited else by_srun["how"].strip()
-        found = by_srun
-    else:
+    """Find it in the end of a log, in what the last run wrote; None where the log does not say."""
+    log = log[max((run.end() for run in _RUN_OVER.finditer(log)), default=0) :]
+    return _by_torch(log) or _by_srun(log)
+
+
+def _by_torch(log: str) -> RankFailure | None:
+    found = min(_TORCH.finditer(log), key=lambda found: found["time"], default=None)
+    if found is None:
         return None
-    rank = int(found["rank"])
-    return RankFailure(rank, found["node"], how, tuple(_of(rank, log))[-_SHOWN:])
+    rank, code = int(found["rank"]), int(found["code"])
+    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    # What srun puts before a line is the agent's number.
+    lines = _matching(rf"{_LABEL}\[rank{rank}\]:\s?", log)
+    return RankFailure(rank, found["node"], how, lines)
 
 
-def _are_many(first: re.Match[str], log: str) -> bool:
-    """Whether there are other processes: of one alone its exit code says all."""
-    return int(first["rank"]) > 0 or len(_ENDED.findall(log)) > 1
+def _by_srun(log: str) -> RankFailure | None:
+    """Of several that ended together none is the first; of one alone its exit code says all."""
+    ended = list(_SRUN.finditer(log))
+    found = next((each for each in ended if each["how"].strip() != _ENDED_FOR_ANOTHER), None)
+    if found is None or not found["rank"].isdecimal() or (found["rank"], len(ended)) == ("0", 1):
+        return None
+    rank, exited = int(found["rank"]), _CODE.match(found["how"])
+    how = f"exit code {exited[1]}" if exited else found["how"].strip()
+    lines = _matching(rf" *{rank}: |\[rank{rank}\]:\s?", log)
+    return RankFailure(rank, found["node"], how, lines)
 
 
-def _of(rank: int, log: str) -> Iterator[str]:
-    """Lines that say whose they are: by srun --label, by torchrun --tee, or by torch itself."""
-    mark = re.compile(rf"^(?:{rank}: |\[(?:rank|default)?{rank}\]:\s?)(?P<text>.*\S)")
-    return (found["text"] for line in log.split("\n") if (found := mark.match(line)))
+def _matching(marks: str, log: str) -> tuple[str, ...]:
+    """The last lines that say whose they are: by srun --label, or by torch itself."""
+    mark = re.compile(rf"(?:{marks})(?P<text>.*\S)")
+    found = (mark.match(line) for line in log.split("\n"))
+    return tuple(each["text"] for each in found if each)[-_SHOWN:]

@@ -34,6 +34,18 @@ Root Cause (first observed failure):
   rank      : 2 (local_rank: 0)
   exitcode  : -9 (pid: 4292)
 """
+REQUEUED = """\
+run 0
+srun: error: c2: task 1: Exited with exit code 5
+slurmstepd-c1: error: *** JOB 33 ON c1 CANCELLED AT 2026-11-21T17:28:42 DUE TO JOB REQUEUE ***
+slurmstepd-c1: error: *** STEP 33.0 ON c1 CANCELLED AT 2026-11-21T17:28:42 DUE TO JOB REQUEUE ***
+srun: forcing job termination
+srun: error: c1: task 0: Terminated
+run 1
+srun: error: c2: task 3: Exited with exit code 7
+srun: Terminating StepId=33.0
+srun: error: c1: tasks 0-1: Terminated
+"""
 
 
 @pytest.mark.parametrize(
@@ -45,6 +57,14 @@ Root Cause (first observed failure):
          RankFailure(2, "c2", "signal 9")),
         ("3: one\n3: two\n1: x\nsrun: error: n-1: task 3: Segmentation fault (core dumped)\n",
          RankFailure(3, "n-1", "Segmentation fault (core dumped)", ("one", "two"))),
+        (" 2: one\n10: x\n12: y\nsrun: error: c1: task 2: Exited with exit code 7\n",
+         RankFailure(2, "c1", "exit code 7", ("one",))),
+        ("".join(f" 1: {line}\n" for line in TORCH.splitlines()[9:])
+         + " 2: of agent 2\n 1: [rank2]: why\n",
+         RankFailure(2, "c2", "signal 9", ("why",))),
+        (SRUN.replace("task 2:", "tasks 2-3:").replace("tasks 0-1:", "task 0:"), None),
+        ("srun: error: c2: task 0: Terminated\nsrun: error: c2: task 1: Terminated\n", None),
+        (REQUEUED, RankFailure(3, "c2", "exit code 7")),
         ("srun: error: c7: task 0: Killed\n", None),
         ("", None),
         ("srun: error: c1: tasks 0-3: Exited with exit code 2\n", None),
