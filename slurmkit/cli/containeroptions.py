@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from slurmkit.config import nearest
 from slurmkit.container import Container
+from slurmkit.errors import BadInput
 from slurmkit.plugins import plugins
 
 _TEXTS = (
@@ -29,6 +31,14 @@ _SWITCHES = (
 )
 _LISTS = ("mounts", "env", "unshare")
 _FIELDS = {"env": "environment"}
+_WITH_VALUE = {f"container-{name}": name for name, _ in _TEXTS}
+_WITHOUT = {
+    **{f"container-{name}": (name, True) for name, _ in _SWITCHES},
+    **{f"no-container-{name}": (name, False) for name, _ in _SWITCHES},
+    "container-writable": ("writable", True),
+    "container-readonly": ("writable", False),
+    "container-entrypoint-log": ("entrypoint-log", True),
+}
 
 
 def container_options() -> list[Callable[..., Any]]:
@@ -79,6 +89,39 @@ def container_from(take: Callable[[str], Any], below: Container | None) -> Conta
         return None
     fields = msgspec.structs.asdict(below) if below else {}
     return Container(**{**fields, **found}).at(str(Path.cwd()))
+
+
+def container_of(given: Mapping[str, str]) -> Container | None:
+    """The container that options mean, by their names; the value of a flag is empty.
+
+    Raises:
+        BadInput: for what is no such option, and for what cannot be meant.
+    """
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _WITHOUT and not value:
+            field, values[field] = _WITHOUT[name]
+        elif name in _WITH_VALUE and value:
+            values[_WITH_VALUE[name]] = value
+        elif name in (*_WITHOUT, *_WITH_VALUE):
+            raise BadInput(f"--{name} {'has no' if value else 'needs a'} value")
+        else:
+            raise BadInput(f"no option --{name}; {nearest(name, [*_WITH_VALUE, *_WITHOUT])}")
+    named = {f"container_{name.replace('-', '_')}": value for name, value in values.items()}
+    return container_from(named.get, None)
+
+
+def container_words(container: Container) -> list[str]:
+    """The options that `container_of` reads as this container."""
+    fields = {name: _FIELDS.get(name, name.replace("-", "_")) for name in _WITH_VALUE.values()}
+    given = {name: getattr(container, field) for name, field in fields.items()}
+    texts = {n: ",".join(v) if isinstance(v, tuple) else v for n, v in given.items() if v}
+    flags = [
+        f"--{name}"
+        for name, (field, value) in _WITHOUT.items()
+        if getattr(container, field.replace("-", "_")) is value
+    ]
+    return [*(f"--container-{name}={text}" for name, text in texts.items()), *flags]
 
 
 def _listed(name: str, value: Any) -> Any:

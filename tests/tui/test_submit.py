@@ -29,7 +29,7 @@ from slurmkit.errors import (
 from slurmkit.findings import Finding
 from slurmkit.gpus import Gpus
 from slurmkit.jobfile import job_file_text, read_job_file
-from slurmkit.spec import JobSpec, Launch
+from slurmkit.spec import Container, JobSpec, Launch
 
 SPECS = (
     JobSpec(command=("python", "train.py", "--lr", "0.1")),
@@ -50,6 +50,27 @@ SPECS = (
     ),
     JobSpec(command=("x",), gpus=Gpus(2, "a100", "task"), comment="it's #1", mem_per_gpu="4G"),
     JobSpec(command=("x",), gpus=Gpus(shard=2, type="h100"), gres="tmp:1", hold=True),
+    JobSpec(
+        command=("x",),
+        launch=Launch(launcher="torchrun", mpi="none", per_gpu=False),
+        environment={"A": "1"},
+        container=Container(
+            image="nvcr.io#nvidia/pytorch:25.06-py3",
+            mounts=("/data:/data:ro+nosuid", "tmpfs:/tmp"),
+            workdir="/w d",
+            mount_home=False,
+            remap_root=True,
+            writable=False,
+            entrypoint=True,
+            entrypoint_log=True,
+            environment=("A", "B"),
+            name="train:create",
+            save="/x.sqsh",
+            unshare=("ipc",),
+            runtime="pyxis",
+        ),
+    ),
+    JobSpec(command=("x",), container=Container(image="/x.sqsh", writable=True)),
     JobSpec(command=("x",), gpus=Gpus(mig="3g.20gb"), array="0-9%2", dependency="afterok:1"),
 )
 
@@ -62,6 +83,23 @@ def test_texts_and_job_files_mean_the_same_job(spec: JobSpec, tmp_path: Path) ->
     assert read(draft_of(tmp_path / "job.toml").texts).spec == spec
     with pytest.raises(BadInput, match="is there already"):
         write_draft(tmp_path / "job.toml", spec)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("--container-imag=x", "did you mean"),
+        ("--container-writable=true --container-image=x", "--container-writable has no value"),
+        ("--container-image", "--container-image needs a value"),
+        ("--container-workdir=/w", "a container needs an image"),
+        ("--task-per-gpu=2", "--task-per-gpu is yes or no"),
+        ("--launch=A", "launch.launcher 'A' is not a name"),
+    ],
+)
+def test_what_is_wrong_among_our_own_options_is_said(more: str, says: str) -> None:
+    found = read({"what": "x", "more": more})
+    assert found.spec is None
+    assert says in found.wrong["more"]
 
 
 def test_a_job_file_of_a_spec_is_readable() -> None:

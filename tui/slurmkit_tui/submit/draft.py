@@ -15,12 +15,12 @@ from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
 from slurmkit.jobfile import script_fields
 from slurmkit.options import merged, option_values, read_options
-from slurmkit.spec import JobSpec, Launch
+from slurmkit.spec import JobSpec
 from slurmkit_tui.submit.fields import GPUS, MORE, OPTIONS, PER, PERS, WHAT
+from slurmkit_tui.submit.ours import Pairs, parted, words_of
 
 Texts = Mapping[str, str]
 """What stands in each field, by its name; empty ones may be left out."""
-Pairs = list[tuple[str, str]]
 
 NOTHING = "say what is to run: a command, or a batch script"
 _ANYTHING: dict[str, Any] = {"command": ("true",)}
@@ -139,25 +139,7 @@ def _more(text: str) -> tuple[Pairs, dict[str, Any]]:
         words = shlex.split(text.replace("\r\n", "\n"))
     except ValueError as error:
         raise BadInput(f"the options cannot be read: {str(error).lower()}") from error
-    pairs: Pairs = []
-    ours: dict[str, Any] = {}
-    launch: dict[str, Any] = {}
-    for name, value in options_in(words):
-        if name in ("launcher", "mpi"):
-            launch[name] = value
-        elif name == "label":
-            launch[name] = True
-        elif name == "env":
-            variable, equals, content = value.partition("=")
-            if not equals:
-                raise BadInput(f"--env {value!r} is not of the form NAME=VALUE")
-            ours.setdefault("environment", {})[variable] = content
-        elif name == "option":
-            passed, _, content = value.removeprefix("--").partition("=")
-            pairs.append((passed, content))
-        else:
-            pairs.append((name, value))
-    return pairs, ours | ({"launch": Launch(**launch)} if launch else {})
+    return parted(options_in(words))
 
 
 def texts_of(spec: JobSpec) -> dict[str, str]:
@@ -167,11 +149,7 @@ def texts_of(spec: JobSpec) -> dict[str, str]:
     gres = values.pop("gres", "")
     gpus, more = _gpu_texts(spec.gpus, gres)
     more += [f"--{name}={value}" if value else f"--{name}" for name, value in values.items()]
-    more += [f"--env={name}={value}" for name, value in spec.environment.items()]
-    launch = spec.launch
-    given = (("launcher", launch.launcher), ("mpi", launch.mpi))
-    more += [f"--{name}={value}" for name, value in given if value]
-    more += ["--label"] if launch.label else []
+    more += words_of(spec)
     texts |= gpus | {MORE: shlex.join(more)}
     return {name: text for name, text in texts.items() if text}
 
