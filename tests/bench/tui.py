@@ -29,6 +29,7 @@ NodeName={names} Gres=gpu:h100:8 State=CLOUD
 PartitionName=sim Nodes={names}
 END
 scontrol reconfigure
+for _ in $(seq 30); do scontrol show node >/dev/null && break; done  # it is busy at first
 """
 
 
