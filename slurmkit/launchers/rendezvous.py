@@ -1,6 +1,6 @@
 """Where the tasks of a job meet: shell lines that the batch shell, on the first node, runs.
 
-The port is checked by binding it where there is a Python, else by the kernel's list of listeners.
+The port is checked by binding it where a Python runs, else by the kernel's list of listeners.
 It depends on the job and its restart, so that jobs that start together on one node try different
 ones first.
 """
@@ -10,9 +10,11 @@ from __future__ import annotations
 _TEXT = r"""
 # Where the tasks meet: this node, the job's first, and a TCP port of it that is free, beyond
 # those that the kernel gives to anybody (ip_local_port_range).
+slurmkit_bind='import socket, sys; socket.create_server(("", int(sys.argv[1])))'
+python3 -IS -c 'import socket' 2>/dev/null || slurmkit_bind=
 slurmkit_port_is_free() {
-  if command -v python3 >/dev/null; then
-    python3 -c 'import socket, sys; socket.create_server(("", int(sys.argv[1])))' "$1" 2>/dev/null
+  if [ "$slurmkit_bind" ]; then
+    python3 -IS -c "$slurmkit_bind" "$1" 2>/dev/null
   else
     ! grep -qsi ":$(printf %04X "$1") [0-9A-F]*:0000 0A" /proc/net/tcp /proc/net/tcp6
   fi
@@ -23,10 +25,14 @@ if ((slurmkit_count < 1000)); then
   slurmkit_first=$((slurmkit_low > 12000 ? slurmkit_low - 2000 : 20000)) slurmkit_count=2000
 fi
 slurmkit_start=$((SLURM_JOB_ID + 7 * ${SLURM_RESTART_COUNT:-0}))
-for ((slurmkit_try = 0; slurmkit_try < slurmkit_count; slurmkit_try++)); do
+for ((slurmkit_try = 0; slurmkit_try < 200; slurmkit_try++)); do
   MASTER_PORT=$((slurmkit_first + (slurmkit_start + slurmkit_try) % slurmkit_count))
   slurmkit_port_is_free "$MASTER_PORT" && break
 done
+if ((slurmkit_try == 200)); then
+  echo "slurmkit: none of 200 ports up to $MASTER_PORT of $HOSTNAME is free" >&2
+  exit 1
+fi
 MASTER_ADDR=$HOSTNAME
 export MASTER_ADDR MASTER_PORT
 """

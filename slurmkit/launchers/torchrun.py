@@ -76,16 +76,19 @@ class Torchrun:
 
 
 def _split(command: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The words that start an agent, and what it starts: a script, `-m module`, or any program."""
+    """The words that start an agent, and what it starts: a script, `-m module`, or any program.
+
+    Workers of a Python have no flags but the agent's own `-u`: with others the whole command is
+    the program.
+    """
     first, *more = command
     if not _PYTHON.fullmatch(PurePosixPath(first).name):
         return ("torchrun",), command if first.endswith(".py") else ("--no-python", *command)
-    flags: list[str] = []  # of Python itself, which stand before what it runs
-    while more and more[0].startswith("-") and more[0] not in ("-", "-c", "-m"):
-        flags += [more.pop(0) for _ in range(2 if more[0] in ("-W", "-X") else 1)]
-    agent = (first, *flags, "-m", "torch.distributed.run")
-    is_script = bool(more) and more[0] not in ("-", "-c")
-    return agent, tuple(more) if is_script else ("--no-python", *command)
+    agent = (first, "-m", "torch.distributed.run")
+    while more[:1] == ["-u"]:
+        more.pop(0)
+    is_plain = bool(more) and (not more[0].startswith("-") or more[0] == "-m")
+    return agent, tuple(more) if is_plain else ("--no-python", *command)
 
 
 def _uneven(step: Step) -> Iterable[Finding]:

@@ -150,8 +150,14 @@ def test_torchrun_on_one_node_needs_no_meeting() -> None:
     ("command", "agent"),
     [
         ("python train.py -x", "python -m torch.distributed.run | train.py -x"),
-        ("/v/bin/python3.11 -u -W error -m train -x",
-         "/v/bin/python3.11 -u -W error -m torch.distributed.run | -m train -x"),
+        ("/v/bin/python3.11 -u -m train -x",
+         "/v/bin/python3.11 -m torch.distributed.run | -m train -x"),
+        ("python -O train.py",
+         "python -m torch.distributed.run | --no-python python -O train.py"),
+        ("python -W error -m train",
+         "python -m torch.distributed.run | --no-python python -W error -m train"),
+        ("python -um train",
+         "python -m torch.distributed.run | --no-python python -um train"),
         ("python -c pass", "python -m torch.distributed.run | --no-python python -c pass"),
         ("python", "python -m torch.distributed.run | --no-python python"),
         ("./run.sh -x", "torchrun | --no-python ./run.sh -x"),
@@ -218,6 +224,27 @@ def test_a_port_that_is_taken_is_avoided(ports: list[socket.socket], tmp_path: P
     for name in ("grep", "bash"):  # nodes without Python
         tmp_path.joinpath(name).symlink_to(f"/usr/bin/{name}")
     assert port_of(PATH=str(tmp_path)) not in (first, second)
+
+
+def test_a_python_that_does_not_run_is_not_asked(
+    ports: list[socket.socket], tmp_path: Path
+) -> None:
+    first = port_of()
+    assert port_of(PYTHONHOME="/nowhere") == first  # the job's own affair
+    tmp_path.joinpath("python3").write_text("#!/bin/sh\nexit 1\n", "ascii")
+    tmp_path.joinpath("python3").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    assert port_of(PATH=path) == first
+    ports.append(listen(first))
+    assert port_of(PATH=path) != first
+
+
+def test_without_a_free_port_the_job_ends_with_a_word() -> None:
+    words = ["bash", "-c", f'python3() {{ [ "$#" = 3 ]; }}\n{PORT}']  # it runs, and binds nothing
+    env = {"PATH": os.environ["PATH"]} | JOB
+    done = subprocess.run(words, capture_output=True, check=False, env=env, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("slurmkit: none of 200 ports ")
 
 
 def test_with_few_ports_left_by_the_kernel_others_are_taken() -> None:
