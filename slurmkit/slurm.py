@@ -170,16 +170,19 @@ class LocalSlurm:
 def attach(argv: Sequence[str], environment: Mapping[str, str] = _NOTHING) -> int:
     """Lend this terminal to a command until it ends, as to a shell in a job; returns its exit code.
 
-    Its environment is the person's own, as sbatch would hand it on, and `environment`. Ctrl-C is
-    for the command alone, which has more to clear up than we have.
+    Its environment is the person's own, as sbatch would hand it on, and `environment`, without what
+    salloc would take for options (SALLOC_*). Ctrl-C is for the command alone, which has more to
+    clear up than we have.
 
     Raises:
         SlurmError: when it cannot be run.
     """
-    env = environment_for(["sbatch"], os.environ) | dict(environment)
+    own = environment_for(["sbatch"], os.environ).items()
+    env = {name: value for name, value in own if not name.startswith("SALLOC_")} | dict(environment)
     try:
         with _left_to_it(signal.SIGINT):
-            return subprocess.run(argv, env=env, check=False).returncode
+            code = subprocess.run(argv, env=env, check=False).returncode
+            return code if code >= 0 else 128 - code
     except OSError as error:
         raise _cannot_run(argv, error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -18,8 +19,11 @@ from slurmkit.planning.contained import contained
 from slurmkit.slurm import attach
 
 # What makes no sense of a shell at a terminal, by sbatch's names.
-_NO_PART = ("script", "array", "output", "error", "open_mode", "requeue", "hold")
-_NOT_OF_SALLOC = ("output", "ignore-pbs")
+_NO_PART = ("script", "array", "hold")
+_NOT_HERE = ("script", "output", "error", "open_mode", "requeue", "no_requeue")
+_NOT_OF_SALLOC = (
+    "output error open-mode requeue no-requeue export export-file input propagate ignore-pbs"
+).split()
 # A step of its own kind, which holds all that the job has on its first node (salloc(1),
 # "LaunchParameters=use_interactive_step").
 _STEP = ("srun", "--interactive", "--preserve-env", "--pty")
@@ -42,10 +46,11 @@ def shell_command(**options: Any) -> int:
     inside = bool(options["container_image"] or options["container_name"])
     own = ("bash",) if inside else (os.environ.get("SHELL") or "bash", "-l")
     options["command"] = options["command"] or own
+    _refuse(name for name in _NOT_HERE if options[name] is not None)
     asked = spec_from(options)
-    for name in _NO_PART:
-        if getattr(asked.spec, name) not in (None, False):
-            raise BadInput(f"{name.replace('_', '-')} is for jobs that run by themselves")
+    _refuse(name for name in _NO_PART if getattr(asked.spec, name) not in (None, False))
+    if "B" in (asked.spec.signal or "").rpartition(":")[0]:
+        raise BadInput(f"--signal={asked.spec.signal}: B is for a batch script; leave it away")
     if asked.spec.launch.launcher:
         raise BadInput("--launch is for jobs that run by themselves; start it in the shell")
     cluster = Cluster()
@@ -56,6 +61,11 @@ def shell_command(**options: Any) -> int:
         raise BadInput(f"no shell: {len(made.errors)} error{'s' * (len(made.errors) > 1)}")
     say_estimate(made)
     return attach(_argv(made, cluster), made.spec.environment | asked.spec.environment)
+
+
+def _refuse(names: Iterable[str]) -> None:
+    for name in names:
+        raise BadInput(f"{name.replace('_', '-')} is for jobs that run by themselves; leave it out")
 
 
 def _argv(made: Plan, cluster: Cluster) -> list[str]:

@@ -71,10 +71,30 @@ def test_another_program_can_be_named(given: list[tuple[list[str], dict]]) -> No
 
 
 @pytest.mark.parametrize(
+    ("variable", "value"),
+    [("REQUEUE", "1"), ("NO_REQUEUE", "1"), ("OPEN_MODE", "append"), ("EXPORT", "NONE")],
+)
+def test_defaults_for_batch_jobs_are_in_nobodys_way(
+    given: list[tuple[list[str], dict]],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+) -> None:
+    monkeypatch.setenv(f"SBATCH_{variable}", value)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert run("--time=10", "--", "x") == 3
+    option = variable.lower().replace("_", "-")
+    assert not [word for word in given[0][0] if word.startswith(f"--{option}")]
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
         (("--array=1-3",), "array is for jobs that run by themselves"),
         (("--output=x",), "output is for jobs"),
+        (("--no-requeue",), "no-requeue is for jobs"),
+        (("--script=x",), "script is for jobs"),
+        (("--signal=B:TERM@30",), "leave it away"),
         (("--launch=torchrun",), "start it in the shell"),
         (("--gpus-per-node=a100:99",), "no shell: 1 error"),
     ],
@@ -109,3 +129,13 @@ def test_ctrl_c_is_for_the_command_alone() -> None:
         assert started.wait(20) == 7
     assert slurm.attach([sys.executable, "-c", "raise SystemExit(5)"]) == 5
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_salloc_takes_no_options_that_were_not_checked_and_may_be_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SALLOC_QOS", "free")
+    asks = "import os; raise SystemExit(os.environ.get('SALLOC_QOS') is not None)"
+    assert slurm.attach([sys.executable, "-c", asks]) == 0
+    ends = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    assert slurm.attach([sys.executable, "-c", ends]) == 128 + signal.SIGTERM
