@@ -20,7 +20,7 @@ _SRUN = re.compile(
     r"^srun: error: (?P<node>[\w.\-\[\],]+): tasks? (?P<rank>[\d,\-]+): (?P<how>.+)$", re.M
 )
 _CODE = re.compile(r"Exited with exit code (\d+)")
-_ENDED_FOR_ANOTHER = "Terminated"  # what srun does to the rest of a step
+_ENDED_FOR_ANOTHER = re.compile(r"Terminated|Exited with exit code 143\b")  # by srun: SIGTERM
 # A run that was requeued, in a log that the next one goes on with.
 _RUN_OVER = re.compile(
     r"^slurmstepd\S*: error: \*\*\* JOB \d+ ON \S+ CANCELLED .* DUE TO .*$", re.M
@@ -68,7 +68,7 @@ def _by_torch(log: str) -> RankFailure | None:
 def _by_srun(log: str) -> RankFailure | None:
     """Of several that ended together none is the first; of one alone its exit code says all."""
     ended = list(_SRUN.finditer(log))
-    found = next((each for each in ended if each["how"].strip() != _ENDED_FOR_ANOTHER), None)
+    found = next((each for each in ended if not _ENDED_FOR_ANOTHER.match(each["how"])), None)
     if found is None or not found["rank"].isdecimal() or (found["rank"], len(ended)) == ("0", 1):
         return None
     rank, exited = int(found["rank"]), _CODE.match(found["how"])

@@ -9,7 +9,7 @@ import msgspec
 
 from slurmkit.config import load_section
 from slurmkit.findings import Finding, Severity
-from slurmkit.launchers.plain import needs_command, one_per_gpu
+from slurmkit.launchers.plain import needs_command, needs_one_start, one_per_gpu
 from slurmkit.launchers.step import Step, srun
 from slurmkit.spec import JobSpec
 
@@ -44,6 +44,7 @@ class Mpi:
     def needs(self, step: Step) -> Iterable[Finding]:
         """See `slurmkit.plugins.Launcher`."""
         yield from needs_command(step.spec, "mpi")
+        yield from needs_one_start(step.spec, "mpi")
         chosen, known = _chosen(step), step.capabilities.mpi
         if chosen is None:
             said = _NONE.format(known=f"it has {', '.join(known or ())}")
@@ -54,6 +55,9 @@ class Mpi:
         elif chosen == MPIRUN:
             program = load_section("launch", LaunchSection).mpirun
             yield _said("note", "mpi-chosen", f"MPI starts through {program} in the batch shell")
+            if lost := [o for o in step.options if o.startswith(("--gpu-bind", "--label"))]:
+                message = f"{' and '.join(lost)} is for srun; give {program} its own such options"
+                yield _said("warning", "mpi-no-srun", message)
         else:
             yield _said("note", "mpi-chosen", f"MPI starts through srun --mpi={chosen}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 import msgspec
 
@@ -16,6 +17,7 @@ from slurmkit.spec import JobSpec
 _NO_PROGRAM = re.compile(
     r"=|^(if|then|elif|else|fi|time|for|in|until|while|do|done|case|esac|coproc|select|function)$"
 )
+_STARTERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun")
 # What torch.distributed and its like read with `env://`. A shell in each task knows its numbers.
 _RANKS = (
     "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
@@ -46,6 +48,31 @@ def needs_command(spec: JobSpec, name: str) -> Iterable[Finding]:
         )
 
 
+def needs_one_start(spec: JobSpec, name: str) -> Iterable[Finding]:
+    """What starts processes itself would be started by each of them, and whole nodes lie idle."""
+    program = PurePosixPath(spec.command[0]).name if spec.command else ""
+    if program in _STARTERS:
+        message = (
+            f"{program} starts processes itself, and the launcher {name} would start it more than"
+            " once; give the program alone, or --launch none"
+        )
+        yield Finding(
+            severity="warning", code="launcher-twice", message=message, source=f"launcher {name}"
+        )
+    yield from needs_cpus(spec)
+
+
+def needs_cpus(spec: JobSpec) -> Iterable[Finding]:
+    """A step has the CPUs of its tasks only, also on nodes of its own."""
+    if spec.exclusive is True and spec.cpus_per_task is None:
+        yield Finding(
+            severity="note",
+            code="exclusive-cpus",
+            message="--exclusive takes whole nodes, but a task only its --cpus-per-task",
+            source="srun(1) --cpus-per-task",
+        )
+
+
 class Srun:
     """One srun for the command: once per task, on every node of the job.
 
@@ -61,13 +88,7 @@ class Srun:
         """See `slurmkit.plugins.Launcher`."""
         spec = step.spec
         yield from needs_command(spec, "srun")
-        if spec.exclusive is True and spec.cpus_per_task is None:
-            yield Finding(
-                severity="note",
-                code="exclusive-cpus",
-                message="--exclusive takes whole nodes, but a task only its --cpus-per-task",
-                source="srun(1) --cpus-per-task",
-            )
+        yield from needs_cpus(spec)
 
     def lines(self, step: Step) -> tuple[str, ...]:
         """See `slurmkit.plugins.Launcher`."""

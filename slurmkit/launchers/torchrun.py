@@ -14,7 +14,7 @@ import msgspec
 
 from slurmkit.findings import Finding, Severity
 from slurmkit.launchers import rendezvous
-from slurmkit.launchers.plain import needs_command, one_per_gpu
+from slurmkit.launchers.plain import needs_command, needs_one_start, one_per_gpu
 from slurmkit.launchers.step import PATIENCE, Step
 from slurmkit.spec import JobSpec
 
@@ -39,6 +39,7 @@ class Torchrun:
     def needs(self, step: Step) -> Iterable[Finding]:
         """See `slurmkit.plugins.Launcher`."""
         yield from needs_command(step.spec, "torchrun")
+        yield from needs_one_start(step.spec, "torchrun")
         yield from _uneven(step)
         if step.spec.launch.mpi not in (None, "none"):
             message = "torchrun's workers meet without MPI; leave --mpi out, or --launch mpi"

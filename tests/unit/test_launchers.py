@@ -181,6 +181,8 @@ def test_what_torchrun_starts(command: str, agent: str) -> None:
         (JobSpec(command=("x",), launch=Launch(mpi="pmix")), "launcher-no-mpi"),
         (JobSpec(command=("x",), gpus=Gpus(2, bind="closest")), "launcher-no-binding"),
         (JobSpec(command=("x",), nodes=2, ntasks=4), None),
+        (JobSpec(command=("/v/bin/torchrun", "x.py")), "launcher-twice"),
+        (JobSpec(command=("x",), exclusive=True), "exclusive-cpus"),
     ],
 )
 def test_what_torchrun_cannot_do_is_said(spec: JobSpec, code: str | None) -> None:
@@ -309,6 +311,9 @@ def test_a_site_names_its_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (note,) = plugins.launcher("mpi").needs(made)
     assert note.message == "MPI starts through /opt/mpi/bin/mpirun in the batch shell"
     assert lines(made) == "/opt/mpi/bin/mpirun -n 4 x 'a b'"
+    labelled = msgspec.structs.replace(made, options=("--gpu-bind=closest", "--label"))
+    _, warning = plugins.launcher("mpi").needs(labelled)
+    assert warning.message.startswith("--gpu-bind=closest and --label is for srun")
 
 
 def test_without_any_mpi_the_way_out_is_said() -> None:
