@@ -43,6 +43,12 @@ class RankFailure(msgspec.Struct, frozen=True):
     lines: tuple[str, ...] = ()
 
     @property
+    def exit_code(self) -> int | None:
+        """Its exit code; None where a signal ended it."""
+        code = self.how.removeprefix("exit code ")
+        return int(code) if code.isdecimal() else None
+
+    @property
     def words(self) -> str:
         """All but its lines, in a few words."""
         return f"rank {self.rank} on {self.node} failed first ({self.how})"

@@ -124,8 +124,9 @@ def _words(outcome: Outcome, info: JobInfo, known: Evidence) -> str:
 
 
 def _failed(outcome: Outcome, info: JobInfo, known: Evidence) -> str:
-    said = _ended_badly(outcome, info, known)
-    return f"{said}; {known.first_failure.words}" if known.first_failure else said
+    # srun's own end is then that of whoever was ended for it, mostly SIGTERM.
+    first = known.first_failure
+    return f"failed: {first.words}" if first else _ended_badly(outcome, info, known)
 
 
 def _ended_badly(outcome: Outcome, info: JobInfo, known: Evidence) -> str:

@@ -116,6 +116,9 @@ def _means(outcome: Outcome) -> tuple[str, str]:
         return "", ""
     if outcome.kind != "failed":
         return "", ends.ADVICE.get(outcome.kind, "")
+    if outcome.first_failure is not None:
+        code = outcome.first_failure.exit_code
+        return ends.of_code(code) if code else ("", "")
     if outcome.signal is not None:
         return ends.of_signal(outcome.signal)
     return ends.of_code(outcome.exit_code) if outcome.exit_code else ("", "")

@@ -240,3 +240,13 @@ def _act(line: str, said: dict[str, object]) -> Callable[[], object]:
 def _raise(failed: Mapping[str, Exception]) -> None:
     for error in failed.values():
         raise error
+
+
+def test_the_process_that_failed_first_says_why_not_srun(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("srun: error: c2: task 2: Exited with exit code 7\n", "utf-8")
+    jobs = FakeJobs()
+    jobs.runs = [{"JobID": "7", "State": "FAILED", "ExitCode": "15:0", "StdErr": str(log)}]
+    outcome = jobs.cluster().job("7").outcome()
+    assert outcome.words.startswith("failed: rank 2 on c2 failed first (exit code 7)")
+    assert outcome.first_failure is not None
