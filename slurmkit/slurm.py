@@ -189,8 +189,9 @@ def attach(argv: Sequence[str], environment: Mapping[str, str] = _NOTHING) -> in
 
 @contextmanager
 def _left_to_it(number: signal.Signals) -> Iterator[None]:
-    """A handler that does nothing: one that is ignored would be by the command, too."""
-    if threading.current_thread() is not threading.main_thread():
+    """A handler that does nothing: a signal that is ignored would be by the command, too."""
+    ignored = signal.getsignal(number) is signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(number, lambda *_: None)
