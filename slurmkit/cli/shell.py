@@ -43,11 +43,14 @@ def shell_command(**options: Any) -> int:
       slurmkit shell --gpus-per-node shard:1 --time 30 -- python3
       slurmkit shell --gpus-per-node 2 --container-image pytorch/pytorch --time 2:00:00
     """
-    inside = bool(options["container_image"] or options["container_name"])
-    own = ("bash",) if inside else (os.environ.get("SHELL") or "bash", "-l")
-    options["command"] = options["command"] or own
+    named = bool(options["command"])
+    options["command"] = options["command"] or (os.environ.get("SHELL") or "bash", "-l")
     _refuse(name for name in _NOT_HERE if options[name] is not None)
     asked = spec_from(options)
+    if asked.spec.container is not None and not named:  # one's own shell need not be in the image
+        asked = msgspec.structs.replace(
+            asked, spec=msgspec.structs.replace(asked.spec, command=("bash",))
+        )
     _refuse(name for name in _NO_PART if getattr(asked.spec, name) not in (None, False))
     if "B" in (asked.spec.signal or "").rpartition(":")[0]:
         raise BadInput(f"--signal={asked.spec.signal}: B is for a batch script; leave it away")

@@ -46,7 +46,10 @@ class Mpi:
         yield from needs_command(step.spec, "mpi")
         yield from needs_one_start(step.spec, "mpi")
         chosen, known = _chosen(step), step.capabilities.mpi
-        if chosen is None:
+        if chosen not in (None, MPIRUN, *(known or (chosen,))) and not step.spec.launch.mpi:
+            message = f"[launch] mpi is {chosen!r}, which this Slurm does not have; it has"
+            yield _said("error", "mpi-unknown", f"{message} {', '.join(known or ())}")
+        elif chosen is None:
             said = _NONE.format(known=f"it has {', '.join(known or ())}")
             yield _said("error", "mpi-none", said)
         elif chosen == MPIRUN and step.spec.container and not step.prefix:

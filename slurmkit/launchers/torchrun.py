@@ -65,7 +65,8 @@ class Torchrun:
         program = (*step.prefix, *program)
         if step.single_node:
             agent = shlex.join([*program, "--standalone", f"--nproc-per-node={workers}", *target])
-            return (_FEWER_TASKS, f"srun --nodes=1 --ntasks=1 {shlex.join(options)} -- {agent}")
+            line = f"srun --nodes=1 --ntasks=1 {shlex.join(options)} -- {agent}"
+            return (_threads(step), _FEWER_TASKS, line)
         many = '--nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES"'
         meet = (
             f'--nnodes="$SLURM_NNODES" --nproc-per-node={workers} --rdzv-id={rendezvous.ID}'
@@ -73,7 +74,12 @@ class Torchrun:
         )
         agent = f"{shlex.join(program)} {meet} {shlex.join(target)}"
         line = f"srun {many} {shlex.join(options)} -- {agent}"
-        return (*rendezvous.LINES, "", _FEWER_TASKS, line)
+        return (*rendezvous.LINES, "", _threads(step), _FEWER_TASKS, line)
+
+
+def _threads(step: Step) -> str:
+    """Torchrun itself would make it 1, whatever a worker has, and say so in a banner."""
+    return f"export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-{step.layout.cpus_per_task}}}"
 
 
 def _split(command: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

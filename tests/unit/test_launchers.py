@@ -316,6 +316,25 @@ def test_a_site_names_its_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert warning.message.startswith("--gpu-bind=closest and --label is for srun")
 
 
+def test_a_sites_plugin_that_is_not_there_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[launch]\nmpi = "pmxi"\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
+    (error,) = plugins.launcher("mpi").needs(mpi(("none", "pmi2")))
+    assert (
+        error.message == "[launch] mpi is 'pmxi', which this Slurm does not have; it has none, pmi2"
+    )
+
+
+def test_workers_have_the_threads_of_their_cpus_unless_the_job_says() -> None:
+    spec = JobSpec(command=("x.py",), launch=Launch(launcher="torchrun"))
+    script = lines(step(spec, cpus=6)) + '\necho "$OMP_NUM_THREADS"'
+    assert bash("srun() { :; }\n" + script) == "6\n"
+    assert bash("srun() { :; }\n" + script, OMP_NUM_THREADS="2") == "2\n"
+
+
 def test_without_any_mpi_the_way_out_is_said() -> None:
     (error,) = plugins.launcher("mpi").needs(mpi(("none", "cray_shasta")))
     assert (error.severity, error.code) == ("error", "mpi-none")

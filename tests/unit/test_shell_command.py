@@ -140,3 +140,15 @@ def test_salloc_takes_no_options_that_were_not_checked_and_may_be_killed(
     assert slurm.attach([sys.executable, "-c", asks]) == 0
     ends = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
     assert slurm.attach([sys.executable, "-c", ends]) == 128 + signal.SIGTERM
+
+
+def test_in_a_container_it_is_bash_unless_another_is_named(
+    given: list[tuple[list[str], dict]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, job = tmp_path / "config.toml", tmp_path / "job.toml"
+    config.write_text('[containers]\nruntimes = ["apptainer"]\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    job.write_text('[container]\nimage = "/x.sif"\n', "utf-8")
+    run("--time=10", "--job-file", str(job))
+    run("--time=10", "--job-file", str(job), "--", "sh")
+    assert [argv[-1].rpartition(" ")[2] for argv, _ in given] == ["bash", "sh"]
