@@ -28,7 +28,7 @@ from slurmkit.jobs.ranks import first_failure
 from slurmkit.jobs.sacct import read_steps
 from slurmkit.jobs.tail import open_regular
 from slurmkit.jobs.uses import last_use
-from slurmkit.jobs.verdict import MEMORY_MESSAGE, killed_by_slurm, outcome_of
+from slurmkit.jobs.verdict import MEMORY_MESSAGE, outcome_of
 from slurmkit.plugins import Backend
 from slurmkit.slurm import Slurm
 
@@ -103,7 +103,7 @@ def _judged(slurm: Slurm, info: JobInfo, runs: Sequence[JobInfo]) -> Outcome:
     evidence = Evidence(
         runs=tuple(runs),
         steps=steps,
-        memory_said=killed_by_slurm(info, steps) and MEMORY_MESSAGE in end,
+        memory_said=MEMORY_MESSAGE.search(end) is not None,
         first_failure=first_failure(end.decode("utf-8", "replace")),
         log=_path(slurm, info, LogFile()) if info.started else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Sequence
 
@@ -24,7 +25,7 @@ _KINDS: dict[str, Kind] = {
     "DEADLINE": "deadline",
     "BOOT_FAIL": "boot_failure",
 }
-MEMORY_MESSAGE = b"exceeded memory limit"
+MEMORY_MESSAGE = re.compile(rb"error: (?:Step|Job)Id=\S+ exceeded memory limit")
 """What slurmstepd writes to the job's log when it kills a step for its memory, 22.05 to 26.05."""
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
@@ -32,9 +33,9 @@ _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 def outcome_of(info: JobInfo, known: Evidence) -> Outcome:
     """Say how a job that is over has ended."""
     code, number = _exit(info, known.steps)
-    over_memory = killed_by_slurm(info, known.steps) and (
-        known.memory_said or _over_limit(known.steps)
-    )
+    # What polls for memory kills as root, but sacct may name the step's owner.
+    said = known.memory_said and _is_killed(info, known.steps)
+    over_memory = said or (killed_by_slurm(info, known.steps) and _over_limit(known.steps))
     kind = "out_of_memory" if over_memory else _KINDS.get(info.state, "unknown")
     ran = info.started is not None and info.ended is not None
     outcome = Outcome(
@@ -55,6 +56,11 @@ def outcome_of(info: JobInfo, known: Evidence) -> Outcome:
         source=info.source,
     )
     return msgspec.structs.replace(outcome, words=_words(outcome, info, known))
+
+
+def _is_killed(info: JobInfo, steps: Sequence[Step]) -> bool:
+    ends = (parse_exit(step.exit_code)[1] for step in steps[1:])
+    return info.state == "FAILED" and signal.SIGKILL in ends
 
 
 def killed_by_slurm(info: JobInfo, steps: Sequence[Step]) -> bool:

@@ -18,7 +18,7 @@ _LONG = 300  # characters of a line that are shown
 # What ranks and `srun --label` put before a line.
 _PREFIX = re.compile(r"^(?:\[(?:rank|default)?\d+\]:?\s?|\d+: )")
 _TRACEBACK = "Traceback (most recent call last):"
-_MEMORY = re.compile(r"^slurmstepd[\w.\-]*: error: .*exceeded memory limit")
+_MEMORY = re.compile(r"error: (?:Step|Job)Id=\S+ exceeded memory limit")
 _SRUN = re.compile(r"srun: error: (?P<node>[\w.\-\[\],]+): (?P<tasks>tasks? [\d,\-]+): (?P<how>.+)")
 
 Sign = tuple[re.Pattern[str], str]

@@ -158,6 +158,28 @@ def test_a_step_killed_by_root_below_its_memory_is_only_perhaps_out_of_memory(
     assert "perhaps for its memory" in outcome.words
 
 
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("slurmstepd-c7: error: StepId=7.0 exceeded memory limit (9 > 8), being killed\n",
+         "out_of_memory"),
+        ("my check: exceeded memory limit\n", "failed"),
+    ],
+)  # fmt: skip
+def test_a_step_killed_for_its_memory_in_its_owners_name(
+    tmp_path: Path, log: str, kind: str
+) -> None:
+    (tmp_path / "log").write_text(f"begun\n{log}", "utf-8")
+    jobs = FakeJobs()
+    jobs.runs = [{"JobID": "7", "State": "FAILED", "ExitCode": "9:0", "StdErr": f"{tmp_path}/log"}]
+    jobs.steps = [
+        {"JobID": "7", "State": "FAILED", "ExitCode": "9:0", "AllocTRES": "cpu=1,mem=100M"},
+        {"JobID": "7.0", "State": "CANCELLED by 10011", "ExitCode": "0:9", "MaxRSS": "5000K"},
+    ]
+    outcome = jobs.cluster().job("7").outcome()
+    assert (outcome.kind, outcome.signal) == (kind, 9)
+
+
 def test_a_job_of_another_year_is_not_a_run_of_this_one() -> None:
     jobs = FakeJobs()
     old = {"Submit": "1600000000", "Start": "1600000001", "End": "1600000002"}
