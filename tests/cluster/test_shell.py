@@ -13,7 +13,7 @@ assert terminal  # a fixture
 def test_a_shell_has_its_gpus_and_gives_them_back(lab: Lab, terminal: Terminal) -> None:
     words = "slurmkit shell --gpus-per-node a100:2 --time 5 --env GREETING=hello"
     terminal.type(words, "Enter")
-    terminal.wait_for("are ready for job", "@c")
+    terminal.wait_for("Granted job allocation", "@c")
     terminal.type("echo has $CUDA_VISIBLE_DEVICES, $GREETING, $(hostname)", "Enter")
     terminal.wait_for(", hello, c")
     terminal.type("sleep 100", "Enter")
