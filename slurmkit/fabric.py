@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
+from slurmkit.checks.say import note, warning
 from slurmkit.config import load_tables
-from slurmkit.findings import Finding, Severity
+from slurmkit.findings import Finding
 from slurmkit.spec import JobSpec
+
+_SOURCE = "[fabric.PARTITION]"
 
 
 class FabricSection(msgspec.Struct, frozen=True):
@@ -58,15 +61,11 @@ def with_fabric(spec: JobSpec, partitions: tuple[str, ...]) -> tuple[JobSpec, tu
         return spec, ()
     if any(each != found[0] for each in found):
         message = f"the networks of {', '.join(partitions)} differ: NCCL chooses; name one of them"
-        return spec, (_said("warning", "fabric-differs", message),)
+        return spec, (warning("fabric-differs", message, _SOURCE),)
     added = {name: value for name, value in found[0].items() if name not in spec.environment}
     if not added:
         return spec, ()
     words = " ".join(f"{name}={value}" for name, value in added.items())
-    note = _said("note", "fabric", f"the network of partition {partitions[0]}: {words}")
+    said = note("fabric", f"the network of partition {partitions[0]}: {words}", _SOURCE)
     environment = {**added, **spec.environment}
-    return msgspec.structs.replace(spec, environment=environment), (note,)
-
-
-def _said(severity: Severity, code: str, message: str) -> Finding:
-    return Finding(severity=severity, code=code, message=message, source="[fabric.PARTITION]")
+    return msgspec.structs.replace(spec, environment=environment), (said,)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from slurmkit.capabilities.model import Capabilities
 from slurmkit.container import Container, Mount, Wrapped
 from slurmkit.findings import Finding
-from slurmkit.runtimes import containers_section
-from slurmkit_containers.lacks import error, lacking, note
+from slurmkit_containers.lacks import error, lacking, note, unnamed
 
 NAME = "apptainer"
 _KINDS = ("registry", "daemon", "squashfs", "sif")
@@ -31,9 +30,7 @@ class Apptainer:
     def available(self, capabilities: Capabilities) -> str | None:
         """The configuration must say that it is on the nodes."""
         del capabilities
-        if NAME in containers_section().runtimes:
-            return None
-        return f"[containers] runtimes in the configuration does not name {NAME}"
+        return unnamed(NAME)
 
     def needs(self, container: Container, capabilities: Capabilities) -> Iterable[Finding]:
         """What it has not, and what it does otherwise than pyxis."""

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator
 from slurmkit.capabilities.model import Capabilities
 from slurmkit.container import Container, Mount, Wrapped
 from slurmkit.findings import Finding
-from slurmkit.runtimes import containers_section
 from slurmkit_containers import enroot_scripts as scripts
-from slurmkit_containers.lacks import error, lacking, note
+from slurmkit_containers.lacks import error, lacking, note, unnamed
 
 NAME = "enroot"
 _KINDS = ("registry", "daemon", "squashfs")
@@ -37,9 +36,7 @@ class Enroot:
         """Where pyxis is, enroot is too; else the configuration must say that it is there."""
         if "container-image" in capabilities.container_options:
             return None
-        if NAME in containers_section().runtimes:
-            return None
-        return f"[containers] runtimes in the configuration does not name {NAME}"
+        return unnamed(NAME)
 
     def needs(self, container: Container, capabilities: Capabilities) -> Iterable[Finding]:
         """What pyxis alone has."""

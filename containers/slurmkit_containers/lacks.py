@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from slurmkit.container import Container
 from slurmkit.findings import Finding, Severity
 from slurmkit.image import WORDS
+from slurmkit.runtimes import containers_section
 
 # Of what not every runtime has: which have it.
 _HAVE = {
@@ -50,6 +51,13 @@ def _finding(severity: Severity, runtime: str, message: str) -> Finding:
     code = "container-runtime" if severity == "note" else "container-feature"
     source = f"container runtime {runtime}"
     return Finding(severity=severity, code=code, message=message, source=source)
+
+
+def unnamed(runtime: str) -> str | None:
+    """Why one that cannot be seen from here cannot be used: nobody says that it is there."""
+    if runtime in containers_section().runtimes:
+        return None
+    return f"[containers] runtimes in the configuration does not name {runtime}"
 
 
 def lacking(

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import msgspec
 
+from slurmkit.cli.tab import PluginNames
 from slurmkit.config import nearest
 from slurmkit.container import Container
 from slurmkit.errors import BadInput
-from slurmkit.plugins import plugins
 
 _TEXTS = (
     ("image", "Image: ubuntu:24.04, nvcr.io/nvidia/pytorch:25.06-py3, x.sqsh, x.sif, a bundle."),
@@ -47,7 +47,7 @@ def container_options() -> list[Callable[..., Any]]:
         click.option(
             f"--container-{name}",
             help=text,
-            shell_complete=_runtimes if name == "runtime" else None,
+            type=PluginNames("runtimes") if name == "runtime" else None,
         )
         for name, text in _TEXTS
     ]
@@ -81,9 +81,7 @@ def container_from(take: Callable[[str], Any], below: Container | None) -> Conta
     given |= {"writable": take("container_writable")}
     given |= {"entrypoint-log": take("container_entrypoint_log") or None}
     found = {
-        _FIELDS.get(name, name.replace("-", "_")): _listed(name, value)
-        for name, value in given.items()
-        if value is not None
+        _field(name): _listed(name, value) for name, value in given.items() if value is not None
     }
     if not found and below is None:
         return None
@@ -113,20 +111,20 @@ def container_of(given: Mapping[str, str]) -> Container | None:
 
 def container_words(container: Container) -> list[str]:
     """The options that `container_of` reads as this container."""
-    fields = {name: _FIELDS.get(name, name.replace("-", "_")) for name in _WITH_VALUE.values()}
+    fields = {name: _field(name) for name in _WITH_VALUE.values()}
     given = {name: getattr(container, field) for name, field in fields.items()}
     texts = {n: ",".join(v) if isinstance(v, tuple) else v for n, v in given.items() if v}
     flags = [
         f"--{name}"
         for name, (field, value) in _WITHOUT.items()
-        if getattr(container, field.replace("-", "_")) is value
+        if getattr(container, _field(field)) is value
     ]
     return [*(f"--container-{name}={text}" for name, text in texts.items()), *flags]
 
 
+def _field(name: str) -> str:
+    return _FIELDS.get(name, name.replace("-", "_"))
+
+
 def _listed(name: str, value: Any) -> Any:
     return tuple(value.split(",")) if name in _LISTS else value
-
-
-def _runtimes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in plugins("runtimes") if name.startswith(incomplete)]

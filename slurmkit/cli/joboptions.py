@@ -12,11 +12,11 @@ import msgspec
 
 from slurmkit.cli.containeroptions import container_from, container_options
 from slurmkit.cli.defaults import defaults, notes, weakest
+from slurmkit.cli.tab import PluginNames
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
 from slurmkit.jobfile import asides, read_job_file, read_script
 from slurmkit.options import letters, merged, read_options
-from slurmkit.plugins import plugins
 from slurmkit.spec import JobSpec, Launch
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
@@ -93,17 +93,13 @@ def _spelled(name: str) -> list[str]:
     return [*([f"-{letter}"] if letter else []), f"--{name}"]
 
 
-def _launchers(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in plugins("launchers") if name.startswith(incomplete)]
-
-
 def _ours() -> list[Callable[..., Any]]:
     path = click.Path(path_type=Path)
     return [
         click.option("--job-file", type=path, help="A job in TOML; options here go before it."),
         click.option("--script", type=path, help="A batch script to run instead of COMMAND."),
         click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable of the job."),
-        click.option("--launch", help=_LAUNCH, shell_complete=_launchers),
+        click.option("--launch", type=PluginNames("launchers"), help=_LAUNCH),
         click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
         click.option("--label", is_flag=True, help="Put the task's number before its output."),
         *container_options(),

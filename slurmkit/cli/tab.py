@@ -7,6 +7,7 @@ from click.shell_completion import CompletionItem
 from click.types import StringParamType
 
 from slurmkit.capabilities.names import cached_names
+from slurmkit.plugins import plugins
 
 KINDS = {
     "account": "account",
@@ -19,6 +20,26 @@ KINDS = {
     "reservation": "reservation",
 }
 """Options that every command means alike, to the kind of names they take."""
+
+
+class PluginNames(StringParamType):
+    """Text that is the name of a plugin.
+
+    Args:
+        kind: as `slurmkit.plugins.KINDS` has it.
+    """
+
+    name = "text"
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer what the name could go on to."""
+        del ctx, param
+        return [CompletionItem(n) for n in plugins(self._kind) if n.startswith(incomplete)]
 
 
 class CachedNames(StringParamType):

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 
 import msgspec
 
+from slurmkit.checks.say import error, note, warning
 from slurmkit.config import load_section
-from slurmkit.findings import Finding, Severity
+from slurmkit.findings import Finding
 from slurmkit.launchers.plain import needs_command, needs_one_start, one_per_gpu
 from slurmkit.launchers.step import Step, srun
 from slurmkit.spec import JobSpec
+
+_SOURCE = "srun --mpi=list"
 
 MPIRUN = "mpirun"
 """In place of a plugin of srun."""
@@ -48,21 +51,21 @@ class Mpi:
         chosen, known = _chosen(step), step.capabilities.mpi
         if chosen not in (None, MPIRUN, *(known or (chosen,))) and not step.spec.launch.mpi:
             message = f"[launch] mpi is {chosen!r}, which this Slurm does not have; it has"
-            yield _said("error", "mpi-unknown", f"{message} {', '.join(known or ())}")
+            yield error("mpi-unknown", f"{message} {', '.join(known or ())}", _SOURCE)
         elif chosen is None:
             said = _NONE.format(known=f"it has {', '.join(known or ())}")
-            yield _said("error", "mpi-none", said)
+            yield error("mpi-none", said, _SOURCE)
         elif chosen == MPIRUN and step.spec.container and not step.prefix:
             message = "mpirun starts processes past srun, and so outside the container; give --mpi"
-            yield _said("error", "mpi-container", message)
+            yield error("mpi-container", message, _SOURCE)
         elif chosen == MPIRUN:
             program = load_section("launch", LaunchSection).mpirun
-            yield _said("note", "mpi-chosen", f"MPI starts through {program} in the batch shell")
+            yield note("mpi-chosen", f"MPI starts through {program} in the batch shell", _SOURCE)
             if lost := [o for o in step.options if o.startswith(("--gpu-bind", "--label"))]:
                 message = f"{' and '.join(lost)} is for srun; give {program} its own such options"
-                yield _said("warning", "mpi-no-srun", message)
+                yield warning("mpi-no-srun", message, _SOURCE)
         else:
-            yield _said("note", "mpi-chosen", f"MPI starts through srun --mpi={chosen}")
+            yield note("mpi-chosen", f"MPI starts through srun --mpi={chosen}", _SOURCE)
 
     def lines(self, step: Step) -> tuple[str, ...]:
         """See `slurmkit.plugins.Launcher`."""
@@ -83,7 +86,3 @@ def _chosen(step: Step) -> str | None:
     if named or known is None:
         return named or _BEST[0]
     return next((kind for kind in _BEST if kind in known), None)
-
-
-def _said(severity: Severity, code: str, message: str) -> Finding:
-    return Finding(severity=severity, code=code, message=message, source="srun --mpi=list")

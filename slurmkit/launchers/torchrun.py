@@ -12,11 +12,14 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from slurmkit.findings import Finding, Severity
+from slurmkit.checks.say import error, note
+from slurmkit.findings import Finding
 from slurmkit.launchers import rendezvous
 from slurmkit.launchers.plain import needs_command, needs_one_start, one_per_gpu
 from slurmkit.launchers.step import PATIENCE, Step
 from slurmkit.spec import JobSpec
+
+_SOURCE = "launcher torchrun"
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 
@@ -43,13 +46,13 @@ class Torchrun:
         yield from _uneven(step)
         if step.spec.launch.mpi not in (None, "none"):
             message = "torchrun's workers meet without MPI; leave --mpi out, or --launch mpi"
-            yield _said("error", "launcher-no-mpi", message)
+            yield error("launcher-no-mpi", message, _SOURCE)
         if step.spec.gpus is not None and step.spec.gpus.bind:
             message = (
                 f"GPU binding {step.spec.gpus.bind} is not used: a node's workers are one task to"
                 " Slurm, and each takes the GPU of its LOCAL_RANK"
             )
-            yield _said("note", "launcher-no-binding", message)
+            yield note("launcher-no-binding", message, _SOURCE)
 
     def lines(self, step: Step) -> tuple[str, ...]:
         """See `slurmkit.plugins.Launcher`."""
@@ -102,14 +105,10 @@ def _uneven(step: Step) -> Iterable[Finding]:
     layout = step.layout
     if layout.gpus_in_all:
         message = "torchrun starts as many workers on each node; ask for GPUs with --gpus-per-node"
-        yield _said("error", "launcher-uneven", message)
+        yield error("launcher-uneven", message, _SOURCE)
     elif layout.ntasks and not step.single_node:
         message = (
             f"torchrun starts as many workers on each node, and {layout.ntasks} tasks may be"
             " spread unevenly; give --nodes and --ntasks-per-node"
         )
-        yield _said("error", "launcher-uneven", message)
-
-
-def _said(severity: Severity, code: str, message: str) -> Finding:
-    return Finding(severity=severity, code=code, message=message, source="launcher torchrun")
+        yield error("launcher-uneven", message, _SOURCE)

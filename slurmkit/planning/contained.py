@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from slurmkit.capabilities.model import Capabilities
+from slurmkit.checks.say import error, note
 from slurmkit.container import UNSET_PYXIS, Wrapped
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
@@ -43,18 +44,16 @@ def contained(spec: JobSpec, capabilities: Capabilities) -> Contained:
     if spec.container is None:
         return Contained()
     if spec.script is not None or spec.launch.launcher == "none":
-        return Contained(findings=(_error("container-needs-step", _NO_STEP, "container"),))
+        return Contained(findings=(error("container-needs-step", _NO_STEP, "container"),))
     try:
         name = choose(spec.container, capabilities)
-    except BadInput as error:
-        return Contained(findings=(_error("container-runtime", str(error), "runtimes"),))
+    except BadInput as wrong:
+        return Contained(findings=(error("container-runtime", str(wrong), "runtimes"),))
     chosen = runtime(name)
     found = tuple(chosen.needs(spec.container, capabilities))
     if any(finding.severity == "error" for finding in found):
         return Contained(named=name, findings=found)
-    said = Finding(
-        severity="note", code="container-runtime", message=f"its steps run in {name}", source=name
-    )
+    said = note("container-runtime", f"its steps run in {name}", name)
     wrapped = chosen.step(spec.container, gpus=spec.gpus is not None)
     return Contained(wrapped, name, (said, *found))
 
@@ -63,7 +62,3 @@ _NO_STEP = (
     "a container is for steps that srun starts, and this job's own shell starts its program; give"
     " a command, or write srun's container options in the script"
 )
-
-
-def _error(code: str, message: str, source: str) -> Finding:
-    return Finding(severity="error", code=code, message=message, source=source)
