@@ -8,7 +8,7 @@ from slurmkit.capabilities.model import Node, Tres
 from slurmkit.checks.places import candidates, left
 from slurmkit.checks.say import Pairs, amount, error, memory, note, warning
 from slurmkit.findings import Finding
-from slurmkit.planning.requests import mebibytes
+from slurmkit.planning.requests import mebibytes, takes_whole_nodes
 from slurmkit.request import Request
 from slurmkit.text import printable
 from slurmkit.valueforms import FORMS
@@ -66,7 +66,14 @@ def _needs(request: Request) -> Tres:
     disk = {"tmp": mebibytes(tmp)} if FORMS["mem"].fits(tmp) else {}
     tasks_may_share = "overcommit" in request.spec.options
     cpus = {"cpu": 1} if tasks_may_share else {}
-    return {**request.per_node, **cpus, **disk}
+    return {**request.per_node, **_memory_of_whole(request), **cpus, **disk}
+
+
+def _memory_of_whole(request: Request) -> Tres:
+    """Slurm counts memory per CPU, or per GPU, for all of those of an exclusive job's nodes."""
+    if "mem" in request.total and takes_whole_nodes(request.spec, request.partition):
+        return {"mem": request.total["mem"] // request.nodes}
+    return {}
 
 
 def _no_node(request: Request, needs: Tres, there: Sequence[Node]) -> Finding:

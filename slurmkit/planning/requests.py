@@ -49,9 +49,10 @@ def request_for(
     account = spec.account.lower() if spec.account else standing.default_account  # as slurmctld
     association = standing.association(account, partition.name) if account else None
     qos = spec.qos or (association.default_qos if association else "") or None
-    total = memory.added(_total(per_node, layout, nodes), nodes)
-    if spec.exclusive is True or partition.settings.get("OverSubscribe") == "EXCLUSIVE":
+    total = _total(per_node, layout, nodes)
+    if takes_whole_nodes(spec, partition):
         total = _whole(total, per_node, nodes, fitting)
+    total = memory.added(total, nodes)
     return Request(
         spec=spec,
         capabilities=capabilities,
@@ -75,6 +76,11 @@ def request_for(
 
 Site = tuple[Capabilities, Standing]
 Shape = tuple[Kind | None, Layout]
+
+
+def takes_whole_nodes(spec: JobSpec, partition: Partition) -> bool:
+    """Whether the job is charged for all CPUs of its nodes, and memory per CPU counts each."""
+    return spec.exclusive is True or partition.settings.get("OverSubscribe") == "EXCLUSIVE"
 
 
 def mebibytes(text: str) -> int:
@@ -207,7 +213,8 @@ class _Memory(NamedTuple):
 
     def added(self, tres: Tres, nodes: int) -> Tres:
         """`tres` of so many nodes with its memory; without where it is all of them, or unknown."""
-        amounts = {"node": nodes, "cpu": tres["cpu"], "gpu": tres.get("gres/gpu", 0)}
+        gpus = tres.get("gres/gpu", 0) if self.spec.gpus is not None else 0
+        amounts = {"node": nodes, "cpu": tres["cpu"], "gpu": gpus}
         size = next((mib * amounts[of] for of, mib in self._sizes() if amounts[of]), 0)
         return tres | ({"mem": size} if size else {})
 

@@ -59,6 +59,14 @@ def test_what_no_node_has(spec: dict[str, Any], code: str, says: str, fix: str) 
         assert not [f for f in fixed(asked, finding) if f.severity == "error"]
 
 
+def test_memory_per_cpu_of_an_exclusive_job_is_that_of_all_its_cpus() -> None:
+    asked = request(mem_per_cpu="10G", exclusive=True)
+    (finding,) = [f for f in check(asked) if f.severity == "error"]
+    assert "asks for 640 GiB of memory on a node" in finding.message
+    assert finding.fix_words == "--mem-per-cpu=7G"
+    assert not [f for f in fixed(asked, finding) if f.severity == "error"]
+
+
 def test_tasks_that_may_share_cpus_fit() -> None:
     assert errors(findings(ntasks_per_node=99)) == ["node-shape"]
     assert not errors(findings(ntasks_per_node=99, options={"overcommit": ""}))

@@ -77,6 +77,20 @@ def test_an_exclusive_job_is_charged_for_whole_nodes() -> None:
     assert request(known, gpus=Gpus(2, "a100")).total["gres/gpu"] == 8
 
 
+@pytest.mark.parametrize(
+    ("spec", "mem"),
+    [
+        ({"mem_per_cpu": "100M"}, 64 * 100),
+        ({"gpus": Gpus(2, "a100"), "nodes": 2, "mem_per_gpu": "2G"}, 2 * 8 * 2048),
+        ({"mem": "300M", "nodes": 2}, 600),
+    ],
+)
+def test_memory_of_an_exclusive_job_is_that_of_all_its_cpus_or_gpus(
+    spec: dict[str, Any], mem: int
+) -> None:
+    assert request(**spec, exclusive=True).total["mem"] == mem
+
+
 def test_other_generic_resources_count() -> None:
     known = with_nodes(["c1"], gres=(Gres("gpu", "a100", 8), Gres("nvme", "fast", 2)))
     asked = request(known, gres="nvme:fast:2,nic")
