@@ -27,6 +27,7 @@ SECTIONS = {
     "launch": "slurmkit.launchers.mpi:LaunchSection",
     "poll": "slurmkit.jobs.poller:PollSection",
     "containers": "slurmkit.runtimes:ContainersSection",
+    "containers.catalogue.*": "slurmkit_containers.catalogue:CatalogueSection",
     "ledger": "slurmkit_accounting.config:LedgerSection",
     "ledger.service": "slurmkit_accounting.service.config:ServiceSection",
     "ledger.schedule": "slurmkit_accounting.service.config:ScheduleSection",
@@ -142,7 +143,8 @@ def as_table(path: Path, name: str, value: object) -> Table | None:
 
 def own_keys(name: str, table: Table, sections: Iterable[str] = SECTIONS) -> Table:
     """A section without the tables in it that are sections of their own, as `[ledger.service]`."""
-    return {key: value for key, value in table.items() if f"{name}.{key}" not in sections}
+    known = {each.removesuffix(".*") for each in sections}
+    return {key: value for key, value in table.items() if f"{name}.{key}" not in known}
 
 
 def unknown_keys(found: Table, section: type[msgspec.Struct]) -> dict[str, str]:

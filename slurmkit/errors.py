@@ -15,6 +15,7 @@ SlurmkitError                 exit 1: an operation failed
 │       └── JobOver           the job has already ended
 ├── NotOver                   a job has not ended, or not within the time to wait
 ├── LogUnavailable            a job's output cannot be read
+├── ImageError                a container's image cannot be imported, or not be trusted
 ├── LedgerError               the ledger's database cannot be used
 │   └── ServiceError          the ledger's service cannot be asked, or not be trusted
 │       └── NotVouched        munge does not vouch for who sent something
@@ -89,6 +90,10 @@ class NotOver(SlurmkitError):
 
 class LogUnavailable(SlurmkitError):
     """A job's output file is unknown or cannot be read."""
+
+
+class ImageError(SlurmkitError):
+    """A container's image cannot be imported, or the file that is kept of it not be trusted."""
 
 
 class LedgerError(SlurmkitError):

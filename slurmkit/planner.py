@@ -156,7 +156,7 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
     partitions, findings = _partitions(spec, capabilities)
     kind, layout = shape_of(spec, capabilities, partitions, site_names())
     chosen = _launcher(spec)
-    inside = contained(spec, capabilities)
+    inside = contained(spec, capabilities, layout.least_nodes)
     step = Step(
         spec=spec,
         layout=layout,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from slurmkit.config import load_section, nearest
+from slurmkit.container import Container
 from slurmkit.errors import BadInput, BrokenPlugin
+from slurmkit.findings import Finding
 from slurmkit.image import WORDS
 from slurmkit.plugins import Runtime, load, plugins
 
 if TYPE_CHECKING:
     from slurmkit.capabilities.model import Capabilities
-    from slurmkit.container import Container
+
+IMAGES = "slurmkit_containers.images:settle"
+"""Says what is used for a container's image; a string, so that the library stands alone."""
 
 ORDER = ("pyxis", "enroot", "apptainer", "oci")
 """Runtimes that are looked at when none is named, the best first."""
@@ -27,10 +32,19 @@ class ContainersSection(msgspec.Struct, frozen=True):
         runtime: what jobs get that name none, wherever it can run the image.
         runtimes: what is installed on the nodes; `enroot`, `apptainer` and `oci` cannot be seen
             from elsewhere.
+        cache: folder for one's imported images, which the nodes see too; `~` and `$USER` are
+            replaced. None is `$XDG_CACHE_HOME/slurmkit/images`.
+        cache_size: what all of them may take, e.g. `200G`; the longest unused are removed for it.
+        shared: other folders, whose owner's images everybody may use.
+        mirrors: a registry to the one that is asked in its place, with a path if need be.
     """
 
     runtime: str | None = None
     runtimes: tuple[str, ...] = ()
+    cache: str | None = None
+    cache_size: str | None = None
+    shared: tuple[str, ...] = ()
+    mirrors: dict[str, str] = {}
 
 
 def containers_section() -> ContainersSection:
@@ -49,6 +63,28 @@ def containers_section() -> ContainersSection:
                 f"[containers] runtimes: no plugin {name!r} of slurmkit.runtimes; {hint}"
             )
     return section
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A container with what is used for its image, and what is to be said of that."""
+
+    container: Container
+    findings: tuple[Finding, ...] = ()
+
+
+def settled(container: Container, *, nodes: int) -> Settled:
+    """Look a container's image up in the catalogue, the folders of imported ones, and mirrors.
+
+    Args:
+        container: what the user means.
+        nodes: how many the job has at least.
+
+    Raises:
+        BadConfig: for a wrong configuration.
+    """
+    module, _, name = IMAGES.partition(":")
+    settle = cast("Callable[[Container, int], Settled]", getattr(import_module(module), name))
+    return settle(container, nodes)
 
 
 def runtime(name: str) -> Runtime:

@@ -9,7 +9,7 @@ from slurmkit.checks.say import error, note
 from slurmkit.container import UNSET_PYXIS, Wrapped
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
-from slurmkit.runtimes import choose, runtime
+from slurmkit.runtimes import choose, runtime, settled
 from slurmkit.spec import JobSpec
 
 
@@ -34,8 +34,13 @@ class Contained(msgspec.Struct, frozen=True):
         return (UNSET_PYXIS, *(trap if after else ()), *self.wrapped.before, "", *lines)
 
 
-def contained(spec: JobSpec, capabilities: Capabilities) -> Contained:
-    """Choose the runtime of a job's container, and ask it.
+def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Contained:
+    """Find what is used for the image of a job's container, choose a runtime, and ask it.
+
+    Args:
+        spec: the job.
+        capabilities: of the cluster.
+        nodes: how many the job has at least.
 
     Raises:
         BrokenPlugin: for a runtime that cannot be imported.
@@ -45,16 +50,17 @@ def contained(spec: JobSpec, capabilities: Capabilities) -> Contained:
         return Contained()
     if spec.script is not None or spec.launch.launcher == "none":
         return Contained(findings=(error("container-needs-step", _NO_STEP, "container"),))
+    image = settled(spec.container, nodes=nodes)
     try:
-        name = choose(spec.container, capabilities)
+        name = choose(image.container, capabilities)
     except BadInput as wrong:
         return Contained(findings=(error("container-runtime", str(wrong), "runtimes"),))
     chosen = runtime(name)
-    found = tuple(chosen.needs(spec.container, capabilities))
+    found = (*image.findings, *chosen.needs(image.container, capabilities))
     if any(finding.severity == "error" for finding in found):
         return Contained(named=name, findings=found)
     said = note("container-runtime", f"its steps run in {name}", name)
-    wrapped = chosen.step(spec.container, gpus=spec.gpus is not None)
+    wrapped = chosen.step(image.container, gpus=spec.gpus is not None)
     return Contained(wrapped, name, (said, *found))
 
 

@@ -66,7 +66,12 @@ def test_every_example_of_configuration_is_right(
 
 @pytest.mark.parametrize("name", sorted(SECTIONS.keys() - {"ldap"}))
 def test_every_key_is_in_the_guide(name: str) -> None:
-    tables = {"gpu.*": "gpu.TYPE", "partition.*": "partition.NAME", "fabric.*": "fabric.PARTITION"}
+    tables = {
+        "gpu.*": "gpu.TYPE",
+        "partition.*": "partition.NAME",
+        "fabric.*": "fabric.PARTITION",
+        "containers.catalogue.*": "containers.catalogue.NAME",
+    }
     header = tables.get(name, name)
     _, found, after = CONFIGURATION.partition(f"| `[{header}]` ")
     assert found

@@ -1,0 +1,220 @@
+"""Images without a registry: what `docker save` writes, OCI layouts, and root file systems.
+
+Forms: the OCI image specification (image-layout.md, manifest.md, config.md) and Docker's
+image-spec v1.2 (`manifest.json`). What a file says of itself is checked against its digests.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import platform
+import re
+import shlex
+import shutil
+import tarfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+from slurmkit.errors import BadInput, ImageError
+from slurmkit_containers.blobs import Blobs
+from slurmkit_containers.cache import Made
+from slurmkit_containers.importing import gib, need_room, run_child
+from slurmkit_containers.layers import Tree
+from slurmkit_containers.trust import Report
+
+Table = dict[str, Any]
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\n\r\0]*", re.ASCII)
+_RC_LOCAL = "# read by /etc/rc when the container starts\n"
+
+
+def here() -> str:
+    """This machine's architecture as Docker names it."""
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
+def import_path(source: Path, file: Path, report: Report) -> Made:
+    """Write the squashfs file of an image or root file system that lies on a disk.
+
+    Args:
+        source: a tar archive or folder.
+        file: what to write.
+        report: told how far it is.
+
+    Raises:
+        BadInput: for what is neither.
+        ImageError: when it is damaged, of another architecture, or cannot be written.
+    """
+    if shutil.which("mksquashfs") is None:
+        raise ImageError("mksquashfs is not on the PATH; install squashfs-tools")
+    if source.is_dir() and not (source / "oci-layout").exists():
+        return _folder(source, file, report)
+    with ExitStack() as stack:
+        try:
+            return _packed(source, file, report, stack)
+        except (tarfile.TarError, EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+            raise ImageError(f"{source} is damaged, or no tar archive: {error}") from error
+
+
+def _folder(source: Path, file: Path, report: Report) -> Made:
+    if not any((source / name).is_dir() for name in ("bin", "usr", "etc")):
+        raise BadInput(
+            f"{source} is no root file system: it has no bin, usr or etc; of an OCI bundle give"
+            " its folder rootfs"
+        )
+    # Links are kept as links, and devices and pipes never opened.
+    argv = ["mksquashfs", str(source.resolve()), str(file), *_OPTIONS]
+    run_child(argv, file, report)
+    return Made(source=str(source.resolve()))
+
+
+_OPTIONS = (
+    "-all-root",
+    "-root-mode",
+    "755",
+    "-no-xattrs",
+    "-no-progress",
+    "-noappend",
+    "-no-recovery",
+)
+
+
+def _packed(source: Path, file: Path, report: Report, stack: ExitStack) -> Made:
+    blobs = Blobs(source, stack, file.parent)
+    tree = Tree()
+    digest: str | None = None
+    config: Table = {}
+    if blobs.has("index.json") and blobs.has("oci-layout"):
+        digest, config, layers = _of_layout(blobs)
+    elif blobs.has("manifest.json"):
+        digest, config, layers = _of_docker(blobs)
+    elif blobs.archive is not None:
+        layers = []
+        tree.add(blobs.archive)
+    else:
+        raise BadInput(f"{source} has an oci-layout, but no index.json")
+    architecture = config.get("architecture")
+    if architecture and architecture != here():
+        raise ImageError(f"{source} is for {architecture}, and this machine is {here()}")
+    ids = _texts(_dict(config.get("rootfs")).get("diff_ids"))
+    for at, name in enumerate(layers):
+        report(f"reading layer {at + 1} of {len(layers)}", 0, None)
+        plain = blobs.plain(blobs.open(name))
+        if at < len(ids):
+            _compare(plain, ids[at], f"{source}: layer {name}")
+        tree.add(stack.enter_context(tarfile.TarFile(fileobj=plain)))
+    if config:
+        _prepare(tree, _dict(config.get("config")), str(source))
+    _squash(tree, file, report)
+    return Made(source=str(source.resolve()), digest=digest, architecture=architecture)
+
+
+def _of_docker(blobs: Blobs) -> tuple[str, Table, list[str]]:
+    images = blobs.table("manifest.json")
+    if not isinstance(images, list) or len(images) != 1:
+        raise BadInput("the archive holds several images, or none; save the one wanted by itself")
+    name = str(_dict(images[0]).get("Config"))
+    # Docker's id of an image is the digest of its configuration.
+    digest = f"sha256:{hashlib.sha256(blobs.small(name)).hexdigest()}"
+    return digest, _dict(blobs.table(name)), _texts(_dict(images[0]).get("Layers"))
+
+
+def _of_layout(blobs: Blobs) -> tuple[str, Table, list[str]]:
+    listed = _dict(blobs.table("index.json"))
+    digest = _ours(listed)
+    manifest = _dict(blobs.table(_blob(digest), digest))
+    for _ in range(2):  # an index in the index: one image for several architectures
+        if "manifests" in manifest:
+            digest = _ours(manifest)
+            manifest = _dict(blobs.table(_blob(digest), digest))
+    config = str(_dict(manifest.get("config")).get("digest"))
+    layers = [_blob(str(_dict(each).get("digest"))) for each in manifest.get("layers", ())]
+    return digest, _dict(blobs.table(_blob(config), config)), layers
+
+
+def _ours(index: Table) -> str:
+    """The digest of the one image for this machine."""
+    found = [_dict(each) for each in index.get("manifests", ())]
+    named = {str(e.get("digest")): _dict(e.get("platform")).get("architecture") for e in found}
+    fitting = [digest for digest, name in named.items() if name in (None, here())]
+    if len(fitting) != 1:
+        there = ", ".join(sorted({str(name) for name in named.values() if name})) or "none named"
+        raise BadInput(
+            f"the archive holds {len(fitting)} images for {here()} (architectures: {there}); one"
+            " is wanted"
+        )
+    return fitting[0]
+
+
+def _blob(digest: str) -> str:
+    if not _DIGEST.fullmatch(digest):
+        raise ImageError(f"the image is damaged, or uses a digest other than sha256: {digest!r}")
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _compare(plain: IO[bytes], wanted: str, what: str) -> None:
+    made = hashlib.sha256()
+    while piece := plain.read(1 << 20):
+        made.update(piece)
+    plain.seek(0)
+    if f"sha256:{made.hexdigest()}" != wanted:
+        raise ImageError(f"{what} is damaged: its digest is not {wanted}")
+
+
+def _prepare(tree: Tree, config: Table, source: str) -> None:
+    """Write what enroot's `start` reads of an image: variables, and how its command starts.
+
+    So a job finds the same in it as if enroot had imported it (enroot's doc/image-format.md).
+    """
+    variables = [each for each in _texts(config.get("Env")) if _VARIABLE.fullmatch(each)]
+    workdir = config.get("WorkingDir") or "/"
+    entrypoint, command = _texts(config.get("Entrypoint")), _texts(config.get("Cmd"))
+    if not entrypoint and not command:
+        command = ["/bin/sh"]
+    folder = shlex.quote(str(workdir))
+    lines = (
+        f"# slurmkit-source: {source!a}",
+        f"mkdir -p {folder} 2>/dev/null",
+        f"cd {folder} && unset OLDPWD || exit 1",
+        "if [ -s /etc/rc.local ]; then . /etc/rc.local; fi",
+        "if [ $# -gt 0 ]; then",
+        f'    exec {shlex.join(entrypoint)} "$@"',
+        "fi",
+        f"exec {shlex.join([*entrypoint, *command])}",
+    )
+    tree.put_text("etc/environment", "".join(f"{each}\n" for each in variables))
+    tree.put_text("etc/rc", "\n".join(lines) + "\n", mode=0o755)
+    tree.put_text("etc/rc.local", _RC_LOCAL)
+    tree.put_text("etc/fstab", "")
+    for path in ("dev", "proc", "sys", "tmp"):
+        tree.put_folder(path)
+
+
+def _squash(tree: Tree, file: Path, report: Report) -> None:
+    total, done = tree.size, 0
+    # Compressed, it is rarely more than half; this only stops what can never fit.
+    need_room(file.parent, total // 4)
+
+    def feed(pipe: IO[bytes]) -> None:
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+            report(f"packing {gib(total)}", done, total)
+
+        tree.write(pipe, count)
+
+    run_child(["mksquashfs", "-", str(file), "-tar", *_OPTIONS], file, report, feed)
+
+
+def _dict(value: object) -> Table:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> list[str]:
+    found = value if isinstance(value, list) else []
+    return [each for each in found if isinstance(each, str) and "\0" not in each]

@@ -1,0 +1,215 @@
+"""What is used for an image that is asked for: the catalogue, imported files, mirrors."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from slurmkit.container import Container
+from slurmkit.errors import BadConfig, BadInput, ImageError
+from slurmkit.findings import Finding
+from slurmkit.image import Image
+from slurmkit.runtimes import Settled, containers_section
+from slurmkit.tres import size_in_bytes
+from slurmkit_containers.cache import Cache, Cached
+from slurmkit_containers.catalogue import CatalogueSection, named
+
+_CODE = "container-image"
+_UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
+
+
+def canonical(image: Image) -> str:
+    """One spelling for all references that mean the same image.
+
+    >>> canonical(Image.parse("docker.io/library/ubuntu"))
+    'docker.io#ubuntu:latest'
+    """
+    if image.kind != "registry":
+        return str(image)
+    name = image.name.removeprefix("library/") if image.registry is None else image.name
+    last = f"@{image.digest}" if image.digest else f":{image.tag or 'latest'}"
+    return f"{image.registry or 'docker.io'}#{name}{last}"
+
+
+def short(reference: str) -> str:
+    """A canonical name as people write it."""
+    return reference.removeprefix("docker.io#").replace("#", "/", 1)
+
+
+def own_cache() -> Cache:
+    """The folder that one's images are imported into.
+
+    Raises:
+        BadConfig: when it is no absolute path.
+    """
+    given = containers_section().cache
+    if given is None:
+        home = os.environ.get("XDG_CACHE_HOME", "")
+        base = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
+        return Cache(base / "slurmkit" / "images")
+    return Cache(_folder("cache", given))
+
+
+def caches() -> list[Cache]:
+    """One's own folder, then the shared ones, each trusted as far as its owner.
+
+    Raises:
+        BadConfig: as `own_cache`.
+    """
+    shared = [_folder("shared", each) for each in containers_section().shared]
+    there = [each for each in shared if each.is_dir()]
+    return [own_cache(), *(Cache(each, {0, each.stat().st_uid}) for each in there)]
+
+
+def size_limit() -> float | None:
+    """Bytes that one's folder may take; None where nobody set it.
+
+    Raises:
+        BadConfig: when it is no size.
+    """
+    given = containers_section().cache_size
+    if given is None:
+        return None
+    try:
+        return size(given)
+    except BadInput as error:
+        raise BadConfig(f"[containers] cache_size: {error}") from error
+
+
+def size(text: str) -> float:
+    """Read a size, `200G` or `1.5T`.
+
+    Raises:
+        BadInput: for anything else.
+    """
+    found = size_in_bytes(text)
+    if found is None:
+        raise BadInput(f"{text!r} is no size, e.g. 200G or 1.5T")
+    return found
+
+
+def look_up(reference: str) -> tuple[Cache, Cached] | None:
+    """Find an imported image; not checked.
+
+    Raises:
+        ImageError: when others may write into the folder, or it is foreign.
+    """
+    for cache in caches():
+        if found := cache.find(reference):
+            return cache, found
+    return None
+
+
+def mirrored(image: Image) -> Image:
+    """The image as `[containers.mirrors]` has it asked for; the same where that says nothing.
+
+    Raises:
+        BadConfig: when a mirror is no registry.
+    """
+    registry = image.registry or "docker.io"
+    mirror = containers_section().mirrors.get(registry)
+    if mirror is None or image.kind != "registry":
+        return image
+    host, _, path = mirror.strip("/").partition("/")
+    # Docker Hub alone lets `library/` be left out.
+    official = "library/" if registry == "docker.io" and "/" not in image.name else ""
+    text = f"{host}#{path}{'/' * bool(path)}{official}{image.name}"
+    try:
+        found = Image.parse(text)
+    except BadInput as error:
+        words = f"[containers.mirrors] {registry}: {mirror!r} is no registry, e.g. r.site:5000"
+        raise BadConfig(words) from error
+    return msgspec.structs.replace(found, tag=image.tag, digest=image.digest)
+
+
+def meant(text: str) -> tuple[Image, CatalogueSection | None]:
+    """The image that a reference or a name of the catalogue means.
+
+    Raises:
+        BadConfig: for an entry of the catalogue that is no image.
+        BadInput: for what is neither.
+    """
+    entry = named(text)
+    if entry is None:
+        return Image.parse(text), None
+    try:
+        return Image.parse(entry.image), entry
+    except BadInput as error:
+        raise BadConfig(f"[containers.catalogue.{text}] image: {error}") from error
+
+
+def settle(container: Container, nodes: int) -> Settled:
+    """See `slurmkit.runtimes.settled`."""
+    if container.image is None:
+        return Settled(container)
+    image, entry = meant(container.image)
+    told = [] if entry is None else [_from_catalogue(container.image, entry)]
+    if image.kind == "registry":
+        image, more = _from_registry(image, nodes)
+        told += more
+    return Settled(msgspec.structs.replace(container, image=str(image)), tuple(told))
+
+
+def _from_registry(image: Image, nodes: int) -> tuple[Image, list[Finding]]:
+    name = short(canonical(image))
+    try:
+        found = look_up(canonical(image))
+        if found is not None:
+            cache, cached = found
+            cache.check(cached)
+            cache.used(cached)
+            return Image.parse(str(cached.path)), [_finding("note", _kept(name, cached))]
+    except ImageError as error:
+        return image, [_finding("error", str(error))]
+    return mirrored(image), list(_not_kept(image, name, nodes))
+
+
+def _kept(name: str, cached: Cached) -> str:
+    entry = cached.entry
+    return (
+        f"image {name} is {cached.path}, imported {age(time.time() - entry.imported)} ago from"
+        f" {entry.made.source}"
+    )
+
+
+def _not_kept(image: Image, name: str, nodes: int) -> Iterator[Finding]:
+    other = mirrored(image)
+    if other != image:
+        yield _finding("note", f"image {name} is asked for at {other.registry}")
+    if nodes > 1:
+        yield _finding(
+            "warning",
+            f"each of {nodes} nodes would import image {name} by itself; import it once before:"
+            f" slurmkit image import {name}",
+        )
+
+
+def _from_catalogue(name: str, entry: CatalogueSection) -> Finding:
+    driver = f"; needs an NVIDIA driver from {entry.driver} on" if entry.driver else ""
+    launch = f"; --launch {entry.launch} suits it" if entry.launch else ""
+    return _finding("note", f"image {name} of the catalogue is {entry.image}{driver}{launch}")
+
+
+def _finding(severity: str, message: str) -> Finding:
+    found = {"severity": severity, "code": _CODE, "message": message, "source": "images"}
+    return msgspec.convert(found, Finding)
+
+
+def age(seconds: float) -> str:
+    """How long something is, in words: `3 days`."""
+    for unit, word in _UNITS:
+        count = int(seconds // unit)
+        if count:
+            return f"{count} {word}{'s' * (count > 1)}"
+    return "less than a minute"
+
+
+def _folder(key: str, text: str) -> Path:
+    path = Path(os.path.expandvars(text)).expanduser()
+    if not path.is_absolute():
+        raise BadConfig(f"[containers] {key}: {text!r} is no absolute path")
+    return path
