@@ -66,7 +66,8 @@ _FLAGS = (
 )
 
 _LAUNCH = (
-    "How COMMAND is started: srun (a task per GPU, told its rank), torchrun, mpi, none (once)."
+    "How COMMAND is started: srun (a task per GPU, told its rank), torchrun, accelerate, deepspeed,"
+    " mpi, none (once)."
 )
 
 HELP = dict((*_OPTIONS, *_FLAGS))

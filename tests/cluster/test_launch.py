@@ -44,6 +44,34 @@ os.write(1, (" ".join(map(str, said)) + chr(10)).encode())
 dist.barrier()
 dist.destroy_process_group()
 """
+# What a script for the deepspeed command begins with.
+DEEPSPEED = (
+    "import argparse, os\nparser = argparse.ArgumentParser()\n"
+    "parser.add_argument('--local_rank', type=int, default=-1)\n"
+    "assert parser.parse_args().local_rank == int(os.environ['LOCAL_RANK'])\n"
+)
+# accelerate is in no image: the options it reads of those it is given, and what it does with them.
+ACCELERATE = """
+import argparse, socket, sys
+from torch.distributed import run
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--multi_gpu", action="store_true", required=True)
+parser.add_argument("--deepspeed_multinode_launcher")
+parser.add_argument("--rdzv_backend", default="static")
+parser.add_argument("--main_process_ip")
+for name in ("machine_rank", "num_machines", "num_processes", "main_process_port"):
+    parser.add_argument(f"--{name}", type=int, required=True)
+parser.add_argument("script")
+given = parser.parse_args()
+args, _ = run.get_args_parser().parse_known_args([given.script])
+args.nproc_per_node = str(given.num_processes // given.num_machines)
+if given.num_machines > 1:
+    assert socket.gethostname() == f"c{given.machine_rank + 1}"
+    args.nnodes, args.node_rank = str(given.num_machines), given.machine_rank
+    args.rdzv_backend = given.rdzv_backend
+    args.rdzv_endpoint = f"{given.main_process_ip}:{given.main_process_port}"
+run.run(args)
+"""
 MPI4PY = """
 import socket
 from mpi4py import MPI
@@ -113,7 +141,9 @@ class Place:
 def place(lab: Lab) -> Iterator[Place]:
     folder = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
     made = Place(lab, folder)
-    for name, text in {"meet.py": MEET, "torch4.py": TORCH, "mpi.py": MPI4PY}.items():
+    programs = {"meet.py": MEET, "torch4.py": TORCH, "mpi.py": MPI4PY, "deep.py": DEEPSPEED + TORCH}
+    lab.run("mkdir", "-p", f"{folder}/accelerate/commands")
+    for name, text in {**programs, "accelerate/commands/launch.py": ACCELERATE}.items():
         made.write(name, text)
     yield made
     lab.run("scancel", *made.jobs, check=False)
@@ -162,12 +192,17 @@ def test_the_rank_that_failed_first_is_named(place: Place) -> None:
     assert "the last of rank 2: no good" in told
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_torchrun_starts_workers_that_reduce(place: Place, nodes: int) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "nodes"), [("torchrun", 1), ("torchrun", 2), ("accelerate", 1), ("accelerate", 2),
+                            ("deepspeed", 2)],
+)  # fmt: skip
+def test_workers_reduce_whatever_starts_them(place: Place, launcher: str, nodes: int) -> None:
     if place.lab.release != "24.11":
         pytest.skip("PyTorch is in the image of 24.11 only")
-    words = ("--launch=torchrun", "--env=USE_LIBUV=0", f"-N{nodes}", "--gpus-per-node=a100:2")
-    place.ranks(place.submit(*words, "--", "python3", "torch4.py"), 2 * nodes, nodes)
+    where = (f"--env=PYTHONPATH={place.folder}", f"-N{nodes}", "-wc1", "--gpus-per-node=a100:2")
+    words = (f"--launch={launcher}", "--env=USE_LIBUV=0", *where)
+    script = "deep.py" if launcher == "deepspeed" else "torch4.py"
+    place.ranks(place.submit(*words, "--", "python3", script), 2 * nodes, nodes)
 
 
 @pytest.mark.parametrize("program", ["C", "mpi4py"])

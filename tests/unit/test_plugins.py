@@ -135,7 +135,11 @@ def test_a_sites_command_that_is_broken_is_one_line(capsys: pytest.CaptureFixtur
     ("kind", "name", "says"),
     [
         ("launchers", "srum", "no plugin 'srum' of slurmkit.launchers; did you mean 'srun'"),
-        ("launchers", "mpirun-x", "known launchers: mpi, none, srun, torchrun"),
+        (
+            "launchers",
+            "mpirun-x",
+            "known launchers: accelerate, deepspeed, mpi, none, srun, torchrun",
+        ),
         ("gpu_metrics", "dcgm", "known gpu_metrics: prometheus"),
     ],
 )
