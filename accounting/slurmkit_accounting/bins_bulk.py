@@ -15,18 +15,20 @@ from slurmkit_accounting.bins import (
     Held,
     Key,
     Tres,
-    measured,
     read_tres,
 )
 
 Numbers: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
+Flags: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]"
 Columns: TypeAlias = Sequence[Sequence[Any]]  # one for each of `Held`, equally long
 _AT = {name: place for place, name in enumerate(Held._fields)}
 _WHOSE = ("cluster_id", "user", "uid", "account", "partition", "qos", "state", "redone", "era")
-_FACTS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")
+FACTS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")
 _USES = 6  # the last of SUMS
 _PIECE = 11 + _USES
 _KINDS = 2**20  # types of GPUs that there may be
+_MEM, _MORE, _GPUS = 2, 3, 4  # columns of `_Allocations.table`
+_MILLI = np.array(1000)
 
 
 class Sums:
@@ -45,6 +47,23 @@ class Sums:
         """Add runs that have ended, or with a sign of -1 take them away."""
         if columns and columns[0]:
             self._pieces += self._read(columns, sign)
+
+    def add_uses(self, columns: Columns, before: Columns) -> None:
+        """Change what ended runs used, which were added before.
+
+        Args:
+            columns: the runs as they are.
+            before: what was used as it was, a column for each of `FACTS`.
+        """
+        codes = _coded(self._tres, columns[_AT["alloc_tres"]])
+        table, counts = self._table(columns, codes, 1)
+        was = list(columns)
+        for name, column in zip(FACTS, before, strict=True):
+            was[_AT[name]] = column
+        table[-_USES:] -= self._uses(was, codes)
+        table[4:-_USES] = 0
+        table[2] = table[3] = np.maximum(table[3] - 1, table[2])  # all in the bin of the end
+        self._pieces.append(table[:, counts])
 
     def keys(self) -> list[Key]:
         """The keys of all runs that were added."""
@@ -83,12 +102,18 @@ class Sums:
         return Key(cluster, user, uid, account, partition, qos, state, bool(redone), gpu_type, era)
 
     def _read(self, columns: Columns, sign: int) -> list[Numbers]:
+        codes = _coded(self._tres, columns[_AT["alloc_tres"]])
+        table, counts = self._table(columns, codes, sign)
+        several = counts & (table[3] > table[2]) & (self._tres.table()[_MORE, codes] > 0)
+        return [table[:, counts], *self._others(table, several, codes)]
+
+    def _table(self, columns: Columns, codes: Numbers, sign: int) -> tuple[Numbers, Flags]:
+        """A piece for each run, and which of them count."""
         start, end, submit, cpus, nodes, gpus, joules = (
             _whole(columns[_AT[name]])
             for name in ("start", "end", "submit", "cpus", "nodes", "gpus", "energy_joules")
         )
-        codes = _coded(self._tres, columns[_AT["alloc_tres"]])
-        kind, count, mem, more = self._tres.table()[:, codes]
+        kind, count, mem, *_ = self._tres.table()[:, codes]
         length = end - start
         energy = np.where(
             (length > 0) & (length < LONGEST) & (joules < ABSURD), np.maximum(joules, 0), 0
@@ -99,9 +124,8 @@ class Sums:
         first = (whose * _KINDS + kind, sign, start, end, count, 1, cpus, nodes, mem, wait, energy)
         for row, values in zip(table, first, strict=False):
             row[:] = values
-        counts = (start >= 0) & (length >= 0) & ((cpus > 0) | (gpus > 0) | (nodes > 0))
-        self._measure(table, columns)
-        return [table[:, counts], *self._others(table, counts & (length > 0) & (more > 0), codes)]
+        table[-_USES:] = self._uses(columns, codes)
+        return table, (start >= 0) & (length >= 0) & ((cpus > 0) | (gpus > 0) | (nodes > 0))
 
     def _others(self, table: Numbers, where: Any, codes: Numbers) -> list[Numbers]:
         """Pieces of runs that held several types of GPUs."""
@@ -115,16 +139,44 @@ class Sums:
                 found.append(piece)
         return found
 
-    @staticmethod
-    def _measure(table: Numbers, columns: Columns) -> None:
-        """What was used, of the runs of which that is known: few of those that are new."""
-        facts = [columns[_AT[name]] for name in _FACTS]
+    def _uses(self, columns: Columns, codes: Numbers) -> Numbers | int:
+        """`bins.measured` of each run; 0 where nothing was measured of any, as of new ones."""
+        facts = [columns[_AT[name]] for name in FACTS]
         if all(column.count(None) == len(column) for column in facts):
-            return
-        for place, found in enumerate(zip(*facts, strict=True)):
-            if found != (None, None, None) and table[2, place] >= 0:
-                run = Held(*(column[place] for column in columns))
-                table[-_USES:, place] = measured(run, read_tres(run.alloc_tres))
+            return 0
+        cpu, mem, gpu = map(_whole, facts)
+        start, end, cpus, own = (
+            _whole(columns[_AT[name]]) for name in ("start", "end", "cpus", "gpus")
+        )
+        length = np.where(start >= 0, np.maximum(end - start, 0), 0)
+        held = self._tres.table()[:, codes]
+        gpus = np.where(own > 0, held[_GPUS], 0)
+        pairs = (
+            _believed(cpu, cpu, _product(cpus, length, _MILLI)),
+            _believed(mem, _product(np.maximum(mem, 0), length), _product(held[_MEM], length)),
+            _believed(
+                gpu, _product(np.maximum(gpu, 0), gpus, length), _product(gpus, length, _MILLI)
+            ),
+        )
+        return np.array([column for pair in pairs for column in pair])
+
+
+def _product(*factors: Numbers) -> Numbers:
+    """Products of what is not negative; `ABSURD` where that is less."""
+    about = np.ones(1)
+    for factor in factors:
+        about = about * factor  # floats, which do not overflow
+    sane = about < 2 * ABSURD
+    exact = np.ones(1, np.int64)
+    for factor in factors:
+        exact = exact * np.where(sane, factor, 0)
+    return np.where(sane, np.minimum(exact, ABSURD), ABSURD)
+
+
+def _believed(known: Numbers, used: Numbers, held: Numbers) -> tuple[Numbers, Numbers]:
+    """Used and held, zeros where `known` is negative or one is absurd."""
+    believed = (known >= 0) & (held > 0) & (held < ABSURD) & (used < ABSURD)
+    return np.where(believed, used, 0), np.where(believed, held, 0)
 
 
 class _Codes(dict[Any, int]):
@@ -156,18 +208,19 @@ class _Allocations(_Codes):
         super().__init__()
         self.kinds = _Codes()
         self.others: dict[int, list[tuple[int, int]]] = {}
-        self._rows: list[tuple[int, int, int, int]] = []
+        self._rows: list[tuple[int, int, int, int, int]] = []
 
     def __missing__(self, text: str) -> int:
         code = super().__missing__(text)
         tres: Tres = read_tres(text)
         (kind, count), *rest = tres.gpus or ((NO_GPU, 0),)
-        self._rows.append((self.kinds[kind], count, tres.mem_mib, len(rest)))
+        gpus = count + sum(more for _, more in rest)
+        self._rows.append((self.kinds[kind], count, tres.mem_mib, len(rest), gpus))
         self.others[code] = [(self.kinds[kind], count) for kind, count in rest]
         return code
 
     def table(self) -> Numbers:
-        """Columns of the first type, its count, memory, and how many other types there are."""
+        """Columns of the first type, its count, memory, how many other types, and all GPUs."""
         return np.array(self._rows, np.int64).T
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import partial
 from typing import NamedTuple
 
-from slurmkit.tres import parse_tres, size_in_bytes
+from slurmkit.tres import size_in_bytes
 from slurmkit_accounting import readers
 from slurmkit_accounting.rows import Key, identify
 
@@ -105,18 +105,18 @@ def _key(parts: list[str]) -> Key | None:
 def _step(parts: list[str]) -> Step:
     _, _, job, state, _, start, end, tasks, cpu, usage, energy, name, *_ = parts
     mem, util, gpu_mem = _usage(usage)
-    return Step(
-        step=job.partition(".")[2],
-        state=readers.state(state),
-        name=name,
-        start=_read(readers.epoch, start),
-        end=_read(readers.epoch, end),
-        tasks=_tasks(tasks),
-        cpu_used_ms=_below(_ABSURD_MS, _read(readers.milliseconds, cpu)),
-        mem_peak_mib=mem,
-        gpu_used_permille=util,
-        gpu_mem_peak_mib=gpu_mem,
-        energy_joules=_energy(energy),
+    return Step(  # in order: by name takes twice as long
+        job.partition(".")[2],
+        readers.state(state),
+        name,
+        _TIMES[start],
+        _TIMES[end],
+        _TASKS[tasks],
+        _cpu(cpu),
+        mem,
+        util,
+        gpu_mem,
+        _ENERGY[energy],
     )
 
 
@@ -128,26 +128,33 @@ def _read(read: Callable[[str], int | None], text: str) -> int | None:
         return None
 
 
-@lru_cache(maxsize=4096)
-def _tasks(text: str) -> int | None:
-    return _below(_MOST_TASKS, _read(readers.optional, text))
+_TIMES = readers.Memo[str, int | None](partial(_read, readers.epoch))
+_TASKS = readers.Memo[str, int | None](
+    lambda text: _below(_MOST_TASKS, _read(readers.optional, text))
+)
+_ENERGY = readers.Memo[str, int | None](partial(_read, readers.energy))
 
 
-@lru_cache(maxsize=4096)
-def _energy(text: str) -> int | None:
-    return _read(readers.energy, text)
+def _cpu(text: str) -> int | None:
+    return _below(_ABSURD_MS, _read(readers.milliseconds, text))
 
 
-@lru_cache(maxsize=4096)
 def _usage(text: str) -> tuple[int | None, int | None, int | None]:
     """Memory, GPU utilisation and GPU memory of a TRESUsageInTot text."""
-    found = parse_tres(text)
-    util = found.get("gres/gpuutil", "")
+    mem = mebibytes_used(_amount(text, "mem"))
+    if "gres/gpu" not in text:
+        return mem, None, None
+    util = _amount(text, "gres/gpuutil")
     return (
-        mebibytes_used(found.get("mem", "")),
+        mem,
         _below(_MOST_TASKS, int(util)) and int(util) * 10 if util.isdecimal() else None,
-        mebibytes_used(found.get("gres/gpumem", "")),
+        mebibytes_used(_amount(text, "gres/gpumem")),
     )
+
+
+def _amount(text: str, name: str) -> str:
+    """One of the amounts of a TRES text, of which all are rarely wanted."""
+    return f",{text}".partition(f",{name}=")[2].partition(",")[0]
 
 
 def mebibytes_used(text: str) -> int | None:

@@ -45,7 +45,7 @@ def find(connection: Connection, cluster: int, keys: Collection[Key]) -> dict[Ke
     if indices and _any(connection, cluster, indices):
         where = (HAS_DB_INDEX, runs.c.cluster_id == cluster, among(connection, _INDEX, indices))
         query = select(_INDEX, *_FACTS).where(*where)
-        found |= {row[0]: Stored(*row[1:]) for row in connection.execute(query)}
+        found |= {row[0]: Stored(*row[1:]) for row in connection.execute(query).all()}
     if pairs:
         jobs = sorted({job for job, _ in pairs})
         where = (

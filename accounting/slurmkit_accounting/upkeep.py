@@ -49,12 +49,20 @@ class Change:
         """The same, by the fields of `Held`."""
         self._add(columns, 1)
 
+    def use(self, columns: Columns, before: Columns) -> None:
+        """Runs that usage counts and of which only what they used is another; see `add_uses`."""
+        if columns and columns[0]:
+            self._made().add_uses(columns, before)
+
     def _add(self, columns: Columns, sign: int) -> None:
         if columns and columns[0]:
-            from slurmkit_accounting.bins_bulk import Sums  # noqa: PLC0415  numpy takes 0.1 s
+            self._made().add(columns, sign)
 
-            self._sums = self._sums or Sums()
-            self._sums.add(columns, sign)
+    def _made(self) -> Sums:
+        from slurmkit_accounting.bins_bulk import Sums  # noqa: PLC0415  numpy takes 0.1 s
+
+        self._sums = self._sums or Sums()
+        return self._sums
 
     def write(self, connection: Connection, numbers: dict[Key, int]) -> None:
         """Change the usage tables.

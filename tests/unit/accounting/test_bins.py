@@ -31,6 +31,7 @@ TRES = (
 )
 few = st.integers(0, 5)
 maybe = st.none() | st.integers(0, 10**6)
+used = maybe | st.sampled_from((10**15, 2**36, 2**59, 2**60 - 1, 2**60, 2**63 - 1))
 
 
 @st.composite
@@ -51,11 +52,11 @@ def runs(draw: st.DrawFn) -> Held:
         start=draw(st.just(start) | st.none()),
         end=start + length,
         nodes=draw(few),
-        cpus=draw(few),
+        cpus=draw(few | st.just(10**8)),
         gpus=sum(count for _, count in read_tres(tres).gpus),
         alloc_tres=tres,
-        cpu_used_ms=draw(maybe),
-        mem_peak_mib=draw(maybe),
+        cpu_used_ms=draw(used),
+        mem_peak_mib=draw(used),
         gpu_used_permille=draw(st.none() | st.integers(0, 1000)),
         energy_joules=draw(maybe | st.integers(0, 2**63 - 1)),
         era=draw(st.sampled_from((0, T))),
@@ -83,7 +84,8 @@ def test_the_parts_of_a_run_add_up_to_the_run(run, width):
     assert total["runs"] == bins
     believed = length > 0 and (run.energy_joules or 0) < 2**60
     assert total["energy_joules"] == (run.energy_joules or 0 if believed else 0)
-    if run.cpu_used_ms is not None and length and run.cpus:
+    sane = max(run.cpu_used_ms or 0, length * run.cpus * 1000) < 2**60
+    if run.cpu_used_ms is not None and length and run.cpus and sane:
         assert total["cpu_used_ms"] == run.cpu_used_ms
         assert total["cpu_measured_ms"] == run.cpus * length * 1000
     else:
@@ -131,6 +133,21 @@ def test_many_at_once_are_each_of_them_added(many, data, width):
     found = {(keys[key], begin): sums for begin, key, *sums in rows.tolist()}
     assert len(found) == len(rows)
     assert found == {what: sums for what, sums in expected.items() if any(sums)}
+
+
+@given(st.lists(st.tuples(runs(), runs()), min_size=1, max_size=6), st.sampled_from((HOUR, DAY)))
+def test_what_runs_used_can_be_counted_later(pairs, width):
+    facts = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")
+    old = [run for run, _ in pairs]
+    before = [[getattr(run, name) for run in old] for name in facts]
+    new = [run._replace(**{f: getattr(other, f) for f in facts}) for run, other in pairs]
+    whole, apart = Sums(), Sums()
+    whole.add(list(zip(*new, strict=True)), 1)
+    apart.add(list(zip(*old, strict=True)), 1)
+    apart.add_uses(list(zip(*new, strict=True)), before)
+    assert whole.keys() == apart.keys()
+    keys = range(len(whole.keys()))
+    assert (whole.by_bin(keys, width) == apart.by_bin(keys, width)).all()
 
 
 def test_a_run_over_an_edge_is_split_to_the_second():
