@@ -89,7 +89,10 @@ def need_room(folder: Path, needed: int) -> None:
 
 def gib(size: float) -> str:
     """Bytes in words."""
-    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.1f} MiB"
+    for unit, word in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {word}"
+    return f"{size / 1024:.1f} KiB"
 
 
 @contextmanager
@@ -138,7 +141,7 @@ def run_child(
     file: Path,
     report: Report,
     feed: Callable[[IO[bytes]], None] | None = None,
-) -> None:
+) -> str:
     """Run a command that writes `file`; it and all it started end with us.
 
     Args:
@@ -146,6 +149,9 @@ def run_child(
         file: what it writes; its size is reported.
         report: told the size, and the last line it said.
         feed: writes what it is to read.
+
+    Returns:
+        The end of what it said.
 
     Raises:
         ImageError: when it fails, in its last words.
@@ -170,6 +176,7 @@ def run_child(
             raise
         if child.returncode:
             raise _failed(argv, child.returncode, said, file)
+        return _text(said)
 
 
 def _runs(child: subprocess.Popen[bytes]) -> bool:

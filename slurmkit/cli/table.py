@@ -73,6 +73,7 @@ COMMANDS = {
     "fairshare": Entry(
         "slurmkit.cli.fairshare:fairshare_command", "Show shares, their use and your priority."
     ),
+    "image": Entry("slurmkit_containers.cli:image_group", "Import and keep container images."),
     "doctor": Entry("slurmkit.cli.doctor:doctor_command", "Say what is missing or unwise here."),
     "tui": Entry("slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"),
     "report": Entry(

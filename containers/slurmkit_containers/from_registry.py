@@ -1,0 +1,111 @@
+"""Import an image of a registry or Docker daemon with enroot."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from slurmkit.errors import ImageError
+from slurmkit.image import Image
+from slurmkit_containers.archives import here
+from slurmkit_containers.cache import Made
+from slurmkit_containers.images import canonical, mirrored, short
+from slurmkit_containers.importing import run_child
+from slurmkit_containers.trust import Report
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_OTHER = "architecture doesn't match"  # a warning of enroot's src/docker.sh
+_PATIENCE = 60  # seconds for a registry to say a digest
+
+
+def import_image(image: Image, file: Path, report: Report) -> Made:
+    """Write the squashfs file of an image; enroot reads credentials from its own file.
+
+    Args:
+        image: of a registry, asked for at its mirror where it has one, or of a Docker daemon.
+        file: what to write.
+        report: told how far it is.
+
+    Raises:
+        ImageError: without enroot, when it fails, or for credentials that would be run as code.
+        BadConfig: when a mirror is no registry.
+    """
+    if shutil.which("enroot") is None:
+        raise ImageError(
+            "enroot is not on the PATH here, and imports from registries; run this where it is, or"
+            " import a file that docker save wrote: slurmkit image import ./FILE.tar"
+        )
+    asked = mirrored(image)
+    if asked.user is not None:
+        _check_credentials(credentials_file())
+    digest = asked.digest or _digest(asked, report)
+    if digest is not None:  # so that what is recorded is what is fetched
+        asked = msgspec.structs.replace(asked, digest=digest)
+    said = run_child(_argv(asked, file), file, report)
+    if _OTHER in said:
+        raise ImageError(f"image {asked} is for another architecture than {here()}, this machine's")
+    source = short(canonical(asked)) if asked.kind == "registry" else asked.enroot
+    return Made(source=source, digest=digest, architecture=here())
+
+
+def _argv(image: Image, file: Path) -> list[str]:
+    # Without --arch, enroot takes what there is and compares nothing.
+    arch = ["--arch", platform.machine()] if image.kind == "registry" else []
+    return ["enroot", "import", *arch, "--output", str(file), image.enroot]
+
+
+def credentials_file() -> Path:
+    """Where enroot looks for credentials (its doc/configuration.md)."""
+    given = os.environ.get("ENROOT_CONFIG_PATH")
+    if given:
+        return Path(given) / ".credentials"
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "enroot" / ".credentials"
+
+
+def _digest(image: Image, report: Report) -> str | None:
+    """Ask the registry; None where this enroot cannot, or it does not answer."""
+    if image.kind != "registry":
+        return None
+    report("asking the registry", 0, None)
+    argv = ["enroot", "digest", image.enroot]
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    said = done.stdout.decode("ascii", "replace").strip()
+    return said if done.returncode == 0 and _DIGEST.fullmatch(said) else None
+
+
+def _check_credentials(file: Path) -> None:
+    """Refuse a password that enroot would hand to a shell: one that begins with `$`.
+
+    A variable alone is let through; no value is ever shown.
+    """
+    for number, words in _lines(file):
+        # As enroot's common.sh: the sixth word and all after it.
+        value = " ".join(words[5:])
+        name = value.removeprefix("$").removeprefix("{").removesuffix("}")
+        if value.startswith("$") and not name.isidentifier():
+            raise ImageError(
+                f"{file}, line {number}: the password begins with $, and enroot would run it as"
+                " shell code; write the password itself, or $VARIABLE"
+            )
+
+
+def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        text = file.read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ImageError(f"cannot read {file}: {error.strerror}") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        yield number, line.split()

@@ -1,0 +1,316 @@
+"""Images without a registry: layers on top of each other, hostile ones, and what is checked."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from image_lab import (
+    MKSQUASHFS,
+    config_of,
+    digest,
+    docker_save,
+    folder,
+    hard,
+    layout,
+    link,
+    member,
+    stand_in,
+    tar,
+)
+from slurmkit_containers import archives
+from slurmkit_containers.archives import import_path
+from slurmkit_containers.cache import Made
+from slurmkit_containers.layers import Tree
+from slurmkit_containers.trust import silent
+
+from slurmkit.errors import BadInput, ImageError
+
+FILES = tar(folder("./etc"), member("./etc/hello", b"hi"), folder("bin"))
+
+
+@pytest.fixture(autouse=True)
+def amd64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "here", lambda: "amd64")
+
+
+@pytest.fixture
+def squash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """mksquashfs is one that keeps the archive it is given."""
+    stand_in(monkeypatch, tmp_path / "bin", mksquashfs=MKSQUASHFS)
+
+
+def imported(source: Path) -> tuple[Made, dict[str, tarfile.TarInfo], tarfile.TarFile]:
+    """What is said of an image, and what mksquashfs was given."""
+    file = source.parent / "work" / "x.sqsh"
+    file.parent.mkdir(exist_ok=True)
+    made = import_path(source, file, silent)
+    archive = tarfile.open(fileobj=io.BytesIO(file.read_bytes()[96:]))  # noqa: SIM115 - small
+    return made, {each.name: each for each in archive}, archive
+
+
+def tree(*layers: bytes) -> dict[str, str]:
+    """Layers on top of each other: path to text, `->` and target, or `/` for a folder."""
+    made = Tree()
+    for layer in layers:
+        made.add(tarfile.open(fileobj=io.BytesIO(layer)))  # noqa: SIM115 - small
+    out = io.BytesIO()
+    made.write(out, lambda _: None)
+    out.seek(0)
+    with tarfile.open(fileobj=out) as archive:
+        return {each.name: _shown(archive, each) for each in archive}
+
+
+def _shown(archive: tarfile.TarFile, each: tarfile.TarInfo) -> str:
+    assert (each.uid, each.gid) == (0, 0)
+    if each.issym():
+        return f"-> {each.linkname}"
+    data = archive.extractfile(each)
+    return "/" if data is None else data.read().decode()
+
+
+def test_a_whiteout_hides_what_is_below_and_not_what_is_beside_it() -> None:
+    below = tar(folder("a"), member("a/x", b"1"), member("a/y", b"1"), folder("b"), member("b/z"))
+    above = tar(member("a/x", b"2"), member("a/.wh.x"), member(".wh.b"), member(".wh.none"))
+    assert tree(below, above) == {"a": "/", "a/x": "2", "a/y": "1"}
+
+
+def test_an_opaque_folder_hides_all_that_it_held() -> None:
+    below = tar(folder("a"), member("a/x"), folder("a/d"), member("a/d/y"))
+    above = tar(folder("a"), member("a/new", b"n"), member("a/.wh..wh..opq"))
+    assert tree(below, above) == {"a": "/", "a/new": "n"}
+
+
+def test_a_folder_keeps_what_is_in_it_and_a_file_in_its_place_does_not() -> None:
+    below = tar(folder("a"), member("a/x", b"1"))
+    assert tree(below, tar(folder("a"))) == {"a": "/", "a/x": "1"}
+    assert tree(below, tar(member("a", b"f"))) == {"a": "f"}
+    assert tree(tar(member("a", b"f")), below) == {"a": "/", "a/x": "1"}
+
+
+def test_a_hard_link_is_the_file_of_its_own_layer() -> None:
+    below = tar(member("./x", b"old"), hard("y", "x"), hard("z", "./y"))
+    assert tree(below, tar(member("x", b"new"))) == {"x": "new", "y": "old", "z": "old"}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("../evil", b"x")],
+        [member("a/../../evil", b"x")],
+        [folder(".."), member("../.ssh/authorized_keys")],
+        [hard("x", "../../etc/shadow")],
+        [hard("x", "/etc/shadow")],
+        [hard("x", "x")],
+        [hard("x", "y"), hard("y", "x")],
+    ],
+)
+def test_what_points_outside_is_refused(members: list[Any]) -> None:
+    with pytest.raises(ImageError, match=r"\.\. in it|is a hard link to"):
+        tree(tar(*members))
+
+
+def test_links_lead_nowhere_but_within_the_image(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    hostile = tar(
+        link("out", str(outside)), member("out/evil", b"x"), link("up", "../../../.."),
+        member("up/evil2", b"x"), member("/abs", b"x"),
+    )  # fmt: skip
+    found = tree(hostile)
+    assert found[f"{outside}/evil".lstrip("/")] == "x"
+    assert found["evil2"] == found["abs"] == "x"
+    assert not list(outside.iterdir())
+
+
+def test_a_path_through_a_link_of_a_lower_layer_is_the_file_it_means() -> None:
+    usrmerge = tar(folder("usr"), folder("usr/lib"), link("lib", "usr/lib"))
+    found = tree(usrmerge, tar(member("lib/a.so", b"a")), tar(member("lib/.wh.a.so")))
+    assert found == {"usr": "/", "usr/lib": "/", "lib": "-> usr/lib"}
+
+
+def test_links_in_a_circle_end() -> None:
+    with pytest.raises(ImageError, match="too many links"):
+        tree(tar(link("a", "b"), link("b", "a"), member("a/x")))
+
+
+def test_devices_are_left_out() -> None:
+    assert tree(tar(member("sda", kind=tarfile.BLKTYPE), member("m", kind=tarfile.CHRTYPE))) == {}
+
+
+def test_odd_names_and_long_ones_stay() -> None:
+    name = "ä\n\t" + "x" * 200
+    assert tree(tar(folder("d" * 150), member(f"{'d' * 150}/{name}", b"1"))) == {
+        "d" * 150: "/",
+        f"{'d' * 150}/{name}": "1",
+    }
+
+
+@pytest.mark.usefixtures("squash")
+def test_what_docker_save_wrote(tmp_path: Path) -> None:
+    layers = [FILES, tar(member("etc/hello", b"ho"))]
+    settings = {
+        "Env": ["PATH=/opt/bin", "BAD\n=1", "NAME='; rm -rf /'"],
+        "Entrypoint": ["/init", "it's"],
+        "Cmd": ["serve"],
+        "WorkingDir": "/work dir",
+    }
+    config = config_of(layers, **settings)
+    made, files, archive = imported(docker_save(tmp_path / "x.tar", layers, config))
+    assert made == Made(source=str(tmp_path / "x.tar"), digest=digest(config), architecture="amd64")
+
+    def text(name: str) -> str:
+        data = archive.extractfile(files[name])
+        assert data is not None
+        return data.read().decode()
+
+    assert text("etc/hello") == "ho"
+    assert text("etc/environment") == "PATH=/opt/bin\nNAME='; rm -rf /'\n"
+    assert files["etc/rc"].mode == 0o755
+    assert "cd '/work dir' &&" in text("etc/rc")
+    assert text("etc/rc").endswith("exec /init 'it'\"'\"'s' serve\n")
+    assert {"dev", "proc", "sys", "tmp"} <= files.keys()
+
+
+def test_the_script_that_starts_the_container_runs_entry_point_and_command(tmp_path: Path) -> None:
+    made = Tree()
+    folder_there = str(tmp_path / "a b")
+    config = {"Entrypoint": ["echo", "it's"], "Cmd": ["me"], "WorkingDir": folder_there}
+    archives._prepare(made, config, "evil'\n$(touch x)")
+    (script,) = (node.text for path, node in made.walk() if path == "etc/rc")
+    assert script is not None
+    for words, said in ((["you", "a  b"], "it's you a  b"), ([], "it's me")):
+        argv = ["sh", "-c", script.decode(), "rc", *words]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert done.stdout == f"{said}\n"
+    assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["a b"]
+
+
+@pytest.mark.usefixtures("squash")
+def test_the_image_for_this_machine_is_taken_from_a_layout(tmp_path: Path) -> None:
+    ours, other = config_of([FILES]), config_of([FILES], architecture="arm64")
+    source = layout(tmp_path / "oci", {"amd64": ([FILES], ours), "arm64": ([FILES], other)})
+    made, files, _ = imported(source)
+    assert "etc/hello" in files
+    assert made.architecture == "amd64"
+    listed = json.loads((source / "index.json").read_text("utf-8"))["manifests"]
+    assert made.digest == listed[0]["digest"]
+
+
+@pytest.mark.usefixtures("squash")
+def test_a_layout_can_be_an_archive(tmp_path: Path) -> None:
+    source = layout(tmp_path / "oci", {"amd64": ([FILES], config_of([FILES]))})
+    with tarfile.open(tmp_path / "oci.tar", "w") as archive:
+        archive.add(source, ".")
+    assert "etc/hello" in imported(tmp_path / "oci.tar")[1]
+
+
+@pytest.mark.usefixtures("squash")
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_a_root_file_system_as_an_archive_stays_as_it_is(tmp_path: Path, pack: Any) -> None:
+    (tmp_path / "x.tar.gz").write_bytes(pack(FILES))
+    made, files, _ = imported(tmp_path / "x.tar.gz")
+    assert set(files) == {"etc", "etc/hello", "bin"}
+    assert (made.digest, made.architecture) == (None, None)
+
+
+@pytest.mark.usefixtures("squash")
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (config_of([FILES], architecture="s390x"), "is for s390x, and this machine is amd64"),
+        (config_of([FILES + bytes(1)]), "layer0/layer.tar is damaged: its digest is not sha256:"),
+        (b"[", "is no JSON"),
+    ],
+)
+def test_an_image_that_is_damaged_or_of_another_machine(
+    tmp_path: Path, config: bytes, why: str
+) -> None:
+    with pytest.raises(ImageError, match=why):
+        imported(docker_save(tmp_path / "x.tar", [FILES], config))
+
+
+@pytest.mark.usefixtures("squash")
+def test_a_layout_whose_blob_was_changed(tmp_path: Path) -> None:
+    source = layout(tmp_path / "oci", {"amd64": ([FILES], config_of([FILES]))})
+    name = json.loads((source / "index.json").read_text("utf-8"))["manifests"][0]["digest"]
+    blob = source / "blobs" / name.replace(":", "/")
+    blob.write_bytes(blob.read_bytes() + b" ")
+    with pytest.raises(ImageError, match="has not the digest"):
+        imported(source)
+
+
+@pytest.mark.usefixtures("squash")
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "sha256:../../../secret"])
+def test_a_layout_that_names_files_outside_of_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_text("{}", "utf-8")
+    source = layout(tmp_path / "oci", {"amd64": ([FILES], config_of([FILES]))})
+    (source / "index.json").write_text(json.dumps({"manifests": [{"digest": name}]}), "utf-8")
+    with pytest.raises(ImageError, match="uses a digest other than sha256"):
+        imported(source)
+
+
+@pytest.mark.usefixtures("squash")
+def test_a_link_in_a_layout_to_a_file_outside_of_it(tmp_path: Path) -> None:
+    source = layout(tmp_path / "oci", {"amd64": ([FILES], config_of([FILES]))})
+    (tmp_path / "secret").write_text("{}", "utf-8")
+    (source / "index.json").unlink()
+    (source / "index.json").symlink_to(tmp_path / "secret")
+    with pytest.raises((ImageError, BadInput), match=r"no index\.json|has no file"):
+        imported(source)
+
+
+@pytest.mark.usefixtures("squash")
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"no archive at all" * 100, "is damaged, or no tar archive"),
+        (gzip.compress(FILES)[:-20], "is damaged, or no tar archive"),
+        (b"\x28\xb5\x2f\xfd" + bytes(100), "zstd -d"),
+        (FILES[:-10000] + b"x" * 100, "is damaged, or no tar archive"),
+    ],
+)
+def test_what_is_no_archive(tmp_path: Path, data: bytes, why: str) -> None:
+    (tmp_path / "x.tar").write_bytes(data)
+    with pytest.raises(ImageError, match=why):
+        imported(tmp_path / "x.tar")
+
+
+@pytest.mark.usefixtures("squash")
+def test_a_folder_must_look_like_a_root_file_system(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(BadInput, match="of an OCI bundle give its folder rootfs"):
+        imported(tmp_path / "x")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("mksquashfs") and shutil.which("unsquashfs")),
+    reason="squashfs-tools are not installed",
+)
+def test_the_real_mksquashfs_takes_what_it_is_given(tmp_path: Path) -> None:
+    long = "d" * 120
+    files = tar(
+        folder("etc"), member("etc/hello", b"hi" * 100_000), link("bin", "usr/bin"),
+        folder(long), member(f"{long}/{'ä' * 90}", b"1"), hard("same", "etc/hello"),
+    )  # fmt: skip
+    config = config_of([files], Env=["A=1"])
+    source = docker_save(tmp_path / "x.tar", [files], config)
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "work" / "x.sqsh"
+    import_path(source, file, silent)
+    out = tmp_path / "out"
+    subprocess.run(["unsquashfs", "-d", str(out), str(file)], check=True, capture_output=True)
+    assert (out / "etc/hello").read_bytes() == (out / "same").read_bytes() == b"hi" * 100_000
+    assert os.readlink(out / "bin") == "usr/bin"  # noqa: PTH115 - as it is written
+    assert (out / "etc/environment").read_text("utf-8") == "A=1\n"
+    assert (out / long / ("ä" * 90)).read_bytes() == b"1"
+    assert out.stat().st_mode & 0o777 == 0o755

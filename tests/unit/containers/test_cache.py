@@ -1,0 +1,187 @@
+"""Images that are kept: found by name, moved in whole, checked before use, pruned."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from slurmkit_containers.cache import Cache, Cached, Made, over
+from slurmkit_containers.trust import opened
+
+from slurmkit.errors import ImageError
+
+UBUNTU = "docker.io#ubuntu:24.04"
+DIGEST = f"sha256:{'5' * 64}"
+
+
+def squashfs(data: bytes = b"files") -> bytes:
+    """The begin of a squashfs file as far as it is looked at, and something after it."""
+    size = 96 + len(data)
+    return b"hsqs" + bytes(36) + size.to_bytes(8, "little") + bytes(48) + data
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    made = Cache(tmp_path / "images")
+    made.make_folder()
+    return made
+
+
+def keep(
+    cache: Cache, name: str = UBUNTU, data: bytes = b"files", digest: str | None = None
+) -> Cached:
+    file = cache.folder / "new"
+    file.write_bytes(squashfs(data))
+    return cache.keep(file, name, Made(source="here", digest=digest))
+
+
+def test_what_is_kept_is_found_and_nothing_else_lies_there(cache: Cache) -> None:
+    kept = keep(cache)
+    found = cache.find(UBUNTU)
+    assert found is not None
+    assert found.entry == kept.entry
+    cache.check(found)
+    cache.check(found, full=True)
+    names = {path.name for path in cache.folder.iterdir()}
+    assert names == {"lock", f"{kept.entry.address}.sqsh", f"{kept.entry.address}.json"}
+    assert cache.find("docker.io#ubuntu:22.04") is None
+
+
+def test_it_is_addressed_by_its_digest_or_else_by_what_is_in_it(cache: Cache) -> None:
+    assert keep(cache, digest=DIGEST).path.name == f"sha256-{'5' * 64}.sqsh"
+    kept = keep(cache, "docker.io#other:1")
+    assert kept.path.stem == f"sha256-{kept.entry.sha256}"
+
+
+def test_a_name_moves_to_the_newer_image_and_one_image_has_many_names(cache: Cache) -> None:
+    old, new = keep(cache, data=b"old"), keep(cache, data=b"new")
+    found = cache.find(UBUNTU)
+    assert found is not None
+    assert found.path == new.path
+    assert old.path.exists()  # a job may run from it
+    keep(cache, "docker.io#mine:1", data=b"new")
+    again = cache.find(UBUNTU)
+    assert again is not None
+    assert set(again.entry.references) == {UBUNTU, "docker.io#mine:1"}
+
+
+@pytest.mark.parametrize("data", [b"", b"hsqs", b"#!/bin/sh\n" + bytes(100), squashfs()[:-1]])
+def test_what_is_no_whole_squashfs_file_is_not_kept(cache: Cache, data: bytes) -> None:
+    file = cache.folder / "new"
+    file.write_bytes(data)
+    with pytest.raises(ImageError, match=r"no squashfs file|cut off"):
+        cache.keep(file, UBUNTU, Made(source="here"))
+    assert cache.entries() == []
+
+
+def test_a_file_of_the_same_size_and_time_with_other_bytes_is_refused(cache: Cache) -> None:
+    kept = keep(cache)
+    before = kept.path.stat()
+    kept.path.write_bytes(squashfs(b"evil!"))
+    os.utime(kept.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert kept.path.stat().st_size == before.st_size
+    with pytest.raises(ImageError, match=r"is not what was imported.*image import --again"):
+        cache.check(kept)
+
+
+def test_a_file_that_was_touched_or_restored_is_hashed_and_passes_once_for_all(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = keep(cache)
+    os.utime(kept.path)
+    cache.check(kept)
+    found = cache.find(UBUNTU)
+    assert found is not None
+
+    def no_hash(*_: object) -> str:
+        raise AssertionError("hashed again")
+
+    monkeypatch.setattr("slurmkit_containers.cache.sha256_of", no_hash)
+    cache.check(found)
+
+
+def test_a_cut_off_file_is_refused(cache: Cache) -> None:
+    kept = keep(cache)
+    os.truncate(kept.path, 50)
+    with pytest.raises(ImageError, match="is not what was imported"):
+        cache.check(kept)
+
+
+def test_a_link_in_place_of_the_file_is_refused(cache: Cache, tmp_path: Path) -> None:
+    kept = keep(cache)
+    kept.path.rename(tmp_path / "x.sqsh")
+    kept.path.symlink_to(tmp_path / "x.sqsh")
+    with pytest.raises(ImageError, match="is a symbolic link"):
+        cache.check(kept)
+
+
+def test_a_pipe_in_place_of_the_file_is_refused_and_not_waited_for(cache: Cache) -> None:
+    kept = keep(cache)
+    kept.path.unlink()
+    os.mkfifo(kept.path)
+    with pytest.raises(ImageError, match="no plain file"):
+        cache.check(kept)
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_a_file_that_others_can_write_is_refused(cache: Cache, mode: int) -> None:
+    kept = keep(cache)
+    kept.path.chmod(mode)
+    with pytest.raises(ImageError, match=rf"written by others \(mode {mode:04o}\)"):
+        cache.check(kept)
+
+
+def test_a_foreign_file_is_refused(cache: Cache) -> None:
+    kept = keep(cache)
+    with pytest.raises(ImageError, match=f"belongs to user {os.getuid()}"):
+        opened(kept.path, {os.getuid() + 1})
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_file_or_record_of_another_user_is_not_used(cache: Cache) -> None:
+    kept = keep(cache)
+    os.chown(kept.path, 4711, 4711)
+    with pytest.raises(ImageError, match=r"belongs to user 4711, and is not used"):
+        cache.check(kept)
+    os.chown(kept.path.with_suffix(".json"), 4711, 4711)
+    assert cache.find(UBUNTU) is None
+
+
+def test_a_folder_that_others_can_write_is_refused(cache: Cache) -> None:
+    keep(cache)
+    cache.folder.chmod(0o777)
+    with pytest.raises(ImageError, match="chmod go-w"):
+        cache.entries()
+    with pytest.raises(ImageError, match="chmod go-w"):
+        cache.make_folder()
+
+
+def test_a_folder_that_is_a_link_is_refused(cache: Cache, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(cache.folder)
+    with pytest.raises(ImageError, match="is no folder"):
+        Cache(tmp_path / "link").entries()
+
+
+def test_a_record_that_is_none_of_ours_is_left_out(cache: Cache) -> None:
+    kept = keep(cache)
+    (cache.folder / "sha256-1.json").write_text("{}", "utf-8")
+    (cache.folder / "sha256-2.json").write_bytes(kept.path.with_suffix(".json").read_bytes())
+    assert [each.entry.address for each in cache.entries()] == [kept.entry.address]
+
+
+def test_the_longest_unused_go_first(cache: Cache) -> None:
+    kept = [keep(cache, f"docker.io#i:{n}", data=bytes([n])) for n in range(4)]
+    for at, each in enumerate(kept):
+        os.utime(each.path.with_suffix(".json"), (at, at))
+    cache.used(kept[0])  # now the last used
+    size = kept[0].entry.size
+    gone = [each.path for each in over(cache.entries(), 2 * size)]
+    assert gone == [kept[2].path, kept[1].path]
+    cache.remove(over(cache.entries(), 2 * size))
+    assert {each.path for each in cache.entries()} == {kept[0].path, kept[3].path}
+    assert not kept[1].path.exists()
+
+
+def test_what_is_kept_can_be_read_by_all_and_written_by_its_owner(cache: Cache) -> None:
+    assert keep(cache).path.stat().st_mode & 0o777 == 0o644

@@ -1,0 +1,267 @@
+"""One import for all who ask at once; what is killed, stopped or too large leaves nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from image_lab import ENROOT, stand_in
+from slurmkit_containers.cache import Cache, Made
+from slurmkit_containers.images import own_cache
+from slurmkit_containers.importing import import_once, need_room, run_child
+from slurmkit_containers.trust import silent
+
+from slurmkit.cli import cli
+from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.errors import ImageError
+
+NAME = "docker.io#ubuntu:24.04"
+WORKER = "from slurmkit.cli import main; main()"
+# 32 children of one process, so that Python is started and imported once.
+CROWD = """
+import os, sys
+from slurmkit.cli import cli
+from slurmkit.cli.ending import run_to_exit_code
+import slurmkit_containers.cli, slurmkit_containers.wanted
+children = []
+for _ in range(32):
+    if not (child := os.fork()):
+        code = run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"])
+        os._exit(code or sys.stdout.flush() or 0)
+    children.append(child)
+sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+
+
+@pytest.fixture(autouse=True)
+def enroot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A stand-in for enroot, and the file in which it counts."""
+    stand_in(monkeypatch, tmp_path / "bin", enroot=ENROOT)
+    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+    return tmp_path / "count"
+
+
+def started(count: Path, command: str = "ubuntu:24.04") -> subprocess.Popen[bytes]:
+    """An import in a process of its own that has begun to write."""
+    argv = [sys.executable, "-c", WORKER, "image", "import", command]
+    child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    folder = own_cache().folder
+    while not list(folder.glob("import-*/image.sqsh")):
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.02)
+    return child
+
+
+def visible() -> list[str]:
+    """What somebody who looks for images finds."""
+    return [path.name for path in own_cache().folder.glob("*.sqsh")]
+
+
+def test_32_at_once_import_once(enroot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOW", "1")
+    done = subprocess.run(
+        [sys.executable, "-c", CROWD], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert len(enroot.read_text("utf-8").splitlines()) == 1
+    paths = done.stdout.splitlines()
+    assert len(paths) == 32
+    assert len(set(paths)) == 1
+    assert Path(paths[0]).name in visible()
+    assert done.stderr.count("imported now") == 1
+
+
+def test_a_killed_import_leaves_nothing_that_is_used_and_the_next_one_cleans_up(
+    enroot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW", "2")
+    child = started(enroot)
+    child.kill()
+    child.wait()
+    folder = own_cache().folder
+    assert visible() == []
+    assert list(folder.glob("import-*"))
+    monkeypatch.setenv("SLOW", "0")
+    assert run_to_exit_code(cli, ["image", "import", "debian:13"]) == 0  # another image
+    assert not list(folder.glob("import-*"))
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 0
+    assert len(visible()) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_that_is_stopped_ends_what_it_started_and_removes_what_it_wrote(
+    enroot: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setenv("SLOW", "300")
+    child = started(enroot)
+    begun = time.monotonic()
+    child.send_signal(number)
+    assert child.wait(60) == 130
+    assert time.monotonic() - begun < 30
+    assert not list(own_cache().folder.glob("import-*"))
+    assert visible() == []
+
+
+def test_a_live_import_is_not_cleaned_away(enroot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOW", "3")
+    child = started(enroot)
+    monkeypatch.setenv("SLOW", "0")
+    assert run_to_exit_code(cli, ["image", "import", "debian:13"]) == 0
+    assert run_to_exit_code(cli, ["image", "prune", "--size", "100G"]) == 0
+    assert child.wait(60) == 0
+    assert len(visible()) == 2
+
+
+def test_again_imports_anew_and_without_it_what_is_there_is_used(enroot: Path) -> None:
+    for options in ([], [], ["--again"]):
+        assert run_to_exit_code(cli, ["image", "import", *options, "ubuntu:24.04"]) == 0
+    assert len(enroot.read_text("utf-8").splitlines()) == 2
+
+
+def test_the_digest_is_asked_for_and_what_has_it_is_fetched(
+    enroot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIGEST", f"sha256:{'a' * 64}")
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 0
+    assert visible() == [f"sha256-{'a' * 64}.sqsh"]
+    assert f"docker://ubuntu:sha256:{'a' * 64}" in enroot.read_text("utf-8")
+    monkeypatch.setenv("DIGEST", "no digest at all")
+    assert run_to_exit_code(cli, ["image", "import", "debian:13"]) == 0
+    assert "docker://debian:13" in enroot.read_text("utf-8")
+
+
+def test_a_mirror_is_asked_and_the_image_keeps_its_name(
+    enroot: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[containers.mirrors]\n"docker.io" = "registry.site:5000/hub"\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 0
+    assert "docker://registry.site:5000#hub/library/ubuntu:24.04" in enroot.read_text("utf-8")
+    found = own_cache().find(NAME)
+    assert found is not None
+    assert found.entry.made.source == "registry.site:5000/hub/library/ubuntu:24.04"
+
+
+def test_an_image_for_another_architecture_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warns = 'echo "[WARN] Image architecture doesn\'t match the requested one: s390x != amd64" >&2'
+    stand_in(monkeypatch, tmp_path / "bin", enroot=f"{ENROOT}{warns}\n")
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 1
+    assert "is for another architecture than" in capsys.readouterr().err
+    assert visible() == []
+
+
+@pytest.mark.parametrize(
+    ("value", "runs"),
+    [
+        ("hunter2", False),
+        ("$NGC_KEY", False),
+        ("${NGC_KEY}", False),
+        ("$(id >&2)", True),
+        ("$x; touch /tmp/x", True),
+        ("$`id`", True),
+    ],
+)
+def test_a_password_that_would_be_run_is_refused_and_not_shown(
+    value: str, runs: bool, enroot: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path.home() / ".config" / "enroot" / ".credentials"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"# mine\nmachine nvcr.io login $oauthtoken password {value}\n", "utf-8")
+    code = run_to_exit_code(cli, ["image", "import", "$oauthtoken@nvcr.io#nvidia/x:1"])
+    said = capsys.readouterr().err
+    assert code == (1 if runs else 0)
+    assert ("line 2: the password begins with $" in said) is runs
+    assert value not in said
+    assert enroot.exists() is not runs
+
+
+def test_what_enroot_says_when_it_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = "#!/bin/sh\necho '[ERROR] no such image: \x1b[2J' >&2; exit 3\n"
+    stand_in(monkeypatch, tmp_path / "bin", enroot=fails)
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 1
+    said = capsys.readouterr().err
+    assert r"enroot failed with exit code 3: [ERROR] no such image: \x1b[2J" in said
+    assert not list(own_cache().folder.glob("import-*"))
+
+
+def test_without_enroot_it_says_what_can_be_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 1
+    assert "docker save" in capsys.readouterr().err
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    options = ["-o", "size=1m,mode=0700", "slurmkit-test", str(folder)]
+    mount = shutil.which("mount")
+    if mount is None or subprocess.run([mount, "-t", "tmpfs", *options], check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_told_with_its_folder_and_leaves_nothing(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    writes = '#!/bin/bash\nexec dd if=/dev/zero "of=${@: -2:1}" bs=64k count=100 status=none\n'
+    stand_in(monkeypatch, tmp_path / "bin", enroot=writes)
+    argv = ["enroot", "import", "--output"]
+
+    def make(file: Path, _: object) -> Made:
+        run_child([*argv, str(file), "docker://x"], file, silent)
+        return Made(source="x")
+
+    cache = Cache(tiny / "images")
+    with pytest.raises(ImageError, match=r"tiny/images is full \(.*MiB were written.*free"):
+        import_once(cache, NAME, make)
+    assert not list(cache.folder.glob("import-*"))
+    assert cache.entries() == []
+    assert shutil.disk_usage(tiny).free > 1 << 19
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_or_quota_that_is_full_for_us_is_told_the_same(tmp_path: Path, number: int) -> None:
+    def make(file: Path, _: object) -> Made:
+        file.write_bytes(bytes(1 << 20))
+        raise OSError(number, os.strerror(number))
+
+    cache = Cache(tmp_path / "images")
+    with pytest.raises(ImageError, match=r"images is full \(.*1\.0 MiB were written"):
+        import_once(cache, NAME, make)
+    assert not list(cache.folder.glob("import-*"))
+
+
+def test_what_can_never_fit_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match=r"has no room: about \d+\.0 GiB needed, .* free"):
+        need_room(tmp_path, 1 << 60)
+
+
+def test_a_file_that_was_changed_is_not_taken_for_imported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 1
+    assert "image import --again" in capsys.readouterr().err
+    assert run_to_exit_code(cli, ["image", "import", "--again", "ubuntu:24.04"]) == 0
+    assert run_to_exit_code(cli, ["image", "inspect", "--full", "ubuntu:24.04"]) == 0
