@@ -25,6 +25,8 @@ SECTIONS = {
     "partition.*": "slurmkit.prices:PartitionSettings",
     "fabric.*": "slurmkit.fabric:FabricSection",
     "launch": "slurmkit.launchers.mpi:LaunchSection",
+    "jupyter": "slurmkit.notebook.server:JupyterSection",
+    "tunnel": "slurmkit.tunnel:TunnelSection",
     "poll": "slurmkit.jobs.poller:PollSection",
     "containers": "slurmkit.runtimes:ContainersSection",
     "containers.catalogue.*": "slurmkit_containers.catalogue:CatalogueSection",

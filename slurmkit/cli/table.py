@@ -52,6 +52,8 @@ COMMANDS = {
     "plan": Entry("slurmkit.cli.submit:plan_command", "Show exactly what would be submitted."),
     "submit": Entry("slurmkit.cli.submit:submit_command", "Submit a job."),
     "shell": Entry("slurmkit.cli.shell:shell_command", "A shell on nodes and GPUs of one's own."),
+    "jupyter": Entry("slurmkit.cli.jupyter:jupyter_group", "A notebook server in a job."),
+    "tunnel": Entry("slurmkit.cli.tunnel:tunnel_command", "Reach a port of a job's node."),
     "queue": Entry("slurmkit.cli.queue:queue_command", "List the jobs in the queue."),
     "job": Entry("slurmkit.cli.jobs:job_command", "Show jobs and the GPUs they hold."),
     "log": Entry("slurmkit.cli.jobs:log_command", "Print or follow a job's output."),
