@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from contextlib import ExitStack, closing
 from difflib import get_close_matches
@@ -17,6 +16,7 @@ from slurmkit_tui.app import SlurmkitApp
 from slurmkit_tui.config import Look
 from slurmkit_tui.feed import Feed
 from slurmkit_tui.feed.live import LiveFeed
+from slurmkit_tui.memory import calm
 from slurmkit_tui.pace import FLOOR
 from slurmkit_tui.starting import options
 from slurmkit_tui.views import VIEWS
@@ -74,7 +74,7 @@ def tui_command(**given: Any) -> None:
     with ExitStack() as stack:
         feed = _feed(record, replay, stack)
         app = SlurmkitApp(feed, options(given))
-        gc.freeze()  # what is imported stays; looking through it again and again would stall
+        calm()
         app.run()
         if trouble := getattr(feed, "trouble", ""):
             click.echo(f"{record}: {trouble}", err=True)

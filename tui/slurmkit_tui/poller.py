@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from functools import partial
 
@@ -17,12 +16,13 @@ from slurmkit_tui.feed.sources import SOURCES
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.keyorder import InOrder
 from slurmkit_tui.listview import ListView
+from slurmkit_tui.memory import calm
 from slurmkit_tui.messages import Answered, Unanswered
 from slurmkit_tui.options import Options
 from slurmkit_tui.session import Picture, Session
 from slurmkit_tui.status import Problem, Source, Status, Summary, Tabs
 from slurmkit_tui.view import View
-from slurmkit_tui.views import VIEWS
+from slurmkit_tui.views import VIEWS, load_all
 
 
 class PollingApp(InOrder):
@@ -117,12 +117,18 @@ class PollingApp(InOrder):
     def _take(self, message: Answered) -> None:
         picture = message.session.picture(message.ask)
         if picture.answer is None:
-            gc.freeze()  # what a view has loaded stays; see `cli`
+            self._load_views()
         picture.answer, picture.prepared, picture.problem = message.answer, message.prepared, ""
         picture.pace.answered(0.0 if self._replay else message.answer.seconds)
         if self._shows(message):
             self.view.take(message.prepared)
             self._plan(picture.pace.delay)
+
+    @work(group="load", description="load")
+    async def _load_views(self) -> None:
+        """What the other views need, beside the screen, so that to open one is quick."""
+        await in_thread(load_all)
+        calm()
 
     @on(Unanswered)
     def _keep(self, message: Unanswered) -> None:

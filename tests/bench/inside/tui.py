@@ -6,7 +6,6 @@ Textual; `tui.py queue` and `tui.py nodes` use a view and watch the event loop m
 """
 
 import asyncio
-import gc
 import json
 import os
 import pty
@@ -220,11 +219,12 @@ def live():
     """The app on the cluster that Slurm's commands reach from here."""
     from slurmkit_tui.app import Options, SlurmkitApp  # noqa: PLC0415 - the paint needs none
     from slurmkit_tui.feed.live import LiveFeed  # noqa: PLC0415
+    from slurmkit_tui.memory import calm  # noqa: PLC0415
 
     from slurmkit import Cluster  # noqa: PLC0415
 
     app = SlurmkitApp(LiveFeed(Cluster()), Options(interval=3600))
-    gc.freeze()  # as `slurmkit tui` does
+    calm()  # as `slurmkit tui` does
     return app
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from functools import partial
@@ -19,6 +18,7 @@ from slurmkit_tui.dialogs import Choose, Option
 from slurmkit_tui.feed import Ask
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.jobscreen import JobScreen
+from slurmkit_tui.memory import calm
 from slurmkit_tui.myjobs import MyJob
 from slurmkit_tui.submit import drafts
 from slurmkit_tui.submit.draft import Draft, texts_of_fields
@@ -60,7 +60,7 @@ def _kept(app: SlurmkitApp) -> Draft | None:
     if "slurmkit_tui.submit.form" not in sys.modules:
         import_module("slurmkit_tui.submit.form")
         import_module("slurmkit.planner")
-        gc.freeze()  # as what was imported at the start
+        calm()
     cluster = app.session.cluster
     if app.session.draft is None and app.options.keep_drafts and cluster:
         return drafts.kept(cluster)

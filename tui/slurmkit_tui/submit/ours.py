@@ -10,7 +10,10 @@ from slurmkit.spec import JobSpec, Launch
 
 Pairs = list[tuple[str, str]]
 
-_LAUNCH = {"launch": "launcher", "launcher": "launcher", "mpi": "mpi"}
+_LAUNCH = {
+    "launch": "launcher", "launcher": "launcher", "mpi": "mpi", "nccl-debug": "nccl_debug",
+}  # fmt: skip
+_FLAGS = {"label": "label", "log-per-rank": "log_per_rank"}
 _YES_NO = {"yes": True, "no": False}
 _PER_GPU = "task-per-gpu"  # has no option on the command line
 
@@ -28,7 +31,7 @@ def parted(pairs: Pairs) -> tuple[Pairs, dict[str, Any]]:
     for name, value in pairs:
         if name.removeprefix("no-").startswith("container-"):
             inside[name] = value
-        elif name in (*_LAUNCH, "label", _PER_GPU):
+        elif name in (*_LAUNCH, *_FLAGS, _PER_GPU):
             launch |= _launch(name, value)
         elif name == "env":
             environment |= _variable(value)
@@ -49,19 +52,19 @@ def words_of(spec: JobSpec) -> list[str]:
     """The options that `parted` reads as these fields of a job."""
     launch = spec.launch
     words = [f"--env={name}={value}" for name, value in spec.environment.items()]
-    given = (("launch", launch.launcher), ("mpi", launch.mpi))
+    given = (("launch", launch.launcher), ("mpi", launch.mpi), ("nccl-debug", launch.nccl_debug))
     words += [f"--{name}={value}" for name, value in given if value]
-    words += ["--label"] if launch.label else []
+    words += [f"--{name}" for name, field in _FLAGS.items() if getattr(launch, field)]
     if launch.per_gpu is not None:
         words.append(f"--{_PER_GPU}={'yes' if launch.per_gpu else 'no'}")
     return words + (container_words(spec.container) if spec.container else [])
 
 
 def _launch(name: str, value: str) -> dict[str, Any]:
-    if name == "label":
-        return {"label": True}
+    if name in _FLAGS:
+        return {_FLAGS[name]: True}
     if name != _PER_GPU:
-        return {_LAUNCH[name]: value}
+        return {_LAUNCH[name]: value or ("INFO" if name == "nccl-debug" else "")}
     if value not in _YES_NO:
         raise BadInput(f"--{name} is yes or no, not {value!r}")
     return {"per_gpu": _YES_NO[value]}

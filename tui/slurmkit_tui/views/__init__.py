@@ -39,3 +39,9 @@ VIEWS = (
     Place("usage", "Usage", "7", "UsageView"),
     Place("health", "Health", "8", "HealthView"),
 )
+
+
+def load_all() -> None:
+    """Import them all."""
+    for place in VIEWS:
+        place.load()
