@@ -54,7 +54,9 @@ class Node:
         if self.member is None:
             made.type, made.mode = tarfile.DIRTYPE, 0o755
             return made, None
-        made.mode, made.mtime = self.member.mode & 0o7777, self.member.mtime
+        # What its owner cannot read or enter could neither be unpacked for them nor be removed.
+        least = 0o700 if self.member.isdir() else 0o600
+        made.mode, made.mtime = self.member.mode & 0o7777 | least, self.member.mtime
         if not self.member.isreg():
             made.type, made.linkname = self.member.type, self.member.linkname
             return made, None

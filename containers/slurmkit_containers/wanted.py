@@ -11,6 +11,7 @@ from slurmkit.errors import BadInput
 from slurmkit.image import Image
 from slurmkit_containers.archives import import_path
 from slurmkit_containers.cache import Cache, Cached, Made
+from slurmkit_containers.catalogue import named
 from slurmkit_containers.from_registry import import_image
 from slurmkit_containers.images import canonical, meant
 from slurmkit_containers.importing import import_once
@@ -74,6 +75,8 @@ def _name_of(path: Path) -> str:
 
 
 def _called(name: str) -> Image:
+    if named(name) is not None:
+        raise BadInput(f"{name} is a name of the catalogue; give another one: --as mine:1")
     try:
         image = Image.parse(name)
     except BadInput as error:

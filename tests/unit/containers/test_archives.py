@@ -147,6 +147,16 @@ def test_devices_are_left_out() -> None:
     assert tree(tar(member("sda", kind=tarfile.BLKTYPE), member("m", kind=tarfile.CHRTYPE))) == {}
 
 
+@pytest.mark.parametrize(("kind", "mode"), [(tarfile.REGTYPE, 0o600), (tarfile.DIRTYPE, 0o700)])
+def test_what_its_owner_cannot_open_is_made_so(kind: bytes, mode: int) -> None:
+    made, data = member("x", kind=kind)
+    made.mode = 0
+    found = Tree()
+    found.add(tarfile.open(fileobj=io.BytesIO(tar((made, data)))))  # noqa: SIM115 - small
+    ((_, node),) = found.walk()
+    assert node.outgoing("x")[0].mode == mode
+
+
 def test_odd_names_and_long_ones_stay() -> None:
     name = "ä\n\t" + "x" * 200
     assert tree(tar(folder("d" * 150), member(f"{'d' * 150}/{name}", b"1"))) == {

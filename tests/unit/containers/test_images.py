@@ -1,0 +1,295 @@
+"""What a job uses for its image: the catalogue, imported files, mirrors; `slurmkit image`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner
+from container_lab import cluster
+from image_lab import ENROOT, MKSQUASHFS, stand_in
+from recorded_lab import capabilities, standing
+from slurmkit_containers.catalogue import catalogue
+from slurmkit_containers.cli import ImageNames
+from slurmkit_containers.images import age, canonical, look_up, mirrored, own_cache, settle, size
+
+from slurmkit.cli import cli
+from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.configcheck import survey
+from slurmkit.container import Container
+from slurmkit.errors import BadConfig, BadInput, ImageError
+from slurmkit.image import Image
+from slurmkit.planner import Plan, plan_unasked
+from slurmkit.spec import JobSpec
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "containers.md").read_text("utf-8")
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Stand-ins for enroot and mksquashfs."""
+    stand_in(monkeypatch, tmp_path / "bin", enroot=ENROOT, mksquashfs=MKSQUASHFS)
+    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+
+
+def configure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text, "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
+
+
+def image(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, str]:
+    assert run_to_exit_code(cli, ["image", *words]) == code
+    done = capsys.readouterr()
+    return done.out, done.err
+
+
+def planned(name: str, nodes: int = 1) -> Plan:
+    known = msgspec.structs.replace(
+        capabilities(), container_options=cluster("0.24").container_options
+    )
+    spec = JobSpec(command=("x",), nodes=nodes, container=Container(image=name))
+    return plan_unasked(spec, (known, standing()))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("ubuntu", "docker.io#ubuntu:latest"),
+        ("docker.io/library/ubuntu:24.04", "docker.io#ubuntu:24.04"),
+        ("registry-1.docker.io#ubuntu", "docker.io#ubuntu:latest"),
+        ("$oauthtoken@nvcr.io#nvidia/x:1", "nvcr.io#nvidia/x:1"),
+        ("nvcr.io/library/x", "nvcr.io#library/x:latest"),
+        (f"ubuntu:24.04@sha256:{'a' * 64}", f"docker.io#ubuntu@sha256:{'a' * 64}"),
+        ("dockerd://x:1", "dockerd://x:1"),
+    ],
+)
+def test_one_name_for_all_spellings(text: str, name: str) -> None:
+    assert canonical(Image.parse(text)) == name
+
+
+def test_a_job_uses_the_file_that_was_imported_and_says_which_and_how_old(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = image(capsys, "import", "ubuntu:24.04")[0].strip()
+    made = planned("docker.io/library/ubuntu:24.04", nodes=4)
+    assert f" --container-image={path} " in made.submissions[0].script
+    (note,) = (each.message for each in made.notes if each.code == "container-image")
+    assert note == (
+        f"image ubuntu:24.04 is {path}, imported less than a minute ago from ubuntu:24.04"
+    )
+    assert not made.warnings
+
+
+def test_a_job_on_several_nodes_is_told_how_to_import_once() -> None:
+    made = planned("nvcr.io#nvidia/x:1", nodes=2)
+    assert "--container-image=nvcr.io#nvidia/x:1'" in made.submissions[0].script
+    (warning,) = made.warnings
+    assert warning.message == (
+        "each of 2 nodes would import image nvcr.io/nvidia/x:1 by itself; import it once before:"
+        " slurmkit image import nvcr.io/nvidia/x:1"
+    )
+    assert not planned("nvcr.io#nvidia/x:1").warnings
+
+
+def test_a_changed_file_keeps_the_job_from_being_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(image(capsys, "import", "ubuntu:24.04")[0].strip())
+    path.chmod(0o666)
+    (error,) = planned("ubuntu:24.04").errors
+    assert "can be written by others" in error.message
+
+
+def test_a_name_of_the_catalogue_is_its_image_with_what_to_know() -> None:
+    made = planned("pytorch")
+    image_of_it = catalogue()["pytorch"].image.replace("/", "#", 1)
+    assert f"--container-image={image_of_it}'" in made.submissions[0].script
+    (note,) = (each.message for each in made.notes if each.code == "container-image")
+    assert "needs an NVIDIA driver from 525.60.13 on; --launch torchrun suits it" in note
+
+
+def test_every_image_of_ours_is_pinned() -> None:
+    for entry in catalogue().values():
+        found = Image.parse(entry.image)
+        assert found.tag not in (None, "latest")
+        assert entry.launch in ("", "torchrun", "mpi", "srun")
+        assert entry.about
+
+
+def test_the_site_adds_to_the_catalogue_and_changes_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = '[containers.catalogue.ours]\nimage = "/images/ours.sqsh"\n'
+    text += '[containers.catalogue.pytorch]\ndriver = "570"\n'
+    text += '[containers.catalogue.cuda]\nimage = "r.site/cuda:1"\n'
+    configure(monkeypatch, tmp_path, text)
+    assert settle(Container(image="ours"), 4).container.image == "/images/ours.sqsh"
+    assert catalogue()["pytorch"].driver == "570"
+    assert catalogue()["pytorch"].image.startswith("nvcr.io/")
+    assert catalogue()["cuda"].driver == ""  # ours was for another image
+
+
+def test_a_catalogue_whose_image_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    configure(monkeypatch, tmp_path, '[containers.catalogue.x]\nimage = "A B"\n')
+    with pytest.raises(BadConfig, match=r"\[containers\.catalogue\.x\] image: "):
+        settle(Container(image="x"), 1)
+
+
+@pytest.mark.parametrize(
+    ("mirror", "given", "asked"),
+    [
+        ("r.site:5000", "ubuntu", "docker://r.site:5000#library/ubuntu"),
+        ("r.site:5000/hub/", "nvidia/cuda:1", "docker://r.site:5000#hub/nvidia/cuda:1"),
+    ],
+)
+def test_a_mirror_is_asked_where_nothing_is_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mirror: str, given: str, asked: str
+) -> None:
+    configure(monkeypatch, tmp_path, f'[containers.mirrors]\n"docker.io" = "{mirror}"\n')
+    assert mirrored(Image.parse(given)).enroot == asked
+    assert mirrored(Image.parse("nvcr.io/x")).enroot == "docker://nvcr.io#x"
+    notes = settle(Container(image=f"docker.io/{given}"), 1).findings
+    assert f"is asked for at {mirror.partition('/')[0]}" in notes[-1].message
+
+
+def test_a_mirror_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    configure(monkeypatch, tmp_path, '[containers.mirrors]\n"docker.io" = "https://r.site"\n')
+    with pytest.raises(BadConfig, match="is no registry"):
+        mirrored(Image.parse("ubuntu"))
+
+
+def test_a_container_without_an_image_and_a_path_stay() -> None:
+    for container in (Container(name="x"), Container(image="/x.sqsh"), Container(image="./x.sif")):
+        assert settle(container, 2).container == container
+        assert settle(container, 2).findings == ()
+
+
+def test_a_shared_folder_is_used_as_far_as_its_owner_is_trusted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(monkeypatch, tmp_path, f'[containers]\ncache = "{tmp_path}/shared"\n')
+    path = image(capsys, "import", "ubuntu:24.04")[0].strip()
+    configure(monkeypatch, tmp_path, f'[containers]\nshared = ["{tmp_path}/shared", "/none"]\n')
+    assert path in str(settle(Container(image="ubuntu:24.04"), 4).container.image)
+    assert "ubuntu:24.04" in image(capsys, "list")[0]
+    assert "is not imported in" in image(capsys, "prune", "ubuntu:24.04", code=1)[1]
+    (tmp_path / "shared").chmod(0o777)
+    with pytest.raises(ImageError, match="can be written by others"):
+        look_up("docker.io#ubuntu:24.04")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_what_somebody_else_put_into_a_shared_folder_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(monkeypatch, tmp_path, f'[containers]\ncache = "{tmp_path}/shared"\n')
+    path = image(capsys, "import", "ubuntu:24.04")[0].strip()
+    configure(monkeypatch, tmp_path, f'[containers]\nshared = ["{tmp_path}/shared"]\n')
+    os.chown(path, 4711, 4711)
+    (error,) = settle(Container(image="ubuntu:24.04"), 1).findings
+    assert "belongs to user 4711" in error.message
+
+
+def test_the_folder_may_name_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("USER", "alice")
+    configure(monkeypatch, tmp_path, '[containers]\ncache = "/scratch/$USER/images"\n')
+    assert own_cache().folder == Path("/scratch/alice/images")
+    configure(monkeypatch, tmp_path, '[containers]\ncache = "scratch"\n')
+    with pytest.raises(BadConfig, match="is no absolute path"):
+        own_cache()
+
+
+def test_list_inspect_and_prune(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIGEST", f"sha256:{'b' * 64}")
+    path = image(capsys, "import", "ubuntu:24.04")[0].strip()
+    out, err = image(capsys, "list")
+    assert out.splitlines()[0].split() == "IMAGE SIZE ARCH IMPORTED USED FROM".split()
+    assert "ubuntu:24.04" in out.splitlines()[1]
+    assert str(own_cache().folder) in err
+    (entry,) = json.loads(image(capsys, "list", "--json")[0])
+    assert (entry["path"], entry["digest"]) == (path, f"sha256:{'b' * 64}")
+    assert entry["images"] == ["ubuntu:24.04"]
+    one = json.loads(image(capsys, "inspect", "ubuntu", "--full", "--json")[0])
+    assert one["checked"] == "sha256"
+    assert "owner, mode, size, times" in image(capsys, "inspect", "ubuntu")[0]
+    assert "would remove ubuntu:24.04" in image(capsys, "prune", "--size", "0", "--dry-run")[1]
+    assert Path(path).exists()
+    assert "removed ubuntu:24.04" in image(capsys, "prune", "ubuntu:24.04")[1]
+    assert not Path(path).exists()
+    assert "is not imported; slurmkit image list" in image(capsys, "inspect", "x:1", code=1)[1]
+
+
+def test_prune_needs_to_know_what_may_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "give --size 100G" in image(capsys, "prune", code=2)[1]
+    assert "'lots' is no size" in image(capsys, "prune", "--size", "lots", code=2)[1]
+
+
+def test_an_import_keeps_to_the_size_that_is_configured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = image(capsys, "import", "ubuntu:24.04")[0].strip()
+    configure(monkeypatch, tmp_path, '[containers]\ncache_size = "150"\n')
+    said = image(capsys, "import", "debian:13")
+    assert "removed ubuntu:24.04, longest unused" in said[1]
+    assert Path(said[0].strip()).exists()
+    assert not Path(first).exists()
+
+
+def test_a_file_is_named_after_itself_or_as_one_likes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Root").mkdir()
+    (tmp_path / "Root" / "etc").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert "root:latest: " in image(capsys, "import", "./Root")[1]
+    assert "mine:2: " in image(capsys, "import", "./Root", "--as", "mine:2")[1]
+    said = image(capsys, "import", "./Root", "--as", "Not A Name", code=2)[1]
+    assert "give one: --as mine:1" in said
+    said = image(capsys, "import", "./Root", "--as", "pytorch", code=2)[1]
+    assert "pytorch is a name of the catalogue" in said
+    assert "does not exist" in image(capsys, "import", "none.tar", code=2)[1]
+    (tmp_path / "x.sqsh").touch()
+    assert "needs no import" in image(capsys, "import", "./x.sqsh", code=2)[1]
+
+
+def test_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "pytorch" in image(capsys, "search", "TORCH")[0]
+    assert set(json.loads(image(capsys, "search", "--json")[0])) == set(catalogue())
+    assert "nothing in the catalogue" in image(capsys, "search", "zzz")[1]
+
+
+def test_tab_offers_what_is_imported_and_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    image(capsys, "import", "ubuntu:20.04")
+    command, param = click.Command("x"), click.Argument(["x"])
+    offered = ImageNames().shell_complete(click.Context(command), param, "ubuntu")
+    assert [each.value for each in offered] == ["ubuntu:20.04", "ubuntu"]
+
+
+def test_every_help_has_examples() -> None:
+    for command in ("import", "list", "inspect", "prune", "search"):
+        assert "Examples:" in CliRunner().invoke(cli, ["image", command, "--help"]).output
+
+
+@pytest.mark.parametrize(
+    "block", re.findall(r"^```toml\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
+)
+def test_every_example_of_the_guide_is_right(
+    block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configure(monkeypatch, tmp_path, block)
+    assert survey().problems == ()
+
+
+def test_sizes_and_ages() -> None:
+    assert size("1.5G") == 1.5 * (1 << 30)
+    with pytest.raises(BadInput, match="is no size"):
+        size("x")
+    assert [age(n) for n in (5, 60, 7200, 86400 * 3)] == [
+        "less than a minute", "1 minute", "2 hours", "3 days",
+    ]  # fmt: skip
