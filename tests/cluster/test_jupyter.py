@@ -1,0 +1,209 @@
+"""A notebook as Alice has it: from her own machine, over ssh, on the GPUs that her job holds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+_NEEDS = "command -v jupyter-server && /usr/bin/python3 -c 'import ipykernel, tornado'"
+LOCAL = "18431"
+
+# A client of Jupyter's HTTP and websocket interface: URL, token, kernel or `new`, code.
+CLIENT = """
+import asyncio, json, sys, uuid
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+from tornado.websocket import websocket_connect
+
+async def main(base, token, kernel, code):
+    headers = {"Authorization": "token " + token}
+    if kernel == "new":
+        made = await AsyncHTTPClient().fetch(
+            base + "api/kernels", method="POST", headers=headers, body="{}", request_timeout=60
+        )
+        kernel = json.loads(made.body)["id"]
+    line = await websocket_connect(
+        HTTPRequest(f"ws{base[4:]}api/kernels/{kernel}/channels", headers=headers)
+    )
+    ours, said = uuid.uuid4().hex, ""
+    header = {
+        "msg_id": ours, "username": "", "session": ours, "msg_type": "execute_request",
+        "version": "5.3",
+    }
+    content = {"code": code, "silent": False, "user_expressions": {}, "allow_stdin": False}
+    await line.write_message(json.dumps({
+        "header": header, "parent_header": {}, "metadata": {}, "channel": "shell",
+        "content": content,
+    }))
+    while True:
+        heard = json.loads(await asyncio.wait_for(line.read_message(), 60))
+        if heard["parent_header"].get("msg_id") != ours:
+            continue
+        if heard["msg_type"] in ("stream", "error"):
+            said += heard["content"].get("text") or str(heard["content"])
+        if heard["msg_type"] == "status" and heard["content"]["execution_state"] == "idle":
+            break
+    print(json.dumps([kernel, said.strip()]))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def key(lab: Lab) -> Iterator[str]:
+    """An ssh key of Alice's that the login node takes; gone afterwards."""
+    made = (
+        "umask 077; mkdir -p ~/.ssh; key=$(mktemp -u ~/.ssh/test-XXXXXX);"
+        " ssh-keygen -q -t ed25519 -N '' -C ${key##*/} -f $key;"
+        " cat $key.pub >>~/.ssh/authorized_keys; echo $key"
+    )
+    path = lab.run("bash", "-c", made).stdout.strip()
+    yield path
+    name = path.rpartition("/")[2]
+    removed = f"rm {path} {path}.pub; sed -i '/ {name}$/d' ~/.ssh/authorized_keys"
+    lab.run("bash", "-c", removed)
+
+
+@pytest.fixture
+def folder(lab: Lab) -> Iterator[str]:
+    """Where a job starts and writes its log; whatever of Alice's runs from there ends with it."""
+    path = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
+    yield path
+    left = lab.run("squeue", "-h", "--me", "-o", "%i %Z").stdout.split("\n")
+    ids = [line.split()[0] for line in left if line.endswith(path)]
+    if ids:
+        lab.run("scancel", *ids)
+    lab.run("rm", "-rf", path)
+
+
+def facts(lab: Lab, job_id: str) -> dict[str, str]:
+    words = ("slurmkit", "jupyter", "show", job_id, "--json", "--local-port", LOCAL)
+    found: dict[str, str] = json.loads(lab.run(*words).stdout)
+    return found
+
+
+def ssh(lab: Lab, tunnel: str, key: str) -> str:
+    """Type the command that was printed, on a machine that has the key; its process id."""
+    words = tunnel.split()
+    words[1:1] = ["-i", key, "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"]
+    line = f"{shlex.join(words)} >/dev/null 2>&1 & echo $!"
+    process = lab.run("bash", "-c", line).stdout.strip()
+    wait_for_port(lab, LOCAL)
+    return process
+
+
+def wait_for_port(lab: Lab, port: str) -> None:
+    tries = f"for i in $(seq 100); do (: </dev/tcp/127.0.0.1/{port}) 2>/dev/null && exit; sleep .1"
+    lab.run("bash", "-c", f"{tries}; done; exit 1")
+
+
+def ask(lab: Lab, url: str, kernel: str, code: str) -> list[str]:
+    split = urlsplit(url)
+    token = parse_qs(split.query)["token"][0]
+    base = f"{split.scheme}://{split.netloc}/"
+    done = lab.run("/usr/bin/python3", "-c", CLIENT, base, token, kernel, code)
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+def test_a_kernel_runs_where_the_gpus_are_and_lives_when_the_line_is_cut(
+    lab: Lab, key: str, folder: str
+) -> None:
+    for service in ("c1", "login"):
+        if lab.run("bash", "-c", _NEEDS, service=service, check=False).returncode:
+            pytest.skip(f"no jupyter-server, ipykernel and tornado on {service}")
+    start = ("slurmkit", "jupyter", "--gpus-per-node", "a100:2", "--time", "5")
+    started = lab.run("bash", "-c", f"cd {folder} && {shlex.join(start)}")
+    job_id = started.stdout.split()[1]
+    found = facts(lab, job_id)
+    token = found["url"].rpartition("=")[2]
+    assert len(token) == 48
+    assert token in started.stdout
+
+    process = ssh(lab, found["tunnel"], key)
+    where = "import os, socket\nmark = 41\nprint(socket.gethostname(), os.environ"
+    kernel, said = ask(lab, found["url"], "new", f"{where}['CUDA_VISIBLE_DEVICES'])")
+    held = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)["gpu_indices"]
+    node, indices = next(iter(held.items()))
+    assert said == f"{node} {','.join(map(str, indices))}"
+    assert node == found["node"]
+
+    lab.run("kill", process)
+    assert lab.run("bash", "-c", f": </dev/tcp/127.0.0.1/{LOCAL}", check=False).returncode
+    assert facts(lab, job_id) == found
+    process = ssh(lab, found["tunnel"], key)
+    assert ask(lab, found["url"], kernel, "print(mark + 1)") == [kernel, "42"]
+    refused = lab.run(
+        "bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{LOCAL};"
+        " printf 'GET /api/kernels HTTP/1.0\\r\\n\\r\\n' >&3; head -1 <&3"
+    )  # fmt: skip
+    assert "403" in refused.stdout
+    lab.run("kill", process)
+
+    listed = lab.run("slurmkit", "jupyter", "list").stdout
+    assert f"http://{node}:" in listed
+    seen_by_others = (
+        f"cat {folder}/slurm-{job_id}.out; scontrol show job -dd {job_id};"
+        f" scontrol write batch_script {job_id} -"
+    )
+    assert token not in listed + lab.run("bash", "-c", seen_by_others).stdout
+    processes = lab.run("bash", "-c", "cat /proc/[0-9]*/cmdline; :", service=node, user="")
+    assert "config.py" in processes.stdout
+    assert token not in processes.stdout
+
+    state = f"/home/alice/.local/state/slurmkit/jupyter/*/{job_id}"
+    modes = lab.run("bash", "-c", f"stat -c '%a %F' {state} {state}/token").stdout.split("\n")
+    assert modes[:2] == ["700 directory", "600 regular file"]
+    lab.run("slurmkit", "jupyter", "stop", job_id)
+    lab.run(
+        "bash", "-c", f"for i in {{1..150}}; do [ -e {state} ] || exit 0; sleep .2; done; exit 1"
+    )
+
+
+def test_one_that_waits_says_why_and_is_left_alone(lab: Lab, folder: str) -> None:
+    start = "slurmkit jupyter --begin now+1hour --time 5"
+    done = lab.run(
+        "bash", "-c", f"cd {folder} && timeout --foreground -s INT 12 {start}", check=False
+    )
+    assert done.returncode == 124  # timeout's own
+    assert "it may not start before its begin time" in done.stderr
+    assert "is left as it is; wait for it again: slurmkit jupyter show" in done.stderr
+    rows = json.loads(lab.run("slurmkit", "jupyter", "list", "--json").stdout)
+    mine = [row for row in rows if f"job {row['job_id']} " in done.stderr]
+    assert [row["state"] for row in mine] == ["PENDING"]
+    lab.run("slurmkit", "jupyter", "stop", mine[0]["job_id"])
+
+
+def test_a_tunnel_from_here_ends_with_the_job(lab: Lab, folder: str) -> None:
+    serve = (
+        "import socket; s = socket.create_server(('', 18433))\n"
+        "while True: c, _ = s.accept(); c.sendall(socket.gethostname().encode()); c.close()"
+    )
+    words = ("slurmkit", "submit", "--parsable", "--time=5", "--chdir", folder, "--partition=gpu")
+    job_id = lab.run(*words, "--", "python3", "-c", serve).stdout.strip()
+    wait = f'until [ "$(squeue -h -j {job_id} -o %T)" = RUNNING ]; do sleep .3; done'
+    lab.run("timeout", "60", "bash", "-c", wait)
+    node = lab.run("squeue", "-h", "-j", job_id, "-o", "%N").stdout.strip()
+    tunnel = f"slurmkit tunnel {job_id} 18433 --open --local-port 18434"
+    log = f"{folder}/log"
+    lab.run(
+        "bash", "-c", f"(timeout 100 {tunnel} 2>{log}; echo ended $? >>{log}) >/dev/null 2>&1 &"
+    )
+    wait_for_port(lab, "18434")
+    assert lab.run("bash", "-c", "cat </dev/tcp/127.0.0.1/18434").stdout == node
+    taken = lab.run(*tunnel.split(), check=False)
+    assert taken.returncode == 2
+    assert "choose another: --local-port" in taken.stderr
+    others = lab.run("slurmkit", "tunnel", job_id, "18433", user="bob", check=False)
+    assert (others.returncode, others.stdout) == (2, "")
+    lab.run("slurmkit", "cancel", job_id)
+    deadline = time.monotonic() + 90
+    while "ended 0" not in lab.run("cat", log).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(1)
