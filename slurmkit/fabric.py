@@ -10,6 +10,7 @@ import msgspec
 
 from slurmkit.checks.say import note, warning
 from slurmkit.config import load_tables
+from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
 from slurmkit.spec import JobSpec
 
@@ -43,7 +44,9 @@ class FabricSection(msgspec.Struct, frozen=True):
 
 
 def with_fabric(spec: JobSpec, partitions: tuple[str, ...]) -> tuple[JobSpec, tuple[Finding, ...]]:
-    """Add the profile of a job's partition to its environment; what the job itself sets stays.
+    """Add what NCCL is told: the profile of a job's partition, and what the job itself asks for.
+
+    Variables that the job sets go before those of the profile.
 
     Args:
         spec: the job; one without whole GPUs, or of a whole script, is left as it is.
@@ -51,8 +54,9 @@ def with_fabric(spec: JobSpec, partitions: tuple[str, ...]) -> tuple[JobSpec, tu
 
     Raises:
         BadConfig: for a wrong file.
-        BadInput: for a variable that no job may set.
+        BadInput: for a variable that no job may set, or that is asked for in two ways.
     """
+    spec = _with_debug(spec)
     if spec.script is not None or spec.gpus is None or spec.gpus.is_part:
         return spec, ()
     profiles = load_tables("fabric", FabricSection)
@@ -69,3 +73,12 @@ def with_fabric(spec: JobSpec, partitions: tuple[str, ...]) -> tuple[JobSpec, tu
     said = note("fabric", f"the network of partition {partitions[0]}: {words}", _SOURCE)
     environment = {**added, **spec.environment}
     return msgspec.structs.replace(spec, environment=environment), (said,)
+
+
+def _with_debug(spec: JobSpec) -> JobSpec:
+    level, given = spec.launch.nccl_debug, spec.environment.get("NCCL_DEBUG")
+    if level is None or level == given:
+        return spec
+    if given is not None:
+        raise BadInput(f"--nccl-debug {level} and NCCL_DEBUG={given}: give one of them")
+    return msgspec.structs.replace(spec, environment={**spec.environment, "NCCL_DEBUG": level})

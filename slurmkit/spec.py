@@ -19,6 +19,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # Slurm and pyxis take these as options, in the batch step too.
 _SLURMS = ("SLURM_", "SBATCH_", "SRUN_", "PYXIS_")
 _GPUS_IN_GRES = re.compile(r"(^|,)(gpu|shard|mps)(:|,|$)")
+_NCCL_LEVELS = ("VERSION", "WARN", "INFO", "TRACE")
 _SHELLS = ("sh", "ash", "bash", "dash", "ksh", "mksh", "zsh")
 MAGIC = ("#SBATCH", "#SLURM")
 """How a line with options begins; the second is an old name that sbatch still reads."""
@@ -29,7 +30,7 @@ _SIZE = r"[1-9]\d{0,8}(-[1-9]\d{0,8}(:[1-9]\d{0,8})?)?"
 _NODES = re.compile(rf"{_SIZE}(,{_SIZE})*", re.ASCII)
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """How the command is started on the nodes.
 
     Attributes:
@@ -39,14 +40,21 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         per_gpu: one task for each GPU of a node where the job gives no tasks; None: as the
             launcher has it.
         label: put the task's number before each line of output.
+        log_per_rank: put each task's output into a file of its own, the job's with `.rankN` added.
+        nccl_debug: what NCCL tells of itself (`NCCL_DEBUG`): VERSION, WARN, INFO or TRACE.
     """
 
     launcher: str | None = None
     mpi: str | None = None
     per_gpu: bool | None = None
     label: bool = False
+    log_per_rank: bool = False
+    nccl_debug: str | None = None
 
     def __post_init__(self) -> None:
+        if self.nccl_debug not in (None, *_NCCL_LEVELS):
+            known = ", ".join(_NCCL_LEVELS)
+            raise BadInput(f"launch.nccl-debug is one of {known}, not {self.nccl_debug!r}")
         for name in ("launcher", "mpi"):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[a-z][\w.\-]*", value, re.ASCII):

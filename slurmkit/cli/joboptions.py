@@ -103,6 +103,16 @@ def _ours() -> list[Callable[..., Any]]:
         click.option("--launch", type=PluginNames("launchers"), help=_LAUNCH),
         click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
         click.option("--label", is_flag=True, help="Put the task's number before its output."),
+        click.option(
+            "--log-per-rank", is_flag=True, help="Each task's output in its own file: OUTPUT.rankN."
+        ),
+        click.option(
+            "--nccl-debug",
+            is_flag=False,
+            flag_value="INFO",
+            metavar="[LEVEL]",
+            help="What NCCL tells: VERSION, WARN, INFO or TRACE.  [without LEVEL: INFO]",
+        ),
         *container_options(),
         click.option(
             "--option",
@@ -152,8 +162,9 @@ def spec_from(options: dict[str, Any]) -> Asked:
     if chdir := fields.get("chdir"):
         fields["chdir"] = os.path.abspath(chdir)  # noqa: PTH100 - Path.resolve follows links
     launch = fields.get("launch", Launch())
-    names = {"launch": "launcher", "mpi": "mpi", "label": "label"}
-    started = {field: value for name, field in names.items() if (value := take(name))}
+    names = ("mpi", "label", "log_per_rank", "nccl_debug")
+    ways = {name: take(name) for name in names} | {"launcher": take("launch")}
+    started = {name: value for name, value in ways.items() if value}
     fields["launch"] = msgspec.structs.replace(launch, **started)
     fields["container"] = container_from(take, fields.get("container"))
     spec = JobSpec(**fields)

@@ -77,7 +77,9 @@ def _in_words(info: JobInfo, outcome: Outcome | None) -> list[Fact]:
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last so many lines.")
 @click.option("-e", "--error", "stderr", is_flag=True, help="Its standard error instead.")
 @click.option("--file", "pattern", metavar="PATTERN", help="A file of its steps: srun --output.")
-@click.option("--rank", type=click.IntRange(min=0), help="With --file: whose, for %t.")
+@click.option(
+    "--rank", type=click.IntRange(min=0), help="Of one rank: --log-per-rank, or %t of --file."
+)
 def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -> int:
     """Print a job's output.
 
@@ -88,6 +90,7 @@ def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -
       slurmkit log 12
       slurmkit log -f 12_3
       slurmkit log --lines 50 --error 12
+      slurmkit log --rank 3 12
       slurmkit log --file 'out-%j-%t' --rank 3 12
     """
     job = Cluster().job(job_id)

@@ -21,6 +21,7 @@ from slurmkit.slurm import attach
 # What makes no sense of a shell at a terminal, by sbatch's names.
 _NO_PART = ("script", "array", "hold")
 _NOT_HERE = ("script", "output", "error", "open_mode", "requeue", "no_requeue")
+_OF_STEPS = ("mpi", "label", "log_per_rank")
 _NOT_OF_SALLOC = (
     "output error open-mode requeue no-requeue export export-file input propagate ignore-pbs"
 ).split()
@@ -54,6 +55,7 @@ def shell_command(**options: Any) -> int:
     _refuse(name for name in _NO_PART if getattr(asked.spec, name) not in (None, False))
     if "B" in (asked.spec.signal or "").rpartition(":")[0]:
         raise BadInput(f"--signal={asked.spec.signal}: B is for a batch script; leave it away")
+    _refuse(name for name in _OF_STEPS if getattr(asked.spec.launch, name))
     if asked.spec.launch.launcher:
         raise BadInput("--launch is for jobs that run by themselves; start it in the shell")
     cluster = Cluster()

@@ -24,7 +24,7 @@ from slurmkit.jobs.lookup import (
 )
 from slurmkit.jobs.outcome import Evidence, Outcome
 from slurmkit.jobs.progress import LAG_SECONDS
-from slurmkit.jobs.ranks import first_failure
+from slurmkit.jobs.ranks import RankFailure, first_failure, of_its_own
 from slurmkit.jobs.sacct import read_steps
 from slurmkit.jobs.tail import open_regular
 from slurmkit.jobs.uses import last_use
@@ -99,15 +99,24 @@ def _judged(slurm: Slurm, info: JobInfo, runs: Sequence[JobInfo]) -> Outcome:
         code = exit_code_in_queue(slurm, info.job_id) if info.state == "FAILED" else None
         return outcome_of(msgspec.structs.replace(info, exit_code=code), Evidence(log=info.output))
     steps = read_steps(slurm, info.job_id) if info.state in {"FAILED", "TIMEOUT"} else ()
-    end = _end_of_log(slurm, info) if info.state == "FAILED" else b""
+    end = _end_of_log(slurm, info, LogFile(stderr=True)) if info.state == "FAILED" else b""
     evidence = Evidence(
         runs=tuple(runs),
         steps=steps,
         memory_said=MEMORY_MESSAGE.search(end) is not None,
-        first_failure=first_failure(end.decode("utf-8", "replace")),
+        first_failure=_first_failure(slurm, info, end),
         log=_path(slurm, info, LogFile()) if info.started else None,
     )
     return outcome_of(info, evidence)
+
+
+def _first_failure(slurm: Slurm, info: JobInfo, end: bytes) -> RankFailure | None:
+    """Its last lines are in the job's log, or in a file of its own (`--log-per-rank`)."""
+    found = first_failure(end.decode("utf-8", "replace"))
+    if found is None or found.lines:
+        return found
+    own = _end_of_log(slurm, info, LogFile(rank=found.rank))
+    return of_its_own(found, own.decode("utf-8", "replace"))
 
 
 def _path(slurm: Slurm, info: JobInfo, which: LogFile) -> str | None:
@@ -117,9 +126,9 @@ def _path(slurm: Slurm, info: JobInfo, which: LogFile) -> str | None:
         return None
 
 
-def _end_of_log(slurm: Slurm, info: JobInfo) -> bytes:
-    """The end of the job's standard error, as far as we can see: nothing where we cannot."""
-    path = _path(slurm, info, LogFile(stderr=True))
+def _end_of_log(slurm: Slurm, info: JobInfo, which: LogFile) -> bytes:
+    """The end of a job's file, as far as we can see: nothing where we cannot."""
+    path = _path(slurm, info, which)
     try:
         if path is None:
             return b""

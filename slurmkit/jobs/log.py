@@ -10,7 +10,7 @@ import msgspec
 
 from slurmkit.errors import BadInput, LogUnavailable
 from slurmkit.jobs.info import JobInfo
-from slurmkit.jobs.logpaths import LogFile, find
+from slurmkit.jobs.logpaths import RANK_MARK, LogFile, find
 from slurmkit.jobs.poller import Poller
 from slurmkit.jobs.tail import Tail
 from slurmkit.jobs.watch import Watch
@@ -26,7 +26,8 @@ class Ask(msgspec.Struct, frozen=True):
     Attributes:
         file: which of the job's files.
         lines: only the last so many lines of what is there; all by default.
-        notice: told in words that the job waits, has written nothing yet, or writes anew.
+        notice: told in words that the job waits, has written nothing yet, or writes anew, and
+            where its ranks write.
     """
 
     file: LogFile
@@ -47,6 +48,8 @@ def read_once(slurm: Slurm, info: JobInfo, ask: Ask) -> Iterator[bytes]:
         raise LogUnavailable(_why_none(info, path))
     if info.state == "PENDING":
         ask.notice(f"job {info.job_id} has not started{_because(info)}; this was there before")
+    if words := _of_ranks(tail, ask.file):
+        ask.notice(words)
     yield from tail.read()
 
 
@@ -99,6 +102,8 @@ class _Follower:
             self._say("trouble", f"{watch.trouble}; asking again")
         else:
             self._said.discard("trouble")
+        if words := _of_ranks(self._tail, self._ask.file):
+            self._say("ranks", words)
         yield from self._read()
         missing = info.state == "RUNNING" and self._tail is not None and not self._tail.exists
         if missing and self._tail and time.monotonic() >= self._late_at:
@@ -133,15 +138,26 @@ class _Follower:
         if self._tail is None:
             return
         for chunk in self._tail.read():
-            if self._tail.rewritten:
-                self._tail.rewritten = False
-                self._ask.notice(f"job {self._info.job_id} was requeued and writes its output anew")
+            self._tell_anew(self._tail)
             yield chunk
+        self._tell_anew(self._tail)  # it may just have been emptied
+
+    def _tell_anew(self, tail: Tail) -> None:
+        if tail.rewritten:
+            tail.rewritten = False
+            self._ask.notice(f"job {self._info.job_id} was requeued and writes its output anew")
 
     def _say(self, about: object, words: str) -> None:
         if about not in self._said:
             self._said.add(about)
             self._ask.notice(words)
+
+
+def _of_ranks(tail: Tail | None, file: LogFile) -> str:
+    """Where the rest of a job's output is, once its ranks have files of their own."""
+    if tail is None or file != LogFile() or not Path(f"{tail.path}{RANK_MARK}0").exists():
+        return ""
+    return f"its ranks write to {tail.path}{RANK_MARK}0 and so on; --rank N shows that of one"
 
 
 def _because(info: JobInfo) -> str:
@@ -156,4 +172,5 @@ def _why_none(info: JobInfo, path: str | None) -> str:
         return f"job {info.job_id} ended {info.state} before it started, so it wrote nothing"
     if info.is_over and (info.exit_code or "").endswith(":53"):
         return f"job {info.job_id} could not open {path} or its directory on the node, so it failed"
-    return f"{path} does not exist here; is it on a filesystem shared with the nodes?"
+    of_rank = ", and had the job --log-per-rank" if RANK_MARK in (path or "") else ""
+    return f"{path} does not exist here; is it on a filesystem shared with the nodes{of_rank}?"

@@ -10,6 +10,9 @@ from slurmkit.jobs.sacct import kept_path, work_dir
 from slurmkit.queue.rows import record_mark
 from slurmkit.slurm import Slurm
 
+RANK_MARK = ".rank"
+"""Between the path of a job's output and the number of a rank: that rank's own (--log-per-rank)."""
+
 
 class LogFile(msgspec.Struct, frozen=True):
     """Which of a job's files.
@@ -17,7 +20,7 @@ class LogFile(msgspec.Struct, frozen=True):
     Attributes:
         stderr: its standard error, where that has a file of its own (`--error`).
         pattern: a file its steps write, as it was given to `srun --output`, e.g. `out-%j-%t`.
-        rank: with `pattern`, whose file it is (`%t`).
+        rank: whose file it is: `%t` of `pattern`, or without one a file of `--log-per-rank`.
     """
 
     stderr: bool = False
@@ -28,8 +31,8 @@ class LogFile(msgspec.Struct, frozen=True):
         """Refuse what has no meaning together."""
         if self.stderr and self.pattern is not None:
             raise BadInput("give either --error or --file, not both")
-        if self.rank is not None and self.pattern is None:
-            raise BadInput("--rank needs --file, the pattern given to srun --output, e.g. out-%t")
+        if self.rank is not None and self.stderr:
+            raise BadInput("a rank's file holds its standard error too; leave --error out")
 
 
 def find(slurm: Slurm, info: JobInfo, which: LogFile) -> str | None:
@@ -44,6 +47,9 @@ def find(slurm: Slurm, info: JobInfo, which: LogFile) -> str | None:
         if path is None and not waits:
             raise LogUnavailable(f"{which.pattern} depends on a node; write the name of its node")
         return path
+    if which.rank is not None:
+        beside = find(slurm, info, LogFile())
+        return beside and f"{beside}{RANK_MARK}{which.rank}"
     path = _error_path(slurm, info) if which.stderr else None
     path = path or info.output or (None if waits else _kept(slurm, info, "StdOut"))
     if path is None and not waits:

@@ -83,6 +83,12 @@ def _by_srun(log: str) -> RankFailure | None:
     return RankFailure(rank, found["node"], how, lines)
 
 
+def of_its_own(failure: RankFailure, log: str) -> RankFailure:
+    """The failure with its last lines from the end of the file of its rank."""
+    lines = (re.sub(r"^\[rank\d+\]:\s?", "", line).rstrip() for line in log.split("\n"))
+    return msgspec.structs.replace(failure, lines=tuple(filter(None, lines))[-_SHOWN:])
+
+
 def _matching(marks: str, log: str) -> tuple[str, ...]:
     """The last lines that say whose they are: by srun --label, or by torch itself."""
     mark = re.compile(rf"(?:{marks})(?P<text>.*\S)")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from itertools import takewhile
 from pathlib import PurePosixPath
 
 from slurmkit.checks.say import error, note
@@ -15,12 +14,14 @@ from slurmkit.findings import Finding
 from slurmkit.launchers import rendezvous
 from slurmkit.launchers.agents import agents, as_many_on_each_node, needs_agents
 from slurmkit.launchers.plain import needs_cpus, needs_one_start
+from slurmkit.launchers.ranklogs import own_file
 from slurmkit.launchers.step import Step
-from slurmkit.launchers.torchrun import Words, split
+from slurmkit.launchers.torchrun import Words, python_beside, split, worker
 from slurmkit.spec import JobSpec
 
 _SOURCE = "launcher accelerate"
 _MODULE = "accelerate.commands.launch"
+_BY_MODULE = 3  # words: a Python, -m and that
 # What says how to train; one of them must, or it asks PyTorch how many GPUs this node has.
 _KINDS = frozenset(
     ("--multi_gpu --cpu --tpu --use_deepspeed --use_fsdp --use_megatron_lm --config_file").split()
@@ -54,6 +55,11 @@ class Accelerate:
         if wrong := sorted((given or set()) & _OURS):
             message = f"{' and '.join(wrong)} of accelerate come from the job; leave them out"
             yield error("accelerate-place", message, _SOURCE)
+        length = _own(spec.command)
+        whole = _script_at(spec.command) == len(spec.command)
+        if length and spec.launch.log_per_rank and whole:
+            message = "--log-per-rank must see what is started; give: accelerate launch … train.py"
+            yield error("log-per-rank-script", message, _SOURCE)
         if spec.command and not (given or set()) & _KINDS:
             message = (
                 "plain data-parallel training, whatever accelerate's default configuration says;"
@@ -64,7 +70,7 @@ class Accelerate:
     def lines(self, step: Step) -> Words:
         """See `slurmkit.plugins.Launcher`."""
         command = step.spec.command
-        program, target = _split(command)
+        program, target = _logged(step) if step.spec.launch.log_per_rank else _split(command)
         start = f"exec {shlex.join((*step.prefix, *program))} {_RANKED}"
         several = step.tasks_per_node > 1 or not step.single_node
         kind = ("--multi_gpu",) if several and not (_given(command) or set()) & _KINDS else ()
@@ -95,6 +101,23 @@ def _split(command: Words) -> tuple[Words, Words]:
     return program, ("--no_python", *command) if target is None else target
 
 
+def _logged(step: Step) -> tuple[Words, Words]:
+    """The same where each worker has a file for its output."""
+    command, length = step.spec.command, _own(step.spec.command)
+    if not length:
+        python, words = worker(command)
+        program = (python, "-m", _MODULE) if python else ("accelerate", "launch")
+        return program, ("--no_python", *own_file(step, words))
+    rest, at = command[length:], _script_at(command[length:])
+    python = command[0] if length == _BY_MODULE else python_beside(command[0])
+    words = (python, "-u", *rest[at:])
+    return command[:length], (*rest[:at], "--no_python", *own_file(step, words))
+
+
+def _script_at(words: Words) -> int:
+    return next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
+
+
 def _own(command: Words) -> int:
     """How many words of a command are an `accelerate launch` of its own; 0 where it is none."""
     name = PurePosixPath(command[0]).name if command else ""
@@ -102,7 +125,7 @@ def _own(command: Words) -> int:
         return 1
     if name == "accelerate" and command[1:2] == ("launch",):
         return 2
-    return 3 if command[1:3] == ("-m", _MODULE) else 0
+    return _BY_MODULE if command[1:3] == ("-m", _MODULE) else 0
 
 
 def _given(command: Words) -> set[str] | None:
@@ -113,5 +136,5 @@ def _given(command: Words) -> set[str] | None:
     length = _own(command)
     if not length:
         return None
-    options = takewhile(lambda word: not word.endswith(".py"), command[length:])
+    options = command[length:][: _script_at(command[length:])]
     return {word.partition("=")[0].replace("-", "_").replace("__", "--", 1) for word in options}

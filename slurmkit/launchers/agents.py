@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from slurmkit.checks.say import Pairs, error, note
+from slurmkit.checks.say import Pairs, error, note, warning
 from slurmkit.findings import Finding
 from slurmkit.launchers.plain import needs_command, one_per_gpu
+from slurmkit.launchers.ranklogs import needs_file, rank_logs
 from slurmkit.launchers.step import PATIENCE, Step
 from slurmkit.spec import JobSpec
 
@@ -30,8 +31,15 @@ def as_many_on_each_node(spec: JobSpec) -> JobSpec:
 def needs_agents(step: Step, name: str) -> Iterable[Finding]:
     """What keeps an agent of the launcher `name` from starting its workers, or is worth knowing."""
     yield from needs_command(step.spec, name)
+    yield from needs_file(step)
     yield from _uneven(step, name)
     source = f"launcher {name}"
+    if step.spec.launch.log_per_rank and step.spec.container:
+        message = (
+            f"{name}'s workers write their files in the container: mount the folder of the job's"
+            " output there (--container-mounts)"
+        )
+        yield warning("log-per-rank-container", message, source)
     if step.spec.launch.mpi not in (None, "none"):
         message = f"{name}'s workers meet without MPI; leave --mpi out, or --launch mpi"
         yield error("launcher-no-mpi", message, source)
@@ -59,7 +67,7 @@ def agents(step: Step, words: str) -> tuple[str, ...]:
     )
     nodes = "1" if step.single_node else '"$SLURM_NNODES"'
     line = f"srun --nodes={nodes} --ntasks={nodes} {shlex.join(options)} -- {words}"
-    return (_threads(step), _FEWER_TASKS, line)
+    return (*rank_logs(step), _threads(step), _FEWER_TASKS, line)
 
 
 def _threads(step: Step) -> str:

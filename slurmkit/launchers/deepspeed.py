@@ -18,8 +18,9 @@ from slurmkit.checks.say import error
 from slurmkit.findings import Finding
 from slurmkit.launchers.agents import as_many_on_each_node, needs_agents
 from slurmkit.launchers.plain import needs_cpus, needs_one_start
+from slurmkit.launchers.ranklogs import redirection
 from slurmkit.launchers.step import Step
-from slurmkit.launchers.torchrun import Words, split, torch_agents
+from slurmkit.launchers.torchrun import Words, python_beside, split, torch_agents
 from slurmkit.spec import JobSpec
 
 _SOURCE = "launcher deepspeed"
@@ -64,7 +65,8 @@ class Deepspeed:
         """See `slurmkit.plugins.Launcher`."""
         worker = _worker(step.spec.command) or _Worker("python3", step.spec.command, ())
         rank = ' --local_rank="$LOCAL_RANK"' if worker.ranked else ""
-        start = f'export LOCAL_SIZE="$LOCAL_WORLD_SIZE"; exec {shlex.join(worker.words)}{rank} "$@"'
+        words = f'{shlex.join(worker.words)}{rank} "$@"{redirection(step)}'
+        start = f'export LOCAL_SIZE="$LOCAL_WORLD_SIZE"; exec {words}'
         target = ("--no-python", "sh", "-c", start, "sh", *worker.arguments)
         return torch_agents(step, (worker.python, "-m", "torch.distributed.run"), target)
 
@@ -86,10 +88,7 @@ def _worker(command: Words) -> _Worker | None:
 
 
 def _of_deepspeed(command: Words) -> _Worker | None:
-    """A Python beside the program, where that is a path, has the same packages."""
-    path, more = PurePosixPath(command[0]), list(command[1:])
-    python = str(path.with_name("python3")) if path.name != command[0] else "python3"
-    flags = []
+    python, more, flags = python_beside(command[0]), list(command[1:]), []
     while more and more[0] in _FLAGS:
         flags.append(more.pop(0))
     if not more or more[0].startswith("-"):

@@ -11,6 +11,7 @@ from slurmkit.checks.say import error, note, warning
 from slurmkit.config import load_section
 from slurmkit.findings import Finding
 from slurmkit.launchers.plain import needs_command, needs_one_start, one_per_gpu
+from slurmkit.launchers.ranklogs import needs_file, rank_logs, srun_output
 from slurmkit.launchers.step import Step, srun
 from slurmkit.spec import JobSpec
 
@@ -48,6 +49,7 @@ class Mpi:
         """See `slurmkit.plugins.Launcher`."""
         yield from needs_command(step.spec, "mpi")
         yield from needs_one_start(step.spec, "mpi")
+        yield from needs_file(step)
         chosen, known = _chosen(step), step.capabilities.mpi
         if chosen not in (None, MPIRUN, *(known or (chosen,))) and not step.spec.launch.mpi:
             message = f"[launch] mpi is {chosen!r}, which this Slurm does not have; it has"
@@ -61,7 +63,9 @@ class Mpi:
         elif chosen == MPIRUN:
             program = load_section("launch", LaunchSection).mpirun
             yield note("mpi-chosen", f"MPI starts through {program} in the batch shell", _SOURCE)
-            if lost := [o for o in step.options if o.startswith(("--gpu-bind", "--label"))]:
+            logs = ("--log-per-rank",) if step.spec.launch.log_per_rank else ()
+            lost = [o for o in step.options if o.startswith(("--gpu-bind", "--label"))]
+            if lost := [*lost, *logs]:
                 message = f"{' and '.join(lost)} is for srun; give {program} its own such options"
                 yield warning("mpi-no-srun", message, _SOURCE)
         else:
@@ -73,7 +77,8 @@ class Mpi:
         if chosen != MPIRUN:
             kind = () if chosen is None else (f"--mpi={chosen}",)
             options = (step.cpus, *step.options, *kind, "--kill-on-bad-exit=1")
-            return (srun(options, (*step.prefix, *step.spec.command)),)
+            started = srun(options, (*step.prefix, *step.spec.command), srun_output(step))
+            return (*rank_logs(step), started)
         program = load_section("launch", LaunchSection).mpirun
         words = [program, "-n", str(step.layout.tasks), *step.prefix, *step.spec.command]
         return (shlex.join(words),)

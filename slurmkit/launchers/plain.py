@@ -11,6 +11,7 @@ import msgspec
 
 from slurmkit.findings import Finding
 from slurmkit.launchers import rendezvous
+from slurmkit.launchers.ranklogs import needs_file, rank_logs, srun_output
 from slurmkit.launchers.step import PATIENCE, Step, srun
 from slurmkit.spec import JobSpec
 
@@ -89,16 +90,18 @@ class Srun:
         spec = step.spec
         yield from needs_command(spec, "srun")
         yield from needs_cpus(spec)
+        yield from needs_file(step)
 
     def lines(self, step: Step) -> tuple[str, ...]:
         """See `slurmkit.plugins.Launcher`."""
         spec = step.spec
         mpi = (f"--mpi={spec.launch.mpi}",) if spec.launch.mpi else ()
-        options = (step.cpus, *step.options, *mpi)
+        options, logs = (step.cpus, *step.options, *mpi), rank_logs(step)
         if not spec.launch.launcher:
-            return (srun(options, (*step.prefix, *spec.command)),)
+            return (*logs, srun(options, (*step.prefix, *spec.command), srun_output(step)))
         ranked = ("sh", "-c", _RANKS, "sh", *step.prefix, *spec.command)
-        return (*rendezvous.LINES, "", srun((*options, *PATIENCE), ranked))
+        started = srun((*options, *PATIENCE), ranked, srun_output(step))
+        return (*rendezvous.LINES, "", *logs, started)
 
 
 class Batch:
@@ -111,8 +114,12 @@ class Batch:
     def needs(self, step: Step) -> Iterable[Finding]:
         """See `slurmkit.plugins.Launcher`: what several tasks are for, unless a script says."""
         spec, launch = step.spec, step.spec.launch
-        if launch.mpi or launch.label:
-            given = " and ".join(n for n in ("mpi", "label") if getattr(launch, n))
+        named = {
+            "--mpi": launch.mpi,
+            "--label": launch.label,
+            "--log-per-rank": launch.log_per_rank,
+        }
+        if given := " and ".join(name for name, value in named.items() if value):
             yield Finding(
                 severity="warning",
                 code="launcher-no-srun",

@@ -48,6 +48,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return self.layout.nodes == 1 and self.layout.most in (None, 1)
 
 
-def srun(options: Iterable[str], command: Iterable[str]) -> str:
-    """A line that starts a step, quoted; what stands after `--` is the command alone."""
-    return shlex.join(["srun", *options, "--", *command])
+def srun(options: Iterable[str], command: Iterable[str], quoted: str = "") -> str:
+    """A line that starts a step; what stands after `--` is the command alone.
+
+    Args:
+        options: words of an argv.
+        command: likewise.
+        quoted: further options as the shell reads them, with a blank before.
+    """
+    return f"srun{quoted} {shlex.join([*options, '--', *command])}"

@@ -14,6 +14,7 @@ from slurmkit.findings import Finding
 from slurmkit.launchers import rendezvous
 from slurmkit.launchers.agents import agents, as_many_on_each_node, needs_agents
 from slurmkit.launchers.plain import needs_one_start
+from slurmkit.launchers.ranklogs import own_file
 from slurmkit.launchers.step import Step
 from slurmkit.spec import JobSpec
 
@@ -37,7 +38,10 @@ class Torchrun:
         """See `slurmkit.plugins.Launcher`."""
         command = step.spec.command
         python, target = split(command)
-        if target is None:
+        if step.spec.launch.log_per_rank:
+            python, words = worker(command)
+            target = ("--no-python", *own_file(step, words))
+        elif target is None:
             target = ("--no-python", *command)
         program = (python, "-m", "torch.distributed.run") if python else ("torchrun",)
         return torch_agents(step, program, target)
@@ -60,6 +64,24 @@ def torch_agents(step: Step, program: Words, target: Words) -> Words:
         ' --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"'
     )
     return (*rendezvous.LINES, "", *agents(step, f"{first} {meet} {shlex.join(target)}"))
+
+
+def worker(command: Words) -> tuple[str, Words]:
+    """The Python of a command's agents, if it needs one, and the words of a worker without one.
+
+    Whose Python a script alone has is only known to an agent; so both have that in PATH.
+    """
+    python, target = split(command)
+    if target is None:
+        return python, command
+    python = python or "python3"
+    return python, (python, "-u", *target)
+
+
+def python_beside(program: str) -> str:
+    """The Python of a program that pip installed: beside it where it is named by its path."""
+    path = PurePosixPath(program)
+    return str(path.with_name("python3")) if path.name != program else "python3"
 
 
 def split(command: Words) -> tuple[str, Words | None]:

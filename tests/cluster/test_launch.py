@@ -117,11 +117,14 @@ class Place:
 
     def end(self, job_id: str) -> str:
         """Wait for a job; its log."""
+        self.wait(job_id)
+        return self.log(job_id)
+
+    def wait(self, job_id: str) -> None:
         deadline = time.monotonic() + 120
         while self.lab.run("squeue", "-h", "-t", "PD,R,CG", "-j", job_id, check=False).stdout:
-            assert time.monotonic() < deadline, self.log(job_id)
+            assert time.monotonic() < deadline, job_id
             time.sleep(0.5)
-        return self.log(job_id)
 
     def log(self, job_id: str) -> str:
         return self.lab.run("cat", f"{self.folder}/slurm-{job_id}.out").stdout
@@ -190,6 +193,16 @@ def test_the_rank_that_failed_first_is_named(place: Place) -> None:
     told = place.lab.run("slurmkit", "why", job).stdout
     assert "rank 2 on c2 failed first (exit code 7)" in told
     assert "the last of rank 2: no good" in told
+
+
+def test_each_rank_has_a_file_beside_the_jobs(place: Place) -> None:
+    lab, words = place.lab, ("--launch=srun", "--log-per-rank", "-N2", "--gpus-per-node=a100:2")
+    place.submit(*words, "--array=3", "--output=%x.%A_%a", "--", "python3", "meet.py", "2")
+    job = f"{place.jobs[-1].partition('_')[0]}_3"
+    place.wait(job)
+    assert "no good" not in lab.run("slurmkit", "log", job).stdout
+    assert lab.run("slurmkit", "log", "--rank=2", job).stdout == "no good\n"
+    assert "the last of rank 2: no good" in lab.run("slurmkit", "why", job).stdout
 
 
 @pytest.mark.parametrize(

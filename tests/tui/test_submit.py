@@ -52,7 +52,9 @@ SPECS = (
     JobSpec(command=("x",), gpus=Gpus(shard=2, type="h100"), gres="tmp:1", hold=True),
     JobSpec(
         command=("x",),
-        launch=Launch(launcher="torchrun", mpi="none", per_gpu=False),
+        launch=Launch(
+            launcher="torchrun", mpi="none", per_gpu=False, log_per_rank=True, nccl_debug="WARN"
+        ),
         environment={"A": "1"},
         container=Container(
             image="nvcr.io#nvidia/pytorch:25.06-py3",

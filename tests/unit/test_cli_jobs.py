@@ -188,7 +188,7 @@ def test_cancel_names_each(jobs: FakeJobs, run: Run) -> None:
         ["update", "7"],
         ["update", "7", "--time", "soon"],
         ["update", "7", "--partition", "a b"],
-        ["log", "7", "--rank", "3"],
+        ["log", "7", "--rank", "3", "--error"],
         ["log", "7", "--error", "--file", "x"],
         ["wait", "x"],
         ["hold"],

@@ -131,9 +131,10 @@ def test_what_is_given_beside_a_script_adds_to_it(
     script, job = tmp_path / "run.sh", tmp_path / "job.toml"
     lines = "#SBATCH --contiguous --wckey=a --gpus-per-node=2\n"
     script.write_text(f"#!/bin/sh\n{lines}hostname\n", "utf-8")
-    job.write_text("[options]\nreboot = ''\n[launch]\nlabel = true\n", "utf-8")
+    launch = "label = true\nper-gpu = false\nlog-per-rank = true"
+    job.write_text(f"time = 1\n[options]\nreboot = ''\n[launch]\n{launch}\n", "utf-8")
     files = ("--script", str(script), "--job-file", str(job))
-    given = ("--option", "wckey=b", "--gpu-bind", "closest", "--mpi", "pmix", "--time", "1")
+    given = ("--option", "wckey=b", "--gpu-bind", "closest", "--mpi", "pmix", "--nccl-debug")
     assert run("plan", "--json", *files, *given) == 0
     made = json.loads(capsys.readouterr().out)
     options = made["submissions"][0]["options"]
@@ -142,7 +143,9 @@ def test_what_is_given_beside_a_script_adds_to_it(
     assert made["spec"]["launch"] == {
         "launcher": None,
         "mpi": "pmix",
-        "per_gpu": None,
+        "per-gpu": False,
+        "log-per-rank": True,
+        "nccl-debug": "INFO",
         "label": True,
     }
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from recorded_lab import capabilities, standing
 
-from slurmkit.errors import BadConfig
+from slurmkit.errors import BadConfig, BadInput
 from slurmkit.fabric import FabricSection, with_fabric
 from slurmkit.gpus import Gpus
 from slurmkit.planner import plan_unasked
-from slurmkit.spec import JobSpec
+from slurmkit.spec import JobSpec, Launch
 
 CONFIG = """
 [fabric.gpu]
@@ -85,3 +85,16 @@ def test_a_wrong_key_is_named(configured: Path) -> None:
     configured.write_text("[fabric.gpu]\ninterface = ['ib0']\n", "utf-8")
     with pytest.raises(BadConfig, match="did you mean 'interfaces'"):
         with_fabric(JOB, ("gpu",))
+
+
+@pytest.mark.parametrize("spec", [JOB, JobSpec(script="#!/bin/bash\n"), JobSpec(command=("x",))])
+def test_nccl_tells_of_itself_on_request_alone(spec: JobSpec) -> None:
+    asked = msgspec.structs.replace(spec, launch=Launch(nccl_debug="WARN"))
+    site = (capabilities(), standing())
+    assert "NCCL_DEBUG" not in plan_unasked(spec, site).submissions[0].script
+    assert "export NCCL_DEBUG=WARN\n" in plan_unasked(asked, site).submissions[0].script
+    set_too = msgspec.structs.replace(asked, environment={"NCCL_DEBUG": "INFO"})
+    with pytest.raises(BadInput, match="give one of them"):
+        plan_unasked(set_too, site)
+    with pytest.raises(BadInput, match="nccl-debug is one of VERSION, WARN, INFO, TRACE, not"):
+        Launch(nccl_debug="info")

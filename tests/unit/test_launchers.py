@@ -269,7 +269,7 @@ def test_what_a_launcher_cannot_do_is_said() -> None:
     assert not needs(JobSpec(script="#!/bin/bash\n", nodes=2, launch=none))
     labelled = msgspec.structs.replace(none, label=True, mpi="pmix")
     (warning,) = needs(JobSpec(script="#!/bin/bash\n", launch=labelled))
-    assert warning.message.startswith("mpi and label is for srun")
+    assert warning.message.startswith("--mpi and --label is for srun")
     (warning,) = needs(JobSpec(command=("x",), ntasks=2, launch=none))
     assert (warning.severity, warning.code) == ("warning", "launcher-runs-once")
     assert not needs(JobSpec(command=("x",), launch=none))

@@ -296,8 +296,6 @@ def test_the_file_of_a_rank(jobs: FakeJobs) -> None:
     jobs.leaves("7")
     jobs.runs = [{"JobID": "7", "WorkDir": "/kept"}]
     assert job.log_path(LogFile(pattern="out-%t", rank=5)) == "/kept/out-5"
-    with pytest.raises(BadInput, match="--rank needs --file"):
-        LogFile(rank=5)
     with pytest.raises(BadInput, match="either --error or --file"):
         LogFile(stderr=True, pattern="x")
 

@@ -64,6 +64,11 @@ def test_salloc_gets_what_a_job_would_and_a_step_with_all_of_its_first_node(
     assert environment == {"TOKEN": "x"}  # never a word that everybody sees
 
 
+def test_nccl_tells_of_itself_there_too(given: list[tuple[list[str], dict]]) -> None:
+    assert run("--time=10", "--gpus-per-node=a100:2", "--nccl-debug", "--", "x") == 3
+    assert given[0][1] == {"NCCL_DEBUG": "INFO"}
+
+
 def test_another_program_can_be_named(given: list[tuple[list[str], dict]]) -> None:
     run("--time=10", "--", "python3", "-c", "print('a b')")
     words = given[0][0][-1]
@@ -96,6 +101,9 @@ def test_defaults_for_batch_jobs_are_in_nobodys_way(
         (("--script=x",), "script is for jobs"),
         (("--signal=B:TERM@30",), "leave it away"),
         (("--launch=torchrun",), "start it in the shell"),
+        (("--mpi=pmix",), "mpi is for jobs"),
+        (("--label",), "label is for jobs"),
+        (("--log-per-rank",), "log-per-rank is for jobs"),
         (("--gpus-per-node=a100:99",), "no shell: 1 error"),
     ],
 )
