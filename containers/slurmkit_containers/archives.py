@@ -73,14 +73,9 @@ def _folder(source: Path, file: Path, report: Report) -> Made:
     return Made(source=str(source.resolve()))
 
 
-_OPTIONS = (
-    "-all-root",
-    "-root-mode",
-    "755",
-    "-no-xattrs",
-    "-no-progress",
-    "-noappend",
-    "-no-recovery",
+# Without times of its own, the same files make the same squashfs file, which is kept once.
+_OPTIONS = shlex.split(
+    "-all-root -root-mode 755 -mkfs-time 0 -no-xattrs -no-progress -noappend -no-recovery"
 )
 
 
@@ -208,7 +203,9 @@ def _squash(tree: Tree, file: Path, report: Report) -> None:
 
         tree.write(pipe, count)
 
-    run_child(["mksquashfs", "-", str(file), "-tar", *_OPTIONS], file, report, feed)
+    run_child(
+        ["mksquashfs", "-", str(file), "-tar", "-root-time", "0", *_OPTIONS], file, report, feed
+    )
 
 
 def _dict(value: object) -> Table:
