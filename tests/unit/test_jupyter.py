@@ -1,0 +1,319 @@
+"""`slurmkit jupyter`: what is submitted, what a server leaves, how it is found and waited for."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs_lab import FakeJobs
+from recorded_lab import capabilities, standing
+
+from slurmkit.cli import jupyter as module
+from slurmkit.cli import run_to_exit_code
+from slurmkit.cluster import Cluster
+from slurmkit.errors import NoSuchJob, NotOver, SlurmError, SlurmkitError
+from slurmkit.notebook import state, waiting
+from slurmkit.notebook.server import JupyterSection, command
+from slurmkit.notebook.waiting import wait_for_server
+from slurmkit.planner import Plan, plan_unasked
+from slurmkit.spec import JobSpec
+
+# A server that says what it was told, and ends when it is asked to.
+STUB = """#!/bin/sh
+cp "${1#--config=}" told.py
+umask >umask
+echo "$JUPYTER_RUNTIME_DIR" >runtime
+env >environment
+tr '\\0' ' ' </proc/$$/cmdline >argv
+touch up
+exec sleep 60
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a job starts; a folder of servers beside it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    program = tmp_path / "bin" / "jupyter-server"
+    program.parent.mkdir()
+    program.write_text(STUB, "utf-8")
+    program.chmod(0o755)
+    (tmp_path / "work").mkdir()
+    return tmp_path
+
+
+def started(place: Path, *server: str, setup: str = "", **env: str) -> subprocess.Popen[bytes]:
+    words = command(str(place / "servers"), server, JupyterSection(setup=setup))
+    path = f"{place / 'bin'}:{os.environ['PATH']}"
+    given = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "c1", "PATH": path, **env}
+    with (place / "errors").open("wb") as errors:
+        return subprocess.Popen(words, cwd=place / "work", env=given, stderr=errors)
+
+
+def until(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
+
+
+def test_a_server_has_a_token_of_its_own_that_goes_when_it_ends(place: Path) -> None:
+    work, here = place / "work", place / "servers" / "12"
+    with started(place) as process:
+        until(work / "up")
+        token = state.read_token(place / "servers", "12")
+        server = state.read_server(place / "servers", "12")
+        modes = {p.name: p.stat().st_mode & 0o777 for p in (here, here / "token")}
+        subprocess.run(["pkill", "-TERM", "-P", str(process.pid)], check=True)
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+    assert server is not None
+    assert (server.node, server.port > 1024) == ("c1", True)
+    assert len(token) == 48
+    assert modes == {"12": 0o700, "token": 0o600}
+    assert not here.exists()
+    told = {name: (work / name).read_text() for name in ("environment", "argv", "told.py")}
+    assert not [name for name, text in told.items() if token in text]
+    assert "MASTER_" not in told["environment"]
+    assert (work / "runtime").read_text().strip() == str(here / "runtime")
+    assert (work / "umask").read_text().strip() == f"{_umask():04o}"
+    compile(told["told.py"], "config.py", "exec")
+
+
+def _umask() -> int:
+    old = os.umask(0)
+    os.umask(old)
+    return old
+
+
+def test_a_job_without_jupyter_says_so_and_other_tasks_do_nothing(place: Path) -> None:
+    (place / "bin" / "jupyter-server").unlink()
+    with started(place, PATH="/usr/bin:/bin") as process:
+        code = process.wait(20)
+    if not any(map(shutil.which, ("jupyter-lab", "jupyter-server", "jupyter-notebook"))):
+        assert code == 127
+        assert "name yours after --" in (place / "errors").read_text()
+    assert not (place / "servers" / "12").exists()
+    with started(place, SLURM_PROCID="1") as process:
+        assert process.wait(20) == 0
+
+
+def test_setup_and_a_program_of_ones_own(place: Path) -> None:
+    mine = place / "bin" / "mine"
+    (place / "bin" / "jupyter-server").rename(mine)
+    with started(place, "mine", setup="export FROM=setup") as process:
+        until(place / "work" / "up")
+        subprocess.run(["pkill", "-TERM", "-P", str(process.pid)], check=True)
+        process.wait(20)
+    assert "FROM=setup" in (place / "work" / "environment").read_text()
+    site = JupyterSection(command="/opt/jupyter lab")
+    assert command("/f", (), site)[-2:] == ("/opt/jupyter", "lab")
+    assert command("/f", ("x",), site)[-1] == "x"
+
+
+class Submitting(Cluster):
+    """Plans by the recorded cluster, and takes what is submitted."""
+
+    sent: list[Plan]
+
+    def capabilities(self, *, refresh: bool = False) -> object:  # type: ignore[override]
+        del refresh
+        return capabilities()
+
+    def submit(self, plan: Plan, *, force: bool = False) -> object:  # type: ignore[override]
+        del force
+        self.sent.append(plan)
+        return self.job("12")
+
+
+@pytest.fixture
+def sent(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    found: list[Plan] = []
+
+    def planned(spec: JobSpec, _: object) -> Plan:
+        return plan_unasked(spec, (capabilities(), standing()))
+
+    def cluster() -> Submitting:
+        made = Submitting(FakeJobs().slurm)
+        made.sent = found
+        return made
+
+    monkeypatch.chdir(place / "work")
+    monkeypatch.setattr(module, "plan", planned)
+    monkeypatch.setattr(module, "Cluster", cluster)
+    return found
+
+
+def run(*words: str) -> int:
+    return run_to_exit_code(module.jupyter_group, list(words))
+
+
+def test_options_alone_submit_a_job_that_is_known_from_then_on(
+    sent: list[Plan], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--gpus-per-node=a100:2", "--time=10", "--no-wait", "--", "x", "--y") == 0
+    assert capsys.readouterr().out == "12\n"
+    (made,) = sent
+    assert made.spec.command[-2:] == ("x", "--y")
+    assert dict(made.submissions[0].options)["job-name"] == "jupyter"
+    folder = place / "state" / "slurmkit" / "jupyter" / "lab"
+    assert made.spec.command[4] == str(folder)
+    assert (folder / "12").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_container_sees_where_servers_leave_word(
+    sent: list[Plan], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = place / "config.toml"
+    config.write_text('[containers]\nruntimes = ["apptainer"]\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    assert run("--time=10", "--no-wait", "--container-image=/x.sif") == 0
+    container = sent[0].spec.container
+    assert container is not None
+    assert container.mounts == (str(place / "state" / "slurmkit" / "jupyter" / "lab"),)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--array=1-3",), "array is for jobs that run by themselves"),
+        (("--script=x",), "script is for jobs"),
+        (("--launch=torchrun",), "start it in the notebook"),
+        (("--gpus-per-node=a100:99",), "no notebook: 1 error"),
+    ],
+)
+def test_what_cannot_be_is_refused_before(
+    sent: list[Plan], words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--time=10", *words) == 2
+    assert not sent
+    assert says in capsys.readouterr().err
+
+
+@pytest.fixture
+def servers(place: Path) -> Path:
+    folder = place / "state" / "slurmkit" / "jupyter" / "lab"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def left(folder: Path, job_id: str, port: int = 61000, node: str = "c1") -> None:
+    state.expect(folder, job_id)
+    (folder / job_id / "token").write_text("secret", "ascii")
+    record = {"node": node, "port": port, "started": 1_700_000_000}
+    (folder / job_id / "server.json").write_text(json.dumps(record), "utf-8")
+
+
+def notebooks(jobs: FakeJobs) -> Submitting:
+    return Submitting(jobs.slurm)
+
+
+def test_what_is_left_of_jobs_that_ended_is_removed(servers: Path) -> None:
+    jobs = FakeJobs()
+    jobs.runs_now("12")
+    jobs.waits("13")
+    jobs.runs_now("15")  # a job without a server
+    left(servers, "12")
+    state.expect(servers, "13")
+    left(servers, "14")
+    found = state.notebooks(notebooks(jobs))
+    assert [(each.row.raw_id, each.server is not None) for each in found] == [
+        ("12", True),
+        ("13", False),
+    ]
+    assert sorted(path.name for path in servers.iterdir()) == ["12", "13"]
+    with pytest.raises(NoSuchJob, match="slurmkit jupyter list"):
+        state.notebook(notebooks(jobs), "15")
+
+
+def test_nothing_is_asked_or_removed_without_any(servers: Path) -> None:
+    jobs = FakeJobs()
+    (servers / "notes").mkdir()
+    assert state.notebooks(notebooks(jobs)) == []
+    assert not jobs.slurm.asked
+    assert (servers / "notes").exists()
+
+
+@pytest.fixture
+def answering() -> Iterator[int]:
+    """A port where something speaks HTTP."""
+
+    class Quiet(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            del format, args
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_it_is_waited_for_until_it_answers_and_what_goes_on_is_told(
+    servers: Path, answering: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object, **__: object) -> None:
+        raise SlurmError("busy")
+
+    monkeypatch.setattr(waiting, "explain", silent)
+    jobs, told = FakeJobs(), list[str]()
+    jobs.waits("12", Reason="Resources")
+
+    def goes_on(words: str) -> None:
+        told.append(words)
+        if "waits" in words:
+            jobs.runs_now("12")
+        else:
+            left(servers, "12", answering, "127.0.0.1")
+
+    found = wait_for_server(jobs.cluster().job("12"), servers, goes_on)
+    assert found.port == answering
+    assert "what it asks for is not free now" in told[0]
+    assert told[1:] == ["job 12 runs on c1; waiting for Jupyter to answer"]
+
+
+def test_a_job_that_ends_first_or_stays_silent_is_no_notebook(servers: Path) -> None:
+    jobs = FakeJobs()
+    jobs.ends("12", "FAILED", ExitCode="127:0")
+    with pytest.raises(SlurmkitError, match="no notebook: job 12 failed"):
+        wait_for_server(jobs.cluster().job("12"), servers, lambda _: None)
+    jobs.runs_now("13")
+    with pytest.raises(NotOver, match="slurmkit jupyter show 13"):
+        wait_for_server(jobs.cluster().job("13"), servers, lambda _: None, patience=0.01)
+
+
+def test_show_has_the_way_and_list_no_token(
+    servers: Path,
+    answering: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    jobs = FakeJobs()
+    jobs.runs_now("12")
+    left(servers, "12", answering, "127.0.0.1")
+    monkeypatch.setattr(module, "Cluster", lambda: notebooks(jobs))
+    assert run("list") == 0
+    assert run("list", "--json") == 0
+    shown = capsys.readouterr().out
+    assert f"http://127.0.0.1:{answering}/" in shown
+    assert "secret" not in shown
+    assert run("show", "12", "--local-port", "8888") == 0
+    shown = capsys.readouterr().out
+    assert "http://127.0.0.1:8888/?token=secret" in shown
+    assert f" -L 8888:127.0.0.1:{answering} " in shown
+    assert run("show", "12", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["port"] == answering
+    assert run("show", "13") == 1
+    assert run("lst") == 2
