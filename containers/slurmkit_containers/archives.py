@@ -73,7 +73,7 @@ def _folder(source: Path, file: Path, report: Report) -> Made:
     return Made(source=str(source.resolve()))
 
 
-# Without times of its own, the same files make the same squashfs file, which is kept once.
+# Without times of its own, what has the same files is the same squashfs file, and kept once.
 _OPTIONS = shlex.split(
     "-all-root -root-mode 755 -mkfs-time 0 -no-xattrs -no-progress -noappend -no-recovery"
 )

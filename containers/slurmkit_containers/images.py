@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,10 +182,11 @@ def _not_kept(image: Image, name: str, nodes: int) -> Iterator[Finding]:
     if other != image:
         yield _finding("note", f"image {name} is asked for at {other.registry}")
     if nodes > 1:
+        text = name if image.user is None else shlex.quote(str(image))
         yield _finding(
             "warning",
             f"each of {nodes} nodes would import image {name} by itself; import it once before:"
-            f" slurmkit image import {name}",
+            f" slurmkit image import {text}",
         )
 
 

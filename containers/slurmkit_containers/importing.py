@@ -25,7 +25,7 @@ Make = Callable[[Path, Report], Made]
 """Writes an image's squashfs file to a path, in a folder that is its own, and says what it is."""
 
 _PAUSE = 0.2  # seconds between two looks at a child
-_GRACE = 5  # seconds that a child has to end by itself
+_GRACE = 15  # seconds that a child has to end by itself; enroot removes what it unpacked
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_WORDS = (os.strerror(errno.ENOSPC).lower(), os.strerror(errno.EDQUOT).lower())
 _LITTLE = 64 << 20  # bytes; a child that failed with less left has failed for it
@@ -68,7 +68,7 @@ def import_once(
 def clean(folder: Path) -> None:
     """Remove what imports left that did not live to do so: those whose lock is free."""
     for left in folder.glob("import-*"):
-        with tried(folder / "locks" / left.name) as free:
+        with tried(folder / "locks" / left.name.rpartition("-")[0]) as free:
             if free:
                 shutil.rmtree(left, ignore_errors=True)
 
@@ -97,7 +97,10 @@ def gib(size: float) -> str:
 
 @contextmanager
 def _working(folder: Path, reference: str, report: Report) -> Iterator[Path]:
-    """A folder of one's own while the lock of a reference is held."""
+    """A folder of one's own while the lock of a reference is held.
+
+    It is never used again: what a killed import started may live on, and write there.
+    """
     name = f"import-{hashlib.sha256(reference.encode()).hexdigest()[:32]}"
     locks = folder / "locks"
     locks.mkdir(mode=0o700, exist_ok=True)
@@ -107,9 +110,9 @@ def _working(folder: Path, reference: str, report: Report) -> Iterator[Path]:
 
     with held(locks / name, waiting):
         clean(folder)
-        work = folder / name
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(mode=0o700)
+        for left in folder.glob(f"{name}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
         try:
             yield work
         finally:

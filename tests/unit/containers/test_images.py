@@ -95,6 +95,8 @@ def test_a_job_on_several_nodes_is_told_how_to_import_once() -> None:
         " slurmkit image import nvcr.io/nvidia/x:1"
     )
     assert not planned("nvcr.io#nvidia/x:1").warnings
+    (warning,) = planned("$oauthtoken@nvcr.io#nvidia/x:1", nodes=2).warnings
+    assert warning.message.endswith(" slurmkit image import '$oauthtoken@nvcr.io#nvidia/x:1'")
 
 
 def test_a_changed_file_keeps_the_job_from_being_sent(capsys: pytest.CaptureFixture[str]) -> None:

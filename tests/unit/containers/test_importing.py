@@ -97,6 +97,20 @@ def test_a_killed_import_leaves_nothing_that_is_used_and_the_next_one_cleans_up(
     assert len(visible()) == 2
 
 
+def test_what_a_killed_import_started_and_lives_on_spoils_nothing(
+    enroot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW", "1")
+    child = started(enroot)
+    child.kill()
+    child.wait()
+    monkeypatch.setenv("SLOW", "2")  # the other one writes its file while this one works
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 0
+    assert run_to_exit_code(cli, ["image", "inspect", "--full", "ubuntu:24.04"]) == 0
+    first, second = (line.split()[-2] for line in enroot.read_text("utf-8").splitlines())
+    assert first != second
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_that_is_stopped_ends_what_it_started_and_removes_what_it_wrote(
     enroot: Path, monkeypatch: pytest.MonkeyPatch, number: int
