@@ -24,7 +24,7 @@ from slurmkit.jobs.job import Job
 from slurmkit.notebook import server, state
 from slurmkit.notebook.waiting import wait_for_server
 from slurmkit.planner import Plan, plan
-from slurmkit.spec import JobSpec
+from slurmkit.spec import JobSpec, Launch
 from slurmkit.tunnel import Place, ssh_command
 
 if TYPE_CHECKING:
@@ -186,10 +186,14 @@ def _planned(cluster: Cluster, options: dict[str, Any]) -> Plan:
 
 
 def _with_state(spec: JobSpec, folder: Path) -> JobSpec:
-    """Named as what it is, its container with a view of where servers leave word."""
-    named = msgspec.structs.replace(spec, job_name=spec.job_name or "jupyter")
+    """In the batch shell, or in a container that sees where servers leave word; named as it is.
+
+    What comes back when nobody is there holds GPUs for nobody, so it does only when told to.
+    """
+    requeue = False if spec.requeue is None else spec.requeue
+    named = msgspec.structs.replace(spec, job_name=spec.job_name or "jupyter", requeue=requeue)
     if spec.container is None:
-        return named
+        return msgspec.structs.replace(named, launch=Launch(launcher="none"))
     mounts = (*spec.container.mounts, str(folder))
     inside = msgspec.structs.replace(spec.container, mounts=mounts)
     return msgspec.structs.replace(named, container=inside)

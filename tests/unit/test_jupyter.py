@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from jobs_lab import FakeJobs
 from recorded_lab import capabilities, standing
+from test_completion import tab
 
 from slurmkit.cli import jupyter as module
 from slurmkit.cli import run_to_exit_code
@@ -164,7 +165,10 @@ def test_options_alone_submit_a_job_that_is_known_from_then_on(
     assert capsys.readouterr().out == "12\n"
     (made,) = sent
     assert made.spec.command[-2:] == ("x", "--y")
-    assert dict(made.submissions[0].options)["job-name"] == "jupyter"
+    options = dict(made.submissions[0].options)
+    assert options["job-name"] == "jupyter"
+    assert "no-requeue" in options
+    assert "srun" not in made.submissions[0].script  # its own srun has all of the job
     folder = place / "state" / "slurmkit" / "jupyter" / "lab"
     assert made.spec.command[4] == str(folder)
     assert (folder / "12").stat().st_mode & 0o777 == 0o700
@@ -177,6 +181,7 @@ def test_a_container_sees_where_servers_leave_word(
     config.write_text('[containers]\nruntimes = ["apptainer"]\n', "utf-8")
     monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
     assert run("--time=10", "--no-wait", "--container-image=/x.sif") == 0
+    assert "srun --cpus-per-task" in sent[0].submissions[0].script
     container = sent[0].spec.container
     assert container is not None
     assert container.mounts == (str(place / "state" / "slurmkit" / "jupyter" / "lab"),)
@@ -317,3 +322,12 @@ def test_show_has_the_way_and_list_no_token(
     assert json.loads(capsys.readouterr().out)["port"] == answering
     assert run("show", "13") == 1
     assert run("lst") == 2
+
+
+def test_tab_offers_options_subcommands_and_ones_own_ids(servers: Path) -> None:
+    state.expect(servers, "12")
+    assert {"list", "show", "start", "stop"} <= set(tab("slurmkit jupyter "))
+    assert tab("slurmkit jupyter --gpus-per") == ["--gpus-per-node", "--gpus-per-task"]
+    assert "--no-wait" in tab("slurmkit jupyter --time 10 --no")
+    assert tab("slurmkit jupyter show 1") == ["12"]
+    assert tab("slurmkit jupyter stop 12 ") == ["12"]
