@@ -30,6 +30,7 @@ Table = dict[str, Any]
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\n\r\0]*", re.ASCII)
+_ODD = re.compile("[\\0\ud800-\udfff]")  # what no file can have in a name or a text
 _RC_LOCAL = "# read by /etc/rc when the container starts\n"
 
 
@@ -97,11 +98,12 @@ def _packed(source: Path, file: Path, report: Report, stack: ExitStack) -> Made:
     if architecture and architecture != here():
         raise ImageError(f"{source} is for {architecture}, and this machine is {here()}")
     ids = _texts(_dict(config.get("rootfs")).get("diff_ids"))
+    if len(ids) != len(layers):
+        raise ImageError(f"{source} is damaged: {len(layers)} layers, and digests of {len(ids)}")
     for at, name in enumerate(layers):
         report(f"reading layer {at + 1} of {len(layers)}", 0, None)
         plain = blobs.plain(blobs.open(name))
-        if at < len(ids):
-            _compare(plain, ids[at], f"{source}: layer {name}")
+        _compare(plain, ids[at], f"{source}: layer {name}")
         tree.add(stack.enter_context(tarfile.TarFile(fileobj=plain)))
     if config:
         _prepare(tree, _dict(config.get("config")), str(source))
@@ -128,13 +130,13 @@ def _of_layout(blobs: Blobs) -> tuple[str, Table, list[str]]:
             digest = _ours(manifest)
             manifest = _dict(blobs.table(_blob(digest), digest))
     config = str(_dict(manifest.get("config")).get("digest"))
-    layers = [_blob(str(_dict(each).get("digest"))) for each in manifest.get("layers", ())]
+    layers = [_blob(str(_dict(each).get("digest"))) for each in _list(manifest.get("layers"))]
     return digest, _dict(blobs.table(_blob(config), config)), layers
 
 
 def _ours(index: Table) -> str:
     """The digest of the one image for this machine."""
-    found = [_dict(each) for each in index.get("manifests", ())]
+    found = [_dict(each) for each in _list(index.get("manifests"))]
     named = {str(e.get("digest")): _dict(e.get("platform")).get("architecture") for e in found}
     fitting = [digest for digest, name in named.items() if name in (None, here())]
     if len(fitting) != 1:
@@ -167,11 +169,11 @@ def _prepare(tree: Tree, config: Table, source: str) -> None:
     So a job finds the same in it as if enroot had imported it (enroot's doc/image-format.md).
     """
     variables = [each for each in _texts(config.get("Env")) if _VARIABLE.fullmatch(each)]
-    workdir = config.get("WorkingDir") or "/"
+    workdir = next(iter(_texts([config.get("WorkingDir")])), "") or "/"
     entrypoint, command = _texts(config.get("Entrypoint")), _texts(config.get("Cmd"))
     if not entrypoint and not command:
         command = ["/bin/sh"]
-    folder = shlex.quote(str(workdir))
+    folder = shlex.quote(workdir)
     lines = (
         f"# slurmkit-source: {source!a}",
         f"mkdir -p {folder} 2>/dev/null",
@@ -212,6 +214,9 @@ def _dict(value: object) -> Table:
     return value if isinstance(value, dict) else {}
 
 
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _texts(value: object) -> list[str]:
-    found = value if isinstance(value, list) else []
-    return [each for each in found if isinstance(each, str) and "\0" not in each]
+    return [each for each in _list(value) if isinstance(each, str) and not _ODD.search(each)]

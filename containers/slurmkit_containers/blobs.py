@@ -88,7 +88,7 @@ class Blobs:
             raise ImageError(f"{self._source} is damaged: {name} has not the digest {digest}")
         try:
             return json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ImageError(f"{self._source} is damaged: {name} is no JSON: {error}") from error
 
     def plain(self, file: IO[bytes]) -> IO[bytes]:

@@ -207,7 +207,8 @@ def _failed(argv: Sequence[str], code: int, said: IO[bytes], file: Path) -> Imag
     if why is not None:
         return _full(folder, why)
     how = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
-    last = " / ".join(words.splitlines()[-3:])
+    lines = words.splitlines()
+    last = " / ".join([line for line in lines if not line.startswith("[INFO]")][-3:] or lines[-2:])
     return ImageError(f"{Path(argv[0]).name} {how}: {last or 'it said nothing'}")
 
 

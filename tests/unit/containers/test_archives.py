@@ -240,6 +240,9 @@ def test_a_root_file_system_as_an_archive_stays_as_it_is(tmp_path: Path, pack: A
         (config_of([FILES], architecture="s390x"), "is for s390x, and this machine is amd64"),
         (config_of([FILES + bytes(1)]), "layer0/layer.tar is damaged: its digest is not sha256:"),
         (b"[", "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"{}", "1 layers, and digests of 0"),
+        (b"null", "1 layers, and digests of 0"),
     ],
 )
 def test_an_image_that_is_damaged_or_of_another_machine(
@@ -247,6 +250,16 @@ def test_an_image_that_is_damaged_or_of_another_machine(
 ) -> None:
     with pytest.raises(ImageError, match=why):
         imported(docker_save(tmp_path / "x.tar", [FILES], config))
+
+
+@pytest.mark.usefixtures("squash")
+def test_settings_that_no_image_has_are_left_out(tmp_path: Path) -> None:
+    odd = {"Env": ["A=\ud800", 1, "B=2"], "Entrypoint": {"a": 1}, "Cmd": "sh", "WorkingDir": [1]}
+    source = docker_save(tmp_path / "x.tar", [FILES], config_of([FILES], **odd))
+    _, files, archive = imported(source)
+    data = archive.extractfile(files["etc/environment"])
+    assert data is not None
+    assert data.read() == b"B=2\n"
 
 
 @pytest.mark.usefixtures("squash")
