@@ -17,6 +17,7 @@ from slurmkit.errors import NoSuchJob, SlurmkitError
 from slurmkit.notebook.server import RECORD, TOKEN
 from slurmkit.queue.rows import QueueRow
 from slurmkit.queue.snapshot import QueueFilter, read_queue
+from slurmkit.statehome import state_folder
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
@@ -49,10 +50,7 @@ class Notebook(msgspec.Struct, frozen=True):
 
 def every_folder() -> Path:
     """Of all clusters: `$XDG_STATE_HOME/slurmkit/jupyter`, or that in ~/.local/state."""
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not state.is_absolute():
-        state = Path(os.path.expanduser("~")) / ".local" / "state"  # noqa: PTH111 - as config.py
-    return state / "slurmkit" / "jupyter"
+    return state_folder("jupyter")
 
 
 def folder_of(cluster: Cluster) -> Path:

@@ -79,13 +79,13 @@ def _words(job: Job, info: JobInfo | None, told: str) -> str:
 
 
 def _why(job: Job, meaning: str) -> str:
-    """Why it waits, since when another does first, and when it may start, as far as is known."""
+    """Why it waits, when it may start, and its place in the queue, as far as is known."""
     try:
         told = explain(job.cluster, job.id, alternatives=False)
     except SlurmError:
         return f"job {job.id} waits: {meaning}"
     ranks = told.waiting.ranks if told.waiting else ()
-    places = [f"; {r.place} of {r.waiting} waiting in {r.partition}" for r in ranks]
+    places = [f"; place {r.place} of {r.waiting} in partition {r.partition}" for r in ranks]
     return told.answer + "".join(places)
 
 
