@@ -72,11 +72,16 @@ class Cluster:
         """
         if stopping := plan.unsafe if force else plan.errors:
             raise BadInput("; ".join(finding.message for finding in stopping))
+        from slurmkit.secretfiles import forget, handed_over  # noqa: PLC0415 - few need it
+
         jobs: list[Job] = []
+        forget(self)
         try:
-            for submission in plan.submissions:
-                after = [jobs[at].id for at in submission.after]
-                jobs.append(self._job(self.backend.submit(submission, after=after)))
+            with handed_over(plan.spec, self) as name:
+                for submission in plan.submissions:
+                    after = [jobs[at].id for at in submission.after]
+                    jobs.append(self._job(self.backend.submit(submission, after=after)))
+                    name(jobs[-1].id)
         except SlurmkitError as error:
             if jobs:
                 raise self._taken_back(jobs, error) from error
@@ -97,6 +102,10 @@ class Cluster:
 
         ids = [check_part_id(job_id) for job_id in job_ids]
         failed = self.backend.cancel(ids, signal=signal and check_signal(signal))
+        if signal is None:
+            from slurmkit.secretfiles import forget  # noqa: PLC0415 - few need it
+
+            forget(self, set(ids) - set(failed))
         return self.ended(failed)
 
     def ended(self, failed: Mapping[str, SlurmError]) -> dict[str, SlurmError]:

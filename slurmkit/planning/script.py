@@ -12,6 +12,8 @@ from slurmkit.errors import BadInput
 from slurmkit.options import option_values
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
+from slurmkit.planning.secrets import secret_variables
+from slurmkit.secretfiles import FORGETTING, FORGETTING_SCRIPT, reading
 from slurmkit.spec import JobSpec
 from slurmkit.text import printable
 from slurmkit.valueforms import check_text
@@ -49,14 +51,24 @@ def submission(
     """
     options = _options(spec, *made)
     interpreter, body = _body(spec, lines)
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
-    text = "\n".join([*exports, *([""] if exports else []), *body])
+    first = _variables(spec)
+    last = FORGETTING if spec.script is None and secret_variables(spec) else ()
+    text = "\n".join([*first, *([""] if first else []), *body, *last])
     options |= {"ignore-pbs": ""} if has_foreign_options(text) else {}
     for name, value in options.items():
         check_text(f"--{name}", value)
     header = [f"#SBATCH --{name}{_value(value)}" for name, value in options.items()]
     script = "\n".join([interpreter, *header, "", text])
     return Submission(f"{script}\n", tuple(options.items()))
+
+
+def _variables(spec: JobSpec) -> tuple[str, ...]:
+    """What exports the job's variables: secrets are read from a file."""
+    kept = secret_variables(spec)
+    plain = ((name, value) for name, value in spec.environment.items() if name not in kept)
+    exports = tuple(f"export {name}={shlex.quote(value)}" for name, value in plain)
+    trap = FORGETTING_SCRIPT if spec.script is not None else ()
+    return (*exports, *reading(kept), *trap) if kept else exports
 
 
 def has_foreign_options(text: str) -> bool:

@@ -29,18 +29,23 @@ _VALUE = re.compile(
 
 def secrets(spec: JobSpec) -> Iterator[Finding]:
     """Name each place of `spec` that looks like a secret, never the secret itself."""
-    for name, value in spec.environment.items():
-        if _is_secret(name, value) or _VALUE.search(value):
-            yield _finding(
-                f"environment: {name}",
-                f"export {name} in your shell before you submit (Slurm hands your environment on),"
-                " or let the job read it from a file that only you can read",
-            )
+    if kept := secret_variables(spec):
+        message = f"{', '.join(kept)} travels in a file that only you can read, not in the script"
+        yield Finding(severity="note", code="secret-file", message=message, source="slurmkit")
     texts = {"the command": " ".join(spec.command), "the script": spec.script or ""}
     texts |= {f"--{name}": value for name, value in option_values(spec).items()}
     for where, text in texts.items():
         if _VALUE.search(text):
-            yield _finding(where, "let the job read it from a file that only you can read")
+            yield _finding(where)
+
+
+def secret_variables(spec: JobSpec) -> dict[str, str]:
+    """Those of a job's environment that look like secrets: they travel in a file of their own."""
+    return {
+        name: value
+        for name, value in spec.environment.items()
+        if _is_secret(name, value) or _VALUE.search(value)
+    }
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -49,12 +54,12 @@ def _is_secret(name: str, value: str) -> bool:
     return named and bool(value) and not _NO_SECRET.fullmatch(value)
 
 
-def _finding(where: str, advice: str) -> Finding:
+def _finding(where: str) -> Finding:
     return Finding(
         severity="error",
         code="secret",
         message=f"{where} looks like a secret, and Slurm keeps and shows what is submitted;"
-        f" {advice}",
+        " give it as a variable, --env HF_TOKEN=…, or let the job read it from a file of yours",
         source="slurmkit",
         unsafe=True,
     )

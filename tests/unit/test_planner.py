@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from recorded_lab import RELEASES, capabilities, slurm, standing
 
 from slurmkit.capabilities.model import Capabilities, Standing
+from slurmkit.cli.planned import plan_json
 from slurmkit.cluster import Cluster
 from slurmkit.errors import Refused
 from slurmkit.gpus import Gpus
@@ -118,11 +120,7 @@ def test_errors(options: dict[str, Any], code: str, says: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"environment": {"WANDB_API_KEY": "x"}},
-        {"environment": {"X": "hf_" + "a" * 34}},
         {"command": ("curl", "-H", "ghp_" + "b" * 36)},
-        {"environment": {"AWS_SECRET_ACCESS_KEY": "aa/aaaaaaa+aaaa"}},
-        {"environment": {"PGPASSWORD": "aaaa"}},
         {"comment": "glpat-" + "c" * 20},
         {"job_name": "glpat-" + "c" * 20},
         {"options": {"wckey": "sk-proj-" + "c" * 40}},
@@ -137,6 +135,27 @@ def test_secrets_are_never_sent(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WANDB_API_KEY", "xaaaa"),
+        ("X", "hf_" + "a" * 34),
+        ("AWS_SECRET_ACCESS_KEY", "aa/aaaaaaa+aaaa"),
+        ("PGPASSWORD", "aaaa"),
+    ],
+)
+def test_variables_that_look_like_secrets_travel_in_a_file(name: str, value: str) -> None:
+    for more in ({}, {"command": (), "script": "#!/bin/sh\nexit 3\n"}):
+        done = made(environment={"A": "1", name: value}, **more)
+        assert not done.errors
+        assert "secret-file" in codes(done.notes)
+        (sent,) = done.submissions
+        assert "export A=1\n" in sent.script
+        assert 'slurmkit_file"' in sent.script
+        shown = (sent.script, *map(str, sent.options), *(n.message for n in done.notes))
+        assert not any("aaaa" in text for text in (*shown, json.dumps(plan_json(done))))
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"environment": {"WANDB_API_KEY": ""}},
@@ -148,7 +167,9 @@ def test_secrets_are_never_sent(options: dict[str, Any]) -> None:
     ],
 )
 def test_what_only_sounds_like_a_secret_is_sent(options: dict[str, Any]) -> None:
-    assert not made(**options).errors
+    done = made(**options)
+    assert not done.errors
+    assert "slurmkit_file" not in done.submissions[0].script
 
 
 def test_what_slurmctld_does_not_show_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
