@@ -194,6 +194,8 @@ def _with_state(spec: JobSpec, folder: Path) -> JobSpec:
     named = msgspec.structs.replace(spec, job_name=spec.job_name or "jupyter", requeue=requeue)
     if spec.container is None:
         return msgspec.structs.replace(named, launch=Launch(launcher="none"))
+    if spec.container.source and spec.container.source.kind == "bundle":
+        return named  # what it shows of the node is its own affair
     mounts = (*spec.container.mounts, str(folder))
     inside = msgspec.structs.replace(spec.container, mounts=mounts)
     return msgspec.structs.replace(named, container=inside)

@@ -178,13 +178,16 @@ def test_a_container_sees_where_servers_leave_word(
     sent: list[Plan], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = place / "config.toml"
-    config.write_text('[containers]\nruntimes = ["apptainer"]\n', "utf-8")
+    config.write_text('[containers]\nruntimes = ["apptainer", "oci"]\n', "utf-8")
     monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
     assert run("--time=10", "--no-wait", "--container-image=/x.sif") == 0
+    assert run("--time=10", "--no-wait", "--container-image=/bundle") == 0
     assert "srun --cpus-per-task" in sent[0].submissions[0].script
     container = sent[0].spec.container
     assert container is not None
     assert container.mounts == (str(place / "state" / "slurmkit" / "jupyter" / "lab"),)
+    assert sent[1].spec.container is not None
+    assert not sent[1].spec.container.mounts  # a bundle's are its own affair
 
 
 @pytest.mark.parametrize(
