@@ -17,7 +17,8 @@ from slurmkit.image import Image
 from slurmkit_containers.archives import here
 from slurmkit_containers.cache import Made
 from slurmkit_containers.images import canonical, mirrored, short
-from slurmkit_containers.importing import run_child
+from slurmkit_containers.importing import need_room, run_child
+from slurmkit_containers.registry import ask
 from slurmkit_containers.trust import Report
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -45,7 +46,7 @@ def import_image(image: Image, file: Path, report: Report) -> Made:
     asked = mirrored(image)
     if asked.user is not None:
         _check_credentials(credentials_file())
-    digest = asked.digest or _digest(asked, report)
+    digest = _digest(asked, file.parent, report)
     if digest is not None:  # so that what is recorded is what is fetched
         asked = msgspec.structs.replace(asked, digest=digest)
     said = run_child(_argv(asked, file), file, report)
@@ -70,11 +71,19 @@ def credentials_file() -> Path:
     return Path(home) / "enroot" / ".credentials"
 
 
-def _digest(image: Image, report: Report) -> str | None:
-    """Ask the registry; None where this enroot cannot, or it does not answer."""
+def _digest(image: Image, folder: Path, report: Report) -> str | None:
+    """Ask the registry ourselves, which also tells what can never fit; else by enroot.
+
+    None where this enroot cannot (it can from release 4 on), or nobody answers.
+    """
     if image.kind != "registry":
         return None
     report("asking the registry", 0, None)
+    if (found := ask(image, here())) is not None:
+        need_room(folder, found.size)
+        return found.digest
+    if image.digest is not None:
+        return image.digest
     argv = ["enroot", "digest", image.enroot]
     try:
         done = subprocess.run(argv, capture_output=True, timeout=_PATIENCE, check=False)

@@ -33,6 +33,7 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "containers.md").read_text("utf-8"
 @pytest.fixture(autouse=True)
 def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Stand-ins for enroot and mksquashfs."""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # so that no registry answers
     stand_in(monkeypatch, tmp_path / "bin", enroot=ENROOT, mksquashfs=MKSQUASHFS)
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
 

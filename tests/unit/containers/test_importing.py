@@ -44,6 +44,7 @@ sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in chi
 @pytest.fixture(autouse=True)
 def enroot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A stand-in for enroot, and the file in which it counts."""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # so that no registry answers
     stand_in(monkeypatch, tmp_path / "bin", enroot=ENROOT)
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
     return tmp_path / "count"

@@ -1,0 +1,168 @@
+"""What is asked of a registry before an import: a server here stands in for one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from image_lab import ENROOT, digest, stand_in
+from slurmkit_containers.registry import Remote, ask
+
+from slurmkit.cli import cli
+from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.errors import ImageError
+from slurmkit.image import Image
+
+MANIFEST = json.dumps({"layers": [{"size": 700}, {"size": 300}, {"size": "x"}]}).encode()
+ARM = json.dumps({"layers": []}).encode()
+INDEX = json.dumps(
+    {
+        "manifests": [
+            {"digest": digest(ARM), "platform": {"os": "linux", "architecture": "arm64"}},
+            {"digest": digest(MANIFEST), "platform": {"os": "linux", "architecture": "amd64"}},
+            {"digest": digest(b""), "platform": {"os": "unknown", "architecture": "unknown"}},
+        ]
+    }
+).encode()
+
+
+class Registry(BaseHTTPRequestHandler):
+    """A registry of a few manifests by path."""
+
+    manifests: dict[str, bytes]
+    asked: list[tuple[str, str | None]]
+    needs_token = False
+
+    def do_GET(self) -> None:
+        token = self.headers.get("Authorization")
+        self.asked.append((self.path, token))
+        if self.path.startswith("/token"):
+            return self.answer(200, b'{"token": "t0k"}')
+        if self.needs_token and token != "Bearer t0k":
+            host = self.headers["Host"]
+            self.send_response(401)
+            challenge = f'Bearer realm="http://{host}/token",service="lab",scope="a:b:pull"'
+            self.send_header("WWW-Authenticate", challenge)
+            self.end_headers()
+            return None
+        found = self.manifests.get(self.path)
+        return self.answer(404 if found is None else 200, found or b"")
+
+    def answer(self, code: int, data: bytes) -> None:
+        self.send_response(302 if data == b"away" else code)
+        if data == b"away":
+            self.send_header("Location", "http://127.0.0.1:9/")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Registry]]]:
+    """Host and port of a registry, and the class that answers for it."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ENROOT_ALLOW_HTTP", "yes")
+    made = type("Ours", (Registry,), {"manifests": {}, "asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), made) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}", made
+        server.shutdown()
+        thread.join()
+
+
+def test_the_manifest_for_this_machine_is_taken_from_an_index(
+    registry: tuple[str, type[Registry]],
+) -> None:
+    host, made = registry
+    made.manifests = {
+        "/v2/lab/x/manifests/1": INDEX,
+        f"/v2/lab/x/manifests/{digest(MANIFEST)}": MANIFEST,
+    }
+    assert ask(Image.parse(f"{host}/lab/x:1"), "amd64") == Remote(digest(MANIFEST), 1000)
+    with pytest.raises(ImageError, match="is not there for s390x; it is for: amd64, arm64"):
+        ask(Image.parse(f"{host}/lab/x:1"), "s390x")
+
+
+def test_a_token_for_anybody_is_fetched(registry: tuple[str, type[Registry]]) -> None:
+    host, made = registry
+    made.needs_token = True
+    made.manifests = {"/v2/x/manifests/latest": MANIFEST}
+    assert ask(Image.parse(f"{host}/x"), "amd64") == Remote(digest(MANIFEST), 1000)
+    assert ("/token?service=lab&scope=a%3Ab%3Apull", None) in made.asked
+
+
+def test_an_image_that_is_not_there(registry: tuple[str, type[Registry]]) -> None:
+    with pytest.raises(ImageError, match=r"there is no image .*x:2 \(.* says 404\)"):
+        ask(Image.parse(f"{registry[0]}/x:2"), "amd64")
+
+
+def test_another_manifest_than_the_one_asked_for_is_refused(
+    registry: tuple[str, type[Registry]],
+) -> None:
+    host, made = registry
+    made.manifests = {f"/v2/x/manifests/{digest(ARM)}": MANIFEST}
+    with pytest.raises(ImageError, match="gave another manifest"):
+        ask(Image.parse(f"{host}/x@{digest(ARM)}"), "amd64")
+
+
+@pytest.mark.parametrize("data", [b"away", b"{", b"[]", b"[" * 100_000, b" " * (5 << 20)])
+def test_an_answer_that_is_none_is_as_no_answer(
+    registry: tuple[str, type[Registry]], data: bytes
+) -> None:
+    host, made = registry
+    made.manifests = {"/v2/x/manifests/latest": data}
+    assert ask(Image.parse(f"{host}/x"), "amd64") is None
+
+
+def test_nobody_who_needs_a_password_or_is_not_there_is_asked(
+    registry: tuple[str, type[Registry]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, made = registry
+    assert ask(Image.parse(f"me@{host}#x"), "amd64") is None
+    assert made.asked == []
+    assert ask(Image.parse("127.0.0.1:9/x"), "amd64") is None
+    monkeypatch.setenv("ENROOT_ALLOW_HTTP", "no")  # and TLS is not spoken here
+    assert ask(Image.parse(f"{host}/x"), "amd64") is None
+    assert made.asked == []
+
+
+def test_a_realm_that_is_no_url_is_not_asked(
+    registry: tuple[str, type[Registry]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, made = registry
+
+    def get(self: Registry) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Bearer realm="file:///etc/passwd"')
+        self.end_headers()
+
+    monkeypatch.setattr(made, "do_GET", get)
+    assert ask(Image.parse(f"{host}/x"), "amd64") is None
+
+
+def test_an_import_fetches_what_the_registry_said_and_refuses_what_cannot_fit(
+    registry: tuple[str, type[Registry]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    host, made = registry
+    stand_in(monkeypatch, tmp_path / "bin", enroot=ENROOT)
+    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+    huge = json.dumps({"layers": [{"size": 1 << 60}]}).encode()
+    made.manifests = {"/v2/x/manifests/1": MANIFEST, "/v2/x/manifests/2": huge}
+    assert run_to_exit_code(cli, ["image", "import", f"{host}/x:1"]) == 0
+    assert f"docker://{host}#x:{digest(MANIFEST)}" in (tmp_path / "count").read_text("utf-8")
+    assert run_to_exit_code(cli, ["image", "import", f"{host}/x:2"]) == 1
+    assert "has no room: about 1073741824.0 GiB needed" in capsys.readouterr().err
+    assert len((tmp_path / "count").read_text("utf-8").splitlines()) == 1
