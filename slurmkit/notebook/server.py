@@ -86,7 +86,7 @@ slurmkit_umask=$(umask)
 umask 077
 mkdir -p "$slurmkit_state" && chmod 700 "$slurmkit_state" || exit 1
 trap 'rm -rf "$slurmkit_state"' EXIT
-trap : TERM INT HUP # Jupyter gets them, too, and is waited for
+trap : TERM INT HUP
 od -An -N24 -tx1 /dev/urandom | tr -d ' \\n' >"$slurmkit_state/token" || exit 1
 printf %s "$slurmkit_config" >"$slurmkit_state/config.py"
 printf '{"node": "%s", "port": %d, "started": %d}\\n' "$SLURMD_NODENAME" "$slurmkit_port" \\
@@ -94,7 +94,17 @@ printf '{"node": "%s", "port": %d, "started": %d}\\n' "$SLURMD_NODENAME" "$slurm
 mv "$slurmkit_state/new" "$slurmkit_state/server.json"
 umask "$slurmkit_umask"
 export JUPYTER_RUNTIME_DIR=$slurmkit_state/runtime # Jupyter writes the token there, too
-"${slurmkit_server[@]}" --config="$slurmkit_state/config.py"
+# In the background of a script bash would let it, and so its kernels, ignore interrupts.
+(trap - INT QUIT; exec "${slurmkit_server[@]}" --config="$slurmkit_state/config.py") &
+slurmkit_pid=$!
+trap 'kill "$slurmkit_pid" 2>/dev/null' TERM INT HUP # some container runtimes tell bash alone
+wait "$slurmkit_pid"
+slurmkit_code=$?
+while kill -0 "$slurmkit_pid" 2>/dev/null; do
+  wait "$slurmkit_pid"
+  slurmkit_code=$?
+done
+exit "$slurmkit_code"
 """.strip()
 
 

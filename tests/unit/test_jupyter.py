@@ -32,6 +32,7 @@ from slurmkit.spec import JobSpec
 STUB = """#!/bin/sh
 cp "${1#--config=}" told.py
 umask >umask
+grep SigIgn /proc/$$/status >ignored
 echo "$JUPYTER_RUNTIME_DIR" >runtime
 env >environment
 tr '\\0' ' ' </proc/$$/cmdline >argv
@@ -74,9 +75,8 @@ def test_a_server_has_a_token_of_its_own_that_goes_when_it_ends(place: Path) -> 
         token = state.read_token(place / "servers", "12")
         server = state.read_server(place / "servers", "12")
         modes = {p.name: p.stat().st_mode & 0o777 for p in (here, here / "token")}
-        subprocess.run(["pkill", "-TERM", "-P", str(process.pid)], check=True)
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        process.send_signal(signal.SIGTERM)  # to bash alone
+        assert process.wait(20) == 128 + signal.SIGTERM
     assert server is not None
     assert (server.node, server.port > 1024) == ("c1", True)
     assert len(token) == 48
@@ -87,6 +87,7 @@ def test_a_server_has_a_token_of_its_own_that_goes_when_it_ends(place: Path) -> 
     assert "MASTER_" not in told["environment"]
     assert (work / "runtime").read_text().strip() == str(here / "runtime")
     assert (work / "umask").read_text().strip() == f"{_umask():04o}"
+    assert int((work / "ignored").read_text().split()[1], 16) & 0b110 == 0  # INT and QUIT
     compile(told["told.py"], "config.py", "exec")
 
 
@@ -113,7 +114,7 @@ def test_setup_and_a_program_of_ones_own(place: Path) -> None:
     (place / "bin" / "jupyter-server").rename(mine)
     with started(place, "mine", setup="export FROM=setup") as process:
         until(place / "work" / "up")
-        subprocess.run(["pkill", "-TERM", "-P", str(process.pid)], check=True)
+        process.terminate()
         process.wait(20)
     assert "FROM=setup" in (place / "work" / "environment").read_text()
     site = JupyterSection(command="/opt/jupyter lab")
