@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 IMAGES = "slurmkit_containers.images:settle"
 """Says what is used for a container's image; a string, so that the library stands alone."""
 
+IMAGE_NAMES = "slurmkit_containers.images:known_names"
+
 ORDER = ("pyxis", "enroot", "apptainer", "oci")
 """Runtimes that are looked at when none is named, the best first."""
 
@@ -85,6 +87,17 @@ def settled(container: Container, *, nodes: int) -> Settled:
     module, _, name = IMAGES.partition(":")
     settle = cast("Callable[[Container, int], Settled]", getattr(import_module(module), name))
     return settle(container, nodes)
+
+
+def image_names() -> list[str]:
+    """What an image can be called here: those imported, and the catalogue's.
+
+    Raises:
+        ImageError: when a folder of images cannot be trusted.
+        BadConfig: for a wrong configuration.
+    """
+    module, _, name = IMAGE_NAMES.partition(":")
+    return cast("Callable[[], list[str]]", getattr(import_module(module), name))()
 
 
 def runtime(name: str) -> Runtime:

@@ -7,15 +7,14 @@ from collections.abc import Iterable
 
 import click
 import msgspec
-from click.shell_completion import CompletionItem
-from click.types import StringParamType
 
 from slurmkit.cli.show import hanging, key_values, table
-from slurmkit.errors import BadInput, ImageError, SlurmkitError
+from slurmkit.cli.tab import ImageNames
+from slurmkit.errors import BadInput, ImageError
 from slurmkit.facts import clock
 from slurmkit.text import printable
 from slurmkit_containers.cache import Cache, Cached, over
-from slurmkit_containers.catalogue import catalogue, matching
+from slurmkit_containers.catalogue import matching
 from slurmkit_containers.images import (
     age,
     caches,
@@ -31,25 +30,6 @@ from slurmkit_containers.importing import clean, gib
 from slurmkit_containers.progress import progress, stoppable
 
 _COLUMNS = tuple("IMAGE SIZE ARCH IMPORTED USED FROM".split())
-
-
-class ImageNames(StringParamType):
-    """Text that names an image: Tab offers those that are imported, and the catalogue's."""
-
-    name = "text"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Offer what the name could go on to."""
-        del ctx, param
-        try:
-            names = [*_names(_all()), *catalogue()]
-        except SlurmkitError:  # a press of Tab has nowhere to say so
-            return []
-        return [
-            CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)
-        ]
 
 
 @click.group("image")

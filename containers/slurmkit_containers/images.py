@@ -17,7 +17,7 @@ from slurmkit.image import Image
 from slurmkit.runtimes import Settled, containers_section
 from slurmkit.tres import size_in_bytes
 from slurmkit_containers.cache import Cache, Cached
-from slurmkit_containers.catalogue import CatalogueSection, named
+from slurmkit_containers.catalogue import CatalogueSection, catalogue, named
 
 _CODE = "container-image"
 _UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
@@ -103,6 +103,17 @@ def look_up(reference: str) -> tuple[Cache, Cached] | None:
         if found := cache.find(reference):
             return cache, found
     return None
+
+
+def known_names() -> list[str]:
+    """What an image can be called here: those imported, and the catalogue's.
+
+    Raises:
+        ImageError: as `look_up`.
+        BadConfig: for a wrong file.
+    """
+    kept = (each.entry.references for cache in caches() for each in cache.entries())
+    return list(dict.fromkeys([*(short(name) for names in kept for name in names), *catalogue()]))
 
 
 def mirrored(image: Image) -> Image:

@@ -9,13 +9,13 @@ from typing import Any
 import click
 import msgspec
 
-from slurmkit.cli.tab import PluginNames
+from slurmkit.cli.tab import ImageNames, PluginNames
 from slurmkit.config import nearest
 from slurmkit.container import Container
 from slurmkit.errors import BadInput
 
 _TEXTS = (
-    ("image", "Image: ubuntu:24.04, nvcr.io/nvidia/pytorch:25.06-py3, x.sqsh, x.sif, a bundle."),
+    ("image", "Image: ubuntu:24.04, pytorch (slurmkit image search), ./x.sqsh, ./x.sif, a bundle."),
     ("mounts", "What of the node is seen in it: SRC[:DST[:FLAG+FLAG]],…"),
     ("workdir", "Where COMMAND starts in it."),
     ("name", "Keep it on the nodes under this name."),
@@ -29,6 +29,7 @@ _SWITCHES = (
     ("remap-root", "Be shown as root in it, or do not."),
     ("entrypoint", "Run the image's entry point before COMMAND, or do not."),
 )
+_TYPES = {"image": ImageNames(), "runtime": PluginNames("runtimes")}
 _LISTS = ("mounts", "env", "unshare")
 _FIELDS = {"env": "environment"}
 _WITH_VALUE = {f"container-{name}": name for name, _ in _TEXTS}
@@ -45,9 +46,7 @@ def container_options() -> list[Callable[..., Any]]:
     """The options, as decorators."""
     texts = [
         click.option(
-            f"--container-{name}",
-            help=text,
-            type=PluginNames("runtimes") if name == "runtime" else None,
+            f"--container-{name}", help=text, type=_TYPES.get(name), multiple=name in _LISTS
         )
         for name, text in _TEXTS
     ]
@@ -81,7 +80,9 @@ def container_from(take: Callable[[str], Any], below: Container | None) -> Conta
     given |= {"writable": take("container_writable")}
     given |= {"entrypoint-log": take("container_entrypoint_log") or None}
     found = {
-        _field(name): _listed(name, value) for name, value in given.items() if value is not None
+        _field(name): _listed(name, value)
+        for name, value in given.items()
+        if value not in (None, ())
     }
     if not found and below is None:
         return None
@@ -127,4 +128,8 @@ def _field(name: str) -> str:
 
 
 def _listed(name: str, value: Any) -> Any:
-    return tuple(value.split(",")) if name in _LISTS else value
+    """Of what may be given with commas, or several times as to pyxis, or both, all."""
+    if name not in _LISTS:
+        return value
+    texts = (value,) if isinstance(value, str) else value
+    return tuple(item for text in texts for item in text.split(","))

@@ -7,6 +7,7 @@ from click.shell_completion import CompletionItem
 from click.types import StringParamType
 
 from slurmkit.capabilities.names import cached_names
+from slurmkit.errors import SlurmkitError
 from slurmkit.plugins import plugins
 
 KINDS = {
@@ -40,6 +41,24 @@ class PluginNames(StringParamType):
         """Offer what the name could go on to."""
         del ctx, param
         return [CompletionItem(n) for n in plugins(self._kind) if n.startswith(incomplete)]
+
+
+class ImageNames(StringParamType):
+    """Text that names a container's image: one that is imported, or of the catalogue."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer what the name could go on to."""
+        from slurmkit.runtimes import image_names  # noqa: PLC0415 - for Tab alone
+
+        del ctx, param
+        try:
+            return [CompletionItem(n) for n in image_names() if n.startswith(incomplete)]
+        except SlurmkitError:  # a press of Tab has nowhere to say so
+            return []
 
 
 class CachedNames(StringParamType):

@@ -15,11 +15,11 @@ from container_lab import cluster
 from image_lab import ENROOT, MKSQUASHFS, stand_in
 from recorded_lab import capabilities, standing
 from slurmkit_containers.catalogue import catalogue
-from slurmkit_containers.cli import ImageNames
 from slurmkit_containers.images import age, canonical, look_up, mirrored, own_cache, settle, size
 
 from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.tab import ImageNames
 from slurmkit.configcheck import survey
 from slurmkit.container import Container
 from slurmkit.errors import BadConfig, BadInput, ImageError

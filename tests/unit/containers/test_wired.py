@@ -127,3 +127,17 @@ def test_options_are_named_as_those_of_pyxis(tmp_path: Path) -> None:
     assert asked("--job-file", job, *words, "--container-readonly") == msgspec.structs.replace(
         below.at("/"), image="debian", mount_home=False, environment=("A", "B"), writable=False
     )
+
+
+def test_mounts_may_be_given_one_by_one(asked: Asked) -> None:
+    words = ("--container-image=x", "--container-mounts=/a,/b", "--container-mounts", "/c")
+    assert asked(*words) == Container(image="x", mounts=("/a:/a", "/b:/b", "/c:/c"))
+
+
+def test_pmix_needs_no_file_that_a_container_does_not_see() -> None:
+    inside = Container(image="alpine")
+    spec = JobSpec(command=("x",), nodes=2, launch=Launch(launcher="mpi"), container=inside)
+    line = 'export PMIX_MCA_gds="${PMIX_MCA_gds:-hash}"'
+    text = script(spec)
+    assert text.index(line) < text.index("srun ")
+    assert line not in script(msgspec.structs.replace(spec, container=None))
