@@ -78,10 +78,17 @@ class Mpi:
             kind = () if chosen is None else (f"--mpi={chosen}",)
             options = (step.cpus, *step.options, *kind, "--kill-on-bad-exit=1")
             started = srun(options, (*step.prefix, *step.spec.command), srun_output(step))
-            return (*rank_logs(step), started)
+            return (*_meeting(step, chosen), *rank_logs(step), started)
         program = load_section("launch", LaunchSection).mpirun
         words = [program, "-n", str(step.layout.tasks), *step.prefix, *step.spec.command]
         return (shlex.join(words),)
+
+
+def _meeting(step: Step, chosen: str | None) -> tuple[str, ...]:
+    """PMIx 5 shares what it knows in a file of the node's /tmp, which a container does not see."""
+    if step.spec.container is None or not (chosen or "").startswith("pmix"):
+        return ()
+    return ('export PMIX_MCA_gds="${PMIX_MCA_gds:-hash}"',)
 
 
 def _chosen(step: Step) -> str | None:

@@ -129,7 +129,7 @@ def test_options_are_named_as_those_of_pyxis(tmp_path: Path) -> None:
     )
 
 
-def test_mounts_may_be_given_one_by_one(asked: Asked) -> None:
+def test_mounts_may_be_given_one_by_one() -> None:
     words = ("--container-image=x", "--container-mounts=/a,/b", "--container-mounts", "/c")
     assert asked(*words) == Container(image="x", mounts=("/a:/a", "/b:/b", "/c:/c"))
 
