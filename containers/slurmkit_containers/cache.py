@@ -86,7 +86,7 @@ class Cache:
         """
         try:
             check_folder(self.folder, self.owners)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return []
         found = filter(None, map(self._read, self.folder.glob("*.json")))
         return sorted(found, key=lambda each: each.used, reverse=True)
@@ -172,6 +172,13 @@ class Cache:
                 self._record(each.entry.address).unlink(missing_ok=True)
                 each.path.unlink(missing_ok=True)
 
+    def clean(self) -> None:
+        """Remove files without a record: who moved one in was killed before writing it."""
+        with held(self.folder / "lock"):
+            for path in self.folder.glob("*.sqsh"):
+                if not path.with_suffix(".json").exists():
+                    path.unlink()
+
     def _record_times(self, cached: Cached, found: os.stat_result) -> None:
         """Spare the next look the hashing, where one may write."""
         times = {"modified": found.st_mtime_ns, "changed": found.st_ctime_ns}
@@ -210,7 +217,8 @@ class Cache:
         except (OSError, ImageError, msgspec.MsgspecError):
             return None
         path = record.with_suffix(".sqsh")
-        return Cached(entry, path, used) if entry.address == record.stem else None
+        right = entry.address == record.stem and os.path.lexists(path)
+        return Cached(entry, path, used) if right else None
 
 
 def over(cached: Iterable[Cached], limit: float) -> Iterator[Cached]:

@@ -160,7 +160,7 @@ def prune_command(*, images: tuple[str, ...], limit: str | None, dry_run: bool) 
         click.echo(printable(f"{words} {_title(each)}: {gib(each.entry.size)}"), err=True)
     if not dry_run and cache.folder.is_dir():
         cache.remove(gone)
-        clean(cache.folder)
+        clean(cache)
     freed = gib(sum(each.entry.size for each in gone))
     click.echo(f"{freed} {'would be ' if dry_run else ''}freed in {cache.folder}", err=True)
 

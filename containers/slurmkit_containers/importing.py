@@ -54,7 +54,7 @@ def import_once(
     """
     started = time.time()
     cache.make_folder()
-    with _working(cache.folder, reference, report) as work:
+    with _working(cache, reference, report) as work:
         found = cache.find(reference)
         if found is not None and (not again or found.entry.imported >= started):
             cache.check(found, report=report)
@@ -65,12 +65,13 @@ def import_once(
             return cache.keep(work / "image.sqsh", reference, made, report), True
 
 
-def clean(folder: Path) -> None:
+def clean(cache: Cache) -> None:
     """Remove what imports left that did not live to do so: those whose lock is free."""
-    for left in folder.glob("import-*"):
-        with tried(folder / "locks" / left.name.rpartition("-")[0]) as free:
+    for left in cache.folder.glob("import-*"):
+        with tried(cache.folder / "locks" / left.name.rpartition("-")[0]) as free:
             if free:
                 shutil.rmtree(left, ignore_errors=True)
+    cache.clean()
 
 
 def need_room(folder: Path, needed: int) -> None:
@@ -96,11 +97,12 @@ def gib(size: float) -> str:
 
 
 @contextmanager
-def _working(folder: Path, reference: str, report: Report) -> Iterator[Path]:
+def _working(cache: Cache, reference: str, report: Report) -> Iterator[Path]:
     """A folder of one's own while the lock of a reference is held.
 
     It is never used again: what a killed import started may live on, and write there.
     """
+    folder = cache.folder
     name = f"import-{hashlib.sha256(reference.encode()).hexdigest()[:32]}"
     locks = folder / "locks"
     locks.mkdir(mode=0o700, exist_ok=True)
@@ -109,7 +111,7 @@ def _working(folder: Path, reference: str, report: Report) -> Iterator[Path]:
         report(f"another import of {reference} runs: waiting for it", 0, None)
 
     with held(locks / name, waiting):
-        clean(folder)
+        clean(cache)
         for left in folder.glob(f"{name}-*"):
             shutil.rmtree(left, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))

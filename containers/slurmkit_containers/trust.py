@@ -31,8 +31,7 @@ def opened(path: Path, owners: Collection[int]) -> int:
     """Open a file to read that nobody but its owner, one of `owners`, can have written.
 
     Raises:
-        FileNotFoundError: when it is not there.
-        ImageError: when it is a link or no file, foreign, or others may write it.
+        ImageError: when it is not there, a link or no file, foreign, or others may write it.
     """
     try:
         # Without O_NONBLOCK a named pipe in its place would be waited for.
@@ -40,7 +39,7 @@ def opened(path: Path, owners: Collection[int]) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ImageError(f"{path} is a symbolic link, which is not used; remove it") from error
-        raise
+        raise _unread(path, error) from error
     try:
         _check(path, os.fstat(handle), owners, stat.S_ISREG)
     except ImageError:
@@ -56,7 +55,17 @@ def check_folder(folder: Path, owners: Collection[int]) -> None:
         FileNotFoundError: when it is not there.
         ImageError: when it is a link or no folder, foreign, or others may write into it.
     """
-    _check(folder, os.lstat(folder), owners, stat.S_ISDIR)
+    try:
+        found = os.lstat(folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unread(folder, error) from error
+    _check(folder, found, owners, stat.S_ISDIR)
+
+
+def _unread(path: Path, error: OSError) -> ImageError:
+    return ImageError(f"{path} cannot be read: {error.strerror}")
 
 
 def _check(

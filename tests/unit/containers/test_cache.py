@@ -185,3 +185,20 @@ def test_the_longest_unused_go_first(cache: Cache) -> None:
 
 def test_what_is_kept_can_be_read_by_all_and_written_by_its_owner(cache: Cache) -> None:
     assert keep(cache).path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_record_without_its_file_and_a_file_without_its_record(cache: Cache) -> None:
+    kept, other = keep(cache), keep(cache, "docker.io#other:1", data=b"other")
+    kept.path.unlink()
+    assert cache.find(UBUNTU) is None
+    other.path.with_suffix(".json").unlink()
+    cache.clean()
+    assert not other.path.exists()
+    with pytest.raises(ImageError, match="cannot be read: No such file"):
+        cache.check(other)
+
+
+def test_a_folder_that_is_below_a_file_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ImageError, match="cannot be read: Not a directory"):
+        Cache(tmp_path / "file" / "images").entries()
