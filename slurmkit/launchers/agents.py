@@ -89,8 +89,10 @@ def _uneven(step: Step, name: str) -> Iterable[Finding]:
 
 
 def _evenly(step: Step, tasks: int) -> Pairs:
-    """As many nodes of those asked for as the tasks divide by, else a task more on some."""
-    least = step.layout.least_nodes
-    counts = range(step.layout.most or least, least - 1, -1)
-    nodes = next((count for count in counts if tasks % count == 0), least)
+    """A task for each GPU where that is meant, else as few nodes as may be; some tasks more."""
+    layout, least = step.layout, step.layout.least_nodes
+    counts = range(least, (layout.most or least) + 1)
+    by_gpus = [count for count in counts if layout.gpus and tasks == count * layout.gpus]
+    even = [count for count in counts if tasks % count == 0]
+    nodes = (*by_gpus, *even, least)[0]
     return (("nodes", str(nodes)), ("ntasks", ""), ("ntasks-per-node", str(-(-tasks // nodes))))

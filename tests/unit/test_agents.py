@@ -147,13 +147,21 @@ def test_what_deepspeed_must_not_be_given_is_said(command: str, codes: list[str]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "tasks", "fits"),
-    [("1-4", 4, (4, 1)), ("2-3", 4, (2, 2)), ("1-4", 6, (3, 2)), (3, 7, (3, 3))],
+    ("nodes", "tasks", "gpus", "fits"),
+    [
+        ("1-4", 4, None, (1, 4)),
+        ("1-4", 4, Gpus(2), (2, 2)),
+        ("1-4", 6, Gpus(4), (1, 6)),
+        ("2-3", 4, None, (2, 2)),
+        ("2-3", 3, None, (3, 1)),
+        (3, 7, None, (3, 3)),
+    ],
 )
 def test_tasks_that_may_be_uneven_are_offered_evenly(
-    nodes: int | str, tasks: int, fits: tuple[int, int]
+    nodes: int | str, tasks: int, gpus: Gpus | None, fits: tuple[int, int]
 ) -> None:
-    spec = JobSpec(command=("x",), nodes=nodes, ntasks=tasks, launch=Launch(launcher="torchrun"))
+    launch = Launch(launcher="torchrun")
+    spec = JobSpec(command=("x",), nodes=nodes, ntasks=tasks, gpus=gpus, launch=launch)
     (error,) = needs(spec)
     fixed = with_options(spec, error.fix)
     assert (fixed.nodes, fixed.ntasks, fixed.ntasks_per_node) == (fits[0], None, fits[1])
