@@ -39,6 +39,16 @@ def here() -> str:
     return _ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
+def need_mksquashfs() -> None:
+    """Refuse where images cannot be written.
+
+    Raises:
+        ImageError: then.
+    """
+    if shutil.which("mksquashfs") is None:
+        raise ImageError("mksquashfs is not on the PATH; install squashfs-tools")
+
+
 def import_path(source: Path, file: Path, report: Report) -> Made:
     """Write the squashfs file of an image or root file system that lies on a disk.
 
@@ -51,8 +61,7 @@ def import_path(source: Path, file: Path, report: Report) -> Made:
         BadInput: for what is neither.
         ImageError: when it is damaged, of another architecture, or cannot be written.
     """
-    if shutil.which("mksquashfs") is None:
-        raise ImageError("mksquashfs is not on the PATH; install squashfs-tools")
+    need_mksquashfs()
     if source.is_dir() and not (source / "oci-layout").exists():
         return _folder(source, file, report)
     with ExitStack() as stack:

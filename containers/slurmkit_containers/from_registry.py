@@ -1,4 +1,4 @@
-"""Import an image of a registry or Docker daemon with enroot."""
+"""Import an image of a registry or Docker daemon: with enroot, or openly without."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from slurmkit.errors import ImageError
 from slurmkit.image import Image
 from slurmkit_containers.archives import here
 from slurmkit_containers.cache import Made
+from slurmkit_containers.download import import_openly
 from slurmkit_containers.images import canonical, mirrored, short
 from slurmkit_containers.importing import need_room, run_child
 from slurmkit_containers.registry import ask
@@ -38,12 +39,11 @@ def import_image(image: Image, file: Path, report: Report) -> Made:
         ImageError: without enroot, when it fails, or for credentials that would be run as code.
         BadConfig: when a mirror is no registry.
     """
-    if shutil.which("enroot") is None:
-        raise ImageError(
-            "enroot is not on the PATH here, and imports from registries; run this where it is, or"
-            " import a file that docker save wrote: slurmkit image import ./FILE.tar"
-        )
     asked = mirrored(image)
+    source = short(canonical(asked)) if asked.kind == "registry" else asked.enroot
+    if shutil.which("enroot") is None:
+        made = _without_enroot(asked, file, report)
+        return msgspec.structs.replace(made, source=source)
     if asked.user is not None:
         _check_credentials(credentials_file())
     digest = _digest(asked, file.parent, report)
@@ -52,8 +52,16 @@ def import_image(image: Image, file: Path, report: Report) -> Made:
     said = run_child(_argv(asked, file), file, report)
     if _OTHER in said:
         raise ImageError(f"image {asked} is for another architecture than {here()}, this machine's")
-    source = short(canonical(asked)) if asked.kind == "registry" else asked.enroot
     return Made(source=source, digest=digest, architecture=here())
+
+
+def _without_enroot(image: Image, file: Path, report: Report) -> Made:
+    if image.kind == "registry" and image.user is None:
+        return import_openly(image, file, report)
+    raise ImageError(
+        f"image {image} needs enroot, which is not on the PATH here: import it where it is, or from"
+        " a file of docker save: slurmkit image import ./FILE.tar"
+    )
 
 
 def _argv(image: Image, file: Path) -> list[str]:

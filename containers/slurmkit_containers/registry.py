@@ -25,6 +25,8 @@ _PATIENCE = 10  # seconds for one answer
 _MOST = 4 << 20  # bytes of a manifest, as registries limit them
 _HUB = "registry-1.docker.io"
 _NO = re.compile(r"no?|N[oO]?|[fF](alse)?|FALSE", re.ASCII)  # as enroot reads its settings
+_ELSEWHERE = (301, 302, 303, 307, 308)
+_FOLLOWS = 3
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"', re.ASCII)
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
@@ -46,7 +48,7 @@ class Remote(msgspec.Struct, frozen=True):
     size: int
 
 
-class _Unasked(Exception):
+class Unasked(Exception):
     """The registry does not answer, or not to everybody."""
 
 
@@ -68,19 +70,101 @@ def ask(image: Image, architecture: str) -> Remote | None:
     if image.user is not None:
         return None
     try:
-        return _ask(image, architecture)
-    except _Unasked:
+        data, found = Session(image).manifest(architecture)
+    except Unasked:
         return None
+    sizes = [each.get("size") for each in tables(found.get("layers"))]
+    return Remote(digest_of(data), sum(size for size in sizes if isinstance(size, int)))
 
 
-def _ask(image: Image, architecture: str) -> Remote:
-    digest, found = _manifest(image, image.digest or image.tag or "latest")
-    if "manifests" in found:
-        listed = [each for each in _list(found["manifests"]) if isinstance(each, dict)]
-        digest, found = _manifest(image, _ours(image, listed, architecture))
-    layers = [each for each in _list(found.get("layers")) if isinstance(each, dict)]
-    sizes = [each.get("size") for each in layers]
-    return Remote(digest, sum(size for size in sizes if isinstance(size, int)))
+def digest_of(data: bytes) -> str:
+    """The digest of a manifest or another blob."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+class Session:
+    """One image at its registry, with the token for anybody once that is wanted."""
+
+    def __init__(self, image: Image) -> None:
+        given = os.environ.get("ENROOT_ALLOW_HTTP", "")
+        official = "library/" if image.registry is None and "/" not in image.name else ""
+        self._image = image
+        self._scheme = "http" if given and not _NO.fullmatch(given) else "https"
+        self._host = image.registry or _HUB
+        self._name = f"{official}{image.name}"
+        self._headers: dict[str, str] = {}
+
+    def manifest(self, architecture: str) -> tuple[bytes, dict[str, Any]]:
+        """The manifest of the image for an architecture: its bytes, and what they say.
+
+        Raises:
+            ImageError: when there is none.
+            Unasked: when the registry does not answer.
+        """
+        data, found = self._manifest(self._image.digest or self._image.tag or "latest")
+        if "manifests" not in found:
+            return data, found
+        return self._manifest(_ours(self._image, tables(found["manifests"]), architecture))
+
+    def blob(self, digest: str) -> IO[bytes]:
+        """Open a layer or configuration; where a registry sends one elsewhere, no token goes.
+
+        Raises:
+            Unasked: when it is not given.
+        """
+        try:
+            return self._open(f"blobs/{digest}", {})
+        except urllib.error.HTTPError as error:
+            error.close()
+            place = error.headers.get("Location", "")
+            if error.code not in _ELSEWHERE or not place.startswith(self._schemes):
+                raise Unasked from error
+        return _plainly(place, {}, _FOLLOWS)
+
+    @property
+    def _schemes(self) -> tuple[str, ...]:
+        return ("https://", f"{self._scheme}://")
+
+    def _manifest(self, which: str) -> tuple[bytes, dict[str, Any]]:
+        try:
+            with self._open(f"manifests/{which}", {"Accept": ", ".join(_MANIFESTS)}) as answer:
+                data = _all(answer)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 404:
+                raise Unasked from error
+            words = f"there is no image {self._image} ({self._host} says 404)"
+            raise ImageError(words) from error
+        if which.startswith("sha256:") and digest_of(data) != which:
+            raise ImageError(f"{self._host} gave another manifest of {self._image} than {which}")
+        return data, _table(data)
+
+    def _open(self, what: str, headers: dict[str, str]) -> IO[bytes]:
+        path = urllib.parse.quote(f"/v2/{self._name}/{what}", safe="/:")
+        url = f"{self._scheme}://{self._host}{path}"
+        try:
+            return _get(url, headers | self._headers)
+        except urllib.error.HTTPError as error:
+            if error.code != 401 or self._headers:
+                raise
+            error.close()
+            token = self._token(error.headers.get("WWW-Authenticate", ""))
+            self._headers = {"Authorization": f"Bearer {token}"}
+        return _get(url, headers | self._headers)
+
+    def _token(self, challenge: str) -> str:
+        """A token for anybody, from where the registry says."""
+        kind, _, rest = challenge.partition(" ")
+        given = dict(_CHALLENGE.findall(rest))
+        realm = given.pop("realm", "")
+        if kind.lower() != "bearer" or not realm.startswith(self._schemes):
+            raise Unasked
+        with _plainly(f"{realm}?{urllib.parse.urlencode(given)}", {}) as answer:
+            found = _table(_all(answer))
+        token = found.get("token") or found.get("access_token")
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise Unasked
+        return token
 
 
 def _ours(image: Image, listed: list[dict[str, Any]], architecture: str) -> str:
@@ -95,78 +179,60 @@ def _ours(image: Image, listed: list[dict[str, Any]], architecture: str) -> str:
     return there[architecture]
 
 
-def _manifest(image: Image, which: str) -> tuple[str, dict[str, Any]]:
-    host = image.registry or _HUB
-    official = "library/" if image.registry is None and "/" not in image.name else ""
-    given = os.environ.get("ENROOT_ALLOW_HTTP", "")
-    scheme = "http" if given and not _NO.fullmatch(given) else "https"
-    path = urllib.parse.quote(f"/v2/{official}{image.name}/manifests/{which}", safe="/:")
-    headers = {"Accept": ", ".join(_MANIFESTS)}
-    try:
-        data = _get(f"{scheme}://{host}{path}", headers)
-    except urllib.error.HTTPError as error:
-        with error:
-            challenge = error.headers.get("WWW-Authenticate", "")
-        if error.code == 404:
-            raise ImageError(f"there is no image {image} ({host} says 404)") from error
-        if error.code != 401:
-            raise _Unasked from error
-        headers["Authorization"] = f"Bearer {_token(challenge, scheme)}"
-        data = _again(f"{scheme}://{host}{path}", headers)
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    if which.startswith("sha256:") and digest != which:
-        raise ImageError(f"{host} gave another manifest of image {image} than {which}")
-    return digest, _table(data)
-
-
-def _again(url: str, headers: dict[str, str]) -> bytes:
+def _plainly(url: str, headers: dict[str, str], follows: int = 0) -> IO[bytes]:
+    """As `_get`, but what is not given is as no answer, and redirects may be followed."""
     try:
         return _get(url, headers)
     except urllib.error.HTTPError as error:
         error.close()
-        # Docker Hub says 401 of what is not there, too.
-        raise _Unasked from error
+        place = error.headers.get("Location", "")
+        if not follows or error.code not in _ELSEWHERE or not place.startswith("https://"):
+            raise Unasked from error
+    return _plainly(place, headers, follows - 1)
 
 
-def _token(challenge: str, scheme: str) -> str:
-    """A token for anybody, from where the registry says."""
-    kind, _, rest = challenge.partition(" ")
-    given = dict(_CHALLENGE.findall(rest))
-    realm = given.pop("realm", "")
-    if kind.lower() != "bearer" or not realm.startswith(("https://", f"{scheme}://")):
-        raise _Unasked
-    found = _table(_again(f"{realm}?{urllib.parse.urlencode(given)}", {}))
-    token = found.get("token") or found.get("access_token")
-    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-        raise _Unasked
-    return token
-
-
-def _get(url: str, headers: dict[str, str]) -> bytes:
+def _get(url: str, headers: dict[str, str]) -> IO[bytes]:
     opener = urllib.request.build_opener(_NoRedirect)
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - made by _manifest
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - https, or as enroot's
     try:
-        answer: IO[bytes]
-        with opener.open(request, timeout=_PATIENCE) as answer:
-            data = answer.read(_MOST + 1)
+        answer: IO[bytes] = opener.open(request, timeout=_PATIENCE)
     except urllib.error.HTTPError:
         raise
     except (OSError, ValueError, HTTPException) as error:
-        raise _Unasked from error
+        raise Unasked from error
+    return answer
+
+
+def read(answer: IO[bytes], most: int) -> bytes:
+    """Read of an answer; an interrupted one is as none.
+
+    Raises:
+        Unasked: then.
+    """
+    try:
+        return answer.read(most)
+    except (OSError, HTTPException) as error:
+        raise Unasked from error
+
+
+def _all(answer: IO[bytes]) -> bytes:
+    data = read(answer, _MOST + 1)
     if len(data) > _MOST:
-        raise _Unasked
+        raise Unasked
     return data
+
+
+def tables(value: object) -> list[dict[str, Any]]:
+    """What of a value is a list of tables."""
+    found = value if isinstance(value, list) else []
+    return [each for each in found if isinstance(each, dict)]
 
 
 def _table(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _Unasked from error
+        raise Unasked from error
     if not isinstance(found, dict):
-        raise _Unasked
+        raise Unasked
     return found
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from image_lab import ENROOT, stand_in
+from image_lab import ENROOT, MKSQUASHFS, stand_in
 from slurmkit_containers.cache import Cache, Made
 from slurmkit_containers.images import own_cache
 from slurmkit_containers.importing import import_once, need_room, run_child
@@ -213,12 +213,25 @@ def test_what_enroot_says_when_it_fails_is_told(
     assert not list(own_cache().folder.glob("import-*"))
 
 
-def test_without_enroot_it_says_what_can_be_done(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("image", ["dockerd://x:1", "me@nvcr.io#nvidia/x:1"])
+def test_what_needs_enroot_says_so(
+    image: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
+    assert run_to_exit_code(cli, ["image", "import", image]) == 1
+    assert "needs enroot, which is not on the PATH here" in capsys.readouterr().err
+
+
+def test_without_enroot_and_registry_it_says_what_can_be_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch, tmp_path / "squash", mksquashfs=MKSQUASHFS)
+    monkeypatch.setenv("PATH", str(tmp_path / "squash"))
     assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 1
-    assert "docker save" in capsys.readouterr().err
+    assert "image import ./FILE.tar" in capsys.readouterr().err
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 1
+    assert "install squashfs-tools" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
-from collections.abc import Iterator
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
-from image_lab import ENROOT, digest, stand_in
+from image_lab import ENROOT, MKSQUASHFS, config_of, digest, member, stand_in, tar
 from slurmkit_containers.registry import Remote, ask
 
 from slurmkit.cli import cli
@@ -54,9 +58,10 @@ class Registry(BaseHTTPRequestHandler):
         return self.answer(404 if found is None else 200, found or b"")
 
     def answer(self, code: int, data: bytes) -> None:
-        self.send_response(302 if data == b"away" else code)
-        if data == b"away":
-            self.send_header("Location", "http://127.0.0.1:9/")
+        away = data.removeprefix(b"away to ") if data.startswith(b"away to ") else None
+        self.send_response(code if away is None else 307)
+        if away is not None:
+            self.send_header("Location", away.decode())
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -115,7 +120,9 @@ def test_another_manifest_than_the_one_asked_for_is_refused(
         ask(Image.parse(f"{host}/x@{digest(ARM)}"), "amd64")
 
 
-@pytest.mark.parametrize("data", [b"away", b"{", b"[]", b"[" * 100_000, b" " * (5 << 20)])
+@pytest.mark.parametrize(
+    "data", [b"away to http://127.0.0.1:9/", b"{", b"[]", b"[" * 100_000, b" " * (5 << 20)]
+)
 def test_an_answer_that_is_none_is_as_no_answer(
     registry: tuple[str, type[Registry]], data: bytes
 ) -> None:
@@ -166,3 +173,76 @@ def test_an_import_fetches_what_the_registry_said_and_refuses_what_cannot_fit(
     assert run_to_exit_code(cli, ["image", "import", f"{host}/x:2"]) == 1
     assert "has no room: about 1073741824.0 GiB needed" in capsys.readouterr().err
     assert len((tmp_path / "count").read_text("utf-8").splitlines()) == 1
+
+
+def serve(made: type[Registry], layers: list[bytes], **settings: Any) -> None:
+    """Have `x:1` in a registry, of layers that are compressed."""
+    config, packed = config_of(layers, **settings), list(map(gzip.compress, layers))
+    listed = [{"digest": digest(blob), "size": len(blob)} for blob in (config, *packed)]
+    manifest = json.dumps({"config": listed[0], "layers": listed[1:]}).encode()
+    blobs = {f"/v2/x/blobs/{digest(blob)}": blob for blob in (config, *packed)}
+    made.manifests = {"/v2/x/manifests/1": manifest, **blobs}
+
+
+@pytest.fixture
+def openly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No enroot, and an mksquashfs that keeps the archive it is given."""
+    stand_in(monkeypatch, tmp_path / "bin", mksquashfs=MKSQUASHFS)
+    (tmp_path / "bin" / "cat").symlink_to(shutil.which("cat") or "/bin/cat")  # which that needs
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr("slurmkit_containers.download.here", lambda: "amd64")
+    monkeypatch.setattr("slurmkit_containers.archives.here", lambda: "amd64")
+
+
+@pytest.mark.usefixtures("openly")
+def test_without_enroot_the_layers_are_fetched(
+    registry: tuple[str, type[Registry]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    host, made = registry
+    serve(made, [tar(member("one", b"1")), tar(member("two", b"2"), member(".wh.one"))])
+    made.needs_token = True
+    assert run_to_exit_code(cli, ["image", "import", f"{host}/x:1"]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert path.stem == digest(made.manifests["/v2/x/manifests/1"]).replace(":", "-")
+    with tarfile.open(fileobj=io.BytesIO(path.read_bytes()[96:])) as archive:
+        assert {"two", "etc/rc"} <= set(archive.getnames())
+        assert "one" not in archive.getnames()
+    assert not list(path.parent.glob("import-*"))
+
+
+@pytest.mark.usefixtures("openly")
+def test_a_layer_that_lies_elsewhere_is_fetched_there_without_the_token(
+    registry: tuple[str, type[Registry]],
+) -> None:
+    host, made = registry
+    serve(made, [tar(member("one", b"1"))])
+    for path in [path for path in made.manifests if "/blobs/" in path]:
+        made.manifests[f"/cdn{path}"] = made.manifests[path]
+        made.manifests[path] = f"away to http://{host}/cdn{path}".encode()
+    assert run_to_exit_code(cli, ["image", "import", f"{host}/x:1"]) == 0
+    assert [token for path, token in made.asked if path.startswith("/cdn")] == [None, None]
+
+
+@pytest.mark.usefixtures("openly")
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda data: data[:-1] + b"x", "has not the digest"),
+        (lambda data: data + b"more", ""),
+        (lambda data: data[:10], "has not the digest"),
+        (lambda _: b"away to ftp://127.0.0.1/", "does not give image"),
+        (lambda _: b"away to http://127.0.0.1:9/", "does not give image"),
+    ],
+)
+def test_a_layer_that_is_not_what_the_manifest_says(
+    registry: tuple[str, type[Registry]],
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[bytes], bytes],
+    why: str,
+) -> None:
+    host, made = registry
+    serve(made, [tar(member("one", b"1"))])
+    last = list(made.manifests)[-1]
+    made.manifests[last] = change(made.manifests[last])
+    assert run_to_exit_code(cli, ["image", "import", f"{host}/x:1"]) == bool(why)
+    assert why in capsys.readouterr().err
