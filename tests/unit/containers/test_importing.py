@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import pty
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,28 @@ def test_one_that_is_stopped_ends_what_it_started_and_removes_what_it_wrote(
     assert time.monotonic() - begun < 30
     assert not list(own_cache().folder.glob("import-*"))
     assert visible() == []
+
+
+def test_a_terminal_shows_how_far_it_is_and_a_pipe_gets_the_path_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    talks = ENROOT.replace("sleep", "echo 'fetching \x1b[2J layers' >&2; sleep")
+    stand_in(monkeypatch, tmp_path / "bin", enroot=talks)
+    monkeypatch.setenv("SLOW", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-c", WORKER, "image", "import", "ubuntu:24.04"]
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # which is how Linux says that nobody has it open any more
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    said, _ = child.communicate()
+    assert said.splitlines() == [str(own_cache().folder / visible()[0])]
+    assert rb"fetching \x1b[2J layers" in shown
+    assert b"imported now" in shown
 
 
 def test_a_live_import_is_not_cleaned_away(enroot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
