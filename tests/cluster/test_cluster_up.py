@@ -161,6 +161,12 @@ def test_maxrss_of_a_persons_job_is_what_it_used(lab: Lab) -> None:
     assert float(printed.strip().removesuffix("K")) == pytest.approx(measured, rel=0.05)
 
 
+def test_a_job_without_the_environment_of_its_submitter_runs(lab: Lab) -> None:
+    """slurmd reads the person's own in a namespace, and ends where it may make none."""
+    words = ("--wait", "--export=NONE", "--output=/dev/null", "--wrap=test $HOME = /home/alice")
+    lab.run("sbatch", *words)
+
+
 def test_a_job_over_its_memory_is_killed(lab: Lab) -> None:
     lab.run("sh", "-c", "cat >hog.py", input=MEMORY_HOG.replace("sleep(5)", "sleep(60)"))
     srun = ["srun", "-p", "cpu", "--mem=100M", "python3", "hog.py"]

@@ -1,4 +1,8 @@
-"""Jobs whose steps run in containers: OCI bundles that Slurm starts by crun, without root."""
+"""Jobs whose steps run in containers, without root, their image a folder or a file of alice's.
+
+OCI bundles are started by Slurm itself with crun. pyxis and enroot are tried where their packages
+were dropped into docker/packages/ before the image was built.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +44,7 @@ def bundle(uid: int, gid: int) -> str:
 
 @pytest.fixture(scope="module")
 def place(lab: Lab) -> Iterator[Place]:
-    """A folder with a bundle in it, where the cluster can start one."""
-    if lab.run("test", "-f", "/etc/slurm/oci.conf", service="c1", check=False).returncode:
-        pytest.skip(f"this cluster has no oci.conf for Slurm {lab.release}")
+    """A folder with the root of an image in it."""
     if lab.run("unshare", "-Ur", "true", service="c1", check=False).returncode:
         pytest.skip("this host lets nobody make a user namespace in a container")
     folder = lab.run("mktemp", "-d", "/home/alice/containers.XXXXXX").stdout.strip()
@@ -50,9 +52,9 @@ def place(lab: Lab) -> Iterator[Place]:
     root = f"{folder}/bundle/rootfs"
     lab.run("sh", "-c", f"mkdir -p {root} && cd {root} && mkdir -p {_ROOT}")
     lab.run("sh", "-c", f"cd {root} && for d in bin lib lib64 sbin; do ln -s usr/$d $d; done")
-    uid, gid = (int(lab.run("id", option).stdout) for option in ("-u", "-g"))
-    place.write("bundle/config.json", bundle(uid, gid))
     place.write("bundle/rootfs/mark", "of the image\n")
+    place.write("ranks.py", _in_image(MPI4PY))
+    place.write("torch_ranks.py", _in_image(TORCH))
     yield place
     for job in place.jobs:
         lab.run("scancel", job, check=False)
@@ -60,42 +62,69 @@ def place(lab: Lab) -> Iterator[Place]:
     lab.run("rm", "-rf", folder)
 
 
-def _image(place: Place) -> str:
-    return f"--container-image={place.folder}/bundle"
+@pytest.fixture(scope="module")
+def oci(place: Place) -> tuple[str, ...]:
+    """Options for a bundle."""
+    lab = place.lab
+    if lab.run("test", "-f", "/etc/slurm/oci.conf", service="c1", check=False).returncode:
+        pytest.skip(f"this cluster has no oci.conf for Slurm {lab.release}")
+    uid, gid = (int(lab.run("id", option).stdout) for option in ("-u", "-g"))
+    place.write("bundle/config.json", bundle(uid, gid))
+    return (f"--container-image={place.folder}/bundle",)
 
 
-def _in_bundle(place: Place, program: str) -> str:
+@pytest.fixture(scope="module")
+def squashfs(place: Place) -> Iterator[tuple[str, ...]]:
+    """Options for the same as a squashfs file, imported once."""
+    lab = place.lab
+    if lab.run("sh", "-c", "command -v enroot", service="c1", check=False).returncode:
+        pytest.skip("enroot is not in the image: no package of it was in docker/packages/")
+    lab.run("slurmkit", "image", "import", f"{place.folder}/bundle/rootfs", "--as=containers-test")
+    seen = "/usr:/usr:ro,/etc/alternatives:/etc/alternatives:ro,/home"
+    yield "--container-image=containers-test", f"--container-mounts={seen}"
+    lab.run("slurmkit", "image", "prune", "containers-test", check=False)
+
+
+@pytest.fixture(params=["oci", "pyxis", "enroot"])
+def inside(request: pytest.FixtureRequest, place: Place) -> tuple[str, ...]:
+    """Options for each runtime that is here."""
+    if request.param == "oci":
+        found: tuple[str, ...] = request.getfixturevalue("oci")
+        return found
+    options: tuple[str, ...] = request.getfixturevalue("squashfs")
+    if request.param == "pyxis" and "container-image" not in place.lab.run("srun", "--help").stdout:
+        pytest.skip("pyxis is not in the image: no package of it was in docker/packages/")
+    return (*options, f"--container-runtime={request.param}")
+
+
+def _in_image(program: str) -> str:
     return f"assert open('/mark').read() == 'of the image\\n'\n{program}"
 
 
-def test_mpi_in_a_container_on_two_nodes(place: Place) -> None:
+def test_mpi_on_two_nodes(place: Place, inside: tuple[str, ...]) -> None:
     listed = place.lab.run("srun", "--mpi=list")
     if "pmix" not in listed.stdout + listed.stderr:
         pytest.skip(f"Debian's Slurm {place.lab.release} has no PMIx")
-    place.write("ranks.py", _in_bundle(place, MPI4PY))
-    words = ("--launch=mpi", "--nodes=2", "--ntasks-per-node=2")
-    job = place.submit(*words, _image(place), "--", "python3", f"{place.folder}/ranks.py")
-    place.ranks(job, 4, 2)
+    words = ("--launch=mpi", "--nodes=2", "--ntasks-per-node=2", *inside)
+    place.ranks(place.submit(*words, "--", "python3", f"{place.folder}/ranks.py"), 4, 2)
 
 
-def test_torchrun_in_a_container_on_two_nodes(place: Place) -> None:
+def test_torchrun_on_two_nodes(place: Place, inside: tuple[str, ...]) -> None:
     if place.lab.run("test", "-e", "/usr/bin/torchrun", service="c1", check=False).returncode:
         pytest.skip("no torchrun on the nodes of this release's cluster")
-    place.write("torch_ranks.py", _in_bundle(place, TORCH))
-    words = ("--launch=torchrun", "--nodes=2", "--gpus-per-node=a100:2", _image(place))
+    words = ("--launch=torchrun", "--nodes=2", "--gpus-per-node=a100:2", *inside)
     place.ranks(place.submit(*words, "--", f"{place.folder}/torch_ranks.py"), 4, 2)
 
 
-def test_a_command_that_fails_in_its_container_is_told(place: Place) -> None:
-    job = place.submit(_image(place), "--", "sh", "-c", "cat /mark; exit 7")
+def test_a_command_that_fails_is_told(place: Place, inside: tuple[str, ...]) -> None:
+    job = place.submit(*inside, "--", "sh", "-c", "cat /mark; exit 7")
     assert "of the image" in place.end(job)
-    said = place.lab.run("slurmkit", "wait", job, check=False)
-    assert said.returncode == 7
+    assert place.lab.run("slurmkit", "wait", job, check=False).returncode == 7
 
 
-def test_a_cancelled_job_leaves_nothing_running(place: Place) -> None:
+def test_a_cancelled_job_leaves_nothing_running(place: Place, inside: tuple[str, ...]) -> None:
     lab = place.lab
-    job = place.submit(_image(place), "--", "sleep", "98765")
+    job = place.submit(*inside, "--", "sleep", "98765")
     deadline = time.monotonic() + 60
     while not (node := lab.run("squeue", "-h", "-t", "R", "-o", "%N", "-j", job).stdout.strip()):
         assert time.monotonic() < deadline
