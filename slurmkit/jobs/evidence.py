@@ -99,11 +99,14 @@ def _judged(slurm: Slurm, info: JobInfo, runs: Sequence[JobInfo]) -> Outcome:
         code = exit_code_in_queue(slurm, info.job_id) if info.state == "FAILED" else None
         return outcome_of(msgspec.structs.replace(info, exit_code=code), Evidence(log=info.output))
     steps = read_steps(slurm, info.job_id) if info.state in {"FAILED", "TIMEOUT"} else ()
-    end = _end_of_log(slurm, info, LogFile(stderr=True)) if info.state == "FAILED" else b""
+    failed = info.state == "FAILED"
+    end = _end_of_log(slurm, info, LogFile(stderr=True)) if failed else b""
+    # With a file for each rank, slurmstepd writes into that of the first.
+    first = _end_of_log(slurm, info, LogFile(rank=0)) if failed else b""
     evidence = Evidence(
         runs=tuple(runs),
         steps=steps,
-        memory_said=MEMORY_MESSAGE.search(end) is not None,
+        memory_said=any(map(MEMORY_MESSAGE.search, (end, first))),
         first_failure=_first_failure(slurm, info, end),
         log=_path(slurm, info, LogFile()) if info.started else None,
     )
