@@ -11,7 +11,7 @@ from cluster_lab import Lab
 pytestmark = pytest.mark.cluster
 
 TOKEN = "hf_" + "a1b2c3d4e5" * 3
-SHOW = 'printf "%s" "$HF_TOKEN" | tail -c 4; sleep 1'
+SHOW = 'printf "%s" "$HF_TOKEN" | tail -c 4'
 
 
 class Folder:
@@ -22,8 +22,9 @@ class Folder:
         self.path = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
 
     def submit(self, *words: str) -> str:
-        options = ("--parsable", "--time=2", f"--chdir={self.path}", f"--env=HF_TOKEN={TOKEN}")
-        return self.lab.run("slurmkit", "submit", *options, *words).stdout.strip()
+        options = ("--parsable", "--time=2", f"--chdir={self.path}", "--env=HF_TOKEN")
+        argv = ("env", f"HF_TOKEN={TOKEN}", "slurmkit", "submit", *options, *words)
+        return self.lab.run(*argv).stdout.strip()
 
     def files(self, job: str) -> str:
         found = f"stat -c '%a %U' /home/alice/.local/state/slurmkit/secrets/*/{job} 2>/dev/null"
@@ -45,12 +46,13 @@ def folder(lab: Lab) -> Iterator[Folder]:
 
 
 def test_a_job_has_it_and_slurm_has_not(folder: Folder) -> None:
-    lab, job = folder.lab, folder.submit("--", "sh", "-c", SHOW)
+    lab, job = folder.lab, folder.submit("--hold", "--", "sh", "-c", SHOW)
     assert folder.files(job) == "600 alice"
     for argv in (("show", "job", "-d", job), ("write", "batch_script", job, "-")):
         shown = lab.run("scontrol", *argv).stdout
         assert shown
         assert TOKEN not in shown
+    lab.run("scontrol", "release", job)
     folder.until(job, "CD")
     assert lab.run("cat", f"{folder.path}/slurm-{job}.out").stdout == TOKEN[-4:]
     assert folder.files(job) == ""
