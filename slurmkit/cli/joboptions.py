@@ -69,6 +69,7 @@ _LAUNCH = (
     "How COMMAND is started: srun (a task per GPU, told its rank), torchrun, accelerate, deepspeed,"
     " mpi, none (once)."
 )
+_ENV = "A variable of the job; without a value it has yours: a secret then stands in no argv."
 
 HELP = dict((*_OPTIONS, *_FLAGS))
 """What each long option is, in a sentence."""
@@ -99,7 +100,7 @@ def _ours() -> list[Callable[..., Any]]:
     return [
         click.option("--job-file", type=path, help="A job in TOML; options here go before it."),
         click.option("--script", type=path, help="A batch script to run instead of COMMAND."),
-        click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable of the job."),
+        click.option("--env", multiple=True, metavar="NAME[=VALUE]", help=_ENV),
         click.option("--launch", type=PluginNames("launchers"), help=_LAUNCH),
         click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
         click.option("--label", is_flag=True, help="Put the task's number before its output."),
@@ -192,6 +193,10 @@ def _passed(text: str) -> tuple[str, str]:
 
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals:
-        raise BadInput(f"--env {text!r} is not of the form NAME=VALUE")
-    return name, value
+    if equals:
+        return name, value
+    if name not in os.environ:
+        raise BadInput(
+            f"--env {name}: no such variable is exported here; export it, or give --env NAME=VALUE"
+        )
+    return name, os.environ[name]

@@ -9,13 +9,14 @@ from slurmkit.findings import Finding
 from slurmkit.options import option_values
 from slurmkit.spec import JobSpec
 
-# A name that ends so is one of a secret: HF_TOKEN and PGPASSWORD, but neither MAX_TOKENS nor
+# A name that ends so is one of a secret: HF_TOKEN_2 and PGPASSWORD, but neither MAX_TOKENS nor
 # TOKENIZERS_PARALLELISM nor HF_TOKEN_PATH.
+_PASSWORD = re.compile(r"((^|_)(PASS|PASSPHRASE|PWD)|PASSWORD|PASSWD)(_?\d+)?$", re.IGNORECASE)
 _NAME = re.compile(
-    r"((^|_)(TOKEN|SECRET|PASS|PASSPHRASE|CREDENTIALS?|PWD)"
-    r"|PASSWORD|PASSWD|API_?KEY|(SECRET|ACCESS|PRIVATE|AUTH)_KEY)$",
+    r"((^|_)(TOKEN|SECRET|CREDENTIALS?)|_PAT|_KEY|API_?KEY)(_?\d+)?$|" + _PASSWORD.pattern,
     re.IGNORECASE,
 )
+# A password may look like anything, and a token does not look so.
 _NO_SECRET = re.compile(r"/[\w./~+\-]*\.\w+|true|false|yes|no|on|off|none|\d{1,6}", re.IGNORECASE)
 _NOT_SECRETS = ("PWD", "OLDPWD")
 # Well-known forms of tokens, so that nothing else is taken for one.
@@ -50,8 +51,9 @@ def secret_variables(spec: JobSpec) -> dict[str, str]:
 
 def _is_secret(name: str, value: str) -> bool:
     """By its name, unless the value is plainly something else: the path of a file, a number."""
-    named = _NAME.search(name) is not None and name not in _NOT_SECRETS
-    return named and bool(value) and not _NO_SECRET.fullmatch(value)
+    if not value or name in _NOT_SECRETS or not _NAME.search(name):
+        return False
+    return _PASSWORD.search(name) is not None or not _NO_SECRET.fullmatch(value)
 
 
 def _finding(where: str) -> Finding:
@@ -59,7 +61,8 @@ def _finding(where: str) -> Finding:
         severity="error",
         code="secret",
         message=f"{where} looks like a secret, and Slurm keeps and shows what is submitted;"
-        " give it as a variable, --env HF_TOKEN=…, or let the job read it from a file of yours",
+        " give it as a variable that you export, --env HF_TOKEN, or let the job read it from a"
+        " file of yours",
         source="slurmkit",
         unsafe=True,
     )

@@ -67,7 +67,7 @@ def test_errors_end_with_2_and_nothing_is_sent(
 
 
 def test_force_never_sends_a_secret(capsys: pytest.CaptureFixture[str], border: FakeSlurm) -> None:
-    asked = ("--env", "API_TOKEN=x", "--time", "1", "--", "x")
+    asked = ("--time", "1", "--", "x", f"--token=hf_{'a' * 34}")
     assert run("submit", "--force", *asked) == 2
     assert "--force" not in capsys.readouterr().err
     assert not sent(border)
@@ -172,6 +172,14 @@ def test_a_relative_directory_is_below_the_current_one(
     assert f"#SBATCH --chdir={tmp_path}/a\n" in capsys.readouterr().out
 
 
+def test_a_variable_without_a_value_has_ones_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GREETING", "a=b c")
+    assert run("plan", "--env", "GREETING", "--time", "1", "--", "x") == 0
+    assert "export GREETING='a=b c'\n" in capsys.readouterr().out
+
+
 def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--exclusive", "--hold", "--no-requeue", "--option", "contiguous", "--time", "1")
     assert run("plan", *flags, "--", "x") == 0
@@ -183,7 +191,7 @@ def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["plan", "--env", "A", "--", "x"], "--env 'A' is not of the form NAME=VALUE"),
+        (["plan", "--env", "A_B_C", "--", "x"], "--env A_B_C: no such variable is exported"),
         (["plan", "--option", "wrap=x", "--", "x"], "give the command after --"),
         (["plan", "--job-file", "none.toml", "--", "x"], "cannot read none.toml"),
         (["plan", "--gpus", "3", "--gres", "gpu:2", "--", "x"], "--gpus=3 and --gres=gpu:2 do not"),

@@ -141,6 +141,10 @@ def test_secrets_are_never_sent(options: dict[str, Any]) -> None:
         ("X", "hf_" + "a" * 34),
         ("AWS_SECRET_ACCESS_KEY", "aa/aaaaaaa+aaaa"),
         ("PGPASSWORD", "aaaa"),
+        ("WANDB_KEY", "xaaaa"),
+        ("HF_TOKEN_2", "xaaaa"),
+        ("GITHUB_PAT", "xaaaa"),
+        ("PASSWORD", "/aaaa.x"),
     ],
 )
 def test_variables_that_look_like_secrets_travel_in_a_file(name: str, value: str) -> None:
@@ -163,6 +167,7 @@ def test_variables_that_look_like_secrets_travel_in_a_file(name: str, value: str
         {"environment": {"MAX_TOKENS": "512", "NUM_TOKEN": "4", "OLDPWD": "/home/alice"}},
         {"environment": {"GOOGLE_APPLICATION_CREDENTIALS": "/home/alice/key.json"}},
         {"environment": {"HF_TOKEN_PATH": "/home/alice/.token", "PASSWORD_FILE": "x"}},
+        {"environment": {"AWS_ACCESS_KEY_ID": "x", "SORT_KEY": "1", "CLASSPATH": "x", "PAT": "x"}},
         {"command": ("x", "--run=my-sk-learn-baseline-of-some-long-experiment-name")},
     ],
 )
@@ -170,6 +175,12 @@ def test_what_only_sounds_like_a_secret_is_sent(options: dict[str, Any]) -> None
     done = made(**options)
     assert not done.errors
     assert "slurmkit_file" not in done.submissions[0].script
+
+
+def test_a_password_may_be_a_number() -> None:
+    done = made(environment={"DB_PASS": "123456"})
+    assert "slurmkit_file" in done.submissions[0].script
+    assert "123456" not in done.submissions[0].script
 
 
 def test_what_slurmctld_does_not_show_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
