@@ -1,7 +1,7 @@
 """Variables that look like secrets, on their way to a job: a file that its owner alone can read.
 
-It is named by the job, which reads it at its start and removes it when it ends by itself. What a
-job left that was killed, or the tasks of an array, is removed when its owner next submits or
+It is named by the job, which reads it at its start and removes it when it ends well. What a job
+left that failed or was killed, or the tasks of an array, is removed when its owner submits or
 cancels a job, once the job is over: a run that is requeued finds it.
 """
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 FOLDER = "secrets"
 _NEW = ".new-"
 _FORGOTTEN = 3600.0  # seconds after which nobody is between writing a file and naming it
+_LOOKED = ".looked"
+_PAUSE = 600.0  # seconds from one look at the queue to the next: many submit in a loop
 
 
 @contextmanager
@@ -103,7 +105,7 @@ def _folder(cluster: Cluster) -> Path:
 def forget(cluster: Cluster, job_ids: Iterable[str] = ()) -> None:
     """Remove the secrets of these jobs, and of all that are over; what cannot be stays.
 
-    Slurm is asked only where there are any.
+    Slurm is asked only where there are any, and at most once in ten minutes.
     """
     if not state_folder(FOLDER).is_dir():
         return
@@ -111,7 +113,7 @@ def forget(cluster: Cluster, job_ids: Iterable[str] = ()) -> None:
         folder = _folder(cluster)
         ids = {path.name for path in folder.iterdir() if path.name.isdecimal()}
         gone = ids & set(job_ids)
-        if ids - gone:  # read before the queue: a job sent since is not among them
+        if ids - gone and _looks(folder / _LOOKED):  # a job sent since is not among these ids
             rows = cluster.queue(QueueFilter(me=True)).rows
             gone |= ids - {whole_id(row.job_id) for row in rows}
         for job_id in gone:
@@ -121,6 +123,14 @@ def forget(cluster: Cluster, job_ids: Iterable[str] = ()) -> None:
                 path.unlink(missing_ok=True)
     except (OSError, SlurmError):
         return
+
+
+def _looks(mark: Path) -> bool:
+    """Whether it is time to look again; if so, it is noted."""
+    if mark.exists() and time.time() - mark.stat().st_mtime < _PAUSE:
+        return False
+    mark.touch()
+    return True
 
 
 def reading(names: Iterable[str]) -> tuple[str, ...]:
@@ -142,16 +152,17 @@ until [ -r "$slurmkit_file" ]; do
   ls "${slurmkit_file%/*}" >/dev/null 2>&1 || :  # NFS looks again
 done
 . "$slurmkit_file"
-# Its end; but one that is being requeued, and other tasks of an array, need them again.
+# Its end; but what failed or is being requeued, and other tasks of an array, may need them again.
 slurmkit_forget() {
-  if [ -z "${SLURM_ARRAY_JOB_ID:-}" ] &&
+  slurmkit_code=$?
+  if [ "$slurmkit_code" = 0 ] && [ -z "${SLURM_ARRAY_JOB_ID:-}" ] &&
     [ "$(squeue -h -j "$SLURM_JOB_ID" -t RUNNING -o %i 2>/dev/null)" ]; then
     rm -f "$slurmkit_file"
   fi
 }
 """.strip().split("\n")
 )
-FORGETTING = ("slurmkit_code=$?", "slurmkit_forget", 'exit "$slurmkit_code"')
+FORGETTING = ("slurmkit_forget", 'exit "$slurmkit_code"')
 """Lines after a command."""
 FORGETTING_SCRIPT = ("trap slurmkit_forget EXIT",)
 """A line before a script, which may end anywhere; a trap of its own goes before it."""

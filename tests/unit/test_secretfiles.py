@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,12 @@ class Sent:
 
     @property
     def files(self) -> set[str]:
-        return {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+        found = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+        return found - {".looked"}
+
+    def later(self) -> None:
+        """Eleven minutes pass."""
+        os.utime(self.folder / ".looked", (time.time() - 660,) * 2)
 
 
 @pytest.fixture
@@ -76,17 +82,23 @@ def test_what_is_sent_holds_no_secret_and_the_file_is_the_owners_alone(sent: Sen
 
 @pytest.mark.parametrize("shell", ["bash -eu", "dash -eu"])
 def test_a_job_has_them_and_forgets_them_at_its_end(sent: Sent, shell: str, tmp_path: Path) -> None:
-    sent.submit()
     show = 'printf "%s" "$HF_TOKEN"'
-    end = [show, "set +e", "(exit 5)", *FORGETTING]
-    ended = run(shell, [*reading(["HF_TOKEN"]), *end], tmp_path)
-    assert (ended.returncode, ended.stdout) == (5, SECRET["HF_TOKEN"])
-    assert not sent.files
+    for lines in ([show, *FORGETTING], [*FORGETTING_SCRIPT, show]):
+        sent.submit()
+        ended = run(shell, [*reading(["HF_TOKEN"]), *lines], tmp_path)
+        assert (ended.returncode, ended.stdout) == (0, SECRET["HF_TOKEN"])
+        assert not sent.files
+
+
+@pytest.mark.parametrize("shell", ["bash -eu", "dash -eu"])
+def test_a_job_that_fails_keeps_them_and_its_exit_code(
+    sent: Sent, shell: str, tmp_path: Path
+) -> None:
     sent.submit()
-    whole = [*reading(["HF_TOKEN"]), *FORGETTING_SCRIPT, show, "exit 6"]
-    ended = run(shell, whole, tmp_path)
-    assert (ended.returncode, ended.stdout) == (6, SECRET["HF_TOKEN"])
-    assert not sent.files
+    for lines in (["set +e", "(exit 5)", *FORGETTING], [*FORGETTING_SCRIPT, "exit 5"]):
+        ended = run(shell, [*reading(["HF_TOKEN"]), *lines], tmp_path)
+        assert ended.returncode == 5
+        assert sent.files == {"7"}
 
 
 @pytest.mark.parametrize("env", [{"RUNS": ""}, {"SLURM_ARRAY_JOB_ID": "7", "SLURM_JOB_ID": "8"}])
@@ -135,11 +147,19 @@ def test_what_a_job_left_goes_once_it_is_over(sent: Sent) -> None:
     (sent.folder / ".new-y").touch()
     forget(sent.cluster)
     assert sent.files == {"7", ".new-y"}
-    sent.jobs.ends("7")
-    sent.submit(JobSpec(command=("x",), time="1"))
+    sent.later()
     sent.jobs.ends("7")
     forget(sent.cluster)
     assert sent.files == {".new-y"}
+
+
+def test_the_queue_is_looked_at_once_in_ten_minutes(sent: Sent) -> None:
+    for _ in range(3):
+        sent.submit()
+    assert len(sent.jobs.asked("squeue")) == 1
+    sent.later()
+    sent.submit()
+    assert len(sent.jobs.asked("squeue")) == 2
 
 
 def test_of_an_array_they_are_kept_while_a_task_is_left(sent: Sent) -> None:
@@ -148,6 +168,7 @@ def test_of_an_array_they_are_kept_while_a_task_is_left(sent: Sent) -> None:
     sent.jobs.runs_now("7_3", JobID="9")
     forget(sent.cluster)
     assert sent.files == {"7"}
+    sent.later()
     sent.jobs.leaves("7_3")
     forget(sent.cluster)
     assert not sent.files
