@@ -12,6 +12,7 @@ from slurmkit.checks.say import note, warning
 from slurmkit.config import load_tables
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
+from slurmkit.planning.secrets import masked
 from slurmkit.spec import JobSpec
 
 _SOURCE = "[fabric.PARTITION]"
@@ -69,7 +70,7 @@ def with_fabric(spec: JobSpec, partitions: tuple[str, ...]) -> tuple[JobSpec, tu
     added = {name: value for name, value in found[0].items() if name not in spec.environment}
     if not added:
         return spec, ()
-    words = " ".join(f"{name}={value}" for name, value in added.items())
+    words = " ".join(f"{name}={value}" for name, value in masked(added).items())
     said = note("fabric", f"the network of partition {partitions[0]}: {words}", _SOURCE)
     environment = {**added, **spec.environment}
     return msgspec.structs.replace(spec, environment=environment), (said,)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from slurmkit.errors import BrokenPlugin
 from slurmkit.findings import Finding
+from slurmkit.planning.secrets import masked
 from slurmkit.plugins import Plugin, Policy, Review, plugins
 
 if TYPE_CHECKING:
@@ -73,11 +74,17 @@ def _changes(policy: str, before: JobSpec, after: JobSpec) -> list[Change]:
     pairs = (
         (name, getattr(before, name), getattr(after, name)) for name in before.__struct_fields__
     )
-    return [Change(policy, name, _word(old), _word(new)) for name, old, new in pairs if old != new]
+    return [
+        Change(policy, name, _word(name, old), _word(name, new))
+        for name, old, new in pairs
+        if old != new
+    ]
 
 
-def _word(value: object) -> str:
-    return "" if value is None else str(value)
+def _word(field: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return str(masked(value) if field == "environment" else value)
 
 
 def _sourced(plugin: Plugin, finding: Finding) -> Finding:

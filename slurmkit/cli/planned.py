@@ -11,7 +11,7 @@ from slurmkit.cli.show import hanging
 from slurmkit.facts import clock
 from slurmkit.findings import Finding
 from slurmkit.planner import Plan
-from slurmkit.planning.secrets import secret_variables
+from slurmkit.planning.secrets import masked
 from slurmkit.text import printable
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
@@ -20,8 +20,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 def plan_json(plan: Plan) -> dict[str, Any]:
     """The plan for programs; findings have all their fields."""
     made: dict[str, Any] = msgspec.to_builtins(plan)
-    if kept := secret_variables(plan.spec):
-        made["spec"]["environment"] |= dict.fromkeys(kept, "***")
+    made["spec"]["environment"] = masked(plan.spec.environment)
     made["submissions"] = [
         {"script": s.script, "options": dict(s.options), "after": list(s.after)}
         for s in plan.submissions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from slurmkit.findings import Finding
 from slurmkit.options import option_values
@@ -42,15 +42,18 @@ def secrets(spec: JobSpec) -> Iterator[Finding]:
 
 def secret_variables(spec: JobSpec) -> dict[str, str]:
     """Those of a job's environment that look like secrets: they travel in a file of their own."""
-    return {
-        name: value
-        for name, value in spec.environment.items()
-        if _is_secret(name, value) or _VALUE.search(value)
-    }
+    return {n: value for n, value in spec.environment.items() if _is_secret(n, value)}
+
+
+def masked(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables as they may be shown: `***` for what looks like a secret."""
+    return {n: "***" if _is_secret(n, value) else value for n, value in environment.items()}
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """By its name, unless the value is plainly something else: the path of a file, a number."""
+    """By its form, or its name unless it is plainly something else: a file's path, a number."""
+    if _VALUE.search(value):
+        return True
     if not value or name in _NOT_SECRETS or not _NAME.search(name):
         return False
     return _PASSWORD.search(name) is not None or not _NO_SECRET.fullmatch(value)

@@ -53,6 +53,13 @@ def test_it_is_exported_by_the_script_and_shown() -> None:
     assert note.message.startswith("the network of partition gpu: NCCL_SOCKET_IFNAME==ib0 ")
 
 
+def test_a_secret_of_the_profile_is_not_shown(configured: Path) -> None:
+    configured.write_text("[fabric.gpu]\nenvironment = { NET_TOKEN = 's3cr' }\n", "utf-8")
+    made, (note,) = with_fabric(JOB, ("gpu",))
+    assert made.environment == {"NET_TOKEN": "s3cr"}
+    assert note.message.endswith("NET_TOKEN=***")
+
+
 def test_what_a_job_sets_itself_stays() -> None:
     own = msgspec.structs.replace(JOB, environment={"NCCL_NET": "Socket", "A": "1"})
     made, (note,) = with_fabric(own, ("gpu",))

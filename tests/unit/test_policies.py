@@ -37,6 +37,13 @@ class AddsB(Adds):
     mark = "b"
 
 
+class Tells:
+    """A policy that gives jobs a secret of the site."""
+
+    def review(self, spec: JobSpec, capabilities: Capabilities) -> Review:
+        return Review(msgspec.structs.replace(spec, environment={"A": "1", "API_TOKEN": "s3cr"}))
+
+
 class Raises:
     """A policy with a defect."""
 
@@ -80,6 +87,13 @@ def test_policies_are_called_in_order_of_names(monkeypatch: pytest.MonkeyPatch) 
         Change("second", "comment", "a", "ab"),
     )
     assert [finding.source for finding in done.findings] == ["policy first", "policy second"]
+
+
+def test_a_secret_that_a_policy_adds_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, tells="Tells")
+    done = review(SPEC, CLUSTER)
+    assert done.changes == (Change("tells", "environment", "{}", "{'A': '1', 'API_TOKEN': '***'}"),)
+    assert done.spec.environment["API_TOKEN"] == "s3cr"
 
 
 @pytest.mark.parametrize(
