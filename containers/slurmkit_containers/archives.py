@@ -86,6 +86,7 @@ def _folder(source: Path, file: Path, report: Report) -> Made:
 # Without times of its own, what has the same files is the same squashfs file, and kept once.
 _OPTIONS = shlex.split(
     "-all-root -root-mode 755 -mkfs-time 0 -no-xattrs -no-progress -noappend -no-recovery"
+    " -exit-on-error"
 )
 
 

@@ -7,6 +7,8 @@ image's digest, or the file's SHA-256 where it has none. A file appears by a ren
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -18,6 +20,10 @@ from slurmkit.errors import ImageError
 from slurmkit_containers.locks import held
 from slurmkit_containers.trust import Report, check_folder, opened, sha256_of, silent
 
+LOCAL = "local#"
+"""What names begin with that people gave themselves; no registry is ever asked for these."""
+
+_OURS = re.compile(r"sha256-[0-9a-f]{64}\.sqsh", re.ASCII)
 _SQUASHFS = b"hsqs"
 _USED_AT = 40  # bytes_used of the superblock, 8 bytes, little-endian
 
@@ -29,11 +35,13 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
         source: where it comes from, in words.
         digest: `sha256:…` of its manifest or configuration; None when not known.
         architecture: as Docker names it, `amd64`; None when not known.
+        begun: epoch seconds; 0 where it is not known.
     """
 
     source: str
     digest: str | None = None
     architecture: str | None = None
+    begun: float = 0.0
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +64,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     modified: int
     changed: int
     imported: float
+
+    @property
+    def of_path(self) -> bool:
+        """Whether it was made from a file or folder, which no registry can give again."""
+        return self.made.source.startswith("/")
 
 
 class Cached(msgspec.Struct, frozen=True):
@@ -114,7 +127,7 @@ class Cache:
             if found.st_size != entry.size or sha256_of(handle, report) != entry.sha256:
                 raise ImageError(
                     f"{cached.path} is not what was imported: its size or SHA-256 is not that"
-                    f" recorded; run: slurmkit image import --again {_name(entry)}"
+                    f" recorded; run: slurmkit image import --again {_what(entry)}"
                 )
             if not same:
                 self._record_times(cached, found)
@@ -175,8 +188,9 @@ class Cache:
     def clean(self) -> None:
         """Remove files without a record: who moved one in was killed before writing it."""
         with held(self.folder / "lock"):
-            for path in self.folder.glob("*.sqsh"):
-                if not path.with_suffix(".json").exists():
+            for path in self.folder.glob("sha256-*.sqsh"):
+                # The folder may be one in which people keep files of their own, too.
+                if _OURS.fullmatch(path.name) and not path.with_suffix(".json").exists():
                     path.unlink()
 
     def _record_times(self, cached: Cached, found: os.stat_result) -> None:
@@ -244,5 +258,9 @@ def check_whole(file: Path) -> None:
         raise ImageError(f"{file} is cut off: it is shorter than its own header says")
 
 
-def _name(entry: Entry) -> str:
-    return next(iter(entry.references), entry.address)
+def _what(entry: Entry) -> str:
+    """The words that import it anew."""
+    name = next(iter(entry.references), entry.address)
+    if not name.startswith(LOCAL):
+        return name.removeprefix("docker.io#").replace("#", "/", 1)
+    return shlex.join([entry.made.source, "--as", name.removeprefix(LOCAL)])

@@ -43,7 +43,7 @@ def image_group() -> None:
 
 @image_group.command("import", short_help="Import an image, print its file's path.")
 @click.argument("what", type=ImageNames())
-@click.option("--as", "name", metavar="NAME", help="What jobs call it; for a file, its name else.")
+@click.option("--as", "name", metavar="NAME", help="What it is called: local/NAME.")
 @click.option("--again", is_flag=True, help="Also where it is there: a tag may mean another now.")
 def import_command(*, what: str, name: str | None, again: bool) -> None:
     """Import an image, and print the path of its file.
@@ -51,6 +51,9 @@ def import_command(*, what: str, name: str | None, again: bool) -> None:
     WHAT is a reference, a name of the catalogue, or a path, which begins with / or . or ends in
     .tar, .tar.gz, .tgz or .tar.xz: what docker save wrote, an OCI layout, or a root file system,
     as an archive or a folder. No registry is needed for a path.
+
+    With --as, and from a path, it is called local/NAME: jobs say --container-image local/NAME, and
+    no registry is ever asked for such a name.
 
     Whoever asks for the same image meanwhile waits, and gets the same file.
 
@@ -60,7 +63,7 @@ def import_command(*, what: str, name: str | None, again: bool) -> None:
       slurmkit image import nvcr.io/nvidia/pytorch:25.06-py3
       slurmkit image import ./mine.tar --as mine:2
       slurmkit image import ./rootfs --as base
-      slurmkit submit --container-image mine:2 -- python train.py
+      slurmkit submit --container-image local/mine:2 -- python train.py
     """
     from slurmkit_containers.wanted import wanted  # noqa: PLC0415 - Tab and list need no importer
 
@@ -111,7 +114,7 @@ def inspect_command(*, image: str, full: bool, as_json: bool) -> None:
     Examples:
       slurmkit image inspect pytorch
       slurmkit image inspect ubuntu:24.04 --full
-      slurmkit image inspect mine:2 --json
+      slurmkit image inspect local/mine:2 --json
     """
     cache, found = _found(image)
     with progress() as report:
@@ -232,7 +235,9 @@ def _make_room(cache: Cache, new: Cached) -> None:
     if limit is None:
         return
     others = [each for each in cache.entries() if each.entry.address != new.entry.address]
-    gone = list(over(others, limit - new.entry.size))
+    # What a path gave cannot be fetched again, and is removed by hand alone.
+    stays = sum(each.entry.size for each in others if each.entry.of_path) + new.entry.size
+    gone = list(over((each for each in others if not each.entry.of_path), limit - stays))
     cache.remove(gone)
     for each in gone:
         words = f"removed {_title(each)}, longest unused: [containers] cache_size is {gib(limit)}"

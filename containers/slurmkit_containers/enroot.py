@@ -15,7 +15,7 @@ from slurmkit.capabilities.model import Capabilities
 from slurmkit.container import Container, Mount, Wrapped
 from slurmkit.findings import Finding
 from slurmkit_containers import enroot_scripts as scripts
-from slurmkit_containers.lacks import error, lacking, note, unnamed
+from slurmkit_containers.lacks import credentials, error, lacking, note, unnamed
 
 NAME = "enroot"
 _KINDS = ("registry", "daemon", "squashfs")
@@ -42,6 +42,7 @@ class Enroot:
         """What pyxis alone has."""
         del capabilities
         yield from lacking(NAME, container, _KINDS, _FEATURES)
+        yield from credentials(NAME, container)
         if ":" in (container.name or ""):
             yield error(NAME, "enroot has no modes for a container's name; pyxis from 0.14 on has")
         if container.name is None:

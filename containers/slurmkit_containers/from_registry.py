@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,6 +14,7 @@ from slurmkit.errors import ImageError
 from slurmkit.image import Image
 from slurmkit_containers.archives import here
 from slurmkit_containers.cache import Made
+from slurmkit_containers.credentials import wrong_password
 from slurmkit_containers.download import import_openly
 from slurmkit_containers.images import canonical, mirrored, short
 from slurmkit_containers.importing import need_room, run_child
@@ -44,8 +43,8 @@ def import_image(image: Image, file: Path, report: Report) -> Made:
     if shutil.which("enroot") is None:
         made = _without_enroot(asked, file, report)
         return msgspec.structs.replace(made, source=source)
-    if asked.user is not None:
-        _check_credentials(credentials_file())
+    if asked.kind == "registry" and (wrong := wrong_password()) is not None:
+        raise ImageError(wrong)
     digest = _digest(asked, file.parent, report)
     if digest is not None:  # so that what is recorded is what is fetched
         asked = msgspec.structs.replace(asked, digest=digest)
@@ -70,15 +69,6 @@ def _argv(image: Image, file: Path) -> list[str]:
     return ["enroot", "import", *arch, "--output", str(file), image.enroot]
 
 
-def credentials_file() -> Path:
-    """Where enroot looks for credentials (its doc/configuration.md)."""
-    given = os.environ.get("ENROOT_CONFIG_PATH")
-    if given:
-        return Path(given) / ".credentials"
-    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home) / "enroot" / ".credentials"
-
-
 def _digest(image: Image, folder: Path, report: Report) -> str | None:
     """Ask the registry ourselves, which also tells what can never fit; else by enroot.
 
@@ -99,30 +89,3 @@ def _digest(image: Image, folder: Path, report: Report) -> str | None:
         return None
     said = done.stdout.decode("ascii", "replace").strip()
     return said if done.returncode == 0 and _DIGEST.fullmatch(said) else None
-
-
-def _check_credentials(file: Path) -> None:
-    """Refuse a password that enroot would hand to a shell: one that begins with `$`.
-
-    A variable alone is let through; no value is ever shown.
-    """
-    for number, words in _lines(file):
-        # As enroot's common.sh: the sixth word and all after it.
-        value = " ".join(words[5:])
-        name = value.removeprefix("$").removeprefix("{").removesuffix("}")
-        if value.startswith("$") and not name.isidentifier():
-            raise ImageError(
-                f"{file}, line {number}: the password begins with $, and enroot would run it as"
-                " shell code; write the password itself, or $VARIABLE"
-            )
-
-
-def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    try:
-        text = file.read_text("utf-8", "replace")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ImageError(f"cannot read {file}: {error.strerror}") from error
-    for number, line in enumerate(text.splitlines(), 1):
-        yield number, line.split()

@@ -16,7 +16,7 @@ from slurmkit.findings import Finding
 from slurmkit.image import Image
 from slurmkit.runtimes import Settled, containers_section
 from slurmkit.tres import size_in_bytes
-from slurmkit_containers.cache import Cache, Cached
+from slurmkit_containers.cache import LOCAL, Cache, Cached
 from slurmkit_containers.catalogue import CatalogueSection, catalogue, named
 
 _CODE = "container-image"
@@ -31,9 +31,21 @@ def canonical(image: Image) -> str:
     """
     if image.kind != "registry":
         return str(image)
+    if is_local(image):
+        name = image.name if image.registry else image.name.removeprefix("local/")
+        return f"{LOCAL}{name}{_last(image)}"
     name = image.name.removeprefix("library/") if image.registry is None else image.name
-    last = f"@{image.digest}" if image.digest else f":{image.tag or 'latest'}"
-    return f"{image.registry or 'docker.io'}#{name}{last}"
+    return f"{image.registry or 'docker.io'}#{name}{_last(image)}"
+
+
+def _last(image: Image) -> str:
+    return f"@{image.digest}" if image.digest else f":{image.tag or 'latest'}"
+
+
+def is_local(image: Image) -> bool:
+    """Whether it has a name that somebody gave it here, `local/…`: no registry is asked for it."""
+    known = "local" if image.registry is None and image.name.startswith("local/") else None
+    return image.kind == "registry" and "local" in (image.registry, known)
 
 
 def short(reference: str) -> str:
@@ -124,7 +136,7 @@ def mirrored(image: Image) -> Image:
     """
     registry = image.registry or "docker.io"
     mirror = containers_section().mirrors.get(registry)
-    if mirror is None or image.kind != "registry":
+    if mirror is None or image.kind != "registry" or is_local(image):
         return image
     host, _, path = mirror.strip("/").partition("/")
     # Docker Hub alone lets `library/` be left out.
@@ -175,9 +187,9 @@ def _from_registry(image: Image, nodes: int) -> tuple[Image, list[Finding]]:
             cache.check(cached)
             cache.used(cached)
             return Image.parse(str(cached.path)), [_finding("note", _kept(name, cached))]
+        return mirrored(image), list(_not_kept(image, name, nodes))
     except ImageError as error:
         return image, [_finding("error", str(error))]
-    return mirrored(image), list(_not_kept(image, name, nodes))
 
 
 def _kept(name: str, cached: Cached) -> str:
@@ -189,9 +201,19 @@ def _kept(name: str, cached: Cached) -> str:
 
 
 def _not_kept(image: Image, name: str, nodes: int) -> Iterator[Finding]:
-    other = mirrored(image)
-    if other != image:
-        yield _finding("note", f"image {name} is asked for at {other.registry}")
+    if is_local(image):
+        given = canonical(image).removeprefix(LOCAL)
+        words = (
+            f"image {name} is not imported, and no registry is asked for it; import it: slurmkit"
+            f" image import PATH --as {given}"
+        )
+        yield _finding("error", words)
+        return
+    place = mirrored(image).registry or "Docker Hub"
+    yield _finding("note", f"image {name} is not imported: the nodes fetch it from {place}")
+    own = f"{LOCAL}{canonical(image).partition('#')[2]}"
+    if image.registry is None and look_up(own) is not None:
+        yield _finding("warning", f"image {name} is another than {short(own)}, which is imported")
     if nodes > 1:
         text = name if image.user is None else shlex.quote(str(image))
         yield _finding(

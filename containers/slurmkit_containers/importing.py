@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
+
+import msgspec
 
 from slurmkit.errors import ImageError
 from slurmkit.text import printable
@@ -24,7 +27,10 @@ from slurmkit_containers.trust import Report, silent
 Make = Callable[[Path, Report], Made]
 """Writes an image's squashfs file to a path, in a folder that is its own, and says what it is."""
 
+Again = Literal["missing", "anew", "always"]
+
 _PAUSE = 0.2  # seconds between two looks at a child
+_OURS = re.compile(r"import-[0-9a-f]{32}-[a-z0-9_]+", re.ASCII)
 _GRACE = 15  # seconds that a child has to end by itself; enroot removes what it unpacked
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_WORDS = (os.strerror(errno.ENOSPC).lower(), os.strerror(errno.EDQUOT).lower())
@@ -32,7 +38,7 @@ _LITTLE = 64 << 20  # bytes; a child that failed with less left has failed for i
 
 
 def import_once(
-    cache: Cache, reference: str, make: Make, *, again: bool = False, report: Report = silent
+    cache: Cache, reference: str, make: Make, *, again: Again = "missing", report: Report = silent
 ) -> tuple[Cached, bool]:
     """Have an image in the cache: the one that is there, or what `make` writes.
 
@@ -43,7 +49,7 @@ def import_once(
         cache: where.
         reference: the name, as `images.canonical` writes it.
         make: writes the file.
-        again: also where the cache has it, unless it was imported while this one waited.
+        again: import what is `missing`, or `anew` unless another import began since, or `always`.
         report: told how far it is.
 
     Returns:
@@ -56,18 +62,22 @@ def import_once(
     cache.make_folder()
     with _working(cache, reference, report) as work:
         found = cache.find(reference)
-        if found is not None and (not again or found.entry.imported >= started):
+        new = found is not None and found.entry.made.begun >= started
+        if found is not None and (again == "missing" or (again == "anew" and new)):
             cache.check(found, report=report)
             cache.used(found)
             return found, False
         with _room_told(cache.folder):
-            made = make(work / "image.sqsh", report)
+            begun = time.time()
+            made = msgspec.structs.replace(make(work / "image.sqsh", report), begun=begun)
             return cache.keep(work / "image.sqsh", reference, made, report), True
 
 
 def clean(cache: Cache) -> None:
     """Remove what imports left that did not live to do so: those whose lock is free."""
     for left in cache.folder.glob("import-*"):
+        if not _OURS.fullmatch(left.name):
+            continue
         with tried(cache.folder / "locks" / left.name.rpartition("-")[0]) as free:
             if free:
                 shutil.rmtree(left, ignore_errors=True)

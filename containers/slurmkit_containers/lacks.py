@@ -8,6 +8,7 @@ from slurmkit.container import Container
 from slurmkit.findings import Finding, Severity
 from slurmkit.image import WORDS
 from slurmkit.runtimes import containers_section
+from slurmkit_containers.credentials import wrong_password
 
 # Of what not every runtime has: which have it.
 _HAVE = {
@@ -79,3 +80,10 @@ def lacking(
         if field not in features:
             option = field.replace("_", "-")
             yield error(runtime, f"{runtime} has no {option} for a container; {_HAVE[field]}")
+
+
+def credentials(runtime: str, container: Container) -> Iterator[Finding]:
+    """An error where enroot, which this runtime starts, would run a password as shell code."""
+    image = container.source
+    if image is not None and image.kind == "registry" and (wrong := wrong_password()):
+        yield error(runtime, wrong)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from slurmkit.capabilities.model import Capabilities
 from slurmkit.container import Container, Wrapped
 from slurmkit.findings import Finding
-from slurmkit_containers.lacks import error, lacking, warning
+from slurmkit_containers.lacks import credentials, error, lacking, warning
 
 NAME = "pyxis"
 _KINDS = ("registry", "daemon", "squashfs")
@@ -54,6 +54,7 @@ class Pyxis:
         """Options that this release of pyxis is too old for, and images it cannot run."""
         known = capabilities.container_options
         yield from lacking(NAME, container, _KINDS, _SINCE)
+        yield from credentials(NAME, container)
         for field in container.asked:
             option, since = _SINCE[field]
             if option not in known:

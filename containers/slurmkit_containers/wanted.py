@@ -10,11 +10,11 @@ import msgspec
 from slurmkit.errors import BadInput
 from slurmkit.image import Image
 from slurmkit_containers.archives import import_path
-from slurmkit_containers.cache import Cache, Cached, Made
+from slurmkit_containers.cache import LOCAL, Cache, Cached, Made
 from slurmkit_containers.catalogue import named
 from slurmkit_containers.from_registry import import_image
-from slurmkit_containers.images import canonical, meant
-from slurmkit_containers.importing import import_once
+from slurmkit_containers.images import canonical, is_local, meant
+from slurmkit_containers.importing import Again, import_once
 from slurmkit_containers.trust import Report
 
 _ARCHIVE = re.compile(r"(.+?)\.(?:tar|tar\.gz|tgz|tar\.xz)")
@@ -34,10 +34,12 @@ class Wanted(msgspec.Struct, frozen=True):
     def have(self, cache: Cache, *, again: bool, report: Report) -> tuple[Cached, bool]:
         """Have it in a cache; returns and raises as `importing.import_once`.
 
-        A path is read anew each time: what is in it may have changed.
+        A path is read anew each time: what is in it may have changed, or it is another.
         """
-        anew = again or self.path is not None
-        return import_once(cache, self.reference, self._make, again=anew, report=report)
+        if self.path is not None:
+            return import_once(cache, self.reference, self._make, again="always", report=report)
+        how: Again = "anew" if again else "missing"
+        return import_once(cache, self.reference, self._make, again=how, report=report)
 
     def _make(self, file: Path, report: Report) -> Made:
         if self.path is not None:
@@ -59,6 +61,9 @@ def wanted(what: str, name: str | None) -> Wanted:
         image, _ = meant(what)
         if image.is_file:
             raise BadInput(f"{what} is {image.name}: a file, which jobs use as it is")
+        if is_local(image):
+            given = canonical(image).removeprefix(LOCAL)
+            raise BadInput(f"{what} is in no registry; slurmkit image import PATH --as {given}")
         return Wanted(canonical(_called(name) if name else image), image)
     path = Path(what)
     if not path.exists():
@@ -81,6 +86,7 @@ def _called(name: str) -> Image:
         image = Image.parse(name)
     except BadInput as error:
         raise BadInput(f"{name!r} cannot be an image's name; give one: --as mine:1") from error
-    if image.kind != "registry" or image.digest or image.user:
+    local = is_local(image)
+    if image.kind != "registry" or image.digest or image.user or (image.registry and not local):
         raise BadInput(f"{name!r} cannot be an image's name; give one: --as mine:1")
-    return image
+    return image if local else msgspec.structs.replace(image, registry="local")

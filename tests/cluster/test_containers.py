@@ -81,8 +81,8 @@ def squashfs(place: Place) -> Iterator[tuple[str, ...]]:
         pytest.skip("enroot is not in the image: no package of it was in docker/packages/")
     lab.run("slurmkit", "image", "import", f"{place.folder}/bundle/rootfs", "--as=containers-test")
     seen = "/usr:/usr:ro,/etc/alternatives:/etc/alternatives:ro,/home"
-    yield "--container-image=containers-test", f"--container-mounts={seen}"
-    lab.run("slurmkit", "image", "prune", "containers-test", check=False)
+    yield "--container-image=local/containers-test", f"--container-mounts={seen}"
+    lab.run("slurmkit", "image", "prune", "local/containers-test", check=False)
 
 
 @pytest.fixture(params=["oci", "pyxis", "enroot"])

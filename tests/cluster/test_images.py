@@ -58,31 +58,45 @@ def test_a_saved_image_is_what_the_job_uses(lab: Lab, mine: str) -> None:
     assert shown == "two\nthree\nA=1\n"
     assert "etc/one" not in lab.run("unsquashfs", "-l", mine).stdout
     (entry,) = json.loads(image(lab, "list", "--json"))
-    assert entry["images"] == ["mine:2"]
-    said = plan(lab, "mine:2")
-    assert f"image mine:2 is {mine}, imported" in said
+    assert entry["images"] == ["local/mine:2"]
+    said = plan(lab, "local/mine:2")
+    assert f"image local/mine:2 is {mine}, imported" in said
     assert f"slurmkit-enroot {mine} " in said
-    assert "slurmkit image import mine:3" in plan(lab, "mine:3")
+    assert "slurmkit image import PATH --as mine:3" in plan(lab, "local/mine:3")
 
 
-def test_eight_at_once_import_once(lab: Lab, mine: str) -> None:
+def test_eight_at_once_leave_one_image(lab: Lab, mine: str) -> None:
+    """Of a path each import reads what is there now; nobody gets what another one read before."""
     lab.run("cp", "-r", f"{HOME}/below", f"{HOME}/base")
     many = 'for _ in 1 2 3 4 5 6 7 8; do slurmkit image import "$1" --as base:1 & done; wait'
-    lab.run(*ENVIRON, "bash", "-c", many, "bash", f"{HOME}/base")
+    done = lab.run(*ENVIRON, "bash", "-c", many, "bash", f"{HOME}/base")
+    assert done.stderr.count("local/base:1: ") == done.stderr.count("imported now") == 8
+    assert len(done.stdout.split()) == 8
+    assert len(set(done.stdout.split())) == 1
     found = json.loads(image(lab, "list", "--json"))
-    assert sorted(each["images"] for each in found) == [["base:1"], ["mine:2"]]
+    assert sorted(each["images"] for each in found) == [["local/base:1"], ["local/mine:2"]]
     left = lab.run("ls", "-A", f"{HOME}/cache/slurmkit/images").stdout.split()
     assert not [name for name in left if name.startswith("import-") or name.endswith(".draft")]
 
 
 def test_a_file_that_others_could_have_changed_is_refused(lab: Lab, mine: str) -> None:
     lab.run("chown", "bob", mine, user="")
-    assert "belongs to user" in plan(lab, "mine:2")
+    assert "belongs to user" in plan(lab, "local/mine:2")
     lab.run("chown", "alice", mine, user="")
-    assert f"image mine:2 is {mine}" in plan(lab, "mine:2")  # its SHA-256 is the same
+    assert f"image local/mine:2 is {mine}" in plan(lab, "local/mine:2")  # its SHA-256 is the same
     lab.run("bash", "-c", 'printf x | dd of="$1" bs=1 seek=500 conv=notrunc', "bash", mine)
-    said = plan(lab, "mine:2")
+    said = plan(lab, "local/mine:2")
     assert "is not what was imported" in said
     assert f"slurmkit-enroot {mine} " not in said
-    image(lab, "import", "--again", f"{HOME}/mine.tar", "--as", "mine:2")
-    assert f"image mine:2 is {mine}" in plan(lab, "mine:2")
+    image(lab, "import", "--again", f"{HOME}/mine.tar", "--as", "local/mine:2")
+    assert f"image local/mine:2 is {mine}" in plan(lab, "local/mine:2")
+
+
+def test_a_file_that_cannot_be_read_is_not_imported_as_an_empty_one(lab: Lab, mine: str) -> None:
+    del mine
+    lab.run("cp", "-r", f"{HOME}/below", f"{HOME}/secret")
+    lab.run("chmod", "000", f"{HOME}/secret/etc/one")
+    words = ("slurmkit", "image", "import", f"{HOME}/secret")
+    done = lab.run(*ENVIRON, *words, check=False)
+    assert done.returncode == 1
+    assert "mksquashfs failed" in done.stderr

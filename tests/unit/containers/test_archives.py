@@ -337,3 +337,14 @@ def test_the_real_mksquashfs_takes_what_it_is_given(tmp_path: Path) -> None:
     assert (out / "etc/environment").read_text("utf-8") == "A=1\n"
     assert (out / long / ("ä" * 90)).read_bytes() == b"1"
     assert out.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_that_cannot_be_read_ends_the_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mksquashfs would put an empty file in its place, and end well, without this option."""
+    refuses = MKSQUASHFS.replace("\n", '\n[[ " $* " == *" -exit-on-error "* ]] || exit 9\n', 1)
+    stand_in(monkeypatch, tmp_path / "bin", mksquashfs=refuses)
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    made = import_path(tmp_path / "root", tmp_path / "x.sqsh", silent)
+    assert made.source == str(tmp_path / "root")

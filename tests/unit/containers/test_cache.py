@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from slurmkit_containers.cache import Cache, Cached, Made, over
+from slurmkit_containers.importing import clean
 from slurmkit_containers.trust import opened
 
 from slurmkit.errors import ImageError
@@ -202,3 +203,13 @@ def test_a_folder_that_is_below_a_file_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ImageError, match="cannot be read: Not a directory"):
         Cache(tmp_path / "file" / "images").entries()
+
+
+def test_files_of_ones_own_in_the_folder_stay(cache: Cache) -> None:
+    left = cache.folder / f"sha256-{'a' * 64}.sqsh"
+    mine = [cache.folder / name for name in ("mine.sqsh", "sha256-x.sqsh", "import-mine-1")]
+    for file in (left, *mine):
+        file.touch()
+    clean(cache)
+    assert not left.exists()
+    assert all(file.exists() for file in mine)

@@ -50,17 +50,20 @@ def image(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tup
     return done.out, done.err
 
 
-def planned(name: str, nodes: int = 1) -> Plan:
+def planned(name: str, nodes: int = 1, runtime: str | None = None) -> Plan:
     known = msgspec.structs.replace(
         capabilities(), container_options=cluster("0.24").container_options
     )
-    spec = JobSpec(command=("x",), nodes=nodes, container=Container(image=name))
+    spec = JobSpec(command=("x",), nodes=nodes, container=Container(image=name, runtime=runtime))
     return plan_unasked(spec, (known, standing()))
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
     [
+        ("local/mine", "local#mine:latest"),
+        ("local#lab/mine:2", "local#lab/mine:2"),
+        ("docker.io/local/mine:2", "local#mine:2"),
         ("ubuntu", "docker.io#ubuntu:latest"),
         ("docker.io/library/ubuntu:24.04", "docker.io#ubuntu:24.04"),
         ("registry-1.docker.io#ubuntu", "docker.io#ubuntu:latest"),
@@ -111,7 +114,7 @@ def test_a_name_of_the_catalogue_is_its_image_with_what_to_know() -> None:
     made = planned("pytorch")
     image_of_it = catalogue()["pytorch"].image.replace("/", "#", 1)
     assert f"--container-image={image_of_it}'" in made.submissions[0].script
-    (note,) = (each.message for each in made.notes if each.code == "container-image")
+    note, _ = (each.message for each in made.notes if each.code == "container-image")
     assert "needs an NVIDIA driver from 525.60.13 on; --launch torchrun suits it" in note
 
 
@@ -156,7 +159,7 @@ def test_a_mirror_is_asked_where_nothing_is_imported(
     assert mirrored(Image.parse(given)).enroot == asked
     assert mirrored(Image.parse("nvcr.io/x")).enroot == "docker://nvcr.io#x"
     notes = settle(Container(image=f"docker.io/{given}"), 1).findings
-    assert f"is asked for at {mirror.partition('/')[0]}" in notes[-1].message
+    assert f"the nodes fetch it from {mirror.partition('/')[0]}" in notes[-1].message
 
 
 def test_a_mirror_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -250,8 +253,8 @@ def test_a_file_is_named_after_itself_or_as_one_likes(
     (tmp_path / "Root").mkdir()
     (tmp_path / "Root" / "etc").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert "root:latest: " in image(capsys, "import", "./Root")[1]
-    assert "mine:2: " in image(capsys, "import", "./Root", "--as", "mine:2")[1]
+    assert image(capsys, "import", "./Root")[1].startswith("local/root:latest: ")
+    assert "local/mine:2: " in image(capsys, "import", "./Root", "--as", "mine:2")[1]
     said = image(capsys, "import", "./Root", "--as", "Not A Name", code=2)[1]
     assert "give one: --as mine:1" in said
     said = image(capsys, "import", "./Root", "--as", "pytorch", code=2)[1]
@@ -296,3 +299,63 @@ def test_sizes_and_ages() -> None:
     assert [age(n) for n in (5, 60, 7200, 86400 * 3)] == [
         "less than a minute", "1 minute", "2 hours", "3 days",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root file system."""
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    return tmp_path / "root"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_name_given_here_never_reaches_a_registry(
+    nodes: int, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(monkeypatch, root.parent, '[containers.mirrors]\n"docker.io" = "r.site:5000"\n')
+    path = image(capsys, "import", str(root), "--as", "mine:2")[0].strip()
+    for name in ("local/mine:2", "local#mine:2", "docker.io/local/mine:2"):
+        assert settle(Container(image=name), nodes).container.image == path
+    other = [each.message for each in settle(Container(image="mine:2"), 1).findings]
+    assert other == [
+        "image mine:2 is not imported: the nodes fetch it from r.site:5000",
+        "image mine:2 is another than local/mine:2, which is imported",
+    ]
+    assert "removed local/mine:2" in image(capsys, "prune", "local/mine:2")[1]
+    (error,) = planned("local/mine:2", nodes).errors
+    assert "no registry is asked for it" in error.message
+    assert error.message.endswith("slurmkit image import PATH --as mine:2")
+    said = image(capsys, "import", "local/mine:2", code=2)[1]
+    assert "slurmkit image import PATH --as mine:2" in said
+    said = image(capsys, "import", str(root), "--as", "nvcr.io/mine:2", code=2)[1]
+    assert "cannot be an image's name" in said
+
+
+def test_what_a_path_gave_is_told_with_it_and_not_removed_for_room(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(image(capsys, "import", str(root), "--as", "mine:2")[0].strip())
+    configure(monkeypatch, tmp_path, '[containers]\ncache_size = "150"\n')
+    fetched = Path(image(capsys, "import", "ubuntu:24.04")[0].strip())
+    assert "removed ubuntu:24.04" in image(capsys, "import", "debian:13")[1]
+    assert path.exists()
+    assert not fetched.exists()
+    path.write_bytes(path.read_bytes()[:-1])
+    (error,) = planned("local/mine:2").errors
+    assert error.message.endswith(f"slurmkit image import --again {root} --as mine:2")
+
+
+def test_an_image_that_is_not_imported_is_always_told() -> None:
+    notes = [each.message for each in planned("nvidia/x:1").notes]
+    assert "image nvidia/x:1 is not imported: the nodes fetch it from Docker Hub" in notes
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
+def test_a_password_that_would_be_run_keeps_a_job_from_being_sent(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path))
+    (tmp_path / ".credentials").write_text("machine r.io login me password $(id)\n", "utf-8")
+    made = planned("nvcr.io/nvidia/x:1", runtime=runtime)
+    assert "line 1: the password begins with $" in made.errors[0].message
+    assert not planned("/x.sqsh", runtime=runtime).errors

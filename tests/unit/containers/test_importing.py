@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 from image_lab import ENROOT, MKSQUASHFS, stand_in
+from slurmkit_containers import wanted
 from slurmkit_containers.cache import Cache, Made
 from slurmkit_containers.images import own_cache
-from slurmkit_containers.importing import import_once, need_room, run_child
+from slurmkit_containers.importing import Again, import_once, need_room, run_child
 from slurmkit_containers.trust import silent
 
 from slurmkit.cli import cli
@@ -201,6 +202,8 @@ def test_an_image_for_another_architecture_is_not_kept(
     assert visible() == []
 
 
+# enroot finds the user of a registry in the file, too.
+@pytest.mark.parametrize("image", ["$oauthtoken@nvcr.io#nvidia/x:1", "nvcr.io/nvidia/x:1"])
 @pytest.mark.parametrize(
     ("value", "runs"),
     [
@@ -213,12 +216,12 @@ def test_an_image_for_another_architecture_is_not_kept(
     ],
 )
 def test_a_password_that_would_be_run_is_refused_and_not_shown(
-    value: str, runs: bool, enroot: Path, capsys: pytest.CaptureFixture[str]
+    value: str, runs: bool, image: str, enroot: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = Path.home() / ".config" / "enroot" / ".credentials"
     file.parent.mkdir(parents=True)
     file.write_text(f"# mine\nmachine nvcr.io login $oauthtoken password {value}\n", "utf-8")
-    code = run_to_exit_code(cli, ["image", "import", "$oauthtoken@nvcr.io#nvidia/x:1"])
+    code = run_to_exit_code(cli, ["image", "import", image])
     said = capsys.readouterr().err
     assert code == (1 if runs else 0)
     assert ("line 2: the password begins with $" in said) is runs
@@ -317,3 +320,33 @@ def test_a_file_that_was_changed_is_not_taken_for_imported(
     assert "image import --again" in capsys.readouterr().err
     assert run_to_exit_code(cli, ["image", "import", "--again", "ubuntu:24.04"]) == 0
     assert run_to_exit_code(cli, ["image", "inspect", "--full", "ubuntu:24.04"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("again", "begun", "made"),
+    [("missing", 0, False), ("anew", -60, True), ("anew", 60, False), ("always", 60, True)],
+)
+def test_what_another_imported_meanwhile_is_used_only_if_it_began_since(
+    again: Again, begun: float, made: bool, tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path / "images")
+    cache.make_folder()
+
+    def make(file: Path, _: object) -> Made:
+        file.write_bytes(b"hsqs" + bytes(92))
+        return Made(source="x")
+
+    make(cache.folder / "new", None)
+    cache.keep(cache.folder / "new", NAME, Made(source="x", begun=time.time() + begun))
+    assert import_once(cache, NAME, make, again=again)[1] is made
+
+
+def test_a_path_is_read_anew_though_another_import_of_its_name_began_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(wanted, "import_once", lambda *_, again, **__: asked.append(again))
+    (tmp_path / "etc").mkdir()
+    for what in (str(tmp_path), "ubuntu"):
+        wanted.wanted(what, "x").have(own_cache(), again=True, report=silent)
+    assert asked == ["always", "anew"]
