@@ -27,7 +27,10 @@ _KINDS = frozenset(
     ("--multi_gpu --cpu --tpu --use_deepspeed --use_fsdp --use_megatron_lm --config_file").split()
 )
 _OURS = frozenset(
-    "--num_machines --num_processes --machine_rank --main_process_ip --main_process_port".split()
+    (
+        "--num_machines --num_processes --machine_rank --main_process_ip --main_process_port"
+        " --gpu_ids --same_network --rdzv_backend --deepspeed_multinode_launcher"
+    ).split()
 )
 # From node to node DeepSpeed would go by pdsh.
 _ON_MANY = ("--rdzv_backend=c10d", "--deepspeed_multinode_launcher=standard")
@@ -83,11 +86,13 @@ class Accelerate:
 
 
 def _where(step: Step) -> str:
+    """Its place; of the GPUs that Slurm gives it all, though a file names those of elsewhere."""
     workers = step.tasks_per_node
     if step.single_node:
-        return f"--num_machines=1 --num_processes={workers} --main_process_port=0"
+        return f"--gpu_ids=all --num_machines=1 --num_processes={workers} --main_process_port=0"
     return (
-        f'--num_machines="$SLURM_NNODES" --num_processes="$((SLURM_NNODES * {workers}))"'
+        '--gpu_ids=all --num_machines="$SLURM_NNODES"'
+        f' --num_processes="$((SLURM_NNODES * {workers}))"'
         ' --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT"'
     )
 

@@ -59,6 +59,7 @@ parser.add_argument("--multi_gpu", action="store_true", required=True)
 parser.add_argument("--deepspeed_multinode_launcher")
 parser.add_argument("--rdzv_backend", default="static")
 parser.add_argument("--main_process_ip")
+parser.add_argument("--gpu_ids", choices=["all"], required=True)
 for name in ("machine_rank", "num_machines", "num_processes", "main_process_port"):
     parser.add_argument(f"--{name}", type=int, required=True)
 parser.add_argument("script")

@@ -43,8 +43,8 @@ def accelerate(command: str, nodes: int = 2, gpus: int = 4) -> list[str]:
 def test_accelerate_is_told_its_place_among_several_nodes() -> None:
     assert accelerate("python train.py -x") == [
         "python -m accelerate.commands.launch", "--multi_gpu", "--rdzv_backend=c10d",
-        "--deepspeed_multinode_launcher=standard", "--num_machines=2", "--num_processes=8",
-        "train.py", "-x",
+        "--deepspeed_multinode_launcher=standard", "--gpu_ids=all", "--num_machines=2",
+        "--num_processes=8", "train.py", "-x",
     ]  # fmt: skip
 
 
@@ -66,14 +66,15 @@ def test_accelerate_is_told_its_place_among_several_nodes() -> None:
 )  # fmt: skip
 def test_what_accelerate_starts(command: str, start: str, rest: str) -> None:
     kind, target = rest.split(" | ")
-    counts = ["--num_machines=1", "--num_processes=4"]
+    counts = ["--gpu_ids=all", "--num_machines=1", "--num_processes=4"]
     expected = [start, *([kind] if kind else []), *counts, *target.split()]
     assert accelerate(command, nodes=1) == expected
 
 
 def test_one_process_is_no_training_on_several_gpus() -> None:
     words = accelerate("train.py", nodes=1, gpus=1)
-    assert words == ["accelerate launch", "--num_machines=1", "--num_processes=1", "train.py"]
+    counts = ["--gpu_ids=all", "--num_machines=1", "--num_processes=1"]
+    assert words == ["accelerate launch", *counts, "train.py"]
 
 
 def test_each_node_knows_its_number_and_a_restart_meets_nothing_of_the_last_run() -> None:
@@ -90,6 +91,11 @@ def test_each_node_knows_its_number_and_a_restart_meets_nothing_of_the_last_run(
         ("accelerate launch --multi_gpu --num-machines=2 --machine_rank 0 train.py",
          ["accelerate-place"]),
         ("accelerate launch --cpu train.py --num_machines=2", []),
+        ("accelerate launch --cpu --gpu_ids=0 train.py", ["accelerate-place"]),
+        ("accelerate launch --cpu --rdzv-backend static train.py", ["accelerate-place"]),
+        ("accelerate launch --cpu --same_network train.py", ["accelerate-place"]),
+        ("accelerate launch --use_deepspeed --deepspeed_multinode_launcher=pdsh train.py",
+         ["accelerate-place"]),
         ("torchrun train.py", ["launcher-twice", "accelerate-kind"]),
     ],
 )  # fmt: skip
