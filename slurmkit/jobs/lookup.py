@@ -149,6 +149,8 @@ def _as_queued(run: JobInfo, together: Mapping[str, str]) -> str:
 
 def _is_current(run: JobInfo, rows: Rows) -> bool:
     """Whether a record counts: what waits together is known better by slurmctld."""
+    if not run.is_over and any(row.job_id.startswith(f"{run.job_id}_") for row in rows):
+        return False  # slurmdbd has not heard yet that the last task of the array has started
     if "[" not in run.job_id or not rows:
         return True
     return run.is_over and not any("[" in row.job_id and not row.ended for row in rows)

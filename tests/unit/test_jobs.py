@@ -208,6 +208,14 @@ def test_stale_records_of_an_array_are_not_counted_twice(jobs: FakeJobs) -> None
     assert jobs.cluster().job("7").info().tally == {"CANCELLED": 4}
 
 
+def test_an_array_that_all_runs_has_nothing_that_waits(jobs: FakeJobs) -> None:
+    """Slurmdbd's record of the whole is older than that its last task has started."""
+    for task in ("7_1", "7_2"):
+        jobs.runs_now(task, NodeList="c1")
+    jobs.runs = [{"JobID": "7", "State": "PENDING"}, {"JobID": "7_1", "State": "RUNNING"}]
+    assert jobs.cluster().job("7").info().tally == {"RUNNING": 2}
+
+
 LONG_AGO = {"Submit": "1600000000", "Start": "1600000001", "End": "1600000002"}
 
 

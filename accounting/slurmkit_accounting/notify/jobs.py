@@ -22,12 +22,15 @@ class News:
         self._section = section
         self._cluster = cluster
         self._told: set[tuple[str, Event]] = set()
+        self._names: dict[str, str] = {}
 
     def of(self, known: Mapping[str, Known]) -> Iterator[Notice]:
         """Notices of what is new since the last call."""
         for job_id, one in known.items():
             if one.info is None:
                 continue
+            # slurmdbd calls a job of which it has heard nothing but the end "allocation".
+            self._names.setdefault(job_id, one.info.name)
             event = _event(one.info, over=one.over)
             if event and (job_id, event) not in self._told:
                 self._told.add((job_id, event))
@@ -40,7 +43,7 @@ class News:
 
     def _notice(self, job_id: str, event: Event, info: JobInfo) -> Notice:
         word = {"start": "started", "fail": f"ended as {info.state}", "end": "completed"}[event]
-        name, where = printable(info.name), printable(self._cluster)
+        name, where = printable(self._names[job_id]), printable(self._cluster)
         text = (
             f"Job {job_id} ({name}) on {where} {word}.\n"
             f"partition {printable(info.partition)}, nodes {printable(info.node_list) or '?'},"

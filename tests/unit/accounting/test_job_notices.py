@@ -37,6 +37,12 @@ def test_each_event_once() -> None:
     assert told(ALL, *STORY) == [r"job 12 (tr\nain) started", r"job 12 (tr\nain) completed"]
 
 
+def test_a_job_keeps_the_name_it_was_first_seen_with() -> None:
+    unheard = msgspec.structs.replace(INFO, name="allocation", state="COMPLETED")
+    looks = (known("RUNNING"), {"12": Known(unheard, over=True)})
+    assert told(ALL, *looks)[1] == r"job 12 (tr\nain) completed"
+
+
 @pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"])
 def test_a_bad_end_is_told_to_who_wants_ends_or_failures(state: str) -> None:
     bad = known(state, over=True)
