@@ -94,6 +94,7 @@ def hold_open(place: Place, local: int, job: Job, opened: Callable[[], None]) ->
 
     Raises:
         BadInput: when `local` cannot be had.
+        SlurmkitError: when the job cannot be waited for any more.
     """
     asyncio.run(_forward(place, local, job, opened))
 
@@ -106,16 +107,23 @@ async def _forward(place: Place, local: int, job: Job, opened: Callable[[], None
             f"port {local} of this machine cannot be had ({error.strerror}); choose another:"
             " --local-port"
         ) from error
-    over, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
 
     def watch() -> None:
-        job.wait()
-        loop.call_soon_threadsafe(over.set)
+        try:
+            job.wait()
+        except Exception as error:  # noqa: BLE001 - the loop raises it
+            loop.call_soon_threadsafe(over.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(over.set_result, None)
 
     threading.Thread(target=watch, name="slurmkit-tunnel", daemon=True).start()
     opened()
-    await over.wait()
-    server.close()
+    try:
+        await over
+    finally:
+        server.close()
 
 
 async def _connect(

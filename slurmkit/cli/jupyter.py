@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +20,20 @@ from slurmkit.cluster import Cluster
 from slurmkit.config import load_section
 from slurmkit.errors import BadInput
 from slurmkit.facts import gpus
+from slurmkit.jobfile import read_job_file
 from slurmkit.jobs.ids import check_job_id
 from slurmkit.jobs.job import Job
 from slurmkit.notebook import server, state
 from slurmkit.notebook.waiting import wait_for_server
 from slurmkit.planner import Plan, plan
-from slurmkit.spec import JobSpec, Launch
+from slurmkit.spec import JobSpec
 from slurmkit.tunnel import Place, ssh_command
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_NOT_HERE = ("array", "script")
+_OWN = ("command", "script")
+_OF_STEPS = ("mpi", "label", "log_per_rank")
 _HEADER = ("JOBID", "STATE", "NODE", "AGE", "LIMIT", "URL")
 
 
@@ -101,14 +104,15 @@ def start_command(*, local_port: int | None, no_wait: bool, **options: Any) -> i
       slurmkit jupyter --gpus-per-node 1 --time 60 --container-image jupyter.sqsh
     """
     cluster = Cluster()
-    made = _planned(cluster, options)
+    folder = state.folder_of(cluster)
+    made = _planned(cluster, folder, options)
     say_findings(made)
     if made.errors:
         count = f"{len(made.errors)} error{'s' * (len(made.errors) > 1)}"
         raise BadInput(f"no notebook: {count}")
     job = cluster.submit(made)
-    state.expect(state.folder_of(cluster), job.id)
     say(f"submitted job {job.id}")
+    state.expect(folder, job.id)
     if no_wait:
         click.echo(job.id)
         return 0
@@ -170,19 +174,23 @@ def stop_command(job_ids: tuple[str, ...]) -> None:
     fail_with(each([cluster.job(job_id) for job_id in job_ids], stop))
 
 
-def _planned(cluster: Cluster, options: dict[str, Any]) -> Plan:
-    folder = state.folder_of(cluster)
+def _planned(cluster: Cluster, folder: Path, options: dict[str, Any]) -> Plan:
     section = load_section("jupyter", server.JupyterSection)
-    if options["script"] is not None:
-        raise BadInput("script is for jobs that run by themselves; leave it out")
+    in_file = read_job_file(options["job_file"]) if options["job_file"] else {}
+    _refuse(name for name in _OWN if in_file.get(name))
+    _refuse(["script"] if options["script"] is not None else [])
     options["command"] = server.command(str(folder), options["command"], section)
     spec = spec_from(options).spec
-    for name in _NOT_HERE:
-        if getattr(spec, name) is not None:
-            raise BadInput(f"{name} is for jobs that run by themselves; leave it out")
+    _refuse(["array"] if spec.array is not None else [])
+    _refuse(name for name in _OF_STEPS if getattr(spec.launch, name))
     if spec.launch.launcher:
         raise BadInput("--launch is for jobs that run by themselves; start it in the notebook")
     return plan(_with_state(spec, folder), cluster)
+
+
+def _refuse(names: Iterable[str]) -> None:
+    for name in names:
+        raise BadInput(f"{name.replace('_', '-')} is for jobs that run by themselves; leave it out")
 
 
 def _with_state(spec: JobSpec, folder: Path) -> JobSpec:
@@ -193,7 +201,13 @@ def _with_state(spec: JobSpec, folder: Path) -> JobSpec:
     requeue = False if spec.requeue is None else spec.requeue
     named = msgspec.structs.replace(spec, job_name=spec.job_name or "jupyter", requeue=requeue)
     if spec.container is None:
-        return msgspec.structs.replace(named, launch=Launch(launcher="none"))
+        launch = msgspec.structs.replace(spec.launch, launcher="none")
+        return msgspec.structs.replace(named, launch=launch)
+    if max(spec.ntasks or 1, spec.ntasks_per_node or 1, spec.most_nodes or 1) > 1:
+        raise BadInput(
+            "in a container a notebook is one task on one node; give --cpus-per-task and"
+            " --gpus-per-node instead of more tasks or nodes"
+        )
     if spec.container.source and spec.container.source.kind == "bundle":
         return named  # what it shows of the node is its own affair
     mounts = (*spec.container.mounts, str(folder))

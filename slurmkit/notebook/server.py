@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slurmkit.errors import BadConfig
 from slurmkit.launchers import rendezvous
 
 TOKEN = "token"  # noqa: S105 - the name of its file
@@ -67,6 +68,7 @@ c.PasswordIdentityProvider.hashed_password = ""
 _BEFORE = """
 [ "${SLURM_PROCID:-0}" = 0 ] || exit 0 # one server, however many tasks
 slurmkit_state=$1/$SLURM_JOB_ID slurmkit_config=$2 slurmkit_server=("${@:3}")
+rm -f "$slurmkit_state"/{server.json,token} # of a run that was killed
 set --
 """.strip()
 
@@ -115,7 +117,19 @@ def command(folder: str, server: Sequence[str], section: JupyterSection) -> tupl
         folder: where servers leave word of themselves, on a file system that all nodes share.
         server: the program and its arguments; empty for the site's, or what is found.
         section: the site's and the person's configuration.
+
+    Raises:
+        BadConfig: when its command has a quote that is not closed.
     """
-    given = server or shlex.split(section.command)
+    given = server or _words(section.command)
     lines = [_BEFORE, *section.setup.strip().splitlines(), *rendezvous.LINES, _AFTER]
     return ("bash", "-c", "\n".join(lines), "slurmkit-jupyter", folder, _CONFIG, *given)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise BadConfig(
+            f"[jupyter] command: {line!r}: {error}; give words as for a shell"
+        ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Notebook(msgspec.Struct, frozen=True):
-    """A job with a server; None before that has started."""
+    """A job with a server; None before that has started, and while the job does not run."""
 
     row: QueueRow
     server: Server | None
@@ -70,8 +71,9 @@ def folder_of(cluster: Cluster) -> Path:
 
 
 def expect(folder: Path, job_id: str) -> None:
-    """Make a job known as one with a server, before that starts."""
-    (folder / job_id).mkdir(mode=0o700, exist_ok=True)
+    """Make a job known as one with a server, before that starts; else it is known from then on."""
+    with suppress(OSError):
+        (folder / job_id).mkdir(mode=0o700, exist_ok=True)
 
 
 def read_server(folder: Path, job_id: str) -> Server | None:
@@ -114,7 +116,12 @@ def notebooks(cluster: Cluster) -> list[Notebook]:
         if job_id not in rows:
             shutil.rmtree(folder / job_id, ignore_errors=True)
     there = sorted(set(ids) & rows.keys(), key=int)
-    return [Notebook(rows[job_id], read_server(folder, job_id)) for job_id in there]
+    return [Notebook(rows[job_id], _server(folder, rows[job_id])) for job_id in there]
+
+
+def _server(folder: Path, row: QueueRow) -> Server | None:
+    """That of a run that was killed is none, though its word is left."""
+    return read_server(folder, row.raw_id) if row.state == "RUNNING" else None
 
 
 def notebook(cluster: Cluster, job_id: str) -> Notebook:

@@ -40,17 +40,17 @@ def wait_for_server(
             one = known[job.id]
             if one.error is not None:
                 raise one.error
-            server = read_server(folder, job.id)
+            runs = one.info is not None and one.info.state == "RUNNING"
+            server = read_server(folder, job.id) if runs else None  # not that of a run before
             if server is not None and answers(server):
                 return server
             words = _words(job, one.info, told)
             if words != told:
                 notice(words)
                 told = words
-            if one.info is not None and one.info.state == "RUNNING":
-                since = since or time.monotonic()
-                if time.monotonic() - since > patience:
-                    raise NotOver(_silent(job, server, patience))
+            since = (since or time.monotonic()) if runs else None
+            if since and time.monotonic() - since > patience:
+                raise NotOver(_silent(job, server, patience))
     outcome = job.outcome()
     raise SlurmkitError(f"no notebook: job {job.id} {outcome.words}; see: slurmkit log {job.id}")
 

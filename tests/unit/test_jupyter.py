@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jobs_lab import FakeJobs
@@ -21,7 +22,7 @@ from test_completion import tab
 from slurmkit.cli import jupyter as module
 from slurmkit.cli import run_to_exit_code
 from slurmkit.cluster import Cluster
-from slurmkit.errors import NoSuchJob, NotOver, SlurmError, SlurmkitError
+from slurmkit.errors import BadConfig, NoSuchJob, NotOver, SlurmError, SlurmkitError
 from slurmkit.notebook import state, waiting
 from slurmkit.notebook.server import JupyterSection, command
 from slurmkit.notebook.waiting import wait_for_server
@@ -109,6 +110,15 @@ def test_a_job_without_jupyter_says_so_and_other_tasks_do_nothing(place: Path) -
         assert process.wait(20) == 0
 
 
+def test_what_a_killed_run_left_is_gone_before_anything_else(place: Path) -> None:
+    left(place / "servers", "12")
+    with started(place, setup='ls "$slurmkit_state" >listed') as process:
+        until(place / "work" / "up")
+        process.terminate()
+        process.wait(20)
+    assert (place / "work" / "listed").read_text() == ""
+
+
 def test_setup_and_a_program_of_ones_own(place: Path) -> None:
     mine = place / "bin" / "mine"
     (place / "bin" / "jupyter-server").rename(mine)
@@ -120,6 +130,8 @@ def test_setup_and_a_program_of_ones_own(place: Path) -> None:
     site = JupyterSection(command="/opt/jupyter lab")
     assert command("/f", (), site)[-2:] == ("/opt/jupyter", "lab")
     assert command("/f", ("x",), site)[-1] == "x"
+    with pytest.raises(BadConfig, match=r"\[jupyter\] command: \"a 'b\": No closing quotation"):
+        command("/f", (), JupyterSection(command="a 'b"))
 
 
 class Submitting(Cluster):
@@ -175,6 +187,15 @@ def test_options_alone_submit_a_job_that_is_known_from_then_on(
     assert (folder / "12").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_job_that_was_sent_is_told_whatever_comes_after(
+    sent: list[Plan], servers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (servers / "12").touch()  # no folder can be made there
+    assert run("--time=10", "--no-wait", "--nccl-debug") == 0
+    assert capsys.readouterr().out == "12\n"
+    assert "export NCCL_DEBUG=INFO\n" in sent[0].submissions[0].script
+
+
 def test_a_container_sees_where_servers_leave_word(
     sent: list[Plan], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +217,11 @@ def test_a_container_sees_where_servers_leave_word(
     [
         (("--array=1-3",), "array is for jobs that run by themselves"),
         (("--script=x",), "script is for jobs"),
+        (("--job-file=command.toml",), "command is for jobs"),
+        (("--job-file=script.toml",), "script is for jobs"),
+        (("--log-per-rank",), "log-per-rank is for jobs"),
+        (("--container-image=/x.sif", "--ntasks=2"), "one task on one node"),
+        (("--container-image=/x.sif", "--nodes=2"), "one task on one node"),
         (("--launch=torchrun",), "start it in the notebook"),
         (("--gpus-per-node=a100:99",), "no notebook: 1 error"),
     ],
@@ -203,6 +229,8 @@ def test_a_container_sees_where_servers_leave_word(
 def test_what_cannot_be_is_refused_before(
     sent: list[Plan], words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("command.toml").write_text("command = ['x']\n", "utf-8")
+    Path("script.toml").write_text("script = '#!/bin/sh'\n", "utf-8")
     assert run("--time=10", *words) == 2
     assert not sent
     assert says in capsys.readouterr().err
@@ -216,7 +244,7 @@ def servers(place: Path) -> Path:
 
 
 def left(folder: Path, job_id: str, port: int = 61000, node: str = "c1") -> None:
-    state.expect(folder, job_id)
+    (folder / job_id).mkdir(parents=True, exist_ok=True)
     (folder / job_id / "token").write_text("secret", "ascii")
     record = {"node": node, "port": port, "started": 1_700_000_000}
     (folder / job_id / "server.json").write_text(json.dumps(record), "utf-8")
@@ -232,7 +260,7 @@ def test_what_is_left_of_jobs_that_ended_is_removed(servers: Path) -> None:
     jobs.waits("13")
     jobs.runs_now("15")  # a job without a server
     left(servers, "12")
-    state.expect(servers, "13")
+    left(servers, "13")  # of a run before
     left(servers, "14")
     found = state.notebooks(notebooks(jobs))
     assert [(each.row.raw_id, each.server is not None) for each in found] == [
@@ -279,10 +307,12 @@ def test_it_is_waited_for_until_it_answers_and_what_goes_on_is_told(
     monkeypatch.setattr(waiting, "explain", silent)
     jobs, told = FakeJobs(), list[str]()
     jobs.waits("12", Reason="Resources")
+    left(servers, "12", answering, "127.0.0.1")  # of a run before
 
     def goes_on(words: str) -> None:
         told.append(words)
         if "waits" in words:
+            (servers / "12" / "server.json").unlink()
             jobs.runs_now("12")
         else:
             left(servers, "12", answering, "127.0.0.1")
@@ -291,6 +321,26 @@ def test_it_is_waited_for_until_it_answers_and_what_goes_on_is_told(
     assert found.port == answering
     assert "what it asks for is not free now" in told[0]
     assert told[1:] == ["job 12 runs on c1; waiting for Jupyter to answer"]
+
+
+def test_a_run_that_is_requeued_has_all_the_time_again(
+    servers: Path, answering: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, now = FakeJobs(), [1.0]
+    monkeypatch.setattr(waiting, "_why", lambda *_: "waits")
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    jobs.runs_now("12", NodeList="c1")
+
+    def goes_on(words: str) -> None:
+        if "c1" in words:
+            jobs.waits("12", Reason="Resources")
+        elif words == "waits":
+            now[0] = 1000.0
+            jobs.runs_now("12", NodeList="c2")
+        else:
+            left(servers, "12", answering, "127.0.0.1")
+
+    assert wait_for_server(jobs.cluster().job("12"), servers, goes_on).port == answering
 
 
 def test_a_job_that_ends_first_or_stays_silent_is_no_notebook(servers: Path) -> None:

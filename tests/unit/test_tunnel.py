@@ -14,7 +14,7 @@ from jobs_lab import FakeJobs
 
 from slurmkit.cli import run_to_exit_code
 from slurmkit.cli import tunnel as module
-from slurmkit.errors import BadInput
+from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.tunnel import Place, hold_open, ssh_command
 
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -130,6 +130,31 @@ def test_all_goes_through_until_the_job_ends(jobs: FakeJobs, upper: int) -> None
 
     hold_open(Place("127.0.0.1", upper), local, job, opened)
     assert said == [text.upper()]
+
+
+def test_it_ends_with_a_word_when_slurm_cannot_be_asked(
+    jobs: FakeJobs, upper: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs.cluster().job("12")
+
+    def lost(*_: object) -> None:
+        raise SlurmkitError("lost")
+
+    monkeypatch.setattr(type(job), "wait", lost)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        local = server.getsockname()[1]
+    said = list[SlurmkitError]()
+
+    def hold() -> None:
+        try:
+            hold_open(Place("127.0.0.1", upper), local, job, lambda: None)
+        except SlurmkitError as error:
+            said.append(error)
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert list(map(str, said)) == ["lost"]
 
 
 def test_a_port_that_is_taken_is_refused(jobs: FakeJobs, upper: int) -> None:
