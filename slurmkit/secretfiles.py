@@ -8,6 +8,7 @@ cancels a job, once the job is over: a run that is requeued finds it.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 import tempfile
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 FOLDER = "secrets"
 _NEW = ".new-"
+_SAID = ": in a file that you alone can read"
 _FORGOTTEN = 3600.0  # seconds after which nobody is between writing a file and naming it
 _LOOKED = ".looked"
 _PAUSE = 600.0  # seconds from one look at the queue to the next: many submit in a loop
@@ -135,7 +137,7 @@ def _looks(mark: Path) -> bool:
 
 def reading(names: Iterable[str]) -> tuple[str, ...]:
     """Lines of any POSIX shell that give a job its secrets, and say how it forgets them."""
-    said = f"# {', '.join(names)}: in a file that you alone can read, named once the job is sent."
+    said = f"# {', '.join(names)}{_SAID}, named once the job is sent."
     return (said, f"slurmkit_file={shlex.quote(str(state_folder(FOLDER)))}", *_READING)
 
 
@@ -166,3 +168,20 @@ FORGETTING = ("slurmkit_forget", 'exit "$slurmkit_code"')
 """Lines after a command."""
 FORGETTING_SCRIPT = ("trap slurmkit_forget EXIT",)
 """A line before a script, which may end anywhere; a trap of its own goes before it."""
+_BEFORE = re.compile(
+    rf"^# (?P<names>[\w, ]+){_SAID}[^\n]*\n.*?^slurmkit_forget\(\) \{{\n.*?^\}}\n"
+    r"(trap slurmkit_forget EXIT\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+_AFTER = re.compile(r'^(slurmkit_code=\$\?\n)?slurmkit_forget\nexit "\$slurmkit_code"\n*\Z', re.M)
+
+
+def without_reading(script: str) -> tuple[str, str]:
+    """A script that was sent, without what reads secrets and forgets them, and their names.
+
+    The file is that job's own: another one that waits for it waits in vain.
+    """
+    found = _BEFORE.search(script)
+    if found is None:
+        return script, ""
+    return _AFTER.sub("", script[: found.start()] + script[found.end() :]), found["names"]

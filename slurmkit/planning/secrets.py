@@ -18,6 +18,7 @@ _NAME = re.compile(
 )
 # A password may look like anything, and a token does not look so.
 _NO_SECRET = re.compile(r"/[\w./~+\-]*\.\w+|true|false|yes|no|on|off|none|\d{1,6}", re.IGNORECASE)
+_READS = "slurmkit_forget() {"  # see slurmkit.secretfiles
 _NOT_SECRETS = ("PWD", "OLDPWD")
 # Well-known forms of tokens, so that nothing else is taken for one.
 _VALUE = re.compile(
@@ -33,6 +34,12 @@ def secrets(spec: JobSpec) -> Iterator[Finding]:
     if kept := secret_variables(spec):
         message = f"{', '.join(kept)} travels in a file that only you can read, not in the script"
         yield Finding(severity="note", code="secret-file", message=message, source="slurmkit")
+    elif _READS in (spec.script or ""):
+        message = (
+            "the script waits for secrets that were another job's; take out the lines about"
+            " slurmkit_file and slurmkit_forget, and give what they had anew: --env HF_TOKEN"
+        )
+        yield Finding(severity="error", code="secret-gone", message=message, source="slurmkit")
     texts = {"the command": " ".join(spec.command), "the script": spec.script or ""}
     texts |= {f"--{name}": value for name, value in option_values(spec).items()}
     for where, text in texts.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_queue import job, text, until
 from form_scene import FormScene, looked_at, the_form, typed
+from recorded_lab import capabilities, standing
 from slurmkit_tui.feed import Ask
 from slurmkit_tui.jobscreen import JobScreen
 from slurmkit_tui.submit.draft import Draft, read, texts_of_fields
@@ -15,6 +16,8 @@ from slurmkit.errors import (
     ControllerDown,
 )
 from slurmkit.gpus import Gpus
+from slurmkit.planner import plan_unasked
+from slurmkit.spec import JobSpec
 
 # Old jobs
 
@@ -47,6 +50,21 @@ def test_an_old_job_is_its_script_and_its_options() -> None:
     assert spec.command == ("python", "train.py", "[bold]$x")
     assert (spec.gpus, spec.time, spec.qos) == (Gpus(2, "a100"), "00:10:00", "normal")
     assert past.proposals == ()
+
+
+def test_secrets_of_an_old_job_are_to_be_given_again() -> None:
+    scene, secret = FormScene(), {"HF_TOKEN": "it's", "API_KEY": "x y"}
+    scene.runs = [run()]
+    command = JobSpec(command=("python", "a b"), environment=secret, time="1")
+    script = JobSpec(script="#!/bin/sh\nhostname\n", environment=secret, time="1")
+    for spec, what in ((command, "python 'a b'"), (script, "#!/bin/sh\n\n\nhostname\n")):
+        (sent,) = plan_unasked(spec, (capabilities(), standing())).submissions
+        scene.batch = sent.script
+        past = scene.fetch(Ask("past", ("9",))).value
+        assert past.texts["what"].split() == what.split()
+        assert past.notes == (
+            "secret and not kept, so give it again with --env: HF_TOKEN, API_KEY",
+        )
 
 
 def test_a_script_that_is_not_known_is_said_and_left_empty() -> None:

@@ -177,6 +177,14 @@ def test_what_only_sounds_like_a_secret_is_sent(options: dict[str, Any]) -> None
     assert "slurmkit_file" not in done.submissions[0].script
 
 
+def test_a_script_that_waits_for_another_jobs_secrets_is_refused() -> None:
+    secret = {"HF_TOKEN": "x"}
+    (first,) = made(command=(), script="#!/bin/sh\n", environment=secret).submissions
+    sent = first.script.replace("#SBATCH", "#")
+    assert codes(made(command=(), script=sent).errors) == ["secret-gone"]
+    assert not made(command=(), script=sent, environment=secret).errors
+
+
 def test_a_password_may_be_a_number() -> None:
     done = made(environment={"DB_PASS": "123456"})
     assert "slurmkit_file" in done.submissions[0].script

@@ -21,6 +21,7 @@ from slurmkit.jobs.ids import whole_id
 from slurmkit.jobs.info import JobInfo
 from slurmkit.options import ASIDES, merged, read_options
 from slurmkit.queue.rows import record_mark
+from slurmkit.secretfiles import without_reading
 from slurmkit.slurm import Slurm
 from slurmkit.tres import parse_tres
 from slurmkit.why.aftermath import longer, more_memory
@@ -84,7 +85,10 @@ def read_past(cluster: Cluster, job_id: str) -> Past:
     taken = time.time()
     info = cluster.job(job_id).info()
     record, notes = _record(cluster.slurm, info)
-    script, trouble = _script(cluster.slurm, whole_id(info.job_id))
+    sent, trouble = _script(cluster.slurm, whole_id(info.job_id))
+    script, secrets = without_reading(sent)
+    if secrets:
+        trouble = [*trouble, f"secret and not kept, so give it again with --env: {secrets}"]
     submitted, unread = _submitted(script, record)
     found = merged(submitted, _plain(record))
     if not script or unread:
