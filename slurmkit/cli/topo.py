@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import click
 import msgspec
 
@@ -73,8 +76,17 @@ def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: bool) -
         return
     for each in found:
         _show(each)
-    where = path or "no gres.conf that can be read here"
-    click.echo(f"shapes from slurmctld at {clock(snapshot.taken)}; cores from {where}", err=True)
+    cores = _source(path, found)
+    click.echo(f"shapes from slurmctld at {clock(snapshot.taken)}; {cores}", err=True)
+
+
+def _source(path: Path | None, found: Iterable[Told]) -> str:
+    """Where cores and links come from, if from anywhere."""
+    if path is None:
+        return "cores unknown: no gres.conf that can be read here"
+    if any(gpu.cores or gpu.links for each in found for gpu in each.gpus):
+        return f"cores from {path}"
+    return f"cores unknown: {path} does not tell them for the GPUs that slurmctld has"
 
 
 def _told(row: NodeRow, text: str) -> Told:
@@ -114,7 +126,12 @@ def _show(told: Told) -> None:
         nics = (name for row in told.devices.values() for name in row.links)
         others = dict.fromkeys([*told.devices, *nics])
         devices = [
-            (name, *(row.links.get(o, "X") for o in others), row.cpus or "?", row.numa or "?")
+            (
+                name,
+                *(row.links.get(o, "X" if o == name else "?") for o in others),
+                row.cpus or "?",
+                row.numa or "?",
+            )
             for name, row in told.devices.items()
         ]
         table(("DEVICE", *others, "CPUS", "NUMA"), devices)

@@ -142,7 +142,11 @@ def test_what_slurm_knows_of_a_node(monkeypatch: pytest.MonkeyPatch, conf: Path)
     conf.unlink()
     done = run(monkeypatch, Lab(None), "c1")
     assert done.stdout.splitlines()[2].split() == ["0", "a100", "?", "?"]
-    assert "no gres.conf that can be read" in done.stderr
+    assert "cores unknown: no gres.conf that can be read" in done.stderr
+    conf.write_text("NodeName=c1 Name=gpu File=/dev/nvidia0 Cores=0-3\n", "utf-8")  # one of eight
+    done = run(monkeypatch, Lab(None), "c1")
+    assert done.stdout.splitlines()[2].split() == ["0", "a100", "?", "?"]
+    assert f"cores unknown: {conf} does not tell" in done.stderr
 
 
 def test_in_a_job_nvidia_smi_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +160,14 @@ def test_in_a_job_nvidia_smi_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     (told,) = json.loads(run(monkeypatch, lab, "--job=42", "--json").stdout)
     assert told["peers"] == [["GPU0", "GPU1"], ["GPU2", "GPU3"]]
     assert told["devices"]["GPU0"]["links"]["mlx5_0"] == "PXB"
+
+
+def test_a_link_that_is_not_told_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = "\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-3\t0\nGPU1\tNV1\t0-3\t0\n"
+    done = run(monkeypatch, Lab({"-m": matrix, "r": ""}), "--job", "42")
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line}
+    assert rows["GPU0"] == ["GPU0", "X", "?", "0-3", "0"]
+    assert rows["GPU1"] == ["GPU1", "NV1", "X", "0-3", "0"]
 
 
 def test_without_nvidia_smi_it_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
