@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import tarfile
+import zlib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +32,11 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\n\r\0]*", re.ASCII)
 _ODD = re.compile("[\\0\ud800-\udfff]")  # what no file can have in a name or a text
+# ValueError, OverflowError, KeyError, RecursionError: tarfile, of what it does not look at itself.
+_DAMAGED = (
+    *(tarfile.TarError, EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
+    *(ValueError, OverflowError, KeyError, RecursionError),
+)
 _RC_LOCAL = "# read by /etc/rc when the container starts\n"
 
 
@@ -67,7 +73,7 @@ def import_path(source: Path, file: Path, report: Report) -> Made:
     with ExitStack() as stack:
         try:
             return _packed(source, file, report, stack)
-        except (tarfile.TarError, EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+        except _DAMAGED as error:
             raise ImageError(f"{source} is damaged, or no tar archive: {error}") from error
 
 

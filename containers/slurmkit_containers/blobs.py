@@ -54,22 +54,24 @@ class Blobs:
         """
         found: IO[bytes] | None = None
         if self.archive is not None and name in self._members:
-            found = self.archive.extractfile(self._meant(name))
+            member = self._meant(name)
+            found = None if member is None else self.archive.extractfile(member)
         elif self.archive is None and _is_below(self._source, name):
             found = (self._source / name).open("rb")
         if found is None:
             raise ImageError(f"{self._source} is damaged: it has no file {name!r}")
         return self._stack.enter_context(found)
 
-    def _meant(self, name: str) -> tarfile.TarInfo:
-        """Docker's older archives have layers that are links to others of the archive."""
+    def _meant(self, name: str) -> tarfile.TarInfo | None:
+        """Docker's older archives have layers that are links to files of the archive."""
         member = self._members[name]
         if not member.issym():
             return member
         base = name.rpartition("/")[0].split("/") if "/" in name else []
         for part in member.linkname.split("/"):
             base = base[:-1] if part == ".." else [*base, part]
-        return self._members.get("/".join(base), member)
+        found = self._members.get("/".join(base))
+        return found if found is not None and found.isreg() else None
 
     def has(self, name: str) -> bool:
         """Whether there is one of that name."""

@@ -78,7 +78,9 @@ def _on_each_node(script: str, *words: str) -> str:
 
 
 def _start(container: Container) -> tuple[str, ...]:
-    config = scripts.CONFIG + scripts.ENTRYPOINTS[container.entrypoint]
+    config = (
+        scripts.CONFIG + scripts.ENTRYPOINTS[bool(container.entrypoint)]
+    )  # as pyxis does where nothing is said
     words = ["bash", "-c", scripts.START, "slurmkit-enroot", container.name or "", config]
     settings = (
         ("ENROOT_MOUNT_HOME", container.mount_home),

@@ -5,8 +5,10 @@ from __future__ import annotations
 _NAME = '[ -n "$name" ] || name=slurmkit_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}\n'
 
 # $1: image as enroot writes it, or nothing; $2: name of a container that is kept, or nothing.
-# The lock keeps two jobs of one person from filling the same cache of layers at once, on all
-# nodes where home directories are shared.
+# Locks: one where the containers lie, so that one is made once; while enroot imports, another one
+# in the home directory, so that two nodes do not fill the same cache of layers at once. A mark says
+# that a container is being made: one that is found with the lock free was left half done. Where
+# containers lie is read as enroot reads it (its config::load): the environment, then its files.
 CREATE = (
     """\
 set -eu
@@ -14,11 +16,23 @@ image=$1 name=$2 work='' whole=''
 """
     + _NAME
     + """\
+data=${ENROOT_DATA_PATH-}
+for file in /etc/enroot/enroot.conf /etc/enroot/enroot.conf.d/*.conf; do
+    if [ -n "$data" ] || [ ! -r "$file" ]; then continue; fi
+    value=$(sed -n 's/^ENROOT_DATA_PATH[ =\t]*//p' "$file" | head -n 1)
+    data=$(set +u; eval echo "$value")
+done
+data=${data:-${XDG_DATA_HOME:-$HOME/.local/share}/enroot}
 locks=${XDG_CACHE_HOME:-$HOME/.cache}/slurmkit
-mkdir -p "$locks"
-exec 9>>"$locks/enroot.lock"
+mkdir -p "$data" "$locks"
+exec 9>>"$data/.slurmkit.lock"
 flock 9
-if enroot list | grep -Fqx -e "$name"; then exit 0; fi
+making=$data/.slurmkit-making-$name
+if enroot list | grep -Fqx -e "$name"; then
+    [ -e "$making" ] || exit 0
+    enroot remove --force "$name"
+fi
+rm -f -- "$making"
 if [ -z "$image" ]; then
     echo "slurmkit: enroot has no container $name on $(hostname), and no image is named" >&2
     exit 1
@@ -26,6 +40,7 @@ fi
 finish() {
     [ -z "$work" ] || rm -rf -- "$work"
     [ -n "$whole" ] || enroot remove --force "$name" >/dev/null 2>&1 || :
+    rm -f -- "$making"
 }
 trap finish EXIT
 case $image in
@@ -33,9 +48,10 @@ case $image in
 *)
     work=$(mktemp -d "${ENROOT_TEMP_PATH:-${TMPDIR:-/tmp}}/slurmkit.XXXXXX")
     file=$work/image.sqsh
-    enroot import --output "$file" "$image"
+    (flock 8 && enroot import --output "$file" "$image") 8>>"$locks/enroot.lock"
     ;;
 esac
+touch -- "$making"
 enroot create --name "$name" "$file"
 whole=yes"""
 )
@@ -73,11 +89,17 @@ environ() {
 }
 """
 
-# /etc/rc of an image reads /etc/rc.local before the entry point (enroot's src/docker.sh).
-ENTRYPOINTS: dict[bool | None, str] = {
-    None: "",
-    False: """hooks() { printf '%s\\n' 'exec "$@"' >"$ENROOT_ROOTFS/etc/rc.local"; }\n""",
-    True: """hooks() { : >"$ENROOT_ROOTFS/etc/rc.local"; }\n""",
+# /etc/rc of an image reads /etc/rc.local before the entry point (enroot's src/docker.sh). Tasks of
+# a node share the file: it is changed whole, and only where it says something else.
+_HOOKS = """\
+hooks() {
+    local rc=$ENROOT_ROOTFS/etc/rc.local text='%s'
+    if [ -f "$rc" ] && [ "$(cat "$rc")" = "$text" ]; then return; fi
+    mkdir -p "${rc%%/*}"
+    printf '%%s' "$text" >"$rc.$$"
+    mv -f "$rc.$$" "$rc"
 }
+"""
+ENTRYPOINTS = {False: _HOOKS % 'exec "$@"', True: _HOOKS % ""}
 
 CHANGE_DIRECTORY = 'cd -- "$1" && shift && exec "$@"'

@@ -56,7 +56,7 @@ class Node:
             return made, None
         # What its owner cannot read or enter could neither be unpacked for them nor be removed.
         least = 0o700 if self.member.isdir() else 0o600
-        made.mode, made.mtime = self.member.mode & 0o7777 | least, self.member.mtime
+        made.mode, made.mtime = self.member.mode & 0o7777 | least, _seconds(self.member.mtime)
         if not self.member.isreg():
             made.type, made.linkname = self.member.type, self.member.linkname
             return made, None
@@ -190,6 +190,11 @@ class _Counted:
         piece = self._data.read(size)
         self._report(len(piece))
         return piece
+
+
+def _seconds(time: float) -> int:
+    """A time as squashfs can have it; an archive may say inf, or none at all."""
+    return int(time) if 0 <= time < 1 << 32 else 0
 
 
 def _split(path: str) -> _Path:

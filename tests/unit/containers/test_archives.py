@@ -348,3 +348,39 @@ def test_a_file_that_cannot_be_read_ends_the_import(
     (tmp_path / "root" / "etc").mkdir(parents=True)
     made = import_path(tmp_path / "root", tmp_path / "x.sqsh", silent)
     assert made.source == str(tmp_path / "root")
+
+
+def test_times_that_no_file_has_become_none() -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for time in ("inf", "nan", "1e30", "-5", "7.5"):
+            made = tarfile.TarInfo(time)
+            made.pax_headers = {"mtime": time}
+            archive.addfile(made)
+    tree, written = Tree(), io.BytesIO()
+    tree.add(tarfile.open(fileobj=io.BytesIO(out.getvalue())))  # noqa: SIM115 - small
+    tree.write(written, lambda _: None)
+    written.seek(0)
+    with tarfile.open(fileobj=written) as archive:
+        times = {each.name: each.mtime for each in archive}
+    assert times == {"inf": 0, "nan": 0, "1e30": 0, "-5": 0, "7.5": 7}
+
+
+_BROKEN_GZIP = gzip.compress(os.urandom(9000))[:4000] + b"\0" * 4000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _BROKEN_GZIP,
+        tar(link("manifest.json", "none")),
+        tar(link("manifest.json", "manifest.json")),
+        tar(link("manifest.json", "other"), link("other", "manifest.json")),
+        tar(hard("manifest.json", "none")),
+    ],
+)
+@pytest.mark.usefixtures("squash")
+def test_an_archive_that_is_damaged_somehow_is_told_so(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(data)
+    with pytest.raises(ImageError, match="is damaged"):
+        imported(tmp_path / "x.tar")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,7 @@ def test_variables_of_the_job_go_in_where_the_image_has_none(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entrypoint", "rc_local"), [(None, None), (False, 'exec "$@"\n'), (True, "")]
+    ("entrypoint", "rc_local"), [(None, 'exec "$@"'), (False, 'exec "$@"'), (True, "")]
 )
 def test_the_entry_point(entrypoint: bool | None, rc_local: str | None, lab: Lab) -> None:
     """/etc/rc reads /etc/rc.local before it starts the entry point (enroot's src/docker.sh)."""
@@ -268,6 +269,7 @@ export -f enroot exec
     assert done.stdout.decode().split("\0")[:-1] == [*options, "x", "show", *words]
 
 
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shell_texts_are_what_shellcheck_wants() -> None:
     texts = {
         "CREATE": enroot_scripts.CREATE,
@@ -276,8 +278,9 @@ def test_shell_texts_are_what_shellcheck_wants() -> None:
         "CONFIG": enroot_scripts.CONFIG + str(enroot_scripts.ENTRYPOINTS[False]),
     }
     for name, text in texts.items():
-        done = subprocess.run(["bash", "-n", "-c", text], capture_output=True, check=False)
-        assert done.returncode == 0, (name, done.stderr)
+        argv = ["shellcheck", "--shell=bash", "--severity=warning", "-"]
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (name, done.stdout)
 
 
 def test_what_it_lacks() -> None:
@@ -305,3 +308,35 @@ def test_what_it_lacks() -> None:
         name="a",
     )
     assert not list(Enroot().needs(full, cluster()))
+
+
+def test_nodes_create_at_once_and_import_one_after_the_other(lab: Lab) -> None:
+    """A node that creates does not hold the lock that another one's import waits for."""
+    program = lab.folder / "bin" / "enroot"
+    slow = (
+        '[ "$1" != create ] || { : >"$LAB/creates.$N"; until [ -e "$LAB/creates.$((3 - N))" ]; do'
+    )
+    slow += " sleep 0.05; done; }\n"
+    program.write_text(ENROOT.replace("verb=$1\n", f"verb=$1\n{slow}"), "utf-8")
+    (made,) = wrapped(image="ubuntu", name="train").before
+    node = f"N=$1 LAB=$LAB/$1 ENROOT_DATA_PATH=$LAB/data.$1; export N ENROOT_DATA_PATH; {made}"
+    node = f"export N=$1 ENROOT_DATA_PATH=$LAB/data.$1; mkdir -p $LAB/data; {made}"
+    text = f"node() {{ {node}; }}\n(node 1) & (node 2) & wait -n && wait -n"
+    done = lab.run(f"timeout() {{ :; }}\n{text}")
+    assert done.returncode == 0, done.stderr
+    assert len(lab.told("create")) == 2
+
+
+def test_a_container_that_was_left_half_made_is_made_anew(lab: Lab) -> None:
+    (made,) = wrapped(image="ubuntu", name="train").before
+    whole = (lab.folder / "bin" / "enroot").read_text("utf-8")
+    killed = whole.replace("create) ", 'create) mkdir "$LAB/data/$3"; kill -9 $PPID; exit 1; ')
+    (lab.folder / "bin" / "enroot").write_text(killed, "utf-8")
+    assert lab.run(made).returncode != 0
+    assert lab.kept() == ["train"]
+    (lab.folder / "bin" / "enroot").write_text(whole, "utf-8")
+    assert lab.run(made).returncode == 0
+    assert lab.told("remove") == [["remove", "--force", "train"]]
+    assert len(lab.told("create")) == 2
+    assert lab.run(made).returncode == 0
+    assert len(lab.told("create")) == 2
