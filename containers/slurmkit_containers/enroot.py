@@ -78,9 +78,8 @@ def _on_each_node(script: str, *words: str) -> str:
 
 
 def _start(container: Container) -> tuple[str, ...]:
-    config = (
-        scripts.CONFIG + scripts.ENTRYPOINTS[bool(container.entrypoint)]
-    )  # as pyxis does where nothing is said
+    # Where nothing is said there is none, as with pyxis.
+    config = scripts.CONFIG + scripts.ENTRYPOINTS[bool(container.entrypoint)]
     words = ["bash", "-c", scripts.START, "slurmkit-enroot", container.name or "", config]
     settings = (
         ("ENROOT_MOUNT_HOME", container.mount_home),

@@ -48,8 +48,10 @@ def image(lab: Lab, *words: str) -> str:
 
 
 def plan(lab: Lab, name: str) -> str:
-    options = ("--container-image", name, "--nodes", "2", "--time", "5")
-    done = lab.run(*ENVIRON, "slurmkit", "plan", *options, "--", "hostname", check=False)
+    options = ("--container-image", name, "--container-runtime", "enroot", "--nodes", "2")
+    done = lab.run(
+        *ENVIRON, "slurmkit", "plan", *options, "--time", "5", "--", "hostname", check=False
+    )
     return done.stdout + done.stderr
 
 

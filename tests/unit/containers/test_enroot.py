@@ -313,16 +313,12 @@ def test_what_it_lacks() -> None:
 def test_nodes_create_at_once_and_import_one_after_the_other(lab: Lab) -> None:
     """A node that creates does not hold the lock that another one's import waits for."""
     program = lab.folder / "bin" / "enroot"
-    slow = (
-        '[ "$1" != create ] || { : >"$LAB/creates.$N"; until [ -e "$LAB/creates.$((3 - N))" ]; do'
-    )
-    slow += " sleep 0.05; done; }\n"
-    program.write_text(ENROOT.replace("verb=$1\n", f"verb=$1\n{slow}"), "utf-8")
+    meet = 'if [ "$1" = create ]; then : >"$LAB/at.$N"; n=0\n'
+    meet += 'until [ -e "$LAB/at.$((3 - N))" ]; do sleep 0.1; [ $((n += 1)) -lt 100 ]; done; fi\n'
+    program.write_text(ENROOT.replace("verb=$1\n", f"verb=$1\n{meet}"), "utf-8")
     (made,) = wrapped(image="ubuntu", name="train").before
-    node = f"N=$1 LAB=$LAB/$1 ENROOT_DATA_PATH=$LAB/data.$1; export N ENROOT_DATA_PATH; {made}"
-    node = f"export N=$1 ENROOT_DATA_PATH=$LAB/data.$1; mkdir -p $LAB/data; {made}"
-    text = f"node() {{ {node}; }}\n(node 1) & (node 2) & wait -n && wait -n"
-    done = lab.run(f"timeout() {{ :; }}\n{text}")
+    node = f"export N=$1 ENROOT_DATA_PATH=$LAB/data.$1; {made}"
+    done = lab.run(f"node() {{ {node}; }}\n(node 1) & (node 2) & wait -n && wait -n")
     assert done.returncode == 0, done.stderr
     assert len(lab.told("create")) == 2
 
