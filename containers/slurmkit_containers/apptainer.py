@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from slurmkit.capabilities.model import Capabilities
 from slurmkit.container import Container, Mount, Wrapped
 from slurmkit.findings import Finding
-from slurmkit_containers.lacks import error, lacking, note, unnamed
+from slurmkit_containers.lacks import error, lacking, note, unnamed, warning
 
 NAME = "apptainer"
 _KINDS = ("registry", "daemon", "squashfs", "sif")
@@ -50,6 +50,12 @@ class Apptainer:
                 NAME,
                 "every task converts an image of a registry by itself, unless it is in its cache;"
                 " for more than one, make a file first: apptainer pull FILE.sif",
+            )
+        if image is not None and image.kind == "squashfs":
+            yield warning(
+                NAME,
+                f"apptainer does not set the variables of the image in {image.name}: they are in"
+                " its /etc/environment, which enroot reads; set in the job what it needs",
             )
         if container.writable:
             yield note(NAME, "what is written into the container is kept in memory, and then lost")

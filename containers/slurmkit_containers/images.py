@@ -224,7 +224,11 @@ def _not_kept(image: Image, name: str, nodes: int) -> Iterator[Finding]:
 
 
 def _from_catalogue(name: str, entry: CatalogueSection) -> Finding:
-    driver = f"; needs an NVIDIA driver from {entry.driver} on" if entry.driver else ""
+    driver = (
+        f"; needs an NVIDIA driver {entry.driver} at the very least, not checked"
+        if entry.driver
+        else ""
+    )
     launch = f"; --launch {entry.launch} suits it" if entry.launch else ""
     return _finding("note", f"image {name} of the catalogue is {entry.image}{driver}{launch}")
 
@@ -245,6 +249,8 @@ def age(seconds: float) -> str:
 
 def _folder(key: str, text: str) -> Path:
     path = Path(os.path.expandvars(text)).expanduser()
+    if "$" in str(path):
+        raise BadConfig(f"[containers] {key}: a variable in {text!r} is not set here")
     if not path.is_absolute():
         raise BadConfig(f"[containers] {key}: {text!r} is no absolute path")
     return path

@@ -31,6 +31,7 @@ Again = Literal["missing", "anew", "always"]
 
 _PAUSE = 0.2  # seconds between two looks at a child
 _OURS = re.compile(r"import-[0-9a-f]{32}-[a-z0-9_]+", re.ASCII)
+_ALL = 64 << 20  # bytes; nothing says more
 _GRACE = 15  # seconds that a child has to end by itself; enroot removes what it unpacked
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_WORDS = (os.strerror(errno.ENOSPC).lower(), os.strerror(errno.EDQUOT).lower())
@@ -133,7 +134,7 @@ def _working(cache: Cache, reference: str, report: Report) -> Iterator[Path]:
 
 @contextmanager
 def _room_told(folder: Path) -> Iterator[None]:
-    """Say of a full disk how full it was, before what was begun is removed."""
+    """Say of a full disk which folder it is."""
     try:
         yield
     except OSError as error:
@@ -143,11 +144,9 @@ def _room_told(folder: Path) -> Iterator[None]:
 
 
 def _full(folder: Path, why: str) -> ImageError:
-    begun = sum(each.stat().st_size for each in folder.glob("import-*/*") if each.is_file())
-    free = shutil.disk_usage(folder).free
     return ImageError(
-        f"{folder} is full ({why}): {gib(begun)} were written and more is needed, {gib(free)} free;"
-        " make room with slurmkit image prune --size, or name another folder in [containers] cache"
+        f"{folder} is full ({why}); make room with slurmkit image prune --size, or name another"
+        " folder in [containers] cache"
     )
 
 
@@ -166,7 +165,7 @@ def run_child(
         feed: writes what it is to read.
 
     Returns:
-        The end of what it said.
+        What it said.
 
     Raises:
         ImageError: when it fails, in its last words.
@@ -191,7 +190,7 @@ def run_child(
             raise
         if child.returncode:
             raise _failed(argv, child.returncode, said, file)
-        return _text(said)
+        return _text(said, _ALL)
 
 
 def _runs(child: subprocess.Popen[bytes]) -> bool:
@@ -216,6 +215,11 @@ def _failed(argv: Sequence[str], code: int, said: IO[bytes], file: Path) -> Imag
     why = next((full for full in _FULL_WORDS if full in words.lower()), None)
     if why is None and shutil.disk_usage(folder).free < _LITTLE:
         why = "hardly anything is free"
+    if why is not None and shutil.disk_usage(folder).free > _LITTLE:
+        return ImageError(
+            f"no room for {Path(argv[0]).name} ({why}): its quota in {folder} is reached, or the"
+            " folder in which enroot unpacks is full: ENROOT_TEMP_PATH, else TMPDIR or /tmp"
+        )
     if why is not None:
         return _full(folder, why)
     how = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
@@ -228,9 +232,9 @@ def _last(said: IO[bytes]) -> str:
     return next(iter(_text(said).splitlines()[-1:]), "")
 
 
-def _text(said: IO[bytes]) -> str:
+def _text(said: IO[bytes], most: int = 4096) -> str:
     """The end of what a command said; a terminal would show of a line what follows a return."""
     size = os.fstat(said.fileno()).st_size
-    tail = os.pread(said.fileno(), 4096, max(0, size - 4096)).decode("utf-8", "replace")
+    tail = os.pread(said.fileno(), most, max(0, size - most)).decode("utf-8", "replace")
     lines = (printable(line.strip()) for line in tail.replace("\r", "\n").split("\n"))
     return "\n".join(filter(None, lines))

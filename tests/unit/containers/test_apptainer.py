@@ -96,3 +96,9 @@ def test_what_it_lacks() -> None:
     ]
     (bundle,) = Apptainer().needs(Container(image="/bundle"), cluster())
     assert "Slurm itself can, as the runtime oci" in bundle.message
+
+
+def test_a_squashfs_file_loses_its_variables_and_that_is_told() -> None:
+    (found,) = Apptainer().needs(Container(image="/x.sqsh"), cluster())
+    assert found.severity == "warning"
+    assert "does not set the variables of the image in /x.sqsh" in found.message

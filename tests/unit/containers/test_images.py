@@ -115,7 +115,10 @@ def test_a_name_of_the_catalogue_is_its_image_with_what_to_know() -> None:
     image_of_it = catalogue()["pytorch"].image.replace("/", "#", 1)
     assert f"--container-image={image_of_it}'" in made.submissions[0].script
     note, _ = (each.message for each in made.notes if each.code == "container-image")
-    assert "needs an NVIDIA driver from 525.60.13 on; --launch torchrun suits it" in note
+    assert (
+        "needs an NVIDIA driver 525.60.13 at the very least, not checked; --launch torchrun suits it"
+        in note
+    )
 
 
 def test_every_image_of_ours_is_pinned() -> None:
@@ -204,6 +207,9 @@ def test_the_folder_may_name_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("USER", "alice")
     configure(monkeypatch, tmp_path, '[containers]\ncache = "/scratch/$USER/images"\n')
     assert own_cache().folder == Path("/scratch/alice/images")
+    monkeypatch.delenv("USER")
+    with pytest.raises(BadConfig, match="is not set here"):
+        own_cache()
     configure(monkeypatch, tmp_path, '[containers]\ncache = "scratch"\n')
     with pytest.raises(BadConfig, match="is no absolute path"):
         own_cache()
