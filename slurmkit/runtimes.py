@@ -37,7 +37,8 @@ class ContainersSection(msgspec.Struct, frozen=True):
         cache: folder for one's imported images, which the nodes see too; `~` and `$USER` are
             replaced. None is `$XDG_CACHE_HOME/slurmkit/images`.
         cache_size: what all of them may take, e.g. `200G`; the longest unused are removed for it.
-        shared: other folders, whose owner's images everybody may use.
+        shared: other folders of imported images, which everybody may use.
+        shared_owner: the account whose files are used of these folders, beside root's.
         mirrors: a registry to the one that is asked in its place, with a path if need be.
     """
 
@@ -46,6 +47,7 @@ class ContainersSection(msgspec.Struct, frozen=True):
     cache: str | None = None
     cache_size: str | None = None
     shared: tuple[str, ...] = ()
+    shared_owner: str = "root"
     mirrors: dict[str, str] = {}
 
 

@@ -123,8 +123,11 @@ class Cache:
             found = os.fstat(handle)
             same = (found.st_mtime_ns, found.st_ctime_ns) == (entry.modified, entry.changed)
             if found.st_size == entry.size and same and not full:
-                return
+                return None
             if found.st_size != entry.size or sha256_of(handle, report) != entry.sha256:
+                now = self._now(entry.address)
+                if now is not None and now.entry != entry:  # imported anew meanwhile
+                    return self.check(now, full=full, report=report)
                 raise ImageError(
                     f"{cached.path} is not what was imported: its size or SHA-256 is not that"
                     f" recorded; run: slurmkit image import --again {_what(entry)}"
@@ -197,7 +200,15 @@ class Cache:
         """Spare the next look the hashing, where one may write."""
         times = {"modified": found.st_mtime_ns, "changed": found.st_ctime_ns}
         with suppress(OSError, ImageError), held(self.folder / "lock"):
-            self._write(msgspec.structs.replace(cached.entry, **times), cached.used)
+            now = self._read(self._record(cached.entry.address))
+            if now is not None and now.entry == cached.entry:
+                self._write(msgspec.structs.replace(cached.entry, **times), cached.used)
+
+    def _now(self, address: str) -> Cached | None:
+        """What is recorded now, with the file that belongs to it; None where one may not look."""
+        with suppress(OSError, ImageError), held(self.folder / "lock"):
+            return self._read(self._record(address))
+        return None
 
     def _names_of(self, address: str) -> tuple[str, ...]:
         found = self._read(self._record(address)) if self._record(address).exists() else None

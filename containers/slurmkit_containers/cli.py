@@ -106,7 +106,7 @@ def list_command(*, as_json: bool) -> None:
 def inspect_command(*, image: str, full: bool, as_json: bool) -> None:
     """Show what is known of an imported image, and whether its file can be trusted.
 
-    The file must be one's own or root's (in a shared folder, its owner's), writable by nobody
+    The file must be one's own or root's (in a shared folder, of its account), writable by nobody
     else, and have size and times of the import; if the times differ, or with --full, its SHA-256
     is compared.
 

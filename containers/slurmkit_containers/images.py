@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from slurmkit.runtimes import Settled, containers_section
 from slurmkit.tres import size_in_bytes
 from slurmkit_containers.cache import LOCAL, Cache, Cached
 from slurmkit_containers.catalogue import CatalogueSection, catalogue, named
+from slurmkit_containers.trust import check_folder
 
 _CODE = "container-image"
 _UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
@@ -68,14 +70,35 @@ def own_cache() -> Cache:
 
 
 def caches() -> list[Cache]:
-    """One's own folder, then the shared ones, each trusted as far as its owner.
+    """One's own folder, then the shared ones that can be trusted.
 
     Raises:
-        BadConfig: as `own_cache`.
+        BadConfig: as `own_cache`, and when there is no such account as `shared_owner`.
     """
-    shared = [_folder("shared", each) for each in containers_section().shared]
-    there = [each for each in shared if each.is_dir()]
-    return [own_cache(), *(Cache(each, {0, each.stat().st_uid}) for each in there)]
+    return [own_cache(), *(cache for cache, wrong in _shared() if wrong is None)]
+
+
+def _shared() -> Iterator[tuple[Cache, str | None]]:
+    """Every shared folder that is there, and why it is not used."""
+    section = containers_section()
+    for text in section.shared:
+        cache = Cache(_folder("shared", text), {0, _owner(section.shared_owner)})
+        try:
+            check_folder(cache.folder, cache.owners)
+        except FileNotFoundError:
+            continue
+        except ImageError as error:
+            yield cache, str(error)
+        else:
+            yield cache, None
+
+
+def _owner(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError as error:
+        words = f"[containers] shared_owner: there is no account {name!r} here"
+        raise BadConfig(words) from error
 
 
 def size_limit() -> float | None:
@@ -174,6 +197,7 @@ def settle(container: Container, nodes: int) -> Settled:
     told = [] if entry is None else [_from_catalogue(container.image, entry)]
     if image.kind == "registry":
         image, more = _from_registry(image, nodes)
+        told += [_finding("warning", f"not used: {wrong}") for _, wrong in _shared() if wrong]
         told += more
     return Settled(msgspec.structs.replace(container, image=str(image)), tuple(told))
 

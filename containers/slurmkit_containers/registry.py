@@ -145,7 +145,7 @@ class Session:
         try:
             return _get(url, headers | self._headers)
         except urllib.error.HTTPError as error:
-            if error.code != 401 or self._headers:
+            if error.code != 401:  # with a token, too: it may have run out
                 raise
             error.close()
             token = self._token(error.headers.get("WWW-Authenticate", ""))

@@ -213,3 +213,30 @@ def test_files_of_ones_own_in_the_folder_stay(cache: Cache) -> None:
     clean(cache)
     assert not left.exists()
     assert all(file.exists() for file in mine)
+
+
+def test_an_image_that_was_imported_anew_meanwhile_is_judged_by_its_new_record(
+    cache: Cache,
+) -> None:
+    old = keep(cache, digest=DIGEST)
+    keep(cache, data=b"packed otherwise", digest=DIGEST)
+    cache.check(old)
+    cache.check(old, full=True)
+
+
+def test_times_are_not_noted_over_a_newer_record(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = keep(cache, digest=DIGEST)
+    os.utime(old.path)
+
+    def meanwhile(*_: object) -> str:
+        monkeypatch.undo()
+        keep(cache, data=b"packed otherwise", digest=DIGEST)
+        return old.entry.sha256
+
+    monkeypatch.setattr("slurmkit_containers.cache.sha256_of", meanwhile)
+    cache.check(old)
+    found = cache.find(UBUNTU)
+    assert found is not None
+    cache.check(found, full=True)

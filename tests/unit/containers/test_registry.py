@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from image_lab import ENROOT, MKSQUASHFS, config_of, digest, member, stand_in, tar
-from slurmkit_containers.registry import Remote, ask
+from slurmkit_containers.registry import Remote, Session, ask
 
 from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
@@ -41,13 +41,14 @@ class Registry(BaseHTTPRequestHandler):
     manifests: dict[str, bytes]
     asked: list[tuple[str, str | None]]
     needs_token = False
+    token = "t0k"
 
     def do_GET(self) -> None:
         token = self.headers.get("Authorization")
         self.asked.append((self.path, token))
         if self.path.startswith("/token"):
-            return self.answer(200, b'{"token": "t0k"}')
-        if self.needs_token and token != "Bearer t0k":
+            return self.answer(200, json.dumps({"token": self.token}).encode())
+        if self.needs_token and token != f"Bearer {self.token}":
             host = self.headers["Host"]
             self.send_response(401)
             challenge = f'Bearer realm="http://{host}/token",service="lab",scope="a:b:pull"'
@@ -246,3 +247,14 @@ def test_a_layer_that_is_not_what_the_manifest_says(
     made.manifests[last] = change(made.manifests[last])
     assert run_to_exit_code(cli, ["image", "import", f"{host}/x:1"]) == bool(why)
     assert why in capsys.readouterr().err
+
+
+def test_a_token_that_ran_out_is_fetched_anew(registry: tuple[str, type[Registry]]) -> None:
+    host, made = registry
+    made.needs_token = True
+    made.manifests = {"/v2/x/manifests/1": MANIFEST, "/v2/x/blobs/sha256:1": b"layer"}
+    session = Session(Image.parse(f"{host}/x:1"))
+    session.manifest("amd64")
+    made.token = "another"
+    with session.blob("sha256:1") as answer:
+        assert answer.read() == b"layer"
