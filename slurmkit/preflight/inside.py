@@ -42,7 +42,7 @@ class Result(NamedTuple):
         bandwidth: its average bus bandwidth in GB/s (10^9); None without a result.
         wrong: values that came out wrong.
         devices: what it ran on, as the program names it.
-        trouble: what was said last where there is no result.
+        trouble: what was said last where there is no result, or where it ended badly after it.
     """
 
     bandwidth: "float | None" = None
@@ -52,14 +52,16 @@ class Result(NamedTuple):
 
     def good(self, least: float) -> bool:
         """Whether all sums are right, and as fast as wanted."""
-        return self.bandwidth is not None and self.wrong == 0 and self.bandwidth >= least
+        fine = self.bandwidth is not None and self.wrong == 0 and not self.trouble
+        return fine and (self.bandwidth or 0.0) >= least
 
     @property
     def words(self) -> str:
         """Of the result alone."""
         if self.bandwidth is None:
             return "no result"
-        return f"{self.bandwidth:.1f} GB/s" + (f", {self.wrong} wrong values" if self.wrong else "")
+        wrong = f", {self.wrong} wrong values" if self.wrong else ""
+        return f"{self.bandwidth:.1f} GB/s{wrong or (', and it failed' if self.trouble else '')}"
 
 
 class Enough(Exception):
@@ -81,11 +83,11 @@ def read(text: str, trouble: str = "") -> Result:
         wrong = int(found["out_of_bounds"]["count"])
         names = Counter(str(each["device_info"]).strip() for each in found["config"]["devices"])
     except (ValueError, KeyError, TypeError):
-        return Result(trouble=trouble or "it wrote no JSON")
+        return Result(trouble=trouble or "it wrote no result as JSON; nccl-tests 2.17.3 or later can")
     if bandwidth != bandwidth:  # noqa: PLR0124 - not a number
         return Result(trouble=trouble or "it measured nothing")
     devices = ", ".join(f"{count} x {name}" for name, count in names.items())
-    return Result(bandwidth, wrong, devices)
+    return Result(bandwidth, wrong, devices, trouble)
 
 
 def locate(
@@ -205,13 +207,13 @@ class Preflight:
             return "; ".join(f"{node} is bad: {self._why(node)}" for node in found.bad)
         said = f"{whole.words} over {folded(nodes)}, at least {self.least(nodes):.1f} expected"
         if found.suspects:
-            return f"{said}: {folded(found.suspects)} or the way between them"
+            return f"{said}: one of {folded(found.suspects)} is bad, or the way between"
         return f"{said}, but parts of them are good: the network between, or a passing trouble"
 
     def _why(self, node: str) -> str:
-        """The smallest failed group that it was in."""
-        groups = (g for g in self.results if node in g and not self.results[g].good(self.least(g)))
-        group = min(groups, key=len)
+        """The smallest failed group that it was in, the last of them: with a good one."""
+        groups = [g for g in self.results if node in g and not self.results[g].good(self.least(g))]
+        group = min(reversed(groups), key=len)
         others = folded([each for each in group if each != node])
         return (
             f"{self.results[group].words} {f'with {others}' if others else 'by itself'},"
@@ -314,8 +316,8 @@ def keep(path: Path, result: Result, nodes: "Sequence[str]") -> None:
 def go_back(bad: "Sequence[str]") -> bool:
     """Requeue this job without some nodes; Slurm lets these be changed only once it is pending.
 
-    The signal that then ends this script is ignored until that is done: there are `KillWait`
-    seconds, and a requeued job starts again after two minutes at the earliest.
+    The signal that then ends this script is ignored until that is done, for which there are
+    `KillWait` seconds. The job cannot start again before this script is over.
     """
     env = os.environ
     job = env["SLURM_JOB_ID"]

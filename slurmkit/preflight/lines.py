@@ -120,14 +120,14 @@ def preflight(place: Place) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
 
 
 def _wrong(place: Place, section: PreflightSection) -> Iterator[Finding]:
-    step, spec = place.step, place.step.spec
+    step, spec, layout = place.step, place.step.spec, place.step.layout
     if spec.script is not None:
         message = "--preflight stands before a command, and this job is a whole script"
         yield error("preflight-script", message, "--preflight")
-    elif spec.gpus is None or spec.gpus.is_part or not step.layout.gpus:
+    elif spec.gpus is None or spec.gpus.is_part or layout.gpus_in_all or not layout.gpus:
         message = "--preflight measures whole GPUs, as many on each node; ask with --gpus-per-node"
         yield error("preflight-gpus", message, "--preflight")
-    elif step.single_node and step.layout.gpus == 1:
+    elif step.single_node and layout.gpus == 1:
         message = "--preflight measures between GPUs, and the job has one; leave it out"
         yield error("preflight-one", message, "--preflight")
     if not section.program and spec.container is None:
@@ -195,6 +195,13 @@ def _lines(place: Place, section: PreflightSection) -> tuple[str, ...]:
     )
 
 
+def _least_tasks(step: Step) -> int:
+    """Tasks on the node that has the fewest, whose CPUs its processes share."""
+    layout = step.layout
+    spread = (layout.ntasks or 1) // (layout.most or layout.least_nodes)
+    return layout.ntasks_per_node or max(1, spread)
+
+
 def _ask(place: Place, section: PreflightSection) -> dict[str, object]:
     """What `slurmkit.preflight.inside` is told."""
     step, gpus = place.step, place.step.layout.gpus
@@ -202,7 +209,7 @@ def _ask(place: Place, section: PreflightSection) -> dict[str, object]:
     words: tuple[str, ...] = (section.program,)
     if not section.program:
         options, words = step.options, (*step.prefix, section.image_program)
-    cpus = step.tasks_per_node * step.layout.cpus_per_task
+    cpus = _least_tasks(step) * step.layout.cpus_per_task
     own = [each for each in options if not each.startswith(("--gpu-bind", "--label"))]
     own += ["--gpu-bind=none"] if step.spec.gpus and step.spec.gpus.bind else []
     own += [f"--cpus-per-task={max(1, cpus // gpus)}", *(["--overcommit"] if cpus < gpus else [])]
