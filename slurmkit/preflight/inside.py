@@ -83,7 +83,7 @@ def read(text: str, trouble: str = "") -> Result:
         wrong = int(found["out_of_bounds"]["count"])
         names = Counter(str(each["device_info"]).strip() for each in found["config"]["devices"])
     except (ValueError, KeyError, TypeError):
-        return Result(trouble=trouble or "it wrote no result as JSON; nccl-tests 2.17.3 or later can")
+        return Result(trouble=trouble or "it wrote no JSON, which nccl-tests 2.17.3 can")
     if bandwidth != bandwidth:  # noqa: PLR0124 - not a number
         return Result(trouble=trouble or "it measured nothing")
     devices = ", ".join(f"{count} x {name}" for name, count in names.items())

@@ -47,8 +47,8 @@ class Site:
         words = f"--preflight nccl -N {nodes} --gpus-per-node 2 --time 5 -- echo worked"
         state = f"XDG_STATE_HOME={self.folder} SLURMKIT_CONFIG={self.folder}/config.toml"
         given = f"--env STANDIN={self.folder}/setup.json --env XDG_STATE_HOME={self.folder}"
-        command = f"cd {self.folder} && {state} slurmkit submit {given} {words}"
-        job_id = self.lab.run("sh", "-c", command).stdout.split()[-1]
+        command = f"cd {self.folder} && {state} slurmkit submit --parsable {given} {words}"
+        job_id = self.lab.run("sh", "-c", command).stdout.strip()
         self.jobs.append(job_id)
         self.lab.run("slurmkit", "wait", job_id, check=False)
         return job_id, self.lab.run("cat", f"{self.folder}/slurm-{job_id}.out").stdout
