@@ -159,6 +159,7 @@ def test_what_is_given_beside_a_script_adds_to_it(
         "per-gpu": False,
         "log-per-rank": True,
         "nccl-debug": "INFO",
+        "preflight": None,
         "label": True,
     }
 

@@ -222,7 +222,7 @@ assert "HF_TOKEN" not in os.environ and "SLURM_CPUS_PER_TASK" not in os.environ
 worst = 0
 for rank in range(each * len(nodes)):
     task = {"SLURM_PROCID": str(rank), "SLURMD_NODENAME": nodes[rank // each],
-            "SLURM_STEP_NODELIST": options["nodelist"],
+            "SLURM_STEP_NODELIST": options["nodelist"], "CUDA_VISIBLE_DEVICES": "2,5",
             "SLURM_STEP_TASKS_PER_NODE": f"{each}(x{len(nodes)})"}
     worst = max(worst, subprocess.call(command, env={**os.environ, **task}))
 sys.exit(worst)
