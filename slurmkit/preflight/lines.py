@@ -175,7 +175,6 @@ def _returns(spec: JobSpec, section: PreflightSection) -> bool:
 
 def _lines(place: Place, section: PreflightSection) -> tuple[str, ...]:
     source = Path(inside.__file__).read_text("utf-8").rstrip("\n").split("\n")
-    forgotten = ("  slurmkit_forget",) if secret_variables(place.step.spec) else ()
     text = json.dumps(_ask(place, section), sort_keys=True)
     return (
         *(meeting(place.step, mpi_of(place.step)) if place.contained else ()),
@@ -187,10 +186,7 @@ def _lines(place: Place, section: PreflightSection) -> tuple[str, ...]:
         *source,
         _END,
         "trap - TERM",
-        'if [ "$slurmkit_code" != 0 ]; then',
-        *forgotten,
-        '  exit "$slurmkit_code"',
-        "fi",
+        '[ "$slurmkit_code" = 0 ] || exit "$slurmkit_code"',
         "",
     )
 
