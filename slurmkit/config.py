@@ -25,6 +25,7 @@ SECTIONS = {
     "partition.*": "slurmkit.prices:PartitionSettings",
     "fabric.*": "slurmkit.fabric:FabricSection",
     "launch": "slurmkit.launchers.mpi:LaunchSection",
+    "preflight": "slurmkit.preflight.lines:PreflightSection",
     "jupyter": "slurmkit.notebook.server:JupyterSection",
     "tunnel": "slurmkit.tunnel:TunnelSection",
     "poll": "slurmkit.jobs.poller:PollSection",

@@ -19,7 +19,8 @@ from slurmkit.findings import Finding
 from slurmkit.launchers.mpi import MPIRUN
 from slurmkit.launchers.step import Step
 from slurmkit.options import with_options
-from slurmkit.planning.contained import contained
+from slurmkit.planning.contained import Contained, contained
+from slurmkit.planning.kinds import Kind
 from slurmkit.planning.requests import Site, request_for
 from slurmkit.planning.script import (
     Submission,
@@ -32,6 +33,7 @@ from slurmkit.planning.shape import shape_of, site_names
 from slurmkit.planning.trial import trial
 from slurmkit.plugins import Launcher, launcher
 from slurmkit.policies import Change, review
+from slurmkit.preflight.lines import Place, preflight, with_preflight
 from slurmkit.request import Request
 from slurmkit.slurm import Slurm
 from slurmkit.spec import JobSpec
@@ -134,7 +136,7 @@ class _Checked(msgspec.Struct, frozen=True):
 
 def _check(spec: JobSpec, slurm: Slurm | None, site: Site) -> _Checked:
     reviewed = review(spec, site[0])
-    settled = _launcher(reviewed.spec).settle(reviewed.spec)
+    settled = with_preflight(_launcher(reviewed.spec).settle(reviewed.spec))
     partitions, _ = _partitions(settled, site[0])
     settled, network = with_fabric(settled, tuple(each.name for each in partitions))
     draft = _draft(settled, site)
@@ -166,14 +168,30 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
     )
     found = [*findings, *(kind.findings if kind else ()), *layout.findings]
     found += [*_binding(spec), *inside.findings, *chosen.needs(step)]
-    found += _mpi(spec, capabilities)
+    before, said = _preflight(step, kind, partitions, inside)
+    found += [*said, *_mpi(spec, capabilities)]
     found += _unread(spec)
     made = (kind, layout)
     # Without GPUs that fit, or a layout, every other limit would only repeat that.
     judged = () if _of((*findings, *found), "error") else partitions
     requests = tuple(request_for(spec, made, partition, site) for partition in judged)
-    body = () if spec.script is not None else inside.around(chosen.lines(step))
+    body = () if spec.script is not None else inside.around((*before, *chosen.lines(step)))
     return _Draft(submission(spec, made, body), requests, tuple(found))
+
+
+def _preflight(
+    step: Step, kind: Kind | None, partitions: Iterable[Partition], inside: Contained
+) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+    asked = step.spec.gpus.type if step.spec.gpus else None
+    return preflight(
+        Place(
+            step=step,
+            type=(kind.type if kind else None) or asked,
+            partitions=tuple(each.name for each in partitions),
+            contained=inside.named,
+            bare=step_options(step.spec),
+        )
+    )
 
 
 def _as_fixed(spec: JobSpec, findings: Iterable[Finding], site: Site) -> tuple[Request, ...]:

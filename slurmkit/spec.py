@@ -20,6 +20,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _SLURMS = ("SLURM_", "SBATCH_", "SRUN_", "PYXIS_")
 _GPUS_IN_GRES = re.compile(r"(^|,)(gpu|shard|mps)(:|,|$)")
 _NCCL_LEVELS = ("VERSION", "WARN", "INFO", "TRACE")
+PREFLIGHTS = ("nccl",)
+"""What can measure a job's nodes."""
 _SHELLS = ("sh", "ash", "bash", "dash", "ksh", "mksh", "zsh")
 MAGIC = ("#SBATCH", "#SLURM")
 """How a line with options begins; the second is an old name that sbatch still reads."""
@@ -42,6 +44,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         label: put the task's number before each line of output.
         log_per_rank: put each task's output into a file of its own, the job's with `.rankN` added.
         nccl_debug: what NCCL tells of itself (`NCCL_DEBUG`): VERSION, WARN, INFO or TRACE.
+        preflight: what measures the nodes before the command starts: `nccl`; None for nothing.
     """
 
     launcher: str | None = None
@@ -50,11 +53,15 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     label: bool = False
     log_per_rank: bool = False
     nccl_debug: str | None = None
+    preflight: str | None = None
 
     def __post_init__(self) -> None:
         if self.nccl_debug not in (None, *_NCCL_LEVELS):
             known = ", ".join(_NCCL_LEVELS)
             raise BadInput(f"launch.nccl-debug is one of {known}, not {self.nccl_debug!r}")
+        if self.preflight not in (None, *PREFLIGHTS):
+            known = ", ".join(PREFLIGHTS)
+            raise BadInput(f"launch.preflight is {known}, not {self.preflight!r}")
         for name in ("launcher", "mpi"):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[a-z][\w.\-]*", value, re.ASCII):

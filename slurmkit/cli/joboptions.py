@@ -17,7 +17,7 @@ from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
 from slurmkit.jobfile import asides, read_job_file, read_script
 from slurmkit.options import letters, merged, read_options
-from slurmkit.spec import JobSpec, Launch
+from slurmkit.spec import PREFLIGHTS, JobSpec, Launch
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
     ("job-name", "Name of the job.  [default: the command's]"),
@@ -114,6 +114,11 @@ def _ours() -> list[Callable[..., Any]]:
             metavar="[LEVEL]",
             help="What NCCL tells: VERSION, WARN, INFO or TRACE.  [without LEVEL: INFO]",
         ),
+        click.option(
+            "--preflight",
+            type=click.Choice(PREFLIGHTS),
+            help="Measure the nodes before COMMAND starts, and name a bad one.",
+        ),
         *container_options(),
         click.option(
             "--option",
@@ -163,7 +168,7 @@ def spec_from(options: dict[str, Any]) -> Asked:
     if chdir := fields.get("chdir"):
         fields["chdir"] = os.path.abspath(chdir)  # noqa: PTH100 - Path.resolve follows links
     launch = fields.get("launch", Launch())
-    names = ("mpi", "label", "log_per_rank", "nccl_debug")
+    names = ("mpi", "label", "log_per_rank", "nccl_debug", "preflight")
     ways = {name: take(name) for name in names} | {"launcher": take("launch")}
     started = {name: value for name, value in ways.items() if value}
     fields["launch"] = msgspec.structs.replace(launch, **started)

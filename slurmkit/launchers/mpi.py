@@ -50,7 +50,7 @@ class Mpi:
         yield from needs_command(step.spec, "mpi")
         yield from needs_one_start(step.spec, "mpi")
         yield from needs_file(step)
-        chosen, known = _chosen(step), step.capabilities.mpi
+        chosen, known = mpi_of(step), step.capabilities.mpi
         if chosen not in (None, MPIRUN, *(known or (chosen,))) and not step.spec.launch.mpi:
             message = f"[launch] mpi is {chosen!r}, which this Slurm does not have; it has"
             yield error("mpi-unknown", f"{message} {', '.join(known or ())}", _SOURCE)
@@ -73,25 +73,25 @@ class Mpi:
 
     def lines(self, step: Step) -> tuple[str, ...]:
         """See `slurmkit.plugins.Launcher`."""
-        chosen = _chosen(step)
+        chosen = mpi_of(step)
         if chosen != MPIRUN:
             kind = () if chosen is None else (f"--mpi={chosen}",)
             options = (step.cpus, *step.options, *kind, "--kill-on-bad-exit=1")
             started = srun(options, (*step.prefix, *step.spec.command), srun_output(step))
-            return (*_meeting(step, chosen), *rank_logs(step), started)
+            return (*meeting(step, chosen), *rank_logs(step), started)
         program = load_section("launch", LaunchSection).mpirun
         words = [program, "-n", str(step.layout.tasks), *step.prefix, *step.spec.command]
         return (shlex.join(words),)
 
 
-def _meeting(step: Step, chosen: str | None) -> tuple[str, ...]:
+def meeting(step: Step, chosen: str | None) -> tuple[str, ...]:
     """PMIx 5 shares what it knows in a file of the node's /tmp, which a container does not see."""
     if step.spec.container is None or not (chosen or "").startswith("pmix"):
         return ()
     return ('export PMIX_MCA_gds="${PMIX_MCA_gds:-hash}"',)
 
 
-def _chosen(step: Step) -> str | None:
+def mpi_of(step: Step) -> str | None:
     """What the job names, what the site names, or the best that srun has."""
     known = step.capabilities.mpi
     named = step.spec.launch.mpi or load_section("launch", LaunchSection).mpi

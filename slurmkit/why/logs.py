@@ -31,6 +31,11 @@ def _sign(pattern: str, means: str) -> Sign:
 # The first that fits a line says what it means.
 _STRONG: tuple[Sign, ...] = (
     _sign(
+        r"^slurmkit: preflight failed: ",
+        "its nodes were measured first (--preflight), and its work was not begun: --exclude the"
+        " node, and tell your administrator",
+    ),
+    _sign(
         r"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
         r"|cudaErrorMemoryAllocation",
         "the GPU's memory was full: a smaller batch, or a GPU with more memory",

@@ -53,7 +53,12 @@ SPECS = (
     JobSpec(
         command=("x",),
         launch=Launch(
-            launcher="torchrun", mpi="none", per_gpu=False, log_per_rank=True, nccl_debug="WARN"
+            launcher="torchrun",
+            mpi="none",
+            per_gpu=False,
+            log_per_rank=True,
+            nccl_debug="WARN",
+            preflight="nccl",
         ),
         environment={"A": "1"},
         container=Container(

@@ -51,6 +51,19 @@ def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert made["estimate"]["start"] == 1_700_000_100
 
 
+def test_a_preflight_stands_before_the_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "slurmkit").mkdir()
+    (tmp_path / "slurmkit" / "config.toml").write_text('[preflight]\nprogram = "/x"\n', "utf-8")
+    asked = ("--preflight", "nccl", "--gpus-per-node", "a100:2", "--time", "1", "--", "train")
+    assert run("plan", *asked) == 0
+    shown = capsys.readouterr()
+    assert shown.out.index("python3 -IS - ") < shown.out.index("-- train\n")
+    assert "before the work all_reduce_perf runs" in shown.err
+    assert run("plan", "--preflight", "mpi", "--time", "1", "--", "train") == 2
+
+
 def test_errors_end_with_2_and_nothing_is_sent(
     capsys: pytest.CaptureFixture[str], border: FakeSlurm
 ) -> None:
@@ -146,6 +159,7 @@ def test_what_is_given_beside_a_script_adds_to_it(
         "per-gpu": False,
         "log-per-rank": True,
         "nccl-debug": "INFO",
+        "preflight": None,
         "label": True,
     }
 

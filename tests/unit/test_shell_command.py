@@ -104,6 +104,7 @@ def test_defaults_for_batch_jobs_are_in_nobodys_way(
         (("--mpi=pmix",), "mpi is for jobs"),
         (("--label",), "label is for jobs"),
         (("--log-per-rank",), "log-per-rank is for jobs"),
+        (("--preflight", "nccl"), "preflight is for jobs"),
         (("--gpus-per-node=a100:99",), "no shell: 1 error"),
     ],
 )

@@ -12,6 +12,7 @@ Pairs = list[tuple[str, str]]
 
 _LAUNCH = {
     "launch": "launcher", "launcher": "launcher", "mpi": "mpi", "nccl-debug": "nccl_debug",
+    "preflight": "preflight",
 }  # fmt: skip
 _FLAGS = {"label": "label", "log-per-rank": "log_per_rank"}
 _YES_NO = {"yes": True, "no": False}
@@ -52,8 +53,8 @@ def words_of(spec: JobSpec) -> list[str]:
     """The options that `parted` reads as these fields of a job."""
     launch = spec.launch
     words = [f"--env={name}={value}" for name, value in spec.environment.items()]
-    given = (("launch", launch.launcher), ("mpi", launch.mpi), ("nccl-debug", launch.nccl_debug))
-    words += [f"--{name}={value}" for name, value in given if value]
+    given = {name: getattr(launch, field) for name, field in _LAUNCH.items() if name != "launcher"}
+    words += [f"--{name}={value}" for name, value in given.items() if value]
     words += [f"--{name}" for name, field in _FLAGS.items() if getattr(launch, field)]
     if launch.per_gpu is not None:
         words.append(f"--{_PER_GPU}={'yes' if launch.per_gpu else 'no'}")
