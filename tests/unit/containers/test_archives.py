@@ -378,6 +378,7 @@ _BROKEN_GZIP = gzip.compress(os.urandom(9000))[:4000] + b"\0" * 4000
         tar(link("manifest.json", "other"), link("other", "manifest.json")),
         tar(hard("manifest.json", "none")),
     ],
+    ids=["gzip", "dangling", "itself", "circle", "hard"],
 )
 @pytest.mark.usefixtures("squash")
 def test_an_archive_that_is_damaged_somehow_is_told_so(data: bytes, tmp_path: Path) -> None:
