@@ -9,7 +9,7 @@ from slurmkit.checks.say import error, note
 from slurmkit.container import UNSET_PYXIS, Wrapped
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
-from slurmkit.runtimes import choose, runtime, settled
+from slurmkit.runtimes import IMPORTING, NOT_HERE, choose, runtime, settled
 from slurmkit.spec import JobSpec
 
 
@@ -56,7 +56,8 @@ def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Cont
     except BadInput as wrong:
         return Contained(findings=(error("container-runtime", str(wrong), "runtimes"),))
     chosen = runtime(name)
-    found = (*image.findings, *chosen.needs(image.container, capabilities))
+    told = (f for f in image.findings if f.code != NOT_HERE or name in IMPORTING)
+    found = (*told, *chosen.needs(image.container, capabilities))
     if any(finding.severity == "error" for finding in found):
         return Contained(named=name, findings=found)
     said = note("container-runtime", f"its steps run in {name}", name)

@@ -18,14 +18,16 @@ from recorded_lab import capabilities, standing
 from slurmkit_containers.catalogue import catalogue
 from slurmkit_containers.images import age, canonical, look_up, mirrored, own_cache, settle, size
 
-from slurmkit.cli import cli
+from slurmkit.cli import cli, submit
 from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.cli.tab import ImageNames
+from slurmkit.cluster import Cluster
 from slurmkit.configcheck import survey
 from slurmkit.container import Container
 from slurmkit.errors import BadConfig, BadInput
 from slurmkit.image import Image
 from slurmkit.planner import Plan, plan_unasked
+from slurmkit.runtimes import NOT_HERE
 from slurmkit.spec import JobSpec
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "containers.md").read_text("utf-8")
@@ -91,17 +93,56 @@ def test_a_job_uses_the_file_that_was_imported_and_says_which_and_how_old(
     assert not made.warnings
 
 
-def test_a_job_on_several_nodes_is_told_how_to_import_once() -> None:
-    made = planned("nvcr.io#nvidia/x:1", nodes=2)
-    assert "--container-image=nvcr.io#nvidia/x:1'" in made.submissions[0].script
+SEVERAL = "nvcr.io#nvidia/x:1"
+
+
+def test_a_job_on_several_nodes_is_told_how_to_import_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configure(monkeypatch, tmp_path, "[containers]\nimport_first = false\n")
+    made = planned(SEVERAL, nodes=2)
+    assert f"--container-image={SEVERAL}'" in made.submissions[0].script
     (warning,) = made.warnings
     assert warning.message == (
         "each of 2 nodes would import image nvcr.io/nvidia/x:1 by itself; import it once before:"
         " slurmkit image import nvcr.io/nvidia/x:1"
     )
-    assert not planned("nvcr.io#nvidia/x:1").warnings
-    (warning,) = planned("$oauthtoken@nvcr.io#nvidia/x:1", nodes=2).warnings
-    assert warning.message.endswith(" slurmkit image import '$oauthtoken@nvcr.io#nvidia/x:1'")
+    assert not planned(SEVERAL).warnings
+    (warning,) = planned(f"$oauthtoken@{SEVERAL}", nodes=2).warnings
+    assert warning.message.endswith(f" slurmkit image import '$oauthtoken@{SEVERAL}'")
+
+
+def test_an_image_for_several_nodes_is_imported_before_the_job_is_sent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(submit, "plan", lambda spec, _: planned(spec.container.image, spec.nodes))
+    before = planned(SEVERAL, nodes=2)
+    assert NOT_HERE in [note.code for note in before.notes]
+    assert not before.warnings
+    after = submit._with_image(Cluster(), before, before.spec)
+    path = own_cache().find(canonical(Image.parse(SEVERAL)))
+    assert path
+    assert f" --container-image={path.path} " in after.submissions[0].script
+    assert "nvcr.io/nvidia/x:1: " in capsys.readouterr().err
+    assert len((tmp_path / "count").read_text().splitlines()) == 1
+    assert submit._with_image(Cluster(), after, after.spec) is after
+
+
+def test_an_image_that_cannot_be_imported_is_left_to_the_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stand_in(monkeypatch, tmp_path / "bin", enroot="#!/bin/sh\necho no such image >&2\nexit 1\n")
+    before = planned(SEVERAL, nodes=2)
+    assert submit._with_image(Cluster(), before, before.spec) is before
+    assert "; each node fetches the image" in capsys.readouterr().err
+
+
+def test_only_runtimes_that_lose_nothing_have_it_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configure(monkeypatch, tmp_path, '[containers]\nruntimes = ["apptainer"]\n')
+    made = planned(SEVERAL, nodes=2, runtime="apptainer")
+    assert NOT_HERE not in [note.code for note in made.notes]
 
 
 def test_a_changed_file_keeps_the_job_from_being_sent(capsys: pytest.CaptureFixture[str]) -> None:
