@@ -77,10 +77,15 @@ def containers_section() -> ContainersSection:
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """A container with what is used for its image, and what is to be said of that."""
+    """A container with what is used for its image, and what is to be said of that.
+
+    Attributes:
+        architecture: the image's, as Docker names it; empty when not known.
+    """
 
     container: Container
     findings: tuple[Finding, ...] = ()
+    architecture: str = ""
 
 
 def settled(container: Container, *, nodes: int) -> Settled:

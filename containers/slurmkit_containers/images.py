@@ -195,25 +195,28 @@ def settle(container: Container, nodes: int) -> Settled:
         return Settled(container)
     image, entry = meant(container.image)
     told = [] if entry is None else [_from_catalogue(container.image, entry)]
+    architecture = ""
     if image.kind == "registry":
-        image, more = _from_registry(image, nodes)
+        image, more, architecture = _from_registry(image, nodes)
         told += [_finding("warning", f"not used: {wrong}") for _, wrong in _shared() if wrong]
         told += more
-    return Settled(msgspec.structs.replace(container, image=str(image)), tuple(told))
+    return Settled(msgspec.structs.replace(container, image=str(image)), tuple(told), architecture)
 
 
-def _from_registry(image: Image, nodes: int) -> tuple[Image, list[Finding]]:
+def _from_registry(image: Image, nodes: int) -> tuple[Image, list[Finding], str]:
+    """What is used, what is to be said of that, and its architecture where that is known."""
     name = short(canonical(image))
     try:
         found = look_up(canonical(image))
-        if found is not None:
-            cache, cached = found
-            cache.check(cached)
-            cache.used(cached)
-            return Image.parse(str(cached.path)), [_finding("note", _kept(name, cached))]
-        return mirrored(image), list(_not_kept(image, name, nodes))
+        if found is None:
+            return mirrored(image), list(_not_kept(image, name, nodes)), ""
+        cache, cached = found
+        cache.check(cached)
+        cache.used(cached)
     except ImageError as error:
-        return image, [_finding("error", str(error))]
+        return image, [_finding("error", str(error))], ""
+    file, said = Image.parse(str(cached.path)), _finding("note", _kept(name, cached))
+    return file, [said], cached.entry.made.architecture or ""
 
 
 def _kept(name: str, cached: Cached) -> str:

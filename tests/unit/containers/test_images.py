@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import pwd
 import re
 from pathlib import Path
@@ -53,9 +54,18 @@ def image(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tup
     return done.out, done.err
 
 
-def planned(name: str, nodes: int = 1, runtime: str | None = None) -> Plan:
+def planned(
+    name: str, nodes: int = 1, runtime: str | None = None, arms: tuple[str, ...] = ()
+) -> Plan:
+    """The plan of a job; `arms` are names of nodes whose machine is another."""
+    known = capabilities()
     known = msgspec.structs.replace(
-        capabilities(), container_options=cluster("0.24").container_options
+        known,
+        container_options=cluster("0.24").container_options,
+        nodes=tuple(
+            msgspec.structs.replace(node, architecture="aarch64") if node.name in arms else node
+            for node in known.nodes
+        ),
     )
     spec = JobSpec(command=("x",), nodes=nodes, container=Container(image=name, runtime=runtime))
     return plan_unasked(spec, (known, standing()))
@@ -143,6 +153,20 @@ def test_only_runtimes_that_lose_nothing_have_it_imported(
     configure(monkeypatch, tmp_path, '[containers]\nruntimes = ["apptainer"]\n')
     made = planned(SEVERAL, nodes=2, runtime="apptainer")
     assert NOT_HERE not in [note.code for note in made.notes]
+
+
+def test_an_image_is_for_the_machines_that_the_nodes_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    image(capsys, "import", "ubuntu:24.04")
+    kernel = platform.machine()
+    (warning,) = planned("ubuntu:24.04", arms=("c1",)).warnings
+    assert warning.message.startswith(f"the image is for {kernel}, and nodes that the job may get")
+    assert "aarch64, too" in warning.message
+    every = tuple(node.name for node in capabilities().nodes)
+    (error,) = planned("ubuntu:24.04", arms=every).errors
+    assert (error.code, "are aarch64;" in error.message) == ("container-architecture", True)
+    assert not planned("ubuntu:22.04", arms=every).errors
 
 
 def test_a_changed_file_keeps_the_job_from_being_sent(capsys: pytest.CaptureFixture[str]) -> None:
