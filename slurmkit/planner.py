@@ -19,9 +19,10 @@ from slurmkit.findings import Finding
 from slurmkit.launchers.mpi import MPIRUN
 from slurmkit.launchers.step import Step
 from slurmkit.options import with_options
-from slurmkit.planning.contained import Contained, contained
+from slurmkit.planning.contained import Contained, contained, for_other_nodes
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.requests import Site, request_for
+from slurmkit.planning.requests import chosen as requested
 from slurmkit.planning.script import (
     Submission,
     has_foreign_options,
@@ -168,6 +169,8 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
     )
     found = [*findings, *(kind.findings if kind else ()), *layout.findings]
     found += [*_binding(spec), *inside.findings, *chosen.needs(step)]
+    may_get = requested(spec, capabilities.nodes_of(*(each.name for each in partitions)))
+    found += for_other_nodes(inside, may_get)
     before, said = _preflight(step, kind, partitions, inside)
     found += [*said, *_mpi(spec, capabilities)]
     found += _unread(spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -18,10 +18,14 @@ from slurmkit.plugins import Runtime, load, plugins
 if TYPE_CHECKING:
     from slurmkit.capabilities.model import Capabilities
 
-IMAGES = "slurmkit_containers.images:settle"
-"""Says what is used for a container's image; a string, so that the library stands alone."""
+_IMAGES = "slurmkit_containers"
+"""The package that knows of images; a string, so that the library stands alone."""
 
-IMAGE_NAMES = "slurmkit_containers.images:known_names"
+NOT_HERE = "container-image-import"
+"""Code of the finding that each of several nodes would fetch the image for itself."""
+
+IMPORTING = ("pyxis", "enroot")
+"""Runtimes that lose nothing of an image by its import."""
 
 ORDER = ("pyxis", "enroot", "apptainer", "oci")
 """Runtimes that are looked at when none is named, the best first."""
@@ -39,6 +43,8 @@ class ContainersSection(msgspec.Struct, frozen=True):
         cache_size: what all of them may take, e.g. `200G`; the longest unused are removed for it.
         shared: other folders of imported images, which everybody may use.
         shared_owner: the account whose files are used of these folders, beside root's.
+        import_first: `slurmkit submit` imports the image of a job on several nodes before it sends
+            it, on the machine where it runs; false leaves the fetching to the nodes.
         mirrors: a registry to the one that is asked in its place, with a path if need be.
     """
 
@@ -48,6 +54,7 @@ class ContainersSection(msgspec.Struct, frozen=True):
     cache_size: str | None = None
     shared: tuple[str, ...] = ()
     shared_owner: str = "root"
+    import_first: bool = True
     mirrors: dict[str, str] = {}
 
 
@@ -70,10 +77,15 @@ def containers_section() -> ContainersSection:
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """A container with what is used for its image, and what is to be said of that."""
+    """A container with what is used for its image, and what is to be said of that.
+
+    Attributes:
+        architecture: the image's, as Docker names it; empty when not known.
+    """
 
     container: Container
     findings: tuple[Finding, ...] = ()
+    architecture: str = ""
 
 
 def settled(container: Container, *, nodes: int) -> Settled:
@@ -86,9 +98,19 @@ def settled(container: Container, *, nodes: int) -> Settled:
     Raises:
         BadConfig: for a wrong configuration.
     """
-    module, _, name = IMAGES.partition(":")
-    settle = cast("Callable[[Container, int], Settled]", getattr(import_module(module), name))
-    return settle(container, nodes)
+    found: Settled = _images("images", "settle")(container, nodes)
+    return found
+
+
+def import_image(image: str) -> None:
+    """Import an image to where `settled` finds it, with progress on standard error.
+
+    Raises:
+        ImageError: when it cannot be had.
+        BadInput: when it is none that is imported.
+        BadConfig: for a wrong configuration.
+    """
+    _images("cli", "import_here")(image)
 
 
 def image_names() -> list[str]:
@@ -98,8 +120,12 @@ def image_names() -> list[str]:
         ImageError: when a folder of images cannot be trusted.
         BadConfig: for a wrong configuration.
     """
-    module, _, name = IMAGE_NAMES.partition(":")
-    return cast("Callable[[], list[str]]", getattr(import_module(module), name))()
+    found: list[str] = _images("images", "known_names")()
+    return found
+
+
+def _images(module: str, name: str) -> Any:
+    return getattr(import_module(f"{_IMAGES}.{module}"), name)
 
 
 def runtime(name: str) -> Runtime:

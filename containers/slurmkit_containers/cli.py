@@ -65,6 +65,22 @@ def import_command(*, what: str, name: str | None, again: bool) -> None:
       slurmkit image import ./rootfs --as base
       slurmkit submit --container-image local/mine:2 -- python train.py
     """
+    click.echo(str(import_here(what, name, again=again).path))
+
+
+def import_here(what: str, name: str | None = None, *, again: bool = False) -> Cached:
+    """Import an image into one's folder, and tell of it on standard error.
+
+    Args:
+        what: as `slurmkit image import` has it; likewise `name` and `again`.
+        name: what it is called in place of its own name.
+        again: also where it is there.
+
+    Raises:
+        ImageError: when it cannot be had.
+        BadInput: for what is no image to import.
+        BadConfig: for a wrong configuration.
+    """
     from slurmkit_containers.wanted import wanted  # noqa: PLC0415 - Tab and list need no importer
 
     asked = wanted(what, name)
@@ -75,7 +91,7 @@ def import_command(*, what: str, name: str | None, again: bool) -> None:
     when = "now" if new else f"{age(time.time() - entry.imported)} ago; --again does it anew"
     click.echo(f"{short(asked.reference)}: {gib(entry.size)}, imported {when}", err=True)
     _make_room(cache, found)
-    click.echo(str(found.path))
+    return found
 
 
 @image_group.command("list", short_help="List what is imported.")

@@ -15,7 +15,7 @@ from slurmkit.container import Container
 from slurmkit.errors import BadConfig, BadInput, ImageError
 from slurmkit.findings import Finding
 from slurmkit.image import Image
-from slurmkit.runtimes import Settled, containers_section
+from slurmkit.runtimes import NOT_HERE, Settled, containers_section
 from slurmkit.tres import size_in_bytes
 from slurmkit_containers.cache import LOCAL, Cache, Cached
 from slurmkit_containers.catalogue import CatalogueSection, catalogue, named
@@ -195,25 +195,28 @@ def settle(container: Container, nodes: int) -> Settled:
         return Settled(container)
     image, entry = meant(container.image)
     told = [] if entry is None else [_from_catalogue(container.image, entry)]
+    architecture = ""
     if image.kind == "registry":
-        image, more = _from_registry(image, nodes)
+        image, more, architecture = _from_registry(image, nodes)
         told += [_finding("warning", f"not used: {wrong}") for _, wrong in _shared() if wrong]
         told += more
-    return Settled(msgspec.structs.replace(container, image=str(image)), tuple(told))
+    return Settled(msgspec.structs.replace(container, image=str(image)), tuple(told), architecture)
 
 
-def _from_registry(image: Image, nodes: int) -> tuple[Image, list[Finding]]:
+def _from_registry(image: Image, nodes: int) -> tuple[Image, list[Finding], str]:
+    """What is used, what is to be said of that, and its architecture where that is known."""
     name = short(canonical(image))
     try:
         found = look_up(canonical(image))
-        if found is not None:
-            cache, cached = found
-            cache.check(cached)
-            cache.used(cached)
-            return Image.parse(str(cached.path)), [_finding("note", _kept(name, cached))]
-        return mirrored(image), list(_not_kept(image, name, nodes))
+        if found is None:
+            return mirrored(image), list(_not_kept(image, name, nodes)), ""
+        cache, cached = found
+        cache.check(cached)
+        cache.used(cached)
     except ImageError as error:
-        return image, [_finding("error", str(error))]
+        return image, [_finding("error", str(error))], ""
+    file, said = Image.parse(str(cached.path)), _finding("note", _kept(name, cached))
+    return file, [said], cached.entry.made.architecture or ""
 
 
 def _kept(name: str, cached: Cached) -> str:
@@ -239,12 +242,22 @@ def _not_kept(image: Image, name: str, nodes: int) -> Iterator[Finding]:
     if image.registry is None and look_up(own) is not None:
         yield _finding("warning", f"image {name} is another than {short(own)}, which is imported")
     if nodes > 1:
-        text = name if image.user is None else shlex.quote(str(image))
-        yield _finding(
-            "warning",
-            f"each of {nodes} nodes would import image {name} by itself; import it once before:"
-            f" slurmkit image import {text}",
+        yield _each_by_itself(image, name, nodes)
+
+
+def _each_by_itself(image: Image, name: str, nodes: int) -> Finding:
+    if containers_section().import_first:
+        words = (
+            f"slurmkit submit imports image {name} first, on the machine where it runs, once for"
+            f" all {nodes} nodes; --no-import leaves it to each of them"
         )
+        return msgspec.structs.replace(_finding("note", words), code=NOT_HERE)
+    text = name if image.user is None else shlex.quote(str(image))
+    words = (
+        f"each of {nodes} nodes would import image {name} by itself; import it once before:"
+        f" slurmkit image import {text}"
+    )
+    return msgspec.structs.replace(_finding("warning", words), code=NOT_HERE)
 
 
 def _from_catalogue(name: str, entry: CatalogueSection) -> Finding:

@@ -20,7 +20,7 @@ import msgspec
 from slurmkit.capabilities.model import Capabilities
 from slurmkit.slurm import LocalSlurm, Slurm
 
-SCHEMA = 1
+SCHEMA = 2
 """To be raised with every change of the types that are kept."""
 
 _CONFS = (

@@ -43,6 +43,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         cpus: CPUs that jobs can use.
         memory: MiB that jobs can use (RealMemory less MemSpecLimit).
         features: active features, which `--constraint` looks at.
+        architecture: as the kernel calls it, `x86_64`; empty when slurmd has not said.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     features: tuple[str, ...] = ()
     gres: tuple[Gres, ...] = ()
     partitions: tuple[str, ...] = ()
+    architecture: str = ""
 
     @property
     def usable(self) -> bool:

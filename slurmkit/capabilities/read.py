@@ -108,6 +108,7 @@ def parse_node(found: dict[str, str]) -> Node:
         features=slurm_text.names(found.get("ActiveFeatures")),
         gres=slurm_text.gres(found.get("Gres")),
         partitions=slurm_text.names(found.get("Partitions")),
+        architecture=found.get("Arch", ""),
     )
 
 

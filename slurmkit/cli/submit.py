@@ -10,11 +10,12 @@ from typing import Any
 import click
 import msgspec
 
-from slurmkit.cli.joboptions import job_options, spec_from
+from slurmkit.cli.joboptions import Asked, job_options, spec_from
 from slurmkit.cli.planned import plan_json, say_estimate, say_findings
 from slurmkit.cluster import Cluster
-from slurmkit.errors import BadInput
+from slurmkit.errors import BadInput, ImageError
 from slurmkit.planner import Plan, plan
+from slurmkit.runtimes import NOT_HERE, import_image
 from slurmkit.spec import JobSpec
 from slurmkit.text import printable
 
@@ -56,12 +57,20 @@ def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
 @click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and end with its exit code.")
 @click.option("--force", is_flag=True, help="Send it in spite of errors, but not of unsafe ones.")
 @click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
+@click.option("--no-import", is_flag=True, help="Let each of several nodes fetch the image.")
 def submit_command(
-    *, parsable: bool, wait_for_it: bool, force: bool, refresh: bool, **options: Any
+    *,
+    parsable: bool,
+    wait_for_it: bool,
+    force: bool,
+    refresh: bool,
+    no_import: bool,
+    **options: Any,
 ) -> int:
     """Submit a job, once `slurmkit plan` finds no error in it.
 
-    COMMAND is started once per task with srun. Options are those of sbatch.
+    COMMAND is started once per task with srun. Options are those of sbatch. An image of a registry
+    is imported first, here, where the job has several nodes.
 
     \b
     Examples:
@@ -73,18 +82,33 @@ def submit_command(
       slurmkit log --follow $(slurmkit submit --parsable --time 5 -- hostname)
     """
     cluster = Cluster()
-    made, waits = _plan(cluster, options, refresh=refresh)
+    made, asked = _plan(cluster, options, refresh=refresh)
     say_findings(made)
     _refuse(made, force=force)
+    made = made if no_import else _with_image(cluster, made, asked.spec)
     job = cluster.submit(made, force=force)
     click.echo(job.id if parsable else f"submitted job {job.id}")
-    if wait_for_it or waits:
+    if wait_for_it or asked.waits:
         from slurmkit.cli.waiting import wait_and_exit_code  # noqa: PLC0415 - only where asked
 
         return wait_and_exit_code(job)
     if not parsable:
         click.echo(_how_to_follow(job.id, array=made.spec.array is not None), err=True)
     return 0
+
+
+def _with_image(cluster: Cluster, made: Plan, spec: JobSpec) -> Plan:
+    """Import the image that each node would fetch, and plan with its file; else leave all as is."""
+    image = spec.container.image if spec.container else None
+    if image is None or NOT_HERE not in (note.code for note in made.notes):
+        return made
+    try:
+        import_image(image)
+    except ImageError as error:
+        click.echo(f"warning: {printable(str(error))}; each node fetches the image", err=True)
+        return made
+    again = plan(spec, cluster)
+    return made if again.errors else again
 
 
 def _how_to_follow(job_id: str, *, array: bool) -> str:
@@ -103,15 +127,14 @@ def _refuse(made: Plan, *, force: bool) -> None:
     raise BadInput(f"not submitted: {count}{rest}")
 
 
-def _plan(cluster: Cluster, options: dict[str, Any], *, refresh: bool) -> tuple[Plan, bool]:
-    """The plan, and whether the script itself says to wait for the job."""
+def _plan(cluster: Cluster, options: dict[str, Any], *, refresh: bool) -> tuple[Plan, Asked]:
     asked = spec_from(options)
     if refresh:
         cluster.capabilities(refresh=True)
     _warn_of_one_word(asked.spec)
     _warn_of_script(asked.spec)
     made = plan(asked.spec, cluster)
-    return msgspec.structs.replace(made, notes=(*asked.notes, *made.notes)), asked.waits
+    return msgspec.structs.replace(made, notes=(*asked.notes, *made.notes)), asked
 
 
 def _warn_of_one_word(spec: JobSpec) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
-from slurmkit.capabilities.model import Capabilities
-from slurmkit.checks.say import error, note
+from slurmkit.capabilities.model import Capabilities, Node
+from slurmkit.checks.say import error, note, warning
 from slurmkit.container import UNSET_PYXIS, Wrapped
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
-from slurmkit.runtimes import choose, runtime, settled
+from slurmkit.runtimes import IMPORTING, NOT_HERE, choose, runtime, settled
 from slurmkit.spec import JobSpec
 
 
@@ -19,11 +21,13 @@ class Contained(msgspec.Struct, frozen=True):
     Attributes:
         wrapped: what the runtime says; empty without a container, or where `findings` has an error.
         named: the runtime; empty without a container.
+        architecture: the image's, as Docker names it; empty when not known.
     """
 
     wrapped: Wrapped = Wrapped()
     named: str = ""
     findings: tuple[Finding, ...] = ()
+    architecture: str = ""
 
     def around(self, lines: tuple[str, ...]) -> tuple[str, ...]:
         """The lines that start the step, with those that must stand around it."""
@@ -56,14 +60,34 @@ def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Cont
     except BadInput as wrong:
         return Contained(findings=(error("container-runtime", str(wrong), "runtimes"),))
     chosen = runtime(name)
-    found = (*image.findings, *chosen.needs(image.container, capabilities))
+    told = (f for f in image.findings if f.code != NOT_HERE or name in IMPORTING)
+    found = (*told, *chosen.needs(image.container, capabilities))
     if any(finding.severity == "error" for finding in found):
         return Contained(named=name, findings=found)
     said = note("container-runtime", f"its steps run in {name}", name)
     wrapped = chosen.step(image.container, gpus=spec.gpus is not None)
-    return Contained(wrapped, name, (said, *found))
+    return Contained(wrapped, name, (said, *found), image.architecture)
 
 
+def for_other_nodes(inside: Contained, nodes: Iterable[Node]) -> Iterator[Finding]:
+    """Say when nodes that a job may get are no machines for its image."""
+    kernel = _KERNELS.get(inside.architecture)
+    there = {node.architecture for node in nodes if node.architecture}
+    if kernel is None or not there - {kernel}:
+        return
+    words = f"the image is for {kernel}, and nodes that the job may get are"
+    if kernel in there:
+        others = ", ".join(sorted(there - {kernel}))
+        message = (
+            f"{words} {others}, too; leave them out with --partition, --constraint or --exclude"
+        )
+        yield warning("container-architecture", message, "scontrol show node: Arch")
+    else:
+        message = f"{words} {', '.join(sorted(there))}; import one for them, on such a machine"
+        yield error("container-architecture", message, "scontrol show node: Arch")
+
+
+_KERNELS = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64le"}
 _NO_STEP = (
     "a container is for steps that srun starts, and this job's own shell starts its program; give"
     " a command, or write srun's container options in the script"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import pwd
 import re
 from pathlib import Path
@@ -18,14 +19,16 @@ from recorded_lab import capabilities, standing
 from slurmkit_containers.catalogue import catalogue
 from slurmkit_containers.images import age, canonical, look_up, mirrored, own_cache, settle, size
 
-from slurmkit.cli import cli
+from slurmkit.cli import cli, submit
 from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.cli.tab import ImageNames
+from slurmkit.cluster import Cluster
 from slurmkit.configcheck import survey
 from slurmkit.container import Container
 from slurmkit.errors import BadConfig, BadInput
 from slurmkit.image import Image
 from slurmkit.planner import Plan, plan_unasked
+from slurmkit.runtimes import NOT_HERE
 from slurmkit.spec import JobSpec
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "containers.md").read_text("utf-8")
@@ -51,9 +54,18 @@ def image(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tup
     return done.out, done.err
 
 
-def planned(name: str, nodes: int = 1, runtime: str | None = None) -> Plan:
+def planned(
+    name: str, nodes: int = 1, runtime: str | None = None, arms: tuple[str, ...] = ()
+) -> Plan:
+    """The plan of a job; `arms` are names of nodes whose machine is another."""
+    known = capabilities()
     known = msgspec.structs.replace(
-        capabilities(), container_options=cluster("0.24").container_options
+        known,
+        container_options=cluster("0.24").container_options,
+        nodes=tuple(
+            msgspec.structs.replace(node, architecture="aarch64") if node.name in arms else node
+            for node in known.nodes
+        ),
     )
     spec = JobSpec(command=("x",), nodes=nodes, container=Container(image=name, runtime=runtime))
     return plan_unasked(spec, (known, standing()))
@@ -91,17 +103,70 @@ def test_a_job_uses_the_file_that_was_imported_and_says_which_and_how_old(
     assert not made.warnings
 
 
-def test_a_job_on_several_nodes_is_told_how_to_import_once() -> None:
-    made = planned("nvcr.io#nvidia/x:1", nodes=2)
-    assert "--container-image=nvcr.io#nvidia/x:1'" in made.submissions[0].script
+SEVERAL = "nvcr.io#nvidia/x:1"
+
+
+def test_a_job_on_several_nodes_is_told_how_to_import_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configure(monkeypatch, tmp_path, "[containers]\nimport_first = false\n")
+    made = planned(SEVERAL, nodes=2)
+    assert f"--container-image={SEVERAL}'" in made.submissions[0].script
     (warning,) = made.warnings
     assert warning.message == (
         "each of 2 nodes would import image nvcr.io/nvidia/x:1 by itself; import it once before:"
         " slurmkit image import nvcr.io/nvidia/x:1"
     )
-    assert not planned("nvcr.io#nvidia/x:1").warnings
-    (warning,) = planned("$oauthtoken@nvcr.io#nvidia/x:1", nodes=2).warnings
-    assert warning.message.endswith(" slurmkit image import '$oauthtoken@nvcr.io#nvidia/x:1'")
+    assert not planned(SEVERAL).warnings
+    (warning,) = planned(f"$oauthtoken@{SEVERAL}", nodes=2).warnings
+    assert warning.message.endswith(f" slurmkit image import '$oauthtoken@{SEVERAL}'")
+
+
+def test_an_image_for_several_nodes_is_imported_before_the_job_is_sent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(submit, "plan", lambda spec, _: planned(spec.container.image, spec.nodes))
+    before = planned(SEVERAL, nodes=2)
+    assert NOT_HERE in [note.code for note in before.notes]
+    assert not before.warnings
+    after = submit._with_image(Cluster(), before, before.spec)
+    path = own_cache().find(canonical(Image.parse(SEVERAL)))
+    assert path
+    assert f" --container-image={path.path} " in after.submissions[0].script
+    assert "nvcr.io/nvidia/x:1: " in capsys.readouterr().err
+    assert len((tmp_path / "count").read_text().splitlines()) == 1
+    assert submit._with_image(Cluster(), after, after.spec) is after
+
+
+def test_an_image_that_cannot_be_imported_is_left_to_the_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stand_in(monkeypatch, tmp_path / "bin", enroot="#!/bin/sh\necho no such image >&2\nexit 1\n")
+    before = planned(SEVERAL, nodes=2)
+    assert submit._with_image(Cluster(), before, before.spec) is before
+    assert "; each node fetches the image" in capsys.readouterr().err
+
+
+def test_only_runtimes_that_lose_nothing_have_it_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configure(monkeypatch, tmp_path, '[containers]\nruntimes = ["apptainer"]\n')
+    made = planned(SEVERAL, nodes=2, runtime="apptainer")
+    assert NOT_HERE not in [note.code for note in made.notes]
+
+
+def test_an_image_is_for_the_machines_that_the_nodes_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    image(capsys, "import", "ubuntu:24.04")
+    kernel = platform.machine()
+    (warning,) = planned("ubuntu:24.04", arms=("c1",)).warnings
+    assert warning.message.startswith(f"the image is for {kernel}, and nodes that the job may get")
+    assert "aarch64, too" in warning.message
+    every = tuple(node.name for node in capabilities().nodes)
+    (error,) = planned("ubuntu:24.04", arms=every).errors
+    assert (error.code, "are aarch64;" in error.message) == ("container-architecture", True)
+    assert not planned("ubuntu:22.04", arms=every).errors
 
 
 def test_a_changed_file_keeps_the_job_from_being_sent(capsys: pytest.CaptureFixture[str]) -> None:
