@@ -11,10 +11,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.bench.lab import CLUSTER, PYTHON, RUNS, Budget, Lab, say
+from tests.bench.lab import CLUSTER, PYTHON, RUNS, Budget, Lab, median_ms, say
 
 JOBS, NODES = 50_000, 10_000
 PAINT_MS, STALL_MS, MEGABYTES = 400, 50, 300
+_LOOKS = 3
 PEER = "lazyslurm"
 _PEER_AT = "/tmp/bench-peer"
 _MORE = """
@@ -56,9 +57,11 @@ def _paint(lab: Lab) -> Iterator[Budget]:
 
 
 def _stalls(lab: Lab, what: str, noun: str) -> Iterator[Budget]:
-    found = lab.measure("tui", what)
-    for doing, seconds in found["worst"].items():
-        worst = seconds * 1000
+    # The longest of one run is as often another process's turn on this machine as our own work.
+    runs = [lab.measure("tui", what) for _ in range(_LOOKS)]
+    found = max(runs, key=lambda run: float(run["megabytes"]))
+    for doing in found["worst"]:
+        worst = median_ms([run["worst"][doing] for run in runs])
         named = f"TUI of {found['rows']:,} {noun}, longest stall: {doing}"
         yield Budget(named, worst, f"{STALL_MS} ms", None, worst < STALL_MS)
     size = found["megabytes"]
