@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 from click.shell_completion import CompletionItem
 from click.types import StringParamType
@@ -23,42 +25,46 @@ KINDS = {
 """Options that every command means alike, to the kind of names they take."""
 
 
-class PluginNames(StringParamType):
+class _Names(StringParamType):
+    """Text that is one of some names, which Tab offers; others are judged where they are used."""
+
+    name = "text"
+
+    def _known(self) -> Iterable[str]:
+        raise NotImplementedError
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer what the name could go on to."""
+        del ctx, param
+        return [CompletionItem(n) for n in self._known() if n.startswith(incomplete)]
+
+
+class PluginNames(_Names):
     """Text that is the name of a plugin.
 
     Args:
         kind: as `slurmkit.plugins.KINDS` has it.
     """
 
-    name = "text"
-
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Offer what the name could go on to."""
-        del ctx, param
-        return [CompletionItem(n) for n in plugins(self._kind) if n.startswith(incomplete)]
+    def _known(self) -> Iterable[str]:
+        return plugins(self._kind)
 
 
-class ImageNames(StringParamType):
+class ImageNames(_Names):
     """Text that names a container's image: one that is imported, or of the catalogue."""
 
-    name = "text"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Offer what the name could go on to."""
+    def _known(self) -> Iterable[str]:
         from slurmkit.runtimes import image_names  # noqa: PLC0415 - for Tab alone
 
-        del ctx, param
         try:
-            return [CompletionItem(n) for n in image_names() if n.startswith(incomplete)]
+            return image_names()
         except SlurmkitError:  # a press of Tab has nowhere to say so
-            return []
+            return ()
 
 
 class CachedNames(StringParamType):
