@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +205,13 @@ def _variable(text: str) -> tuple[str, str]:
             f"--env {name}: no such variable is exported here; export it, or give --env NAME=VALUE"
         )
     return name, os.environ[name]
+
+
+def refuse_unattended(names: Iterable[str]) -> None:
+    """Refuse options that are for jobs which nobody sits before.
+
+    Raises:
+        BadInput: naming the first.
+    """
+    for name in names:
+        raise BadInput(f"{name.replace('_', '-')} is for jobs that run by themselves; leave it out")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import click
 import msgspec
 
 from slurmkit.cli.each import each, fail_with, say
-from slurmkit.cli.joboptions import job_options, spec_from
+from slurmkit.cli.joboptions import job_options, refuse_unattended, spec_from
 from slurmkit.cli.planned import say_findings
 from slurmkit.cli.show import key_values, table
 from slurmkit.cli.tab import complete_from_cache
@@ -177,20 +176,15 @@ def stop_command(job_ids: tuple[str, ...]) -> None:
 def _planned(cluster: Cluster, folder: Path, options: dict[str, Any]) -> Plan:
     section = load_section("jupyter", server.JupyterSection)
     in_file = read_job_file(options["job_file"]) if options["job_file"] else {}
-    _refuse(name for name in _OWN if in_file.get(name))
-    _refuse(["script"] if options["script"] is not None else [])
+    refuse_unattended(name for name in _OWN if in_file.get(name))
+    refuse_unattended(["script"] if options["script"] is not None else [])
     options["command"] = server.command(str(folder), options["command"], section)
     spec = spec_from(options).spec
-    _refuse(["array"] if spec.array is not None else [])
-    _refuse(name for name in _OF_STEPS if getattr(spec.launch, name))
+    refuse_unattended(["array"] if spec.array is not None else [])
+    refuse_unattended(name for name in _OF_STEPS if getattr(spec.launch, name))
     if spec.launch.launcher:
         raise BadInput("--launch is for jobs that run by themselves; start it in the notebook")
     return plan(_with_state(spec, folder), cluster)
-
-
-def _refuse(names: Iterable[str]) -> None:
-    for name in names:
-        raise BadInput(f"{name.replace('_', '-')} is for jobs that run by themselves; leave it out")
 
 
 def _with_state(spec: JobSpec, folder: Path) -> JobSpec:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
 from typing import Any
 
 import click
 import msgspec
 
-from slurmkit.cli.joboptions import job_options, spec_from
+from slurmkit.cli.joboptions import job_options, refuse_unattended, spec_from
 from slurmkit.cli.planned import say_estimate, say_findings
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput
@@ -46,16 +45,16 @@ def shell_command(**options: Any) -> int:
     """
     named = bool(options["command"])
     options["command"] = options["command"] or (os.environ.get("SHELL") or "bash", "-l")
-    _refuse(name for name in _NOT_HERE if options[name] is not None)
+    refuse_unattended(name for name in _NOT_HERE if options[name] is not None)
     asked = spec_from(options)
     if asked.spec.container is not None and not named:  # one's own shell need not be in the image
         asked = msgspec.structs.replace(
             asked, spec=msgspec.structs.replace(asked.spec, command=("bash",))
         )
-    _refuse(name for name in _NO_PART if getattr(asked.spec, name) not in (None, False))
+    refuse_unattended(name for name in _NO_PART if getattr(asked.spec, name) not in (None, False))
     if "B" in (asked.spec.signal or "").rpartition(":")[0]:
         raise BadInput(f"--signal={asked.spec.signal}: B is for a batch script; leave it away")
-    _refuse(name for name in _OF_STEPS if getattr(asked.spec.launch, name))
+    refuse_unattended(name for name in _OF_STEPS if getattr(asked.spec.launch, name))
     if asked.spec.launch.launcher:
         raise BadInput("--launch is for jobs that run by themselves; start it in the shell")
     cluster = Cluster()
@@ -66,11 +65,6 @@ def shell_command(**options: Any) -> int:
         raise BadInput(f"no shell: {len(made.errors)} error{'s' * (len(made.errors) > 1)}")
     say_estimate(made)
     return attach(_argv(made, cluster), made.spec.environment | asked.spec.environment)
-
-
-def _refuse(names: Iterable[str]) -> None:
-    for name in names:
-        raise BadInput(f"{name.replace('_', '-')} is for jobs that run by themselves; leave it out")
 
 
 def _argv(made: Plan, cluster: Cluster) -> list[str]:
