@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,15 @@ DEFAULTS: dict[str, Any] = {
     "Reservation": "",
     "JobName": "train",
 }
+
+
+def lately() -> int:
+    """Now, or while the day (UTC) is young the end of the last: minutes before are of one day.
+
+    An ingest reads day by day, and what runs over midnight is read with both.
+    """
+    now = int(time.time())
+    return now - 1000 if now % 86400 < 1000 else now
 
 
 def job(number: int, submit: int, start: object = None, end: object = None, **other: Any) -> dict:

@@ -5,7 +5,7 @@ import time
 from itertools import islice, pairwise
 
 import pytest
-from fake_sacct import FakeSacct, halted, job, step
+from fake_sacct import FakeSacct, halted, job, lately, step
 from slurmkit_accounting import ingest as module
 from slurmkit_accounting.ingest import FIRST_DAYS, OVERLAP_SECONDS, back, ingest
 from slurmkit_accounting.ledger import Ledger
@@ -27,7 +27,7 @@ from sqlalchemy import func, select, text
 from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, LedgerError, SlurmError
 from slurmkit.testing import FakeSlurm
 
-NOW = int(time.time())
+NOW = lately()
 DAY = 86400
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
-from fake_sacct import FakeSacct, job
+from fake_sacct import FakeSacct, job, lately
 from slurmkit_accounting import read
 from slurmkit_accounting.ingest import FIRST_DAYS, Ingested, ingest
 from slurmkit_accounting.ledger import Ledger
@@ -15,7 +13,7 @@ from sqlalchemy import select
 
 from slurmkit.errors import SlurmError
 
-NOW = int(time.time())
+NOW = lately()
 DAY = 86400
 
 
@@ -46,7 +44,7 @@ def private(monkeypatch) -> FakeSacct:
     monkeypatch.setattr("slurmkit_accounting.privacy.os.geteuid", lambda: 65534)
     monkeypatch.setattr("slurmkit_accounting.privacy._me", lambda: "alice")
     slurm = FakeSacct(
-        job(1, NOW - 90, NOW - 90, NOW - 9), job(2, NOW - 90, NOW - 90, None, User="bob")
+        job(1, NOW - 90, NOW - 90, NOW - 9), job(2, NOW - 90, NOW - 90, NOW - 9, User="bob")
     )
     slurm.private = "jobs"
     return slurm

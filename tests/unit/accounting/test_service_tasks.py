@@ -41,11 +41,16 @@ def work(fake: FakeSacct, check: Callable[[], None] = lambda: None) -> Work:
     return Work(open_for_writing, fake, check, HERE)
 
 
+def _noon(days_ago: int) -> int:
+    """Noon (UTC) of a day before today: an hour's run from then is in one window of an ingest."""
+    return (int(time.time()) // 86400 - days_ago) * 86400 + 43200
+
+
 def test_an_ingest_stops_between_batches_and_goes_on(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ingest, "_BATCH", 5)
-    begin = int(time.time()) - 3600
+    begin = _noon(1)
     fake = FakeSacct(*(job(n, begin + n, begin + n, begin + n + 60) for n in range(1, JOBS + 1)))
     batches: list[int] = []
 
@@ -63,7 +68,7 @@ def test_an_ingest_stops_between_batches_and_goes_on(
 
 
 def test_a_sweep_finds_what_was_put_right_long_after_its_end(ledger: Ledger) -> None:
-    begin = int(time.time()) - 20 * 86400
+    begin = _noon(20)
     fake = FakeSacct(job(1, begin, begin, begin + 3600))
     assert work(fake).ingest([]).startswith("1 read, 1 new")
     fake.jobs[0] = job(1, begin, begin, begin + 60)
