@@ -17,11 +17,14 @@ settings.register_profile("house", deadline=None)
 settings.load_profile("house")
 
 
-# What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
+# What a shell starts in the background ignores Ctrl-C, what nohup starts a hangup, and so would all
+# that the tests start: what is caught here, they begin with as anyone does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

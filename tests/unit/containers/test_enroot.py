@@ -191,7 +191,7 @@ def test_a_file_is_not_imported_and_a_kept_container_is_used_again(lab: Lab) -> 
 
 def test_two_nodes_with_one_home_create_a_kept_container_once(lab: Lab) -> None:
     (made,) = wrapped(image="ubuntu", name="train").before
-    text = f"start() {{ {made}; }}\nstart & start & wait -n && wait -n"
+    text = f"start() {{ {made}; }}\nstart & one=$!; start & wait $one && wait $!"
     done = lab.run(text)
     assert done.returncode == 0, done.stderr
     assert len(lab.told("create")) == len(lab.told("import")) == 1
@@ -318,7 +318,7 @@ def test_nodes_create_at_once_and_import_one_after_the_other(lab: Lab) -> None:
     program.write_text(ENROOT.replace("verb=$1\n", f"verb=$1\n{meet}"), "utf-8")
     (made,) = wrapped(image="ubuntu", name="train").before
     node = f"export N=$1 ENROOT_DATA_PATH=$LAB/data.$1; {made}"
-    done = lab.run(f"node() {{ {node}; }}\n(node 1) & (node 2) & wait -n && wait -n")
+    done = lab.run(f"node() {{ {node}; }}\n(node 1) & one=$!; (node 2) & wait $one && wait $!")
     assert done.returncode == 0, done.stderr
     assert len(lab.told("create")) == 2
 
