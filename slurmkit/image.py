@@ -21,6 +21,9 @@ WORDS: dict[str, str] = {
 }
 """Kind to what messages call it."""
 
+KERNELS = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64le"}
+"""An architecture, as Docker names it, to what the kernel of such a machine calls itself."""
+
 _SUFFIXES: dict[str, Kind] = {
     ".sqsh": "squashfs",
     ".squashfs": "squashfs",

@@ -169,8 +169,9 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
     )
     found = [*findings, *(kind.findings if kind else ()), *layout.findings]
     found += [*_binding(spec), *inside.findings, *chosen.needs(step)]
-    may_get = requested(spec, capabilities.nodes_of(*(each.name for each in partitions)))
-    found += for_other_nodes(inside, may_get)
+    if inside.architecture:
+        may_get = requested(spec, capabilities.nodes_of(*(each.name for each in partitions)))
+        found += for_other_nodes(inside, may_get)
     before, said = _preflight(step, kind, partitions, inside)
     found += [*said, *_mpi(spec, capabilities)]
     found += _unread(spec)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from slurmkit.errors import BadInput, ImageError
+from slurmkit.image import KERNELS
 from slurmkit_containers.blobs import Blobs
 from slurmkit_containers.cache import Made
 from slurmkit_containers.importing import gib, need_room, run_child
@@ -28,7 +29,7 @@ from slurmkit_containers.trust import Report
 
 Table = dict[str, Any]
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_ARCHITECTURES = {kernel: ours for ours, kernel in KERNELS.items()}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\n\r\0]*", re.ASCII)
 _ODD = re.compile("[\\0\ud800-\udfff]")  # what no file can have in a name or a text

@@ -11,6 +11,7 @@ from slurmkit.checks.say import error, note, warning
 from slurmkit.container import UNSET_PYXIS, Wrapped
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
+from slurmkit.image import KERNELS
 from slurmkit.runtimes import IMPORTING, NOT_HERE, choose, runtime, settled
 from slurmkit.spec import JobSpec
 
@@ -71,7 +72,7 @@ def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Cont
 
 def for_other_nodes(inside: Contained, nodes: Iterable[Node]) -> Iterator[Finding]:
     """Say when nodes that a job may get are no machines for its image."""
-    kernel = _KERNELS.get(inside.architecture)
+    kernel = KERNELS.get(inside.architecture)
     there = {node.architecture for node in nodes if node.architecture}
     if kernel is None or not there - {kernel}:
         return
@@ -87,7 +88,6 @@ def for_other_nodes(inside: Contained, nodes: Iterable[Node]) -> Iterator[Findin
         yield error("container-architecture", message, "scontrol show node: Arch")
 
 
-_KERNELS = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64le"}
 _NO_STEP = (
     "a container is for steps that srun starts, and this job's own shell starts its program; give"
     " a command, or write srun's container options in the script"
