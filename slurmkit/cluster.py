@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from slurmkit.backends.beside import ALONE, Beside
 from slurmkit.backends.commands import CommandsBackend
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError, SlurmkitError
 from slurmkit.jobs.ids import check_job_id, check_part_id
@@ -57,7 +58,7 @@ class Cluster:
                 _POLLERS[self.slurm] = Poller(self.backend, self.slurm, pace)
             return _POLLERS[self.slurm]
 
-    def submit(self, plan: Plan, *, force: bool = False) -> Job:
+    def submit(self, plan: Plan, *, force: bool = False, beside: Beside = ALONE) -> Job:
         """Send a plan, byte for byte, and return the handle of its job.
 
         A submission that comes after others is given the ids of those as a dependency.
@@ -65,6 +66,7 @@ class Cluster:
         Args:
             plan: what `slurmkit.plan` made.
             force: send it in spite of errors; unsafe ones are never sent.
+            beside: what joins the options of each of its submissions.
 
         Raises:
             BadInput: when the plan has errors.
@@ -79,8 +81,8 @@ class Cluster:
         try:
             with handed_over(plan.spec, self) as name:
                 for submission in plan.submissions:
-                    after = [jobs[at].id for at in submission.after]
-                    jobs.append(self._job(self.backend.submit(submission, after=after)))
+                    given = beside.following(jobs[at].id for at in submission.after)
+                    jobs.append(self._job(self.backend.submit(submission, given)))
                     name(jobs[-1].id)
         except SlurmkitError as error:
             if jobs:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
+from slurmkit.backends.beside import ALONE, Beside
 from slurmkit.config import nearest
 from slurmkit.errors import BadInput, BrokenPlugin
 
@@ -45,12 +46,15 @@ class Backend(Protocol):
     silent. Ids are `12`, `12_3` (an array task) or `12+1` (a het component), and have been checked.
     """
 
-    def submit(self, submission: Submission, *, after: Sequence[str] = ()) -> str:
+    def submit(self, submission: Submission, beside: Beside = ALONE) -> str:
         """Send one batch job and return its id; nothing is left behind when it is refused.
 
         Args:
             submission: its script is sent byte for byte.
-            after: ids of jobs that must end well before it starts, beside its own dependency.
+            beside: what joins its options.
+
+        Raises:
+            BadInput: when its own dependency cannot be joined with that of `beside`.
         """
         ...
 

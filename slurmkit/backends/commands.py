@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slurmkit.backends.beside import ALONE, Beside
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, Refused, SlurmError
 from slurmkit.jobs.ids import batches, group
 from slurmkit.queue.snapshot import Queue, QueueFilter, read_queue
@@ -41,13 +42,9 @@ class CommandsBackend:
     def __init__(self, slurm: Slurm) -> None:
         self._slurm = slurm
 
-    def submit(self, submission: Submission, *, after: Sequence[str] = ()) -> str:
-        """See `Backend.submit`; the order is given beside the script, which stays as it was shown.
-
-        Raises:
-            BadInput: when its own dependency cannot be joined with `after`.
-        """
-        said = self._slurm.run(command(submission, after), stdin=submission.script).strip()
+    def submit(self, submission: Submission, beside: Beside = ALONE) -> str:
+        """See `Backend.submit`."""
+        said = self._slurm.run(command(submission, beside), stdin=submission.script).strip()
         match = _SUBMITTED.fullmatch(said)
         if match is None:
             raise SlurmError(f"sbatch answered {said!r} where a job id was expected")
@@ -151,29 +148,14 @@ class CommandsBackend:
         return JobOver(f"job {job_id} has already ended")
 
 
-def command(submission: Submission, after: Sequence[str] = ()) -> list[str]:
+def command(submission: Submission, beside: Beside = ALONE) -> list[str]:
     """The command that reads a submission's script from its standard input.
 
     Raises:
-        BadInput: when its own dependency cannot be joined with `after`.
+        BadInput: when its own dependency cannot be joined with that of `beside`.
     """
-    return ["sbatch", "--parsable", *_order(dict(submission.options), after)]
-
-
-def _order(options: Mapping[str, str], after: Sequence[str]) -> list[str]:
-    """Options that make a job wait for others, and give up when one of them fails."""
-    if not after:
-        return []
-    own = options.get("dependency", "")
-    if "?" in own:
-        raise BadInput(
-            f"--dependency={own} waits for any of several jobs, but this job must wait for all of"
-            f" {', '.join(after)} too; separate with commas"
-        )
-    waits = ",".join(filter(None, [own, f"afterok:{':'.join(after)}"]))
-    # Without it a job whose predecessor failed would pend for ever.
-    give_up = [] if "kill-on-invalid-dep" in options else ["--kill-on-invalid-dep=yes"]
-    return [f"--dependency={waits}", *give_up]
+    over = beside.over(dict(submission.options)).items()
+    return ["sbatch", "--parsable", *(f"--{name}={v}" if v else f"--{name}" for name, v in over)]
 
 
 def _of_tasks(job_id: str, why: Mapping[str, str]) -> str | None:

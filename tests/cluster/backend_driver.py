@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from slurmkit.backends.beside import Beside
 from slurmkit.errors import SlurmkitError
 from slurmkit.planner import Submission
 from slurmkit.plugins import Backend, load
@@ -33,7 +34,7 @@ def main() -> None:
 def call(backend: Backend, name: str, given: dict[str, Any]) -> object:
     if name == "submit":
         made = msgspec.convert(given.pop("submission"), Submission)
-        return backend.submit(made, **given)
+        return backend.submit(made, msgspec.convert(given, Beside))
     if name == "queue":
         queue = backend.queue(msgspec.convert(given, QueueFilter))
         return msgspec.to_builtins(queue.rows)

@@ -169,7 +169,7 @@ def test_a_refused_job_leaves_nothing(backend: Remote) -> None:
 
 def test_a_job_waits_for_those_it_comes_after(backend: Remote) -> None:
     first, second = backend.submit("sleep 60"), backend.submit("sleep 60")
-    third = backend.submit("true", after=[first, second])
+    third = backend.submit("true", after=[f"afterok:{first}:{second}"])
     waits = backend.row(third)
     assert waits["state"] == "PENDING"
     assert first in waits["dependency"]
@@ -179,8 +179,18 @@ def test_a_job_waits_for_those_it_comes_after(backend: Remote) -> None:
 
 def test_what_comes_after_a_failure_is_given_up(backend: Remote) -> None:
     first = backend.submit("sleep 3; exit 1")
-    second = backend.submit("true", after=[first])
+    second = backend.submit("true", after=[f"afterok:{first}"])
     until(lambda: backend.row(second)["state"] == "CANCELLED")
+
+
+def test_a_job_is_sent_held_with_words_after_its_comment(backend: Remote) -> None:
+    job_id = backend.submit("true", ("comment", "my own"), hold=True, comment="slurmkit:abc")
+    row = backend.row(job_id)
+    assert (row["state"], row["reason"]) == ("PENDING", "JobHeldUser")
+    said = backend.lab.run("squeue", "--noheader", "--job", job_id, "-O", "Comment:100").stdout
+    assert said.strip() == "my own slurmkit:abc"
+    backend("release", job_id=job_id)
+    until(lambda: backend.row(job_id)["state"] == "COMPLETED")
 
 
 def test_cancel(backend: Remote) -> None:

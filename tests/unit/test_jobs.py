@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from jobs_lab import FakeJobs
 
+from slurmkit.backends.beside import Beside
 from slurmkit.cluster import Cluster
 from slurmkit.errors import (
     BadInput,
@@ -76,6 +77,19 @@ def test_submissions_wait_for_those_they_come_after() -> None:
     own = ["--dependency=singleton,afterok:9", "--kill-on-invalid-dep=yes"]
     assert [argv[2:] for argv, _ in sbatch.sent] == [[], [], waits, own, ["--dependency=afterok:7"]]
     assert [stdin for _, stdin in sbatch.sent] == [one.script for one in made.submissions]
+
+
+def test_what_stands_beside_a_plan_joins_each_of_its_submissions() -> None:
+    sbatch = Sbatch()
+    made = plan_of(submission("a", comment="mine"), submission("b", 0, dependency="singleton"))
+    beside = Beside(after=("afterany:3",), hold=True, comment="tag")
+    Cluster(FakeSlurm({"sbatch": sbatch})).submit(made, beside=beside)
+    waits = ["--dependency=afterany:3", "--kill-on-invalid-dep=yes", "--hold"]
+    own = ["--dependency=singleton,afterany:3,afterok:7", *waits[1:]]
+    assert [argv[2:] for argv, _ in sbatch.sent] == [
+        [*waits, "--comment=mine tag"],
+        [*own, "--comment=tag"],
+    ]
 
 
 def test_a_plan_is_sent_whole_or_not_at_all() -> None:

@@ -143,8 +143,7 @@ class Submitting(Cluster):
         del refresh
         return capabilities()
 
-    def submit(self, plan: Plan, *, force: bool = False) -> object:  # type: ignore[override]
-        del force
+    def submit(self, plan: Plan, **_: object) -> object:  # type: ignore[override]
         self.sent.append(plan)
         return self.job("12")
 
