@@ -184,11 +184,11 @@ def test_what_comes_after_a_failure_is_given_up(backend: Remote) -> None:
 
 
 def test_a_job_is_sent_held_with_words_after_its_comment(backend: Remote) -> None:
-    job_id = backend.submit("true", ("comment", "my own"), hold=True, comment="slurmkit:abc")
+    job_id = backend.submit("true", ("comment", "mine"), hold=True, comment="slurmkit:abc")
     row = backend.row(job_id)
     assert (row["state"], row["reason"]) == ("PENDING", "JobHeldUser")
     said = backend.lab.run("squeue", "--noheader", "--job", job_id, "-O", "Comment:100").stdout
-    assert said.strip() == "my own slurmkit:abc"
+    assert said.strip() == "mine slurmkit:abc"
     backend("release", job_id=job_id)
     until(lambda: backend.row(job_id)["state"] == "COMPLETED")
 
