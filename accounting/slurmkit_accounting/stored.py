@@ -39,8 +39,9 @@ _FACTS = (runs.c.id, runs.c.fingerprint, runs.c.end.is_(None), runs.c.gone_since
 
 def find(connection: Connection, cluster: int, keys: Collection[Key]) -> dict[Key, Stored]:
     """Those of some runs that the ledger has."""
-    indices = [key for key in keys if isinstance(key, int)]
-    pairs = [] if len(indices) == len(keys) else [key for key in keys if isinstance(key, tuple)]
+    mixed = tuple in set(map(type, keys))
+    indices = [key for key in keys if isinstance(key, int)] if mixed else keys
+    pairs = [key for key in keys if isinstance(key, tuple)] if mixed else []
     found: dict[Key, Stored] = {}
     if indices and _any(connection, cluster, indices):
         where = (HAS_DB_INDEX, runs.c.cluster_id == cluster, among(connection, _INDEX, indices))
