@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from slurmkit_accounting.coverage import Span, covered, within
 from slurmkit_accounting.fresh import held_columns, insert_new, part
 from slurmkit_accounting.redone import mark_redone
 from slurmkit_accounting.rejects import keep_rejects, read_after_all
-from slurmkit_accounting.rows import Batch, Columns, Run
+from slurmkit_accounting.rows import Batch, Columns, Key, Run
 from slurmkit_accounting.schema import clusters, ingests, revisions, runs
 from slurmkit_accounting.shapes import Shapes
 from slurmkit_accounting.steps import measure
@@ -143,15 +143,9 @@ def _enter(
     known |= find_by_submit(
         connection, ingest.cluster, unknown, lambda place: how.pair(batch.row(place))
     )
-    prints = batch.fingerprints
-    unread = [
-        place
-        for key, place in last.items()
-        if (one := known.get(key)) is None or one.fingerprint != prints[place]
-    ]
-    unread += [place for place, key in enumerate(keys) if key is None]
-    some = batch if unread == list(range(len(keys))) else batch.some(unread)
-    columns, bad = how.columns(some)
+    # Of new runs alone there is nothing to choose from.
+    fresh = not known and len(last) == len(keys)
+    columns, bad = how.columns(batch if fresh else _unread(batch, keys, last, known))
     if ingest.shapes:
         ingest.shapes.look(columns)
     bad = [*batch.rejects, *bad]
@@ -159,14 +153,30 @@ def _enter(
     changes = _compare(connection, how, [(known[run.key], run) for run in old], under.settled)
     _add(connection, ingest, under, new)
     _write(connection, ingest, under, changes)
-    _saw(connection, ingest, [known[key] for key in last if key in known], changes)
+    met = [known[key] for key in last if key in known] if known else []
+    _saw(connection, ingest, met, changes)
     if not how.dated:
-        _back(connection, [known[key].id for key in last if key in known and known[key].gone])
+        _back(connection, [one.id for one in met if one.gone])
     broken = {reject.key for reject in bad}
-    read_after_all(connection, ingest.cluster, ingest.id, last.keys() - broken)
+    good = last.keys() - broken if broken else last.keys()
+    read_after_all(connection, ingest.cluster, ingest.id, good)
     keep_rejects(connection, ingest.cluster, ingest.id, bad)
     counts = len(new["submit"]), len(changes.changed), len(bad)
     return Entered(len(batch), *counts, bad[0].reason if bad else "")
+
+
+def _unread(
+    batch: Batch, keys: Sequence[Key | None], last: Mapping[Key, int], known: Mapping[Key, Stored]
+) -> Batch:
+    """The last row of each run, unless it was read before; and rows of no known run."""
+    prints = batch.fingerprints
+    places = [
+        place
+        for key, place in last.items()
+        if (one := known.get(key)) is None or one.fingerprint != prints[place]
+    ]
+    places += [place for place, key in enumerate(keys) if key is None]
+    return batch if places == list(range(len(keys))) else batch.some(places)
 
 
 def _compare(

@@ -136,9 +136,9 @@ class Layout:
             found: list[Key | None] = _digits(readers.index, batch.texts[place], "", {})
         except ValueError:
             return list(map(self.key, batch.rows))
-        missing = [number for number, key in enumerate(found) if key is None]
-        for number in missing:
-            found[number] = self.key(batch.row(number))
+        if None in found:
+            for number in [number for number, key in enumerate(found) if key is None]:
+                found[number] = self.key(batch.row(number))
         return found
 
     def key(self, row: Sequence[str]) -> Key | None:
@@ -174,12 +174,11 @@ class Layout:
         if self._times is not None and self._times.twice:
             self._settle(self._times, columns, texts)
         columns["fingerprint"] = batch.fingerprints
+        if not bad:
+            return {name: columns[name] for name in Run._fields}, []
         rejects = [self.reject(batch.row(number), why) for number, why in sorted(bad.items())]
         good = [number not in bad for number in range(count)]
-        return {
-            name: list(compress(columns[name], good)) if bad else columns[name]
-            for name in Run._fields
-        }, rejects
+        return {name: list(compress(columns[name], good)) for name in Run._fields}, rejects
 
     def reject(self, row: Sequence[str], why: str) -> Reject:
         """A row that cannot be read; whatever it was delimited by, it is the same reject."""
@@ -227,12 +226,14 @@ class Layout:
             read = self._amounts.__getitem__
             fallback = _read(read, texts[self._cpus], self.fields[self._cpus], bad)
         said = _read(self._tres_cpus.__getitem__, tres, "AllocTRES", bad)
-        # sacct shows what was asked for as allocated of a run that never had a node.
-        none = "nodes" in self.given
-        columns["cpus"] = [
-            a if a is not None else 0 if none and not nodes else b
-            for a, b, nodes in zip(said, fallback, columns["nodes"], strict=True)
-        ]
+        if None in said:
+            # sacct shows what was asked for as allocated of a run that never had a node.
+            none = "nodes" in self.given
+            said = [
+                a if a is not None else 0 if none and not nodes else b
+                for a, b, nodes in zip(said, fallback, columns["nodes"], strict=True)
+            ]
+        columns["cpus"] = said
         columns["gpus"] = _read(self._tres_gpus.__getitem__, tres, "AllocTRES", bad)
         both = zip(tres, columns["req_tres"], strict=True)
         columns["doubt"] = list(map(self._doubts.__getitem__, both))
@@ -244,7 +245,7 @@ _IDENTITY = ("job_id_raw", "submit")
 _ORDER = ("submit", "start", "end")
 _NEITHER = " \t\r\n-"  # that JSON would take beside digits
 _decode = msgspec.json.Decoder(list[int]).decode
-_FIRST_OF_SHA1 = struct.Struct("<q12x")
+_FIRST_OF_SHA1 = "q12x"
 
 
 def _doubt(both: tuple[str, str]) -> str | None:
@@ -269,7 +270,7 @@ def fingerprint(line: bytes) -> int:
 def fingerprints(lines: Iterable[bytes]) -> list[int]:
     """Those of many lines."""
     digests = [hashlib.sha1(line, usedforsecurity=False).digest() for line in lines]
-    return [number for (number,) in _FIRST_OF_SHA1.iter_unpack(b"".join(digests))]
+    return list(struct.unpack(f"<{_FIRST_OF_SHA1 * len(digests)}", b"".join(digests)))
 
 
 def _digits(read: Read, texts: Sequence[str], field: str, bad: Bad) -> list[Any]:

@@ -126,8 +126,8 @@ class Dump:
             self._rest = raw.pop() + b"\n" + self._rest
             for column in texts:
                 column.pop()
-        runs = ["." not in job for job in texts[self._job]]
-        if not all(runs):
+        if "." in "".join(texts[self._job]):
+            runs = ["." not in job for job in texts[self._job]]
             self.steps += runs.count(False)
             texts = [list(compress(column, runs)) for column in texts]
             raw = list(compress(raw, runs))

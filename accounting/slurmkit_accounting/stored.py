@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import BigInteger, Connection, select, type_coerce
 
@@ -39,8 +39,10 @@ _FACTS = (runs.c.id, runs.c.fingerprint, runs.c.end.is_(None), runs.c.gone_since
 
 def find(connection: Connection, cluster: int, keys: Collection[Key]) -> dict[Key, Stored]:
     """Those of some runs that the ledger has."""
-    indices = [key for key in keys if isinstance(key, int)]
-    pairs = [] if len(indices) == len(keys) else [key for key in keys if isinstance(key, tuple)]
+    pairs = [key for key in keys if isinstance(key, tuple)] if tuple in set(map(type, keys)) else []
+    indices: Collection[Any] = keys
+    if pairs:
+        indices = [key for key in keys if isinstance(key, int)]
     found: dict[Key, Stored] = {}
     if indices and _any(connection, cluster, indices):
         where = (HAS_DB_INDEX, runs.c.cluster_id == cluster, among(connection, _INDEX, indices))
@@ -113,7 +115,7 @@ def held_runs(connection: Connection, numbers: Sequence[int]) -> list[Held]:
     return [run._replace(era=known.of(run.submit)) for run in found]
 
 
-def _any(connection: Connection, cluster: int, indices: Sequence[int]) -> bool:
+def _any(connection: Connection, cluster: int, indices: Collection[int]) -> bool:
     """Whether it has any run in their range; new rows of a cluster mostly lie after all others."""
     between = _INDEX.between(min(indices), max(indices))
     query = select(runs.c.id).where(HAS_DB_INDEX, runs.c.cluster_id == cluster, between).limit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, and_, delete, func, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
 
 from slurmkit_accounting.bins import Eras, Held, Key
 from slurmkit_accounting.bulk import add_numbers, among, insert_missing
@@ -77,8 +77,9 @@ class Change:
         keys = self._sums.keys()
         if missing := [key for key in keys if key not in numbers]:
             numbers |= key_numbers(connection, missing)
+        ours = [numbers[key] for key in keys]
         for table, width in BINS:
-            rows = self._sums.by_bin([numbers[key] for key in keys], width)
+            rows = self._sums.by_bin(ours, width)
             add_numbers(connection, table, ("bin", "key_id", *SUMS), rows)
             if self._taken:
                 empty = and_(*(table.c[name] == 0 for name in SUMS))
@@ -150,23 +151,20 @@ def _submitted(connection: Connection, since: int) -> Iterator[list[Held]]:
         yield [Held(*row) for row in found]
 
 
-def _known(connection: Connection, keys: Sequence[Key], after: int = 0) -> dict[Key, int]:
-    where = (
-        usage_keys.c.id > after,
-        usage_keys.c.cluster_id.in_({key.cluster_id for key in keys}),
-        among(connection, usage_keys.c.user, sorted({key.user for key in keys})),
-    )
-    found = connection.execute(select(usage_keys.c.id, *_KEY).where(*where))
-    return {row[1:]: row[0] for row in found}  # type: ignore[misc]  # tuples equal their keys
-
-
 def key_numbers(connection: Connection, keys: Sequence[Key]) -> dict[Key, int]:
     """The number of each key; new ones are made."""
-    found = _known(connection, keys)
-    missing = [key for key in keys if key not in found]
-    if missing:
-        last = connection.scalar(select(func.max(usage_keys.c.id))) or 0
-        insert_missing(connection, usage_keys, Key._fields, missing)
-        found |= _known(connection, missing, last)
-    others = [key for key in missing if key not in found]  # another writer was quicker
-    return found | _known(connection, others) if others else found
+    last = connection.scalar(select(func.max(usage_keys.c.id))) or 0
+    insert_missing(connection, usage_keys, Key._fields, keys)
+    # Those just made first: of the same users there may be many more.
+    found = _numbers(connection, usage_keys.c.id > last)
+    others = [key for key in keys if key not in found]
+    if others:
+        theirs = usage_keys.c.cluster_id.in_({key.cluster_id for key in others})
+        users = among(connection, usage_keys.c.user, sorted({key.user for key in others}))
+        found |= _numbers(connection, theirs, users)
+    return found
+
+
+def _numbers(connection: Connection, *where: ColumnElement[bool]) -> dict[Key, int]:
+    found = connection.execute(select(usage_keys.c.id, *_KEY).where(*where))
+    return {row[1:]: row[0] for row in found}  # type: ignore[misc]  # tuples equal their keys

@@ -126,6 +126,7 @@ def _said(table: Table, names: dict[int, str], place: tuple[float, float], what:
 
 
 def _invariants(connection: Connection) -> Iterator[str]:
+    yield from _astray(connection)
     for number, should in wrongly_marked(connection):
         yield f"run {number} is{'' if should else ' not'} redone, and the books say otherwise"
     known = set(connection.scalars(select(clusters.c.id)))
@@ -141,3 +142,11 @@ def _invariants(connection: Connection) -> Iterator[str]:
     )
     for number in connection.scalars(more):
         yield f"run {number} has more suspended time in its windows than in all"
+
+
+def _astray(connection: Connection) -> Iterator[str]:
+    """Rows that speak of others that are not there; PostgreSQL lets none be written."""
+    if connection.dialect.name == "sqlite":
+        found = 'SELECT "table", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2'
+        for table, parent, count in connection.exec_driver_sql(found):
+            yield f"{count} rows of {table} speak of {parent} that are not there"

@@ -89,6 +89,18 @@ def test_books_that_were_spoilt_do_not_verify(ledger, spoil, words):
         assert any(words in line for line in verify(connection).wrong)
 
 
+def test_a_row_that_speaks_of_none_does_not_verify_where_none_looked(file_ledger):
+    ingest(file_ledger, some())
+    astray = update(runs).values(first_ingest_id=77)
+    with pytest.raises(LedgerError, match="FOREIGN KEY"), file_ledger.transaction() as connection:
+        connection.execute(astray)
+    with file_ledger.trusting().transaction() as connection:
+        connection.execute(astray)
+    with file_ledger.transaction() as connection:
+        (wrong,) = verify(connection).wrong
+    assert wrong == "6 rows of runs speak of ingests that are not there"
+
+
 def test_usage_can_be_worked_out_anew(ledger):
     ingest(ledger, some())
     good = checked(ledger)

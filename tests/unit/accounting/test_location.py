@@ -173,6 +173,12 @@ def test_a_file_is_written_ahead_and_its_foreign_keys_hold(file_ledger):
         assert connection.scalar(text("PRAGMA foreign_keys")) == 1
 
 
+def test_foreign_keys_hold_again_after_a_writer_that_is_trusted(file_ledger):
+    for ledger, hold in ((file_ledger.trusting(), 0), (file_ledger, 1)):
+        with ledger.transaction() as connection:
+            assert connection.scalar(text("PRAGMA foreign_keys")) == hold
+
+
 def test_opening_again_changes_nothing(ledger):
     with ledger.transaction() as connection:
         connection.execute(text("INSERT INTO clusters (name) VALUES ('lab')"))
