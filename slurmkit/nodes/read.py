@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from collections import defaultdict
@@ -23,6 +24,7 @@ _REASON = re.compile(
     r"\sReason=(?P<words>.*) \[(?P<by>[^\s\[\]@]+)@(?P<since>[^\s\[\]]+)\]", re.DOTALL
 )
 _NODE = "NodeName="  # begins a node's record
+_SECONDS = 60.0  # for scontrol to answer
 _DOWN = frozenset("DOWN FAIL FAILING FUTURE INVAL INVALID_REG NOT_RESPONDING UNKNOWN".split())
 _AWAY = {
     "MAINT": "reserved",
@@ -118,7 +120,7 @@ class NodesSnapshot(msgspec.Struct, frozen=True):
 
 
 def read_nodes(slurm: Slurm) -> NodesSnapshot:
-    """Ask slurmctld for all nodes and for the jobs on them, in two RPCs.
+    """Ask slurmctld for all nodes and for the jobs on them, in two RPCs; read as it is printed.
 
     Raises:
         SlurmError: when it does not answer or its answer cannot be read.
@@ -126,8 +128,8 @@ def read_nodes(slurm: Slurm) -> NodesSnapshot:
     taken, started = time.time(), time.perf_counter()
     with ThreadPoolExecutor(1) as pool:  # squeue runs meanwhile
         holders = pool.submit(read_holders, slurm)
-        said = slurm.run(NODES_ASKED)
-    rows = with_jobs(parse_rows(said), holders.result())
+        rows = read_rows(slurm.stream(NODES_ASKED, timeout=_SECONDS))
+    rows = with_jobs(rows, holders.result())
     return NodesSnapshot(rows, taken, time.perf_counter() - started)
 
 
@@ -150,19 +152,33 @@ def parse_rows(text: str) -> tuple[NodeRow, ...]:
     Raises:
         SlurmError: when it is something else.
     """
+    return read_rows(io.StringIO(text, newline="\n"))
+
+
+def read_rows(lines: Iterable[str]) -> tuple[NodeRow, ...]:
+    """Read it while it arrives, line ends kept.
+
+    Raises:
+        SlurmError: when it is something else.
+    """
     try:
-        return tuple(map(_row, _records(text)))
+        return tuple(map(_row, _records(lines)))
     except (KeyError, ValueError) as error:
         raise SlurmError(f"scontrol printed a node that cannot be read: {error}") from error
 
 
-def _records(text: str) -> Iterator[str]:
-    """One after another: one split of many megabytes would keep other threads waiting."""
-    begin = 0 if text.startswith(_NODE) else text.find(f"\n{_NODE}") + 1 or len(text)
-    while begin < len(text):
-        end = text.find(f"\n{_NODE}", begin) + 1 or len(text)
-        yield text[begin:end]
-        begin = end
+def _records(lines: Iterable[str]) -> Iterator[str]:
+    """One after another; a reason may hold line ends, so that a record spans lines."""
+    record = ""
+    for line in lines:
+        if line.startswith(_NODE):
+            if record:
+                yield record
+            record = line
+        elif record:
+            record += line
+    if record:
+        yield record
 
 
 def _row(record: str) -> NodeRow:

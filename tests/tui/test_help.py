@@ -9,11 +9,13 @@ from form_scene import FormScene, form
 from slurmkit_tui.actions import ACTIONS, FOCUSED, Action
 from slurmkit_tui.app import SlurmkitApp
 from slurmkit_tui.dialogs import keys
+from slurmkit_tui.foot import Foot
 from slurmkit_tui.help import Help, sections
 from slurmkit_tui.jobscreen import JobScreen
 from stub_feed import StubFeed
 from test_pictures import VALUES
 from textual.actions import parse
+from textual.pilot import Pilot
 
 
 def scene() -> Scene:
@@ -119,18 +121,23 @@ def foot(app: SlurmkitApp) -> str:
     return text(app).splitlines()[-1]
 
 
+async def resized(pilot: Pilot[None], width: int) -> None:
+    await pilot.resize_terminal(width, 24)
+    await until(pilot, lambda: pilot.app.query_one(Foot).size.width == width)
+
+
 async def test_on_a_narrow_screen_the_foot_has_what_matters_most_and_nothing_is_cut() -> None:
     app = scene().app()
     async with running(app, size=(130, 24)) as pilot:
         assert "u Mine" in foot(app)
         for width in (80, 60, 40):
-            await pilot.resize_terminal(width, 24)
+            await resized(pilot, width)
             await until(pilot, lambda: "u Mine" not in foot(app))
             await pilot.pause()
             assert foot(app).endswith(("? Help", "q Quit"))
             digits = [word for word in text(app).splitlines()[0].split() if word.isdigit()]
             assert digits == list("12345678")
-        await pilot.resize_terminal(80, 24)
+        await resized(pilot, 80)
         await until(pilot, lambda: "8 Health" in text(app).splitlines()[0])
         await until(pilot, lambda: "c Cancel" in foot(app))
         app.push_screen(JobScreen("11", [("Name", "x")]))
@@ -138,6 +145,13 @@ async def test_on_a_narrow_screen_the_foot_has_what_matters_most_and_nothing_is_
         await pilot.pause()
         await until(pilot, lambda: "Job 11   f Facts  l Log  e Stderr  w Why" in text(app))
         await until(pilot, lambda: "esc Back" in foot(app) and "? Help" in foot(app))
+
+
+async def test_a_click_at_the_foot_presses_the_key() -> None:
+    app = scene().app()
+    async with running(app, size=(130, 24)) as pilot:
+        await pilot.click(Foot, offset=(foot(app).index("? Help") + 3, 0))
+        await until(pilot, lambda: isinstance(app.screen, Help))
 
 
 async def test_the_foot_of_the_form_fits_80_columns() -> None:

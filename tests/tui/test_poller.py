@@ -46,3 +46,4 @@ async def test_a_question_that_is_due_when_the_app_ends_is_no_mistake() -> None:
         pass
     assert not app.screen_stack
     app._say()
+    app._count()

@@ -18,7 +18,6 @@ from slurmkit_tui.sheet import EVERYTHING
 from slurmkit_tui.views import gpus
 from slurmkit_tui.views.queue import QueueView
 from textual.geometry import Region
-from textual.widgets._footer import FooterKey
 
 from slurmkit.gpumap.claims import read_records
 from slurmkit.gpumap.read import read_gpus
@@ -104,15 +103,3 @@ async def test_rows_are_counted_once_not_whenever_one_is_chosen(
         assert "8 running" in str(dict.fromkeys(view(app).summary()))
     assert len(counted) == 1
     assert counted[0] is not threading.main_thread()
-
-
-async def test_keys_that_are_no_longer_at_the_foot_are_let_go() -> None:
-    """Textual's footer keeps all it ever had, some thousand objects for every opening."""
-    app = Scene([job("1")]).app()
-    async with running(app) as pilot:
-        for _ in range(5):
-            await pilot.press("slash", "a", "escape", "escape")
-            await pilot.pause()
-        gc.collect()
-        keys = [each for each in gc.get_objects() if isinstance(each, FooterKey)]
-        assert len(keys) <= 2 * len(app.screen.query(FooterKey))

@@ -14,6 +14,7 @@ from slurmkit.facts import clock
 from slurmkit_tui.feed import Ask, Feed, Recorded
 from slurmkit_tui.feed.sources import SOURCES
 from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.feed.turns import Turns
 from slurmkit_tui.keyorder import InOrder
 from slurmkit_tui.listview import ListView
 from slurmkit_tui.memory import calm
@@ -22,7 +23,7 @@ from slurmkit_tui.options import Options
 from slurmkit_tui.session import Picture, Session
 from slurmkit_tui.status import Problem, Source, Status, Summary, Tabs
 from slurmkit_tui.view import View
-from slurmkit_tui.views import VIEWS, load_all
+from slurmkit_tui.views import VIEWS, Place, load_all
 
 
 class PollingApp(InOrder):
@@ -43,10 +44,11 @@ class PollingApp(InOrder):
         self.view: View = self._new_view(self.options.view)
         self.paused = False
         self._timer: Timer | None = None
+        self._turns = Turns()
         self._offered: tuple[object, ...] = ()
 
     def _new_view(self, name: str) -> View:
-        kind = next(place for place in VIEWS if name == place.name).load()
+        kind = _place(name).load()
         if not issubclass(kind, ListView):
             return kind(id=name)
         view = kind(mine=self.options.mine)
@@ -64,13 +66,16 @@ class PollingApp(InOrder):
         """Switch to a view; what it knows is shown at once, however old, and then asked anew."""
         views = {str(view.NAME): view for view in self.main.query(View)}
         if name not in views:
+            # To import is to read files; after each, another thread may have the interpreter.
+            await in_thread(_place(name).load)
             views[name] = self._new_view(name)
             await self.main.query_one("#views").mount(views[name])
         self.view = views[name]
         for view in views.values():
             view.display = view is self.view
         self.view.focus_main()
-        picture = self.session.picture(self.view.ask, self.view.EVERY)
+        picture = self._picture
+        self._turns.prefer(picture)
         if picture.prepared is not None:
             self.view.take(picture.prepared)
         self._count()
@@ -96,6 +101,7 @@ class PollingApp(InOrder):
         return self.session.picture(self.view.ask, self.view.EVERY)
 
     def _ask(self) -> None:
+        self._turns.prefer(self._picture)
         if not self._picture.pace.asking:
             self._picture.pace.asking = True
             self._plan(None)
@@ -107,7 +113,9 @@ class PollingApp(InOrder):
     async def _look(self, session: Session, view: View, ask: Ask) -> None:
         began = time.perf_counter()
         try:
-            answer, prepared = await in_thread(partial(session.look, ask, view.make))
+            look = partial(session.look, ask, view.make)
+            turn = partial(self._turns.run, session.picture(ask), look)
+            answer, prepared = await in_thread(turn)
         except SlurmkitError as error:
             self.post_message(Unanswered(session, ask, error, time.perf_counter() - began))
         else:
@@ -160,6 +168,8 @@ class PollingApp(InOrder):
     @on(View.Changed)
     def _count(self) -> None:
         """Bring the lines above the view up to date; at 50,000 jobs not for every second."""
+        if self._is_ending:
+            return
         self.main.query_one(Tabs).show(self.view.NAME)
         self.main.query_one(Summary).show(self.session, self.view)
         offered = self.view.NAME, bool(self.view.rows), self.view.clearable
@@ -169,7 +179,7 @@ class PollingApp(InOrder):
 
     def _say(self) -> None:
         """Bring the lines below the view up to date."""
-        if not (self.screen_stack and self.main.query(Status)):  # the app is ending
+        if self._is_ending:
             return
         now, picture = self._clock(), self._picture
         asked = SOURCES[self.view.ask.what]
@@ -178,8 +188,16 @@ class PollingApp(InOrder):
         self.main.query_one(Problem).show(picture.problem, picture.pace, now=now)
 
     @property
+    def _is_ending(self) -> bool:
+        return not (self.screen_stack and self.main.query(Status))
+
+    @property
     def _marks(self) -> list[str]:
         """What is not as usual, for the line below."""
         marks = {"PAUSED": self.paused, "READ-ONLY": self.options.read_only}
         found = [mark for mark, on in marks.items() if on]
         return [f"RECORDED {clock(int(self._clock()))}", *found] if self._replay else found
+
+
+def _place(name: str) -> Place:
+    return next(place for place in VIEWS if name == place.name)

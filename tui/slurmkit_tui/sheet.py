@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from slurmkit_tui.feed.turns import pause
 from slurmkit_tui.listing import Column, Context, Listing
 
-_SLICE = 1000  # rows between two chances for the screen's thread to run
+_SLICE = 500  # rows between two chances for the screen's thread to run
 
 # Whether a row, with the text it is searched in, passes.
 Test = Callable[[Any, str, Context], bool]
@@ -101,11 +101,11 @@ def make_sheet(listing: Listing, rows: Sequence[Any], context: Context) -> Sheet
     for part in _slices(rows):
         keys += map(listing.key, part)
         texts += map(str.lower, map(listing.haystack, part))
-        time.sleep(0)
+        pause()
     widths = {}
     for column in listing.columns:
         widths[column.name] = column.width(rows)
-        time.sleep(0)
+        pause()
     return Sheet(listing, rows, keys, texts, widths, context)
 
 

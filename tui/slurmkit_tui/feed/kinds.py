@@ -20,7 +20,7 @@ from slurmkit.jobs.mine import Mine, read_mine
 from slurmkit.jobs.pages import Piece, read_piece
 from slurmkit.jobs.steps import Steps, read_step_uses
 from slurmkit.nodes.read import NodesSnapshot, read_nodes
-from slurmkit.queue.snapshot import Queue
+from slurmkit.queue.snapshot import Queue, read_queue
 from slurmkit.site import Site, read_site
 from slurmkit.slurm import Slurm
 from slurmkit.spec import JobSpec
@@ -37,6 +37,7 @@ from slurmkit_tui.feed.pictures import (
     read_utilization,
 )
 from slurmkit_tui.feed.sources import SOURCES
+from slurmkit_tui.feed.turns import InTurns
 from slurmkit_tui.rights import Rights, read_rights
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class Asker(NamedTuple):
 
     @property
     def slurm(self) -> Slurm:
-        """The cluster's border."""
-        return self.cluster.slurm
+        """The cluster's border, whose long answers are read in turn."""
+        return InTurns(self.cluster.slurm)
 
 
 def _site(asker: Asker) -> Site:
@@ -131,7 +132,7 @@ def _past(asker: Asker, job_id: str) -> Past:
 KINDS = {
     "rights": Kind(Rights, "sacctmgr", lambda asker: read_rights(asker.slurm, asker.me)),
     "site": Kind(Site, "scontrol", _site),
-    "queue": Kind(Queue, SOURCES["queue"], lambda asker: asker.cluster.queue()),
+    "queue": Kind(Queue, SOURCES["queue"], lambda asker: read_queue(asker.slurm)),
     "mine": Kind(Mine, SOURCES["mine"], lambda asker: read_mine(asker.slurm, asker.me)),
     "gpus": Kind(GpuMap, SOURCES["gpus"], lambda asker: read_gpus(asker.slurm)),
     "nodes": Kind(NodesSnapshot, SOURCES["nodes"], lambda asker: read_nodes(asker.slurm)),
