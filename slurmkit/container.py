@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from slurmkit.errors import BadInput
 from slurmkit.image import Image, absolute
 
-__all__ = ["UNSET_PYXIS", "Container", "Image", "Mount", "Wrapped"]
+__all__ = ["UNSET_PYXIS", "Container", "Image", "Mount", "View", "Wrapped"]
 
 UNSET_PYXIS = 'unset "${!PYXIS_@}"'
 """Line of a batch script, for bash: pyxis takes such variables as options of each step."""
@@ -202,6 +203,39 @@ class Wrapped(msgspec.Struct, frozen=True, kw_only=True):
     before: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+
+
+class View(msgspec.Struct, frozen=True):
+    """What of its node a container sees, and where its command starts.
+
+    Attributes:
+        mounts: what shows a path of the node, whoever asked for it.
+        start: folder in the container; None is one of the image's own.
+        is_asked: whether options of the job say so; else the image itself does.
+    """
+
+    mounts: tuple[Mount, ...] = ()
+    start: str | None = None
+    is_asked: bool = True
+
+    def sees(self, path: str) -> bool:
+        """Whether an absolute path of the container shows something of the node."""
+        return any(_is_below(path, mount.target) for mount in self.mounts)
+
+    def inside(self, path: str) -> str | None:
+        """Where an absolute path of the node is in the container; None where it is not seen."""
+        found = [mount for mount in self.mounts if _is_below(path, mount.source)]
+        if not found:
+            return None
+        nearest = max(found, key=lambda mount: len(mount.source))
+        return posixpath.normpath(
+            posixpath.join(nearest.target, posixpath.relpath(path, nearest.source))
+        )
+
+
+def _is_below(path: str, folder: str) -> bool:
+    path, folder = posixpath.normpath(path), posixpath.normpath(folder)
+    return folder in ("/", path) or path.startswith(f"{folder}/")
 
 
 def _check_names(environment: tuple[str, ...], unshare: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -29,7 +30,7 @@ _WHERE = re.compile(r"line (\d+)")
 def read_job_file(path: Path) -> dict[str, Any]:
     """Fields of a JobSpec from a TOML file; keys are sbatch's long options without dashes.
 
-    A file is data only: nothing in it is run.
+    A file is data only: nothing in it is run. Relative paths of its container are below its folder.
 
     Raises:
         BadInput: naming the file, the key and the nearest valid one.
@@ -40,9 +41,12 @@ def read_job_file(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{path}: {_why(text, error)}") from error
     try:
-        return _fields(table)
+        fields = _fields(table)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
+    if "container" in fields:  # its paths are below the file's folder, wherever that is read from
+        fields["container"] = fields["container"].at(os.path.abspath(path.parent))  # noqa: PTH100
+    return fields
 
 
 def job_file_text(spec: JobSpec) -> str:

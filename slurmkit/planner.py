@@ -166,6 +166,7 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
         options=(*step_options(spec), *inside.wrapped.srun_options),
         prefix=inside.wrapped.prefix,
         capabilities=capabilities,
+        view=inside.view,
     )
     found = [*findings, *(kind.findings if kind else ()), *layout.findings]
     found += [*_binding(spec), *inside.findings, *chosen.needs(step)]

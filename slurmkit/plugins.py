@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
     from slurmkit.capabilities.model import Capabilities
-    from slurmkit.container import Container, Wrapped
+    from slurmkit.container import Container, View, Wrapped
     from slurmkit.errors import SlurmError
     from slurmkit.findings import Finding
     from slurmkit.launchers.step import Step
@@ -119,6 +119,15 @@ class Runtime(Protocol):
 
     def needs(self, container: Container, capabilities: Capabilities) -> Iterable[Finding]:
         """What of `container` it, or its version here, lacks; an error names what has it."""
+        ...
+
+    def view(self, container: Container, folder: str) -> View | None:
+        """What of the node `container` sees; None where that cannot be known from here.
+
+        Args:
+            container: what the user means.
+            folder: where the job starts, absolute.
+        """
         ...
 
     def step(self, container: Container, *, gpus: bool) -> Wrapped:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from slurmkit.capabilities.model import Capabilities
-from slurmkit.container import Container, Mount, Wrapped
+from slurmkit.container import Container, Mount, View, Wrapped
 from slurmkit.findings import Finding
 from slurmkit_containers.lacks import error, lacking, note, unnamed, warning
+from slurmkit_containers.views import apptainer_view
 
 NAME = "apptainer"
 _KINDS = ("registry", "daemon", "squashfs", "sif")
@@ -59,6 +60,10 @@ class Apptainer:
             )
         if container.writable:
             yield note(NAME, "what is written into the container is kept in memory, and then lost")
+
+    def view(self, container: Container, folder: str) -> View:
+        """What is asked for, the home directory and the job's."""
+        return apptainer_view(container, folder)
 
     def step(self, container: Container, *, gpus: bool) -> Wrapped:
         """`run` has the image's entry point, `exec` has not."""

@@ -12,10 +12,11 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from slurmkit.capabilities.model import Capabilities
-from slurmkit.container import Container, Mount, Wrapped
+from slurmkit.container import Container, Mount, View, Wrapped
 from slurmkit.findings import Finding
 from slurmkit_containers import enroot_scripts as scripts
 from slurmkit_containers.lacks import credentials, error, lacking, note, unnamed
+from slurmkit_containers.views import enroot_view
 
 NAME = "enroot"
 _KINDS = ("registry", "daemon", "squashfs")
@@ -51,6 +52,11 @@ class Enroot:
                 "the container is removed when the batch script ends; what is killed outright"
                 " leaves it on the nodes: enroot list",
             )
+
+    def view(self, container: Container, folder: str) -> View:
+        """What is asked for, and nothing else."""
+        del folder
+        return enroot_view(container)
 
     def step(self, container: Container, *, gpus: bool) -> Wrapped:
         """Create on every node, start in every task, remove on every node."""

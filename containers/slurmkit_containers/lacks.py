@@ -19,7 +19,7 @@ _HAVE = {
     "writable": "pyxis, enroot and Apptainer have it",
     "entrypoint": "pyxis, enroot and Apptainer have it",
     "entrypoint_log": "pyxis from 0.20 on has it",
-    "environment": "pyxis from 0.15 on, enroot and Apptainer have it",
+    "environment": "pyxis from 0.15 on and all others have it",
     "name": "pyxis and enroot have it",
     "save": "pyxis has it",
     "unshare": "pyxis from 0.24 on and Apptainer have it",

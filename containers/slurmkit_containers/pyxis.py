@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from slurmkit.capabilities.model import Capabilities
-from slurmkit.container import Container, Wrapped
+from slurmkit.container import Container, View, Wrapped
 from slurmkit.findings import Finding
 from slurmkit_containers.lacks import credentials, error, lacking, warning
+from slurmkit_containers.views import enroot_view
 
 NAME = "pyxis"
 _KINDS = ("registry", "daemon", "squashfs")
@@ -64,6 +65,11 @@ class Pyxis:
             yield warning(
                 NAME, "an enroot up to 4.1.2 on the nodes ignores unshare; pyxis does not say so"
             )
+
+    def view(self, container: Container, folder: str) -> View:
+        """What is asked for, and nothing else."""
+        del folder
+        return enroot_view(container)
 
     def step(self, container: Container, *, gpus: bool) -> Wrapped:
         """Every field is one option."""

@@ -64,11 +64,13 @@ def shell_command(**options: Any) -> int:
     if made.errors:
         raise BadInput(f"no shell: {len(made.errors)} error{'s' * (len(made.errors) > 1)}")
     say_estimate(made)
-    return attach(_argv(made, cluster), made.spec.environment | asked.spec.environment)
+    environment = made.spec.environment | asked.spec.environment
+    return attach(_argv(made, cluster, environment), environment)
 
 
-def _argv(made: Plan, cluster: Cluster) -> list[str]:
-    found = contained(made.spec, cluster.capabilities())
+def _argv(made: Plan, cluster: Cluster, environment: dict[str, str]) -> list[str]:
+    spec = msgspec.structs.replace(made.spec, environment=environment)
+    found = contained(spec, cluster.capabilities())
     words = (*found.wrapped.srun_options, "--", *found.wrapped.prefix, *made.spec.command)
     script = "\n".join(found.around((shlex.join([*_STEP, *words]),)))
     given = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Iterable
 
@@ -12,6 +13,7 @@ from slurmkit.findings import Finding
 from slurmkit.launchers.plain import needs_command, one_per_gpu
 from slurmkit.launchers.ranklogs import needs_file, rank_logs
 from slurmkit.launchers.step import PATIENCE, Step
+from slurmkit.planning.script import here
 from slurmkit.spec import JobSpec
 
 # The step has one task on each node, with the CPUs of all the job's tasks there: srun would warn.
@@ -34,12 +36,7 @@ def needs_agents(step: Step, name: str) -> Iterable[Finding]:
     yield from needs_file(step)
     yield from _uneven(step, name)
     source = f"launcher {name}"
-    if step.spec.launch.log_per_rank and step.spec.container:
-        message = (
-            f"{name}'s workers write their files in the container: mount the folder of the job's"
-            " output there (--container-mounts)"
-        )
-        yield warning("log-per-rank-container", message, source)
+    yield from _unseen_files(step, name)
     if step.spec.launch.mpi not in (None, "none"):
         message = f"{name}'s workers meet without MPI; leave --mpi out, or --launch mpi"
         yield error("launcher-no-mpi", message, source)
@@ -49,6 +46,18 @@ def needs_agents(step: Step, name: str) -> Iterable[Finding]:
             " Slurm, and each takes the GPU of its LOCAL_RANK"
         )
         yield note("launcher-no-binding", message, source)
+
+
+def _unseen_files(step: Step, name: str) -> Iterable[Finding]:
+    """Workers write the files of their output themselves, in the container."""
+    folder = posixpath.join(step.spec.chdir or here(), posixpath.dirname(step.spec.output or ""))
+    seen = step.view is not None and step.view.inside(folder) == posixpath.normpath(folder)
+    if step.spec.launch.log_per_rank and step.spec.container and not seen:
+        message = (
+            f"{name}'s workers write their files in the container, and it may not see {folder}:"
+            f" --container-mounts {folder}"
+        )
+        yield warning("log-per-rank-container", message, f"launcher {name}")
 
 
 def agents(step: Step, words: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from slurmkit.capabilities.model import Capabilities
+from slurmkit.container import View
 from slurmkit.planning.layout import Layout
 from slurmkit.spec import JobSpec
 
@@ -24,6 +25,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         options: of srun for any step, as words of an argv, not quoted: binding, labels, export,
             and those that put it into its container.
         prefix: words that stand before whatever a task starts, not quoted: a container's.
+        view: what the container sees of the node; None without one, and when not known.
     """
 
     spec: JobSpec
@@ -31,6 +33,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
     capabilities: Capabilities
+    view: View | None = None
 
     @property
     def cpus(self) -> str:

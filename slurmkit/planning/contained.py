@@ -8,10 +8,13 @@ import msgspec
 
 from slurmkit.capabilities.model import Capabilities, Node
 from slurmkit.checks.say import error, note, warning
-from slurmkit.container import UNSET_PYXIS, Wrapped
+from slurmkit.container import UNSET_PYXIS, Container, View, Wrapped
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
 from slurmkit.image import KERNELS
+from slurmkit.planning.script import here
+from slurmkit.planning.unseen import unseen
+from slurmkit.plugins import Runtime
 from slurmkit.runtimes import IMPORTING, NOT_HERE, choose, runtime, settled
 from slurmkit.spec import JobSpec
 
@@ -23,12 +26,14 @@ class Contained(msgspec.Struct, frozen=True):
         wrapped: what the runtime says; empty without a container, or where `findings` has an error.
         named: the runtime; empty without a container.
         architecture: the image's, as Docker names it; empty when not known.
+        view: what it sees of the node; None without a container, and when not known.
     """
 
     wrapped: Wrapped = Wrapped()
     named: str = ""
     findings: tuple[Finding, ...] = ()
     architecture: str = ""
+    view: View | None = None
 
     def around(self, lines: tuple[str, ...]) -> tuple[str, ...]:
         """The lines that start the step, with those that must stand around it."""
@@ -55,7 +60,7 @@ def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Cont
         return Contained()
     if spec.script is not None or spec.launch.launcher == "none":
         return Contained(findings=(error("container-needs-step", _NO_STEP, "container"),))
-    image = settled(spec.container, nodes=nodes)
+    image = settled(spec.container.at(here()), nodes=nodes)
     try:
         name = choose(image.container, capabilities)
     except BadInput as wrong:
@@ -66,8 +71,32 @@ def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Cont
     if any(finding.severity == "error" for finding in found):
         return Contained(named=name, findings=found)
     said = note("container-runtime", f"its steps run in {name}", name)
-    wrapped = chosen.step(image.container, gpus=spec.gpus is not None)
-    return Contained(wrapped, name, (said, *found), image.architecture)
+    container, lost = _with_variables(spec, image.container, (chosen, name, capabilities))
+    view = chosen.view(container, spec.chdir or here())
+    found = (said, *found, *lost, *(unseen(spec, container, view) if view else ()))
+    wrapped = chosen.step(container, gpus=spec.gpus is not None)
+    return Contained(wrapped, name, found, image.architecture, view)
+
+
+def _with_variables(
+    spec: JobSpec, container: Container, by: tuple[Runtime, str, Capabilities]
+) -> tuple[Container, tuple[Finding, ...]]:
+    """Have the job's own variables win over the image's, as far as the runtime can do that."""
+    chosen, name, capabilities = by
+    own = [each for each in spec.environment if each not in container.environment]
+    # Both enroot and pyxis write them into a file that has one on each line.
+    broken = [each for each in own if "\n" in spec.environment[each]]
+    named = tuple(each for each in own if each not in broken)
+    full = msgspec.structs.replace(container, environment=(*container.environment, *named))
+    errors = (f.message for f in chosen.needs(full, capabilities) if f.severity == "error")
+    if named and (why := next(errors, None)):
+        lost = warning("container-variables", _LOST.format(", ".join(named), why), name)
+        return container, (lost,)
+    if broken:
+        why = "a value of several lines is not handed on before the image's"
+        lost = note("container-variables", _LOST.format(", ".join(broken), why), name)
+        return full, (lost,)
+    return full, ()
 
 
 def for_other_nodes(inside: Contained, nodes: Iterable[Node]) -> Iterator[Finding]:
@@ -92,3 +121,4 @@ _NO_STEP = (
     "a container is for steps that srun starts, and this job's own shell starts its program; give"
     " a command, or write srun's container options in the script"
 )
+_LOST = "where the image sets {} itself, its value holds: {}"

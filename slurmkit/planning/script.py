@@ -92,7 +92,7 @@ def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]
         place["constraint"] = _both(spec.constraint, kind.constraint)
         place["exclude"] = _without(spec.exclude, kind.exclude)
     late = {
-        "chdir": found.pop("chdir", None) or _here(),
+        "chdir": found.pop("chdir", None) or here(),
         "output": found.pop("output", None) or _output(spec),
     }
     rest = {name: value for name, value in found.items() if name not in place}
@@ -148,7 +148,12 @@ def _output(spec: JobSpec) -> str:
     return "slurm-%A_%a.out" if spec.array else "slurm-%j.out"
 
 
-def _here() -> str:
+def here() -> str:
+    """Where jobs start that name no other folder, and what relative paths are below.
+
+    Raises:
+        BadInput: when it cannot be used.
+    """
     try:
         return str(Path.cwd())
     except OSError as error:

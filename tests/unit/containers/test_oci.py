@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ def test_the_one_option() -> None:
     assert made.srun_options == ("--container=/bundles/my mpi",)
     assert argv(*made.srun_options, "--", "x") == ["--container=/bundles/my mpi", "--", "x"]
     assert (made.before, made.prefix, made.after) == ((), (), ())
+    assert Oci().view(Container(image="/bundles/my mpi"), "/x") is None
     assert not list(Oci().needs(Container(image="/bundles/my mpi"), cluster()))
 
 
@@ -50,7 +54,7 @@ def test_nothing_else_can_be_asked_for() -> None:
         unshare=("net",),
     )
     found = [f.message for f in Oci().needs(container, cluster())]
-    assert len(found) == len(container.asked) == 11
+    assert len(found) == len(container.asked) - 1 == 10  # variables it keeps
     assert found[0] == "oci has no mounts for a container; pyxis, enroot and Apptainer have them"
 
 
@@ -66,3 +70,41 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Oci().available(cluster()) is None
     blind = type(here)(taken=0, release=(), cluster_name="", config={}, nodes=(), partitions=())
     assert Oci().available(blind) == "srun knows no --container"
+
+
+def bundle(folder: Path, *env: str, cwd: str = "/") -> Container:
+    mounts = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/home", "type": "none", "source": "/home", "options": ["rbind", "ro"]},
+    ]
+    process = {"args": ["sh"], "env": env, "cwd": cwd}
+    (folder / "config.json").write_text(json.dumps({"process": process, "mounts": mounts}), "utf-8")
+    return Container(image=str(folder), environment=("A", "B", "C"))
+
+
+def test_variables_of_the_job_win_over_those_of_the_bundle(tmp_path: Path) -> None:
+    """As Slurm does: what config.json sets goes over what the step has (container.c)."""
+    made = Oci().step(bundle(tmp_path, "A=image", "B=image", "X=image", "PATH=/bin"), gpus=False)
+    inside = shlex.join([*made.prefix, "sh", "-c", 'echo "$A|$B|$C|$X"; env | grep -c SLURMKIT'])
+    lines = ["export A='of the\njob' C=job; unset B", *made.before, "A=image B=image X=image"]
+    script = "\n".join(["\n".join(lines[:-1]), f"export {lines[-1]}", inside])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "of the\njob|image|job|image\n0\n"
+
+
+def test_only_what_the_bundle_sets_is_kept_from_it(tmp_path: Path) -> None:
+    made = Oci().step(bundle(tmp_path, "X=image"), gpus=False)
+    assert (made.before, made.prefix) == ((), ())
+    unread = Oci().step(Container(image="/nowhere", environment=("A",)), gpus=False)
+    assert unread.prefix[:2] == ("sh", "-c")
+
+
+def test_what_a_bundle_sees_stands_in_it(tmp_path: Path) -> None:
+    view = Oci().view(bundle(tmp_path), "/home/alice")
+    assert view is not None
+    assert view.sees("/home/alice/x")
+    assert not view.sees("/proc")
+    assert (view.start, view.is_asked) == (None, False)
+    elsewhere = Oci().view(bundle(tmp_path, cwd="/home/bob"), "/home/alice")
+    assert elsewhere is not None
+    assert elsewhere.start == "/home/bob"

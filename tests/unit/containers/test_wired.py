@@ -141,3 +141,49 @@ def test_pmix_needs_no_file_that_a_container_does_not_see() -> None:
     text = script(spec)
     assert text.index(line) < text.index("srun ")
     assert line not in script(msgspec.structs.replace(spec, container=None))
+
+
+def test_variables_of_the_job_win_over_those_of_the_image() -> None:
+    own = {"A": "1", "HF_TOKEN": "hf_" + "x" * 34, "LINES": "a\nb"}
+    inside = Container(image="alpine", environment=("C", "A"))
+    spec = JobSpec(command=("x",), environment=own, container=inside)
+    text = script(spec)
+    assert " --container-env=C,A,HF_TOKEN " in text
+    assert "hf_x" not in text
+    (lines,) = [n.message for n in planned(spec).notes if n.code == "container-variables"]
+    assert "where the image sets LINES itself, its value holds: a value of several lines" in lines
+
+
+def test_where_they_cannot_that_is_told() -> None:
+    spec = JobSpec(command=("x",), environment={"A": "1"}, container=Container(image="alpine"))
+    assert "container-env" not in script(spec, "0.11")
+    (found,) = [w for w in planned(spec, "0.11").warnings if w.code == "container-variables"]
+    assert found.message == (
+        "where the image sets A itself, its value holds: pyxis here has no --container-env; it is"
+        " there from 0.15 on"
+    )
+
+
+def test_paths_of_a_job_file_are_below_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    below = Container(image="./x.sqsh", mounts=("./data", "./in:/in:ro"), save="./y.sqsh")
+    spec = JobSpec(command=("x",), chdir="/elsewhere", container=below)
+    (folder / "job.toml").write_text(job_file_text(spec), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert asked("--job-file", "jobs/job.toml") == below.at(str(folder))
+    found = asked("--job-file", "jobs/job.toml", "--container-mounts=./here", "--chdir=/elsewhere")
+    assert found is not None
+    assert found.mounts == (f"{tmp_path}/here:{tmp_path}/here",)
+    assert found.image == f"{folder}/x.sqsh"
+
+
+def test_paths_of_a_spec_are_below_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside = Container(image="./x.sqsh", mounts=("./data:/data",))
+    text = script(JobSpec(command=("x",), chdir="/elsewhere", container=inside))
+    assert f" --container-image={tmp_path}/x.sqsh --container-mounts={tmp_path}/data:/data " in text
