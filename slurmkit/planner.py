@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slurmkit.capabilities.model import Capabilities, Partition
-from slurmkit.checks import check_all, check_dependencies
+from slurmkit.checks import check_all, check_dependencies, check_topology
 from slurmkit.checks.again import rebuilder
 from slurmkit.config import nearest
 from slurmkit.errors import BadInput
@@ -144,7 +144,9 @@ def _check(spec: JobSpec, slurm: Slurm | None, site: Site) -> _Checked:
     findings = [*reviewed.findings, *network, *draft.findings, *secrets(settled)]
     judged = draft.requests or _as_fixed(settled, draft.findings, site)
     findings += check_all(judged) if judged else ()
-    findings += check_dependencies(slurm, settled) if slurm else ()
+    if slurm is not None:
+        findings += check_dependencies(slurm, settled)
+        findings += check_topology(slurm, draft.requests)
     return _Checked(settled, reviewed.changes, draft.submission, draft.requests, tuple(findings))
 
 

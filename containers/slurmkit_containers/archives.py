@@ -1,7 +1,7 @@
 """Images without a registry: what `docker save` writes, OCI layouts, and root file systems.
 
-Forms: the OCI image specification (image-layout.md, manifest.md, config.md) and Docker's
-image-spec v1.2 (`manifest.json`). What a file says of itself is checked against its digests.
+Form of a layout: the OCI image specification (image-layout.md). What a file says of itself is
+checked against its digests.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import gzip
 import hashlib
 import lzma
 import platform
-import re
 import shlex
 import shutil
 import tarfile
 import zlib
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from slurmkit.errors import BadInput, ImageError
 from slurmkit.image import KERNELS
@@ -25,14 +24,20 @@ from slurmkit_containers.blobs import Blobs
 from slurmkit_containers.cache import Made
 from slurmkit_containers.importing import gib, need_room, run_child
 from slurmkit_containers.layers import Tree
+from slurmkit_containers.manifests import (
+    Settings,
+    Table,
+    checked,
+    digest_of,
+    fitting,
+    is_index,
+    manifest_of,
+    saved,
+    settings_of,
+)
 from slurmkit_containers.trust import Report
 
-Table = dict[str, Any]
-
 _ARCHITECTURES = {kernel: ours for ours, kernel in KERNELS.items()}
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\n\r\0]*", re.ASCII)
-_ODD = re.compile("[\\0\ud800-\udfff]")  # what no file can have in a name or a text
 # ValueError, OverflowError, KeyError, RecursionError: tarfile, of what it does not look at itself.
 _DAMAGED = (
     *(tarfile.TarError, EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
@@ -101,20 +106,19 @@ def _packed(source: Path, file: Path, report: Report, stack: ExitStack) -> Made:
     blobs = Blobs(source, stack, file.parent)
     tree = Tree()
     digest: str | None = None
-    config: Table = {}
+    config = Settings()
+    layers: tuple[str, ...] = ()
     if blobs.has("index.json") and blobs.has("oci-layout"):
         digest, config, layers = _of_layout(blobs)
     elif blobs.has("manifest.json"):
         digest, config, layers = _of_docker(blobs)
     elif blobs.archive is not None:
-        layers = []
         tree.add(blobs.archive)
     else:
         raise BadInput(f"{source} has an oci-layout, but no index.json")
-    architecture = config.get("architecture")
-    if architecture and architecture != here():
-        raise ImageError(f"{source} is for {architecture}, and this machine is {here()}")
-    ids = _texts(_dict(config.get("rootfs")).get("diff_ids"))
+    if config.architecture not in (None, here()):
+        raise ImageError(f"{source} is for {config.architecture}, and this machine is {here()}")
+    ids = config.layers
     if len(ids) != len(layers):
         raise ImageError(f"{source} is damaged: {len(layers)} layers, and digests of {len(ids)}")
     for at, name in enumerate(layers):
@@ -122,53 +126,51 @@ def _packed(source: Path, file: Path, report: Report, stack: ExitStack) -> Made:
         plain = blobs.plain(blobs.open(name))
         _compare(plain, ids[at], f"{source}: layer {name}")
         tree.add(stack.enter_context(tarfile.TarFile(fileobj=plain)))
-    if config:
-        _prepare(tree, _dict(config.get("config")), str(source))
+    if digest is not None:
+        _prepare(tree, config, str(source))
     _squash(tree, file, report)
-    return Made(source=str(source.resolve()), digest=digest, architecture=architecture)
+    return Made(source=str(source.resolve()), digest=digest, architecture=config.architecture)
 
 
-def _of_docker(blobs: Blobs) -> tuple[str, Table, list[str]]:
-    images = blobs.table("manifest.json")
-    if not isinstance(images, list) or len(images) != 1:
+def _of_docker(blobs: Blobs) -> tuple[str, Settings, tuple[str, ...]]:
+    images = saved(blobs.table("manifest.json"))
+    if len(images) != 1:
         raise BadInput("the archive holds several images, or none; save the one wanted by itself")
-    name = str(_dict(images[0]).get("Config"))
+    name, layers = images[0]
     # Docker's id of an image is the digest of its configuration.
-    digest = f"sha256:{hashlib.sha256(blobs.small(name)).hexdigest()}"
-    return digest, _dict(blobs.table(name)), _texts(_dict(images[0]).get("Layers"))
+    return digest_of(blobs.small(name)), settings_of(_read(blobs, name)), layers
 
 
-def _of_layout(blobs: Blobs) -> tuple[str, Table, list[str]]:
-    listed = _dict(blobs.table("index.json"))
-    digest = _ours(listed)
-    manifest = _dict(blobs.table(_blob(digest), digest))
-    for _ in range(2):  # an index in the index: one image for several architectures
-        if "manifests" in manifest:
-            digest = _ours(manifest)
-            manifest = _dict(blobs.table(_blob(digest), digest))
-    config = str(_dict(manifest.get("config")).get("digest"))
-    layers = [_blob(str(_dict(each).get("digest"))) for each in _list(manifest.get("layers"))]
-    return digest, _dict(blobs.table(_blob(config), config)), layers
+def _of_layout(blobs: Blobs) -> tuple[str, Settings, tuple[str, ...]]:
+    found, digest = _read(blobs, "index.json"), ""
+    for _ in range(3):  # an index in the index: one image for several architectures
+        if is_index(found):
+            digest = _ours(found)
+            found = _read(blobs, _blob(digest), digest)
+    manifest = manifest_of(found)
+    config = manifest.config.digest
+    layers = tuple(_blob(layer.digest) for layer in manifest.layers)
+    return digest, settings_of(_read(blobs, _blob(config), config)), layers
+
+
+def _read(blobs: Blobs, name: str, digest: str | None = None) -> Table:
+    found = blobs.table(name, digest)
+    return found if isinstance(found, dict) else {}
 
 
 def _ours(index: Table) -> str:
     """The digest of the one image for this machine."""
-    found = [_dict(each) for each in _list(index.get("manifests"))]
-    named = {str(e.get("digest")): _dict(e.get("platform")).get("architecture") for e in found}
-    fitting = [digest for digest, name in named.items() if name in (None, here())]
-    if len(fitting) != 1:
-        there = ", ".join(sorted({str(name) for name in named.values() if name})) or "none named"
+    found, there = fitting(index, here())
+    if len(found) != 1:
         raise BadInput(
-            f"the archive holds {len(fitting)} images for {here()} (architectures: {there}); one"
+            f"the archive holds {len(found)} images for {here()} (architectures: {there}); one"
             " is wanted"
         )
-    return fitting[0]
+    return found[0]
 
 
 def _blob(digest: str) -> str:
-    if not _DIGEST.fullmatch(digest):
-        raise ImageError(f"the image is damaged, or uses a digest other than sha256: {digest!r}")
-    return f"blobs/{digest.replace(':', '/')}"
+    return f"blobs/{checked(digest).replace(':', '/')}"
 
 
 def _compare(plain: IO[bytes], wanted: str, what: str) -> None:
@@ -180,17 +182,14 @@ def _compare(plain: IO[bytes], wanted: str, what: str) -> None:
         raise ImageError(f"{what} is damaged: its digest is not {wanted}")
 
 
-def _prepare(tree: Tree, config: Table, source: str) -> None:
+def _prepare(tree: Tree, config: Settings, source: str) -> None:
     """Write what enroot's `start` reads of an image: variables, and how its command starts.
 
     So a job finds the same in it as if enroot had imported it (enroot's doc/image-format.md).
     """
-    variables = [each for each in _texts(config.get("Env")) if _VARIABLE.fullmatch(each)]
-    workdir = next(iter(_texts([config.get("WorkingDir")])), "") or "/"
-    entrypoint, command = _texts(config.get("Entrypoint")), _texts(config.get("Cmd"))
-    if not entrypoint and not command:
-        command = ["/bin/sh"]
-    folder = shlex.quote(workdir)
+    entrypoint = config.entrypoint
+    command = config.command if entrypoint or config.command else ("/bin/sh",)
+    folder = shlex.quote(config.workdir or "/")
     lines = (
         f"# slurmkit-source: {source!a}",
         f"mkdir -p {folder} 2>/dev/null",
@@ -201,7 +200,7 @@ def _prepare(tree: Tree, config: Table, source: str) -> None:
         "fi",
         f"exec {shlex.join([*entrypoint, *command])}",
     )
-    tree.put_text("etc/environment", "".join(f"{each}\n" for each in variables))
+    tree.put_text("etc/environment", "".join(f"{each}\n" for each in config.variables))
     tree.put_text("etc/rc", "\n".join(lines) + "\n", mode=0o755)
     tree.put_text("etc/rc.local", _RC_LOCAL)
     tree.put_text("etc/fstab", "")
@@ -225,15 +224,3 @@ def _squash(tree: Tree, file: Path, report: Report) -> None:
     run_child(
         ["mksquashfs", "-", str(file), "-tar", "-root-time", "0", *_OPTIONS], file, report, feed
     )
-
-
-def _dict(value: object) -> Table:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _texts(value: object) -> list[str]:
-    return [each for each in _list(value) if isinstance(each, str) and not _ODD.search(each)]

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
-import lzma
-import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, cast
 
 from slurmkit.errors import ImageError
+from slurmkit_containers.manifests import digest_of, parsed
+from slurmkit_containers.unpacking import MAGIC, unpacker
 
 _SMALL = 16 << 20  # bytes; no manifest or configuration is larger
-_ZSTD = b"\x28\xb5\x2f\xfd"
-
-
-def _gunzipped(file: IO[bytes]) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(file))
-
-
-def _unxzed(file: IO[bytes]) -> IO[bytes]:
-    return cast("IO[bytes]", lzma.open(file))
-
-
-_COMPRESSED: tuple[tuple[bytes, Callable[[IO[bytes]], IO[bytes]]], ...] = (
-    (b"\x1f\x8b", _gunzipped),
-    (b"\xfd7zXZ\0", _unxzed),
-)
 
 
 class Blobs:
@@ -86,30 +67,24 @@ class Blobs:
     def table(self, name: str, digest: str | None = None) -> Any:
         """Read one that is JSON, and compare it with its digest."""
         data = self.small(name)
-        if digest is not None and f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+        if digest is not None and digest_of(data) != digest:
             raise ImageError(f"{self._source} is damaged: {name} has not the digest {digest}")
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
+            return parsed(data)
+        except ValueError as error:
             raise ImageError(f"{self._source} is damaged: {name} is no JSON: {error}") from error
 
     def plain(self, file: IO[bytes]) -> IO[bytes]:
         """The same without compression; what is compressed is unpacked into a nameless file."""
-        head = file.read(6)
+        head = file.read(MAGIC)
         file.seek(0)
-        if head.startswith(_ZSTD):
-            raise ImageError(
-                f"{self._source} is compressed with zstd, which is not read; unpack it with"
-                " zstd -d, or save it again with gzip"
-            )
-        for magic, opener in _COMPRESSED:
-            if head.startswith(magic):
-                nameless = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 - see next
-                bare = self._stack.enter_context(nameless)
-                shutil.copyfileobj(opener(file), bare, 1 << 20)
-                bare.seek(0)
-                return cast("IO[bytes]", bare)
-        return file
+        if (unpack := unpacker(head)) is None:
+            return file
+        nameless = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 - see next
+        bare = cast("IO[bytes]", self._stack.enter_context(nameless))
+        unpack(file, bare, self._source)
+        bare.seek(0)
+        return bare
 
 
 def _is_below(folder: Path, name: str) -> bool:

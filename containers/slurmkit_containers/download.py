@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import msgspec
 
@@ -15,11 +17,18 @@ from slurmkit.image import Image
 from slurmkit_containers.archives import here, import_path, need_mksquashfs
 from slurmkit_containers.cache import Made
 from slurmkit_containers.importing import gib, need_room
-from slurmkit_containers.registry import Session, Unasked, digest_of, read, tables
-from slurmkit_containers.trust import Report
+from slurmkit_containers.manifests import Blob, Manifest, checked, digest_of, manifest_of
+from slurmkit_containers.registry import Session, Unasked, read
+from slurmkit_containers.trust import STAYS, Report
 
 _PIECE = 1 << 20
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_PAUSES = (1.0, 2.0, 5.0, 10.0)
+"""Seconds before each new try; as many breaks without a piece in between are borne."""
+
+
+class _To(msgspec.Struct, frozen=True):
+    layout: Path
+    report: Report
 
 
 def import_openly(image: Image, file: Path, report: Report) -> Made:
@@ -37,8 +46,8 @@ def import_openly(image: Image, file: Path, report: Report) -> Made:
     layout = file.parent / "layout"
     try:
         session = Session(image)
-        data, manifest = session.manifest(here())
-        _write_layout(session, manifest, data, (layout, report))
+        data, found = session.manifest(here())
+        _write_layout(session, manifest_of(found), data, _To(layout, report))
     except Unasked as error:
         raise ImageError(
             f"{image.registry or 'Docker Hub'} does not give image {image} to anybody, or does not"
@@ -49,43 +58,85 @@ def import_openly(image: Image, file: Path, report: Report) -> Made:
     return msgspec.structs.replace(made, architecture=made.architecture or here())
 
 
-def _write_layout(
-    session: Session, manifest: dict[str, Any], data: bytes, to: tuple[Path, Report]
-) -> None:
-    layout, report = to
-    blobs = layout / "blobs" / "sha256"
+def _write_layout(session: Session, manifest: Manifest, data: bytes, to: _To) -> None:
+    blobs = to.layout / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    wanted = [*tables([manifest.get("config")]), *tables(manifest.get("layers"))]
-    total = sum(_size(each) for each in wanted)
-    need_room(layout, total)
-    done = 0
-    for each in wanted:
-        done = _fetch(session, each, blobs, (done, total, report))
+    wanted = dict.fromkeys((manifest.config, *manifest.layers))
+    total, done = sum(blob.size for blob in wanted), 0
+    need_room(to.layout, total)
+    for blob in wanted:
+        begun = done
+
+        def tell(size: int, begun: int = begun) -> None:
+            to.report(f"fetching {gib(total)}", begun + size, total)
+
+        _fetch(session, blob, blobs, (tell, to.report))
+        done += blob.size
     (blobs / digest_of(data).removeprefix("sha256:")).write_bytes(data)
-    (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}', "utf-8")
+    (to.layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}', "utf-8")
     index = {"manifests": [{"digest": digest_of(data)}]}
-    (layout / "index.json").write_text(json.dumps(index), "utf-8")
-
-
-def _size(blob: dict[str, Any]) -> int:
-    size = blob.get("size")
-    return size if isinstance(size, int) and size >= 0 else 0
+    (to.layout / "index.json").write_text(json.dumps(index), "utf-8")
 
 
 def _fetch(
-    session: Session, blob: dict[str, Any], blobs: Path, so_far: tuple[int, int, Report]
-) -> int:
-    """Fetch a blob, of no more bytes than the manifest says and no others; how many are done."""
-    digest, (done, total, report) = str(blob.get("digest")), so_far
-    if not _DIGEST.fullmatch(digest):
-        raise ImageError(f"the image is damaged, or uses a digest other than sha256: {digest!r}")
-    left, made = _size(blob), hashlib.sha256()
-    with session.blob(digest) as answer, (blobs / digest[7:]).open("wb") as file:
-        while left and (piece := read(answer, min(left, _PIECE))):
-            file.write(piece)
-            made.update(piece)
-            left, done = left - len(piece), done + len(piece)
-            report(f"fetching {gib(total)}", done, total)
-    if f"sha256:{made.hexdigest()}" != digest:
-        raise ImageError(f"what the registry gave has not the digest {digest}; try again")
-    return done
+    session: Session, blob: Blob, blobs: Path, by: tuple[Callable[[int], None], Report]
+) -> None:
+    """Fetch a blob, of no more bytes than the manifest says and no others.
+
+    Where the connection breaks it goes on from what is there.
+    """
+    (tell, report), made, breaks = by, hashlib.sha256(), 0
+    with (blobs / checked(blob.digest).removeprefix("sha256:")).open("wb") as file:
+        while file.tell() < blob.size:
+            before = file.tell()
+            with _broken_if(before > 0 or breaks > 0):
+                for piece in _pieces(session, blob, before):
+                    file.write(piece)
+                    made.update(piece)
+                    tell(file.tell())
+            breaks = 0 if file.tell() - before >= _PIECE else breaks + 1
+            if file.tell() < blob.size:
+                _wait(breaks, (file.tell(), blob.size), report)
+    if f"sha256:{made.hexdigest()}" != blob.digest:
+        raise ImageError(f"what the registry gave has not the digest {blob.digest}; try again")
+
+
+def _pieces(session: Session, blob: Blob, begin: int) -> Iterator[bytes]:
+    """What is given of a blob from the byte `begin` on, until the connection ends."""
+    left = blob.size - begin
+    with session.blob(blob.digest, begin) as answer:
+        while left and (piece := _read_on(answer, min(left, _PIECE))):
+            left -= len(piece)
+            yield piece
+
+
+def _read_on(answer: IO[bytes], most: int) -> bytes:
+    with suppress(Unasked):  # broken: what came before is kept
+        return read(answer, most)
+    return b""
+
+
+@contextmanager
+def _broken_if(begun: bool) -> Iterator[None]:  # noqa: FBT001 - private
+    """Once some of it was given, no answer is a connection that may come back."""
+    try:
+        yield
+    except Unasked:
+        if not begun:
+            raise
+
+
+def _wait(breaks: int, where: tuple[int, int], report: Report) -> None:
+    """Give the connection time to come back.
+
+    Raises:
+        ImageError: when it broke too often with nothing much in between.
+    """
+    done, size = map(gib, where)
+    if breaks > len(_PAUSES):
+        raise ImageError(
+            f"the connection to the registry broke {breaks} times in a row, at {done} of {size} of"
+            " a layer; nothing of it is kept: run it again when the network is better"
+        )
+    report(f"the connection broke at {done} of {size} of a layer: going on from there", STAYS, None)
+    time.sleep(_PAUSES[breaks - 1] if breaks else 0)

@@ -22,7 +22,7 @@ from slurmkit.errors import ImageError
 from slurmkit.text import printable
 from slurmkit_containers.cache import Cache, Cached, Made
 from slurmkit_containers.locks import held, tried
-from slurmkit_containers.trust import Report, silent
+from slurmkit_containers.trust import STAYS, Report, silent
 
 Make = Callable[[Path, Report], Made]
 """Writes an image's squashfs file to a path, in a folder that is its own, and says what it is."""
@@ -124,6 +124,7 @@ def _working(cache: Cache, reference: str, report: Report) -> Iterator[Path]:
     with held(locks / name, waiting):
         clean(cache)
         for left in folder.glob(f"{name}-*"):
+            report(f"an import of {reference} was cut off: it begins anew", STAYS, None)
             shutil.rmtree(left, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
         try:

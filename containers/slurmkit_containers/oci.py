@@ -64,7 +64,7 @@ class Oci:
         """What its config.json says, where it can be read here."""
         del folder
         bundle = read_bundle(container.source.name) if container.source else None
-        return bundle and bundle.view
+        return bundle.view if bundle else None
 
     def step(self, container: Container, *, gpus: bool) -> Wrapped:
         """`--container`, and words that give variables back what the bundle would hide."""

@@ -8,7 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from slurmkit_containers.trust import Report, silent
+import click
+
+from slurmkit.text import printable
+from slurmkit_containers.trust import STAYS, Report
 
 _EVERY = 0.1  # seconds
 _WORDS = 50  # columns
@@ -16,9 +19,9 @@ _WORDS = 50  # columns
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """Show on standard error what is reported, if that is a terminal."""
+    """Show on standard error what is reported; what does not stay only if that is a terminal."""
     if not sys.stderr.isatty():
-        yield silent
+        yield _stays
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it, and it costs
     from rich.progress import (  # noqa: PLC0415
@@ -36,12 +39,21 @@ def progress() -> Iterator[Report]:
 
         def report(words: str, done: int, total: int | None) -> None:
             nonlocal last
+            if done == STAYS:
+                bar.console.print(printable(words), markup=False, highlight=False)
+                return
             now = time.monotonic()
             if now - last >= _EVERY or done == total:
                 last = now
                 bar.update(task, description=words[:_WORDS], completed=done, total=total)
 
         yield report
+
+
+def _stays(words: str, done: int, total: int | None) -> None:
+    del total
+    if done == STAYS:
+        click.echo(printable(words), err=True)
 
 
 @contextmanager

@@ -6,8 +6,6 @@ No credentials are read here, and no redirect is followed; what cannot be asked 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import urllib.error
@@ -20,6 +18,7 @@ import msgspec
 
 from slurmkit.errors import ImageError
 from slurmkit.image import Image
+from slurmkit_containers.manifests import Table, digest_of, fitting, is_index, manifest_of, parsed
 
 _PATIENCE = 10  # seconds for one answer
 _MOST = 4 << 20  # bytes of a manifest, as registries limit them
@@ -27,6 +26,8 @@ _HUB = "registry-1.docker.io"
 _NO = re.compile(r"no?|N[oO]?|[fF](alse)?|FALSE", re.ASCII)  # as enroot reads its settings
 _ELSEWHERE = (301, 302, 303, 307, 308)
 _FOLLOWS = 3
+_PART = 206
+_PIECE = 1 << 20
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"', re.ASCII)
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
@@ -73,13 +74,7 @@ def ask(image: Image, architecture: str) -> Remote | None:
         data, found = Session(image).manifest(architecture)
     except Unasked:
         return None
-    sizes = [each.get("size") for each in tables(found.get("layers"))]
-    return Remote(digest_of(data), sum(size for size in sizes if isinstance(size, int)))
-
-
-def digest_of(data: bytes) -> str:
-    """The digest of a manifest or another blob."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return Remote(digest_of(data), sum(layer.size for layer in manifest_of(found).layers))
 
 
 class Session:
@@ -94,7 +89,7 @@ class Session:
         self._name = f"{official}{image.name}"
         self._headers: dict[str, str] = {}
 
-    def manifest(self, architecture: str) -> tuple[bytes, dict[str, Any]]:
+    def manifest(self, architecture: str) -> tuple[bytes, Table]:
         """The manifest of the image for an architecture: its bytes, and what they say.
 
         Raises:
@@ -102,30 +97,38 @@ class Session:
             Unasked: when the registry does not answer.
         """
         data, found = self._manifest(self._image.digest or self._image.tag or "latest")
-        if "manifests" not in found:
+        if not is_index(found):
             return data, found
-        return self._manifest(_ours(self._image, tables(found["manifests"]), architecture))
+        return self._manifest(_ours(self._image, found, architecture))
 
-    def blob(self, digest: str) -> IO[bytes]:
+    def blob(self, digest: str, begin: int = 0) -> IO[bytes]:
         """Open a layer or configuration; where a registry sends one elsewhere, no token goes.
+
+        Args:
+            digest: its.
+            begin: the first byte that is wanted.
 
         Raises:
             Unasked: when it is not given.
         """
+        wanted = {"Range": f"bytes={begin}-"} if begin else {}
+        return _from(begin, self._blob(digest, wanted))
+
+    def _blob(self, digest: str, headers: dict[str, str]) -> IO[bytes]:
         try:
-            return self._open(f"blobs/{digest}", {})
+            return self._open(f"blobs/{digest}", headers)
         except urllib.error.HTTPError as error:
             error.close()
             place = error.headers.get("Location", "")
             if error.code not in _ELSEWHERE or not place.startswith(self._schemes):
                 raise Unasked from error
-        return _plainly(place, {}, _FOLLOWS)
+        return _plainly(place, headers, _FOLLOWS)
 
     @property
     def _schemes(self) -> tuple[str, ...]:
         return ("https://", f"{self._scheme}://")
 
-    def _manifest(self, which: str) -> tuple[bytes, dict[str, Any]]:
+    def _manifest(self, which: str) -> tuple[bytes, Table]:
         try:
             with self._open(f"manifests/{which}", {"Accept": ", ".join(_MANIFESTS)}) as answer:
                 data = _all(answer)
@@ -167,16 +170,23 @@ class Session:
         return token
 
 
-def _ours(image: Image, listed: list[dict[str, Any]], architecture: str) -> str:
-    there = {}
-    for each in reversed(listed):  # the first one wins
-        platform = each.get("platform")
-        if isinstance(platform, dict) and platform.get("os") == "linux":
-            there[str(platform.get("architecture"))] = str(each.get("digest"))
-    if architecture not in there:
-        names = ", ".join(sorted(there)) or "none"
-        raise ImageError(f"image {image} is not there for {architecture}; it is for: {names}")
-    return there[architecture]
+def _from(begin: int, answer: IO[bytes]) -> IO[bytes]:
+    """The same answer at the byte `begin`: a server need not heed which part is asked for."""
+    status, part = getattr(answer, "status", 200), getattr(answer, "headers", {})
+    if begin and status == _PART:
+        if not part.get("Content-Range", "").startswith(f"bytes {begin}-"):
+            raise Unasked
+        return answer
+    while begin and (piece := read(answer, min(begin, _PIECE))):
+        begin -= len(piece)
+    return answer
+
+
+def _ours(image: Image, index: Table, architecture: str) -> str:
+    found, there = fitting(index, architecture)
+    if not found:
+        raise ImageError(f"image {image} is not there for {architecture}; it is for: {there}")
+    return found[0]
 
 
 def _plainly(url: str, headers: dict[str, str], follows: int = 0) -> IO[bytes]:
@@ -222,16 +232,10 @@ def _all(answer: IO[bytes]) -> bytes:
     return data
 
 
-def tables(value: object) -> list[dict[str, Any]]:
-    """What of a value is a list of tables."""
-    found = value if isinstance(value, list) else []
-    return [each for each in found if isinstance(each, dict)]
-
-
-def _table(data: bytes) -> dict[str, Any]:
+def _table(data: bytes) -> Table:
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = parsed(data)
+    except ValueError as error:
         raise Unasked from error
     if not isinstance(found, dict):
         raise Unasked

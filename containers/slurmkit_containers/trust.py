@@ -18,6 +18,9 @@ from slurmkit.errors import ImageError
 Report = Callable[[str, int, int | None], None]
 """Told how far something is: in words, how many bytes are done, and of how many, if known."""
 
+STAYS = -1
+"""In place of the bytes that are done: these words are to stay, also where there is no terminal."""
+
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _PIECE = 1 << 20
 

@@ -27,10 +27,11 @@ from slurmkit.checks import (
 from slurmkit.checks.dependencies import check_dependencies
 from slurmkit.checks.inforce import is_strict
 from slurmkit.checks.nearest import Search
+from slurmkit.checks.switches import check_topology
 from slurmkit.findings import Finding
 from slurmkit.request import Request
 
-__all__ = ["CHECKS", "check", "check_all", "check_dependencies"]
+__all__ = ["CHECKS", "check", "check_all", "check_dependencies", "check_topology"]
 
 CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     identity.unknown,

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,11 @@ def docker_save(path: Path, layers: list[bytes], config: bytes) -> Path:
     return path
 
 
-def layout(path: Path, images: dict[str, tuple[list[bytes], bytes]]) -> Path:
+def layout(
+    path: Path,
+    images: dict[str, tuple[list[bytes], bytes]],
+    pack: Callable[[bytes], bytes] = gzip.compress,
+) -> Path:
     """An OCI layout as a folder, its layers compressed; of images by architecture."""
     blobs = path / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -111,7 +116,7 @@ def layout(path: Path, images: dict[str, tuple[list[bytes], bytes]]) -> Path:
 
     listed = []
     for architecture, (layers, config) in images.items():
-        packed = [put(gzip.compress(layer)) for layer in layers]
+        packed = [put(pack(layer)) for layer in layers]
         manifest = json.dumps({"config": put(config), "layers": packed}).encode()
         listed.append({**put(manifest), "platform": {"architecture": architecture}})
     (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}', "utf-8")

@@ -10,7 +10,7 @@ import pytest
 from checked_requests import NOW, errors, findings, fixed, request, with_config
 from recorded_lab import capabilities
 
-from slurmkit.checks import check, check_dependencies
+from slurmkit.checks import check, check_dependencies, check_topology
 from slurmkit.checks.times import moment
 from slurmkit.errors import DatabaseDown, NoSuchJob, SlurmError
 from slurmkit.findings import Finding
@@ -115,6 +115,54 @@ def test_switches_and_segments_need_their_topology() -> None:
     newer = with_config(capabilities("26.05"), TopologyPlugin="topology/block")
     assert not errors(findings(newer, segment=4, nodes=2))
     assert errors(findings(capabilities("22.05"), segment=1)) == ["segment-unknown"]
+
+
+# --- topology -------------------------------------------------------------------------------------
+
+TREE = (
+    "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=c[1-2]\n"
+    "SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=c[3-6]\n"
+    "SwitchName=spine Level=1 LinkSpeed=1 Nodes=c[1-7] Switches=leaf[1-3]\n"
+)
+BLOCKS = "BlockName=b1 BlockIndex=0 Nodes=c[1-2] BlockSize=2\n"
+
+
+def on_switches(said: str | SlurmError, plugin: str = "tree", **fields: Any) -> list[Finding]:
+    def scontrol(argv: Sequence[str], _: str | None) -> str:
+        assert list(argv) == ["scontrol", "show", "topology"]
+        if isinstance(said, SlurmError):
+            raise said
+        return said
+
+    asked = request(with_config(TopologyPlugin=f"topology/{plugin}"), **fields)
+    return list(check_topology(FakeSlurm({"scontrol": scontrol}), [asked]))
+
+
+def test_the_plan_names_the_switches_that_a_job_may_be_on() -> None:
+    (note,) = on_switches(TREE, switches="1", nodes=2)
+    assert (
+        note.message
+        == "topology/tree: the job's nodes are on leaf switches leaf1 (c[1-2]), leaf2 (c3)"
+    )
+    assert note.source == "scontrol show topology"
+    (note,) = on_switches(BLOCKS, "block", segment=1, nodes=2)
+    assert note.message == "topology/block: the job's nodes are on blocks b1 (c[1-2])"
+
+
+def test_too_few_switches_are_told_with_how_long_it_waits_in_vain() -> None:
+    _, warning = on_switches(TREE, switches="1", nodes=3)
+    assert (warning.code, warning.fix_words) == ("switches-too-few", "--switches=2")
+    assert "3 nodes do not fit on 1 of the leaf switches: it would wait 5:00" in warning.message
+    _, warning = on_switches(TREE, switches="1@2", nodes=3)
+    assert "it would wait 2:00" in warning.message
+    assert len(on_switches(TREE, switches="2@10:00", nodes=3)) == 1
+
+
+def test_nobody_asks_for_a_topology_that_no_option_is_about() -> None:
+    assert not on_switches(SlurmError("no"), switches="1", nodes=2)
+    assert not on_switches(TREE, "flat", switches="1", nodes=2)
+    assert not on_switches(TREE, nodes=2)
+    assert check_topology(FakeSlurm({}), []) == ()
 
 
 # --- dependencies ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import lzma
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ from slurmkit_containers import archives
 from slurmkit_containers.archives import import_path
 from slurmkit_containers.cache import Made
 from slurmkit_containers.layers import Tree
+from slurmkit_containers.manifests import Settings
 from slurmkit_containers.trust import silent
+from slurmkit_containers.unpacking import MAGIC, unpacker
 
 from slurmkit.errors import BadInput, ImageError
 
@@ -194,7 +197,7 @@ def test_what_docker_save_wrote(tmp_path: Path) -> None:
 def test_the_script_that_starts_the_container_runs_entry_point_and_command(tmp_path: Path) -> None:
     made = Tree()
     folder_there = str(tmp_path / "a b")
-    config = {"Entrypoint": ["echo", "it's"], "Cmd": ["me"], "WorkingDir": folder_there}
+    config = Settings(entrypoint=("echo", "it's"), command=("me",), workdir=folder_there)
     archives._prepare(made, config, "evil'\n$(touch x)")
     (script,) = (node.text for path, node in made.walk() if path == "etc/rc")
     assert script is not None
@@ -231,6 +234,40 @@ def test_a_root_file_system_as_an_archive_stays_as_it_is(tmp_path: Path, pack: A
     made, files, _ = imported(tmp_path / "x.tar.gz")
     assert set(files) == {"etc", "etc/hello", "bin"}
     assert (made.digest, made.architecture) == (None, None)
+
+
+def zstd(data: bytes) -> bytes:
+    """Compressed by the program; where that is missing so is what is tried."""
+    if shutil.which("zstd") is None:
+        pytest.skip("zstd is not installed")
+    return subprocess.run(["zstd", "-q"], input=data, capture_output=True, check=True).stdout
+
+
+@pytest.mark.usefixtures("squash")
+def test_layers_in_zstd_are_read(tmp_path: Path) -> None:
+    big = tar(member("big", os.urandom(3 << 20)))
+    config = config_of([FILES, big])
+    source = layout(tmp_path / "oci", {"amd64": ([FILES, big], config)}, pack=zstd)
+    made, files, _ = imported(source)
+    assert made.architecture == "amd64"
+    assert files["etc/hello"].size == 2
+    assert files["big"].size == 3 << 20
+    (tmp_path / "x.tar").write_bytes(zstd(big)[:-100])
+    with pytest.raises(ImageError, match=r"x\.tar is damaged, or no tar archive: .*/\*stdin\*"):
+        imported(tmp_path / "x.tar")
+
+
+def test_where_nothing_reads_zstd_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
+    head = b"\x28\xb5\x2f\xfd" + bytes(MAGIC)
+    unpack = unpacker(head[:MAGIC])
+    assert unpack is not None
+    with pytest.raises(ImageError, match=r"x\.tar has layers .* install zstd, .* skopeo copy"):
+        unpack(io.BytesIO(head), io.BytesIO(), Path("x.tar"))
+    assert unpacker(FILES[:MAGIC]) is None
 
 
 @pytest.mark.usefixtures("squash")
@@ -298,9 +335,10 @@ def test_a_link_in_a_layout_to_a_file_outside_of_it(tmp_path: Path) -> None:
     [
         (b"no archive at all" * 100, "is damaged, or no tar archive"),
         (gzip.compress(FILES)[:-20], "is damaged, or no tar archive"),
-        (b"\x28\xb5\x2f\xfd" + bytes(100), "zstd -d"),
+        (b"\x28\xb5\x2f\xfd" + bytes(100), "is damaged, or no tar archive|install zstd"),
         (FILES[:-10000] + b"x" * 100, "is damaged, or no tar archive"),
     ],
+    ids=["text", "gzip", "zstd", "tar"],
 )
 def test_what_is_no_archive(tmp_path: Path, data: bytes, why: str) -> None:
     (tmp_path / "x.tar").write_bytes(data)

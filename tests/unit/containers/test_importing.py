@@ -101,6 +101,20 @@ def test_a_killed_import_leaves_nothing_that_is_used_and_the_next_one_cleans_up(
     assert len(visible()) == 2
 
 
+def test_an_import_that_was_cut_off_begins_anew_and_says_so(
+    enroot: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLOW", "2")
+    child = started(enroot)
+    child.kill()
+    child.wait()
+    monkeypatch.setenv("SLOW", "0")
+    for _ in range(2):
+        assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("an import of docker.io#ubuntu:24.04 was cut off: it begins anew") == 1
+
+
 def test_what_a_killed_import_started_and_lives_on_spoils_nothing(
     enroot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

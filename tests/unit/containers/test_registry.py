@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import random
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from image_lab import ENROOT, MKSQUASHFS, config_of, digest, member, stand_in, tar
+from slurmkit_containers.images import own_cache
 from slurmkit_containers.registry import Remote, Session, ask
 
 from slurmkit.cli import cli
@@ -42,6 +44,8 @@ class Registry(BaseHTTPRequestHandler):
     asked: list[tuple[str, str | None]]
     needs_token = False
     token = "t0k"
+    most: int | None = None  # bytes of an answer before the connection breaks
+    parts = True  # whether it heeds which part is asked for
 
     def do_GET(self) -> None:
         token = self.headers.get("Authorization")
@@ -60,12 +64,16 @@ class Registry(BaseHTTPRequestHandler):
 
     def answer(self, code: int, data: bytes) -> None:
         away = data.removeprefix(b"away to ") if data.startswith(b"away to ") else None
-        self.send_response(code if away is None else 307)
+        begin = int((self.headers["Range"] or "bytes=0-")[6:-1]) if self.parts else 0
+        self.send_response(307 if away is not None else 206 if begin else code)
+        if begin:
+            self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+        data = data[begin:]
         if away is not None:
             self.send_header("Location", away.decode())
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(data[: self.most])
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
@@ -192,6 +200,7 @@ def openly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bin" / "cat").symlink_to(shutil.which("cat") or "/bin/cat")  # which that needs
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr("slurmkit_containers.download.here", lambda: "amd64")
+    monkeypatch.setattr("slurmkit_containers.download._PAUSES", (0.0,) * 8)
     monkeypatch.setattr("slurmkit_containers.archives.here", lambda: "amd64")
 
 
@@ -230,7 +239,7 @@ def test_a_layer_that_lies_elsewhere_is_fetched_there_without_the_token(
     [
         (lambda data: data[:-1] + b"x", "has not the digest"),
         (lambda data: data + b"more", ""),
-        (lambda data: data[:10], "has not the digest"),
+        (lambda data: data[:10], "broke 9 times in a row, at 0.0 KiB of 0.1 KiB of a layer"),
         (lambda _: b"away to ftp://127.0.0.1/", "does not give image"),
         (lambda _: b"away to http://127.0.0.1:9/", "does not give image"),
     ],
@@ -247,6 +256,34 @@ def test_a_layer_that_is_not_what_the_manifest_says(
     made.manifests[last] = change(made.manifests[last])
     assert run_to_exit_code(cli, ["image", "import", f"{host}/x:1"]) == bool(why)
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("openly")
+@pytest.mark.parametrize("parts", [True, False])
+def test_where_the_connection_breaks_it_goes_on_and_says_so(
+    registry: tuple[str, type[Registry]], capsys: pytest.CaptureFixture[str], *, parts: bool
+) -> None:
+    """Only a registry that gives parts can break again and again."""
+    host, made = registry
+    data = random.Random(6).randbytes(30_000)  # which do not get smaller
+    serve(made, [tar(member("one", data))])
+    made.parts = parts
+    made.most = 8_000 if parts else 20_000
+    whole = [path for path in made.manifests if "/manifests/" in path]
+    assert run_to_exit_code(cli, ["image", "import", f"{host}/x:1"]) == (0 if parts else 1)
+    said = capsys.readouterr()
+    assert ("broke at 7.8 KiB of 29.5 KiB of a layer: going on" in said.err) == parts
+    folder = own_cache().folder
+    assert bool(list(folder.glob("*.sqsh"))) == parts
+    assert not list(folder.glob("import-*"))
+    made.most = None  # and the next one begins cleanly
+    assert run_to_exit_code(cli, ["image", "import", "--again", f"{host}/x:1"]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    with tarfile.open(fileobj=io.BytesIO(path.read_bytes()[96:])) as archive:
+        found = archive.extractfile("one")
+        assert found is not None
+        assert found.read() == data
+    assert whole == ["/v2/x/manifests/1"]
 
 
 def test_a_token_that_ran_out_is_fetched_anew(registry: tuple[str, type[Registry]]) -> None:
