@@ -100,7 +100,7 @@ def start_command(*, local_port: int | None, no_wait: bool, **options: Any) -> i
     Examples:
       slurmkit jupyter --gpus-per-node a100:2 --cpus-per-task 8 --time 4:00:00
       slurmkit jupyter --gpus-per-node 1 --time 60 -- ~/venv/bin/jupyter-lab
-      slurmkit jupyter --gpus-per-node 1 --time 60 --container-image jupyter.sqsh
+      slurmkit jupyter --gpus-per-node 1 --time 60 --container-image ./jupyter.sqsh
     """
     cluster = Cluster()
     folder = state.folder_of(cluster)
