@@ -18,6 +18,7 @@ pytestmark = pytest.mark.cluster
 
 _ROOT = "proc dev usr etc run home tmp var/lib var/run/slurm"
 # What of the node the container sees; PMIx meets below /var/lib, where slurmd keeps its own.
+_SET = ["SET=image", "OTHER=image"]
 _SEEN = ("proc", "dev", "usr", "etc", "run", "home", "tmp", "var/lib")
 
 
@@ -28,7 +29,7 @@ def bundle(uid: int, gid: int) -> str:
         {"destination": f"/{name}", "type": "none", "source": f"/{name}", "options": ["rbind"]}
         for name in _SEEN
     ]
-    process = {"user": {"uid": uid, "gid": gid}, "args": ["true"], "env": [], "cwd": "/"}
+    process = {"user": {"uid": uid, "gid": gid}, "args": ["true"], "env": _SET, "cwd": "/"}
     namespaces = [{"type": "mount"}, {"type": "user"}]
     mapped = {"uidMappings": same, "gidMappings": [{**same[0], "containerID": gid, "hostID": gid}]}
     return json.dumps(
@@ -53,6 +54,7 @@ def place(lab: Lab) -> Iterator[Place]:
     lab.run("sh", "-c", f"mkdir -p {root} && cd {root} && mkdir -p {_ROOT}")
     lab.run("sh", "-c", f"cd {root} && for d in bin lib lib64 sbin; do ln -s usr/$d $d; done")
     place.write("bundle/rootfs/mark", "of the image\n")
+    place.write("bundle/rootfs/etc/environment", "\n".join([*_SET, ""]))
     place.write("ranks.py", _in_image(MPI4PY))
     place.write("torch_ranks.py", _in_image(TORCH))
     yield place
@@ -120,6 +122,28 @@ def test_a_command_that_fails_is_told(place: Place, inside: tuple[str, ...]) -> 
     job = place.submit(*inside, "--", "sh", "-c", "cat /mark; exit 7")
     assert "of the image" in place.end(job)
     assert place.lab.run("slurmkit", "wait", job, check=False).returncode == 7
+
+
+def test_variables_of_the_job_win_over_those_of_the_image(
+    place: Place, inside: tuple[str, ...]
+) -> None:
+    given = ("--env=SET=of the job", "--env=MORE=1")
+    job = place.submit(*given, *inside, "--", "sh", "-c", 'echo "$SET|$OTHER|$MORE"')
+    assert "of the job|image|1\n" in place.end(job)
+
+
+def test_a_plan_names_what_the_bundle_does_not_see(place: Place, oci: tuple[str, ...]) -> None:
+    """As it is: a script beside which the job starts is not found, and by its whole path it is."""
+    there = ("--container-runtime=oci", f"--chdir={place.folder}", "--time=5", *oci, "--")
+    words = ("slurmkit", "plan", *there, "cat")
+    said = place.lab.run(*words, "ranks.py").stderr
+    assert "ranks.py is not found in the container" in said
+    assert f"not in {place.folder}; give its whole path" in said
+    assert (
+        "not found in the container" not in place.lab.run(*words, f"{place.folder}/ranks.py").stderr
+    )
+    assert "No such file" in place.end(place.submit(*oci, "--", "cat", "ranks.py"))
+    assert "MPI" in place.end(place.submit(*oci, "--", "cat", f"{place.folder}/ranks.py"))
 
 
 def test_a_cancelled_job_leaves_nothing_running(place: Place, inside: tuple[str, ...]) -> None:
