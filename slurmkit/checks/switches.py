@@ -15,6 +15,9 @@ from slurmkit.findings import Finding
 from slurmkit.request import Request
 from slurmkit.slurm import Slurm
 
+TOO_FEW = "switches-too-few"
+"""Code of the finding that a job does not fit on so few switches."""
+
 _SHOW = ("scontrol", "show", "topology")
 _SOURCE = " ".join(_SHOW)
 _WAIT = 300  # seconds; slurm.conf(5), SchedulerParameters=max_switch_wait
@@ -71,7 +74,7 @@ def _too_few(request: Request, asked: str, places: Mapping[str, list[str]]) -> I
         f"{request.nodes} nodes do not fit on {count} of the leaf switches: it would wait {wait}"
         " for that in vain, and then get more of them"
     )
-    yield warning("switches-too-few", message, _SOURCE, (("switches", str(needed)),))
+    yield warning(TOO_FEW, message, _SOURCE, (("switches", str(needed)),))
 
 
 def _waits(request: Request, given: str) -> int:
