@@ -13,7 +13,7 @@ from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
 from slurmkit.image import KERNELS
 from slurmkit.planning.script import here
-from slurmkit.planning.unseen import unseen
+from slurmkit.planning.unseen import absent, unseen
 from slurmkit.plugins import Runtime
 from slurmkit.runtimes import IMPORTING, NOT_HERE, choose, runtime, settled
 from slurmkit.spec import JobSpec
@@ -73,9 +73,9 @@ def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Cont
     said = note("container-runtime", f"its steps run in {name}", name)
     container, lost = _with_variables(spec, image.container, (chosen, name, capabilities))
     view = chosen.view(container, spec.chdir or here())
-    found = (said, *found, *lost, *(unseen(spec, container, view) if view else ()))
+    lost = (*lost, *absent(container), *(unseen(spec, container, view) if view else ()))
     wrapped = chosen.step(container, gpus=spec.gpus is not None)
-    return Contained(wrapped, name, found, image.architecture, view)
+    return Contained(wrapped, name, (said, *found, *lost), image.architecture, view)
 
 
 def _with_variables(

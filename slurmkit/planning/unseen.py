@@ -51,6 +51,18 @@ def unseen(spec: JobSpec, container: Container, view: View) -> Iterator[Finding]
         yield note(_CODE, words, _SOURCE, fix)
 
 
+def absent(container: Container) -> Iterator[Finding]:
+    """Name what the container needs of the node and this machine has not, which mounts the same."""
+    image = container.source
+    needed = [image.name] if image is not None and image.is_file else []
+    needed += [mount.source for mount in container.mounted if mount.is_bind]
+    needed += [posixpath.dirname(container.save)] if container.save else []
+    for path in dict.fromkeys(needed):
+        if not os.path.lexists(path):
+            message = f"there is no {path} on this machine; without it on the nodes the job fails"
+            yield warning("container-absent", message, _SOURCE)
+
+
 _FIXED = "; what it sees stands in the bundle's config.json"
 _WHOLE = "; give its whole path"
 

@@ -126,3 +126,15 @@ def test_where_a_path_is_inside() -> None:
     assert view.inside("/ab") is None
     assert view.sees("/home/alice")
     assert not view.sees("/homer")
+
+
+def test_what_is_not_on_this_machine_is_told(work: Path) -> None:
+    def absent(**fields: Any) -> list[str]:
+        found = planned("hostname", **fields).warnings
+        return [w.message.split()[3] for w in found if w.code == "container-absent"]
+
+    assert absent(mounts=("/nowhere/a:/a:ro", str(work), "tmpfs:/x")) == ["/nowhere/a"]
+    assert absent(image="./x.sqsh", save="./there/y.sqsh") == [f"{work}/x.sqsh", f"{work}/there"]
+    (work / "x.sqsh").touch()
+    assert absent(image="./x.sqsh", save="./y.sqsh") == []
+    assert absent() == []
