@@ -18,8 +18,9 @@ from slurmkit.slurm import Slurm
 TOO_FEW = "switches-too-few"
 """Code of the finding that a job does not fit on so few switches."""
 
-_SHOW = ("scontrol", "show", "topology")
-_SOURCE = " ".join(_SHOW)
+SHOW = ("scontrol", "show", "topology")
+"""Command that is asked."""
+_SOURCE = " ".join(SHOW)
 _WAIT = 300  # seconds; slurm.conf(5), SchedulerParameters=max_switch_wait
 
 
@@ -38,7 +39,7 @@ def check_topology(slurm: Slurm, requests: Sequence[Request]) -> tuple[Finding, 
         return ()
     fitting = {node.name for request in requests for node in request.fitting}
     try:
-        places = _places(slurm.run(_SHOW), fitting, tree=asks_tree)
+        places = _places(slurm.run(SHOW), fitting, tree=asks_tree)
     except SlurmError:  # what it would say is not needed to send the job
         return ()
     return tuple(_said(requests[0], plugin, places)) if places else ()

@@ -19,6 +19,7 @@ from record import CLUSTER, Recorder
 
 from slurmkit.capabilities import details
 from slurmkit.capabilities.read import ASKED
+from slurmkit.checks.switches import SHOW
 from slurmkit.fairshare import factors_command, shares_command
 
 HERE = Path(__file__).parent
@@ -111,6 +112,8 @@ def record(recorder: Recorder, folder: Path) -> None:
         elif folder.name != "limits":
             write(folder / f"srun-{'help' if what == 'srun' else what}.txt", recorder, argv)
     write(folder / "assoc_mgr.txt", recorder, assoc_mgr("alice"))
+    if folder.name != "limits":
+        write(folder / "scontrol-topology.txt", recorder, SHOW)
 
 
 def record_limits(recorder: Recorder, folder: Path) -> None:

@@ -55,6 +55,7 @@ def slurm(
         ("show", "partition"): "scontrol-partitions.txt",
         ("show", "license"): "scontrol-licenses.txt",
         ("show", "assoc_mgr"): "assoc_mgr.txt",
+        ("show", "topology"): "scontrol-topology.txt",
     }
 
     def scontrol(argv: Sequence[str], _: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from checked_requests import NOW, errors, findings, fixed, request, with_config
-from recorded_lab import capabilities
+from recorded_lab import RECORDED, capabilities
 
 from slurmkit.checks import check, check_dependencies, check_topology
 from slurmkit.checks.times import moment
@@ -119,11 +119,7 @@ def test_switches_and_segments_need_their_topology() -> None:
 
 # --- topology -------------------------------------------------------------------------------------
 
-TREE = (
-    "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=c[1-2]\n"
-    "SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=c[3-6]\n"
-    "SwitchName=spine Level=1 LinkSpeed=1 Nodes=c[1-7] Switches=leaf[1-3]\n"
-)
+TREE = (RECORDED / "24.11" / "scontrol-topology.txt").read_text("utf-8")
 BLOCKS = "BlockName=b1 BlockIndex=0 Nodes=c[1-2] BlockSize=2\n"
 
 

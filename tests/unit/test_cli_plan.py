@@ -214,3 +214,15 @@ def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_input(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*args) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("nodes", "asked"), [("2", True), ("3", False)])
+def test_slurmctld_is_not_asked_of_switches_that_cannot_hold_a_job(
+    border: FakeSlurm, capsys: pytest.CaptureFixture[str], nodes: str, *, asked: bool
+) -> None:
+    """`--test-only` refuses what Slurm starts once it has waited (seen on 24.11.5)."""
+    assert run("plan", "--switches", "1", "--nodes", nodes, "--time", "1", "hostname") == 0
+    assert any("--test-only" in argv for argv in border.asked) == asked
+    said = capsys.readouterr().err
+    assert "leaf switches leaf1 (c[1-2]), leaf2 (c3)" in said
+    assert ("do not fit on 1 of the leaf switches" in said) != asked
