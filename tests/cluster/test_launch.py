@@ -111,7 +111,7 @@ class Place:
         self.lab.run("sh", "-c", f"cat >{self.folder}/{name}", input=text)
 
     def submit(self, *words: str) -> str:
-        options = ("--parsable", f"--chdir={self.folder}", "--time=5")
+        options = ("--parsable", f"--chdir={self.folder}", "--time=10")
         said = self.lab.run("slurmkit", "submit", *options, *words).stdout
         self.jobs.append(said.strip())
         return self.jobs[-1]
@@ -122,7 +122,7 @@ class Place:
         return self.log(job_id)
 
     def wait(self, job_id: str) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600  # of what hangs; a busy machine takes its time
         while self.lab.run("squeue", "-h", "-t", "PD,R,CG", "-j", job_id, check=False).stdout:
             assert time.monotonic() < deadline, job_id
             time.sleep(0.5)
@@ -172,7 +172,7 @@ def test_a_port_that_is_taken_is_avoided(place: Place) -> None:
     taken = range(first + 1, first + 40)
     listen = (
         "import socket, time; all = [socket.create_server(('', p)) for p in"
-        f" range({taken.start}, {taken.stop})]; print('ready', flush=True); time.sleep(60)"
+        f" range({taken.start}, {taken.stop})]; print('ready', flush=True); time.sleep(590)"
     )
     holder = place.submit("--launch=none", "-wc1", "--", "python3", "-c", listen)
     deadline = time.monotonic() + 60
