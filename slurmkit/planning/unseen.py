@@ -32,23 +32,29 @@ def unseen(spec: JobSpec, container: Container, view: View) -> Iterator[Finding]
     far = [path for path in _far(spec.command, container) if not view.sees(path)]
     shown = view.inside(folder)
     missing = [*([folder] if lost and shown is None else []), *map(_folder_of, far)]
-    start = shown or folder if lost else None
-    fix = _fix(container, missing, start) if view.is_asked else ()
-    if missing:
-        there = [each for each in (*lost, *far) if each not in missing]
-        where = f"where {_and(there)} {_are(there)}" if there else "which is named"
-        words = f"the container does not see {_and(missing)}, {where}"
-        yield warning(_CODE, words + ("" if view.is_asked else _FIXED), _SOURCE, fix)
-    elif lost:
-        words = (
-            f"{_and(lost)} {_are(lost)} not found in the container: its command starts in the"
-            f" image's own folder, not in {shown}"
-        )
-        yield warning(_CODE, words + ("" if view.is_asked else _WHOLE), _SOURCE, fix)
+    start = (shown or folder) if lost else None
+    if missing or lost:
+        fix = _fix(container, missing, start) if view.is_asked else ()
+        how = "" if view.is_asked else _FIXED if missing else _WHOLE
+        words = _hidden(missing, [*lost, *far]) if missing else _started(lost, shown or folder)
+        yield warning(_CODE, words + how, _SOURCE, fix)
     elif shown is None:
         words = f"the container does not see {folder}, where the job starts"
         fix = _fix(container, [folder], folder) if view.is_asked and not view.start else ()
         yield note(_CODE, words, _SOURCE, fix)
+
+
+def _hidden(missing: list[str], named: list[str]) -> str:
+    there = [each for each in named if each not in missing]
+    where = f"where {_and(there)} {_are(there)}" if there else "which is named"
+    return f"the container does not see {_and(missing)}, {where}"
+
+
+def _started(lost: list[str], folder: str) -> str:
+    return (
+        f"{_and(lost)} {_are(lost)} not found in the container: its command starts in the image's"
+        f" own folder, not in {folder}"
+    )
 
 
 def absent(container: Container) -> Iterator[Finding]:
