@@ -97,6 +97,8 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
+# On 26.05 Debian's Slurm has no plugin that serves its OpenMPI.
+_OWN_MPI = ("--mpi=mpirun", "--env=OMPI_MCA_btl_tcp_if_include=eth0")
 
 
 class Place:
@@ -227,8 +229,31 @@ def test_mpi_starts_through_what_the_cluster_has(place: Place, program: str) -> 
         place.write("mpi.c", MPI_C)
         place.lab.run("mpicc", "-o", f"{place.folder}/mpi", f"{place.folder}/mpi.c")
     command = ("./mpi",) if program == "C" else ("python3", "mpi.py")
-    # On 26.05 Debian's Slurm has no plugin that serves its OpenMPI.
-    own = ("--mpi=mpirun", "--env=OMPI_MCA_btl_tcp_if_include=eth0")
-    words = own if place.lab.release == "26.05" else ()
+    words = _OWN_MPI if place.lab.release == "26.05" else ()
     job = place.submit("--launch=mpi", *words, "-N2", "--ntasks-per-node=2", "--", *command)
     place.ranks(job, 4, 2)
+
+
+@pytest.fixture(scope="module")
+def four(lab: Lab) -> Iterator[tuple[str, ...]]:
+    """Options for eight tasks on four nodes; no partition of the cluster has so many of a kind."""
+    asked = ("scontrol", "create", "PartitionName=four", "Nodes=c[1-4]", "MaxTime=30")
+    lab.run(*asked, service="ctld", user="")
+    yield "--partition=four", "-N4", "--ntasks-per-node=2"
+    lab.run("scontrol", "delete", "PartitionName=four", service="ctld", user="", check=False)
+
+
+def test_ranks_meet_on_four_nodes(place: Place, four: tuple[str, ...]) -> None:
+    place.ranks(place.submit("--launch=srun", *four, "--", "python3", "meet.py"), 8, 4)
+
+
+def test_mpi_on_four_nodes(place: Place, four: tuple[str, ...]) -> None:
+    words = _OWN_MPI if place.lab.release == "26.05" else ()
+    place.ranks(place.submit("--launch=mpi", *words, *four, "--", "python3", "mpi.py"), 8, 4)
+
+
+def test_torchrun_on_four_nodes(place: Place, four: tuple[str, ...]) -> None:
+    if place.lab.release != "24.11":
+        pytest.skip("PyTorch is in the image of 24.11 only")
+    words = ("--launch=torchrun", "--env=USE_LIBUV=0", *four, "--", "python3", "torch4.py")
+    place.ranks(place.submit(*words), 8, 4)
