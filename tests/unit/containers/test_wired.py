@@ -187,3 +187,22 @@ def test_paths_of_a_spec_are_below_the_current_folder(
     inside = Container(image="./x.sqsh", mounts=("./data:/data",))
     text = script(JobSpec(command=("x",), chdir="/elsewhere", container=inside))
     assert f" --container-image={tmp_path}/x.sqsh --container-mounts={tmp_path}/data:/data " in text
+
+
+@pytest.mark.parametrize(
+    ("runtime", "image", "says"),
+    [
+        ("enroot", "alpine", " --env=A -- x"),
+        ("apptainer", "/x.sif", '|| export APPTAINERENV_A="$A"'),
+        ("oci", "/bundle", '|| export SLURMKIT_ENV_A="$A"'),
+    ],
+)
+def test_they_do_with_every_runtime(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runtime: str, image: str, says: str
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[containers]\nruntimes = ["{runtime}"]\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
+    inside = Container(image=image, runtime=runtime)
+    text = script(JobSpec(command=("x",), environment={"A": "1"}, container=inside), None)
+    assert text.index("export A=1") < text.index(says)
