@@ -73,7 +73,10 @@ def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
     """
     from slurmkit.cluster import Cluster  # noqa: PLC0415 - bad input is told without it
 
-    looker = _Looker(Cluster(), _filter(job_ids, given), given["sort"])
+    only = _filter(job_ids, given)  # bad input is told before Slurm is asked
+    cluster = Cluster()
+    only = msgspec.structs.replace(only, job_ids=_as_slurm_has(cluster, job_ids))
+    looker = _Looker(cluster, only, given["sort"])
     if given["seconds"] is not None:
         picture = looker.json_picture if given["as_json"] else looker.picture
         watch(picture, given["seconds"], in_place=not given["as_json"])
@@ -140,6 +143,11 @@ class _Looker:
             return read_site(self._cluster.slurm).tracks_gpus
         except SlurmError:
             return None
+
+
+def _as_slurm_has(cluster: Cluster, job_ids: Sequence[str]) -> tuple[str, ...]:
+    """Of an array in several of Slurm's, all of these."""
+    return tuple(part.id for job_id in job_ids for part in cluster.handle(job_id).parts)
 
 
 def _filter(job_ids: tuple[str, ...], given: dict[str, Any]) -> QueueFilter:
