@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slurmkit.backends.beside import ALONE, Beside
 from slurmkit.backends.commands import CommandsBackend
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError, SlurmkitError
-from slurmkit.jobs.ids import check_job_id, check_part_id
+from slurmkit.jobs.ids import check_job_id, check_part_id, whole_id
 from slurmkit.queue.snapshot import Queue, QueueFilter
 from slurmkit.slurm import LocalSlurm, Slurm
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slurmkit.jobs.poller import Pace, Poller
     from slurmkit.planner import Plan
     from slurmkit.plugins import Backend
+    from slurmkit.sweeps.finding import Whole
 
 # One border for all clusters of this process, so that all their jobs are asked about together.
 _LOCAL = LocalSlurm()
@@ -187,18 +188,26 @@ class Cluster:
         Raises:
             BadInput: when `job_id` does not have the form of one.
         """
-        from slurmkit.sweeps.finding import whole  # noqa: PLC0415 - only who names a job
+        return self.handles([job_id])[0]
 
-        job = self.job(job_id)
-        first, _, index = job_id.partition("_")
-        found = whole(self, first) if "+" not in job_id else None
-        if found is None:
+    def handles(self, job_ids: Sequence[str]) -> list[Job]:
+        """As `handle`, for several; Slurm is asked about all of them together."""
+        from slurmkit.sweeps.finding import wholes  # noqa: PLC0415 - only who names a job
+
+        jobs = [self.job(job_id) for job_id in job_ids]
+        found = wholes(self, (whole_id(job_id) for job_id in job_ids if "+" not in job_id))
+        return [self._within(job, found.get(whole_id(job.id))) for job in jobs]
+
+    def _within(self, job: Job, whole: Whole | None) -> Job:
+        """What an id is in an array in several of Slurm's."""
+        if whole is None or "+" in job.id:
             return job
-        if index:
-            part = self._job(found.part_of(int(index)))
-            part.named = found.named
-            return part
-        return self._array(found.offsets)
+        index = job.id.partition("_")[2]
+        if not index:
+            return self._array(whole.offsets)
+        part = self._job(whole.part_of(int(index)))
+        part.named = whole.named
+        return part
 
     def _array(self, offsets: Mapping[str, int]) -> Job:
         """One array in several of Slurm's, by their ids."""

@@ -50,7 +50,7 @@ def cancel_command(
     if bool(job_ids) == me or (any(given.values()) and not me):
         raise BadInput("give either job ids, or --me with or without --state, --name, --partition")
     if job_ids:
-        fail_with(each(_handles(cluster, job_ids), lambda job: _cancel(job, signal)))
+        fail_with(each(cluster.handles(job_ids), lambda job: _cancel(job, signal)))
         return
     rows = _mine(cluster, given, running=signal is not None)
     if not _agreed(rows, f"send {signal} to" if signal else "cancel", yes=yes):
@@ -61,12 +61,6 @@ def cancel_command(
         if job_id not in failed:
             _tell(job_id, signal)
     fail_with(list(failed.values()))
-
-
-def _handles(cluster: Cluster, job_ids: Sequence[str]) -> list[Job]:
-    for job_id in job_ids:  # bad input is told before anything is done
-        cluster.job(job_id)
-    return [cluster.handle(job_id) for job_id in job_ids]
 
 
 def _cancel(job: Job, signal: str | None) -> None:
@@ -189,4 +183,4 @@ def _all(job_ids: tuple[str, ...], act: Callable[[Job], None], done: str) -> Non
         act(job)
         click.echo(f"{done} job {job.named(job.id)}")
 
-    fail_with(each(_handles(cluster, job_ids), act_and_tell))
+    fail_with(each(cluster.handles(job_ids), act_and_tell))

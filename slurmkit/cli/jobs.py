@@ -48,9 +48,7 @@ def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
         found.append({})
         key_values(_in_words(info, outcome))
 
-    for job_id in job_ids:  # bad input is told before Slurm is asked
-        cluster.job(job_id)
-    failed = each([cluster.handle(job_id) for job_id in job_ids], show)
+    failed = each(cluster.handles(job_ids), show)
     if as_json and (found or len(job_ids) > 1):
         click.echo(msgspec.json.encode(found[0] if len(job_ids) == 1 else found))
     fail_with(failed)
@@ -97,10 +95,11 @@ def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -
       slurmkit log --rank 3 12
       slurmkit log --file 'out-%j-%t' --rank 3 12
     """
+    file = LogFile(**which)
     job = Cluster().handle(job_id)
     shown = job.named(job.id)
     try:
-        for chunk in job.log(follow=follow, lines=lines, file=LogFile(**which), notice=say):
+        for chunk in job.log(follow=follow, lines=lines, file=file, notice=say):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from slurmkit.cli.show import table, table_lines
 from slurmkit.cli.watch import watch
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.facts import clock
+from slurmkit.logical import tag_of
 from slurmkit.queue.cells import COLUMNS, NUMERIC, counts_gpus
 from slurmkit.queue.order import KEYS, ordered
 from slurmkit.queue.rows import QueueRow
@@ -73,10 +74,7 @@ def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
     """
     from slurmkit.cluster import Cluster  # noqa: PLC0415 - bad input is told without it
 
-    only = _filter(job_ids, given)  # bad input is told before Slurm is asked
-    cluster = Cluster()
-    only = msgspec.structs.replace(only, job_ids=_as_slurm_has(cluster, job_ids))
-    looker = _Looker(cluster, only, given["sort"])
+    looker = _Looker(Cluster(), _filter(job_ids, given), given["sort"])
     if given["seconds"] is not None:
         picture = looker.json_picture if given["as_json"] else looker.picture
         watch(picture, given["seconds"], in_place=not given["as_json"])
@@ -98,15 +96,36 @@ class _Looker:
     def __init__(self, cluster: Cluster, only: QueueFilter, sort: str | None) -> None:
         self._cluster = cluster
         self._only = only
+        self._unseen = only.job_ids
         self._sort = sort
 
     def look(self) -> Queue:
         queue = self._cluster.queue(self._only)
+        if self._is_more(queue.rows):
+            queue = self._cluster.queue(self._only)
         if not queue.rows and self._only.job_ids:
             raise NoSuchJob(self.missing(()))
         if self._sort is None:
             return queue
         return msgspec.structs.replace(queue, rows=tuple(ordered(queue.rows, self._sort)))
+
+    def _is_more(self, rows: Sequence[QueueRow]) -> bool:
+        """Whether an id that was asked for stands for several of Slurm's arrays: then ask for all.
+
+        They stay the same: what is seen once is known for the next look.
+        """
+        ids, self._unseen = self._unseen, ()
+        if not ids or not (any(tag_of(row.comment) for row in rows) or self._remembers(ids)):
+            return False
+        parts = (part.id for job in self._cluster.handles(ids) for part in job.parts)
+        before, now = self._only.job_ids, tuple(dict.fromkeys(parts))
+        self._only = msgspec.structs.replace(self._only, job_ids=now)
+        return now != before
+
+    def _remembers(self, ids: Sequence[str]) -> bool:
+        from slurmkit.sweeps.finding import remembered  # noqa: PLC0415 - few name a job
+
+        return any(remembered(self._cluster, job_id.partition("_")[0]) for job_id in ids)
 
     def cells(self, queue: Queue) -> list[tuple[str, ...]]:
         known = self._counts_gpus(queue.rows)
@@ -143,11 +162,6 @@ class _Looker:
             return read_site(self._cluster.slurm).tracks_gpus
         except SlurmError:
             return None
-
-
-def _as_slurm_has(cluster: Cluster, job_ids: Sequence[str]) -> tuple[str, ...]:
-    """Of an array in several of Slurm's, all of these."""
-    return tuple(part.id for job_id in job_ids for part in cluster.handle(job_id).parts)
 
 
 def _filter(job_ids: tuple[str, ...], given: dict[str, Any]) -> QueueFilter:

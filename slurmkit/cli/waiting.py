@@ -42,9 +42,7 @@ def wait_command(job_ids: tuple[str, ...], *, timeout: float | None) -> int:
       slurmkit wait 12 13 14_3 --timeout 3600
     """
     cluster = Cluster()
-    for job_id in job_ids:  # bad input is told before Slurm is asked
-        cluster.job(job_id)
-    return _wait([cluster.handle(job_id) for job_id in job_ids], timeout)
+    return _wait(cluster.handles(job_ids), timeout)
 
 
 def wait_and_exit_code(job: Job) -> int:

@@ -28,6 +28,7 @@ class Mine(msgspec.Struct, frozen=True):
         indices: GPU indices by node of those that hold whole GPUs, by raw id; a job that is
             missing there has none, or Slurm did not say.
         ended: of the last days, the last one first.
+        wholes: of an array in several of Slurm's, the id that stands for it, by those of the others.
         without_history: why `ended` is not known; empty when it is.
         taken: epoch seconds at which Slurm was asked.
         seconds: how long the answers took.
@@ -39,6 +40,7 @@ class Mine(msgspec.Struct, frozen=True):
     without_history: str
     taken: float
     seconds: float
+    wholes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def read_mine(slurm: Slurm, user: str, days: int = DAYS) -> Mine:

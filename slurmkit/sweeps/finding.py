@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurmkit.errors import SlurmError
-from slurmkit.jobs.sacct import SubmitLine, read_submit_lines, since_argument
+from slurmkit.jobs.ids import whole_id
+from slurmkit.jobs.sacct import read_submit_lines, since_argument
 from slurmkit.logical import Tag, renamed, tag_of
 from slurmkit.queue.rows import QueueRow
 from slurmkit.queue.snapshot import QueueFilter
 from slurmkit.sweeps import records
+from slurmkit.sweeps.records import Record
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
@@ -37,56 +39,72 @@ class Whole(NamedTuple):
         return renamed(job_id, self.first, self.offsets.get(array, 0))
 
 
-def whole(cluster: Cluster, first: str) -> Whole | None:
-    """The array that a job's id stands for; None where it stands for what Slurm has by that id."""
-    record = records.read(cluster, first)
+def wholes(cluster: Cluster, firsts: Iterable[str]) -> dict[str, Whole]:
+    """The arrays that jobs' ids stand for; an id that stands for what Slurm has by it has none.
+
+    Slurm is asked once for all, and slurmdbd for those that slurmctld has forgotten.
+    """
+    ids = list(dict.fromkeys(firsts))
+    kept = {job_id: record for job_id in ids if (record := records.read(cluster, job_id))}
     try:
-        row = _row(cluster, first)
+        rows = _rows(cluster, ids)
     except SlurmError:
-        row = None
-    tag = tag_of(row.comment) if row else None
-    if record and (row is None or (tag and tag.token == record.token)):
-        return Whole(first, {sent.job_id: sent.offset for sent in record.sent})
-    found: Iterable[tuple[str, Tag]] = ()
+        rows = {}
+    found = {i: _as_sent(kept[i]) for i in kept if i not in rows or _is_of(rows[i], kept[i])}
+    others = [rows[i] for i in ids if i in rows and i not in found and tag_of(rows[i].comment)]
+    gone = [job_id for job_id in ids if job_id not in rows and job_id not in found]
     with suppress(SlurmError):
-        if row and tag:
-            found = _queued(cluster, row)
-        elif row is None:
-            found = _accounted(cluster, first)
-    return _joined(first, found)
+        for user in dict.fromkeys(row.user for row in others):
+            found |= _joined((row.array_id for row in others), _queued(cluster, user))
+        if gone:
+            found |= _joined(gone, _accounted(cluster, gone))
+    return found
 
 
-def _row(cluster: Cluster, job_id: str) -> QueueRow | None:
-    rows = cluster.queue(QueueFilter(job_ids=(job_id,), states=("all",))).rows
-    return rows[0] if rows else None
+def remembered(cluster: Cluster, first: str) -> bool:
+    """Whether something is known here of an array by that id, without asking Slurm."""
+    return records.read(cluster, first) is not None
 
 
-def _queued(cluster: Cluster, row: QueueRow) -> Iterable[tuple[str, Tag]]:
+def _as_sent(record: Record) -> Whole:
+    return Whole(record.first, {sent.job_id: sent.offset for sent in record.sent})
+
+
+def _is_of(row: QueueRow, record: Record) -> bool:
+    """Whether it is that job, and not one of the same number, after numbers began anew."""
+    tag = tag_of(row.comment)
+    return tag is not None and tag.token == record.token
+
+
+def _rows(cluster: Cluster, ids: Sequence[str]) -> dict[str, QueueRow]:
+    rows = cluster.queue(QueueFilter(job_ids=tuple(ids), states=("all",))).rows
+    return {whole_id(row.job_id): row for row in rows}
+
+
+def _queued(cluster: Cluster, user: str) -> Iterable[tuple[str, Tag]]:
     """Arrays of the same person alone: anybody can write anything in a comment."""
-    rows = cluster.queue(QueueFilter(users=(row.user,), states=("all",))).rows
-    for each in rows:
-        if (tag := tag_of(each.comment)) and each.array_id:
-            yield each.array_id, tag
+    for row in cluster.queue(QueueFilter(users=(user,), states=("all",))).rows:
+        if (tag := tag_of(row.comment)) and row.array_id:
+            yield row.array_id, tag
 
 
-def _accounted(cluster: Cluster, first: str) -> Iterable[tuple[str, Tag]]:
-    for line in read_submit_lines(cluster.slurm, f"--jobs={first}")[:1]:
-        if tag_of(line.text):
-            since = since_argument((line.submitted or 0) - _WITHIN)
-            yield from _tagged(read_submit_lines(cluster.slurm, f"--user={line.user}", since))
+def _accounted(cluster: Cluster, ids: Sequence[str]) -> Iterable[tuple[str, Tag]]:
+    lines = read_submit_lines(cluster.slurm, f"--jobs={','.join(ids)}")
+    tagged = [line for line in lines if tag_of(line.text)]
+    for user in dict.fromkeys(line.user for line in tagged):
+        first = min(line.submitted or 0 for line in tagged if line.user == user)
+        since = since_argument(first - _WITHIN)
+        for line in read_submit_lines(cluster.slurm, f"--user={user}", since):
+            if tag := tag_of(line.text):
+                yield whole_id(line.job_id), tag
 
 
-def _tagged(lines: Iterable[SubmitLine]) -> Iterable[tuple[str, Tag]]:
-    for line in lines:
-        if tag := tag_of(line.text):
-            yield line.job_id.partition("_")[0], tag
-
-
-def _joined(first: str, found: Iterable[tuple[str, Tag]]) -> Whole | None:
+def _joined(firsts: Iterable[str | None], found: Iterable[tuple[str, Tag]]) -> dict[str, Whole]:
     tags = dict(found)
-    own = tags.get(first)
-    if own is None or own.first is not None:
-        return None
-    token = own.token
-    offsets = {job_id: tag.offset for job_id, tag in tags.items() if tag.token == token}
-    return Whole(first, dict(sorted(offsets.items(), key=lambda pair: pair[1])))
+    own = {job_id: tags[job_id] for job_id in firsts if job_id in tags}
+    return {i: Whole(i, _offsets(tags, tag.token)) for i, tag in own.items() if tag.first is None}
+
+
+def _offsets(tags: Mapping[str, Tag], token: str) -> dict[str, int]:
+    own = ((job_id, tag.offset) for job_id, tag in tags.items() if tag.token == token)
+    return dict(sorted(own, key=lambda pair: pair[1]))

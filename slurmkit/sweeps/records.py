@@ -109,6 +109,8 @@ def drop(cluster: Cluster, record: Record) -> None:
 
 def read(cluster: Cluster, first: str) -> Record | None:
     """What is remembered of the array of that id; None for nothing, or nothing that can be read."""
+    if not any(state_folder(FOLDER).glob(f"*/{first}.json")):
+        return None  # most jobs are none: the name of the cluster need not be known
     return _read(_folder(cluster) / f"{first}.json")
 
 
