@@ -120,6 +120,20 @@ def read_all(cluster: Cluster) -> Iterator[Record]:
     yield from sorted(found, key=lambda record: -record.submitted)
 
 
+def firsts(cluster: Cluster, since: float) -> dict[str, str]:
+    """The id that stands for an array, by those of its other parts.
+
+    Args:
+        cluster: where they were sent.
+        since: epoch seconds; those submitted before are left out.
+    """
+    if not any(state_folder(FOLDER).glob("*/*.json")):
+        return {}
+    new = (path for path in _files(_folder(cluster)) if path.stat().st_mtime >= since)
+    found = [record for path in new if (record := _read(path))]
+    return {sent.job_id: record.first for record in found for sent in record.sent[1:]}
+
+
 def _files(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if path.suffix == ".json"]
