@@ -35,12 +35,16 @@ def count(row: QueueRow) -> int:
 
 
 def covers(row: QueueRow, job_id: str) -> bool:
-    """Whether a row is of the job, array, task or het component of that id."""
-    whole = re.split("[_+]", row.job_id)[0]
-    if job_id in {row.job_id, row.raw_id, whole}:
+    """Whether a row is of the job, array, task or het component of that id, Slurm's or a whole's."""
+    own = re.split("[_+]", row.job_id)[0]
+    whole = whole_of(row) or own
+    if job_id in {row.job_id, row.raw_id, own, whole}:
         return True
     array, _, task = job_id.partition("_")
-    return array == whole and task.isdigit() and any(int(task) in s for s in tasks(row.job_id))
+    if not task.isdigit():
+        return False
+    slurms = array == own and any(int(task) in span for span in tasks(row.job_id))
+    return slurms or (array == whole and int(task) in logical_indices(row))
 
 
 def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ class _Looker:
     def __init__(self, cluster: Cluster, only: QueueFilter, sort: str | None) -> None:
         self._cluster = cluster
         self._only = only
-        self._unseen = only.job_ids
+        self._asked = self._unseen = only.job_ids
         self._sort = sort
 
     def look(self) -> Queue:
@@ -143,9 +143,10 @@ class _Looker:
 
     def missing(self, rows: Sequence[QueueRow]) -> str:
         """Of several jobs squeue shows those it knows, and says nothing of the others."""
-        ids = self._only.job_ids
+        ids = self._asked
         gone = [job_id for job_id in ids if not any(arrays.covers(row, job_id) for row in rows)]
-        alone = self._only == QueueFilter(job_ids=ids, array=self._only.array)
+        others = msgspec.structs.replace(self._only, job_ids=())
+        alone = others == QueueFilter(array=self._only.array)
         there = "in the queue" if alone else "in the queue under these conditions"
         return f"not {there}: {', '.join(gone)}; see: slurmkit job {gone[0]}" if gone else ""
 
