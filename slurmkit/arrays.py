@@ -35,7 +35,7 @@ def count(row: QueueRow) -> int:
 
 
 def covers(row: QueueRow, job_id: str) -> bool:
-    """Whether a row is of the job, array, task or het component of that id, Slurm's or a whole's."""
+    """Whether a row is of the job, array, task or het component of that id, or of such a whole."""
     own = re.split("[_+]", row.job_id)[0]
     whole = whole_of(row) or own
     if job_id in {row.job_id, row.raw_id, own, whole}:

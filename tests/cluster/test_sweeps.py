@@ -179,7 +179,7 @@ def test_the_guide(lab: Lab, folder: str) -> None:
     lab.run("slurmkit", "wait", sweep[1], check=False, timeout=200)
     found = settled(lab, sweep[1])
     assert [p["parameters"]["seed"] for p in found if p["state"] == "FAILED"] == ["3", "3"]
-    assert within(lab, folder, f"slurmkit log {sweep[1]}_3").stdout == "lr=1e-3 seed=3\n"
+    assert within(lab, folder, f"slurmkit log {sweep[1]}_2").stdout == "lr=1e-3 seed=2\n"
     planned = within(lab, folder, from_file).stderr
     assert "Points   4; no limit to how many run at once\n" in planned
     assert "Last     3: echo 1e-4 8 1\n" in planned
