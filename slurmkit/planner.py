@@ -141,7 +141,7 @@ class _Checked(msgspec.Struct, frozen=True):
 
 def _check(spec: JobSpec, slurm: Slurm | None, site: Site) -> _Checked:
     reviewed = review(with_array(spec), site[0])
-    settled = with_preflight(_launcher(reviewed.spec).settle(reviewed.spec))
+    settled = with_preflight(_settled(with_array(reviewed.spec)))
     partitions, _ = _partitions(settled, site[0])
     settled, network = with_fabric(settled, tuple(each.name for each in partitions))
     draft = _draft(settled, site)
@@ -280,6 +280,10 @@ def _no_partition(name: str, known: list[str]) -> Finding:
 
 def _launcher(spec: JobSpec) -> Launcher:
     return launcher(spec.launch.launcher or ("none" if spec.script is not None else "srun"))
+
+
+def _settled(spec: JobSpec) -> JobSpec:
+    return _launcher(spec).settle(spec)
 
 
 def _binding(spec: JobSpec) -> Iterable[Finding]:
