@@ -25,9 +25,9 @@ test: lint ## everything CI asks for on the default release
 	@$(STEP) "unit tests" $(PYTEST) -q -n 2 -m "not cluster" tests/unit tests/tui
 	@$(MAKE) --no-print-directory cluster-test SLURM=24.11
 
-test-all: test ## also every cluster test on Slurm 22.05 and 26.05
+test-all: test ## also every cluster test, slow ones too, on Slurm 22.05 and 26.05
 	@for release in $(OTHER_RELEASES); do \
-	    $(MAKE) --no-print-directory cluster-test SLURM=$$release SELECT= || exit 1; done
+	    $(MAKE) --no-print-directory cluster-test SLURM=$$release SELECT= SLOW=1 || exit 1; done
 
 smoke: .venv/.complete ## submit -> report on one release: make smoke SLURM=22.05
 	@$(MAKE) --no-print-directory cluster-test SELECT=smoke
@@ -40,7 +40,7 @@ cluster-test:
 	@$(STEP) "fresh Slurm $(SLURM) cluster" docker/cluster reset --slurm $(SLURM) --name $(TEST_CLUSTER)
 	@$(if $(SELECT),,$(STEP) "ledger tests on its PostgreSQL" tests/on-postgres $(TEST_CLUSTER))
 	@SLURMKIT_TEST_SLURM=$(SLURM) SLURMKIT_TEST_CLUSTER=$(TEST_CLUSTER) \
-	    $(STEP) "cluster tests on Slurm $(SLURM)" $(PYTEST) -q -m "cluster and ($(or $(SELECT),cluster))" tests/cluster
+	    $(STEP) "cluster tests on Slurm $(SLURM)" $(PYTEST) -q -m "cluster and ($(or $(SELECT),cluster))$(if $(SLOW),, and not slow)" tests/cluster
 	@$(STEP) "cluster down" docker/cluster down --volumes --name $(TEST_CLUSTER)
 
 lint: .venv/.complete ## ruff, mypy, import contracts, shellcheck

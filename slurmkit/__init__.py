@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slurmkit.planner import Plan, Submission, plan
     from slurmkit.queue.rows import QueueRow
     from slurmkit.queue.snapshot import Queue, QueueFilter
-    from slurmkit.spec import Gpus, JobSpec
+    from slurmkit.spec import Gpus, JobSpec, Sweep
 
 __version__ = "0.1.0"
 
@@ -38,6 +38,7 @@ __all__ = [
     "QueueRow",
     "SlurmkitError",
     "Submission",
+    "Sweep",
     "__version__",
     "plan",
 ]
@@ -54,6 +55,7 @@ _HOMES = {
     "QueueRow": "queue.rows",
     "SlurmkitError": "errors",
     "Submission": "planner",
+    "Sweep": "spec",
     "plan": "planner",
 }
 

@@ -9,6 +9,8 @@ from itertools import groupby, pairwise
 
 from slurmkit.durations import parse_elapsed
 from slurmkit.jobs.ids import tasks
+from slurmkit.logical import indices as logical_indices
+from slurmkit.logical import shown_id, whole_of
 from slurmkit.queue.cells import cells, gpus, parts_in_words, safe, waiting_for, where
 from slurmkit.queue.rows import QueueRow
 from slurmkit.states import code
@@ -16,10 +18,14 @@ from slurmkit.tres import gpu_parts
 
 
 def collapse(rows: Iterable[QueueRow]) -> list[tuple[QueueRow, ...]]:
-    """Put the rows of each array together, where the first of them stood."""
+    """Put the rows of each array together, where the first of them stood.
+
+    What a comment says of the whole counts within one person's jobs: anybody can write one.
+    """
     together: dict[object, list[QueueRow]] = {}
     for at, row in enumerate(rows):
-        together.setdefault(row.array_id or at, []).append(row)
+        whole = whole_of(row)
+        together.setdefault((row.user, whole) if whole else at, []).append(row)
     return list(map(tuple, together.values()))
 
 
@@ -29,12 +35,16 @@ def count(row: QueueRow) -> int:
 
 
 def covers(row: QueueRow, job_id: str) -> bool:
-    """Whether a row is of the job, array, task or het component of that id."""
-    whole = re.split("[_+]", row.job_id)[0]
-    if job_id in {row.job_id, row.raw_id, whole}:
+    """Whether a row is of the job, array, task or het component of that id, or of such a whole."""
+    own = re.split("[_+]", row.job_id)[0]
+    whole = whole_of(row) or own
+    if job_id in {row.job_id, row.raw_id, own, whole}:
         return True
     array, _, task = job_id.partition("_")
-    return array == whole and task.isdigit() and any(int(task) in s for s in tasks(row.job_id))
+    if not task.isdigit():
+        return False
+    slurms = array == own and any(int(task) in span for span in tasks(row.job_id))
+    return slurms or (array == whole and int(task) in logical_indices(row))
 
 
 def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...]:
@@ -45,7 +55,8 @@ def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...
         gpus_known: see `queue.cells.cells`.
     """
     if len(rows) == 1 and "[" not in rows[0].job_id:
-        return cells(rows[0], gpus_known=gpus_known)
+        shown = cells(rows[0], gpus_known=gpus_known)
+        return (*safe(shown_id(rows[0])), *shown[1:])
     return safe(
         _tasks(rows),
         _each(row.user for row in rows),
@@ -92,11 +103,17 @@ def fold(indices: Iterable[int]) -> str:
 
 def _tasks(rows: Sequence[QueueRow]) -> str:
     if len(rows) == 1:
-        return rows[0].job_id
-    limits = {row.job_id.strip("]").partition("%")[2] for row in rows} - {""}
-    limit = f"%{limits.pop()}" if len(limits) == 1 else ""
-    indices = fold(i for row in rows for span in tasks(row.job_id) for i in span)
-    return f"{rows[0].array_id}_[{indices}{limit}]"
+        return shown_id(rows[0])
+    indices = fold(index for row in rows for index in logical_indices(row))
+    return f"{whole_of(rows[0])}_[{indices}{_limit(rows)}]"
+
+
+def _limit(rows: Iterable[QueueRow]) -> str:
+    """The throttle: of each of Slurm's arrays its own, together the whole's."""
+    limits = {
+        row.array_id: row.job_id.strip("]").partition("%")[2] for row in rows if "%" in row.job_id
+    }
+    return f"%{sum(map(int, limits.values()))}" if limits else ""
 
 
 def _each(values: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slurmkit.backends.beside import ALONE, Beside
 from slurmkit.backends.commands import CommandsBackend
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError, SlurmkitError
-from slurmkit.jobs.ids import check_job_id, check_part_id
+from slurmkit.jobs.ids import check_job_id, check_part_id, whole_id
 from slurmkit.queue.snapshot import Queue, QueueFilter
 from slurmkit.slurm import LocalSlurm, Slurm
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slurmkit.jobs.poller import Pace, Poller
     from slurmkit.planner import Plan
     from slurmkit.plugins import Backend
+    from slurmkit.sweeps.finding import Whole
 
 # One border for all clusters of this process, so that all their jobs are asked about together.
 _LOCAL = LocalSlurm()
@@ -58,15 +59,19 @@ class Cluster:
                 _POLLERS[self.slurm] = Poller(self.backend, self.slurm, pace)
             return _POLLERS[self.slurm]
 
-    def submit(self, plan: Plan, *, force: bool = False, beside: Beside = ALONE) -> Job:
+    def submit(
+        self, plan: Plan, *, force: bool = False, beside: Beside = ALONE, again: str | None = None
+    ) -> Job:
         """Send a plan, byte for byte, and return the handle of its job.
 
-        A submission that comes after others is given the ids of those as a dependency.
+        A submission that comes after others is given the ids of those as a dependency. The parts
+        of an array say in their comments what whole they are of, and the first stands for it.
 
         Args:
             plan: what `slurmkit.plan` made.
             force: send it in spite of errors; unsafe ones are never sent.
             beside: what joins the options of each of its submissions.
+            again: id of the sweep whose points the plan runs again.
 
         Raises:
             BadInput: when the plan has errors.
@@ -75,19 +80,33 @@ class Cluster:
         if stopping := plan.unsafe if force else plan.errors:
             raise BadInput("; ".join(finding.message for finding in stopping))
         from slurmkit.secretfiles import forget, handed_over  # noqa: PLC0415 - few need it
+        from slurmkit.sweeps.sending import Sending  # noqa: PLC0415 - only who submits
 
         jobs: list[Job] = []
         forget(self)
+        sending = Sending(plan, self, again)
         try:
             with handed_over(plan.spec, self) as name:
                 for submission in plan.submissions:
-                    given = beside.following(jobs[at].id for at in submission.after)
+                    after = (jobs[at].id for at in submission.after)
+                    given = beside.following(after, submission.order)
+                    given = sending.beside(given, submission)
                     jobs.append(self._job(self.backend.submit(submission, given)))
                     name(jobs[-1].id)
+                    sending.sent(submission, jobs[-1].id)
         except SlurmkitError as error:
             if jobs:
                 raise self._taken_back(jobs, error) from error
+            sending.forget()
             raise
+        except KeyboardInterrupt:  # one may be on its way, and its id never be heard
+            if known := {*(job.id for job in jobs), *sending.in_queue()}:
+                self.backend.cancel(sorted(known))
+            raise
+        if sending.is_array:
+            parts = (each.part for each in plan.submissions if each.part)
+            offsets = (part.offset for part in parts)
+            return self._array(dict(zip((job.id for job in jobs), offsets, strict=True)))
         return jobs[0] if len(jobs) == 1 else self._job(",".join(j.id for j in jobs), *jobs)
 
     def cancel(self, job_ids: Sequence[str], *, signal: str | None = None) -> dict[str, SlurmError]:
@@ -159,6 +178,46 @@ class Cluster:
             BadInput: when `job_id` does not have the form of one.
         """
         return self._job(check_job_id(job_id))
+
+    def handle(self, job_id: str) -> Job:
+        """As `job`, but Slurm is asked whether the id stands for an array in several of its own.
+
+        Of such an array, `12` is the whole, and `12_1003` the task of that index in the whole,
+        whatever number Slurm has for it.
+
+        Raises:
+            BadInput: when `job_id` does not have the form of one.
+        """
+        return self.handles([job_id])[0]
+
+    def handles(self, job_ids: Sequence[str]) -> list[Job]:
+        """As `handle`, for several; Slurm is asked about all of them together."""
+        from slurmkit.sweeps.finding import wholes  # noqa: PLC0415 - only who names a job
+
+        jobs = [self.job(job_id) for job_id in job_ids]
+        found = wholes(self, (whole_id(job_id) for job_id in job_ids if "+" not in job_id))
+        return [self._within(job, found.get(whole_id(job.id))) for job in jobs]
+
+    def _within(self, job: Job, whole: Whole | None) -> Job:
+        """What an id is in an array in several of Slurm's."""
+        if whole is None or "+" in job.id:
+            return job
+        index = job.id.partition("_")[2]
+        if not index:
+            return self._array(whole.offsets)
+        part = self._job(whole.part_of(int(index)))
+        part.named = whole.named
+        return part
+
+    def _array(self, offsets: Mapping[str, int]) -> Job:
+        """One array in several of Slurm's, by their ids."""
+        from slurmkit.sweeps.finding import Whole  # noqa: PLC0415 - few need it
+
+        first = next(iter(offsets))
+        several = len(offsets) > 1
+        job = self._job(first, *(map(self._job, offsets) if several else ()))
+        job.named = Whole(first, offsets).named
+        return job
 
     def _job(self, job_id: str, *parts: Job) -> Job:
         from slurmkit.jobs.job import Job  # noqa: PLC0415 - `slurmkit queue` starts without it

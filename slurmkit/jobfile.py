@@ -18,7 +18,8 @@ from slurmkit.directives import directive
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
 from slurmkit.options import ASIDES, GPU_OPTIONS, read_options
-from slurmkit.spec import MAGIC, JobSpec, Launch, header
+from slurmkit.spec import MAGIC, JobSpec, Launch, Sweep, header
+from slurmkit.sweeps.reading import sweep_of
 
 _AS_OPTIONS = ("gres", "gpu-bind", "nodes")  # read as on the command line: GPUs, ranges
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
@@ -160,6 +161,8 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
             pairs.append((key, _gpu_words(key, value)))
         elif key in _AS_OPTIONS:
             pairs.append((key, _value(key, value, str)))
+        elif key == "sweep":
+            fields["sweep"] = _sweep(value)
         elif key not in known:
             raise BadInput(f"no key {key!r}; {nearest(key, [*known, *GPU_OPTIONS, *_AS_OPTIONS])}")
         else:
@@ -168,6 +171,17 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
     if "gpus" in fields and "gpus" in read_options(asking, fields):
         raise BadInput("GPUs are asked for a second time beside [gpus]; ask for them once")
     return fields | read_options(pairs, fields)
+
+
+def _sweep(value: object) -> Sweep:
+    if not isinstance(value, dict):
+        raise BadInput("sweep is a table: [sweep.grid] or [[sweep.point]]")
+    try:
+        return sweep_of(value)
+    except BadInput as error:
+        raise BadInput(
+            str(error) if str(error).startswith("sweep") else f"sweep: {error}"
+        ) from error
 
 
 def _gpu_table(key: str, value: dict[str, Any]) -> Gpus:

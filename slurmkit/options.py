@@ -16,7 +16,10 @@ from slurmkit.valueforms import FORMS, check_passed_through
 
 Pairs = Iterable[tuple[str, str]]
 
-_NUMBERS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment", "nice")
+_NUMBERS = (
+    *("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment", "nice"),
+    "array_throttle",
+)
 GPU_OPTIONS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
 """Options that ask for GPUs, and what their count is for."""
 _FLAGS: dict[str, tuple[str, Any]] = {

@@ -20,9 +20,10 @@ from slurmkit.findings import Finding
 from slurmkit.launchers.mpi import MPIRUN
 from slurmkit.launchers.step import Step
 from slurmkit.options import with_options
+from slurmkit.planning.chunks import Chunk
 from slurmkit.planning.contained import Contained, contained, for_other_nodes
 from slurmkit.planning.kinds import Kind
-from slurmkit.planning.requests import Site, request_for
+from slurmkit.planning.requests import Shape, Site, request_for
 from slurmkit.planning.requests import chosen as requested
 from slurmkit.planning.script import (
     Submission,
@@ -32,13 +33,16 @@ from slurmkit.planning.script import (
 )
 from slurmkit.planning.secrets import secrets
 from slurmkit.planning.shape import shape_of, site_names
+from slurmkit.planning.tasks import chunks, is_logical, to_start, too_long
+from slurmkit.planning.tasks import findings as of_array
 from slurmkit.planning.trial import trial
 from slurmkit.plugins import Launcher, launcher
 from slurmkit.policies import Change, review
 from slurmkit.preflight.lines import Place, preflight, with_preflight
 from slurmkit.request import Request
 from slurmkit.slurm import Slurm
-from slurmkit.spec import JobSpec
+from slurmkit.spec import JobSpec, with_array
+from slurmkit.sweep import unmarked
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
@@ -99,7 +103,7 @@ def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
     # Of fewer switches than it needs --test-only says "never", though the job starts later on more.
     in_vain = any(finding.code == TOO_FEW for finding in found.findings)
     if ask and not in_vain and not _of(found.findings, "error"):
-        start, refused = trial(cluster.slurm, found.submission)
+        start, refused = trial(cluster.slurm, found.submissions[0])
     return _made(found, site, start, refused)
 
 
@@ -119,7 +123,7 @@ def _made(
 ) -> Plan:
     findings = (*found.findings, *refused)
     return Plan(
-        submissions=(found.submission,),
+        submissions=found.submissions,
         errors=_of(findings, "error"),
         warnings=_of(findings, "warning"),
         notes=_of(findings, "note"),
@@ -133,47 +137,47 @@ def _made(
 class _Checked(msgspec.Struct, frozen=True):
     spec: JobSpec
     changes: tuple[Change, ...]
-    submission: Submission
+    submissions: tuple[Submission, ...]
     requests: tuple[Request, ...]
     findings: tuple[Finding, ...]
 
 
 def _check(spec: JobSpec, slurm: Slurm | None, site: Site) -> _Checked:
-    reviewed = review(spec, site[0])
-    settled = with_preflight(_launcher(reviewed.spec).settle(reviewed.spec))
+    reviewed = review(with_array(spec), site[0])
+    settled = with_preflight(_settled(with_array(reviewed.spec)))
     partitions, _ = _partitions(settled, site[0])
     settled, network = with_fabric(settled, tuple(each.name for each in partitions))
     draft = _draft(settled, site)
-    findings = [*reviewed.findings, *network, *draft.findings, *secrets(settled)]
+    found = [*reviewed.findings, *network, *draft.findings, *secrets(settled)]
     judged = draft.requests or _as_fixed(settled, draft.findings, site)
-    findings += check_all(judged) if judged else ()
+    found += check_all(judged) if judged else ()
     if slurm is not None:
-        findings += check_dependencies(slurm, settled)
-        findings += check_topology(slurm, draft.requests)
-    return _Checked(settled, reviewed.changes, draft.submission, draft.requests, tuple(findings))
+        found += check_dependencies(slurm, settled)
+        found += check_topology(slurm, draft.requests)
+    return _Checked(settled, reviewed.changes, draft.submissions, draft.requests, tuple(found))
 
 
 class _Draft(msgspec.Struct, frozen=True):
-    submission: Submission
+    submissions: tuple[Submission, ...]
     requests: tuple[Request, ...]
     findings: tuple[Finding, ...]
 
 
 def _draft(spec: JobSpec, site: Site) -> _Draft:
     capabilities, _ = site
-    partitions, findings = _partitions(spec, capabilities)
+    partitions, doubts = _partitions(spec, capabilities)
     kind, layout = shape_of(spec, capabilities, partitions, site_names())
     chosen = _launcher(spec)
     inside = contained(spec, capabilities, layout.least_nodes)
     step = Step(
-        spec=spec,
+        spec=to_start(spec),
         layout=layout,
         options=(*step_options(spec), *inside.wrapped.srun_options),
         prefix=inside.wrapped.prefix,
         capabilities=capabilities,
         view=inside.view,
     )
-    found = [*findings, *(kind.findings if kind else ()), *layout.findings]
+    found = [*doubts, *(kind.findings if kind else ()), *layout.findings]
     found += [*_binding(spec), *inside.findings, *chosen.needs(step)]
     if inside.architecture:
         may_get = requested(spec, capabilities.nodes_of(*(each.name for each in partitions)))
@@ -183,10 +187,32 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
     found += _unread(spec)
     made = (kind, layout)
     # Without GPUs that fit, or a layout, every other limit would only repeat that.
-    judged = () if _of((*findings, *found), "error") else partitions
+    judged = () if _of(found, "error") else partitions
     requests = tuple(request_for(spec, made, partition, site) for partition in judged)
     body = () if spec.script is not None else inside.around((*before, *chosen.lines(step)))
-    return _Draft(submission(spec, made, body), requests, tuple(found))
+    sent, said = _submissions(spec, made, body, capabilities)
+    return _Draft(sent, requests, (*found, *said))
+
+
+def _submissions(
+    spec: JobSpec, made: Shape, body: tuple[str, ...], capabilities: Capabilities
+) -> tuple[tuple[Submission, ...], tuple[Finding, ...]]:
+    """The job, or each array of Slurm that its own comes to."""
+    parts = chunks(spec, capabilities.config)
+    if not parts:
+        return (submission(spec, made, body),), ()
+    body = tuple(map(unmarked, body)) if spec.sweep else body
+    sent = tuple(_as_part(spec, part, submission(spec, made, body, part), parts) for part in parts)
+    longest = max((each.script for each in sent), key=len)
+    return sent, (*of_array(spec, parts), *too_long(longest, capabilities.config))
+
+
+def _as_part(spec: JobSpec, part: Chunk, made: Submission, parts: tuple[Chunk, ...]) -> Submission:
+    if not is_logical(spec, parts):
+        return made
+    after = () if part.after is None else (part.after,)
+    order = "afterany" if after else made.order
+    return msgspec.structs.replace(made, after=after, order=order, part=part)
 
 
 def _preflight(
@@ -260,6 +286,10 @@ def _no_partition(name: str, known: list[str]) -> Finding:
 
 def _launcher(spec: JobSpec) -> Launcher:
     return launcher(spec.launch.launcher or ("none" if spec.script is not None else "srun"))
+
+
+def _settled(spec: JobSpec) -> JobSpec:
+    return _launcher(spec).settle(spec)
 
 
 def _binding(spec: JobSpec) -> Iterable[Finding]:

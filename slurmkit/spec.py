@@ -11,9 +11,10 @@ from slurmkit.container import Container
 from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
+from slurmkit.sweep import Sweep, check_words
 from slurmkit.valueforms import FORMS, Form, check_passed_through, check_text
 
-__all__ = ["Container", "Gpus", "JobSpec", "Launch"]
+__all__ = ["Container", "Gpus", "JobSpec", "Launch", "Sweep"]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # Slurm and pyxis take these as options, in the batch step too.
@@ -27,7 +28,7 @@ MAGIC = ("#SBATCH", "#SLURM")
 """How a line with options begins; the second is an old name that sbatch still reads."""
 _SPAN = re.compile(r"(\d+)(?:-(\d+)(:\d+)?)?", re.ASCII)
 _HIGHEST_INDEX = 4_000_000  # slurm.conf(5), the largest MaxArraySize less 1
-_ATOMS = ("ntasks", "ntasks_per_node", "cpus_per_task", "segment")
+_ATOMS = ("ntasks", "ntasks_per_node", "cpus_per_task", "segment", "array_throttle")
 _SIZE = r"[1-9]\d{0,8}(-[1-9]\d{0,8}(:[1-9]\d{0,8})?)?"
 _NODES = re.compile(rf"{_SIZE}(,{_SIZE})*", re.ASCII)
 
@@ -90,6 +91,9 @@ class JobSpec(
         gres: generic resources per node other than GPUs, `name[:type]:count`.
         mem: memory per node, Slurm's form (`64G`; MiB without a suffix).
         time: time limit; `time_min` the least that will do.
+        array: indices of a job array; of a sweep the points that are meant, all by default.
+        array_throttle: how many of its tasks run at once; also said by `%N` of `array`.
+        sweep: parameters of each task, as variables and as `{name}` in the words of `command`.
         output: path of the log; Slurm's patterns (`%j`) allowed; relative to `chdir`.
         chdir: where the job starts, absolute.
         environment: variables exported in the script, in order.
@@ -124,6 +128,8 @@ class JobSpec(
     switches: str | None = None
     segment: int | None = None
     array: str | None = None
+    array_throttle: int | None = None
+    sweep: Sweep | None = None
     dependency: str | None = None
     begin: str | None = None
     deadline: str | None = None
@@ -151,6 +157,7 @@ class JobSpec(
         for name, form in FORMS.items():
             _check_form(name, getattr(self, name), form)
         _check_array(self.array)
+        _check_tasks(self)
         for name in ("time", "time_min"):
             if (limit := getattr(self, name)) is not None:
                 parse_time_limit(limit)
@@ -160,7 +167,7 @@ class JobSpec(
             names = " and ".join(map(option, given))
             raise BadInput(f"{names} exclude each other; give one of them")
         _check_environment(self.environment)
-        if self.environment and self.script is not None and not _is_shell(self.script):
+        if self.environment and self.script is not None and not is_shell(self.script):
             raise BadInput(
                 "environment is exported by a shell, and the script's interpreter is none; set the"
                 " variables in the script"
@@ -183,6 +190,15 @@ class JobSpec(
     def most_nodes(self) -> int | None:
         """The number of nodes, or the most of a range."""
         return max(node_sizes(self.nodes), default=None)
+
+
+def with_array(spec: JobSpec) -> JobSpec:
+    """The spec whose `array` alone says which tasks it has, and how many of them run at once."""
+    if spec.sweep is None and spec.array_throttle is None:
+        return spec
+    array = spec.array or f"0-{len(spec.sweep or ()) - 1}"
+    limit = f"%{spec.array_throttle}" if spec.array_throttle else ""
+    return msgspec.structs.replace(spec, array=f"{array}{limit}", array_throttle=None)
 
 
 def option(field: str) -> str:
@@ -250,12 +266,41 @@ def _check_form(name: str, value: object, form: Form) -> None:
 
 
 def _check_array(text: str | None) -> None:
-    for first, last, step in _SPAN.findall((text or "").partition("%")[0]):
+    for first, last, step in _SPAN.findall(_indices(text)):
         if int(last or first) < int(first) or step.strip(":") == "0":
             raise BadInput(f"--array={text}: {first}-{last}{step} holds no index; write FIRST-LAST")
-    for number in re.findall(r"\d+", (text or "").partition("%")[0]):
+    for number in re.findall(r"\d+", _indices(text)):
         if int(number) > _HIGHEST_INDEX:
             raise BadInput(f"--array index {number} is more than Slurm can hold: {_HIGHEST_INDEX}")
+
+
+def _indices(array: str | None) -> str:
+    return (array or "").partition("%")[0]
+
+
+def _check_tasks(spec: JobSpec) -> None:
+    """What is said of an array's tasks beside their indices."""
+    if spec.array_throttle is not None and "%" in (spec.array or ""):
+        raise BadInput(f"--array={spec.array} and --array-throttle both limit it; give one of them")
+    if spec.sweep is not None:
+        _check_sweep(spec, spec.sweep)
+    elif spec.array_throttle is not None and spec.array is None:
+        raise BadInput("--array-throttle is for an array; give --array or --sweep as well")
+
+
+def _check_sweep(spec: JobSpec, sweep: Sweep) -> None:
+    check_words(spec.command, sweep)
+    highest = max(map(int, re.findall(r"\d+", _indices(spec.array))), default=0)
+    if highest >= len(sweep):
+        last = len(sweep) - 1
+        raise BadInput(f"--array={spec.array}: the sweep has the points 0 to {last}, not {highest}")
+    if both := [name for name in sweep.names if name in spec.environment]:
+        raise BadInput(f"{both[0]} is a parameter of the sweep and in the environment; name one")
+    if spec.script is not None and not is_shell(spec.script):
+        raise BadInput(
+            "the parameters of a sweep are exported by a shell, and the script's interpreter is"
+            " none; give the program as a command"
+        )
 
 
 def _check_what_runs(command: tuple[str, ...], script: str | None) -> None:
@@ -300,7 +345,8 @@ def header(script: str) -> list[str]:
     return lines[:end]
 
 
-def _is_shell(script: str) -> bool:
+def is_shell(script: str) -> bool:
+    """Whether the interpreter of a script is a shell."""
     words = script.partition("\n")[0].removeprefix("#!").split()
     return any(PurePosixPath(word).name in _SHELLS for word in words)
 

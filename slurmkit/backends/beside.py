@@ -23,10 +23,15 @@ class Beside(msgspec.Struct, frozen=True):
     hold: bool = False
     comment: str = ""
 
-    def following(self, job_ids: Iterable[str]) -> Beside:
-        """The same, also after jobs that must end well."""
+    def following(self, job_ids: Iterable[str], order: str = "afterok") -> Beside:
+        """The same, also after jobs that must end well, or by `afterany` end at all."""
         ids = ":".join(job_ids)
-        return msgspec.structs.replace(self, after=(*self.after, f"afterok:{ids}")) if ids else self
+        return msgspec.structs.replace(self, after=(*self.after, f"{order}:{ids}")) if ids else self
+
+    def saying(self, words: str) -> Beside:
+        """The same, with further words in the comment."""
+        said = " ".join(filter(None, [self.comment, words]))
+        return msgspec.structs.replace(self, comment=said)
 
     def over(self, options: Mapping[str, str]) -> dict[str, str]:
         """The options that change or are added; the value of a flag is empty.

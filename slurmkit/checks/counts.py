@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from slurmkit.checks.inforce import Limit, in_force
-from slurmkit.checks.say import Pairs, error, note
+from slurmkit.checks.say import error, note
 from slurmkit.findings import Finding
+from slurmkit.planning.chunks import limits
 from slurmkit.planning.requests import highest_index
 from slurmkit.request import Request
 
 _RUNNING = ("max_jobs", "max_jobs_per_account", "grp_jobs")
 _SUBMITTED = ("max_submit", "max_submit_per_account", "grp_submit")
-_MAX_TASKS = re.compile(r"max_array_tasks=(\d+)", re.IGNORECASE)
 
 
 def running(request: Request) -> Iterator[Finding]:
@@ -61,25 +60,14 @@ def _wait(room: int) -> str:
 
 
 def arrays(request: Request) -> Iterator[Finding]:
-    """An index beyond MaxArraySize, more tasks than max_array_tasks, or than MaxJobCount holds."""
+    """No arrays at all, or more tasks than MaxJobCount holds; a larger one is sent in parts."""
     text, config = request.spec.array, request.capabilities.config
     if text is None:
         return
-    size = int(config.get("MaxArraySize") or 1001)
-    if (highest := highest_index(text)) >= size:
-        message = (
-            f"array index {highest} is too high: MaxArraySize={size} allows indexes to"
-            f" {size - 1}; sbatch would refuse it{_offset(request, size)}"
-        )
-        yield error("max-array-size", message, f"slurm.conf: MaxArraySize={size}", _lower(request))
-    tasks = _MAX_TASKS.search(config.get("SchedulerParameters", ""))
-    if tasks and request.tasks_in_array > int(tasks[1]):
-        message = (
-            f"{request.tasks_in_array} array tasks: this cluster takes {tasks[1]}"
-            " (max_array_tasks); sbatch would refuse it"
-        )
-        source = f"slurm.conf: SchedulerParameters={tasks[0]}"
-        yield error("max-array-tasks", message, source)
+    size = limits(config).size
+    if size < 2 and highest_index(text) >= size:
+        message = f"this cluster has no job arrays (MaxArraySize={size}); sbatch would refuse it"
+        yield error("max-array-size", message, f"slurm.conf: MaxArraySize={size}")
     yield from _job_count(request)
 
 
@@ -91,19 +79,3 @@ def _job_count(request: Request) -> Iterator[Finding]:
             " (MaxJobCount); sbatch would refuse it, or later jobs"
         )
         yield error("max-job-count", message, f"slurm.conf: MaxJobCount={most}")
-
-
-def _lower(request: Request) -> Pairs:
-    """As many tasks, counted from 0."""
-    return (("array", first_tasks(request.spec.array or "", request.tasks_in_array)),)
-
-
-def _offset(request: Request, size: int) -> str:
-    fits = request.tasks_in_array <= size
-    return "; count from 0 and add the rest in the job" if fits else ""
-
-
-def first_tasks(text: str, count: int) -> str:
-    """An array of so many tasks counted from 0, with the same `%` throttle."""
-    _, sign, throttle = text.partition("%")
-    return f"0-{count - 1}{sign}{throttle}" if count > 1 else "0"

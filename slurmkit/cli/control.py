@@ -15,6 +15,7 @@ from slurmkit.errors import BadInput
 from slurmkit.jobs.changes import Changes, check_signal
 from slurmkit.jobs.ids import whole_id
 from slurmkit.jobs.job import Job
+from slurmkit.logical import shown_id
 from slurmkit.queue.rows import QueueRow
 from slurmkit.queue.snapshot import QueueFilter
 
@@ -48,17 +49,27 @@ def cancel_command(
         check_signal(signal)
     if bool(job_ids) == me or (any(given.values()) and not me):
         raise BadInput("give either job ids, or --me with or without --state, --name, --partition")
-    ids = [cluster.job(job_id).id for job_id in job_ids]
-    if me:
-        rows = _mine(cluster, given, running=signal is not None)
-        if not _agreed(rows, f"send {signal} to" if signal else "cancel", yes=yes):
-            return
-        ids = _ids(rows, every=not any(given.values()))
+    if job_ids:
+        fail_with(each(cluster.handles(job_ids), lambda job: _cancel(job, signal)))
+        return
+    rows = _mine(cluster, given, running=signal is not None)
+    if not _agreed(rows, f"send {signal} to" if signal else "cancel", yes=yes):
+        return
+    ids = _ids(rows, every=not any(given.values()))
     failed = cluster.cancel(ids, signal=signal)
     for job_id in ids:
         if job_id not in failed:
-            click.echo(f"{f'sent {signal} to' if signal else 'cancelled'} job {job_id}")
+            _tell(job_id, signal)
     fail_with(list(failed.values()))
+
+
+def _cancel(job: Job, signal: str | None) -> None:
+    job.cancel(signal=signal)
+    _tell(job.named(job.id), signal)
+
+
+def _tell(job_id: str, signal: str | None) -> None:
+    click.echo(f"{f'sent {signal} to' if signal else 'cancelled'} job {job_id}")
 
 
 def _mine(cluster: Cluster, given: dict[str, str | None], *, running: bool) -> list[QueueRow]:
@@ -80,7 +91,7 @@ def _agreed(rows: Sequence[QueueRow], doing: str, *, yes: bool) -> bool:
         return False
     if yes:
         return True
-    table(_SHOWN, [(r.job_id, r.user, r.partition, r.state, r.name) for r in rows])
+    table(_SHOWN, [(shown_id(r), r.user, r.partition, r.state, r.name) for r in rows])
     if not sys.stdin.isatty():
         raise BadInput(
             f"will not {doing} jobs unasked, and this is no terminal to ask on: add --yes"
@@ -170,6 +181,6 @@ def _all(job_ids: tuple[str, ...], act: Callable[[Job], None], done: str) -> Non
 
     def act_and_tell(job: Job) -> None:
         act(job)
-        click.echo(f"{done} job {job.id}")
+        click.echo(f"{done} job {job.named(job.id)}")
 
-    fail_with(each([cluster.job(job_id) for job_id in job_ids], act_and_tell))
+    fail_with(each(cluster.handles(job_ids), act_and_tell))

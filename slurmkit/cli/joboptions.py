@@ -18,6 +18,7 @@ from slurmkit.findings import Finding
 from slurmkit.jobfile import asides, read_job_file, read_script
 from slurmkit.options import letters, merged, read_options
 from slurmkit.spec import PREFLIGHTS, JobSpec, Launch
+from slurmkit.sweeps.reading import sweep_from
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
     ("job-name", "Name of the job.  [default: the command's]"),
@@ -46,6 +47,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     ("switches", "Most leaf switches, COUNT[@MAX-TIME]."),
     ("segment", "Nodes per segment, with topology/block."),
     ("array", "Indexes of a job array, e.g. 0-99%10."),
+    ("array-throttle", "How many tasks of an array or a sweep run at once."),
     ("dependency", "Jobs to wait for, e.g. afterok:12:13."),
     ("begin", "Not before, e.g. 18:00 or now+1hour."),
     ("deadline", "Not later than."),
@@ -70,6 +72,11 @@ _LAUNCH = (
     " mpi, none (once)."
 )
 _ENV = "A variable of the job; without a value it has yours: a secret then stands in no argv."
+_SWEEP = (
+    "A parameter of a sweep: lr=1e-3,1e-4 or seed=0..9; each task has it in its environment and as"
+    " {lr} in COMMAND. Several make a grid."
+)
+_POINTS = "The points of a sweep, from CSV with a header, or TOML."
 
 HELP = dict((*_OPTIONS, *_FLAGS))
 """What each long option is, in a sentence."""
@@ -100,6 +107,8 @@ def _ours() -> list[Callable[..., Any]]:
     return [
         click.option("--job-file", type=path, help="A job in TOML; options here go before it."),
         click.option("--script", type=path, help="A batch script to run instead of COMMAND."),
+        click.option("--sweep", multiple=True, metavar="NAME=VALUES", help=_SWEEP),
+        click.option("--points", type=path, multiple=True, metavar="FILE", help=_POINTS),
         click.option("--env", multiple=True, metavar="NAME[=VALUE]", help=_ENV),
         click.option("--launch", type=PluginNames("launchers"), help=_LAUNCH),
         click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
@@ -173,6 +182,8 @@ def spec_from(options: dict[str, Any]) -> Asked:
     started = {name: value for name, value in ways.items() if value}
     fields["launch"] = msgspec.structs.replace(launch, **started)
     fields["container"] = container_from(take, fields.get("container"))
+    if sweep := sweep_from(take("sweep"), take("points")):
+        fields["sweep"] = sweep
     spec = JobSpec(**fields)
     aside = asides(script) if script else ()
     said = tuple(_aside(name) for name in aside)

@@ -38,6 +38,7 @@ def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
 
     def show(job: Job) -> None:
         info, outcome = _facts(job)
+        info = msgspec.structs.replace(info, job_id=job.named(info.job_id))
         if as_json:
             facts = msgspec.to_builtins(info)
             found.append(facts | {"outcome": msgspec.to_builtins(outcome)})
@@ -47,7 +48,7 @@ def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
         found.append({})
         key_values(_in_words(info, outcome))
 
-    failed = each([cluster.job(job_id) for job_id in job_ids], show)
+    failed = each(cluster.handles(job_ids), show)
     if as_json and (found or len(job_ids) > 1):
         click.echo(msgspec.json.encode(found[0] if len(job_ids) == 1 else found))
     fail_with(failed)
@@ -83,7 +84,8 @@ def _in_words(info: JobInfo, outcome: Outcome | None) -> list[Fact]:
 def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -> int:
     """Print a job's output.
 
-    --follow goes on across requeues. Ctrl-C ends it; the job runs on.
+    Of an array or a sweep ID_INDEX names a task. --follow goes on across requeues. Ctrl-C ends it;
+    the job runs on.
 
     \b
     Examples:
@@ -93,14 +95,16 @@ def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -
       slurmkit log --rank 3 12
       slurmkit log --file 'out-%j-%t' --rank 3 12
     """
-    job = Cluster().job(job_id)
+    file = LogFile(**which)
+    job = Cluster().handle(job_id)
+    shown = job.named(job.id)
     try:
-        for chunk in job.log(follow=follow, lines=lines, file=LogFile(**which), notice=say):
+        for chunk in job.log(follow=follow, lines=lines, file=file, notice=say):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
-        say(f"no longer following; job {job.id} is left as it is (slurmkit cancel {job.id})")
+        say(f"no longer following; job {shown} is left as it is (slurmkit cancel {shown})")
         return 128 + signal.SIGINT
     if follow:
-        click.echo(f"job {job.id} ended: {dict(course(job.info()))['State']}", err=True)
+        click.echo(f"job {shown} ended: {dict(course(job.info()))['State']}", err=True)
     return 0

@@ -180,7 +180,7 @@ def _planned(cluster: Cluster, folder: Path, options: dict[str, Any]) -> Plan:
     refuse_unattended(["script"] if options["script"] is not None else [])
     options["command"] = server.command(str(folder), options["command"], section)
     spec = spec_from(options).spec
-    refuse_unattended(["array"] if spec.array is not None else [])
+    refuse_unattended(name for name in ("array", "sweep") if getattr(spec, name) is not None)
     refuse_unattended(name for name in _OF_STEPS if getattr(spec.launch, name))
     if spec.launch.launcher:
         raise BadInput("--launch is for jobs that run by themselves; start it in the notebook")

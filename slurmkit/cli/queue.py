@@ -14,6 +14,7 @@ from slurmkit.cli.show import table, table_lines
 from slurmkit.cli.watch import watch
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.facts import clock
+from slurmkit.logical import tag_of
 from slurmkit.queue.cells import COLUMNS, NUMERIC, counts_gpus
 from slurmkit.queue.order import KEYS, ordered
 from slurmkit.queue.rows import QueueRow
@@ -95,15 +96,36 @@ class _Looker:
     def __init__(self, cluster: Cluster, only: QueueFilter, sort: str | None) -> None:
         self._cluster = cluster
         self._only = only
+        self._asked = self._unseen = only.job_ids
         self._sort = sort
 
     def look(self) -> Queue:
         queue = self._cluster.queue(self._only)
+        if self._is_more(queue.rows):
+            queue = self._cluster.queue(self._only)
         if not queue.rows and self._only.job_ids:
             raise NoSuchJob(self.missing(()))
         if self._sort is None:
             return queue
         return msgspec.structs.replace(queue, rows=tuple(ordered(queue.rows, self._sort)))
+
+    def _is_more(self, rows: Sequence[QueueRow]) -> bool:
+        """Whether an id that was asked for stands for several of Slurm's arrays: then ask for all.
+
+        They stay the same: what is seen once is known for the next look.
+        """
+        ids, self._unseen = self._unseen, ()
+        if not ids or not (any(tag_of(row.comment) for row in rows) or self._remembers(ids)):
+            return False
+        parts = (part.id for job in self._cluster.handles(ids) for part in job.parts)
+        before, now = self._only.job_ids, tuple(dict.fromkeys(parts))
+        self._only = msgspec.structs.replace(self._only, job_ids=now)
+        return now != before
+
+    def _remembers(self, ids: Sequence[str]) -> bool:
+        from slurmkit.sweeps.finding import remembered  # noqa: PLC0415 - few name a job
+
+        return any(remembered(self._cluster, job_id.partition("_")[0]) for job_id in ids)
 
     def cells(self, queue: Queue) -> list[tuple[str, ...]]:
         known = self._counts_gpus(queue.rows)
@@ -121,9 +143,10 @@ class _Looker:
 
     def missing(self, rows: Sequence[QueueRow]) -> str:
         """Of several jobs squeue shows those it knows, and says nothing of the others."""
-        ids = self._only.job_ids
+        ids = self._asked
         gone = [job_id for job_id in ids if not any(arrays.covers(row, job_id) for row in rows)]
-        alone = self._only == QueueFilter(job_ids=ids, array=self._only.array)
+        others = msgspec.structs.replace(self._only, job_ids=())
+        alone = others == QueueFilter(array=self._only.array)
         there = "in the queue" if alone else "in the queue under these conditions"
         return f"not {there}: {', '.join(gone)}; see: slurmkit job {gone[0]}" if gone else ""
 

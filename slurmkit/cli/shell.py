@@ -18,7 +18,7 @@ from slurmkit.planning.contained import contained
 from slurmkit.slurm import attach
 
 # What makes no sense of a shell at a terminal, by sbatch's names.
-_NO_PART = ("script", "array", "hold")
+_NO_PART = ("script", "array", "sweep", "hold")
 _NOT_HERE = ("script", "output", "error", "open_mode", "requeue", "no_requeue")
 _OF_STEPS = ("mpi", "label", "log_per_rank", "preflight")
 _NOT_OF_SALLOC = (

@@ -14,6 +14,7 @@ from slurmkit.cli.joboptions import Asked, job_options, spec_from
 from slurmkit.cli.planned import plan_json, say_estimate, say_findings
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput, ImageError
+from slurmkit.jobs.job import Job
 from slurmkit.planner import Plan, plan
 from slurmkit.runtimes import NOT_HERE, import_image
 from slurmkit.spec import JobSpec
@@ -38,6 +39,7 @@ def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
       slurmkit plan --gpus-per-node 0.5 --time 1:00:00 -- ./run.sh > job.sh
       slurmkit plan --script job.sh
       slurmkit plan --job-file train.toml --json | jq .errors
+      slurmkit plan --sweep lr=1e-3,1e-4 --sweep seed=0..9 -- ./train --lr {lr} > job.sh
     """
     cluster = Cluster()
     made, _ = _plan(cluster, options, refresh=refresh)
@@ -79,6 +81,8 @@ def submit_command(
       slurmkit submit --gpus-per-node shard:1 --time 30 -- python notebook.py
       slurmkit submit --script job.sh --time 2:00:00
       slurmkit submit --wait --time 5 -- hostname
+      slurmkit submit --sweep lr=1e-3,1e-4 --sweep seed=0..9 --array-throttle 8 \\
+        -- python train.py --lr {lr} --seed {seed}
       slurmkit log --follow $(slurmkit submit --parsable --time 5 -- hostname)
     """
     cluster = Cluster()
@@ -87,13 +91,13 @@ def submit_command(
     _refuse(made, force=force)
     made = made if no_import else _with_image(cluster, made, asked.spec)
     job = cluster.submit(made, force=force)
-    click.echo(job.id if parsable else f"submitted job {job.id}")
+    click.echo(job.id if parsable else f"submitted job {job.id}{_parts(job)}")
     if wait_for_it or asked.waits:
         from slurmkit.cli.waiting import wait_and_exit_code  # noqa: PLC0415 - only where asked
 
         return wait_and_exit_code(job)
     if not parsable:
-        click.echo(_how_to_follow(job.id, array=made.spec.array is not None), err=True)
+        click.echo(_how_to_follow(job.id, made.spec), err=True)
     return 0
 
 
@@ -111,10 +115,19 @@ def _with_image(cluster: Cluster, made: Plan, spec: JobSpec) -> Plan:
     return made if again.errors else again
 
 
-def _how_to_follow(job_id: str, *, array: bool) -> str:
+def _parts(job: Job) -> str:
+    """Numbers that Slurm's own commands know."""
+    return f" (Slurm's {', '.join(part.id for part in job.parts)})" if len(job.parts) > 1 else ""
+
+
+def _how_to_follow(job_id: str, spec: JobSpec) -> str:
     """A log is that of one task."""
-    if array:
-        return f"follow it: slurmkit wait {job_id}; one task: slurmkit log --follow {job_id}_INDEX"
+    if spec.sweep is not None:
+        one = f"one point: slurmkit log --follow {job_id}_INDEX"
+        return f"follow it: slurmkit sweep show {job_id}; {one}"
+    if spec.array is not None:
+        one = f"one task: slurmkit log --follow {job_id}_INDEX"
+        return f"follow it: slurmkit wait {job_id}; {one}"
     return f"follow it: slurmkit log --follow {job_id}"
 
 

@@ -58,7 +58,7 @@ def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: bool) -
     """
     cluster = Cluster()
     if job_id is not None:
-        info = cluster.job(job_id).info()
+        info = cluster.handle(job_id).info()
         if info.state != "RUNNING":
             raise BadInput(f"job {job_id} does not run ({info.state}); --job asks on its nodes")
         nodes = nodes or (info.node_list,)

@@ -42,7 +42,7 @@ def wait_command(job_ids: tuple[str, ...], *, timeout: float | None) -> int:
       slurmkit wait 12 13 14_3 --timeout 3600
     """
     cluster = Cluster()
-    return _wait([cluster.job(job_id) for job_id in job_ids], timeout)
+    return _wait(cluster.handles(job_ids), timeout)
 
 
 def wait_and_exit_code(job: Job) -> int:
@@ -65,8 +65,9 @@ def _wait(jobs: Sequence[Job], timeout: float | None) -> int:
             looks = iter(range(_MOST_LOOKS))
             failed = each(jobs, lambda job: statuses.append(_told(job, looks).exit_status))
     except KeyboardInterrupt:
-        named = ", ".join(job.id for job in jobs)
-        say(f"no longer waiting; left as it is: job {named} (slurmkit cancel {ids[0]})")
+        named = [job.named(job.id) for job in jobs]
+        left = ", ".join(named)
+        say(f"no longer waiting; left as it is: job {left} (slurmkit cancel {named[0]})")
         return 128 + signal.SIGINT
     fail_with(failed)
     return max(statuses)
@@ -102,5 +103,5 @@ def _told(job: Job, looks: Iterator[int]) -> Outcome:
     seen = completed or next(looks, None) is None
     outcome = outcome_of(info, Evidence()) if seen else job.outcome()
     parts = f"{tally(info.tally)}; " if seen and info.tally else ""
-    click.echo(printable(f"job {job.id}: {parts}{outcome.words}"), err=True)
+    click.echo(printable(f"job {job.named(job.id)}: {parts}{outcome.words}"), err=True)
     return outcome

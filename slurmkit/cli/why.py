@@ -30,7 +30,8 @@ def why_command(job_id: str, *, as_json: bool, skip: bool) -> None:
       slurmkit why 12_3 --no-alternatives
       slurmkit why 12 --json | jq -r '.waiting.alternatives[].command'
     """
-    told = explain(Cluster(), job_id, alternatives=not skip)
+    cluster = Cluster()
+    told = explain(cluster, _as_slurm_has(cluster, job_id), alternatives=not skip)
     if as_json:
         click.echo(msgspec.json.encode(told))
         return
@@ -39,3 +40,8 @@ def why_command(job_id: str, *, as_json: bool, skip: bool) -> None:
     if lines:
         click.echo()
         key_values(lines)
+
+
+def _as_slurm_has(cluster: Cluster, job_id: str) -> str:
+    """A task of an array in several of Slurm's by Slurm's own number for it."""
+    return cluster.handle(job_id).id if "_" in job_id else job_id

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from slurmkit.errors import BadInput, JobOver, LogUnavailable, NoSuchJob, Refused
+from slurmkit.errors import BadInput, JobOver, LogUnavailable, NoSuchJob, Refused, SlurmError
 from slurmkit.jobs.changes import Changes
 from slurmkit.jobs.evidence import read_outcome
 from slurmkit.jobs.ids import whole_id
@@ -18,6 +19,7 @@ from slurmkit.jobs.logpaths import LogFile, find
 from slurmkit.jobs.lookup import look_up, summary
 from slurmkit.jobs.outcome import Evidence, Outcome
 from slurmkit.jobs.verdict import outcome_of
+from slurmkit.logical import in_words
 from slurmkit.tres import gpu_count
 
 if TYPE_CHECKING:
@@ -34,16 +36,19 @@ def _no_notice(words: str) -> None:
 class Job:
     """A handle to a job of Slurm, known to it or not; also to an array or a het job as a whole.
 
-    A plan of several submissions is one job too: its id names them all, `parts` holds them.
+    A plan of several submissions is one job too: its id names them all, `parts` holds them. An
+    array in several of Slurm's has the id of the first.
 
     Attributes:
         id: `12`, `12_3` (an array task), `12+1` (a het component), or `12,13` for a plan's.
         cluster: where it is.
+        named: what its user calls an id of Slurm's, of an array in several of Slurm's.
     """
 
     def __init__(self, job_id: str, cluster: Cluster, parts: tuple[Job, ...] = ()) -> None:
         self.id = job_id
         self.cluster = cluster
+        self.named: Callable[[str], str] = str
         self._parts = parts
         self._last: JobInfo | None = None
 
@@ -108,7 +113,8 @@ class Job:
             NoSuchJob: when neither slurmctld nor slurmdbd knows it.
         """
         if self._parts:
-            return _worst_of(self.id, [part.outcome() for part in self._parts])
+            found = _worst_of(self.id, [part.outcome() for part in self._parts])
+            return msgspec.structs.replace(found, words=in_words(found.words, self.named))
         try:
             return read_outcome(self.cluster.backend, self.cluster.slurm, self.id)
         except NoSuchJob:
@@ -174,8 +180,7 @@ class Job:
         """
         ids = [part.id for part in self.parts]
         failed = self.cluster.cancel(ids, signal=signal)
-        if len(failed) == len(ids):
-            raise next(iter(failed.values()))
+        _raise_unless_some(failed, ids)
 
     def hold(self) -> None:
         """Keep the job from starting; one that runs goes on, and is held should it be requeued.
@@ -210,17 +215,20 @@ class Job:
     def _each(
         self, act: Callable[[str], None], options: Mapping[str, str] = MappingProxyType({})
     ) -> None:
+        failed: dict[str, SlurmError] = {}
         for part in self.parts:
             try:
                 act(part.id)
             except (NoSuchJob, JobOver) as error:
-                raise self.cluster.ended({part.id: error})[part.id] from error
+                failed |= self.cluster.ended({part.id: error})
             except Refused as error:
                 raise _explained(part, error, options) from error
+        _raise_unless_some(failed, [part.id for part in self.parts])
 
     def _one(self) -> Job:
         if self._parts:
-            raise BadInput(f"{self.id} are several jobs; name one of them, e.g. {self.parts[0].id}")
+            part = self.named(self.parts[0].info().part or self.parts[0].id)
+            raise BadInput(f"{self.id} are several jobs; name one of them, e.g. {part}")
         return self
 
     def _gpu_indices(self, info: JobInfo) -> dict[str, list[int]]:
@@ -232,6 +240,13 @@ class Job:
         except (NoSuchJob, Refused):  # it has just ended
             return {}
         return parse_gpu_indices(text, info.node_list)
+
+
+def _raise_unless_some(failed: Mapping[str, SlurmError], ids: Sequence[str]) -> None:
+    """Parts that have ended keep nobody from doing it to the others."""
+    real = [why for why in failed.values() if not isinstance(why, JobOver | NoSuchJob)]
+    if real or len(failed) == len(ids):
+        raise (*real, *failed.values())[0]
 
 
 def _explained(job: Job, error: Refused, options: Mapping[str, str]) -> Refused:
@@ -258,10 +273,15 @@ def _follow(cluster: Cluster, info: JobInfo, ask: Ask) -> Iterator[bytes]:
 
 
 def _worst_of(job_id: str, outcomes: list[Outcome]) -> Outcome:
-    """The first that did not complete, and how many ended how."""
-    kinds = [outcome.kind for outcome in outcomes]
+    """The first that did not complete, and how many ended how: tasks where they are arrays."""
     worst_one = next((one for one in outcomes if one.kind != "completed"), outcomes[0])
-    tally = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+    tally: Counter[str] = Counter()
+    arrays = all(one.tally for one in outcomes)
+    for one in outcomes:
+        tally.update(one.tally if arrays else {one.kind: 1})
     said = ", ".join(f"{count} {kind}" for kind, count in tally.items())
-    words = f"{said}; {worst_one.job_id}: {worst_one.words}"
-    return msgspec.structs.replace(worst_one, job_id=job_id, tally=tally, log=None, words=words)
+    own = worst_one.words.partition("; ")[2] if arrays else ""
+    words = f"{said}; {own or f'{worst_one.job_id}: {worst_one.words}'}"
+    return msgspec.structs.replace(
+        worst_one, job_id=job_id, tally=dict(tally), log=None, words=words
+    )

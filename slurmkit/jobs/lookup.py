@@ -189,7 +189,7 @@ def summary(job_id: str, parts: Mapping[str, JobInfo]) -> JobInfo:
         state=state,
         reason=live[0].reason if live else worst(infos).reason,
         tally=tally(parts),
-        part=_an_example(parts),
+        part=infos[0].part or _an_example(parts),
         node_list=str(NodeSet.fromlist(info.node_list for info in (holding or infos))),
         tres=_together(info.tres for info in holding),
         elapsed=_elapsed(first, None if live else last),
@@ -212,6 +212,10 @@ def tally(parts: Mapping[str, JobInfo]) -> dict[str, int]:
     named = {at for part in parts if "[" not in part for span in tasks(part) for at in span}
     counts: dict[str, int] = {}
     for part, info in parts.items():
+        for state, number in info.tally.items():  # it is itself an array
+            counts[state] = counts.get(state, 0) + number
+        if info.tally:
+            continue
         several = "[" in part
         size = sum(at not in named for span in tasks(part) for at in span) if several else 1
         if size:

@@ -28,6 +28,7 @@ class Mine(msgspec.Struct, frozen=True):
         indices: GPU indices by node of those that hold whole GPUs, by raw id; a job that is
             missing there has none, or Slurm did not say.
         ended: of the last days, the last one first.
+        wholes: the id that stands for an array in several of Slurm's, by those of its others.
         without_history: why `ended` is not known; empty when it is.
         taken: epoch seconds at which Slurm was asked.
         seconds: how long the answers took.
@@ -39,6 +40,7 @@ class Mine(msgspec.Struct, frozen=True):
     without_history: str
     taken: float
     seconds: float
+    wholes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def read_mine(slurm: Slurm, user: str, days: int = DAYS) -> Mine:
@@ -59,7 +61,18 @@ def read_mine(slurm: Slurm, user: str, days: int = DAYS) -> Mine:
     except SlurmError as error:
         missing = str(error)
     indices = _indices(slurm, holding)
-    return Mine(rows, indices, ended, missing, taken, time.perf_counter() - began)
+    wholes = _wholes(slurm, taken - days * 86400)
+    return Mine(rows, indices, ended, missing, taken, time.perf_counter() - began, wholes)
+
+
+def _wholes(slurm: Slurm, since: float) -> dict[str, str]:
+    from slurmkit.cluster import Cluster  # noqa: PLC0415 - it imports what this is part of
+    from slurmkit.sweeps.records import firsts  # noqa: PLC0415
+
+    try:
+        return firsts(Cluster(slurm), since)
+    except SlurmError:
+        return {}
 
 
 def _indices(slurm: Slurm, rows: list[QueueRow]) -> dict[str, dict[str, list[int]]]:

@@ -13,6 +13,7 @@ from slurmkit.checks.say import error
 from slurmkit.findings import Finding
 from slurmkit.jobs.logpaths import RANK_MARK
 from slurmkit.launchers.step import Step
+from slurmkit.sweep import unmarked
 
 _KNOWN = (
     "# Beside the file of the job's own output each rank has one.",
@@ -37,7 +38,8 @@ def srun_output(step: Step) -> str:
 
 def own_file(step: Step, words: Iterable[str]) -> tuple[str, ...]:
     """A worker that knows its `RANK`, started with its output in its file."""
-    return ("sh", "-c", f"exec {shlex.join(words)}{redirection(step)}")
+    # Quoted twice, so each task's own shell puts in what its point of a sweep has.
+    return ("sh", "-c", f"exec {unmarked(shlex.join(words))}{redirection(step)}")
 
 
 def redirection(step: Step) -> str:

@@ -10,9 +10,11 @@ import msgspec
 from slurmkit.capabilities.nodes import folded, node_names
 from slurmkit.errors import BadInput
 from slurmkit.options import option_values
+from slurmkit.planning.chunks import Chunk
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
 from slurmkit.planning.secrets import secret_variables
+from slurmkit.planning.tasks import lines as task_lines
 from slurmkit.secretfiles import FORGETTING, FORGETTING_SCRIPT, reading
 from slurmkit.spec import JobSpec
 from slurmkit.text import printable
@@ -29,15 +31,23 @@ class Submission(msgspec.Struct, frozen=True):
         options: sbatch's long options without dashes, and their values, in order; the value of
             a flag is empty.
         after: positions in the plan of the submissions this one waits for.
+        order: how it waits for them, as in Slurm's `--dependency`: `afterok` or `afterany`.
+        part: which tasks of the plan's array it holds, where Slurm knows only a part of it or
+            counts them otherwise, and of every sweep.
     """
 
     script: str
     options: Options
     after: tuple[int, ...] = ()
+    order: str = "afterok"
+    part: Chunk | None = None
 
 
 def submission(
-    spec: JobSpec, made: tuple[Kind | None, Layout], lines: tuple[str, ...]
+    spec: JobSpec,
+    made: tuple[Kind | None, Layout],
+    lines: tuple[str, ...],
+    chunk: Chunk | None = None,
 ) -> Submission:
     """Write the script of a job.
 
@@ -45,13 +55,14 @@ def submission(
         spec: the job.
         made: the GPUs meant, and the layout.
         lines: what starts its command; of a whole script none.
+        chunk: the tasks of its array that this is for; None without an array.
 
     Raises:
         BadInput: when an option would break out of its line.
     """
-    options = _options(spec, *made)
+    options = _options(spec, *made) | ({"array": chunk.array} if chunk else {})
     interpreter, body = _body(spec, lines)
-    first = _variables(spec)
+    first = (*_variables(spec), *task_lines(spec, chunk))
     last = FORGETTING if spec.script is None and secret_variables(spec) else ()
     text = "\n".join([*first, *([""] if first else []), *body, *last])
     options |= {"ignore-pbs": ""} if has_foreign_options(text) else {}

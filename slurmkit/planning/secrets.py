@@ -42,6 +42,10 @@ def secrets(spec: JobSpec) -> Iterator[Finding]:
         yield Finding(severity="error", code="secret-gone", message=message, source="slurmkit")
     texts = {"the command": " ".join(spec.command), "the script": spec.script or ""}
     texts |= {f"--{name}": value for name, value in option_values(spec).items()}
+    sweep = spec.sweep
+    for at, name in enumerate(sweep.names if sweep else ()):
+        if sweep and any(_is_secret(name, point[at]) for point in sweep.points):
+            yield _finding(f"a value of the sweep's {name}")
     for where, text in texts.items():
         if _VALUE.search(text):
             yield _finding(where)

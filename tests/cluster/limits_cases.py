@@ -168,7 +168,6 @@ OTHERS = [
     Case("partition=cpu nodelist=c99", "no-node", "Invalid node name"),
     Case("partition=cpu exclude=c99", "no-node", "Invalid node name"),
     Case("nodelist=c7", "node-elsewhere", "not available|not in"),
-    Case("partition=cpu array=1000-1003", "max-array-size", "Invalid job array"),
     Case("partition=cpu licenses=lim-x:1", "no-license", "Invalid license"),
     Case("partition=cpu deadline=2020-01-01", "deadline-passed", "time limit is invalid"),
     Case(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from fake_queue import NOW, Scene, job, text, until, waiting
 from slurmkit_tui.myjobs import MyJob, my_jobs
+from slurmkit_tui.views.queue import COLUMNS
 
 from slurmkit import Cluster
 from slurmkit.errors import DatabaseDown
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.mine import Mine
+from slurmkit.logical import Tag
 
 
 def ended(job_id: str, state: str, at: int) -> JobInfo:
@@ -51,6 +53,27 @@ def test_ended_jobs_come_last_and_the_worst_of_an_array_shows() -> None:
     assert jobs["12 ended"].job_id == "12_0"
     assert not jobs["9"].rows
     assert jobs["9"].elapsed == "1:00"  # as squeue writes it
+
+
+def test_an_array_in_several_of_slurms_is_one_row() -> None:
+    first = Tag("0123456789ab", 0, 1500)
+    later = Tag("0123456789ab", 1001, 1500, "12").words()
+    scene = Scene(
+        [
+            waiting("12_[900-1000%2]", UserName="alice", Comment=first.words()),
+            job("13_4", UserName="alice", JobID="130", Comment=later),
+            waiting("13_[9-498%2]", UserName="alice", Comment=later),
+        ]
+    )
+    rows = Cluster(scene.slurm).queue().rows
+    runs = (ended("9_1", "COMPLETED", 50), ended("8_1000", "FAILED", 40))
+    (queued, over) = my_jobs(Mine(rows, {}, runs, "", NOW, 0.1, {"9": "8"}))
+    assert (queued.job_id, queued.whole, queued.state) == ("12_[…]", "12", "R 1, PD 591")
+    assert len(queued.rows) == 3
+    assert (over.whole, over.state) == ("8", "CD 1, F 1")
+    by_name = {column.name: column for column in COLUMNS}
+    shown = [by_name["jobid"].text(row, None) for row in rows]  # type: ignore[arg-type]
+    assert shown == ["12_[900-1000%2]", "12_1005", "12_[1010-1499%2]"]
 
 
 async def test_the_view_cancels_a_whole_array_and_names_a_missing_history() -> None:

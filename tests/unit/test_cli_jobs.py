@@ -253,7 +253,7 @@ def test_controlled_one_by_one(jobs: FakeJobs, run: Run) -> None:
 def test_update(jobs: FakeJobs, run: Run) -> None:
     args = ["--time", "1:00:00", "--priority", "5", "-p", "gpu", "-q", "high", "-J", "a b"]
     assert run("update", "7", *args, "--nice=-2") == (0, "updated job 7\n", "")
-    assert jobs.slurm.asked == [
+    assert jobs.asked("scontrol") == [
         [
             *("scontrol", "update", "JobId=7", "TimeLimit=1:00:00", "Priority=5"),
             *("Partition=gpu", "QOS=high", "JobName=a b", "Nice=-2"),

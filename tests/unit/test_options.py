@@ -163,6 +163,7 @@ def test_a_fix_can_be_pasted_into_a_shell() -> None:
 def test_every_field_is_written() -> None:
     """A field that nobody renders would be silently ignored."""
     elsewhere = {"command", "container", "script", "gpus", "environment", "launch", "options"}
+    elsewhere |= {"sweep", "array_throttle"}  # of the array's own option
     flags = {"hold", "requeue", "exclusive"}
     spec = JobSpec(command=("x",))
     plain = [n for n in spec.__struct_fields__ if n not in elsewhere | flags]

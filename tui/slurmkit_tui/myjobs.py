@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -14,6 +13,7 @@ from slurmkit.durations import as_squeue_does, parse_elapsed
 from slurmkit.jobs.efficiency import Efficiency, together
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.mine import Mine
+from slurmkit.logical import shown_id, whole_of
 from slurmkit.queue.cells import waiting_for
 from slurmkit.queue.rows import QueueRow
 from slurmkit.tres import gres
@@ -76,9 +76,15 @@ def my_jobs(mine: Mine, of: Mapping[str, Efficiency] = NOTHING) -> tuple[MyJob, 
     alive = {job.key for job in queued}
     ended: dict[str, list[JobInfo]] = {}
     for run in mine.ended:
-        key = run.job_id.partition("_")[0]
+        key = whole_id(run, mine.wholes)
         ended.setdefault(f"{key} ended" if key in alive else key, []).append(run)
     return (*queued, *(_over(key, runs, of) for key, runs in ended.items()))
+
+
+def whole_id(run: JobInfo, wholes: Mapping[str, str]) -> str:
+    """The id of its array: where that is in several of Slurm's, that of the first."""
+    own = run.job_id.partition("_")[0]
+    return wholes.get(own, own)
 
 
 def _queued(rows: Sequence[QueueRow], mine: Mine, of: Mapping[str, Efficiency]) -> MyJob:
@@ -90,8 +96,8 @@ def _queued(rows: Sequence[QueueRow], mine: Mine, of: Mapping[str, Efficiency]) 
     cpu, mem = together([of.get(row.raw_id) for row in running])
     nodes = ",".join(dict.fromkeys(row.node_list for row in rows if row.node_list))
     return MyJob(
-        job_id=first.job_id if len(rows) == 1 else f"{first.array_id}_[…]",
-        key=re.split("[_]", first.job_id)[0],
+        job_id=shown_id(first) if len(rows) == 1 else f"{whole_of(first)}_[…]",
+        key=whole_of(first) or first.job_id,
         name=first.name,
         partition=",".join(dict.fromkeys(row.partition for row in rows)),
         account=first.account,

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from slurmkit import states as slurm_states
 from slurmkit.facts import clock
+from slurmkit.logical import shown_id
 from slurmkit.queue.cells import counts_gpus, gpus, parts_in_words, waiting_for, where
 from slurmkit.queue.order import KEYS
 from slurmkit.queue.rows import QueueRow
@@ -38,7 +39,7 @@ def is_mine(row: QueueRow, context: Context) -> bool:
 
 def _haystack(row: QueueRow) -> str:
     return "\n".join(
-        (row.job_id, row.user, row.account, row.partition, row.state, row.node_list, row.reason,
+        (shown_id(row), row.user, row.account, row.partition, row.state, row.node_list, row.reason,
          row.name, slurm_states.code(row.state))
     )  # fmt: skip
 
@@ -66,8 +67,8 @@ def _gpus_size(rows: Sequence[QueueRow]) -> int:
 
 
 COLUMNS = (
-    Column("jobid", "JOBID", lambda r, _: r.job_id, KEYS["jobid"], longest("job_id"),
-           match=attrgetter("job_id"), aliases=("id", "job"), limit=22),
+    Column("jobid", "JOBID", lambda r, _: shown_id(r), KEYS["jobid"], longest("job_id"),
+           match=shown_id, aliases=("id", "job"), limit=22),
     Column("user", "USER", lambda r, _: r.user, KEYS["user"], longest("user"), narrow=10,
            style=lambda r, c: "cell--mine" if r.user == c.me else ""),
     Column("account", "ACCOUNT", lambda r, _: r.account, KEYS["account"],
