@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from slurmkit.queue.rows import QueueRow
     from slurmkit.queue.snapshot import Queue, QueueFilter
     from slurmkit.spec import Gpus, JobSpec
+    from slurmkit.workflows.model import Workflow
+    from slurmkit.workflows.plan import plan_workflow
 
 __version__ = "0.1.0"
 
@@ -38,8 +40,10 @@ __all__ = [
     "QueueRow",
     "SlurmkitError",
     "Submission",
+    "Workflow",
     "__version__",
     "plan",
+    "plan_workflow",
 ]
 
 _HOMES = {
@@ -54,7 +58,9 @@ _HOMES = {
     "QueueRow": "queue.rows",
     "SlurmkitError": "errors",
     "Submission": "planner",
+    "Workflow": "workflows.model",
     "plan": "planner",
+    "plan_workflow": "workflows.plan",
 }
 
 

@@ -14,12 +14,16 @@ from slurmkit.queue.snapshot import Queue, QueueFilter
 from slurmkit.slurm import LocalSlurm, Slurm
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from slurmkit.capabilities.model import Capabilities, Standing
     from slurmkit.jobs.info import JobInfo
     from slurmkit.jobs.job import Job
     from slurmkit.jobs.poller import Pace, Poller
     from slurmkit.planner import Plan
     from slurmkit.plugins import Backend
+    from slurmkit.workflows.plan import WorkflowPlan
+    from slurmkit.workflows.sent import SentWorkflow
 
 # One border for all clusters of this process, so that all their jobs are asked about together.
 _LOCAL = LocalSlurm()
@@ -159,6 +163,34 @@ class Cluster:
             BadInput: when `job_id` does not have the form of one.
         """
         return self._job(check_job_id(job_id))
+
+    def submit_workflow(
+        self, plan: WorkflowPlan, *, file: Path | None = None, force: bool = False
+    ) -> SentWorkflow:
+        """Send all jobs of a workflow: none starts before all are sent.
+
+        Args:
+            plan: what `slurmkit.plan_workflow` made.
+            file: it was read from, to be read again when it is resumed.
+            force: send jobs in spite of errors; unsafe ones are never sent.
+
+        Raises:
+            BadInput: when the plan has errors.
+            SlurmkitError: when not all could be sent; the message says what became of the others.
+        """
+        from slurmkit.workflows.sent import submit_workflow  # noqa: PLC0415 - few need it
+
+        return submit_workflow(self, plan, file=file, force=force)
+
+    def workflow(self, word: str) -> SentWorkflow:
+        """A workflow that was sent from here, by its token, or the last one sent of a name.
+
+        Raises:
+            BadInput: when there is none.
+        """
+        from slurmkit.workflows.sent import found  # noqa: PLC0415 - few need it
+
+        return found(self, word)
 
     def _job(self, job_id: str, *parts: Job) -> Job:
         from slurmkit.jobs.job import Job  # noqa: PLC0415 - `slurmkit queue` starts without it

@@ -34,15 +34,24 @@ def read_job_file(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: naming the file, the key and the nearest valid one.
     """
-    text = _text(path)
+    table = read_toml(path)
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path}: {_why(text, error)}") from error
-    try:
-        return _fields(table)
+        return job_fields(table)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a file of a user's.
+
+    Raises:
+        BadInput: naming the file, and what TOML reads as nonsense.
+    """
+    text = _text(path)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path}: {_why(text, error)}") from error
 
 
 def job_file_text(spec: JobSpec) -> str:
@@ -145,7 +154,12 @@ def _why(text: str, error: tomllib.TOMLDecodeError) -> str:
     return str(error)
 
 
-def _fields(table: dict[str, Any]) -> dict[str, Any]:
+def job_fields(table: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a JobSpec from what stands in a job file, or in a table of the same keys.
+
+    Raises:
+        BadInput: naming the key, and the nearest valid one.
+    """
     known = {field.encode_name: field for field in msgspec.structs.fields(JobSpec)}
     fields: dict[str, Any] = {}
     pairs: list[tuple[str, str]] = []

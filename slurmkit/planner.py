@@ -74,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(finding for finding in self.errors if finding.unsafe)
 
 
-def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
+def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True, known: Site | None = None) -> Plan:
     """Render and check `spec`; the same spec, cluster and working directory give the same bytes.
 
     Args:
@@ -82,12 +82,13 @@ def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
         cluster: where.
         ask: also let slurmctld judge it (`sbatch --test-only`), which gives the start estimate;
             it is asked only when our own checks find no error.
+        known: what was read of the cluster a moment ago; it is read by default.
 
     Raises:
         BadInput: when the spec cannot be rendered at all.
         SlurmError: when Slurm does not answer.
     """
-    site = (cluster.capabilities(), cluster.standing())
+    site = known or (cluster.capabilities(), cluster.standing())
     found = _check(spec, cluster.slurm, site)
     if _of(found.findings, "error") and time.time() - site[0].taken > _FRESH:
         # What is kept on disk may be older than what the admin changed a minute ago.
@@ -109,6 +110,11 @@ def plan_unasked(spec: JobSpec, site: Site) -> Plan:
         BadInput: when the spec cannot be rendered at all.
     """
     return _made(_check(spec, None, site), site)
+
+
+def requests_of(spec: JobSpec, site: Site) -> tuple[Request, ...]:
+    """What a job comes to in each partition it names; empty where that cannot be worked out."""
+    return _check(spec, None, site).requests
 
 
 def _made(
