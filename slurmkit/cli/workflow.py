@@ -45,6 +45,7 @@ def _known(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
 
 _FILE = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 _WHICH = click.argument("workflow", metavar="WORKFLOW", shell_complete=_known)
+_SHOWN = 4  # names of a list that few read to its end
 _FORCE = click.option("--force", is_flag=True, help="Send jobs in spite of errors.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 
@@ -262,9 +263,14 @@ def _say_rest(rest: Rest) -> None:
     for verdict, meaning in words.items():
         names = [name for name, made in rest.verdicts.items() if made == verdict]
         if names:
-            say(f"{meaning}: {', '.join(names)}")
+            some = names if verdict == "due" else _some(names)
+            say(f"{meaning} ({len(names)}): {', '.join(some)}")
     if rest.replaced:
         say(f"cancelled and sent again, as they wait for these: {', '.join(rest.replaced)}")
+
+
+def _some(names: list[str]) -> list[str]:
+    return names if len(names) <= _SHOWN else [*names[:_SHOWN], "…"]
 
 
 @workflow_group.command("wait")

@@ -125,19 +125,23 @@ def _why(one: Standing, found: Mapping[str, Standing]) -> str:
     if one.info.tally:
         return tally(one.info.tally)
     if one.state == "PENDING":
-        open_ones = [
-            str(edge) for edge in one.edges if edge.name in found and not found[edge.name].is_over
-        ]
+        open_ones = [str(edge) for edge in one.edges if not found[edge.name].is_over]
         held = one.info.reason.startswith("JobHeld")
         if held or not open_ones:
             return one.info.reason
         return waits_for(open_ones, None)
-    if one.state == "CANCELLED" and not one.info.started:
-        ends = (f"{e.name} {found[e.name].state}" for e in one.edges if e.name in found
-                and found[e.name].is_over)  # fmt: skip
-        return f"given up: {', '.join(ends)}" if one.edges else "cancelled before it ran"
+    if one.state == "CANCELLED":
+        return given_up(one, found) or "cancelled"
     code = one.info.exit_code
     return f"exit code {code}" if code and one.state != "COMPLETED" else ""
+
+
+def given_up(one: Standing, found: Mapping[str, Standing]) -> str:
+    """Which jobs ended so that this one could not run any more; empty where none did."""
+    ends = [found[edge.name] for edge in one.edges if found[edge.name].has_broken(edge)]
+    several = f" and {len(ends) - 2} more" if len(ends) > 2 else ""
+    said = ", ".join(f"{end.name} {end.state}" for end in ends[:2])
+    return f"given up: {said}{several}" if ends else ""
 
 
 def standing_json(one: Standing) -> dict[str, Any]:

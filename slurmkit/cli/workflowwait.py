@@ -8,6 +8,7 @@ import click
 
 from slurmkit.cli.each import say
 from slurmkit.cli.waiting import show_progress
+from slurmkit.cli.workflowshow import given_up
 from slurmkit.jobs.progress import Known
 from slurmkit.text import printable
 from slurmkit.workflows.record import Record
@@ -34,7 +35,8 @@ def _told(record: Record, known: dict[str, Known]) -> int:
     found = standings(record, {job_id: one.info for job_id, one in known.items()})
     bad = [found[name] for name, made in verdicts(found).items() if made not in ("done", "skipped")]
     for one in bad:
-        click.echo(printable(f"{one.name}: {_end(one)}"), err=True)
+        why = given_up(one, found) or _end(one)
+        click.echo(printable(f"{one.name}: {why}"), err=True)
     good = len(found) - len(bad)
     click.echo(f"workflow {record.name}: {good} of {len(found)} jobs are done", err=True)
     if bad:
@@ -44,5 +46,5 @@ def _told(record: Record, known: dict[str, Known]) -> int:
 
 def _end(one: Standing) -> str:
     ids = ",".join(one.ids)
-    code = one.info.exit_code if one.info else None
+    code = one.info.exit_code if one.info and one.state == "FAILED" else None
     return f"{one.state}{f', exit code {code}' if code else ''}{f' (job {ids})' if ids else ''}"

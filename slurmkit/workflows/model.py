@@ -139,7 +139,7 @@ class Workflow(msgspec.Struct, frozen=True):
             return _in_order(graph)
         except CycleError as error:
             circle = " -> ".join(reversed(error.args[1]))
-            raise BadInput(f"jobs wait for each other in a circle: {circle}; cut it") from error
+            raise BadInput(f"jobs wait in a circle, each for the next: {circle}") from error
 
     def spec(self, name: str) -> JobSpec:
         """The job of that name, as it is planned."""

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
 
 # What of a job slurmctld does not judge.
-_SAME: dict[str, Any] = {
-    "job_name": None,
-    "output": None,
-    "error": None,
-    "comment": None,
+_UNJUDGED: dict[str, Any] = {
+    **dict.fromkeys(("job_name", "output", "error", "comment")),
     "environment": {},
 }
 
@@ -98,5 +95,5 @@ def _kind(spec: JobSpec) -> bytes:
     """The same for jobs that slurmctld judges alike."""
     script = None if spec.script is None else "#!/bin/sh"
     command = ("x",) if spec.command else ()
-    alike = msgspec.structs.replace(spec, command=command, script=script, **_SAME)
+    alike = msgspec.structs.replace(spec, command=command, script=script, **_UNJUDGED)
     return msgspec.json.encode(alike, order="deterministic")

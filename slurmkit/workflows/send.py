@@ -113,10 +113,8 @@ def release(cluster: Cluster, record: Record) -> Record:
                 record = record.with_job(name, msgspec.structs.replace(job, held=False))
                 shelf.write(record)
     except (SlurmkitError, KeyboardInterrupt) as error:
-        kind = Interrupted if isinstance(error, KeyboardInterrupt) else SlurmkitError
-        raise kind(
-            f"all jobs are sent, but not all released ({error or 'interrupted'}): {ways_on(record)}"
-        ) from error
+        kind, why = _said(error)
+        raise kind(f"all jobs are sent, not all released ({why}); {ways_on(record)}") from error
     record = msgspec.structs.replace(record, phase="sent")
     shelf.write(record)
     return record

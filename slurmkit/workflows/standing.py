@@ -57,6 +57,13 @@ class Standing(msgspec.Struct, frozen=True):
         """Whether it waits or runs."""
         return self.info is not None and not self.info.is_over
 
+    def has_broken(self, edge: Edge) -> bool:
+        """Whether it ended so that what waits for it in this way can never run."""
+        well = self.state == "COMPLETED"
+        return self.is_over and {"ok": not well, "corr": not well, "notok": well}.get(
+            edge.kind, False
+        )
+
 
 def look(cluster: Cluster, record: Record) -> dict[str, Standing]:
     """Ask Slurm about all jobs of a workflow together.
