@@ -101,7 +101,7 @@ def test_what_a_file_may_not_say(tmp_path: Path, change: tuple[str, str], says: 
 
 
 def test_a_circle_is_named() -> None:
-    with pytest.raises(BadInput, match="c -> a -> b -> c|a -> b -> c -> a|b -> c -> a -> b"):
+    with pytest.raises(BadInput, match=r"c -> a -> b -> c|a -> b -> c -> a|b -> c -> a -> b"):
         flow(start=(), a=("b",), b=("c",), c=("a", "start"))
 
 

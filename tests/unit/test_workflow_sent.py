@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 from flow_lab import FlowLab, flow, job
 
 from slurmkit.cli import cli
 from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.workflow import show_command
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput, ControllerDown, Interrupted, Refused, SlurmkitError
 from slurmkit.workflows.model import Workflow
@@ -341,12 +343,8 @@ def test_wait_ends_with_how_it_ended(
 
 
 def test_names_are_completed(file: str, lab: FlowLab) -> None:
-    from slurmkit.cli.workflow import show_command
-
     assert run("submit", file) == 0
     (found,) = [p for p in show_command.params if p.name == "workflow"]
-    import click
-
     context = click.Context(show_command)
     words = [item.value for item in found.shell_complete(context, "")]
     assert "p" in words
