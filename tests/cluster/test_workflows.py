@@ -198,3 +198,106 @@ def test_the_guide(lab: Lab, folder: str) -> None:
         "COMPLETED",
         "{'first': 'COMPLETED', 'second': 'COMPLETED', 'both': 'COMPLETED'}",
     ]
+
+
+BOOKED = ("--start", "now+2days", "--duration", "2:00:00", "--nodes", "c[1-2]", "--users", "alice")
+
+
+def reservations(lab: Lab, *words: str, user: str, check: bool = True) -> Any:
+    return lab.run("slurmkit", "reservations", *words, user=user, check=check)
+
+
+def test_an_operator_creates_and_deletes_a_reservation(lab: Lab) -> None:
+    shown = reservations(lab, "create", "flowtest", *BOOKED, "--dry-run", user="olga")
+    assert "flowtest" not in lab.run("scontrol", "show", "reservation").stdout
+    assert "scontrol create reservation ReservationName=flowtest" in shown.stdout
+    reservations(lab, "create", "flowtest", *BOOKED, "--yes", user="olga")
+    try:
+        again = reservations(lab, "create", "flowtest2", *BOOKED, "--yes", user="olga", check=False)
+        assert again.returncode == 2
+        assert "it overlaps with flowtest" in again.stderr
+        drawn = reservations(lab, "--days", "4", user="alice").stdout.splitlines()
+        (bar,) = [line for line in drawn if "█" in line and line.startswith("flowtest")]
+        assert bar.split()[1] == "you"
+        (bar,) = [
+            line
+            for line in reservations(lab, "--days", "4", user="bob").stdout.splitlines()
+            if line.startswith("flowtest") and "░" in line
+        ]
+        refused = reservations(lab, "delete", "flowtest", "--yes", user="alice", check=False)
+        assert refused.returncode == 1
+        assert "only operators of Slurm delete reservations; alice is none" in refused.stderr
+        used = lab.run("slurmkit", "plan", "--reservation", "flowtest", "--time", "5", "hostname")
+        assert "flowtest" in used.stdout
+    finally:
+        reservations(lab, "delete", "flowtest", "--yes", user="olga")
+    assert "flowtest" not in lab.run("scontrol", "show", "reservation").stdout
+
+
+def test_a_user_creates_no_reservation(lab: Lab) -> None:
+    refused = reservations(lab, "create", "mine", *BOOKED, "--yes", user="alice", check=False)
+    assert refused.returncode == 1
+    assert "only operators of Slurm create reservations; alice is none" in refused.stderr
+    assert "mine" not in lab.run("scontrol", "show", "reservation").stdout
+
+
+def test_running_jobs_in_the_way_are_shown_and_slurm_agrees(lab: Lab) -> None:
+    job = lab.run(
+        "sbatch", "--parsable", "-p", "mps", "-t", "60", "--wrap", "sleep 600", user="bob"
+    ).stdout.strip()
+    try:
+        given = ("--start", "now+1minute", "--duration", "5", "--nodes", "c6", "--users", "bob")
+        deadline = time.monotonic() + 60
+        while "RUNNING" not in lab.run("squeue", "-hj", job, "-o", "%T").stdout:
+            assert time.monotonic() < deadline
+            time.sleep(1)
+        refused = reservations(lab, "create", "busy", *given, "--yes", user="olga", check=False)
+        assert refused.returncode == 2
+        assert f"\n{job}  " in refused.stdout
+        assert "--flags IGNORE_JOBS" in refused.stderr
+        words = ("ReservationName=busy", "StartTime=now+1minutes", "Duration=5", "Nodes=c6")
+        bare = lab.run(
+            "scontrol", "create", "reservation", *words, "Users=bob", user="olga", check=False
+        )
+        assert "Requested nodes are busy" in bare.stderr
+        flags = ("--flags", "IGNORE_JOBS", "--yes")
+        reservations(lab, "create", "busy", *given, *flags, user="olga")
+        reservations(lab, "delete", "busy", "--yes", user="olga")
+    finally:
+        lab.run("scancel", job, user="bob")
+
+
+def test_kinds_of_dependencies_are_taken_by_slurm(lab: Lab) -> None:
+    """Sent by Python, with handles and ids, and read back from squeue."""
+    code = (
+        "from slurmkit import Cluster, JobSpec, plan\n"
+        "c = Cluster()\n"
+        "s = JobSpec(command=('true',), partition='cpu', time='5', hold=True)\n"
+        "send = lambda spec: c.submit(plan(spec, c, ask=False))\n"
+        "import msgspec\n"
+        "first = send(s)\n"
+        "array = send(msgspec.structs.replace(s, array='0-1'))\n"
+        "kinds = ('afterok', 'afterany', 'afternotok', 'after', 'afterburstbuffer')\n"
+        "sent = [send(s.after(first, kind=kind)) for kind in kinds]\n"
+        "sent += [send(msgspec.structs.replace(s, array='0-1').after(array, kind='aftercorr'))]\n"
+        "sent += [send(s.after(first.id, kind='after', minutes=5).after(array.id))]\n"
+        "sent += [send(msgspec.structs.replace(s, dependency='singleton'))]\n"
+        "either = f'afterok:{first.id}?afterany:{array.id}'\n"
+        "sent += [send(msgspec.structs.replace(s, dependency=either))]\n"
+        "rows = {r.raw_id: r.dependency for r in c.queue().rows}\n"
+        "for job in sent: print(rows[job.id].replace('(unfulfilled)', '')"
+        ".replace(first.id, 'F').replace(array.id, 'A'))\n"
+        "c.cancel([j.id for j in reversed([first, array, *sent])])\n"
+    )
+    said = lab.run("/opt/slurmkit/venv/bin/python", "-c", code, timeout=300).stdout
+    assert said.splitlines() == [
+        "afterok:F",
+        "afterany:F",
+        "afternotok:F",
+        "after:F",
+        "afterburstbuffer:F",
+        "aftercorr:A_*",
+        "after:F+5,afterok:A_*",
+        "singleton",
+        "afterok:F?afterany:A_*",
+    ]
