@@ -236,8 +236,8 @@ def resume_command(workflow: str, *, dry_run: bool, force: bool, **given: Any) -
 def _file_of(sent: SentWorkflow) -> Workflow:
     if not sent.record.file:
         raise BadInput(
-            f"workflow {sent.record.name} was sent from Python; resume it there: Cluster()"
-            f".workflow({sent.token!r}).rest(workflow)"
+            f"no file of workflow {sent.record.name} is known here: it was sent from Python, where"
+            " it is resumed (SentWorkflow.resume), or its record is lost; submit what is left anew"
         )
     return read_workflow(Path(sent.record.file), Path(sent.record.folder))
 

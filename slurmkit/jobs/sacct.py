@@ -6,6 +6,7 @@ import pwd
 import re
 import time
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -91,6 +92,34 @@ def read_recent(slurm: Slurm, user: str, since: int) -> list[JobInfo]:
     asked = [*_FLAGS, f"--delimiter={mark}", f"--user={user}", since_argument(since), "-X", "-D"]
     text = slurm.run(["sacct", *asked, f"--format={','.join(_FIELDS.values())}"])
     return sorted(_runs(text, mark), key=lambda run: run.submitted or 0)
+
+
+class SubmitLine(NamedTuple):
+    """The command line that a job was submitted with; `submitted` is epoch seconds."""
+
+    job_id: str
+    user: str
+    submitted: int | None
+    text: str
+
+
+def read_submit_lines(slurm: Slurm, *which: str) -> list[SubmitLine]:
+    """How jobs were submitted, in whose `--comment` is more than slurmdbd keeps by default.
+
+    Args:
+        slurm: the border to Slurm.
+        which: options of sacct.
+
+    Raises:
+        DatabaseDown: when slurmdbd does not answer.
+    """
+    mark = record_mark()
+    asked = [*_FLAGS, f"--delimiter={mark}", *which, "-X"]
+    text = slurm.run(["sacct", *asked, "--format=JobID,User,Submit,SubmitLine"])
+    return [
+        SubmitLine(job_id, user, epoch(at), line)
+        for job_id, user, at, line in _records(text, mark, len(SubmitLine._fields))
+    ]
 
 
 def since_argument(since: int) -> str:

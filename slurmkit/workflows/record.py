@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
 
 FOLDER = "workflows"
+Phase = Literal["sending", "sent", "cancelled"]
 TAG = "slurmkit-flow"
 """A job's comment has TAG:TOKEN:NAME."""
 
@@ -63,7 +64,7 @@ class Record(msgspec.Struct, frozen=True):
     file: str
     folder: str
     created: int
-    phase: Literal["sending", "sent", "cancelled"]
+    phase: Phase
     jobs: dict[str, SentJob]
 
     def with_job(self, name: str, job: SentJob) -> Record:
@@ -129,19 +130,16 @@ class Shelf:
         found = map(self.read, tokens_in(self.folder))
         return sorted(filter(None, found), key=lambda record: -record.created)
 
-    def find(self, word: str) -> Record:
-        """The workflow of a token, or the last one sent of a name.
+    def find(self, word: str) -> Record | None:
+        """The workflow of a token, or the last one sent of a name."""
+        return next((r for r in self.records() if word in (r.token, r.name)), None)
 
-        Raises:
-            BadInput: naming those there are.
-        """
+    def unknown(self, word: str) -> BadInput:
+        """That there is no such workflow, naming those there are."""
         every = self.records()
-        for record in every:
-            if word in (record.token, record.name):
-                return record
         known = [name for record in every for name in (record.name, record.token)]
         hint = nearest(word, list(dict.fromkeys(known))) if known else "none was sent from here"
-        raise BadInput(f"no workflow {word!r} of yours; {hint}; see: slurmkit workflow list")
+        return BadInput(f"no workflow {word!r} of yours; {hint}; see: slurmkit workflow list")
 
     @contextmanager
     def locked(self, token: str) -> Iterator[None]:

@@ -187,8 +187,15 @@ def cancel_jobs(cluster: Cluster, record: Record, names: Collection[str]) -> dic
     """
     failed = _cancelled(cluster, strays(cluster, record))
     for level in reversed(_levels(record)):
-        failed |= _cancelled(cluster, [i for n in level if n in names for i in record.jobs[n].ids])
+        for ids in _last_first([record.jobs[name].ids for name in level if name in names]):
+            failed |= _cancelled(cluster, ids)
     return failed
+
+
+def _last_first(parts: list[tuple[str, ...]]) -> Iterator[list[str]]:
+    """Of jobs in several parts the last ones: they may wait for those before them."""
+    for at in range(1, max(map(len, parts), default=0) + 1):
+        yield [ids[-at] for ids in parts if at <= len(ids)]
 
 
 def _levels(record: Record) -> list[list[str]]:

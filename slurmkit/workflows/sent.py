@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,14 @@ from slurmkit.jobs.job import Job
 from slurmkit.workflows.model import Workflow
 from slurmkit.workflows.plan import WorkflowPlan
 from slurmkit.workflows.record import Record, SentJob, Shelf, digest
+from slurmkit.workflows.recover import recovered, tokens
 from slurmkit.workflows.send import cancel, cancel_jobs, send
 from slurmkit.workflows.standing import Standing, Verdict, look, verdicts
 
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
+
+_TOKEN = re.compile(r"[0-9a-f]{8}")
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -197,9 +201,18 @@ def submit_workflow(
 
 def found(cluster: Cluster, word: str) -> SentWorkflow:
     """See `Cluster.workflow`."""
-    return SentWorkflow(cluster, Shelf(cluster).find(word))
+    shelf = Shelf(cluster)
+    record = shelf.find(word)
+    if record is None and _TOKEN.fullmatch(word):
+        record = recovered(cluster, word)
+    if record is None:
+        raise shelf.unknown(word)
+    return SentWorkflow(cluster, record)
 
 
-def every(cluster: Cluster) -> Iterable[SentWorkflow]:
-    """All that were sent from here, the last one first."""
-    return [SentWorkflow(cluster, record) for record in Shelf(cluster).records()]
+def every(cluster: Cluster) -> list[SentWorkflow]:
+    """All that were sent from here, the last one first, and others that are in the queue."""
+    records = Shelf(cluster).records()
+    known = {record.token for record in records}
+    others = (recovered(cluster, each) for each in tokens(cluster) if each not in known)
+    return [SentWorkflow(cluster, record) for record in (*records, *filter(None, others))]

@@ -11,7 +11,7 @@ from slurmkit.capabilities.model import Capabilities, Standing
 from slurmkit.cluster import Cluster
 from slurmkit.errors import SlurmError
 from slurmkit.spec import JobSpec
-from slurmkit.testing import FakeSlurm
+from slurmkit.testing import FakeSlurm, sacct_text
 from slurmkit.workflows.model import Workflow
 
 
@@ -38,7 +38,7 @@ class FlowLab(Cluster):
         known = slurm()
         self._known = known._answers
         answers = {"sbatch": self._sbatch, "scontrol": self._scontrol, "scancel": self._scancel}
-        answers |= {"squeue": self._squeue, "sacct": self.jobs.slurm._answers["sacct"]}
+        answers |= {"squeue": self._squeue, "sacct": self._sacct}
         super().__init__(FakeSlurm({**self._known, **answers}))
         self._capabilities = super().capabilities()
 
@@ -78,6 +78,11 @@ class FlowLab(Cluster):
         if "-O" in argv:
             return self.jobs.slurm._answers["squeue"](argv, stdin)
         return "".join(f"{i} {job['State']}\n" for i, job in self.jobs.queue.items())
+
+    def _sacct(self, argv: Sequence[str], stdin: str | None) -> str:
+        if any(word.startswith("--jobs=") for word in argv):
+            return self.jobs.slurm._answers["sacct"](argv, stdin)
+        return sacct_text(argv, self.jobs.runs)
 
     def _scontrol(self, argv: Sequence[str], stdin: str | None) -> str:
         if argv[1] != "release":

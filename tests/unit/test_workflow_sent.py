@@ -17,6 +17,7 @@ from slurmkit.errors import BadInput, ControllerDown, Interrupted, Refused, Slur
 from slurmkit.workflows.model import Workflow
 from slurmkit.workflows.plan import plan_workflow
 from slurmkit.workflows.record import Shelf
+from slurmkit.workflows.send import _last_first
 from slurmkit.workflows.sent import Rest, SentWorkflow
 
 DOWN = ControllerDown("slurmctld does not answer")
@@ -350,3 +351,38 @@ def test_names_are_completed(file: str, lab: FlowLab) -> None:
     assert "p" in words
     assert Shelf(lab).records()[0].token in words
     assert isinstance(lab, Cluster)
+
+
+def test_a_workflow_without_its_record_is_found_by_the_tags(
+    lab: FlowLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent = send(lab, flow(**DIAMOND))
+    lab.jobs.queue["104"]["Dependency"] = "afterok:102(unfulfilled),after:103+5(unfulfilled)"  # type: ignore[index]
+    lab.end("101")
+    lab.jobs.leaves("101")
+    lab.jobs.runs[0] = {
+        **lab.jobs.runs[0],
+        "SubmitLine": f"sbatch --comment=slurmkit-flow:{sent.token}:a",
+    }
+    Shelf(lab).remove(sent.token)
+    found = lab.workflow(sent.token)
+    assert {name: job.ids for name, job in found.record.jobs.items()} == {
+        "a": ("101",),
+        "b": ("102",),
+        "c": ("103",),
+        "d": ("104",),
+    }
+    assert found.record.jobs["d"].after == ("b", "c:start")
+    assert found.look()["a"].state == "COMPLETED"
+    monkeypatch.setattr("slurmkit.cli.workflow.Cluster", lambda: lab)
+    assert run("list") == 0
+    assert sent.token in capsys.readouterr().out
+    assert run("resume", sent.token) == 2
+    assert "its record is lost" in capsys.readouterr().err
+    assert not found.cancel()
+    assert lab.cancelled == [["104"], ["102", "103"], ["101"]]
+
+
+def test_parts_of_an_array_are_cancelled_last_first() -> None:
+    assert list(_last_first([("1", "2", "3"), ("4",)])) == [["3", "4"], ["2"], ["1"]]
+    assert not list(_last_first([]))
