@@ -99,7 +99,7 @@ class FlowLab(Cluster):
         ids = [word for word in argv[1:] if not word.startswith("-")]
         self.cancelled.append(ids)
         for job_id in ids:
-            if self.jobs.queue[job_id]["State"] in ("PENDING", "RUNNING"):
+            if self.jobs.queue.get(job_id, {}).get("State") in ("PENDING", "RUNNING"):
                 self.end(job_id, "CANCELLED by 0", Start="None")
         return ""
 

@@ -380,7 +380,7 @@ def test_a_workflow_without_its_record_is_found_by_the_tags(
     assert run("resume", sent.token) == 2
     assert "its record is lost" in capsys.readouterr().err
     assert not found.cancel()
-    assert lab.cancelled == [["104"], ["102", "103"], ["101"]]
+    assert lab.cancelled == [["104"], ["101", "102", "103"]]
 
 
 def test_parts_of_an_array_are_cancelled_last_first() -> None:
