@@ -31,7 +31,7 @@ from slurmkit.planning.script import (
 )
 from slurmkit.planning.secrets import secrets
 from slurmkit.planning.shape import shape_of, site_names
-from slurmkit.planning.trial import trial
+from slurmkit.planning.trial import after_start, trial
 from slurmkit.plugins import Launcher, launcher
 from slurmkit.policies import Change, review
 from slurmkit.preflight.lines import Place, preflight, with_preflight
@@ -97,7 +97,8 @@ def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True, known: Site | Non
     start: int | None = None
     refused: tuple[Finding, ...] = ()
     if ask and not _of(found.findings, "error"):
-        start, refused = trial(cluster.slurm, found.submission)
+        begin = after_start(found.spec, site[1])
+        start, refused = trial(cluster.slurm, found.submission, *begin)
     return _made(found, site, start, refused)
 
 

@@ -227,8 +227,14 @@ def test_an_operator_creates_and_deletes_a_reservation(lab: Lab) -> None:
         refused = reservations(lab, "delete", "flowtest", "--yes", user="alice", check=False)
         assert refused.returncode == 1
         assert "only operators of Slurm delete reservations; alice is none" in refused.stderr
-        used = lab.run("slurmkit", "plan", "--reservation", "flowtest", "--time", "5", "hostname")
-        assert "flowtest" in used.stdout
+        used = ("--reservation", "flowtest", "--time", "5", "hostname")
+        planned = lab.run("slurmkit", "plan", *used)  # though it begins in two days
+        assert "--reservation=flowtest" in planned.stdout
+        assert "(sbatch --test-only)" in planned.stderr
+        job = lab.run("slurmkit", "submit", "--parsable", *used).stdout.strip()
+        shown = reservations(lab, "delete", "flowtest", "--dry-run", user="olga").stdout
+        assert "1 job runs or waits in it" in shown
+        lab.run("scancel", job)
     finally:
         reservations(lab, "delete", "flowtest", "--yes", user="olga")
     assert "flowtest" not in lab.run("scontrol", "show", "reservation").stdout
