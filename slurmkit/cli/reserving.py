@@ -139,10 +139,8 @@ def delete_command(name: str, *, yes: bool, dry_run: bool) -> None:
     _show_jobs(rows, "runs or waits in it" if len(rows) < 2 else "run or wait in it")
     click.echo(f"  {shlex.join(argv)}")
     refuse_others(cluster, "delete reservations")
-    if any(row.state == "RUNNING" for row in rows):
-        raise BadInput("slurmctld would refuse it while jobs run in it; cancel them, or wait")
-    if any(row.waits for row in rows):
-        say("jobs that wait in it are held by Slurm once it is gone; slurmkit release lets them go")
+    if rows:
+        raise BadInput("slurmctld would refuse it while jobs run or wait in it; cancel these first")
     if dry_run or not _agreed("delete it", yes=yes):
         return
     cluster.slurm.run(argv)

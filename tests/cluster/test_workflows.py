@@ -232,8 +232,11 @@ def test_an_operator_creates_and_deletes_a_reservation(lab: Lab) -> None:
         assert "--reservation=flowtest" in planned.stdout
         assert "(sbatch --test-only)" in planned.stderr
         job = lab.run("slurmkit", "submit", "--parsable", *used).stdout.strip()
-        shown = reservations(lab, "delete", "flowtest", "--dry-run", user="olga").stdout
-        assert "1 job runs or waits in it" in shown
+        shown = reservations(lab, "delete", "flowtest", "--yes", user="olga", check=False)
+        assert "1 job runs or waits in it" in shown.stdout
+        assert "while jobs run or wait in it" in shown.stderr
+        bare = lab.run("scontrol", "delete", "ReservationName=flowtest", user="olga", check=False)
+        assert "Requested reservation is in use" in bare.stderr
         lab.run("scancel", job)
     finally:
         reservations(lab, "delete", "flowtest", "--yes", user="olga")
