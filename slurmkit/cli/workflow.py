@@ -167,15 +167,24 @@ def show_command(workflow: str, *, as_json: bool) -> None:
 
 
 @workflow_group.command("list")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="At most so many.",
+)
 @_JSON
-def list_command(*, as_json: bool) -> None:
+def list_command(*, lines: int, as_json: bool) -> None:
     """List the workflows you sent to this cluster, the last one first.
 
     \b
-    Example:
+    Examples:
       slurmkit workflow list
+      slurmkit workflow list --json | jq -r '.[].token'
     """
-    list_workflows(Cluster(), as_json=as_json)
+    list_workflows(Cluster(), lines, as_json=as_json)
 
 
 @workflow_group.command("cancel")

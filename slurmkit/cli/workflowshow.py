@@ -14,17 +14,20 @@ from slurmkit.cli.show import table
 from slurmkit.cluster import Cluster
 from slurmkit.facts import clock, tally
 from slurmkit.findings import Finding
+from slurmkit.jobs.lookup import look_up_all
 from slurmkit.planner import Plan
 from slurmkit.states import kind
 from slurmkit.workflows.drawing import dominators, tree, waits_for
 from slurmkit.workflows.plan import WorkflowPlan
+from slurmkit.workflows.record import Record
 from slurmkit.workflows.sent import every
-from slurmkit.workflows.standing import NOT_SENT, Standing, verdicts
+from slurmkit.workflows.standing import NOT_SENT, Standing, standings, verdicts
 from slurmkit.workflows.whole import total
 
 _PLANNED = ("JOB", "JOBS", "NODES", "GPUS", "LIMIT", "WAITS")
 _SENT = ("JOB", "STATE", "JOBID", "TIME", "WHY")
 _LISTED = ("TOKEN", "NAME", "SENT", "JOBS", "STATES", "FILE")
+_ENTRY = ("token", "name", "created", "phase", "file")
 _COLOURS = {"running": "green", "bad": "red", "done": None, "waiting": "yellow"}
 
 
@@ -155,23 +158,27 @@ def standing_json(one: Standing) -> dict[str, Any]:
     }
 
 
-def list_workflows(cluster: Cluster, *, as_json: bool) -> None:
-    """List workflows with how many jobs are in which state."""
-    found = every(cluster)
-    rows, entries = [], []
-    for sent in found:
-        counts = _counts(sent.look())
-        record = sent.record
-        entries.append({"token": sent.token, "name": record.name, "created": record.created,
-                        "phase": record.phase, "states": counts, "file": record.file})  # fmt: skip
-        rows.append((sent.token, record.name, clock(record.created), str(len(record.jobs)),
-                     tally(counts), record.file))  # fmt: skip
+def list_workflows(cluster: Cluster, most: int, *, as_json: bool) -> None:
+    """List workflows with how many jobs are in which state; Slurm is asked about all together."""
+    records = [sent.record for sent in every(cluster)][:most]
+    ids = [job_id for record in records for job_id in record.ids]
+    infos = look_up_all(cluster.backend, cluster.slurm, ids) if ids else {}
+    found = [(record, _counts(standings(record, infos))) for record in records]
     if as_json:
+        entries = [
+            {name: getattr(record, name) for name in _ENTRY} | {"states": counts}
+            for record, counts in found
+        ]
         click.echo(msgspec.json.encode(entries))
-    elif rows:
-        table(_LISTED, rows, right={"JOBS"})
+    elif found:
+        table(_LISTED, [_listed(*each) for each in found], right={"JOBS"})
     else:
         click.echo("no workflow was sent from here; see: slurmkit workflow submit --help", err=True)
+
+
+def _listed(record: Record, counts: dict[str, int]) -> tuple[str, ...]:
+    jobs = str(len(record.jobs))
+    return record.token, record.name, clock(record.created), jobs, tally(counts), record.file
 
 
 def _counts(found: Mapping[str, Standing]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import msgspec
@@ -82,7 +82,7 @@ class Workflow(msgspec.Struct, frozen=True):
 
     name: str
     jobs: Mapping[str, JobSpec]
-    after: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    after: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.jobs):
