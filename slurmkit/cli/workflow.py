@@ -160,7 +160,10 @@ def show_command(workflow: str, *, as_json: bool) -> None:
     key_values(
         [
             ("Workflow", f"{record.name}  {record.token}{phase[record.phase]}"),
-            ("Sent", f"{clock(record.created)} from {record.file or 'Python'}"),
+            (
+                "Sent",
+                f"{clock(record.created)} from {record.file or 'Python, or a file not known here'}",
+            ),
         ]
     )
     show_sent(found)
