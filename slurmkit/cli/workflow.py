@@ -45,6 +45,7 @@ def _known(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
 
 _FILE = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 _WHICH = click.argument("workflow", metavar="WORKFLOW", shell_complete=_known)
+_NO_FILE = "Python, or a file that is not known here"
 _SHOWN = 4  # names of a list that few read to its end
 _FORCE = click.option("--force", is_flag=True, help="Send jobs in spite of errors.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
