@@ -239,6 +239,7 @@ def test_an_operator_creates_and_deletes_a_reservation(lab: Lab) -> None:
         assert "Requested reservation is in use" in bare.stderr
         lab.run("scancel", job)
     finally:
+        lab.run("scancel", "--user=alice", "--reservation=flowtest")
         reservations(lab, "delete", "flowtest", "--yes", user="olga")
     assert "flowtest" not in lab.run("scontrol", "show", "reservation").stdout
 
