@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from slurmkit.queue.rows import QueueRow
     from slurmkit.queue.snapshot import Queue, QueueFilter
     from slurmkit.spec import Gpus, JobSpec, Sweep
+    from slurmkit.workflows.model import Workflow
+    from slurmkit.workflows.plan import plan_workflow
 
 __version__ = "0.1.0"
 
@@ -39,8 +41,10 @@ __all__ = [
     "SlurmkitError",
     "Submission",
     "Sweep",
+    "Workflow",
     "__version__",
     "plan",
+    "plan_workflow",
 ]
 
 _HOMES = {
@@ -56,7 +60,9 @@ _HOMES = {
     "SlurmkitError": "errors",
     "Submission": "planner",
     "Sweep": "spec",
+    "Workflow": "workflows.model",
     "plan": "planner",
+    "plan_workflow": "workflows.plan",
 }
 
 

@@ -14,6 +14,8 @@ from slurmkit.queue.snapshot import Queue, QueueFilter
 from slurmkit.slurm import LocalSlurm, Slurm
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from slurmkit.capabilities.model import Capabilities, Standing
     from slurmkit.jobs.info import JobInfo
     from slurmkit.jobs.job import Job
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from slurmkit.planner import Plan
     from slurmkit.plugins import Backend
     from slurmkit.sweeps.finding import Whole
+    from slurmkit.workflows.plan import WorkflowPlan
+    from slurmkit.workflows.sent import SentWorkflow
 
 # One border for all clusters of this process, so that all their jobs are asked about together.
 _LOCAL = LocalSlurm()
@@ -218,6 +222,34 @@ class Cluster:
         job = self._job(first, *(map(self._job, offsets) if several else ()))
         job.named = Whole(first, offsets).named
         return job
+
+    def submit_workflow(
+        self, plan: WorkflowPlan, *, file: Path | None = None, force: bool = False
+    ) -> SentWorkflow:
+        """Send all jobs of a workflow: none starts before all are sent.
+
+        Args:
+            plan: what `slurmkit.plan_workflow` made.
+            file: it was read from, to be read again when it is resumed.
+            force: send jobs in spite of errors; unsafe ones are never sent.
+
+        Raises:
+            BadInput: when the plan has errors.
+            SlurmkitError: when not all could be sent; the message says what became of the others.
+        """
+        from slurmkit.workflows.sent import submit_workflow  # noqa: PLC0415 - few need it
+
+        return submit_workflow(self, plan, file=file, force=force)
+
+    def workflow(self, word: str) -> SentWorkflow:
+        """A workflow that was sent from here, by its token, or the last one sent of a name.
+
+        Raises:
+            BadInput: when there is none.
+        """
+        from slurmkit.workflows.sent import found  # noqa: PLC0415 - few need it
+
+        return found(self, word)
 
     def _job(self, job_id: str, *parts: Job) -> Job:
         from slurmkit.jobs.job import Job  # noqa: PLC0415 - `slurmkit queue` starts without it

@@ -3,6 +3,7 @@
 SlurmkitError                 exit 1: an operation failed
 ├── BadInput                  exit 2: what was asked for cannot be meant
 │   └── BadConfig             a configuration file is wrong
+├── Interrupted               exit 130: Ctrl-C, where there is more to say than that
 ├── MissingExtra              an optional part is not installed
 ├── BrokenPlugin              a plugin cannot be imported, or is not of its kind
 ├── SlurmError                Slurm said no, or nothing at all
@@ -42,6 +43,12 @@ class BadInput(SlurmkitError):
 
 class BadConfig(BadInput):
     """A configuration file that cannot be used."""
+
+
+class Interrupted(SlurmkitError):
+    """Ctrl-C ended it, and the message says what is left behind."""
+
+    exit_code = 130
 
 
 class MissingExtra(SlurmkitError):

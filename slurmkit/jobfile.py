@@ -36,18 +36,24 @@ def read_job_file(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: naming the file, the key and the nearest valid one.
     """
-    text = _text(path)
+    table = read_toml(path)
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path}: {_why(text, error)}") from error
-    try:
-        fields = _fields(table)
+        return job_fields(table, path.parent)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
-    if "container" in fields:  # its paths are below the file's folder, wherever that is read from
-        fields["container"] = fields["container"].at(os.path.abspath(path.parent))  # noqa: PTH100
-    return fields
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a file of a user's.
+
+    Raises:
+        BadInput: naming the file, and what TOML reads as nonsense.
+    """
+    text = _text(path)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path}: {_why(text, error)}") from error
 
 
 def job_file_text(spec: JobSpec) -> str:
@@ -150,7 +156,16 @@ def _why(text: str, error: tomllib.TOMLDecodeError) -> str:
     return str(error)
 
 
-def _fields(table: dict[str, Any]) -> dict[str, Any]:
+def job_fields(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Fields of a JobSpec from what stands in a job file, or in a table of the same keys.
+
+    Args:
+        table: of the file.
+        folder: the file's; relative paths of a container are below it, wherever it is read from.
+
+    Raises:
+        BadInput: naming the key, and the nearest valid one.
+    """
     known = {field.encode_name: field for field in msgspec.structs.fields(JobSpec)}
     fields: dict[str, Any] = {}
     pairs: list[tuple[str, str]] = []
@@ -170,7 +185,10 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
     asking = [pair for pair in pairs if pair[0] != "gpu-bind"]
     if "gpus" in fields and "gpus" in read_options(asking, fields):
         raise BadInput("GPUs are asked for a second time beside [gpus]; ask for them once")
-    return fields | read_options(pairs, fields)
+    fields |= read_options(pairs, fields)
+    if "container" in fields:
+        fields["container"] = fields["container"].at(os.path.abspath(folder))  # noqa: PTH100
+    return fields
 
 
 def _sweep(value: object) -> Sweep:

@@ -35,7 +35,7 @@ from slurmkit.planning.secrets import secrets
 from slurmkit.planning.shape import shape_of, site_names
 from slurmkit.planning.tasks import chunks, is_logical, to_start, too_long
 from slurmkit.planning.tasks import findings as of_array
-from slurmkit.planning.trial import trial
+from slurmkit.planning.trial import after_start, trial
 from slurmkit.plugins import Launcher, launcher
 from slurmkit.policies import Change, review
 from slurmkit.preflight.lines import Place, preflight, with_preflight
@@ -79,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(finding for finding in self.errors if finding.unsafe)
 
 
-def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
+def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True, known: Site | None = None) -> Plan:
     """Render and check `spec`; the same spec, cluster and working directory give the same bytes.
 
     Args:
@@ -87,12 +87,13 @@ def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
         cluster: where.
         ask: also let slurmctld judge it (`sbatch --test-only`), which gives the start estimate;
             it is asked only when our own checks find no error.
+        known: what was read of the cluster a moment ago; it is read by default.
 
     Raises:
         BadInput: when the spec cannot be rendered at all.
         SlurmError: when Slurm does not answer.
     """
-    site = (cluster.capabilities(), cluster.standing())
+    site = known or (cluster.capabilities(), cluster.standing())
     found = _check(spec, cluster.slurm, site)
     if _of(found.findings, "error") and time.time() - site[0].taken > _FRESH:
         # What is kept on disk may be older than what the admin changed a minute ago.
@@ -103,7 +104,8 @@ def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True) -> Plan:
     # Of fewer switches than it needs --test-only says "never", though the job starts later on more.
     in_vain = any(finding.code == TOO_FEW for finding in found.findings)
     if ask and not in_vain and not _of(found.findings, "error"):
-        start, refused = trial(cluster.slurm, found.submissions[0])
+        begin = after_start(found.spec, site[1])
+        start, refused = trial(cluster.slurm, found.submissions[0], *begin)
     return _made(found, site, start, refused)
 
 
@@ -116,6 +118,11 @@ def plan_unasked(spec: JobSpec, site: Site) -> Plan:
         BadInput: when the spec cannot be rendered at all.
     """
     return _made(_check(spec, None, site), site)
+
+
+def requests_of(spec: JobSpec, site: Site) -> tuple[Request, ...]:
+    """What a job comes to in each partition it names; empty where that cannot be worked out."""
+    return _check(spec, None, site).requests
 
 
 def _made(

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from slurmkit.container import Container
+from slurmkit.dependencies import HasParts, clause, joined
 from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
@@ -175,6 +176,23 @@ class JobSpec(
         _check_texts("options", self.options)
         for name, value in self.options.items():
             check_passed_through(name, value)
+
+    def after(
+        self, *jobs: HasParts | str | int, kind: str = "afterok", minutes: int = 0
+    ) -> JobSpec:
+        """The same job, which also waits for others: `train.after(prepared)`, `clean.after(12)`.
+
+        Args:
+            jobs: handles or ids; all of them must be met.
+            kind: `afterok`, `afterany`, `afternotok`, `aftercorr`, `after` or `afterburstbuffer`
+                (sbatch(1) --dependency).
+            minutes: to wait after their start; for `after` alone.
+
+        Raises:
+            BadInput: for what is no job or no kind, and for what Slurm cannot join.
+        """
+        dependency = joined(self.dependency, clause(jobs, kind, minutes))
+        return msgspec.structs.replace(self, dependency=dependency)
 
     @property
     def seconds(self) -> int | None:

@@ -133,7 +133,7 @@ def kept(name: str, key: str | None, kind: type[KeptT]) -> KeptT | None:
     if path is None or key is None:
         return None
     try:
-        copy = msgspec.json.decode(_read_own(path), type=_Copy[kind])  # type: ignore[valid-type]
+        copy = msgspec.json.decode(read_own(path), type=_Copy[kind])  # type: ignore[valid-type]
     except (OSError, ValueError):
         return None
     return copy.body if (copy.schema, copy.key) == (SCHEMA, key) else None
@@ -146,7 +146,7 @@ def keep(name: str, key: str | None, value: msgspec.Struct) -> None:
         return
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_aside(path, msgspec.json.encode(_Copy(SCHEMA, key, value)))
+        write_aside(path, msgspec.json.encode(_Copy(SCHEMA, key, value)))
     except OSError:
         return
 
@@ -159,8 +159,12 @@ def _path(name: str, key: str | None) -> Path | None:
     return folder / "slurmkit" / file if key and folder.is_absolute() else None
 
 
-def _read_own(path: Path) -> bytes:
-    """Read a file that is ours: what another user put there is not believed."""
+def read_own(path: Path) -> bytes:
+    """Read a file that is ours: what another user put there is not believed.
+
+    Raises:
+        OSError: when it is not, or cannot be read.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # which a pipe would need
     with os.fdopen(os.open(path, flags), "rb") as file:
         if os.fstat(file.fileno()).st_uid != os.getuid():
@@ -168,7 +172,12 @@ def _read_own(path: Path) -> bytes:
         return file.read()
 
 
-def _write_aside(path: Path, data: bytes) -> None:
+def write_aside(path: Path, data: bytes) -> None:
+    """Write a file that its owner alone can read, whole or not at all.
+
+    Raises:
+        OSError: when it cannot be written; what was there before is left.
+    """
     aside = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:

@@ -32,7 +32,7 @@ def running(request: Request) -> Iterator[Finding]:
 def submitted(request: Request) -> Iterator[Finding]:
     """More jobs than may be in the queue; every task of an array counts."""
     wanted = request.tasks_in_array
-    for limit in _limits(request, _SUBMITTED):
+    for limit in in_queue(request):
         room = max(limit.value - limit.usage.submitted, 0)
         if wanted > room:
             asks = f"an array of {wanted} jobs" if wanted > 1 else "one more job"
@@ -42,6 +42,11 @@ def submitted(request: Request) -> Iterator[Finding]:
                 f"{_wait(room)}"
             )
             yield error(limit.code, message, limit.source)
+
+
+def in_queue(request: Request) -> Iterator[Limit]:
+    """Every limit on how many jobs may be in the queue that holds for `request`."""
+    yield from _limits(request, _SUBMITTED)
 
 
 def _limits(request: Request, fields: tuple[str, ...]) -> Iterator[Limit]:

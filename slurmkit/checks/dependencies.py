@@ -54,6 +54,7 @@ def check_dependencies(slurm: Slurm, spec: JobSpec) -> tuple[Finding, ...]:
     asked = _asked(text or "")
     if not text or not asked:
         return ()
+    found: list[Finding] = list(_minutes(text))
     ids = sorted({job.partition("_")[0] for _, job in asked})
     here = _states(slurm, _squeue(ids))
     gone = [job for job in ids if not _of(job, here)]
@@ -61,7 +62,6 @@ def check_dependencies(slurm: Slurm, spec: JobSpec) -> tuple[Finding, ...]:
         past = _states(slurm, _sacct(gone)) if gone else {}
     except DatabaseDown:
         past = None
-    found: list[Finding] = []
     for kind, job in asked:
         states = _of(job, here)
         parent = Parent(kind, job, states or _of(job, past or {}), in_queue=bool(states))
@@ -75,6 +75,14 @@ def _asked(text: str) -> list[tuple[str, str]]:
         for clause in _CLAUSE.finditer(text)
         for job in clause[2].strip(":").split(":")
     ]
+
+
+def _minutes(text: str) -> Iterator[Finding]:
+    """Slurm counts minutes from a start only; after any other word it leaves them out."""
+    for match in _CLAUSE.finditer(text):
+        if "+" in match[0] and match[1] != "after":
+            message = f"{match[0]}: {match[1]} waits no minutes more, only after:JOB+MINUTES does"
+            yield warning("dependency-minutes", message, "sbatch(1) --dependency")
 
 
 def _squeue(ids: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -81,17 +82,27 @@ def say_findings(plan: Plan) -> None:
         before, after = change.before or "nothing", change.after or "nothing"
         _say("note", f"policy {change.policy} changed {change.field}: {before} -> {after}")
     for finding in (*plan.notes, *plan.warnings, *plan.errors):
-        source = f" ({finding.source})" if finding.source else ""
-        _say(finding.severity, f"{finding.message}{source}")
-        if finding.fix:  # to be copied, so it stays on one line
-            click.echo(f"       fits: {printable(finding.fix_words)}", err=True)
+        say_finding(finding)
+
+
+def say_finding(finding: Finding, what: str = "") -> None:
+    """Tell one finding on standard error, after `what` it is about."""
+    source = f" ({finding.source})" if finding.source else ""
+    _say(finding.severity, f"{what}{finding.message}{source}")
+    if finding.fix:  # to be copied, so it stays on one line
+        click.echo(f"       fits: {printable(finding.fix_words)}", err=True)
 
 
 def say_estimate(plan: Plan) -> None:
     """Tell on standard error what the job would use and cost, and when it might start."""
     facts = [*tasks(plan), *(plan.estimate.facts() if plan.estimate else [])]
     checked = f"against the cluster as read at {clock(plan.capabilities_taken)}"
-    for name, value in (*facts, ("Checked", checked)):
+    say_estimate_facts((*facts, ("Checked", checked)))
+
+
+def say_estimate_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Tell named facts of an estimate on standard error."""
+    for name, value in facts:
         hanging(f"{name.ljust(8)} ", value, indent=9, err=True)
 
 

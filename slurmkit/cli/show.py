@@ -49,14 +49,14 @@ def table_lines(
     columns = [_shown(cells) for cells in zip(tuple(header), *map(tuple, rows), strict=True)]
     fixed = [name in right for name in header]
     terminal = sys.stdout.isatty()
-    fitted = _fitted(columns, fixed, _columns()) if terminal else columns
+    fitted = _fitted(columns, fixed, terminal_columns()) if terminal else columns
     padded = [
         _padded(cells, right=number) for cells, number in zip(fitted, [*fixed, False], strict=False)
     ]
     lines = map(str.rstrip, map("  ".join, zip(*padded, strict=True)))
     colours = paint if colourful() else None
     if terminal:
-        lines = map(_cut, lines, repeat(_columns()))
+        lines = map(_cut, lines, repeat(terminal_columns()))
     if colours is None:
         yield from lines
         return
@@ -73,7 +73,7 @@ def key_values(facts: Iterable[tuple[str, str]]) -> None:
     """
     pairs = list(facts)
     size = max(len(name) for name, _ in pairs)
-    room = _columns() - size - 2 if sys.stdout.isatty() else 0
+    room = terminal_columns() - size - 2 if sys.stdout.isatty() else 0
     for name, value in pairs:
         shown = printable(value)
         fits = room < _NARROW or shown.startswith(" ") or len(shown) <= room
@@ -89,7 +89,7 @@ def hanging(head: str, text: str, *, indent: int, err: bool = False) -> None:
     """
     stream = sys.stderr if err else sys.stdout
     shown, begun = printable(text), cell_width(click.unstyle(head))
-    room = _columns() if stream.isatty() else 0
+    room = terminal_columns() if stream.isatty() else 0
     if room - indent >= _NARROW and begun + cell_width(shown) > room:
         shown = "\n".join(_broken(shown, room, first=begun, others=indent))[begun:]
     click.echo(head + shown, err=err)
@@ -119,7 +119,8 @@ def cell_width(text: str) -> int:
     return cell_len(text)
 
 
-def _columns() -> int:
+def terminal_columns() -> int:
+    """How wide the terminal is; 80 in a pipe."""
     import shutil  # noqa: PLC0415 - a pipe needs none, and it costs a start
 
     return shutil.get_terminal_size().columns

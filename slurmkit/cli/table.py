@@ -52,6 +52,9 @@ COMMANDS = {
     "plan": Entry("slurmkit.cli.submit:plan_command", "Show exactly what would be submitted."),
     "submit": Entry("slurmkit.cli.submit:submit_command", "Submit a job."),
     "sweep": Entry("slurmkit.cli.sweep:sweep_group", "Points of sweeps, and failed ones again."),
+    "workflow": Entry(
+        "slurmkit.cli.workflow:workflow_group", "Several jobs that wait for each other."
+    ),
     "shell": Entry("slurmkit.cli.shell:shell_command", "A shell on nodes and GPUs of one's own."),
     "jupyter": Entry("slurmkit.cli.jupyter:jupyter_group", "A notebook server in a job."),
     "tunnel": Entry("slurmkit.cli.tunnel:tunnel_command", "Reach a port of a job's node."),

@@ -61,7 +61,7 @@ def _wait(jobs: Sequence[Job], timeout: float | None) -> int:
     statuses: list[int] = []
     try:
         with jobs[0].cluster.poller.watch(ids) as watch:
-            _show(watch, timeout)
+            show_progress(watch, timeout)
             looks = iter(range(_MOST_LOOKS))
             failed = each(jobs, lambda job: statuses.append(_told(job, looks).exit_status))
     except KeyboardInterrupt:
@@ -73,7 +73,7 @@ def _wait(jobs: Sequence[Job], timeout: float | None) -> int:
     return max(statuses)
 
 
-def _show(watch: Watch, timeout: float | None) -> None:
+def show_progress(watch: Watch, timeout: float | None) -> None:
     """Show on a terminal how far the jobs are; tell when Slurm does not answer."""
     terminal = sys.stderr.isatty()
     began, said = time.monotonic(), None

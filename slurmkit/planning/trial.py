@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 
+from slurmkit.capabilities.model import Standing
 from slurmkit.errors import Refused
 from slurmkit.findings import Finding
 from slurmkit.planning.script import Submission
 from slurmkit.slurm import Slurm
+from slurmkit.spec import JobSpec
 
 # Said on 24.11 also of jobs that sbatch takes and runs: a nodelist shorter than the number of
 # nodes, a partition whose nodes are drained.
@@ -15,7 +18,20 @@ _DOUBTFUL = "Requested node configuration is not available"
 _START = re.compile(r"to start at (\d+)")
 
 
-def trial(slurm: Slurm, submission: Submission) -> tuple[int | None, tuple[Finding, ...]]:
+def after_start(spec: JobSpec, standing: Standing) -> tuple[str, ...]:
+    """Options of the trial of a job for a reservation that has not begun.
+
+    sbatch takes it and lets it wait; with --test-only it says "Invalid time specified" (24.11).
+    """
+    starts = [each.start for each in standing.reservations if each.name == spec.reservation]
+    if not starts or starts[0] <= standing.taken or spec.begin is not None:
+        return ()
+    return (f"--begin={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(starts[0]))}",)
+
+
+def trial(
+    slurm: Slurm, submission: Submission, *options: str
+) -> tuple[int | None, tuple[Finding, ...]]:
     """Run `sbatch --test-only`: an estimated start in epoch seconds, and its refusal.
 
     Its yes is worth little: it knows neither QOS nor association limits, and it answers "now" to
@@ -25,7 +41,7 @@ def trial(slurm: Slurm, submission: Submission) -> tuple[int | None, tuple[Findi
         SlurmError: when slurmctld does not answer.
     """
     try:
-        said = slurm.run(["sbatch", "--test-only"], stdin=submission.script, errors=True)
+        said = slurm.run(["sbatch", "--test-only", *options], stdin=submission.script, errors=True)
     except Refused as refusal:
         finding = Finding(
             severity="warning" if _DOUBTFUL in str(refusal) else "error",

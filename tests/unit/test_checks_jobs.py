@@ -230,3 +230,11 @@ def test_each_job_is_asked_for_once() -> None:
     check_dependencies(border, JobSpec(command=("x",), dependency="afterok:12:13,afterany:12"))
     assert len(border.asked) == 1
     assert "--jobs=12,13" in border.asked[0]
+
+
+def test_minutes_count_from_a_start_only() -> None:
+    here = "12 RUNNING\n13 RUNNING\n"
+    (found,) = depends("after:12+5,afterok:13+5", here=here)
+    assert (found.code, found.severity) == ("dependency-minutes", "warning")
+    assert found.message.startswith("afterok:13+5: afterok waits no minutes more")
+    assert not depends("after:12+5", here=here)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from recorded_lab import RELEASES, capabilities, slurm, standing
 
-from slurmkit.capabilities.model import Capabilities, Standing
+from slurmkit.capabilities.model import Capabilities, Reservation, Standing
 from slurmkit.cli.planned import plan_json
 from slurmkit.cluster import Cluster
 from slurmkit.errors import Refused
@@ -245,3 +245,26 @@ def test_an_error_on_kept_settings_is_judged_on_fresh_ones(
     assert not made(gpus=Gpus(1, "a100")).errors
     assert asked == [False, True]
     assert made(gpus=Gpus(9, "a100")).errors
+
+
+def test_a_job_for_a_reservation_to_come_is_tried_at_its_start() -> None:
+    """With --test-only alone sbatch refuses what it takes (24.11)."""
+    asked: list[list[str]] = []
+
+    def sbatch(argv: Sequence[str], _: str | None) -> str:
+        asked.append(list(argv))
+        return "sbatch: Job 7 to start at 1700090000 using 1 processors on nodes c1"
+
+    class Reserved(Lab):
+        def standing(self, user: str | None = None) -> Standing:
+            nodes, end = ("c1",), 1_700_190_000
+            later = Reservation(name="r", start=1_700_090_000, end=end, nodes=nodes)
+            return msgspec.structs.replace(standing(), reservations=(later,))
+
+    spec = JobSpec(command=("x",), chdir="/", time="10", reservation="r")
+    done = plan(spec, Reserved(slurm(sbatch=sbatch)))
+    assert not done.errors
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1_700_090_000))
+    assert asked == [["sbatch", "--test-only", f"--begin={at}"]]
+    plan(msgspec.structs.replace(spec, begin="now+2days"), Reserved(slurm(sbatch=sbatch)))
+    assert asked[1:] == [["sbatch", "--test-only"]]
