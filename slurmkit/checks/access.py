@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from collections.abc import Iterator
 
 from slurmkit.capabilities.nodes import node_names
@@ -113,11 +113,11 @@ def doors(request: Request) -> Iterator[Finding]:
     if settings.get("ReqResv") == "YES" and request.spec.reservation is None:
         message = f"partition {name} is used through a reservation only (ReqResv); {refused}"
         yield error("partition-needs-reservation", message, f"partition {name}: ReqResv=YES")
-    yield from _alloc_nodes(name, settings.get("AllocNodes", "ALL"))
+    host = request.standing.host or os.uname().nodename.partition(".")[0]
+    yield from _alloc_nodes(name, settings.get("AllocNodes", "ALL"), host)
 
 
-def _alloc_nodes(name: str, allowed: str) -> Iterator[Finding]:
-    here = socket.gethostname().partition(".")[0]
+def _alloc_nodes(name: str, allowed: str, here: str) -> Iterator[Finding]:
     if allowed.upper() in ("ALL", "(NULL)", "") or here in node_names(allowed):
         return
     message = (

@@ -10,6 +10,7 @@ import msgspec
 from slurmkit.capabilities.nodes import folded, node_names
 from slurmkit.errors import BadInput
 from slurmkit.options import option_values
+from slurmkit.machine import HERE
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
 from slurmkit.planning.secrets import secret_variables
@@ -92,7 +93,7 @@ def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]
         place["constraint"] = _both(spec.constraint, kind.constraint)
         place["exclude"] = _without(spec.exclude, kind.exclude)
     late = {
-        "chdir": found.pop("chdir", None) or _here(),
+        "chdir": found.pop("chdir", None) or HERE.folder,
         "output": found.pop("output", None) or _output(spec),
     }
     rest = {name: value for name, value in found.items() if name not in place}
@@ -146,15 +147,6 @@ def _name(spec: JobSpec) -> str:
 
 def _output(spec: JobSpec) -> str:
     return "slurm-%A_%a.out" if spec.array else "slurm-%j.out"
-
-
-def _here() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError as error:
-        raise BadInput(
-            f"the current directory cannot be used ({error.strerror}); cd to another one"
-        ) from error
 
 
 def _body(spec: JobSpec, lines: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from slurmkit.ssh.asking import Ask, at_terminal
 from slurmkit.ssh.connection import Connection
 from slurmkit.ssh.facts import LoginNode, find_out
 from slurmkit.ssh.hosts import host_of
+from slurmkit.ssh.machine import LoginMachine
 from slurmkit.ssh.remoteshell import Setting, call, function, mark, surroundings
 from slurmkit.ssh.running import Deadline, started
 from slurmkit.ssh.section import ClusterSection, section_of
@@ -36,6 +38,7 @@ class SshSlurm:
         self.name = name
         self.section = section
         self.connection = Connection(lambda: host_of(name, section), ask)
+        self.machine = LoginMachine(self)
         self._calls = 0
         self._found: LoginNode | None = None
         self._lock = threading.Lock()
@@ -44,6 +47,11 @@ class SshSlurm:
     def calls(self) -> int:
         """See `Slurm.calls`."""
         return self._calls
+
+    @property
+    def key(self) -> str:
+        """Names the cluster where something is kept of it."""
+        return f"{self.name}-ssh-{zlib.crc32(repr(self.section).encode()):08x}"
 
     @property
     def node(self) -> LoginNode:
@@ -76,7 +84,7 @@ class SshSlurm:
             ConnectionLost: when the line broke; what only reads was then asked once more.
             SshError: when the login node cannot be reached.
         """
-        self._calls += 1
+        self.count()
         lines = [call(argv, stdin)]
         return self._again(argv, lambda: self.told(argv, lines, timeout=timeout, errors=errors))
 
@@ -84,7 +92,7 @@ class SshSlurm:
         self, argv: Sequence[str], *, timeout: float | None = None
     ) -> Generator[str, None, None]:
         """See `Slurm.stream`."""
-        self._calls += 1
+        self.count()
         begin = mark()
         text = self._text(argv, [call(argv)], begin)
         with started(self.connection, text, begin, Deadline(argv, timeout)) as running:
@@ -104,6 +112,10 @@ class SshSlurm:
         if has_failed(code, said):
             raise translate(argv[0], decoded(said or output), code)
         return decoded(output + said if errors else output)
+
+    def count(self) -> None:
+        """Note that one more command is run."""
+        self._calls += 1
 
     def _text(self, argv: Sequence[str], lines: Iterable[str], begin: str) -> bytes:
         node = self._again(["squeue"], lambda: self.node)
