@@ -1,4 +1,4 @@
-"""Which cluster is meant where none is named: that of `slurmkit --cluster`, else SLURMKIT_CLUSTER."""
+"""Which cluster is meant where none is named: by `slurmkit --cluster`, else SLURMKIT_CLUSTER."""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ class Cluster:
         backend: Backend | None = None,
         pace: Pace | None = None,
     ) -> None:
+        self.slurm: Slurm
         name = slurm if isinstance(slurm, str) else chosen() if slurm is None else ""
         if name:
             from slurmkit.ssh import reached  # noqa: PLC0415 - another import for few

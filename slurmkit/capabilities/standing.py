@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import grp
-import os
-import pwd
 import re
 import time
 from collections.abc import Iterator

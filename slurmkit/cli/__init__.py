@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from slurmkit import __version__
-from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.chosen import choose, chosen
+from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.cli.table import COMMANDS, completing, site_commands
 from slurmkit.errors import BadInput, MissingExtra, SlurmkitError
 

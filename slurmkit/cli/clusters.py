@@ -69,7 +69,7 @@ def clusters_group(ctx: click.Context, *, as_json: bool, ask: bool) -> None:
         click.echo(msgspec.json.encode(found))
         return
     if not found:
-        say("no cluster is configured: [clusters.NAME] with host = \"…\", see slurmkit config show")
+        say('no cluster is configured: [clusters.NAME] with host = "…", see slurmkit config show')
         return
     table(_HEADER, [_cells(each) for each in found])
     for each in found:
@@ -90,7 +90,7 @@ def _look(name: str, section: ClusterSection, *, ask: bool) -> Found:
         slurm.connection.close()
     copy = kept("capabilities", slurm.key, Capabilities)
     age = time.time() - copy.taken if copy else None
-    release = copy.version_text if copy else ""
+    release = ".".join(map(str, copy.release)) if copy else ""
     host = section.host or name
     return Found(name=name, host=host, release=release, age=age, **facts)
 
@@ -131,7 +131,9 @@ def trust_command(name: str, *, wanted: str | None) -> None:
         return
     if known:
         check(host.known_as, kind, data, known)
-    if wanted is None and not click.confirm(f"{host.known_as} shows {kind} {seen}; is it that?", err=True):
+    if wanted is None and not click.confirm(
+        f"{host.known_as} shows {kind} {seen}; is it that?", err=True
+    ):
         raise click.Abort
     if wanted not in (None, seen):
         raise BadInput(f"{host.known_as} shows {kind} {seen}, not {wanted}")

@@ -15,7 +15,9 @@ from slurmkit.ssh.copying import Choice, send
 
 @click.command("send")
 @click.argument("sources", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--to", "target", default="", metavar="FOLDER", help="Where to.  [default: see above]")
+@click.option(
+    "--to", "target", default="", metavar="FOLDER", help="Where to.  [default: see above]"
+)
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out names like this.")
 def send_command(sources: tuple[Path, ...], *, target: str, exclude: tuple[str, ...]) -> None:
     """Send code to a cluster over SSH.

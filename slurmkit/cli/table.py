@@ -72,9 +72,7 @@ COMMANDS = {
     "wait": Entry("slurmkit.cli.waiting:wait_command", "Wait for jobs; end with their exit code."),
     "nodes": Entry("slurmkit.cli.nodes:nodes_command", "List the nodes and what is in use."),
     "gpus": Entry("slurmkit.cli.gpus:gpus_command", "Show who is on which GPU."),
-    "topo": Entry(
-        "slurmkit.cli.topo:topo_command", "Show where the GPUs of nodes sit.", here=True
-    ),
+    "topo": Entry("slurmkit.cli.topo:topo_command", "Show where the GPUs of nodes sit.", here=True),
     "capabilities": Entry(
         "slurmkit.cli.capabilities:capabilities_command", "Show what this cluster has and enforces."
     ),

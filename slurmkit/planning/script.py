@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import msgspec
 
 from slurmkit.capabilities.nodes import folded, node_names
-from slurmkit.errors import BadInput
-from slurmkit.options import option_values
 from slurmkit.machine import HERE
+from slurmkit.options import option_values
 from slurmkit.planning.kinds import Kind
 from slurmkit.planning.layout import Layout
 from slurmkit.planning.secrets import secret_variables

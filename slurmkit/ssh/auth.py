@@ -76,8 +76,11 @@ def _steps(transport: Any, host: Host, ask: Ask, wanted: list[str]) -> Iterator[
     if "password" in wanted:
         for _ in range(_TRIES):
             words = f"{user}@{host.alias}'s password:"
-            yield "a password", lambda words=words: transport.auth_password(  # type: ignore[misc]
-                user, ask(words), fallback=False
+            yield (
+                "a password",
+                lambda words=words: transport.auth_password(  # type: ignore[misc]
+                    user, ask(words), fallback=False
+                ),
             )
 
 

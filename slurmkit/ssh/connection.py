@@ -163,7 +163,7 @@ def _started(host: Host, via: Any) -> Any:
 
 
 def _negotiated(host: Host, via: Any, known: list[Known]) -> Any:
-    """A transport whose keys are exchanged; those kinds of host key are preferred that are known."""
+    """A transport whose keys are exchanged, the host's of a kind that is known if it can be."""
     line = _way(host, via)
     try:
         transport = paramiko.Transport(line)
@@ -202,7 +202,9 @@ def _way(host: Host, via: Any) -> Any:
 
 def _place(host: Host) -> str:
     port = "" if host.port == 22 else f" port {host.port}"
-    return host.alias if host.alias == host.name and not port else f"{host.alias} ({host.name}{port})"
+    return (
+        host.alias if host.alias == host.name and not port else f"{host.alias} ({host.name}{port})"
+    )
 
 
 def _words(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Send files over the kept connection: what is there already is not sent, what is sent is checked."""
+"""Send files over the kept connection: what is there is left out, what is sent is checked."""
 
 from __future__ import annotations
 

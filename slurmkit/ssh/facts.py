@@ -13,7 +13,7 @@ from slurmkit.ssh.remoteshell import function, mark
 from slurmkit.ssh.running import Deadline, started
 
 _VARIABLE = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=", re.MULTILINE)
-_ASKED = ("uname -n", "id -un", "id -u", "id -Gn", "pwd", "command -v squeue")
+_ASKED = ("uname -n", "id -un", "id -u", "id -Gn", 'echo "$HOME"', "command -v squeue")
 _SECONDS = 60.0
 
 
@@ -64,7 +64,7 @@ def find_out(connection: Connection, path: str) -> LoginNode:
 
 def _with_login_shell(connection: Connection, node: LoginNode) -> LoginNode:
     """Where the site puts Slurm on the PATH of login shells alone."""
-    ask = "command -v squeue && echo \"$SLURM_CONF\""
+    ask = 'command -v squeue && echo "$SLURM_CONF"'
     said = _asked(connection, [f"bash -lc '{ask}' </dev/null 2>/dev/null || :"]).split("\n")
     at = next((n for n, line in enumerate(said) if line.startswith("/")), None)
     if at is None:

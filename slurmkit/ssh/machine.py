@@ -16,8 +16,6 @@ from slurmkit.machine import Line, refuse_others
 from slurmkit.ssh.connection import lost
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
-
     from slurmkit.ssh.border import SshSlurm
 
 _PIECE = 32768  # bytes of one request
@@ -162,7 +160,7 @@ class _RemoteFile(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def readinto(self, buffer: Buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         if self._at + _PIECE > self._size:
             self._look()

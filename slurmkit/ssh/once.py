@@ -84,7 +84,13 @@ class OnceBackend(CommandsBackend):
             Refused: when sbatch refused it.
             SentUnknown: when nothing tells.
         """
-        found = self._resolved(sending)
+        try:
+            found = self._resolved(sending)
+        except SentUnknown:
+            raise
+        except SlurmError:  # sbatch refused it
+            done(sending)
+            raise
         done(sending)
         return found
 
@@ -120,7 +126,9 @@ class OnceBackend(CommandsBackend):
     def _unmarked(self, error: SlurmError) -> Gone:
         """The folder of the marks may have been cleared up; without room there is no submit."""
         before, self._folder = self._folder, ""
-        if self._ssh.told(["test"], [f"test -d {shlex.quote(before)} && echo there || :"], timeout=60):
+        if self._ssh.told(
+            ["test"], [f"test -d {shlex.quote(before)} && echo there || :"], timeout=60
+        ):
             raise SshError(
                 f"nothing was submitted: {before} on the login node cannot be written, where a"
                 " submit is marked so that it is never done twice; is your quota used up?"
@@ -202,7 +210,7 @@ def _submitting(mark: str, run: str, old: list[str]) -> list[str]:
         f"slurmkit_out=$({run} 2>>{at})",
         "slurmkit_code=$?",
         f"[ ! -s {at} ] || cat {at} >&2",
-        f"printf '\\n%s %s.\\n' \"$slurmkit_code\" \"$slurmkit_out\" >>{at}",
+        f'printf \'\\n%s %s.\\n\' "$slurmkit_code" "$slurmkit_out" >>{at}',
         "printf '%s\\n' \"$slurmkit_out\"",
         *clear,
         'exit "$slurmkit_code"',
