@@ -70,6 +70,17 @@ class Cluster:
                 _POLLERS[self.slurm] = Poller(self.backend, self.slurm, pace)
             return _POLLERS[self.slurm]
 
+    def attach(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+        """Lend this terminal to a command on the machine of its commands; returns its exit code.
+
+        Raises:
+            SlurmError: when it cannot be run.
+        """
+        from slurmkit.slurm import attach  # noqa: PLC0415 - few need it
+
+        over_ssh = getattr(self.slurm, "attach", attach)
+        return int(over_ssh(argv, environment or {}))
+
     def submit(self, plan: Plan, *, force: bool = False, beside: Beside = ALONE) -> Job:
         """Send a plan, byte for byte, and return the handle of its job.
 

@@ -159,7 +159,7 @@ class Here:
     def exists(self, path: str) -> bool:
         """See `Machine.exists`."""
         try:
-            os.stat(path)  # noqa: PTH116 - a Path would normalise it
+            Path(path).stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import secrets
+import shlex
 import threading
-import zlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from slurmkit.errors import ConnectionLost
 from slurmkit.slurm import decoded, has_failed, leaks, settings_for, translate
-from slurmkit.ssh.asking import Ask, at_terminal
+from slurmkit.ssh.asking import Ask, at_terminal, nobody
 from slurmkit.ssh.connection import Connection
 from slurmkit.ssh.facts import LoginNode, find_out
 from slurmkit.ssh.hosts import host_of
 from slurmkit.ssh.machine import LoginMachine
 from slurmkit.ssh.remoteshell import Setting, call, function, mark, surroundings
 from slurmkit.ssh.running import Deadline, started
-from slurmkit.ssh.section import ClusterSection, section_of
+from slurmkit.ssh.section import ClusterSection, key_of, section_of
 
 # What only reads may be asked again over a new connection.
 _READS = frozenset("squeue sinfo sacct sprio sshare sreport sdiag sstat".split())
@@ -51,7 +52,7 @@ class SshSlurm:
     @property
     def key(self) -> str:
         """Names the cluster where something is kept of it."""
-        return f"{self.name}-ssh-{zlib.crc32(repr(self.section).encode()):08x}"
+        return key_of(self.name, self.section)
 
     @property
     def node(self) -> LoginNode:
@@ -113,17 +114,39 @@ class SshSlurm:
             raise translate(argv[0], decoded(said or output), code)
         return decoded(output + said if errors else output)
 
+    def never_ask(self) -> None:
+        """From now on nobody is asked for a passphrase or a code: a screen is drawn."""
+        self.connection.ask = nobody
+
+    def attach(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Lend this terminal to a command there; see `slurmkit.slurm.attach`."""
+        from slurmkit.ssh.terminal import attach  # noqa: PLC0415 - few need it
+
+        return attach(self, argv, environment)
+
+    def script(self, argv: Sequence[str], lines: Iterable[str]) -> str:
+        """Put lines of shell, in the surroundings of a command, into a file there; its path."""
+        folder = f"{self.node.home}/.local/state/slurmkit"
+        path = f"{folder}/run-{secrets.token_hex(8)}"
+        text = shlex.quote("\n".join([*self._around(argv), *lines, ""]))
+        at = shlex.quote(path)
+        writes = f"umask 077; mkdir -p {shlex.quote(folder)}; printf %s {text} >{at}"
+        self.told(["mkdir"], [writes], timeout=60)
+        return at
+
     def count(self) -> None:
         """Note that one more command is run."""
         self._calls += 1
 
     def _text(self, argv: Sequence[str], lines: Iterable[str], begin: str) -> bytes:
+        return function([*self._around(argv), *lines], begin)
+
+    def _around(self, argv: Sequence[str]) -> list[str]:
         node = self._again(["squeue"], lambda: self.node)
         conf = {"SLURM_CONF": node.conf} if node.conf else {}
         setting = Setting(node.path, self.section.folder, conf)
         unset = [name for name in node.leaks if leaks(name, argv)]
-        around = surroundings(setting, unset, settings_for(argv))
-        return function([*around, *lines], begin)
+        return surroundings(setting, unset, settings_for(argv))
 
     def _again(self, argv: Sequence[str], act: Callable[[], ResultT]) -> ResultT:
         try:

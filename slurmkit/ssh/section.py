@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import msgspec
 
 from slurmkit.config import load_tables, nearest
@@ -34,6 +36,11 @@ class ClusterSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def sections() -> dict[str, ClusterSection]:
     """All clusters in the configuration, by their names."""
     return load_tables("clusters", ClusterSection)
+
+
+def key_of(name: str, section: ClusterSection) -> str:
+    """Names a cluster where something is kept of it; another for another host or person."""
+    return f"{name}-ssh-{zlib.crc32(repr(section).encode()):08x}"
 
 
 def section_of(name: str) -> ClusterSection:
