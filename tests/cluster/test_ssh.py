@@ -281,3 +281,19 @@ def test_through_a_jump_host(alice: Person, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(slurm.connection._line) == 2
     slurm.connection.close()
     alice.configure("lab", alice.port)
+
+
+def test_the_guide(alice: Person) -> None:
+    """What docs/from-my-laptop.md does every day, with the cluster's `folder` left out."""
+    guide = (Path(__file__).parents[2] / "docs" / "from-my-laptop.md").read_text("utf-8")
+    (script,) = re.findall(r"^```bash\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    (python,) = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    (alice.folder / "train.py").write_text("print('trained')\n", "utf-8")
+    bash = f'slurmkit() {{ "{sys.executable}" -m slurmkit "$@"; }}\n{script}'
+    given = {"env": alice.env, "cwd": alice.folder, "capture_output": True, "text": True}
+    done = subprocess.run(["bash", "-ec", bash], check=False, timeout=200, **given)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trained\n" in done.stdout
+    done = subprocess.run([sys.executable, "-c", python], check=False, timeout=200, **given)  # type: ignore[call-overload]
+    assert done.stdout == "COMPLETED\n", done.stderr
+    alice.lab.run("rm", "train.py")
