@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from slurmkit.errors import BadInput, LogUnavailable
+from slurmkit.errors import BadInput, LogUnavailable, SshError
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.logpaths import RANK_MARK, LogFile, find
 from slurmkit.jobs.poller import Poller
@@ -69,7 +69,7 @@ def follow(slurm: Slurm, poller: Poller, info: JobInfo, ask: Ask) -> Iterator[by
             one = known[info.job_id]
             if one.error is not None:
                 raise one.error
-            yield from follower.look(one.info or info, watch)
+            yield from follower.look_again(one.info or info, watch)
     yield from follower.rest()
 
 
@@ -95,6 +95,15 @@ class _Follower:
         self._said: set[object] = set()
         self._late_at = 0.0
         self._take(info)
+
+    def look_again(self, info: JobInfo, watch: Watch) -> Iterator[bytes]:
+        """As `look`; while a login node cannot be reached, it says so and goes on."""
+        try:
+            yield from self.look(info, watch)
+        except SshError as error:
+            self._say("line", f"{error}; trying again")
+        else:
+            self._said.discard("line")
 
     def look(self, info: JobInfo, watch: Watch) -> Iterator[bytes]:
         """Read on, and say what keeps the job from writing."""

@@ -297,3 +297,26 @@ def test_the_guide(alice: Person) -> None:
     done = subprocess.run([sys.executable, "-c", python], check=False, timeout=200, **given)  # type: ignore[call-overload]
     assert done.stdout == "COMPLETED\n", done.stderr
     alice.lab.run("rm", "train.py")
+
+
+def test_what_a_login_shell_sets_changes_nothing(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words of a shell's own, and variables that Slurm's commands would take for options."""
+    lines = "echo welcome; export SBATCH_PARTITION=mig SQUEUE_FORMAT=%i SBATCH_QOS=nope MINE=kept\n"
+    before = alice.lab.run("cat", ".bashrc", check=False).stdout
+    alice.lab.run("tee", ".bashrc", input=lines + before)
+    try:
+        cluster = over(alice, monkeypatch, alice.port)
+        spec = JobSpec(command=("bash", "-c", "env"), time="5", partition="cpu")
+        job = cluster.submit(plan(spec, cluster))
+        job.wait(60)
+        said = b"".join(job.log()).decode().splitlines()
+        assert "MINE=kept" in said
+        assert not [line for line in said if line.startswith(("SBATCH_", "SQUEUE_"))]
+        assert [row.partition for row in cluster.queue().rows if row.job_id == job.id] in (
+            [],
+            ["cpu"],
+        )
+    finally:
+        alice.lab.run("tee", ".bashrc", input=before)
