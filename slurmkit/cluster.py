@@ -78,8 +78,8 @@ class Cluster:
         """
         from slurmkit.slurm import attach  # noqa: PLC0415 - few need it
 
-        over_ssh = getattr(self.slurm, "attach", attach)
-        return int(over_ssh(argv, environment or {}))
+        lend = getattr(self.slurm, "attach", attach)  # that of a border over SSH
+        return int(lend(argv, environment or {}))
 
     def submit(self, plan: Plan, *, force: bool = False, beside: Beside = ALONE) -> Job:
         """Send a plan, byte for byte, and return the handle of its job.

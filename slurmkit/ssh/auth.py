@@ -150,8 +150,8 @@ def _loaded(path: str, ask: Ask) -> Iterator[Any]:
         except paramiko.PasswordRequiredException:
             passphrase = ask(f"passphrase of {path}:").encode()
         except (TypeError, ValueError) as error:
-            if "password" not in str(error).lower() and "passphrase" not in str(error).lower():
-                return
+            if passphrase is None and "password" not in str(error).lower():
+                return  # no key; one that was asked for may have been given wrongly
             passphrase = ask(f"passphrase of {path}:").encode()
         except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError):
             return

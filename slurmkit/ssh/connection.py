@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,6 +19,7 @@ from slurmkit.ssh.hosts import Host
 from slurmkit.ssh.known import Known, check, known_keys
 
 _SESSIONS = 8  # sshd allows ten at once unless told otherwise (sshd_config(5), MaxSessions)
+_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 _WINDOW = 1 << 24  # bytes under way that are not yet read
 # The library writes to its log what is raised as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -73,7 +75,7 @@ class Connection:
             SshError: when there is no connection; `ConnectionLost` when it broke just now.
         """
         with self._sessions:
-            channel = _opened(self.transport(), "session")
+            channel = _session(self.transport())
             try:
                 yield channel
             finally:
@@ -96,13 +98,21 @@ class Connection:
             raise lost(error) from error
 
 
-def _opened(transport: Any, kind: str) -> Any:
-    try:
-        return transport.open_channel(kind, window_size=_WINDOW, timeout=60)
-    except paramiko.ChannelException as error:
-        raise SshError(f"the login node opens no further session: {error.text}") from error
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        raise lost(error) from error
+def _session(transport: Any) -> Any:
+    """A new session; one that has just ended may still count at the server for a moment."""
+    for pause in (*_PAUSES, None):
+        try:
+            return transport.open_channel("session", window_size=_WINDOW, timeout=60)
+        except paramiko.ChannelException as error:
+            if pause is None:
+                raise SshError(
+                    f"the login node opens no further session ({error.text}); is MaxSessions of its"
+                    f" sshd below {_SESSIONS + 2}?"
+                ) from error
+            time.sleep(pause)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise lost(error) from error
+    raise AssertionError("the last pause is None")
 
 
 def lost(error: BaseException | None = None) -> ConnectionLost:

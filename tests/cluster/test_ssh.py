@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("paramiko")
-
 from cutting_proxy import CuttingProxy
 from ssh_person import Person
 

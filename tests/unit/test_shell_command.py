@@ -41,7 +41,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[list[st
     def planned(spec: JobSpec, _: object) -> Plan:
         return plan_unasked(spec, (capabilities(), standing()))
 
-    monkeypatch.setattr(module, "attach", attach)
+    monkeypatch.setattr("slurmkit.slurm.attach", attach)
     monkeypatch.setattr(module, "plan", planned)
     monkeypatch.setattr(module, "Cluster", Cluster)
     return found

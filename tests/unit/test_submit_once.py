@@ -9,9 +9,6 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-
-pytest.importorskip("paramiko")
-
 from cutting_proxy import CuttingProxy
 from ssh_lab import Spool, Sshd
 
