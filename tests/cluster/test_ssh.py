@@ -19,7 +19,7 @@ from cutting_proxy import CuttingProxy
 from ssh_person import Person
 
 from slurmkit import Cluster, JobSpec, plan
-from slurmkit.errors import HostKeyRefused
+from slurmkit.errors import HostKeyRefused, SshError
 from slurmkit.ssh.asking import nobody
 from slurmkit.ssh.border import SshSlurm
 from slurmkit.ssh.once import OnceBackend
@@ -205,10 +205,14 @@ def test_cuts_neither_double_nor_lose(alice: Person, monkeypatch: pytest.MonkeyP
     proxy.arm()
     ids = [first, once.submit(submission)]
     long, chance, cuts = {"up": proxy.up, "down": proxy.down}, random.Random(11), proxy.cuts
+    told: list[str] = []
     for _ in range(CUTS):
         way = chance.choice(["up", "up", "down"])
         proxy.arm(way, chance.randint(1, long[way]))
-        ids.append(once.submit(submission))
+        try:
+            ids.append(once.submit(submission))
+        except SshError as error:  # it was cut while it connected anew: nothing was sent
+            told.append(str(error))
     proxy.arm()
     cut = proxy.cuts - cuts
     there = alice.lab.run("squeue", "--noheader", "--name", run, "-o", "%A").stdout.split()
@@ -218,6 +222,7 @@ def test_cuts_neither_double_nor_lose(alice: Person, monkeypatch: pytest.MonkeyP
     assert sorted(ids) == sorted(there)  # 0 double, 0 lost
     assert set(ever.split()) <= set(ids)
     assert cut >= CUTS * 0.9
+    assert all("does not speak SSH" in words or "cannot log in" in words for words in told)
     assert all_noted() == []
 
 
