@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurmkit.backends.beside import ALONE, Beside
 from slurmkit.backends.commands import CommandsBackend
+from slurmkit.chosen import chosen
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError, SlurmkitError
 from slurmkit.jobs.ids import check_job_id, check_part_id, whole_id
 from slurmkit.queue.snapshot import Queue, QueueFilter
@@ -33,22 +34,33 @@ _POLLERS_LOCK = threading.Lock()
 
 
 class Cluster:
-    """The cluster whose Slurm commands are on this machine's PATH.
+    """The cluster whose Slurm commands are on this machine's PATH, or one reached over SSH.
 
     Args:
-        slurm: the border to Slurm; `slurmkit.testing.FakeSlurm` in tests.
+        slurm: its name in the configuration (`[clusters.NAME]`), or the border to Slurm:
+            `slurmkit.testing.FakeSlurm` in tests. By default what SLURMKIT_CLUSTER or
+            `slurmkit --cluster` names, else the cluster of this machine.
         backend: how jobs are submitted and controlled; by Slurm's commands by default.
         pace: how often Slurm is asked about jobs that are waited for; the site's by default.
     """
 
     def __init__(
         self,
-        slurm: Slurm | None = None,
+        slurm: Slurm | str | None = None,
         backend: Backend | None = None,
         pace: Pace | None = None,
     ) -> None:
-        self.slurm: Slurm = slurm or _LOCAL
-        self.backend: Backend = backend or CommandsBackend(self.slurm)
+        self.slurm: Slurm
+        name = slurm if isinstance(slurm, str) else chosen() if slurm is None else ""
+        if name:
+            from slurmkit.ssh import reached  # noqa: PLC0415 - another import for few
+
+            self.slurm, over_ssh = reached(name)
+            self.backend: Backend = backend or over_ssh
+        else:
+            self.slurm = _LOCAL if slurm is None or isinstance(slurm, str) else slurm
+            self.backend = backend or CommandsBackend(self.slurm)
+        self.name = name
         self._pace = pace
 
     @property
@@ -62,6 +74,17 @@ class Cluster:
                 pace = self._pace or Pace(floor=load_section("poll", PollSection).floor_seconds)
                 _POLLERS[self.slurm] = Poller(self.backend, self.slurm, pace)
             return _POLLERS[self.slurm]
+
+    def attach(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+        """Lend this terminal to a command on the machine of its commands; returns its exit code.
+
+        Raises:
+            SlurmError: when it cannot be run.
+        """
+        from slurmkit.slurm import attach  # noqa: PLC0415 - few need it
+
+        lend = getattr(self.slurm, "attach", attach)  # that of a border over SSH
+        return int(lend(argv, environment or {}))
 
     def submit(
         self, plan: Plan, *, force: bool = False, beside: Beside = ALONE, again: str | None = None
@@ -281,7 +304,7 @@ class Cluster:
         """
         from slurmkit.capabilities.standing import me, read_standing  # noqa: PLC0415
 
-        return read_standing(self.slurm, me() if user is None else user)
+        return read_standing(self.slurm, me(self.slurm) if user is None else user)
 
 
 def _end(job_id: str, info: JobInfo | None, error: SlurmError) -> SlurmError:

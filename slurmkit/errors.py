@@ -11,6 +11,10 @@ SlurmkitError                 exit 1: an operation failed
 │   ├── ControllerDown        slurmctld does not answer
 │   ├── DatabaseDown          slurmdbd does not answer
 │   ├── SlurmTimeout          a Slurm command took too long
+│   ├── SshError              the login node of a cluster cannot be used over SSH
+│   │   ├── HostKeyRefused    its host key is unknown, changed or revoked
+│   │   └── ConnectionLost    the connection broke while a command ran
+│   ├── SentUnknown           whether a job was submitted is not known
 │   ├── NoSuchJob             no job of that id
 │   └── Refused               any other refusal, in Slurm's words
 │       └── JobOver           the job has already ended
@@ -77,6 +81,22 @@ class DatabaseDown(SlurmError):
 
 class SlurmTimeout(SlurmError):
     """A Slurm command was still running at its time limit."""
+
+
+class SshError(SlurmError):
+    """The login node of a cluster cannot be reached, logged in to or worked on over SSH."""
+
+
+class HostKeyRefused(SshError):
+    """The host key of a login node is not known, another than the one known, or revoked."""
+
+
+class ConnectionLost(SshError):
+    """The connection broke while a command ran: it may have been done or not."""
+
+
+class SentUnknown(SlurmError):
+    """The line broke at a submit, and nothing tells for certain whether the job is there."""
 
 
 class NoSuchJob(SlurmError):

@@ -19,10 +19,12 @@ from slurmkit.fabric import with_fabric
 from slurmkit.findings import Finding
 from slurmkit.launchers.mpi import MPIRUN
 from slurmkit.launchers.step import Step
+from slurmkit.machine import machine_of
 from slurmkit.options import with_options
 from slurmkit.planning.chunks import Chunk
 from slurmkit.planning.contained import Contained, contained, for_other_nodes
 from slurmkit.planning.kinds import Kind
+from slurmkit.planning.places import on_machine
 from slurmkit.planning.requests import Shape, Site, request_for
 from slurmkit.planning.requests import chosen as requested
 from slurmkit.planning.script import (
@@ -93,6 +95,7 @@ def plan(spec: JobSpec, cluster: Cluster, *, ask: bool = True, known: Site | Non
         BadInput: when the spec cannot be rendered at all.
         SlurmError: when Slurm does not answer.
     """
+    spec = on_machine(spec, machine_of(cluster.slurm))
     site = known or (cluster.capabilities(), cluster.standing())
     found = _check(spec, cluster.slurm, site)
     if _of(found.findings, "error") and time.time() - site[0].taken > _FRESH:

@@ -138,9 +138,9 @@ class LocalSlurm:
                     raise
             complaints.seek(0)
             said = complaints.read()
-        if _failed(process.returncode, said):
-            raise translate(argv[0], _decode(said or output), process.returncode)
-        return _decode(output + said if errors else output)
+        if has_failed(process.returncode, said):
+            raise translate(argv[0], decoded(said or output), process.returncode)
+        return decoded(output + said if errors else output)
 
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
@@ -154,7 +154,7 @@ class LocalSlurm:
         ):
             _widen(process)
             try:
-                yield from map(_decode, process.stdout or ())
+                yield from map(decoded, process.stdout or ())
             except GeneratorExit:
                 process.kill()
                 raise
@@ -162,9 +162,9 @@ class LocalSlurm:
             errors.seek(0)
             said = errors.read()
         if too_late.is_set():
-            raise _too_late(argv, timeout or 0)
-        if _failed(code, said):
-            raise translate(argv[0], _decode(said), code)
+            raise too_late_for(argv, timeout or 0)
+        if has_failed(code, said):
+            raise translate(argv[0], decoded(said), code)
 
 
 def attach(argv: Sequence[str], environment: Mapping[str, str] = _NOTHING) -> int:
@@ -242,7 +242,7 @@ def _read(process: subprocess.Popen[bytes], argv: Sequence[str], timeout: float)
         if not piece:
             return bytes(output)
         output += piece
-    raise _too_late(argv, timeout)
+    raise too_late_for(argv, timeout)
 
 
 @contextmanager
@@ -268,12 +268,13 @@ def _killed_after(
         timer.cancel()
 
 
-def _failed(code: int, said: bytes) -> bool:
+def has_failed(code: int, said: bytes) -> bool:
     """Whether a command failed; squeue takes an unknown user for nobody's jobs, and ends well."""
     return code != 0 or b"Invalid user" in said
 
 
-def _too_late(argv: Sequence[str], timeout: float) -> SlurmTimeout:
+def too_late_for(argv: Sequence[str], timeout: float) -> SlurmTimeout:
+    """The error of a command that was given up after `timeout` seconds."""
     return SlurmTimeout(
         f"{argv[0]} gave no answer in {timeout:g} s; slurmctld may be overloaded, try again"
     )
@@ -294,15 +295,25 @@ def environment_for(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str
     What is read by us prints times as epoch seconds, and an array's tasks in full. sbatch hands its
     environment on to the job, so nothing is added for it.
     """
-    submits = argv[0] == "sbatch" and "--test-only" not in argv
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(_LEAKS) or name in _KEPT or (submits and name in _HANDED_ON)
-    }
-    if submits:
-        return kept
-    return kept | _READ | (_LARGE if argv[0] == "squeue" else {})
+    kept = {name: value for name, value in environ.items() if not leaks(name, argv)}
+    return kept | settings_for(argv)
+
+
+def leaks(name: str, argv: Sequence[str]) -> bool:
+    """Whether a variable of the environment would silently change a Slurm command."""
+    handed_on = _submits(argv) and name in _HANDED_ON
+    return name.startswith(_LEAKS) and name not in _KEPT and not handed_on
+
+
+def settings_for(argv: Sequence[str]) -> dict[str, str]:
+    """What the environment of a command is given; see `environment_for`."""
+    if _submits(argv):
+        return {}
+    return _READ | (_LARGE if argv[0] == "squeue" else {})
+
+
+def _submits(argv: Sequence[str]) -> bool:
+    return argv[0] == "sbatch" and "--test-only" not in argv
 
 
 def translate(command: str, said: str, code: int) -> SlurmError:
@@ -314,6 +325,6 @@ def translate(command: str, said: str, code: int) -> SlurmError:
     return kind(words or f"{command} failed with exit code {code} and said nothing")
 
 
-def _decode(output: bytes) -> str:
+def decoded(output: bytes) -> str:
     """Names come in any encoding, and line ends inside them must stay as they are."""
     return output.decode("utf-8", "replace")

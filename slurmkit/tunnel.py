@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import queue
 import shlex
 import socket
 import threading
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from slurmkit.capabilities.nodes import node_names
-from slurmkit.capabilities.standing import me
 from slurmkit.config import load_section
 from slurmkit.errors import BadInput, JobOver, SlurmkitError
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.job import Job
+from slurmkit.machine import HERE, Line, Machine, machine_of
+
+if TYPE_CHECKING:
+    from slurmkit.slurm import Slurm
+    from slurmkit.ssh.border import SshSlurm
 
 _PIECE = 1 << 16  # bytes
 
@@ -38,11 +43,24 @@ class Place(msgspec.Struct, frozen=True):
     port: int
 
 
-def ssh_command(place: Place, local: int) -> str:
-    """What a person types on the laptop to have `place` there, as 127.0.0.1 and port `local`."""
-    login = load_section("tunnel", TunnelSection).login or socket.getfqdn()
+def ssh_command(place: Place, local: int, slurm: Slurm | None = None) -> str:
+    """What a person types on the laptop to have `place` there, as 127.0.0.1 and port `local`.
+
+    Args:
+        place: where to.
+        local: port of the laptop.
+        slurm: the border; of one over SSH the laptop is this machine.
+    """
     forward = f"{local}:{place.node}:{place.port}"
-    return shlex.join(["ssh", "-N", "-L", forward, f"{me()}@{login}"])
+    if slurm is not None and not machine_of(slurm).is_here:
+        section = cast("SshSlurm", slurm).section
+        pairs = (("-F", section.ssh_config), ("-l", section.user), ("-i", section.identity))
+        given = [word for flag, value in pairs if value for word in (flag, value)]
+        given += ["-p", str(section.port)] if section.port else []
+        host = section.host or cast("SshSlurm", slurm).name
+        return shlex.join(["ssh", "-N", "-L", forward, *given, host])
+    login = load_section("tunnel", TunnelSection).login or socket.getfqdn()
+    return shlex.join(["ssh", "-N", "-L", forward, f"{HERE.user}@{login}"])
 
 
 def node_of(job: Job, wanted: str | None) -> str:
@@ -54,15 +72,15 @@ def node_of(job: Job, wanted: str | None) -> str:
         SlurmkitError: when it does not run yet.
     """
     info = job.info()
-    _check(job.id, info)
+    _check(job.id, info, machine_of(job.cluster.slurm).user)
     names = node_names(info.node_list)
     if wanted is not None and wanted not in names:
         raise BadInput(f"job {job.id} does not run on {wanted}; it runs on {info.node_list}")
     return wanted or names[0]
 
 
-def _check(job_id: str, info: JobInfo) -> None:
-    if info.user != me():
+def _check(job_id: str, info: JobInfo, user: str) -> None:
+    if info.user != user:
         raise BadInput(
             f"job {job_id} is {info.user}'s; a tunnel is for jobs of your own: slurmkit queue --me"
         )
@@ -74,10 +92,10 @@ def _check(job_id: str, info: JobInfo) -> None:
         raise SlurmkitError(f"job {job_id} waits and has no node yet; see: slurmkit why {job_id}")
 
 
-def reachable(place: Place) -> bool:
-    """Whether anything listens there that this machine can reach."""
+def reachable(place: Place, machine: Machine = HERE) -> bool:
+    """Whether anything listens there that a machine can reach."""
     try:
-        socket.create_connection((place.node, place.port), timeout=3).close()
+        machine.dial(place.node, place.port).close()
     except OSError:
         return False
     return True
@@ -96,58 +114,63 @@ def hold_open(place: Place, local: int, job: Job, opened: Callable[[], None]) ->
         BadInput: when `local` cannot be had.
         SlurmkitError: when the job cannot be waited for any more.
     """
-    asyncio.run(_forward(place, local, job, opened))
-
-
-async def _forward(place: Place, local: int, job: Job, opened: Callable[[], None]) -> None:
+    machine = machine_of(job.cluster.slurm)
+    over: queue.Queue[Exception | None] = queue.Queue()
     try:
-        server = await asyncio.start_server(partial(_connect, place), "127.0.0.1", local)
+        server = socket.create_server(("127.0.0.1", local))
     except OSError as error:
         raise BadInput(
             f"port {local} of this machine cannot be had ({error.strerror}); choose another:"
             " --local-port"
         ) from error
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
+    with server:
+        _start(_accept, server, machine, place)
+        _start(_watch, job, over)
+        opened()
+        trouble = over.get()
+    if trouble is not None:
+        raise trouble
 
-    def watch() -> None:
-        try:
-            job.wait()
-        except Exception as error:  # noqa: BLE001 - the loop raises it
-            loop.call_soon_threadsafe(over.set_exception, error)
-        else:
-            loop.call_soon_threadsafe(over.set_result, None)
 
-    threading.Thread(target=watch, name="slurmkit-tunnel", daemon=True).start()
-    opened()
+def _start(act: Callable[..., None], *given: object) -> None:
+    threading.Thread(target=act, args=given, name="slurmkit-tunnel", daemon=True).start()
+
+
+def _watch(job: Job, over: queue.Queue[Exception | None]) -> None:
     try:
-        await over
-    finally:
-        server.close()
+        job.wait()
+    except Exception as error:  # noqa: BLE001 - who holds it open raises it
+        over.put(error)
+    else:
+        over.put(None)
 
 
-async def _connect(
-    place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
+def _accept(server: socket.socket, machine: Machine, place: Place) -> None:
+    """Until the server is closed."""
+    with suppress(OSError):
+        while True:
+            near, _ = server.accept()
+            _start(_connect, near, machine, place)
+
+
+def _connect(near: socket.socket, machine: Machine, place: Place) -> None:
     try:
-        there, back = await asyncio.open_connection(place.node, place.port)
-    except OSError:  # nothing listens (yet); who asks is told so
-        writer.close()
+        far = machine.dial(place.node, place.port)
+    except (OSError, SlurmkitError):  # nothing listens (yet); who asks is told so
+        near.close()
         return
-    try:
-        await asyncio.gather(_copy(reader, back), _copy(there, writer))
-    finally:
-        back.close()
-        writer.close()
+    back = threading.Thread(target=_copy, args=(far, near), daemon=True)
+    back.start()
+    _copy(near, far)
+    back.join()
+    far.close()
+    near.close()
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def _copy(source: Line, sink: Line) -> None:
     """Hand bytes on until one side is through, and tell the other."""
-    try:
-        while piece := await reader.read(_PIECE):
-            writer.write(piece)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
-    except OSError:  # a side that hung up
-        writer.close()
+    with suppress(OSError, EOFError):
+        while piece := source.recv(_PIECE):
+            sink.sendall(piece)
+    with suppress(OSError, EOFError):
+        sink.shutdown(socket.SHUT_WR)

@@ -44,11 +44,7 @@ class CommandsBackend:
 
     def submit(self, submission: Submission, beside: Beside = ALONE) -> str:
         """See `Backend.submit`."""
-        said = self._slurm.run(command(submission, beside), stdin=submission.script).strip()
-        match = _SUBMITTED.fullmatch(said)
-        if match is None:
-            raise SlurmError(f"sbatch answered {said!r} where a job id was expected")
-        return match["id"]
+        return job_id_in(self._slurm.run(command(submission, beside), stdin=submission.script))
 
     def cancel(
         self, job_ids: Sequence[str], *, signal: str | None = None
@@ -146,6 +142,18 @@ class CommandsBackend:
         if _DONE in why.values() or self.queue(QueueFilter(job_ids=(job_id,))).rows:
             return None
         return JobOver(f"job {job_id} has already ended")
+
+
+def job_id_in(said: str) -> str:
+    """The id of the job in what sbatch answered.
+
+    Raises:
+        SlurmError: when there is none.
+    """
+    match = _SUBMITTED.fullmatch(said.strip())
+    if match is None:
+        raise SlurmError(f"sbatch answered {said!r} where a job id was expected")
+    return match["id"]
 
 
 def command(submission: Submission, beside: Beside = ALONE) -> list[str]:

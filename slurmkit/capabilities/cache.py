@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from slurmkit.capabilities.model import Capabilities
+from slurmkit.machine import machine_of
 from slurmkit.slurm import LocalSlurm, Slurm
 
 SCHEMA = 2
@@ -67,7 +68,8 @@ def load_capabilities(
     """
     key = key or cluster_key(slurm)
     copy = kept("capabilities", key, Capabilities)
-    if copy is not None and not refresh and _is_good(copy, max_age):
+    edited = _edited() if machine_of(slurm).is_here else 0.0
+    if copy is not None and not refresh and _is_good(copy, max_age, edited):
         return copy
     from slurmkit.capabilities.read import read_capabilities  # noqa: PLC0415 - rarely needed
 
@@ -78,7 +80,8 @@ def load_capabilities(
 
 def cluster_key(slurm: Slurm) -> str | None:
     """The key of the cluster behind `slurm`; None for a stand-in."""
-    return local_key() if isinstance(slurm, LocalSlurm) else None
+    named: str | None = getattr(slurm, "key", None)  # that of a border over SSH
+    return local_key() if isinstance(slurm, LocalSlurm) else named
 
 
 def local_key() -> str:
@@ -106,10 +109,10 @@ def _text(conf: str) -> str:
         return ""
 
 
-def _is_good(copy: Capabilities, max_age: float) -> bool:
+def _is_good(copy: Capabilities, max_age: float, edited: float) -> bool:
     if max_age == math.inf:
         return True
-    return -60 < time.time() - copy.taken < max_age and copy.taken > _edited() + _TAKEN_OVER
+    return -60 < time.time() - copy.taken < max_age and copy.taken > edited + _TAKEN_OVER
 
 
 def _edited() -> float:

@@ -319,6 +319,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         taken: epoch seconds at which slurmctld was asked.
         user: login name.
+        host: the machine that submits, without its domain, for AllocNodes.
         groups: names of the user's Unix groups, for AllowGroups.
         associations: the user's own and every account above them up to root.
         default_account: the user's, or None when it has none or slurmctld cannot say.
@@ -330,6 +331,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     taken: float
     user: str
+    host: str = ""
     groups: tuple[str, ...] = ()
     associations: tuple[Association, ...] = ()
     default_account: str | None = None

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from slurmkit.capabilities.cache import kept, local_key
 from slurmkit.capabilities.details import Details, details_key
 from slurmkit.capabilities.model import Capabilities
+from slurmkit.chosen import chosen
+from slurmkit.errors import BadInput
 
 _OF_CLUSTER: dict[str, Callable[[Capabilities], Iterable[str]]] = {
     "partition": lambda found: (each.name for each in found.partitions),
@@ -34,7 +36,7 @@ def cached_names(kind: str, *, key: str | None = None) -> list[str]:
             that this user may use; `reservation`.
         key: see `slurmkit.capabilities.cache.load_capabilities`.
     """
-    key = key or local_key()
+    key = key or _key()
     found: Iterable[str] = ()
     if kind in _OF_USER:
         details = kept("details", details_key(key, _me()), Details)
@@ -45,8 +47,22 @@ def cached_names(kind: str, *, key: str | None = None) -> list[str]:
     return sorted({name for name in found if name})
 
 
+def _key() -> str:
+    """That of the cluster which is meant; it is not asked anything."""
+    if not (name := chosen()):
+        return local_key()
+    from slurmkit.ssh.section import key_of, section_of  # noqa: PLC0415 - few need it
+
+    try:
+        return key_of(name, section_of(name))
+    except BadInput:
+        return ""
+
+
 def _me() -> str:
-    """The name that `standing.me` gives, or nobody's."""
+    """The name that `standing.me` gives here; over SSH nobody's, as it is not known unasked."""
+    if chosen():
+        return ""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

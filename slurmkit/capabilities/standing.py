@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import grp
-import os
-import pwd
 import re
 import time
 from collections.abc import Iterator
@@ -25,6 +22,7 @@ from slurmkit.capabilities.details import (
 from slurmkit.capabilities.model import Qos, Reservation, Standing
 from slurmkit.capabilities.reservations import read_reservations
 from slurmkit.errors import BadInput, SlurmError
+from slurmkit.machine import HERE, machine_of
 from slurmkit.slurm import Slurm
 
 _FROM_SLURMDBD = "QOS flags, what QOS preempt, their per-user limits, and which QOS you may use"
@@ -53,13 +51,14 @@ def read_standing(slurm: Slurm, user: str, *, key: str | None = None) -> Standin
         limits = pool.submit(slurm.run, argv)
         reservations = pool.submit(read_reservations, slurm)
         details = pool.submit(read_details, slurm, user)
-    text = limits.result()
+    text, machine = limits.result(), machine_of(slurm)
     known, trouble = _details(details, reservations.result(), key)
-    found = _with_details(_parse(text, user), known)
+    found = _with_details(_parse(text, user, machine.uid(user)), known)
     return Standing(
         taken=taken,
         user=user,
-        groups=_groups(user),
+        host=machine.name,
+        groups=machine.groups(user),
         associations=found.associations,
         default_account=found.default_account,
         qos=found.qos,
@@ -89,9 +88,9 @@ def _details(
     return found, ()
 
 
-def _parse(text: str, user: str) -> AssocMgr:
+def _parse(text: str, user: str, uid: int | None) -> AssocMgr:
     try:
-        return parse_assoc_mgr(text, user, _uid(user))
+        return parse_assoc_mgr(text, user, uid)
     except (KeyError, ValueError) as error:
         raise SlurmError(f"scontrol printed a limit that cannot be read: {error}") from error
 
@@ -147,35 +146,10 @@ def _lacks(qos: Qos, row: dict[str, str]) -> bool:
     return bool(per_user or per_account)
 
 
-def me() -> str:
-    """Login name of who runs this.
+def me(slurm: Slurm | None = None) -> str:
+    """Login name of who runs this, on the machine of a border.
 
     Raises:
         BadInput: when this machine does not know the user.
     """
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        raise BadInput(f"this machine has no name for user id {os.getuid()}; name a user") from None
-
-
-def _uid(user: str) -> int | None:
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        return None
-
-
-def _groups(user: str) -> tuple[str, ...]:
-    try:
-        ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
-    except KeyError:
-        return ()
-    return tuple(name for gid in ids if (name := _group_name(gid)))
-
-
-def _group_name(gid: int) -> str | None:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return None
+    return (machine_of(slurm) if slurm else HERE).user

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 from slurmkit.capabilities.nodes import node_names
@@ -10,6 +9,7 @@ from slurmkit.checks.inforce import chain
 from slurmkit.checks.partition import fate
 from slurmkit.checks.say import error, warning
 from slurmkit.findings import Finding
+from slurmkit.machine import HERE
 from slurmkit.request import Request
 
 DENIES_ALL = ("partition-root-only", "partition-needs-reservation", "partition-alloc-nodes")
@@ -113,11 +113,11 @@ def doors(request: Request) -> Iterator[Finding]:
     if settings.get("ReqResv") == "YES" and request.spec.reservation is None:
         message = f"partition {name} is used through a reservation only (ReqResv); {refused}"
         yield error("partition-needs-reservation", message, f"partition {name}: ReqResv=YES")
-    yield from _alloc_nodes(name, settings.get("AllocNodes", "ALL"))
+    host = request.standing.host or HERE.name
+    yield from _alloc_nodes(name, settings.get("AllocNodes", "ALL"), host)
 
 
-def _alloc_nodes(name: str, allowed: str) -> Iterator[Finding]:
-    here = socket.gethostname().partition(".")[0]
+def _alloc_nodes(name: str, allowed: str, here: str) -> Iterator[Finding]:
     if allowed.upper() in ("ALL", "(NULL)", "") or here in node_names(allowed):
         return
     message = (

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from slurmkit import __version__
+from slurmkit.chosen import choose, chosen
 from slurmkit.cli.ending import run_to_exit_code
 from slurmkit.cli.table import COMMANDS, completing, site_commands
-from slurmkit.errors import MissingExtra
+from slurmkit.errors import BadInput, MissingExtra, SlurmkitError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -28,7 +29,7 @@ class LazyGroup(click.Group):
         """Import one subcommand; a site's cannot take the name of one of ours."""
         del ctx
         if cmd_name in COMMANDS:
-            return _on_tab(cmd_name) if completing() else COMMANDS[cmd_name].load()
+            return _on_tab(cmd_name) if completing() else _loaded(cmd_name)
         site = site_commands().get(cmd_name)
         return cast("click.Command", site.load()) if site else None
 
@@ -62,6 +63,32 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
 
+def _loaded(name: str) -> click.Command:
+    """Import one of ours; what works on a login node alone is refused over SSH.
+
+    Raises:
+        BadInput: naming it.
+    """
+    if COMMANDS[name].here and (where := chosen()):
+        raise BadInput(
+            f"slurmkit {name} does not work over SSH; run it on the login node of {where}"
+        )
+    return COMMANDS[name].load()
+
+
+def _choose(_ctx: click.Context, _param: click.Parameter, name: str | None) -> None:
+    choose(name)
+
+
+def _clusters(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    from slurmkit.ssh.section import sections  # noqa: PLC0415 - for Tab alone
+
+    try:
+        return [name for name in sections() if name.startswith(begun)]
+    except SlurmkitError:
+        return []
+
+
 def _on_tab(name: str) -> click.Command | None:
     """Load what a press of Tab asks about; it has nowhere to say that an extra is missing."""
     from slurmkit.cli.tab import complete_from_cache  # noqa: PLC0415 - for Tab alone
@@ -76,6 +103,14 @@ def _on_tab(name: str) -> click.Command | None:
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Each command has --help with examples. SLURMKIT_DEBUG=1 shows tracebacks.",
+)
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    expose_value=False,
+    callback=_choose,
+    shell_complete=_clusters,
+    help="Work on this cluster of the configuration, over SSH.  [env: SLURMKIT_CLUSTER]",
 )
 @click.version_option(__version__, prog_name="slurmkit")
 def cli() -> None:

@@ -84,7 +84,7 @@ def capabilities_command(*, refresh: bool, as_json: bool) -> None:
 
 def _standing(slurm: Slurm) -> tuple[Standing | None, SlurmError | None]:
     try:
-        return read_standing(slurm, me()), None
+        return read_standing(slurm, me(slurm)), None
     except SlurmError as error:
         return None, error
 

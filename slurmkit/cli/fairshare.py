@@ -47,7 +47,8 @@ def fairshare_command(*, everybody: bool, as_json: bool) -> None:
       slurmkit fairshare --all
       slurmkit fairshare --json | jq '.shares[] | select(.user == "alice") | .factor'
     """
-    cluster, user = Cluster(), me()
+    cluster = Cluster()
+    user = me(cluster.slurm)
     config = cluster.capabilities().config
     shares = read_shares(cluster.slurm, everybody=everybody)
     factors, trouble = _pending(cluster, user)

@@ -10,12 +10,14 @@ from typing import Any
 import click
 import msgspec
 
+from slurmkit.chosen import chosen
 from slurmkit.cli.containeroptions import container_from, container_options
 from slurmkit.cli.defaults import defaults, notes, weakest
 from slurmkit.cli.tab import PluginNames
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
 from slurmkit.jobfile import asides, read_job_file, read_script
+from slurmkit.machine import HERE, machine_of
 from slurmkit.options import letters, merged, read_options
 from slurmkit.spec import PREFLIGHTS, JobSpec, Launch
 from slurmkit.sweeps.reading import sweep_from
@@ -175,7 +177,7 @@ def spec_from(options: dict[str, Any]) -> Asked:
         own = {**own, "command": command, "script": None}
     fields = merged(weakest(found, own), own)
     if chdir := fields.get("chdir"):
-        fields["chdir"] = os.path.abspath(chdir)  # noqa: PTH100 - Path.resolve follows links
+        fields["chdir"] = os.path.normpath(Path(_folder(), chdir))
     launch = fields.get("launch", Launch())
     names = ("mpi", "label", "log_per_rank", "nccl_debug", "preflight")
     ways = {name: take(name) for name in names} | {"launcher": take("launch")}
@@ -188,6 +190,15 @@ def spec_from(options: dict[str, Any]) -> Asked:
     aside = asides(script) if script else ()
     said = tuple(_aside(name) for name in aside)
     return Asked(spec, (*notes(found, in_script, own), *said), "wait" in aside)
+
+
+def _folder() -> str:
+    """What a path on the command line is relative to: on a cluster over SSH, the folder there."""
+    if not chosen():
+        return HERE.folder
+    from slurmkit.cluster import Cluster  # noqa: PLC0415 - few need it
+
+    return machine_of(Cluster().slurm).folder
 
 
 def _aside(name: str) -> Finding:

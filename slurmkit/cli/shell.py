@@ -9,13 +9,13 @@ from typing import Any
 import click
 import msgspec
 
+from slurmkit.chosen import chosen
 from slurmkit.cli.joboptions import job_options, refuse_unattended, spec_from
 from slurmkit.cli.planned import say_estimate, say_findings
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput
 from slurmkit.planner import Plan, plan
 from slurmkit.planning.contained import contained
-from slurmkit.slurm import attach
 
 # What makes no sense of a shell at a terminal, by sbatch's names.
 _NO_PART = ("script", "array", "sweep", "hold")
@@ -44,7 +44,7 @@ def shell_command(**options: Any) -> int:
       slurmkit shell --gpus-per-node 2 --container-image pytorch/pytorch --time 2:00:00
     """
     named = bool(options["command"])
-    options["command"] = options["command"] or (os.environ.get("SHELL") or "bash", "-l")
+    options["command"] = options["command"] or _own_shell()
     refuse_unattended(name for name in _NOT_HERE if options[name] is not None)
     asked = spec_from(options)
     if asked.spec.container is not None and not named:  # one's own shell need not be in the image
@@ -65,7 +65,12 @@ def shell_command(**options: Any) -> int:
         raise BadInput(f"no shell: {len(made.errors)} error{'s' * (len(made.errors) > 1)}")
     say_estimate(made)
     environment = made.spec.environment | asked.spec.environment
-    return attach(_argv(made, cluster, environment), environment)
+    return cluster.attach(_argv(made, cluster, environment), environment)
+
+
+def _own_shell() -> tuple[str, ...]:
+    """That of who asks; on a cluster over SSH that of this machine need not exist."""
+    return ("bash" if chosen() else os.environ.get("SHELL") or "bash", "-l")
 
 
 def _argv(made: Plan, cluster: Cluster, environment: dict[str, str]) -> list[str]:

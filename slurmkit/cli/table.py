@@ -23,11 +23,15 @@ OURS = (
 
 
 class Entry(NamedTuple):
-    """One subcommand: `module:attribute`, its line of help, the extra it needs."""
+    """One subcommand: `module:attribute`, its line of help, the extra it needs.
+
+    `here` is one that works on this machine's own cluster and files alone, never over SSH.
+    """
 
     target: str
     help: str
     extra: str | None = None
+    here: bool = False
 
     def load(self) -> click.Command:
         """Import the command.
@@ -56,7 +60,9 @@ COMMANDS = {
         "slurmkit.cli.workflow:workflow_group", "Several jobs that wait for each other."
     ),
     "shell": Entry("slurmkit.cli.shell:shell_command", "A shell on nodes and GPUs of one's own."),
-    "jupyter": Entry("slurmkit.cli.jupyter:jupyter_group", "A notebook server in a job."),
+    "jupyter": Entry(
+        "slurmkit.cli.jupyter:jupyter_group", "A notebook server in a job.", here=True
+    ),
     "tunnel": Entry("slurmkit.cli.tunnel:tunnel_command", "Reach a port of a job's node."),
     "queue": Entry("slurmkit.cli.queue:queue_command", "List the jobs in the queue."),
     "job": Entry("slurmkit.cli.jobs:job_command", "Show jobs and the GPUs they hold."),
@@ -70,7 +76,7 @@ COMMANDS = {
     "wait": Entry("slurmkit.cli.waiting:wait_command", "Wait for jobs; end with their exit code."),
     "nodes": Entry("slurmkit.cli.nodes:nodes_command", "List the nodes and what is in use."),
     "gpus": Entry("slurmkit.cli.gpus:gpus_command", "Show who is on which GPU."),
-    "topo": Entry("slurmkit.cli.topo:topo_command", "Show where the GPUs of nodes sit."),
+    "topo": Entry("slurmkit.cli.topo:topo_command", "Show where the GPUs of nodes sit.", here=True),
     "capabilities": Entry(
         "slurmkit.cli.capabilities:capabilities_command", "Show what this cluster has and enforces."
     ),
@@ -80,24 +86,36 @@ COMMANDS = {
     "fairshare": Entry(
         "slurmkit.cli.fairshare:fairshare_command", "Show shares, their use and your priority."
     ),
-    "image": Entry("slurmkit_containers.cli:image_group", "Import and keep container images."),
-    "doctor": Entry("slurmkit.cli.doctor:doctor_command", "Say what is missing or unwise here."),
+    "image": Entry(
+        "slurmkit_containers.cli:image_group", "Import and keep container images.", here=True
+    ),
+    "doctor": Entry(
+        "slurmkit.cli.doctor:doctor_command", "Say what is missing or unwise here.", here=True
+    ),
     "tui": Entry("slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"),
     "report": Entry(
         "slurmkit_accounting.cli.report:report_group",
         "GPU-hours by PI, account or user.",
         "accounting",
+        here=True,
     ),
     "ledger": Entry(
         "slurmkit_accounting.cli.ledger:ledger_group",
         "Keep the books: jobs and people.",
         "accounting",
+        here=True,
     ),
     "notify": Entry(
         "slurmkit_accounting.cli.notify:notify_command",
         "Be told when your jobs start, fail or end.",
         "accounting",
+        here=True,
     ),
+    "clusters": Entry(
+        "slurmkit.cli.clusters:clusters_group", "List the clusters reached over SSH.", "ssh"
+    ),
+    "send": Entry("slurmkit.cli.send:send_command", "Send code to a cluster over SSH.", "ssh"),
+    "find": Entry("slurmkit.cli.find:find_command", "What became of a submit that was cut off."),
     "config": Entry("slurmkit.cli.config:config_group", "Show and check the configuration."),
     "plugins": Entry("slurmkit.cli.plugins:plugins_command", "List what plugins are installed."),
     "completion": Entry(

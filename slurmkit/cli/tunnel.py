@@ -9,6 +9,7 @@ import click
 
 from slurmkit.cli.each import say
 from slurmkit.cluster import Cluster
+from slurmkit.machine import machine_of
 from slurmkit.tunnel import Place, hold_open, node_of, reachable, ssh_command
 
 _PORT = click.IntRange(1, 65535)
@@ -30,20 +31,23 @@ def tunnel_command(
     or password.
 
     --open forwards 127.0.0.1 of this machine until Ctrl-C or the job's end; everybody who is
-    logged in here can use that.
+    logged in here can use that. With --cluster it goes over the connection to the login node.
 
     \b
     Examples:
       slurmkit tunnel 12 6006
       slurmkit tunnel 12 80 --local-port 8080 --node c2
       slurmkit tunnel 12 6006 --open
+      slurmkit --cluster lab tunnel 12 6006 --open
     """
     job = Cluster().job(job_id)
     place, local = Place(node_of(job, node), port), local_port or port
-    if not reachable(place):
-        say(f"nothing listens on {place.node}:{port} yet that this machine can reach")
+    machine = machine_of(job.cluster.slurm)
+    if not reachable(place, machine):
+        whose = "this machine" if machine.is_here else "the login node"
+        say(f"nothing listens on {place.node}:{port} yet that {whose} can reach")
     if not hold:
-        click.echo(ssh_command(place, local))
+        click.echo(ssh_command(place, local, job.cluster.slurm))
         return 0
     try:
         hold_open(place, local, job, partial(say, f"127.0.0.1:{local} is {place.node}:{port}"))

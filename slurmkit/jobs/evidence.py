@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
-from slurmkit.errors import DatabaseDown, LogUnavailable, NoSuchJob, NotOver, Refused
+from slurmkit.errors import DatabaseDown, LogUnavailable, NoSuchJob, NotOver, Refused, SshError
 from slurmkit.jobs.ids import group
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.logpaths import LogFile, find
@@ -26,9 +25,9 @@ from slurmkit.jobs.outcome import Evidence, Outcome
 from slurmkit.jobs.progress import LAG_SECONDS
 from slurmkit.jobs.ranks import RankFailure, first_failure, of_its_own
 from slurmkit.jobs.sacct import read_steps
-from slurmkit.jobs.tail import open_regular
 from slurmkit.jobs.uses import last_use
 from slurmkit.jobs.verdict import MEMORY_MESSAGE, outcome_of
+from slurmkit.machine import machine_of
 from slurmkit.plugins import Backend
 from slurmkit.slurm import Slurm
 
@@ -135,8 +134,8 @@ def _end_of_log(slurm: Slurm, info: JobInfo, which: LogFile) -> bytes:
     try:
         if path is None:
             return b""
-        with open_regular(Path(path)) as file:
+        with machine_of(slurm).open(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END))
             return file.read()
-    except OSError:
+    except (OSError, SshError):
         return b""

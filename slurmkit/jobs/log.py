@@ -8,12 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from slurmkit.errors import BadInput, LogUnavailable
+from slurmkit.errors import BadInput, LogUnavailable, SshError
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.logpaths import RANK_MARK, LogFile, find
 from slurmkit.jobs.poller import Poller
 from slurmkit.jobs.tail import Tail
 from slurmkit.jobs.watch import Watch
+from slurmkit.machine import Machine, machine_of
 from slurmkit.slurm import Slurm
 
 _FILE_SECONDS = 0.5
@@ -43,12 +44,12 @@ def read_once(slurm: Slurm, info: JobInfo, ask: Ask) -> Iterator[bytes]:
     """
     refuse_parts(info)
     path = find(slurm, info, ask.file)
-    tail = Tail(Path(path), ask.lines) if path else None
+    tail = Tail(Path(path), ask.lines, machine_of(slurm)) if path else None
     if tail is None or not tail.exists:
         raise LogUnavailable(_why_none(info, path))
     if info.state == "PENDING":
         ask.notice(f"job {info.job_id} has not started{_because(info)}; this was there before")
-    if words := _of_ranks(tail, ask.file):
+    if words := _of_ranks(machine_of(slurm), tail, ask.file):
         ask.notice(words)
     yield from tail.read()
 
@@ -68,7 +69,7 @@ def follow(slurm: Slurm, poller: Poller, info: JobInfo, ask: Ask) -> Iterator[by
             one = known[info.job_id]
             if one.error is not None:
                 raise one.error
-            yield from follower.look(one.info or info, watch)
+            yield from follower.look_again(one.info or info, watch)
     yield from follower.rest()
 
 
@@ -86,6 +87,7 @@ class _Follower:
 
     def __init__(self, slurm: Slurm, info: JobInfo, ask: Ask) -> None:
         self._slurm = slurm
+        self._machine = machine_of(slurm)
         self._ask = ask
         self._info = info
         self._tail: Tail | None = None
@@ -93,6 +95,15 @@ class _Follower:
         self._said: set[object] = set()
         self._late_at = 0.0
         self._take(info)
+
+    def look_again(self, info: JobInfo, watch: Watch) -> Iterator[bytes]:
+        """As `look`; while a login node cannot be reached, it says so and goes on."""
+        try:
+            yield from self.look(info, watch)
+        except SshError as error:
+            self._say("line", f"{error}; trying again")
+        else:
+            self._said.discard("line")
 
     def look(self, info: JobInfo, watch: Watch) -> Iterator[bytes]:
         """Read on, and say what keeps the job from writing."""
@@ -102,7 +113,7 @@ class _Follower:
             self._say("trouble", f"{watch.trouble}; asking again")
         else:
             self._said.discard("trouble")
-        if words := _of_ranks(self._tail, self._ask.file):
+        if words := _of_ranks(self._machine, self._tail, self._ask.file):
             self._say("ranks", words)
         yield from self._read()
         missing = info.state == "RUNNING" and self._tail is not None and not self._tail.exists
@@ -131,7 +142,8 @@ class _Follower:
         self._place = place
         path = find(self._slurm, info, self._ask.file)
         if path and (self._tail is None or self._tail.path != Path(path)):
-            self._tail = Tail(Path(path), self._ask.lines if self._tail is None else None)
+            lines = self._ask.lines if self._tail is None else None
+            self._tail = Tail(Path(path), lines, self._machine)
             self._late_at = time.monotonic() + _LATE_SECONDS
 
     def _read(self) -> Iterator[bytes]:
@@ -153,11 +165,18 @@ class _Follower:
             self._ask.notice(words)
 
 
-def _of_ranks(tail: Tail | None, file: LogFile) -> str:
+def _of_ranks(machine: Machine, tail: Tail | None, file: LogFile) -> str:
     """Where the rest of a job's output is, once its ranks have files of their own."""
-    if tail is None or file != LogFile() or not Path(f"{tail.path}{RANK_MARK}0").exists():
+    if tail is None or file != LogFile() or not _is_there(machine, f"{tail.path}{RANK_MARK}0"):
         return ""
     return f"its ranks write to {tail.path}{RANK_MARK}0 and so on; --rank N shows that of one"
+
+
+def _is_there(machine: Machine, path: str) -> bool:
+    try:
+        return machine.exists(path)
+    except OSError:  # which nobody asked for
+        return False
 
 
 def _because(info: JobInfo) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import msgspec
 
 from slurmkit.errors import LogUnavailable
-from slurmkit.jobs.tail import open_regular
+from slurmkit.machine import HERE, Machine
 
 LARGEST = 1 << 22  # bytes of one piece
 
@@ -26,14 +25,20 @@ class Piece(msgspec.Struct, frozen=True):
     size: int
 
 
-def read_piece(path: str, begin: int, length: int) -> Piece:
+def read_piece(path: str, begin: int, length: int, on: Machine = HERE) -> Piece:
     """Read some bytes of a file; a negative begin counts from its end.
+
+    Args:
+        path: of the file.
+        begin: offset of the first byte.
+        length: how many.
+        on: the machine that sees it; this one by default.
 
     Raises:
         LogUnavailable: when it cannot be read, or is no file.
     """
     try:
-        with open_regular(Path(path)) as file:
+        with on.open(path) as file:
             size = file.seek(0, os.SEEK_END)
             at = file.seek(max(0, min(size, begin if begin >= 0 else size + begin)))
             return Piece(file.read(min(length, LARGEST)), at, size)

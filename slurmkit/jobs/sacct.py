@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pwd
 import re
-import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -14,6 +12,7 @@ from slurmkit.durations import as_squeue_does
 from slurmkit.errors import Refused
 from slurmkit.jobs.ids import batches
 from slurmkit.jobs.info import JobInfo
+from slurmkit.machine import HERE, Machine, machine_of
 from slurmkit.queue.rows import epoch, record_mark
 from slurmkit.slurm import Slurm
 
@@ -78,7 +77,7 @@ def read_runs(slurm: Slurm, job_ids: Iterable[str]) -> list[JobInfo]:
         mark = record_mark()
         # With -D every run of a requeued job, not only its last.
         text = slurm.run([*_sacct(batch, mark, _FIELDS), "-X", "-D"])
-        runs += _runs(text, mark)
+        runs += _runs(text, mark, machine_of(slurm))
     return sorted(runs, key=lambda run: run.submitted or 0)
 
 
@@ -91,7 +90,7 @@ def read_recent(slurm: Slurm, user: str, since: int) -> list[JobInfo]:
     mark = record_mark()
     asked = [*_FLAGS, f"--delimiter={mark}", f"--user={user}", since_argument(since), "-X", "-D"]
     text = slurm.run(["sacct", *asked, f"--format={','.join(_FIELDS.values())}"])
-    return sorted(_runs(text, mark), key=lambda run: run.submitted or 0)
+    return sorted(_runs(text, mark, machine_of(slurm)), key=lambda run: run.submitted or 0)
 
 
 class SubmitLine(NamedTuple):
@@ -124,8 +123,7 @@ def read_submit_lines(slurm: Slurm, *which: str) -> list[SubmitLine]:
 
 def since_argument(since: int) -> str:
     """What limits sacct to jobs that were in the queue at or after a time in epoch seconds."""
-    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
-    return f"--starttime={at}"
+    return f"--starttime=uts{since}"  # a login node may be in another zone
 
 
 def read_steps(slurm: Slurm, job_id: str) -> tuple[Step, ...]:
@@ -175,16 +173,16 @@ def _records(text: str, mark: str, count: int) -> list[list[str]]:
     return [[record[0].lstrip("\n"), *record[1:]] for record in records]
 
 
-def _runs(text: str, mark: str) -> list[JobInfo]:
-    return [_info(record) for record in _records(text, mark, len(_FIELDS))]
+def _runs(text: str, mark: str, on: Machine) -> list[JobInfo]:
+    return [_info(record, on) for record in _records(text, mark, len(_FIELDS))]
 
 
-def _info(record: list[str]) -> JobInfo:
+def _info(record: list[str], on: Machine) -> JobInfo:
     raw = dict(zip(_FIELDS, record, strict=True))
     values = raw | {
         "state": raw["state"].partition(" ")[0],  # `CANCELLED by 10001`
         "node_list": raw["node_list"].replace("None assigned", ""),
-        "cancelled_by": canceller(raw["state"]),
+        "cancelled_by": canceller(raw["state"], on),
         "source": "sacct",
     }
     times = {name: epoch(raw[name]) for name in ("submitted", "started", "ended")}
@@ -192,12 +190,7 @@ def _info(record: list[str]) -> JobInfo:
     return msgspec.convert(values | times | elapsed, JobInfo)
 
 
-def canceller(state: str) -> str | None:
+def canceller(state: str, on: Machine = HERE) -> str | None:
     """Name, or else number, of the user in `CANCELLED by UID`; None for any other state."""
     match = _CANCELLED.fullmatch(state)
-    if match is None:
-        return None
-    try:
-        return pwd.getpwuid(int(match["uid"])).pw_name
-    except (KeyError, OverflowError):
-        return match["uid"]
+    return match and (on.login(int(match["uid"])) or match["uid"])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from slurmkit.errors import LogUnavailable
+from slurmkit.machine import HERE, Machine
 
 _CHUNK = 1 << 16
 _MEMORY = 64  # bytes before the offset that tell whether it is still the same text
@@ -21,15 +20,17 @@ class Tail:
     Args:
         path: the file, which need not exist yet.
         lines: begin with the last so many lines of what is there at first; all by default.
+        on: the machine that sees it; this one by default.
 
     Attributes:
         rewritten: whether the last read found the file emptied or written anew, as a requeued job
             does, and began at its start again.
     """
 
-    def __init__(self, path: Path, lines: int | None = None) -> None:
+    def __init__(self, path: Path, lines: int | None = None, on: Machine = HERE) -> None:
         self.path = path
         self.rewritten = False
+        self._on = on
         self._lines = lines
         self._offset: int | None = None
         self._before = b""
@@ -42,12 +43,9 @@ class Tail:
             LogUnavailable: when we may not even look.
         """
         try:
-            self.path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+            return self._on.exists(str(self.path))
         except OSError as error:
             raise self._unreadable(error) from error
-        return True
 
     def read(self) -> Iterator[bytes]:
         """Yield what is new, nothing while the file does not exist.
@@ -57,7 +55,7 @@ class Tail:
         """
         self.rewritten = False
         try:
-            with open_regular(self.path) as file:
+            with self._on.open(str(self.path)) as file:
                 self._seek(file)
                 while chunk := file.read(_CHUNK):
                     self._offset = (self._offset or 0) + len(chunk)
@@ -83,31 +81,6 @@ class Tail:
     def _is_where_we_left(self, file: BinaryIO) -> bool:
         file.seek((self._offset or 0) - len(self._before))
         return file.read(len(self._before)) == self._before
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file that is one: a pipe would wait for its writer, and a device may act when opened.
-
-    Raises:
-        OSError: when it is none, or cannot be opened.
-    """
-    _refuse_others(path, path.stat())
-    # Whoever owns the directory may have put a pipe there since.
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        _refuse_others(path, os.fstat(number))
-    except OSError:
-        os.close(number)
-        raise
-    return os.fdopen(number, "rb")
-
-
-def _refuse_others(path: Path, found: os.stat_result) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
-        what = "not a regular file, so no output was kept there"
-        raise OSError(errno.EINVAL, what, str(path))
 
 
 def _last_lines(file: BinaryIO, lines: int) -> int:

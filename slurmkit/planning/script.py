@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import msgspec
 
 from slurmkit.capabilities.nodes import folded, node_names
-from slurmkit.errors import BadInput
+from slurmkit.machine import HERE
 from slurmkit.options import option_values
 from slurmkit.planning.chunks import Chunk
 from slurmkit.planning.kinds import Kind
@@ -103,7 +103,7 @@ def _options(spec: JobSpec, kind: Kind | None, layout: Layout) -> dict[str, str]
         place["constraint"] = _both(spec.constraint, kind.constraint)
         place["exclude"] = _without(spec.exclude, kind.exclude)
     late = {
-        "chdir": found.pop("chdir", None) or here(),
+        "chdir": found.pop("chdir", None) or HERE.folder,
         "output": found.pop("output", None) or _output(spec),
     }
     rest = {name: value for name, value in found.items() if name not in place}
@@ -157,20 +157,6 @@ def _name(spec: JobSpec) -> str:
 
 def _output(spec: JobSpec) -> str:
     return "slurm-%A_%a.out" if spec.array else "slurm-%j.out"
-
-
-def here() -> str:
-    """Where jobs start that name no other folder, and what relative paths are below.
-
-    Raises:
-        BadInput: when it cannot be used.
-    """
-    try:
-        return str(Path.cwd())
-    except OSError as error:
-        raise BadInput(
-            f"the current directory cannot be used ({error.strerror}); cd to another one"
-        ) from error
 
 
 def _body(spec: JobSpec, lines: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

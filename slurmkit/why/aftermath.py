@@ -15,6 +15,7 @@ from slurmkit.errors import BadInput, SlurmError
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.outcome import NO_OUTPUT, Outcome
 from slurmkit.jobs.sacct import Step, read_steps
+from slurmkit.machine import machine_of
 from slurmkit.nodes.read import NODES_ASKED, parse_rows
 from slurmkit.queue.snapshot import QueueFilter, read_queue
 from slurmkit.slurm import Slurm
@@ -29,7 +30,7 @@ def aftermath(slurm: Slurm, info: JobInfo, outcome: Outcome) -> list[str]:
     """Facts that help to see why a job ended so; what cannot be read is left out."""
     find_out = _BY_KIND.get(outcome.kind)
     if outcome.kind == "failed" and outcome.signal == NO_OUTPUT:
-        return list(_output(outcome))
+        return list(_output(outcome)) if machine_of(slurm).is_here else []
     try:
         return list(find_out(slurm, info, outcome)) if find_out else []
     except SlurmError:

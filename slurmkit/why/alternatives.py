@@ -48,7 +48,7 @@ def find(slurm: Slurm, scene: Scene, start: int | None) -> Found:
         start: when the job itself may start by Slurm's plan; None when it has none.
     """
     spec = spec_of(scene)
-    if why := _why_not(scene):
+    if why := _why_not(scene, slurm):
         return Found(why_none=why)
     if spec is None:
         return Found(
@@ -74,9 +74,9 @@ def find(slurm: Slurm, scene: Scene, start: int | None) -> Found:
     return Found(found, "" if found else "nothing found that would start sooner")
 
 
-def _why_not(scene: Scene) -> str:
+def _why_not(scene: Scene, slurm: Slurm) -> str:
     try:
-        own = me() == scene.job.user
+        own = me(slurm) == scene.job.user
     except BadInput:
         own = False
     if not own:

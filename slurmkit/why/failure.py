@@ -15,6 +15,7 @@ from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.logpaths import LogFile
 from slurmkit.jobs.outcome import NO_OUTPUT, Outcome
 from slurmkit.jobs.ranks import RankFailure
+from slurmkit.machine import Machine, machine_of
 from slurmkit.queue.rows import record_mark
 from slurmkit.slurm import Slurm
 from slurmkit.why import ends, words
@@ -160,15 +161,15 @@ def _log(job: Job, info: JobInfo, outcome: Outcome) -> tuple[str | None, str, Re
         return None, "it never started, so it wrote nothing", Reading()
     if outcome.signal == NO_OUTPUT:
         return paths[0] if paths else None, "it could not be opened, so nothing was kept", Reading()
-    return _best(paths)
+    return _best(paths, machine_of(job.cluster.slurm))
 
 
-def _best(paths: list[str]) -> tuple[str | None, str, Reading]:
+def _best(paths: list[str], on: Machine) -> tuple[str | None, str, Reading]:
     """Standard error where it says something, else standard output."""
     trouble = "Slurm does not say where its log is"
     for path in paths:
         try:
-            reading = read_log(path)
+            reading = read_log(path, on)
         except OSError as error:
             trouble = f"{path}: {error.strerror}, as seen from here"
             continue

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
-from slurmkit.jobs.tail import open_regular
+from slurmkit.machine import HERE, Machine
 from slurmkit.why.model import LogLine
 
 _PIECE = 4 << 20  # bytes read of the beginning, and of the end
@@ -131,13 +130,13 @@ class Reading(msgspec.Struct, frozen=True):
     last: tuple[str, ...] = ()
 
 
-def read_log(path: str) -> Reading:
+def read_log(path: str, on: Machine = HERE) -> Reading:
     """Read a log's beginning and end.
 
     Raises:
         OSError: when it is not there or cannot be read.
     """
-    with open_regular(Path(path)) as source:
+    with on.open(path) as source:
         begin = source.read(_PIECE)
         size = source.seek(0, os.SEEK_END)
         source.seek(max(_PIECE, size - _PIECE))

@@ -6,9 +6,12 @@ The report's end says how many ran, with which backend, on which release of Slur
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 DRIVER = (Path(__file__).parent / "backend_driver.py").read_text("utf-8")
 PYTHON = "/opt/slurmkit/venv/bin/python"
+OVER_SSH = "commands over SSH"
 UNKNOWN = "987654"
 Row = dict[str, Any]
 
@@ -32,16 +36,17 @@ Row = dict[str, Any]
 class Drivers:
     """Pythons on the login node, one for each person and environment."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab = lab
+        self._folder = folder
+        self._let_in = ExitStack()
         self._running: dict[tuple[str, ...], subprocess.Popen[str]] = {}
 
     def ask(self, asked: dict[str, object], user: str, env: tuple[str, ...]) -> dict[str, Any]:
-        key = (user, *env)
+        way = self._from_outside if asked["backend"] == OVER_SSH else self._there
+        key = (way.__name__, user, *env)
         if key not in self._running:
-            argv = [str(CLUSTER), "exec", "login", "--name", self.lab.name, "--user", user, "--"]
-            argv += ["env", *env, PYTHON, "-c", DRIVER]
-            pipe = subprocess.PIPE
+            argv, pipe = way(user, env), subprocess.PIPE
             self._running[key] = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)
         process = self._running[key]
         assert process.stdin is not None
@@ -51,9 +56,24 @@ class Drivers:
         answer: dict[str, Any] = json.loads(process.stdout.readline())
         return answer
 
+    def _there(self, user: str, env: tuple[str, ...]) -> list[str]:
+        argv = [str(CLUSTER), "exec", "login", "--name", self.lab.name, "--user", user, "--"]
+        return [*argv, "env", *env, PYTHON, "-c", DRIVER]
+
+    def _from_outside(self, user: str, env: tuple[str, ...]) -> list[str]:
+        from ssh_person import Person  # noqa: PLC0415 - one way of two
+
+        folder = self._folder / f"{user}{len(self._running)}"
+        folder.mkdir()
+        person = Person(self.lab, user, folder)
+        self._let_in.enter_context(person.let_in())
+        own = (f"{name}={value}" for name, value in person.env.items())
+        return ["env", "-i", *own, *env, sys.executable, "-c", DRIVER]
+
     def close(self) -> None:
         for process in self._running.values():
             process.communicate(timeout=60)
+        self._let_in.close()
 
 
 class Remote:
@@ -114,13 +134,13 @@ def until(reached: Callable[[], bool], seconds: float = 60) -> None:
 
 
 @pytest.fixture(scope="module")
-def drivers(lab: Lab) -> Iterator[Drivers]:
-    made = Drivers(lab)
+def drivers(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    made = Drivers(lab, tmp_path_factory.mktemp("laptops"))
     yield made
     made.close()
 
 
-@pytest.fixture(params=sorted(plugins("backends")))
+@pytest.fixture(params=[*sorted(plugins("backends")), OVER_SSH])
 def backend(drivers: Drivers, request: pytest.FixtureRequest) -> Iterator[Remote]:
     lab = drivers.lab
     release = lab.run("scontrol", "--version").stdout.split()[1]
@@ -188,7 +208,8 @@ def test_a_job_is_sent_held_with_words_after_its_comment(backend: Remote) -> Non
     row = backend.row(job_id)
     assert (row["state"], row["reason"]) == ("PENDING", "JobHeldUser")
     said = backend.lab.run("squeue", "--noheader", "--job", job_id, "-O", "Comment:100").stdout
-    assert said.strip() == "mine slurmkit:abc"
+    own = r" slurmkit:[0-9a-f]{16}" if backend.name == OVER_SSH else ""
+    assert re.fullmatch(f"mine slurmkit:abc{own}", said.strip())
     backend("release", job_id=job_id)
     until(lambda: backend.row(job_id)["state"] == "COMPLETED")
 
@@ -368,6 +389,8 @@ def test_hostile_names(backend: Remote, name: str) -> None:
 
 def test_the_callers_environment_changes_nothing(backend: Remote) -> None:
     """As left over from a surrounding job, or set by a site."""
+    if backend.name == OVER_SSH:
+        pytest.skip("over SSH a job gets the login node's environment; see test_ssh.py for that")
     leaks = (
         "SLURM_JOB_ID=1", "SLURM_PARTITION=gpu", "SLURM_NNODES=3", "SBATCH_PARTITION=mig",
         "SBATCH_QOS=nope", "SBATCH_TIMELIMIT=1", "SBATCH_EXPORT=NONE", "SLURM_EXPORT_ENV=NONE",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from slurmkit.capabilities import standing as standing_module
 from slurmkit.capabilities.assoc_mgr import parse_assoc_mgr
 from slurmkit.capabilities.model import Association, Limits, Qos, Standing, Usage
 from slurmkit.capabilities.names import cached_names
@@ -40,8 +39,8 @@ def people(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyError(name)
         return pwd.struct_passwd(("alice", "x", ALICE, 20000, "", "/home/alice", "/bin/bash"))
 
-    monkeypatch.setattr(standing_module.pwd, "getpwnam", getpwnam)
-    monkeypatch.setattr(standing_module.os, "getgrouplist", lambda *_: [0, 4242424242])
+    monkeypatch.setattr("slurmkit.machine.pwd.getpwnam", getpwnam)
+    monkeypatch.setattr("slurmkit.machine.os.getgrouplist", lambda *_: [0, 4242424242])
 
 
 def fake(

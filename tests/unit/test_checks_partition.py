@@ -107,7 +107,7 @@ def test_closed_doors(setting: dict[str, str], code: str) -> None:
 
 
 def test_jobs_from_an_allowed_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "gate2.cluster.example")
+    monkeypatch.setattr("slurmkit.machine.Here.name", "gate2")
     assert not findings(with_settings("gpu", AllocNodes="gate[1-2]"))
 
 

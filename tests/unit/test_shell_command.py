@@ -34,14 +34,14 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[list[st
     monkeypatch.chdir(tmp_path)
     found: list[tuple[list[str], dict]] = []
 
-    def attach(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    def attach(_: Cluster, argv: Sequence[str], environment: Mapping[str, str]) -> int:
         found.append((list(argv), dict(environment)))
         return 3
 
     def planned(spec: JobSpec, _: object) -> Plan:
         return plan_unasked(spec, (capabilities(), standing()))
 
-    monkeypatch.setattr(module, "attach", attach)
+    monkeypatch.setattr(Cluster, "attach", attach, raising=False)
     monkeypatch.setattr(module, "plan", planned)
     monkeypatch.setattr(module, "Cluster", Cluster)
     return found

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmkit.errors import LogUnavailable
-from slurmkit.jobs.tail import Tail, _last_lines, open_regular
+from slurmkit.jobs.tail import Tail, _last_lines
+from slurmkit.machine import open_regular
 
 
 def read(tail: Tail) -> bytes:

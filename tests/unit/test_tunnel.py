@@ -24,7 +24,7 @@ ME = pwd.getpwuid(os.getuid()).pw_name
 def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     made = FakeJobs()
     monkeypatch.setattr(module, "Cluster", made.cluster)
-    monkeypatch.setattr(module, "reachable", lambda _: True)
+    monkeypatch.setattr(module, "reachable", lambda *_: True)
     monkeypatch.setattr(socket, "getfqdn", lambda: "login.site")
     return made
 

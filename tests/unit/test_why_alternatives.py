@@ -127,7 +127,7 @@ class Controller:
 
 @pytest.fixture(autouse=True)
 def as_alice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alternatives, "me", lambda: "alice")
+    monkeypatch.setattr(alternatives, "me", lambda _: "alice")
 
 
 def find(

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import click
 from click.shell_completion import CompletionItem
 
+from slurmkit.chosen import choose
 from slurmkit.errors import BadInput
 from slurmkit_tui.app import SlurmkitApp
 from slurmkit_tui.config import Look
@@ -45,6 +46,7 @@ def _recordings(_ctx: click.Context, _param: click.Parameter, begun: str) -> lis
               help="Colours for a dark or a light terminal, or none.")  # fmt: skip
 @click.option("--read-only/--read-write", default=None,
               help="Refuse everything that changes the cluster.")  # fmt: skip
+@click.option("--cluster", metavar="NAME", help="As slurmkit --cluster: one over SSH.")
 @click.option("--view", type=click.Choice(NAMES), show_default="queue",
               help="The view to start with; digits switch.")  # fmt: skip
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
@@ -62,10 +64,13 @@ def tui_command(**given: Any) -> None:
       slurmkit tui --mine --interval 30
       slurmkit tui --view nodes
       slurmkit tui --read-only
+      slurmkit tui --cluster lab
       slurmkit tui --record monday.rec
       slurmkit tui --replay monday.rec
       slurmkit tui --replay sample
     """
+    if given.pop("cluster") is not None:
+        choose(click.get_current_context().params["cluster"])
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("slurmkit tui needs a terminal; in a script use: slurmkit queue --json")
     record, replay = given.pop("record"), given.pop("replay")
@@ -86,7 +91,10 @@ def _feed(record: Path | None, replay: str | None, stack: ExitStack) -> Feed:
         return _replay(replay, stack)
     from slurmkit.cluster import Cluster  # noqa: PLC0415 - not for a recording
 
-    live = LiveFeed(Cluster())
+    cluster = Cluster()
+    live = LiveFeed(cluster, name=cluster.name)
+    # What logging in asks is answered by now; from here on the screen is in the way.
+    getattr(cluster.slurm, "never_ask", lambda: None)()
     if record is None:
         return live
     from slurmkit_tui.feed.recording import RecordingFeed  # noqa: PLC0415 - seldom used

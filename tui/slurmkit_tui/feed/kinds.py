@@ -19,6 +19,7 @@ from slurmkit.jobs.logpaths import LogFile
 from slurmkit.jobs.mine import Mine, read_mine
 from slurmkit.jobs.pages import Piece, read_piece
 from slurmkit.jobs.steps import Steps, read_step_uses
+from slurmkit.machine import machine_of
 from slurmkit.nodes.read import NodesSnapshot, read_nodes
 from slurmkit.queue.snapshot import Queue, read_queue
 from slurmkit.site import Site, read_site
@@ -105,8 +106,8 @@ def _log_path(asker: Asker, job_id: str, which: str) -> str:
     return asker.cluster.job(job_id).log_path(LogFile(stderr=which == "stderr")) or ""
 
 
-def _piece(_asker: Asker, path: str, begin: str, length: str) -> Piece:
-    return read_piece(path, int(begin), int(length))
+def _piece(asker: Asker, path: str, begin: str, length: str) -> Piece:
+    return read_piece(path, int(begin), int(length), machine_of(asker.slurm))
 
 
 def _plan(asker: Asker, spec: str) -> Plan:

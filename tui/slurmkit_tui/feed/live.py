@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slurmkit.slurm import attach
+from slurmkit.errors import BadInput
+from slurmkit.machine import machine_of
 from slurmkit_tui.feed import Answer, Ask
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class LiveFeed:
 
     def __init__(self, cluster: Cluster, me: str | None = None, name: str = "") -> None:
         self._cluster = cluster
-        self.me = me or login_name()
+        self.me = me or login_name(cluster)
         self.name = name
 
     @property
@@ -42,16 +42,16 @@ class LiveFeed:
 
     def attach(self, argv: Sequence[str]) -> int:
         """See `Feed.attach`."""
-        return attach(argv)
+        return self._cluster.attach(argv)
 
     def submit(self, plan: Plan) -> str:
         """See `Feed.submit`."""
         return self._cluster.submit(plan).id
 
 
-def login_name() -> str:
-    """Name of the user this process runs as, or the number of one that has none."""
+def login_name(cluster: Cluster) -> str:
+    """Name of who asks there, or the number of one that has none."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
+        return machine_of(cluster.slurm).user
+    except BadInput:
         return str(os.getuid())
