@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slurmkit.backends.beside import ALONE, Beside
-from slurmkit.backends.commands import CommandsBackend
+from slurmkit.backends.choice import DefaultBackend
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError, SlurmkitError
 from slurmkit.jobs.ids import check_job_id, check_part_id
 from slurmkit.queue.snapshot import Queue, QueueFilter
@@ -32,7 +32,8 @@ class Cluster:
 
     Args:
         slurm: the border to Slurm; `slurmkit.testing.FakeSlurm` in tests.
-        backend: how jobs are submitted and controlled; by Slurm's commands by default.
+        backend: how jobs are submitted and controlled; by default Slurm's commands, and for
+            submits what `[submit] backend` names.
         pace: how often Slurm is asked about jobs that are waited for; the site's by default.
     """
 
@@ -43,7 +44,7 @@ class Cluster:
         pace: Pace | None = None,
     ) -> None:
         self.slurm: Slurm = slurm or _LOCAL
-        self.backend: Backend = backend or CommandsBackend(self.slurm)
+        self.backend: Backend = backend or DefaultBackend(self.slurm)
         self._pace = pace
 
     @property

@@ -28,6 +28,7 @@ SECTIONS = {
     "preflight": "slurmkit.preflight.lines:PreflightSection",
     "jupyter": "slurmkit.notebook.server:JupyterSection",
     "tunnel": "slurmkit.tunnel:TunnelSection",
+    "submit": "slurmkit.backends.choice:SubmitSection",
     "poll": "slurmkit.jobs.poller:PollSection",
     "containers": "slurmkit.runtimes:ContainersSection",
     "containers.catalogue.*": "slurmkit_containers.catalogue:CatalogueSection",
