@@ -47,6 +47,8 @@ def handed_on(options: Mapping[str, str], config: Mapping[str, str]) -> dict[str
     found |= _here() | dict(_limits(config))
     for option, names in _OF_OPTIONS.items():
         found |= dict.fromkeys(names, options[option]) if option in options else {}
+    if "cpus-per-task" in options:  # as sbatch of 26.05 has it in two ways
+        found["SLURM_TRES_PER_TASK"] = f"cpu={options['cpus-per-task']}"
     return _launchers(config) | found
 
 

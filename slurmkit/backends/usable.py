@@ -88,6 +88,8 @@ def _at_once(slurm: Slurm, found: Capabilities, mine: str) -> Iterator[tuple[str
     if _release(here) != found.release[:2]:
         its = found.config.get("SLURM_VERSION", "an unknown release")
         yield f"this machine has {here}, the cluster Slurm {its}", _COMMANDS
+    if "oomkillstep" in found.config.get("TaskPluginParam", "").lower():
+        yield "TaskPluginParam has OOMKillStep, which jobs of PySlurm would be without", _COMMANDS
     for plugins in _plugins_of_sbatch(found):
         yield f"sbatch has plugins here, which PySlurm would go past: {plugins}", _COMMANDS
 

@@ -132,6 +132,12 @@ def test_what_a_site_has_sbatch_do(site: Site) -> None:
     assert "CliFilterPlugins=cli_filter/lua" in usable.verdict(LocalSlurm()).why_not
 
 
+def test_what_jobs_of_pyslurm_would_be_without(site: Site) -> None:
+    site.pyslurm()
+    site.controller(filters="(null)\nTaskPluginParam = OOMKillStep")
+    assert "OOMKillStep" in usable.verdict(LocalSlurm()).why_not
+
+
 def test_spank_plugins(site: Site) -> None:
     site.pyslurm()
     (site.folder / "plugstack.conf").write_text("# none\ninclude more.d/*.conf\n")
