@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from slurmkit.backends import pyslurm
 from slurmkit.backends.beside import Beside
 from slurmkit.errors import SlurmkitError
 from slurmkit.planner import Submission
@@ -23,12 +24,13 @@ from slurmkit.slurm import LocalSlurm, Slurm
 def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
+        pyslurm.SENT.clear()
         try:
             make: Callable[[Slurm], Backend] = load("backends", asked.pop("backend"))  # type: ignore[assignment]
             answer: Any = {"value": call(make(LocalSlurm()), asked.pop("call"), asked)}
         except SlurmkitError as error:
             answer = told(error)
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer | {"ways": [*pyslurm.SENT]}), flush=True)
 
 
 def call(backend: Backend, name: str, given: dict[str, Any]) -> object:

@@ -24,8 +24,8 @@ NAME = "same-job"
 Options = list[tuple[str, str]]
 
 # What differs between any two jobs; the command line, which PySlurm does not send; OOMKillStep,
-# which libslurm sets to no where sbatch leaves it to the cluster, whose is no, too; and TresPerTask,
-# in which sbatch repeats --cpus-per-task, for srun, which takes it from the environment.
+# which libslurm sets to no where sbatch leaves it to the cluster, whose is no, too; TresPerTask, in
+# which sbatch repeats --cpus-per-task, for srun, which takes it from the environment.
 _OWN = {"JobId", "SubmitLine", "StdOut", "StdErr", "SubmitTime", "EligibleTime", "AccrueTime"}
 _OWN |= {
     "StartTime",
