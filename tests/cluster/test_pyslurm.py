@@ -26,17 +26,10 @@ Options = list[tuple[str, str]]
 # What differs between any two jobs; the command line, which PySlurm does not send; OOMKillStep,
 # which libslurm sets to no where sbatch leaves it to the cluster, whose is no, too; TresPerTask, in
 # which sbatch repeats --cpus-per-task, for srun, which takes it from the environment.
-_OWN = {"JobId", "SubmitLine", "StdOut", "StdErr", "SubmitTime", "EligibleTime", "AccrueTime"}
-_OWN |= {
-    "StartTime",
-    "EndTime",
-    "LastSchedEval",
-    "Priority",
-    "ArrayJobId",
-    "SLUID",
-    "Deadline",
-    "OOMKillStep",
-}
+_OWN = frozenset(
+    "JobId SubmitLine StdOut StdErr SubmitTime EligibleTime AccrueTime StartTime EndTime"
+    " LastSchedEval Priority ArrayJobId SLUID Deadline OOMKillStep TresPerTask".split()
+)
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=")
 
 CASES: list[Options] = [
