@@ -37,8 +37,9 @@ class Inexpressible(Exception):
     """Why PySlurm cannot say what is asked for, in words."""
 
 
+@lru_cache(maxsize=64)  # loops send the same again and again
 def described(submission: Submission, beside: Beside) -> Fields:
-    """The fields of a submission, without its environment.
+    """The fields of a submission, without its environment; not to be changed.
 
     Raises:
         Inexpressible: for what sbatch alone can say.
@@ -61,7 +62,6 @@ def merged(submission: Submission, beside: Beside) -> dict[str, str]:
     return options | beside.over(options)
 
 
-@lru_cache(maxsize=64)
 def _hidden(script: str, options: Options) -> str | None:
     """Why sbatch would find more in a script than its options say."""
     if [line for line in script.split("\n") if line.startswith("#SBATCH")] != option_lines(options):

@@ -24,7 +24,7 @@ def sent(*options: tuple[str, str], body: str = "true") -> Submission:
 
 
 def fields(*options: tuple[str, str], beside: Beside = ALONE) -> Fields:
-    return described(sent(*options), beside)
+    return dict(described(sent(*options), beside))
 
 
 def test_a_job_of_every_day() -> None:
