@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slurmkit.backends.beside import ALONE, Beside
-from slurmkit.backends.commands import CommandsBackend
+from slurmkit.backends.choice import DefaultBackend
 from slurmkit.chosen import chosen
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError, SlurmkitError
 from slurmkit.jobs.ids import check_job_id, check_part_id, whole_id
@@ -40,7 +40,8 @@ class Cluster:
         slurm: its name in the configuration (`[clusters.NAME]`), or the border to Slurm:
             `slurmkit.testing.FakeSlurm` in tests. By default what SLURMKIT_CLUSTER or
             `slurmkit --cluster` names, else the cluster of this machine.
-        backend: how jobs are submitted and controlled; by Slurm's commands by default.
+        backend: how jobs are submitted and controlled; by default Slurm's commands, and for
+            submits what `[submit] backend` names.
         pace: how often Slurm is asked about jobs that are waited for; the site's by default.
     """
 
@@ -59,7 +60,7 @@ class Cluster:
             self.backend: Backend = backend or over_ssh
         else:
             self.slurm = _LOCAL if slurm is None or isinstance(slurm, str) else slurm
-            self.backend = backend or CommandsBackend(self.slurm)
+            self.backend = backend or DefaultBackend(self.slurm)
         self.name = name
         self._pace = pace
 

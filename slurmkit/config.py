@@ -29,6 +29,7 @@ SECTIONS = {
     "jupyter": "slurmkit.notebook.server:JupyterSection",
     "tunnel": "slurmkit.tunnel:TunnelSection",
     "clusters.*": "slurmkit.ssh.section:ClusterSection",
+    "submit": "slurmkit.backends.choice:SubmitSection",
     "poll": "slurmkit.jobs.poller:PollSection",
     "containers": "slurmkit.runtimes:ContainersSection",
     "containers.catalogue.*": "slurmkit_containers.catalogue:CatalogueSection",

@@ -91,14 +91,15 @@ def local_key() -> str:
     where that cannot be read, the machine's.
     """
     named = os.environ.get("SLURM_CONF_SERVER") or os.environ.get("SLURM_CONF")
-    conf = _conf()
+    conf = conf_path()
     said = [(key.lower(), value) for key, value in _NAMED.findall(_text(conf))]
     name = next((value for key, value in said if key == "clustername"), os.uname().nodename)
     hosts = (value for key, value in said if key == "slurmctldhost")
     return f"{name}-{zlib.crc32(os.fsencode(' '.join([named or conf, *hosts]))):08x}"
 
 
-def _conf() -> str:
+def conf_path() -> str:
+    """Where slurm.conf is on this machine; empty where there is none in a usual place."""
     return os.environ.get("SLURM_CONF") or next(filter(os.path.exists, _CONFS), "")
 
 
@@ -118,7 +119,7 @@ def _is_good(copy: Capabilities, max_age: float, edited: float) -> bool:
 def _edited() -> float:
     """When one of the files beside slurm.conf was written last; a copy may be from before."""
     try:
-        with os.scandir(os.path.dirname(_conf())) as found:  # noqa: PTH120 - of "" it is ""
+        with os.scandir(os.path.dirname(conf_path())) as found:  # noqa: PTH120 - of "" it is ""
             return max((e.stat().st_mtime for e in found if e.name.endswith(".conf")), default=0)
     except OSError:
         return 0

@@ -9,6 +9,7 @@ from collections.abc import Collection
 import click
 import msgspec
 
+from slurmkit.backends.usable import Verdict, verdict
 from slurmkit.capabilities.cache import load_capabilities
 from slurmkit.capabilities.model import Capabilities, Limits, Partition, Qos, Standing, Tres
 from slurmkit.capabilities.nodes import folded
@@ -72,7 +73,7 @@ def capabilities_command(*, refresh: bool, as_json: bool) -> None:
         facts = {"age": age, "gres": gres_kinds(found.nodes), "qos": qos, "hidden": hidden}
         click.echo(msgspec.json.encode(msgspec.structs.asdict(found) | facts))
         return
-    _show(found, standing)
+    _show(found, standing, verdict(slurm))
     for line in hidden:
         click.echo(f"slurmkit: {printable(line)}", err=True)
     click.echo(
@@ -96,8 +97,8 @@ def _capabilities(slurm: Slurm, trouble: SlurmError | None, *, refresh: bool) ->
     return load_capabilities(slurm, refresh=refresh)
 
 
-def _show(found: Capabilities, standing: Standing | None) -> None:
-    key_values(_facts(found))
+def _show(found: Capabilities, standing: Standing | None, pyslurm: Verdict) -> None:
+    key_values([*_facts(found), ("PySlurm", _pyslurm(pyslurm))])
     click.echo()
     table(_GRES, map(_gres_row, gres_kinds(found.nodes)), right={"COUNT", "PER NODE"})
     click.echo()
@@ -129,6 +130,13 @@ def _facts(found: Capabilities) -> list[Fact]:
         ("Container options", containers or "none"),
         ("Licenses", licenses or "none"),
     ]
+
+
+def _pyslurm(found: Verdict) -> str:
+    if found.why_not:
+        return f"not used: {found.why_not}"
+    age = format_duration(max(0, round(time.time() - found.taken)))
+    return f"{found.version}, for processes that submit many jobs; tried {age} ago"
 
 
 def _nodes(found: Capabilities) -> str:

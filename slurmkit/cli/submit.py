@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from slurmkit.backends.choice import DefaultBackend
 from slurmkit.cli.joboptions import Asked, job_options, spec_from
 from slurmkit.cli.planned import plan_json, say_estimate, say_findings
+from slurmkit.cli.tab import PluginNames
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput, ImageError
 from slurmkit.jobs.job import Job
@@ -60,6 +63,7 @@ def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
 @click.option("--force", is_flag=True, help="Send it in spite of errors, but not of unsafe ones.")
 @click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
 @click.option("--no-import", is_flag=True, help="Let each of several nodes fetch the image.")
+@click.option("--backend", type=PluginNames("backends"), help="What sends it, e.g. pyslurm.")
 def submit_command(
     *,
     parsable: bool,
@@ -67,6 +71,7 @@ def submit_command(
     force: bool,
     refresh: bool,
     no_import: bool,
+    backend: str | None,
     **options: Any,
 ) -> int:
     """Submit a job, once `slurmkit plan` finds no error in it.
@@ -90,7 +95,12 @@ def submit_command(
     say_findings(made)
     _refuse(made, force=force)
     made = made if no_import else _with_image(cluster, made, asked.spec)
+    if backend is not None and cluster.name:
+        raise BadInput("a cluster over SSH is sent jobs by its own sbatch; leave out --backend")
+    if backend is not None:
+        cluster.backend = DefaultBackend(cluster.slurm, backend)
     job = cluster.submit(made, force=force)
+    _say_what_sent_it()
     click.echo(job.id if parsable else f"submitted job {job.id}{_parts(job)}")
     if wait_for_it or asked.waits:
         from slurmkit.cli.waiting import wait_and_exit_code  # noqa: PLC0415 - only where asked
@@ -99,6 +109,14 @@ def submit_command(
     if not parsable:
         click.echo(_how_to_follow(job.id, made.spec), err=True)
     return 0
+
+
+def _say_what_sent_it() -> None:
+    """Where PySlurm was asked for and could not say it, why sbatch has sent it."""
+    used = sys.modules.get("slurmkit.backends.pyslurm")
+    for way in used.SENT if used else ():
+        if way != "libslurm":
+            click.echo(f"note: sent by {printable(way)}", err=True)
 
 
 def _with_image(cluster: Cluster, made: Plan, spec: JobSpec) -> Plan:

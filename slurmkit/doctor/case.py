@@ -24,7 +24,7 @@ class Case:
     """
 
     def __init__(self, slurm: Slurm) -> None:
-        self._slurm = slurm
+        self.slurm = slurm
         self._said: dict[tuple[str, ...], str | SlurmError] = {}
         self.config_asked = (0.0, 0.0)
 
@@ -36,7 +36,7 @@ class Case:
         """
         if argv not in self._said:
             try:
-                self._said[argv] = self._slurm.run(argv, stdin=stdin)
+                self._said[argv] = self.slurm.run(argv, stdin=stdin)
             except SlurmError as error:
                 self._said[argv] = error
         said = self._said[argv]

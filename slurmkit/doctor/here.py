@@ -8,14 +8,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from slurmkit.doctor.case import Case, numbers
+from slurmkit.backends.usable import verdict
+from slurmkit.doctor.case import Case
 from slurmkit.doctor.model import Check, Found
 from slurmkit.errors import LedgerError, SlurmkitError
-from slurmkit.plugins import plugins
 
 _COMMANDS = (
     "sbatch squeue scontrol scancel sacct sacctmgr srun sinfo sprio sshare sdiag sreport".split()
@@ -71,23 +70,12 @@ def extras(case: Case) -> Iterator[Found]:
 
 
 def pyslurm(case: Case) -> Iterator[Found]:
-    """PySlurm works only beside the release it was built for; nothing to say where none uses it."""
-    if "pyslurm" not in plugins("backends"):
-        return
-    try:
-        mine = version("pyslurm")
-    except PackageNotFoundError:
-        yield Found("note", "PySlurm is not installed",
+    """Whether a process that submits many jobs can do so without an sbatch for each."""
+    found = verdict(case.slurm)
+    if found.why_not:
+        yield Found("warning" if found.version else "note", f"PySlurm is not used: {found.why_not}",
                     "each submit starts an sbatch: about 140 a second instead of 900",
-                    "pip install 'slurmkit-hpc[pyslurm]', of this cluster's release",
-                    sys.prefix)  # fmt: skip
-        return
-    if numbers(mine)[:2] != case.release[:2]:
-        its = ".".join(map(str, case.release))
-        yield Found("warning", f"PySlurm {mine} does not match Slurm {its}",
-                    "it is not used: each submit starts an sbatch",
-                    f"pip install 'pyslurm=={case.release[0]}.{case.release[1]}.*'",
-                    sys.prefix)  # fmt: skip
+                    found.fix, sys.prefix)  # fmt: skip
 
 
 def ledger(case: Case) -> Iterator[Found]:
@@ -146,7 +134,7 @@ CHECKS = (
     Check("commands", "Slurm's commands are on the PATH", commands),
     Check("configuration", "slurmkit's configuration is right", configuration),
     Check("extras", "every extra of slurmkit is installed", extras),
-    Check("pyslurm", "PySlurm matches", pyslurm),
+    Check("pyslurm", "PySlurm can send many jobs at once", pyslurm),
     Check("ledger", "the ledger can be read", ledger),
     Check("shared-files", "nodes see the current directory", shared),
     Check("terminal", "the terminal shows names and colours", terminal),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 import msgspec
@@ -68,7 +69,7 @@ def submission(
     options |= {"ignore-pbs": ""} if has_foreign_options(text) else {}
     for name, value in options.items():
         check_text(f"--{name}", value)
-    header = [f"#SBATCH --{name}{_value(value)}" for name, value in options.items()]
+    header = option_lines(options.items())
     script = "\n".join([interpreter, *header, "", text])
     return Submission(f"{script}\n", tuple(options.items()))
 
@@ -80,6 +81,11 @@ def _variables(spec: JobSpec) -> tuple[str, ...]:
     exports = tuple(f"export {name}={shlex.quote(value)}" for name, value in plain)
     trap = FORGETTING_SCRIPT if spec.script is not None else ()
     return (*exports, *reading(kept), *trap) if kept else exports
+
+
+def option_lines(options: Iterable[tuple[str, str]]) -> list[str]:
+    """The `#SBATCH` lines of options and their values."""
+    return [f"#SBATCH --{name}{_value(value)}" for name, value in options]
 
 
 def has_foreign_options(text: str) -> bool:

@@ -19,6 +19,7 @@ from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
 PARTS = ("start", "queue", "submit", "tui", "report", "ingest")
+ASKED = (*PARTS, "pyslurm")  # only by name: it needs a cluster of 26.05
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
 
@@ -44,12 +45,18 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
             yield from submit.budgets(lab)
     if "submit" in parts and "queue" not in parts:
         yield from submit.budgets(lab)
+    yield from _last(lab, parts, history)
+
+
+def _last(lab: Lab, parts: list[str], history: int) -> Iterator[Budget]:
+    if "pyslurm" in parts:
+        yield from submit.by_pyslurm(lab)
     if "ingest" in parts:
         yield from ingest.live(lab, history)
 
 
 @contextmanager
-def cluster(name: str, *, keep: bool) -> Iterator[Lab]:
+def cluster(name: str, slurm: str | None, *, keep: bool) -> Iterator[Lab]:
     """A cluster of our own, removed with its data in the end; or one that is there and stays."""
     lab = Lab(name)
     there = lab.exists()
@@ -59,7 +66,7 @@ def cluster(name: str, *, keep: bool) -> Iterator[Lab]:
             f" but for its jobs, or remove it: docker/cluster down --volumes --name {name}"
         )
     try:
-        lab.cluster("up")
+        lab.cluster("up", *(["--slurm", slurm] if slurm else []))
         if there:
             lab.cluster("reload")
         yield lab
@@ -77,13 +84,14 @@ def main() -> None:
         action="store_true",
         help="use it if it is up, and leave it up, with all jobs made there",
     )
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--slurm", help="release; 26.05 for --only pyslurm")
+    parser.add_argument("--only", nargs="+", choices=ASKED, default=list(PARTS))
     parser.add_argument("--jobs", nargs="+", type=int, default=list(queue.SIZES))
     parser.add_argument(
         "--history", type=int, default=JOBS, help="ended jobs to make in slurmdbd, for ingest"
     )
     given = parser.parse_args()
-    with cluster(given.name, keep=given.keep) as lab:
+    with cluster(given.name, given.slurm, keep=given.keep) as lab:
         budgets = []
         for budget in measure(lab, given.only, sorted(given.jobs), given.history):
             say(budget.row())

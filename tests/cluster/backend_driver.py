@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from slurmkit.backends import pyslurm
 from slurmkit.backends.beside import Beside
 from slurmkit.cluster import Cluster
 from slurmkit.errors import SlurmkitError
@@ -24,12 +25,13 @@ from slurmkit.slurm import LocalSlurm, Slurm
 def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
+        pyslurm.SENT.clear()
         try:
             backend = made(asked.pop("backend"))
             answer: Any = {"value": call(backend, asked.pop("call"), asked)}
         except SlurmkitError as error:
             answer = told(error)
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer | {"ways": [*pyslurm.SENT]}), flush=True)
 
 
 def made(name: str) -> Backend:

@@ -40,12 +40,16 @@ def books(lab: Lab) -> Iterator[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many tests of the backends' contract ran, with which backend on which release."""
     counts: Counter[tuple[str, str]] = Counter()
+    ways: Counter[str] = Counter()
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.getreports(outcome):
             backend = dict(report.user_properties).get("backend")
             if backend is not None and (report.when == "call" or outcome == "error"):
                 counts[str(backend), outcome] += 1
+                ways.update(str(way) for name, way in report.user_properties if name == "way")
     for backend in sorted({name for name, _ in counts}):
         ran = {outcome: counts[backend, outcome] for outcome in ("passed", "failed", "error")}
         said = ", ".join(f"{count} {outcome}" for outcome, count in ran.items() if count)
         terminalreporter.write_line(f"contract of backends: {backend}: {said}")
+    for way, count in ways.most_common():
+        terminalreporter.write_line(f"submits of backend pyslurm: {count} by {way}")

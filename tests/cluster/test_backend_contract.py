@@ -79,16 +79,18 @@ class Drivers:
 class Remote:
     """A backend on the login node."""
 
-    def __init__(self, drivers: Drivers, name: str) -> None:
+    def __init__(self, drivers: Drivers, name: str, ways: list[tuple[str, object]]) -> None:
         self.lab = drivers.lab
         self.name = name
         self.sent: list[str] = []
         self._drivers = drivers
+        self._ways = ways  # properties of the test
 
     def __call__(
         self, call: str, *, user: str = "alice", env: tuple[str, ...] = (), **given: object
     ) -> Any:
         answer = self._drivers.ask({"backend": self.name, "call": call, **given}, user, env)
+        self._ways += [("way", way) for way in answer["ways"]]
         return answer["value"] if "value" in answer else _raise(answer)
 
     def submit(self, command: str = "sleep 120", *options: tuple[str, str], **given: Any) -> str:
@@ -144,8 +146,10 @@ def drivers(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driv
 def backend(drivers: Drivers, request: pytest.FixtureRequest) -> Iterator[Remote]:
     lab = drivers.lab
     release = lab.run("scontrol", "--version").stdout.split()[1]
+    if request.param == "pyslurm" and lab.release != "26.05":
+        pytest.skip(f"there is no PySlurm for Slurm {release}")
     request.node.user_properties.append(("backend", f"{request.param} on Slurm {release}"))
-    remote = Remote(drivers, str(request.param))
+    remote = Remote(drivers, str(request.param), request.node.user_properties)
     yield remote
     if remote.sent:
         lab.run("scancel", *remote.sent, user="", check=False)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from slurmkit.backends.usable import Verdict
 from slurmkit.cli.doctor import doctor_command
 from slurmkit.doctor import here, people
 from slurmkit.doctor.checks import CHECKS, examine
@@ -376,13 +377,20 @@ def test_extras(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.severity, found.fix) == ("note", "pip install 'slurmkit-hpc[ssh]'")
 
 
-@pytest.mark.parametrize(("version", "severity"), [("{}.0", "ok"), ("1.2.3", "warning")])
-def test_pyslurm(site: Site, monkeypatch: pytest.MonkeyPatch, version: str, severity: str) -> None:
-    """Without a backend that uses it, installing it would change nothing."""
-    monkeypatch.setattr(here, "version", lambda name: version.format(site.release))
-    assert look(site, "pyslurm")[0].severity == "ok"
-    monkeypatch.setattr(here, "plugins", lambda kind: {"pyslurm": kind})
-    assert look(site, "pyslurm")[0].severity == severity
+@pytest.mark.parametrize(
+    ("verdict", "severity"),
+    [
+        (Verdict(version="26.5.0"), "ok"),
+        (Verdict("it ends the process", "wait", "26.5.0"), "warning"),
+        (Verdict("PySlurm is not installed", "install it"), "note"),
+    ],
+)
+def test_pyslurm(
+    site: Site, monkeypatch: pytest.MonkeyPatch, verdict: Verdict, severity: str
+) -> None:
+    monkeypatch.setattr(here, "verdict", lambda _: verdict)
+    (found,) = look(site, "pyslurm")
+    assert (found.severity, found.fix) == (severity, verdict.fix)
 
 
 def test_ledger(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
