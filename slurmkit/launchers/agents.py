@@ -13,7 +13,7 @@ from slurmkit.findings import Finding
 from slurmkit.launchers.plain import needs_command, one_per_gpu
 from slurmkit.launchers.ranklogs import needs_file, rank_logs
 from slurmkit.launchers.step import PATIENCE, Step
-from slurmkit.planning.script import here
+from slurmkit.machine import HERE
 from slurmkit.spec import JobSpec
 
 # The step has one task on each node, with the CPUs of all the job's tasks there: srun would warn.
@@ -50,7 +50,8 @@ def needs_agents(step: Step, name: str) -> Iterable[Finding]:
 
 def _unseen_files(step: Step, name: str) -> Iterable[Finding]:
     """Workers write the files of their output themselves, in the container."""
-    folder = posixpath.join(step.spec.chdir or here(), posixpath.dirname(step.spec.output or ""))
+    folder = step.spec.chdir or HERE.folder
+    folder = posixpath.join(folder, posixpath.dirname(step.spec.output or ""))
     seen = step.view is not None and step.view.inside(folder) == posixpath.normpath(folder)
     if step.spec.launch.log_per_rank and step.spec.container and not seen:
         message = (

@@ -12,7 +12,7 @@ from slurmkit.container import UNSET_PYXIS, Container, View, Wrapped
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
 from slurmkit.image import KERNELS
-from slurmkit.planning.script import here
+from slurmkit.machine import HERE
 from slurmkit.planning.unseen import absent, unseen
 from slurmkit.plugins import Runtime
 from slurmkit.runtimes import IMPORTING, NOT_HERE, choose, runtime, settled
@@ -60,7 +60,7 @@ def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Cont
         return Contained()
     if spec.script is not None or spec.launch.launcher == "none":
         return Contained(findings=(error("container-needs-step", _NO_STEP, "container"),))
-    image = settled(spec.container.at(here()), nodes=nodes)
+    image = settled(spec.container.at(HERE.folder), nodes=nodes)
     try:
         name = choose(image.container, capabilities)
     except BadInput as wrong:
@@ -72,7 +72,7 @@ def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Cont
         return Contained(named=name, findings=found)
     said = note("container-runtime", f"its steps run in {name}", name)
     container, lost = _with_variables(spec, image.container, (chosen, name, capabilities))
-    view = chosen.view(container, spec.chdir or here())
+    view = chosen.view(container, spec.chdir or HERE.folder)
     lost = (*lost, *absent(container), *(unseen(spec, container, view) if view else ()))
     wrapped = chosen.step(container, gpus=spec.gpus is not None)
     return Contained(wrapped, name, (said, *found, *lost), image.architecture, view)

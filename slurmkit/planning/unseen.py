@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from slurmkit.checks.say import Pairs, note, warning
 from slurmkit.container import Container, View
 from slurmkit.findings import Finding
-from slurmkit.planning.script import here
+from slurmkit.machine import HERE
 from slurmkit.spec import JobSpec
 
 _CODE = "container-unseen"
@@ -26,7 +26,7 @@ def unseen(spec: JobSpec, container: Container, view: View) -> Iterator[Finding]
         container: what it asks for.
         view: what that sees.
     """
-    folder = spec.chdir or here()
+    folder = spec.chdir or HERE.folder
     beside = [w for w in _paths(spec.command) if not posixpath.isabs(w) and _is(folder, w)]
     lost = beside if _elsewhere(view, folder, beside) else []
     far = [path for path in _far(spec.command, container) if not view.sees(path)]

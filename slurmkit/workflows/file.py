@@ -42,7 +42,7 @@ def _workflow(found: Table, path: Path, folder: Path) -> Workflow:
     for key in found:
         if key not in _KEYS:
             raise BadInput(f"no key {key!r}; {nearest(key, list(_KEYS))}; a job is [jobs.{key}]")
-    defaults = _decoded("defaults", _table("defaults", found.get("defaults", {})))
+    defaults = _decoded("defaults", _table("defaults", found.get("defaults", {})), path.parent)
     listed = _table("jobs", found.get("jobs", {}))
     jobs = {name: _table(f"jobs.{name}", job) for name, job in listed.items()}
     return Workflow(
@@ -72,7 +72,7 @@ def _job(name: str, job: Table, defaults: Table, path: Path, folder: Path) -> Jo
     if (job_file := _beside(where, job, "job-file", path)) is not None:
         fields = _over(fields, read_job_file(job_file))
     own = {key: value for key, value in job.items() if key not in _OWN}
-    fields = _over(fields, _decoded(where, own))
+    fields = _over(fields, _decoded(where, own, path.parent))
     try:
         fields["chdir"] = str(folder / (fields.get("chdir") or ""))
         return JobSpec(**fields)
@@ -87,11 +87,11 @@ def _beside(where: str, job: Table, key: str, path: Path) -> Path | None:
     return None if name is None else path.parent / name
 
 
-def _decoded(where: str, table: Table) -> Table:
+def _decoded(where: str, table: Table, beside: Path) -> Table:
     """Fields of a JobSpec; a working directory may be relative to that of the workflow."""
     rest = {key: value for key, value in table.items() if key != "chdir"}
     try:
-        fields = job_fields(rest)
+        fields = job_fields(rest, beside)
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from error
     if not isinstance(table.get("chdir", ""), str):
