@@ -129,6 +129,7 @@ def test_more_points_than_an_array_takes(lab: Lab, folder: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_five_thousand_points(lab: Lab, folder: str) -> None:
     bad = [7, 1005, 2500, 4998]
     sweep = run_large(lab, folder, 5000, 60, bad)
