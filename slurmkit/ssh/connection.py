@@ -37,6 +37,8 @@ class Connection:
         self._host = host
         self.ask = ask
         self._lock = threading.RLock()
+        # paramiko keeps why a channel was refused in one place for all threads.
+        self._opening = threading.Lock()
         self._sessions = threading.BoundedSemaphore(_SESSIONS)
         self._line: list[Any] = []  # transports, the last leads to the login node
 
@@ -75,11 +77,28 @@ class Connection:
             SshError: when there is no connection; `ConnectionLost` when it broke just now.
         """
         with self._sessions:
-            channel = _session(self.transport())
+            channel = self._opened(self.transport())
             try:
                 yield channel
             finally:
                 channel.close()
+
+    def _opened(self, transport: Any) -> Any:
+        """A new session; one that has just ended may still count at the server for a moment."""
+        for pause in (*_PAUSES, None):
+            try:
+                with self._opening:
+                    return transport.open_channel("session", window_size=_WINDOW, timeout=60)
+            except paramiko.ChannelException as error:
+                if pause is None:
+                    raise SshError(
+                        f"the login node opens no further session ({error.text}); is MaxSessions of"
+                        f" its sshd below {_SESSIONS + 2}?"
+                    ) from error
+                time.sleep(pause)
+            except (paramiko.SSHException, EOFError, OSError) as error:
+                raise lost(error) from error
+        raise AssertionError("the last pause is None")
 
     def dial(self, name: str, port: int) -> Any:
         """A channel to a port that the login node can reach.
@@ -91,28 +110,12 @@ class Connection:
         transport = self.transport()
         try:
             there, here = (name, port), ("127.0.0.1", 0)
-            return transport.open_channel("direct-tcpip", there, here, timeout=30)
+            with self._opening:
+                return transport.open_channel("direct-tcpip", there, here, timeout=30)
         except paramiko.ChannelException as error:
             raise OSError(None, f"the login node cannot reach it: {error.text}") from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise lost(error) from error
-
-
-def _session(transport: Any) -> Any:
-    """A new session; one that has just ended may still count at the server for a moment."""
-    for pause in (*_PAUSES, None):
-        try:
-            return transport.open_channel("session", window_size=_WINDOW, timeout=60)
-        except paramiko.ChannelException as error:
-            if pause is None:
-                raise SshError(
-                    f"the login node opens no further session ({error.text}); is MaxSessions of its"
-                    f" sshd below {_SESSIONS + 2}?"
-                ) from error
-            time.sleep(pause)
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise lost(error) from error
-    raise AssertionError("the last pause is None")
 
 
 def lost(error: BaseException | None = None) -> ConnectionLost:

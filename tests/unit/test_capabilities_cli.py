@@ -59,8 +59,8 @@ def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Lab:
     for module in ("capabilities", "reservations", "fairshare"):
         monkeypatch.setattr(f"slurmkit.cli.{module}.Cluster", lambda: Cluster(made.slurm))
     for module in ("capabilities.standing", "cli.capabilities", "cli.fairshare"):
-        monkeypatch.setattr(f"slurmkit.{module}.me", lambda: "alice")
-    monkeypatch.setattr("slurmkit.capabilities.standing._groups", lambda _: ("people", "vision"))
+        monkeypatch.setattr(f"slurmkit.{module}.me", lambda *_: "alice")
+    monkeypatch.setattr("slurmkit.machine.Here.groups", lambda *_: ("people", "vision"))
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -86,18 +87,25 @@ def examples(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
 
 def taken(words: list[str], *, whole: bool = True) -> None:
     """Read the words of a command as it would, short of running it."""
+    with suppress(click.exceptions.Exit):  # of --help
+        read(words, whole=whole)
+
+
+def read(words: list[str], *, whole: bool) -> None:
     command: click.Command = cli
     context: click.Context | None = None
     name = "slurmkit"
     while isinstance(command, click.Group):
         context = command.make_context(name, list(words), parent=context)
         rest = [*context._protected_args, *context.args]
+        if not rest:  # a group that does something by itself
+            return
         found, below, words = command.resolve_command(context, rest)
         assert below is not None
         name, command = found or "", below
     try:
         context = command.make_context(name, list(words), parent=context)
-    except click.MissingParameter:
+    except (click.MissingParameter, click.BadOptionUsage):
         assert not whole
         return
     if name in JOBS and "job_file" in context.params:
@@ -111,6 +119,8 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The files that the guides' jobs are read from."""
     (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --time=5\nhostname\n", "utf-8")
     (tmp_path / "train.toml").write_text('command = ["hostname"]\n', "utf-8")
+    (tmp_path / "train.py").write_text("", "utf-8")
+    (tmp_path / "src").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", "x")
 

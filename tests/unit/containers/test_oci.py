@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -88,7 +89,10 @@ def test_variables_of_the_job_win_over_those_of_the_bundle(tmp_path: Path) -> No
     inside = shlex.join([*made.prefix, "sh", "-c", 'echo "$A|$B|$C|$X"; env | grep -c SLURMKIT'])
     lines = ["export A='of the\njob' C=job; unset B", *made.before, "A=image B=image X=image"]
     script = "\n".join(["\n".join(lines[:-1]), f"export {lines[-1]}", inside])
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    bare = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", "-c", script], env=bare, capture_output=True, text=True, check=False
+    )
     assert done.stdout == "of the\njob|image|job|image\n0\n"
 
 
