@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterable
@@ -181,8 +180,8 @@ def refuse_others(cluster: Cluster, doing: str) -> None:
     Raises:
         Refused: saying who may.
     """
-    own = me()
-    if os.getuid() == 0 or own == cluster.capabilities().config.get("SlurmUser", "").split("(")[0]:
+    own = me(cluster.slurm)
+    if own in ("root", cluster.capabilities().config.get("SlurmUser", "").split("(")[0]):
         return
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", own, "format=AdminLevel"]
     try:

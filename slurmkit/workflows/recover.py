@@ -81,7 +81,7 @@ def _past(cluster: Cluster, token: str) -> Iterator[tuple[str, str]]:
     """Ids and names in the order of submission; slurmdbd may be away."""
     since = since_argument(int(time.time()) - _DAYS * 86400)
     with suppress(SlurmError):
-        for line in read_submit_lines(cluster.slurm, f"--user={me()}", since):
+        for line in read_submit_lines(cluster.slurm, f"--user={me(cluster.slurm)}", since):
             match = _TAG.search(line.text)
             if match and match["token"] == token:
                 yield whole_id(line.job_id), match["name"]

@@ -56,8 +56,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     made = Lab()
     monkeypatch.setattr("slurmkit.cli.reserving.Cluster", lambda: made)
     monkeypatch.setattr("slurmkit.cli.reservations.Cluster", lambda: made)
-    monkeypatch.setattr("slurmkit.reserving.me", lambda: "olga")
-    monkeypatch.setattr("slurmkit.reserving.os.getuid", lambda: 1000)
+    monkeypatch.setattr("slurmkit.reserving.me", lambda _: "olga")
     return made
 
 
