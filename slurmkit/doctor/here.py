@@ -74,7 +74,7 @@ def pyslurm(case: Case) -> Iterator[Found]:
     found = verdict(case.slurm)
     if found.why_not:
         yield Found("warning" if found.version else "note", f"PySlurm is not used: {found.why_not}",
-                    "each submit starts an sbatch: about 140 a second instead of 900",
+                    "each submit of many starts an sbatch",
                     found.fix, sys.prefix)  # fmt: skip
 
 
