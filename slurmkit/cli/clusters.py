@@ -90,7 +90,7 @@ def _look(name: str, section: ClusterSection, *, ask: bool) -> Found:
         slurm.connection.close()
     copy = kept("capabilities", slurm.key, Capabilities)
     age = time.time() - copy.taken if copy else None
-    release = ".".join(map(str, copy.release)) if copy else ""
+    release = copy.config.get("SLURM_VERSION", "") if copy else ""
     host = section.host or name
     return Found(name=name, host=host, release=release, age=age, **facts)
 
