@@ -109,7 +109,7 @@ def queue(lab: Lab) -> list[str]:
     return lab.run("squeue", "--me", "-h", "-o", "%T %r").stdout.splitlines()
 
 
-@pytest.mark.parametrize("jobs", [1, 14, 29])
+@pytest.mark.parametrize("jobs", [1, 10, 20])  # with more, all may be sent by the kill
 def test_a_killed_submit_leaves_nothing_that_runs(lab: Lab, folder: str, jobs: int) -> None:
     killed(lab, folder, jobs)
     time.sleep(5)
