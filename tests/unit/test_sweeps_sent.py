@@ -85,7 +85,7 @@ def made(count: int = 25, size: int = 10, array: str | None = None, **fields: ob
     sent = tuple(
         Submission(
             f"#!/bin/bash\n#SBATCH --array={part.array}\n",
-            (("array", part.array), ("chdir", "/work")),
+            (("array", part.array), ("chdir", "/proj")),
             () if part.after is None else (part.after,),
             "afterany",
             part,
@@ -243,7 +243,7 @@ def test_points_and_those_that_failed_again(jobs: Jobs) -> None:
         (13, {"i": "13"}, "3:0"),
     ]
     spec = spec_again(found.runs[0], [p.index for p in failed])
-    assert (spec.array, spec.chdir) == ("4,13", "/work")
+    assert (spec.array, spec.chdir) == ("4,13", "/proj")
     again = cluster.submit(made(array=spec.array), again="10")
     assert again.id == "40"
     assert [tag_of(argv[-1]).offset for argv in jobs.sent[3:]] == [0, 13]  # type: ignore[union-attr]

@@ -61,15 +61,15 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_file(tmp_path: Path) -> None:
-    made = read_workflow(written(tmp_path, FILE), Path("/work"))
+    made = read_workflow(written(tmp_path, FILE), Path("/proj"))
     assert (made.name, made.order()) == ("pipeline", ("prepare", "train", "report"))
     prepare, train, report = (made.spec(name) for name in made.order())
-    assert (prepare.chdir, prepare.job_name, prepare.mem) == ("/work/data", "prepare", "1G")
+    assert (prepare.chdir, prepare.job_name, prepare.mem) == ("/proj/data", "prepare", "1G")
     assert (train.command, train.time, train.partition) == (("train",), "60", "gpu")
     assert (train.mem, train.mem_per_gpu) == (None, "8G")
     assert train.environment == {"A": "1", "B": "2"}
     assert train.gpus
-    assert (report.nodes, report.partition, report.chdir) == (2, "cpu", "/work")
+    assert (report.nodes, report.partition, report.chdir) == (2, "cpu", "/proj")
     assert report.script == "#!/bin/sh\nhostname\n"
     assert report.job_name == "report.sh"
     assert made.edges("report") == (Edge("train", "any"), Edge("prepare"))
