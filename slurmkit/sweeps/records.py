@@ -6,14 +6,13 @@ which broke off is found again, and that a sweep's points are known when Slurm h
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from slurmkit.capabilities.cache import read_own, write_aside
 from slurmkit.errors import SlurmkitError
 from slurmkit.logical import Tag
 from slurmkit.planning.secrets import secret_variables
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
 
 FOLDER = "arrays"
-_NEW = ".new-"
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -89,10 +87,7 @@ def keep(cluster: Cluster, record: Record, before: Record | None = None) -> None
     folder = _folder(cluster)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number, fresh = tempfile.mkstemp(prefix=_NEW, dir=folder)
-        with os.fdopen(number, "wb") as file:
-            file.write(msgspec.json.encode(record))
-        Path(fresh).replace(folder / record.name)
+        write_aside(folder / record.name, msgspec.json.encode(record))
         if before is not None and before.name != record.name:
             (folder / before.name).unlink(missing_ok=True)
     except OSError as error:
@@ -143,7 +138,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _read(path: Path) -> Record | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return msgspec.json.decode(read_own(path), type=Record)
     except (OSError, msgspec.DecodeError):
         return None
 
