@@ -32,16 +32,21 @@ test-all: test ## also every cluster test, slow ones too, on Slurm 22.05 and 26.
 smoke: .venv/.complete ## submit -> report on one release: make smoke SLURM=22.05
 	@$(MAKE) --no-print-directory cluster-test SELECT=smoke
 
-# A fresh cluster for each run; it stays up when a test fails, so that one can look at it.
+# Fresh clusters for each run: a whole suite has two, for mostly it waits. They stay up when a test
+# fails, so that one can look at them.
 TEST_CLUSTER = test$(subst .,,$(SLURM))
+TEST_CLUSTERS = $(TEST_CLUSTER)$(if $(SELECT),, $(TEST_CLUSTER)b)
 .PHONY: cluster-test
 cluster-test:
 	@$(STEP) "Docker" docker/engine
-	@$(STEP) "fresh Slurm $(SLURM) cluster" docker/cluster reset --slurm $(SLURM) --name $(TEST_CLUSTER)
+	@for cluster in $(TEST_CLUSTERS); do \
+	    $(STEP) "fresh Slurm $(SLURM) cluster $$cluster" docker/cluster reset --slurm $(SLURM) --name $$cluster || exit; done
 	@$(if $(SELECT),,$(STEP) "ledger tests on its PostgreSQL" tests/on-postgres $(TEST_CLUSTER))
-	@SLURMKIT_TEST_SLURM=$(SLURM) SLURMKIT_TEST_CLUSTER=$(TEST_CLUSTER) \
-	    $(STEP) "cluster tests on Slurm $(SLURM)" $(PYTEST) -q -m "cluster and ($(or $(SELECT),cluster))$(if $(SLOW),, and not slow)" tests/cluster
-	@$(STEP) "cluster down" docker/cluster down --volumes --name $(TEST_CLUSTER)
+	@SLURMKIT_TEST_SLURM=$(SLURM) SLURMKIT_TEST_CLUSTER="$(TEST_CLUSTERS)" \
+	    $(STEP) "cluster tests on Slurm $(SLURM)" $(PYTEST) -q -n $(words $(TEST_CLUSTERS)) --dist loadfile \
+	    -m "cluster and ($(or $(SELECT),cluster))$(if $(SLOW),, and not slow)" tests/cluster
+	@for cluster in $(TEST_CLUSTERS); do \
+	    $(STEP) "cluster $$cluster down" docker/cluster down --volumes --name $$cluster || exit; done
 
 lint: .venv/.complete ## ruff, mypy, import contracts, shellcheck
 	@$(STEP) "ruff check" .venv/bin/ruff check .

@@ -11,8 +11,15 @@ from cluster_lab import DOCKER, Lab, cluster_command
 
 @pytest.fixture(scope="session")
 def lab() -> Lab:
-    """The cluster that SLURMKIT_TEST_CLUSTER names, brought up where it is down."""
-    name = os.environ.get("SLURMKIT_TEST_CLUSTER", "test")
+    """The cluster that SLURMKIT_TEST_CLUSTER names, brought up where it is down.
+
+    It names one for each process of pytest.
+    """
+    names = os.environ.get("SLURMKIT_TEST_CLUSTER", "test").split()
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    if worker >= len(names):
+        pytest.fail(f"SLURMKIT_TEST_CLUSTER names {len(names)} clusters: run pytest -n {len(names)}")
+    name = names[worker]
     release = os.environ.get("SLURMKIT_TEST_SLURM", "24.11")
     required = os.environ.get("SLURMKIT_REQUIRE_CLUSTER") == "1"
     engine = subprocess.run(
