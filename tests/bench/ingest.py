@@ -26,6 +26,7 @@ ROWS = 1_000_000
 PEER_ROWS = 200_000
 MEGABYTES = 300
 PER_SECOND = 60_000
+TIMES = 5.1  # as many as slurm2sql: 60,000 was asked of a machine on which it reads 11,800
 LIVE_ROUNDS, LIVE_DAYS = 1, 10
 REPORTS = 5
 _FOLDER = "/tmp/bench-ledger"  # on the login node
@@ -40,18 +41,18 @@ def from_a_file() -> Iterator[Budget]:
         folder = Path(name)
         say(f"writing {ROWS:,} rows")
         write(folder / "dump.txt", ROWS)
+        speeds = {}
         for what in ("new", "again, unchanged"):
             say(f"reading them: {what}")
             found = _apart(folder)
-            speed = found["rows"] / found["cpu"]
-            yield Budget(
-                f"{ROWS:,} rows from a file, {what}, on one core", speed,
-                f"at least {PER_SECOND:,} rows/s", None, speed >= PER_SECOND, "rows/s",
-            )  # fmt: skip
+            named = f"{ROWS:,} rows from a file, {what}, on one core"
+            speeds[named] = speed = found["rows"] / found["cpu"]
+            limit = f"at least {PER_SECOND:,} rows/s"
+            yield Budget(named, speed, limit, None, speed >= PER_SECOND, "rows/s")
             size = found["megabytes"]
             holds = size < MEGABYTES
             yield Budget("the same, memory", size, f"{MEGABYTES} MB", None, holds, "MB")
-        yield from _beside_peer(folder, speed)
+        yield from _beside_peer(folder, speeds)
 
 
 def live(lab: Lab, jobs: int) -> Iterator[Budget]:
@@ -124,7 +125,7 @@ def _apart(folder: Path) -> dict[str, float]:
         return pool.apply(read, (folder,))
 
 
-def _beside_peer(folder: Path, speed: float) -> Iterator[Budget]:
+def _beside_peer(folder: Path, speeds: dict[str, float]) -> Iterator[Budget]:
     with (folder / "dump.txt").open() as rows, (folder / "some.txt").open("w") as some:
         some.writelines(line for line, _ in zip(rows, range(PEER_ROWS), strict=False))
     found = _peer(folder)
@@ -132,8 +133,9 @@ def _beside_peer(folder: Path, speed: float) -> Iterator[Budget]:
         say("slurm2sql could not be installed: not measured")
         return
     theirs = found["rows"] / found["seconds"]
-    holds = speed > theirs
-    yield Budget("the same", speed, "more than slurm2sql of PyPI", theirs, holds, "rows/s")
+    for named, speed in speeds.items():
+        limit = f"{TIMES} × slurm2sql of PyPI"
+        yield Budget(named, speed, limit, theirs, speed >= TIMES * theirs, "rows/s")
 
 
 def _peer(folder: Path) -> dict[str, Any] | None:
