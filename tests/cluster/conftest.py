@@ -18,7 +18,7 @@ def lab() -> Lab:
     names = os.environ.get("SLURMKIT_TEST_CLUSTER", "test").split()
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     if worker >= len(names):
-        pytest.fail(f"SLURMKIT_TEST_CLUSTER names {len(names)} clusters: run pytest -n {len(names)}")
+        pytest.fail(f"SLURMKIT_TEST_CLUSTER names {len(names)} clusters: pytest -n {len(names)}")
     name = names[worker]
     release = os.environ.get("SLURMKIT_TEST_SLURM", "24.11")
     required = os.environ.get("SLURMKIT_REQUIRE_CLUSTER") == "1"
