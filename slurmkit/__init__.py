@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from slurmkit.cluster import Cluster
     from slurmkit.errors import SlurmkitError
+    from slurmkit.executor.local import LocalExecutor
+    from slurmkit.executor.slurm import Executor
     from slurmkit.jobs.job import Job
     from slurmkit.jobs.outcome import Outcome
     from slurmkit.planner import Plan, Submission, plan
@@ -30,9 +32,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Cluster",
+    "Executor",
     "Gpus",
     "Job",
     "JobSpec",
+    "LocalExecutor",
     "Outcome",
     "Plan",
     "Queue",
@@ -49,9 +53,11 @@ __all__ = [
 
 _HOMES = {
     "Cluster": "cluster",
+    "Executor": "executor.slurm",
     "Gpus": "spec",
     "Job": "jobs.job",
     "JobSpec": "spec",
+    "LocalExecutor": "executor.local",
     "Outcome": "jobs.outcome",
     "Plan": "planner",
     "Queue": "queue.snapshot",

@@ -20,6 +20,11 @@ SlurmkitError                 exit 1: an operation failed
 │       └── JobOver           the job has already ended
 ├── NotOver                   a job has not ended, or not within the time to wait
 ├── LogUnavailable            a job's output cannot be read
+├── CallError                 a function's call in a job gave no result
+│   ├── CallDied              its process was killed, or ended itself
+│   ├── PythonDiffers         the job's Python is another one than the caller's
+│   ├── ResultLost            its job has ended and left no result of it
+│   └── ResultRefused         the file with its result is not the user's alone
 ├── ImageError                a container's image cannot be imported, or not be trusted
 ├── LedgerError               the ledger's database cannot be used
 │   └── ServiceError          the ledger's service cannot be asked, or not be trusted
@@ -117,6 +122,26 @@ class NotOver(SlurmkitError):
 
 class LogUnavailable(SlurmkitError):
     """A job's output file is unknown or cannot be read."""
+
+
+class CallError(SlurmkitError):
+    """A function's call in a job gave no result, or one that cannot be read here."""
+
+
+class CallDied(CallError):
+    """The process that made a call was killed, or ended itself."""
+
+
+class PythonDiffers(CallError):
+    """The Python of a job cannot read what that of its caller has pickled."""
+
+
+class ResultLost(CallError):
+    """A job has ended and left no result of a call."""
+
+
+class ResultRefused(CallError):
+    """A file with results is not its user's alone, so nothing in it is believed."""
 
 
 class ImageError(SlurmkitError):

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.bench import ingest, queue, reports, start, submit, tui
+from tests.bench import executor, ingest, queue, reports, start, submit, tui
 from tests.bench.history import JOBS
 from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
-PARTS = ("start", "queue", "submit", "tui", "report", "ingest")
+PARTS = ("start", "executor", "queue", "submit", "tui", "report", "ingest")
 ASKED = (*PARTS, "pyslurm")  # only by name: it needs a cluster of 26.05
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
@@ -34,6 +34,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
         yield from ingest.from_a_file()
     if "start" in parts:
         yield from start.budgets(lab)
+    if "executor" in parts:
+        yield from executor.budgets(lab)
     read = sizes if "queue" in parts else []
     for jobs in sorted({*read, *([tui.JOBS] if "tui" in parts else [])}):
         fill(lab, jobs)

@@ -1,0 +1,96 @@
+"""Folders of calls: ours alone, on a filesystem that the nodes share, with the worker in them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from slurmkit.errors import BadInput, SlurmkitError
+from slurmkit.executor import worker
+from slurmkit.statehome import state_folder
+
+PROGRAM = "slurmkit_worker.py"
+"""The worker's name there: what lies beside a program hides modules of the same name."""
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def base_folder(folder: str | os.PathLike[str] | None) -> Path:
+    """The folder below which calls are kept, made where it is missing.
+
+    Args:
+        folder: one that the nodes share; by default in `$XDG_STATE_HOME` or ~/.local/state.
+
+    Raises:
+        BadInput: when others could put something else in its place: it holds code that is run.
+        SlurmkitError: when it cannot be made.
+    """
+    base = state_folder("calls") if folder is None else Path(folder).absolute() / ".slurmkit-calls"
+    own_folder(base)
+    for above in (base, *base.resolve().parents):
+        _check(above)
+    return base
+
+
+def own_folder(path: Path) -> Path:
+    """Make a folder that its owner alone can enter.
+
+    Raises:
+        SlurmkitError: when it cannot be made.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise SlurmkitError(
+            f"cannot keep calls in {error.filename or path}: {error.strerror}; name another folder"
+            " that the nodes share: folder=…"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise BadInput(f"{path} is not a folder of yours; remove it, or name another: folder=…")
+    if found.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def _check(path: Path) -> None:
+    """Whoever may rename what lies in a folder could put code of their own into its place."""
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()) or (
+        found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX
+    ):
+        raise BadInput(
+            f"others may write to {path}, so they could change what your jobs run; name a folder"
+            " below one that you alone can write to: folder=…"
+        )
+
+
+def with_worker(base: Path) -> Path:
+    """The folder with the worker and the cloudpickle of this Python, made where it is missing.
+
+    Its name tells its contents, so that jobs which wait find what they were sent with.
+    """
+    contents = _contents()
+    digest = hashlib.sha256(repr(sorted(contents.items())).encode()).hexdigest()
+    folder = base / f"worker-{digest[:16]}"
+    if not folder.is_dir():
+        aside = Path(tempfile.mkdtemp(prefix=".worker-", dir=base))
+        (aside / "cloudpickle").mkdir(mode=0o700)
+        for name, data in contents.items():
+            worker.write_whole(str(aside / name), data)
+        try:
+            aside.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(aside)
+    return folder
+
+
+def _contents() -> dict[str, bytes]:
+    import cloudpickle  # noqa: PLC0415 - it takes 20 ms
+
+    found = {f"cloudpickle/{p.name}": p for p in Path(cloudpickle.__file__).parent.glob("*.py")}
+    found[PROGRAM] = Path(worker.__file__)
+    return {name: path.read_bytes() for name, path in found.items()}

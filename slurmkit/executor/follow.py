@@ -1,0 +1,242 @@
+"""One thread that looks for results, and asks about tasks that leave none.
+
+Results are files, so it looks for files: soon after the last one came, then less and less often.
+Whether a task is over is asked beside it, at the pace of whoever knows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from slurmkit.errors import CallError, ResultRefused
+from slurmkit.executor import worker
+from slurmkit.executor.future import CallFuture, fail, lose, settle
+from slurmkit.executor.runs import Run
+from slurmkit.machine import open_regular
+from slurmkit.text import printable
+
+_SOONEST, _LATEST = 0.02, 1.0  # seconds between two looks
+_SHARE = 0.05  # of the time since something came: so much later than it came is it seen at most
+_ANEW = 1.0  # seconds after which NFS is made to look at the folder itself
+_GRACE = 2.0  # seconds in which a result may come after the end of its task
+_FAREWELL = 10.0  # seconds that the end of Python waits for jobs to be cancelled
+_TAIL = 4096  # bytes of a log in which its last line is looked for
+
+
+class Place(Protocol):
+    """Where tasks run."""
+
+    def look(self, job_ids: Iterable[str]) -> Mapping[str, bool | None]:
+        """Of tasks that are waited for: True while it runs, False when it is over, else None.
+
+        It never waits; it is asked with all there are, so what is not named is not waited for.
+        """
+        ...
+
+    def words(self, job_id: str) -> str:
+        """How a task that is over ended."""
+        ...
+
+    def stop(self, job_ids: Iterable[str]) -> None:
+        """End tasks, or keep them from starting."""
+        ...
+
+
+class Task:
+    """What is waited for of one task."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        self.id = run.ids[number]
+        self.number = number
+        self.running = False
+        self.over_since: float | None = None
+        self.futures = {index: CallFuture(run, number, index) for index in run.tasks[number]}
+        self.left = dict(self.futures)
+        for future in self.futures.values():
+            future.runs = self._runs
+
+    def _runs(self) -> bool:
+        return self.running
+
+
+class Results:
+    """The files with results of one run, each read once."""
+
+    def __init__(self, run: Run, tasks: Iterable[Task]) -> None:
+        self.folder = run.folder
+        self.tasks = {task.number: task for task in tasks}
+        self._path = Path(run.folder) / worker.RESULTS
+        self._read: set[str] = set()
+        self._looked = 0.0
+
+    def take(self) -> bool:
+        """Settle what results are new; returns whether there were any."""
+        if time.monotonic() - self._looked > _ANEW:
+            self._path.chmod(0o700)  # a client of NFS asks its server, and sees what is new
+            self._looked = time.monotonic()
+        found = [path.name for path in self._path.iterdir() if path.name not in self._read]
+        new = [name for name in found if not name.startswith(".")]
+        self._read.update(new)
+        for name in new:
+            self._settle(name)
+        return bool(new)
+
+    def _settle(self, name: str) -> None:
+        number = name.partition("-")[0]
+        task = self.tasks.get(int(number)) if number.isdecimal() else None
+        if task is None:
+            return
+        try:
+            for result in worker.read_results(str(self._path), name):
+                if future := task.left.pop(result.index, None):
+                    settle(future, result)
+        except OSError as error:
+            refused = f"{error.filename} is not believed: {error.strerror}"
+            for future in task.left.values():
+                fail(future, ResultRefused(f"call {future.index} of job {task.id}: {refused}"))
+            task.left.clear()
+
+
+class Follower:
+    """Settles the futures of any number of runs.
+
+    Args:
+        place: where their tasks run.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._runs: list[Results] = []
+        self._changed = threading.Condition()
+        self._called = False
+        self._thread: threading.Thread | None = None
+        atexit.register(self._farewell)
+
+    def follow(self, run: Run) -> list[CallFuture]:
+        """The futures of a run's calls, in order."""
+        tasks = [Task(run, number) for number in range(len(run.tasks))]
+        futures = [future for task in tasks for future in task.futures.values()]
+        for future in futures:
+            future.wake = self._call
+        with self._changed:
+            self._runs.append(Results(run, tasks))
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._follow, name="slurmkit-calls", daemon=True
+                )
+                self._thread.start()
+        self._call()
+        return sorted(futures, key=lambda future: future.index)
+
+    def _call(self) -> None:
+        """A look is due now."""
+        with self._changed:
+            self._called = True
+            self._changed.notify_all()
+
+    def _follow(self) -> None:
+        came = time.monotonic()
+        while True:
+            with self._changed:
+                wait = min(_LATEST, max(_SOONEST, _SHARE * (time.monotonic() - came)))
+                self._changed.wait_for(lambda: self._called, wait if self._runs else None)
+                self._called = False
+                runs = list(self._runs)
+            try:
+                if self._look(runs):
+                    came = time.monotonic()
+            except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+                self._give_up(runs, error)
+            with self._changed:
+                self._runs = [each for each in self._runs if any(_left(each))]
+
+    def _look(self, runs: list[Results]) -> bool:
+        came = [each.take() for each in runs]
+        tasks = [task for each in runs for task in _left(each)]
+        given_up = {task: found for task in tasks if (found := _given_up(task))}
+        self._stop(runs, given_up)
+        for found in given_up.values():
+            for future in found:
+                future.set_running_or_notify_cancel()
+        waited = [task for task in tasks if task.left]
+        seen = self._place.look([task.id for task in waited])
+        for task in waited:
+            state = seen.get(task.id)
+            task.running = state is True
+            if state is False and self._is_late(task):
+                self._lose(task)
+        return any(came) or bool(given_up)
+
+    def _is_late(self, task: Task) -> bool:
+        now = time.monotonic()
+        task.over_since = now if task.over_since is None else task.over_since
+        return now - task.over_since > _GRACE
+
+    def _lose(self, task: Task) -> None:
+        words = self._place.words(task.id)
+        for future in task.left.values():
+            lose(future, f"{words}; {_last_words(future.log)}")
+        task.left.clear()
+
+    def _stop(self, runs: list[Results], given_up: Iterable[Task]) -> None:
+        """End the tasks that nobody waits for any more; others are told what not to do."""
+        if unneeded := [task.id for task in given_up if not task.left]:
+            self._place.stop(unneeded)
+        for results in runs:
+            for task in results.tasks.values():
+                if task in given_up and task.left:
+                    _mark(results.folder, task)
+
+    def _farewell(self) -> None:
+        """Python ends: jobs that were given up a moment ago are to be cancelled yet."""
+        end = time.monotonic() + _FAREWELL
+        tasks = [task for each in self._runs for task in _left(each)]
+        while any(future.cancelled() for task in tasks for future in list(task.left.values())):
+            self._call()
+            time.sleep(_SOONEST)
+            if time.monotonic() > end:
+                return
+
+    def _give_up(self, runs: list[Results], error: Exception) -> None:
+        """Nothing is waited for that cannot be followed."""
+        words = f"cannot follow it: {type(error).__name__}: {error}"
+        for task in (task for each in runs for task in _left(each)):
+            for future in task.left.values():
+                fail(future, CallError(f"call {future.index} of job {task.id}: {words}"))
+            task.left.clear()
+
+
+def _left(results: Results) -> list[Task]:
+    return [task for task in results.tasks.values() if task.left]
+
+
+def _given_up(task: Task) -> list[CallFuture]:
+    """Take away the calls that are given up."""
+    indices = [index for index, future in task.left.items() if future.cancelled()]
+    return [task.left.pop(index) for index in indices]
+
+
+def _last_words(log: Path) -> str:
+    """What was printed last: often why."""
+    try:
+        with open_regular(log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError as error:
+        return f"no log {log} ({error.strerror}): do the nodes share that folder?"
+    said = next((line for line in reversed(lines) if line.strip()), "")
+    return f"its log {log} {f'ends with: {printable(said.strip())}' if said else 'is empty'}"
+
+
+def _mark(folder: str, task: Task) -> None:
+    """Say to a task that goes on which of its calls nobody needs any more."""
+    for index, future in task.futures.items():
+        path = Path(folder) / worker.CANCELLED.format(index)
+        if future.cancelled() and not path.exists():
+            worker.write_whole(str(path), b"")

@@ -1,0 +1,231 @@
+"""The executor of a Slurm cluster: calls become jobs, and many together a job array."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from slurmkit.cluster import Cluster
+from slurmkit.config import nearest
+from slurmkit.errors import BadInput, SlurmError, SlurmkitError
+from slurmkit.executor.calls import CallExecutor
+from slurmkit.executor.future import CallFuture
+from slurmkit.executor.runs import Run
+from slurmkit.gpus import Gpus
+from slurmkit.jobs.ids import whole_id
+from slurmkit.jobs.outcome import Evidence
+from slurmkit.jobs.verdict import outcome_of
+from slurmkit.machine import machine_of
+from slurmkit.planner import Plan, plan
+from slurmkit.spec import JobSpec, Launch
+
+if TYPE_CHECKING:
+    from slurmkit.jobs.job import Job
+    from slurmkit.jobs.progress import Known
+    from slurmkit.jobs.watch import Watch
+    from slurmkit.planning.requests import Site
+
+MOST_TASKS = 32
+"""Starting a task costs Slurm some 0.1 s, and a call often less."""
+_SITE_SECONDS = 60.0  # for which limits and their use are not read anew
+_MOST_LOOKS = 10  # for more than the poller saw of a lost task: each takes some commands
+_STOP_SECONDS = 2.0  # between two tries to end tasks
+_OURS = ("array", "command", "script", "sweep")
+
+
+class Executor(CallExecutor):
+    """Makes calls in jobs of Slurm; a `concurrent.futures.Executor`.
+
+        with Executor(partition="cpu", time="10", mem="2G") as executor:
+            print(executor.submit(pow, 2, 10).result())
+            print(list(executor.map(len, ["a", "bc"])))
+
+    Args:
+        cluster: where; that of this machine by default.
+        max_workers: the most tasks of an array that a map is divided into.
+        folder: one that the nodes share, where calls and results are kept; by default below the
+            home directory, in ~/.local/state.
+        python: the interpreter of the jobs, of this one's version: a path on the nodes, or in the
+            container; by default this one, in a container `python3`.
+        progress: show a bar while calls are waited for; None: where standard error is a terminal.
+        options: fields of `JobSpec`, e.g. `time`, `mem`, `gpus` (also as text: `"a100:2"`).
+
+    Raises:
+        BadInput: for options that are none, and for a folder that others may change.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster | None = None,
+        *,
+        max_workers: int = MOST_TASKS,
+        folder: str | os.PathLike[str] | None = None,
+        python: str | None = None,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> None:
+        self._cluster = cluster or Cluster()
+        if not machine_of(self._cluster.slurm).is_here:
+            raise BadInput(
+                f"functions cannot be sent to {self._cluster.name} over SSH yet: their files must"
+                " lie where the nodes see them; run this on its login node"
+            )
+        super().__init__(_Jobs(self._cluster), folder, max_workers, progress=progress)
+        self._throttle: int | None = options.pop("array_throttle", None)
+        self._spec = _spec(options, python, self._base)
+        self._known: tuple[float, Site] | None = None
+
+    @classmethod
+    def attach(
+        cls,
+        job_id: str,
+        cluster: Cluster | None = None,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> list[CallFuture]:
+        """The futures of calls that were sent before, in order, by their job's id.
+
+        Args:
+            job_id: of the job or array, as a future's `job` has it, or the queue.
+            cluster: where they were sent.
+            folder: where this process keeps calls of its own; theirs is remembered.
+
+        Raises:
+            BadInput: when they were not sent by this user.
+        """
+        return cls(cluster, folder=folder).found(whole_id(job_id))
+
+    @property
+    def _where(self) -> str:
+        return self._cluster.capabilities().cluster_name
+
+    def _send(self, run: Run, program: Path) -> Run:
+        try:
+            made = plan(self._job_of(run, program), self._cluster, ask=False, known=self._site())
+            job = self._cluster.submit(made)
+        except BaseException:
+            shutil.rmtree(run.folder, ignore_errors=True)
+            raise
+        ids = tuple(_ids(job, made, len(run.tasks)))
+        return msgspec.structs.replace(run, ids=ids, first=whole_id(job.id))
+
+    def _job_of(self, run: Run, program: Path) -> JobSpec:
+        count, spec = len(run.tasks), self._spec
+        pattern = "log-%A_%a.out" if count > 1 else "log-%j.out"
+        return msgspec.structs.replace(
+            spec,
+            command=(spec.command[0], str(program), run.folder),
+            job_name=spec.job_name or run.name,
+            array=f"0-{count - 1}" if count > 1 else None,
+            array_throttle=self._throttle if count > 1 else None,
+            output=spec.output or str(Path(run.folder.replace("%", "%%")) / pattern),
+        )
+
+    def _site(self) -> Site:
+        now = time.monotonic()
+        if self._known is None or now - self._known[0] > _SITE_SECONDS:
+            self._known = now, (self._cluster.capabilities(), self._cluster.standing())
+        return self._known[1]
+
+
+def _spec(options: dict[str, Any], python: str | None, base: Path) -> JobSpec:
+    """The job of every task; its command is but the interpreter yet."""
+    known = [name for name in JobSpec.__struct_fields__ if name not in _OURS]
+    for name in options:
+        if name not in known:
+            raise BadInput(f"a job has no option {name!r} here; {nearest(name, known)}")
+    given = dict(options)
+    if isinstance(given.get("gpus"), str):
+        given["gpus"] = Gpus.parse(given["gpus"])
+    container = given.get("container")
+    if container is not None:
+        mounts = (*container.mounts, str(base))
+        given["container"] = msgspec.structs.replace(container, mounts=mounts)
+    else:  # a step of its own costs time, and the batch shell is in no container
+        given.setdefault("launch", Launch(launcher="none"))
+    return JobSpec(command=(python or ("python3" if container else sys.executable),), **given)
+
+
+def _ids(job: Job, made: Plan, count: int) -> Iterator[str]:
+    """The id that Slurm has for each task."""
+    if count == 1:
+        yield job.id
+        return
+    found: dict[int, str] = {}
+    for part, sent in zip(job.parts, made.submissions, strict=True):
+        tasks = sent.part.tasks if sent.part else range(count)
+        offset = sent.part.offset if sent.part else 0
+        found |= {task: f"{part.id}_{task - offset}" for task in tasks}
+    yield from (found[task] for task in range(count))
+
+
+class _Asked(NamedTuple):
+    watch: Watch
+    job_id: str
+
+    @property
+    def known(self) -> Known:
+        return self.watch.known[self.job_id]
+
+
+class _Jobs:
+    """See `slurmkit.executor.follow.Place`; the poller asks about all tasks together."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._asked: dict[str, _Asked] = {}
+        self._to_stop: set[str] = set()
+        self._tried = 0.0
+        self._looks = iter(range(_MOST_LOOKS))
+
+    def look(self, job_ids: Iterable[str]) -> Mapping[str, bool | None]:
+        """See `Place.look`."""
+        self._try_to_stop()
+        ids = set(job_ids)
+        for job_id in self._asked.keys() - ids:
+            self._cluster.poller.forget(self._asked.pop(job_id).watch.job_ids)
+        for job_id in ids - self._asked.keys():
+            self._asked[job_id] = _Asked(self._cluster.poller.watch([job_id]), job_id)
+        return {job_id: _state(each.known) for job_id, each in self._asked.items()}
+
+    def words(self, job_id: str) -> str:
+        """See `Place.words`."""
+        known = self._asked[job_id].known
+        if known.error is not None:
+            return str(known.error)
+        if next(self._looks, None) is not None:
+            try:
+                return self._cluster.job(job_id).outcome().words
+            except SlurmkitError:
+                pass  # what the poller saw is left
+        return outcome_of(known.info, Evidence()).words if known.info else "it is over"
+
+    def stop(self, job_ids: Iterable[str]) -> None:
+        """See `Place.stop`."""
+        self._to_stop |= set(job_ids)
+        self._tried = 0.0
+        self._try_to_stop()
+
+    def _try_to_stop(self) -> None:
+        """Slurm may be away: nothing is forgotten."""
+        if not self._to_stop or time.monotonic() - self._tried < _STOP_SECONDS:
+            return
+        self._tried = time.monotonic()
+        try:
+            self._cluster.backend.cancel(sorted(self._to_stop))
+        except SlurmError:
+            return
+        self._to_stop.clear()
+
+
+def _state(known: Known) -> bool | None:
+    if known.settled:
+        return False
+    return True if known.info and known.info.state == "RUNNING" else None

@@ -1,0 +1,430 @@
+"""Runs the calls of one task on its node, and leaves what came of them in files.
+
+    python worker.py FOLDER [TASK]
+
+This file lies in the shared folder and is run there by the job's Python: it stands alone, needs the
+standard library only, and is read from Python 3.6 on, so that one which does not fit can say so.
+
+A process apart makes the calls, one after another. Where one of them kills it, that call has
+failed, and another process makes the rest. A task that starts anew makes the calls that it has
+left no result of.
+"""
+
+import errno
+import json
+import os
+import pickle
+import select
+import signal
+import stat
+import sys
+import time
+from typing import Any, Iterable, Iterator, NamedTuple  # noqa: UP035 - 3.6 cannot index others
+
+PROTOCOL = 4  # of what is only carried: any Python reads it
+CALLS, RESULTS, HEAD, FUNCTION = "calls", "results", "run.json", "function"
+CANCELLED = "cancelled-{}"
+VALUE, ERROR, DIED, UNFIT, LEFT_OUT = "value", "error", "died", "unfit", "left out"
+_SIZE = 8  # bytes that say how long a result is
+_LARGE = 1 << 20  # bytes from which on a result has a file of its own
+_TOGETHER = 0.1  # seconds in which results go into one file
+_LOOK = 0.5  # seconds: what a call started may hold the pipe of a process that is dead
+_SAVING = 5.0  # seconds; slurm.conf(5) KillWait is more
+_PATIENCE = 1.0  # seconds in which a signal to the whole task reaches us too
+
+
+class Result(NamedTuple):
+    """What came of a call.
+
+    Attributes:
+        index: of the call in its run.
+        kind: VALUE, ERROR, DIED, UNFIT or LEFT_OUT.
+        payload: the pickled value or exception; empty where there is none.
+        facts: `words` in place of a value, `trace`, `node`, `python`, and `differ`: versions of
+            libraries there and here, by name.
+    """
+
+    index: int
+    kind: str
+    payload: bytes = b""
+    facts: "dict[str, Any]" = {}  # noqa: RUF012 - nobody changes it
+
+
+def main(argv: "list[str]") -> int:
+    """Make the calls of a task; 1 when any of them failed."""
+    task = argv[1] if len(argv) > 1 else os.environ.get("SLURMKIT_ARRAY_TASK_ID", "0")
+    return Task(argv[0], int(task)).run()
+
+
+class Task:
+    """The calls of one task.
+
+    Args:
+        folder: of the run.
+        number: of the task in it.
+    """
+
+    def __init__(self, folder: str, number: int) -> None:
+        self.folder = folder
+        self.head: dict[str, Any] = json.loads(read_private(os.path.join(folder, HEAD)).decode())
+        every: list[tuple[int, bytes]] = pickle.loads(  # noqa: S301 - our own, as was just seen
+            read_private(os.path.join(folder, CALLS, str(number)))
+        )
+        again = os.environ.get("SLURM_RESTART_COUNT", "0")
+        self.outbox = Outbox(os.path.join(folder, RESULTS), f"{number}-{again}")
+        done = self.outbox.done(number)
+        self.left = [call for call in every if call[0] not in done]
+        self.failed = False
+
+    def run(self) -> int:
+        """Make the calls; a signal that ends us leaves what is known."""
+        signal.signal(signal.SIGTERM, _stop)
+        try:
+            words = unfit(self.head)
+            if words:
+                for index, _ in self.left:
+                    self._take(Result(index, UNFIT, b"", _facts(words=words)))
+            else:
+                while self.left:
+                    self._some()
+        finally:
+            self.outbox.flush()
+        return 1 if self.failed else 0
+
+    def _some(self) -> None:
+        """Let one process make calls until it has made all, or is no more."""
+        child, pipe = self._fork()
+        try:
+            for data in _frames(pipe, child, self.outbox):
+                self._heard(data)
+            status = _waited(child)
+        except BaseException:
+            self.outbox.flush()
+            _end(child)
+            raise
+        finally:
+            os.close(pipe)
+        if self.left:
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
+                time.sleep(_PATIENCE)
+            index = self.left.pop(0)[0]
+            self._take(Result(index, DIED, b"", _facts(words=_end_in_words(status))))
+
+    def _heard(self, data: bytes) -> None:
+        """Take what a process says of its next call; nothing where it wrote a file itself."""
+        self.left.pop(0)
+        if len(data) > 1:
+            self.outbox.put(data[1:])
+        self.failed = self.failed or data[:1] != b"+"
+
+    def _take(self, result: Result) -> None:
+        self.outbox.put(_dumped(result))
+        self.failed = True
+
+    def _fork(self) -> "tuple[int, int]":
+        ours, theirs = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child:
+            os.close(theirs)
+            return child, ours
+        code = 1
+        try:
+            os.close(ours)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            Caller(self).make(theirs)
+            code = 0
+        except BaseException:  # noqa: BLE001 - nothing of the parent's is to be run here
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+class Caller:
+    """Makes calls, in a process of its own."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._function: Any = None
+        self._differ: dict[str, Any] = {}
+
+    def make(self, pipe: int) -> None:
+        """Make all calls that are left; each is told of when it is made."""
+        # Behind all others: what the node has itself is looked for first.
+        sys.path += [each for each in self._task.head["path"] if each not in sys.path]
+        for call in self._task.left:
+            result = self._made(call)
+            sign = b"+" if result.kind in (VALUE, LEFT_OUT) else b"-"
+            data = _dumped(result)
+            if len(data) >= _LARGE:
+                self._task.outbox.write(f"c{call[0]}", [data])
+                data = b""
+            _write_all(pipe, _sized(sign + data))
+
+    def _made(self, call: "tuple[int, bytes]") -> Result:
+        index, data = call
+        if os.path.exists(os.path.join(self._task.folder, CANCELLED.format(index))):
+            return Result(index, LEFT_OUT)
+        try:
+            args, kwargs = pickle.loads(data)  # noqa: S301 - from the folder that is ours
+            function = self._shared()
+            self._differ = self._differ or differing(self._task.head["libraries"])
+            value = function(*args, **kwargs)
+            return Result(index, VALUE, dumps(value), _facts(differ=self._differ))
+        except BaseException as error:  # noqa: BLE001 - also SystemExit is what came of it
+            return Result(index, ERROR, _pickled(error), self._error_facts(error))
+
+    def _shared(self) -> Any:
+        if self._function is None:
+            data = read_private(os.path.join(self._task.folder, FUNCTION))
+            self._function = pickle.loads(data)  # noqa: S301 - our own, as was just seen
+        return self._function
+
+    def _error_facts(self, error: BaseException) -> "dict[str, Any]":
+        import traceback  # noqa: PLC0415 - most calls need none
+
+        trace = error.__traceback__ and error.__traceback__.tb_next  # ours is of no use to anybody
+        said = traceback.format_exception(type(error), error, trace)
+        words = "".join(traceback.format_exception_only(type(error), error)).strip()
+        differ = self._differ or differing(self._task.head["libraries"])
+        missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
+        return _facts(words=words, trace="".join(said), differ=differ, missing=missing)
+
+
+class Outbox:
+    """Results on their way into files: those of short calls together.
+
+    Args:
+        folder: where they go.
+        run: how the names of the files begin: the task, and how often it was started anew.
+    """
+
+    def __init__(self, folder: str, run: str) -> None:
+        self._folder = folder
+        self._run = run
+        self._waiting: list[bytes] = []
+        self._written = 0.0
+        self._number = 0
+
+    def put(self, result: bytes) -> None:
+        """Keep a result, and write all there are if the last were written a while ago."""
+        self._waiting.append(result)
+        if self.due() <= 0:
+            self.flush()
+
+    def due(self) -> float:
+        """Seconds until what is kept is to be written."""
+        if not self._waiting:
+            return _LOOK
+        return self._written + _TOGETHER - time.monotonic()
+
+    def flush(self) -> None:
+        """Write what is kept."""
+        if self._waiting:
+            self.write(str(self._number), self._waiting)
+            self._number += 1
+            self._waiting, self._written = [], time.monotonic()
+
+    def write(self, name: str, results: "list[bytes]") -> None:
+        """Write results to a file, whole or not at all."""
+        path = os.path.join(self._folder, f"{self._run}-{name}")
+        write_whole(path, b"".join(map(_sized, results)))
+
+    def done(self, task: int) -> "set[int]":
+        """The calls that the task has left results of."""
+        own = [name for name in os.listdir(self._folder) if name.startswith(f"{task}-")]
+        return {each.index for name in own for each in read_results(self._folder, name)}
+
+
+def read_results(folder: str, name: str) -> "Iterator[Result]":
+    """The results in a file.
+
+    Raises:
+        OSError: when it is not ours alone, or cannot be read.
+    """
+    data, at = read_private(os.path.join(folder, name)), 0
+    while at < len(data):
+        end = at + _SIZE + int.from_bytes(data[at : at + _SIZE], "big")
+        yield Result(*pickle.loads(data[at + _SIZE : end]))  # noqa: S301 - see read_private
+        at = end
+
+
+def read_private(path: str) -> bytes:
+    """Read a file that is ours, and that nobody else may even read.
+
+    Raises:
+        PermissionError: when it is not, saying so.
+        OSError: when it cannot be read.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(number, "rb") as file:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode):
+            raise PermissionError(errno.EPERM, "not a regular file", path)
+        if found.st_uid != os.geteuid():
+            words = f"it belongs to user id {found.st_uid}, not to you ({os.geteuid()})"
+            raise PermissionError(errno.EPERM, words, path)
+        if found.st_mode & 0o077:
+            words = f"others may use it (mode {stat.S_IMODE(found.st_mode):o})"
+            raise PermissionError(errno.EPERM, words, path)
+        return file.read()
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a file that we alone can read, whole or not at all, and onto the disk.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    folder, name = os.path.split(path)
+    aside = os.path.join(folder, f".{name}-{os.uname().nodename}-{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(aside, path)
+    except BaseException:
+        if os.path.exists(aside):
+            os.unlink(aside)
+        raise
+    _sync(folder)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value: what plain pickle cannot, cloudpickle may."""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - whatever its __reduce__ raises
+        import cloudpickle  # noqa: PLC0415 - most values do without
+
+        return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+def unfit(head: "dict[str, Any]") -> str:
+    """Why this Python cannot read what was pickled; empty when it can."""
+    if list(sys.version_info[:2]) == head["python"]:
+        return ""
+    here = f"{_dotted(sys.version_info[:2])} ({sys.executable} on {os.uname().nodename})"
+    there = f"{_dotted(head['python'])} ({head['executable']} on {head['node']})"
+    return f"the job's Python is {here}, but the call was made by {there}"
+
+
+def differing(libraries: "dict[str, str]") -> "dict[str, Any]":
+    """Versions of libraries that are loaded here, and are others where the call was made."""
+    found = {
+        name: (vars(sys.modules[name]).get("__version__") if name in sys.modules else there, there)
+        for name, there in libraries.items()
+    }
+    return {name: [str(here), there] for name, (here, there) in found.items() if here != there}
+
+
+def _facts(**more: Any) -> "dict[str, Any]":
+    found = {"node": os.uname().nodename, "python": sys.executable}
+    return dict(found, **{name: value for name, value in more.items() if value})
+
+
+def _pickled(error: BaseException) -> bytes:
+    """The exception without frames, which cannot be pickled; nothing where it cannot be itself."""
+    try:
+        return dumps(error)
+    except Exception:  # noqa: BLE001 - its words are left
+        return b""
+
+
+def _dumped(result: Result) -> bytes:
+    return pickle.dumps(tuple(result), PROTOCOL)
+
+
+def _sized(data: bytes) -> bytes:
+    return len(data).to_bytes(_SIZE, "big") + data
+
+
+def _frames(pipe: int, child: int, outbox: Outbox) -> "Iterator[bytes]":
+    """What comes through a pipe, until its writer is no more; meanwhile the outbox is emptied."""
+    os.set_blocking(pipe, False)
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN)
+    data, over = bytearray(), False
+    while not over:
+        heard = waiting.poll(1000 * max(0.0, min(outbox.due(), _LOOK)))
+        gone = not heard and _is_over(child)
+        over = _read(pipe, data) or gone
+        while len(data) >= _SIZE:
+            end = _SIZE + int.from_bytes(data[:_SIZE], "big")
+            if len(data) < end:
+                break
+            yield bytes(data[_SIZE:end])
+            del data[:end]
+        if outbox.due() <= 0:
+            outbox.flush()
+
+
+def _read(pipe: int, data: bytearray) -> bool:
+    """Add all that a pipe holds; returns whether that was its end."""
+    while True:
+        try:
+            piece = os.read(pipe, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not piece:
+            return True
+        data += piece
+
+
+def _is_over(child: int) -> bool:
+    """Whether a process is no more; it is still to be waited for."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _waited(child: int) -> int:
+    return os.waitpid(child, 0)[1]
+
+
+def _end(child: int) -> None:
+    """End a process; its call may have something to save before."""
+    end = time.monotonic() + _SAVING
+    os.kill(child, signal.SIGTERM)
+    while not _is_over(child) and time.monotonic() < end:
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    _waited(child)
+
+
+def _end_in_words(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        hint = "; was it out of memory?" if number == signal.SIGKILL else ""
+        return f"its process was ended by signal {number} ({signal.Signals(number).name}){hint}"
+    return f"its process ended by itself, with exit code {os.WEXITSTATUS(status)}"
+
+
+def _dotted(version: "Iterable[int]") -> str:
+    return ".".join(map(str, version))
+
+
+def _write_all(pipe: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(pipe, view) :]
+
+
+def _sync(folder: str) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _stop(number: int, frame: object) -> None:
+    del frame
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

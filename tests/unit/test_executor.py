@@ -1,0 +1,609 @@
+"""Python functions as jobs: the local executor, and that of Slurm before a Slurm that runs them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor_lab import RunningSlurm
+from hypothesis import given
+from hypothesis import strategies as st
+
+import slurmkit
+from slurmkit import Executor, LocalExecutor
+from slurmkit.errors import (
+    BadInput,
+    CallDied,
+    CallError,
+    ControllerDown,
+    PythonDiffers,
+    Refused,
+    ResultLost,
+    ResultRefused,
+    SlurmkitError,
+)
+from slurmkit.executor import folders, runs, worker
+from slurmkit.executor.calls import CallExecutor
+from slurmkit.executor.future import CallFuture, LibraryDiffers
+from slurmkit.executor.runs import divided
+from slurmkit.executor.slurm import MOST_TASKS
+
+Maker = Callable[..., CallExecutor]
+
+
+@pytest.fixture
+def slurm() -> Iterator[RunningSlurm]:
+    made = RunningSlurm()
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=["local", "slurm"])
+def executor(request: pytest.FixtureRequest) -> Maker:
+    """Makes an executor of either kind; what holds for one holds for the other."""
+    if request.param == "local":
+        return LocalExecutor
+    slurm = request.getfixturevalue("slurm")
+    return lambda *workers, **more: Executor(slurm, max_workers=(workers or (4,))[0], partition="cpu", **more)  # fmt: skip  # noqa: E501
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def listed(folder: str) -> list[str]:
+    return [path.name for path in Path(folder).iterdir()]
+
+
+class Own:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+class Awkward(Exception):
+    """One that pickles, and cannot be unpickled."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def troubled(x: int) -> int:
+    if x == 3:
+        raise KeyError(x)
+    if x == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if x == 7:
+        os._exit(9)
+    return x * x
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def test_a_call_and_its_result(executor: Maker) -> None:
+    with executor() as made:
+        future = made.submit(divmod, 17, 5)
+        assert future.result(30) == (3, 2)
+        assert made.submit(lambda *, x: x + 1, x=2).result(30) == 3
+    assert future.done()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        made.submit(square, 1)
+
+
+def test_a_map_in_order(executor: Maker) -> None:
+    with executor(2) as made:
+        assert list(made.map(pow, range(50), [2] * 60)) == [x * x for x in range(50)]
+        assert list(made.map(square, [])) == []
+
+
+def test_what_the_stdlib_does_with_executors(executor: Maker) -> None:
+    with executor() as made:
+        futures = [made.submit(square, x) for x in range(3)]
+        done = {future.result() for future in concurrent.futures.as_completed(futures, 60)}
+    assert done == {0, 1, 4}
+
+
+def test_a_class_of_a_script_comes_back_as_itself(executor: Maker) -> None:
+    Own.__module__ = "__main__"  # so cloudpickle sends it by value
+    with executor() as made:
+        found = made.submit(Own, 3).result(30)
+    assert isinstance(found, Own)
+    assert found.value == 3
+
+
+def test_large_results_have_files_of_their_own(executor: Maker) -> None:
+    with executor(1) as made:
+        found = list(made.map(lambda n: b"x" * n, [10, 3 << 20, 20]))
+    assert [len(each) for each in found] == [10, 3 << 20, 20]
+
+
+# --- what goes wrong in a call --------------------------------------------------------------------
+
+
+def test_an_exception_with_where_it_was_raised(executor: Maker) -> None:
+    with executor() as made:
+        future = made.submit(troubled, 3)
+        with pytest.raises(KeyError) as caught:
+            future.result(30)
+    assert "in troubled" in str(caught.value.__cause__)
+    assert "raise KeyError(x)" in str(caught.value.__cause__)
+    assert "slurmkit_worker" not in str(caught.value.__cause__)
+
+
+def test_each_call_fails_alone(executor: Maker) -> None:
+    """One raised, one was killed and one ended its process: all in one task."""
+    with executor(1) as made:
+        futures = made.submit_all(troubled, range(10))
+        ended = {index: future.exception(60) for index, future in enumerate(futures)}
+    assert {index for index, error in ended.items() if error is None} == {0, 1, 2, 4, 6, 8, 9}
+    assert isinstance(ended[3], KeyError)
+    assert isinstance(ended[5], CallDied)
+    assert "signal 9 (SIGKILL)" in str(ended[5])
+    assert "exit code 9" in str(ended[7])
+    assert [future.result() for future in futures[8:]] == [64, 81]
+
+
+def test_a_map_goes_on_after_a_call_that_raised(executor: Maker) -> None:
+    with executor(2) as made:
+        results = made.map(troubled, [2, 3, 4])
+        assert next(results) == 4
+        with pytest.raises(KeyError):
+            next(results)
+        assert list(results) == [16]
+
+
+def test_exceptions_that_cannot_be_unpickled(executor: Maker) -> None:
+    def awkward() -> None:
+        raise Awkward(1, 2)
+
+    with executor() as made:
+        with pytest.raises(CallError, match="Awkward: 1 and 2") as caught:
+            made.submit(awkward).result(30)
+        with pytest.raises(TypeError, match="pickle"):
+            made.submit(threading.Lock).result(30)
+        with pytest.raises(SystemExit):
+            made.submit(sys.exit, 3).result(30)
+    assert "in awkward" in str(caught.value.__cause__)
+
+
+def test_what_cannot_be_sent(executor: Maker) -> None:
+    with executor() as made, pytest.raises(BadInput, match="an argument of call 0 cannot be sent"):
+        made.submit(square, threading.Lock())
+
+
+def test_a_process_that_something_outlives(executor: Maker) -> None:
+    """A child of a call holds the pipe that the results come through."""
+
+    def leaves_a_child() -> None:
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with executor() as made, pytest.raises(CallDied):
+        made.submit(leaves_a_child).result(10)
+
+
+def test_the_wrong_python_is_named(executor: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = runs._head()
+    monkeypatch.setattr(runs, "_head", lambda: {**head, "python": [3, 6]})
+    with executor() as made, pytest.raises(PythonDiffers, match=r"call was made by 3\.6") as caught:
+        made.submit(square, 1).result(30)
+    assert f"the job's Python is 3.{sys.version_info[1]} ({sys.executable} on" in str(caught.value)
+    assert "Executor(python=…)" in str(caught.value)
+
+
+def test_another_version_of_a_library_is_named(
+    executor: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = runs._head()
+    libraries = {**head["libraries"], "json": "9.9"}
+    monkeypatch.setattr(runs, "_head", lambda: {**head, "libraries": libraries})
+    with executor() as made:
+        with pytest.warns(LibraryDiffers, match=r"json is 2\.0\.9 for .* on .*, and 9\.9 here"):
+            assert made.submit(json.dumps, []).result(30) == "[]"
+        with pytest.raises(TypeError) as caught:
+            made.submit(json.dumps, object).result(30)
+    assert any("json is 2.0.9" in note for note in caught.value.__notes__)
+
+
+def test_a_library_that_is_missing_there_is_named(executor: Maker, tmp_path: Path) -> None:
+    def needs() -> None:
+        import no_such_library_anywhere  # type: ignore[import-not-found]  # noqa: F401, PLC0415
+
+    with executor() as made, pytest.raises(ModuleNotFoundError) as caught:
+        made.submit(needs).result(30)
+    assert any("could not import no_such_library_anywhere" in n for n in caught.value.__notes__)
+
+
+def test_modules_beside_a_script_are_found(
+    executor: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is called as our program was."""
+    (tmp_path / "worker.py").write_text("def double(x): return 2 * x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import worker as own  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    with executor() as made:
+        assert made.submit(own.double, 4).result(30) == 8
+    del sys.modules["worker"]
+
+
+# --- a task that ends -----------------------------------------------------------------------------
+
+
+def test_a_lost_result_is_an_error_in_the_outcome_s_words(slurm: RunningSlurm) -> None:
+    def kills_all() -> None:
+        print("out of luck")
+        sys.stdout.flush()
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(20)
+
+    with Executor(slurm, partition="cpu") as made, pytest.raises(ResultLost) as caught:
+        made.submit(kills_all).result(30)
+    assert "call 0 of job 101 left no result: failed" in str(caught.value)
+    assert "ends with: " in str(caught.value)
+
+
+def test_an_interpreter_that_is_not_there(slurm: RunningSlurm) -> None:
+    with Executor(slurm, partition="cpu", python="/nowhere/python") as made:
+        future = made.submit(square, 1)
+        with pytest.raises(ResultLost, match=r"exit code 127.*/nowhere/python: No such file"):
+            future.result(30)
+    with LocalExecutor(python="/nowhere/python") as local, pytest.raises(ResultLost, match="No such"):  # fmt: skip  # noqa: E501
+        local.submit(square, 1).result(30)
+
+
+def test_a_job_that_slurm_forgot_is_an_error(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    with Executor(slurm, partition="cpu") as made:
+        future = made.submit(square, 1)
+        slurm.jobs.queue.clear()
+        with pytest.raises(ResultLost, match="no job 101 in the queue or in the accounting"):
+            future.result(30)
+
+
+def test_a_task_that_starts_anew_makes_what_is_left(tmp_path: Path) -> None:
+    base = folders.base_folder(tmp_path)
+    counted = tmp_path / "counted"
+
+    def count(x: int) -> int:
+        with counted.open("a") as file:
+            print(x, file=file)
+        return x
+
+    run = runs.prepare(base, count, [((x,), {}) for x in range(4)], divided(4, 1))
+    program = folders.with_worker(base) / folders.PROGRAM
+    kept = worker.Outbox(f"{run.folder}/results", "0-0")
+    kept.put(worker._dumped(worker.Result(2, worker.VALUE, pickle.dumps(2))))
+    env = {**os.environ, "SLURM_RESTART_COUNT": "1"}
+    for _ in range(2):
+        subprocess.run([sys.executable, program, run.folder], check=True, env=env)
+    assert counted.read_text().split() == ["0", "1", "3"]
+
+
+def test_a_signal_to_the_task_leaves_what_is_known(tmp_path: Path) -> None:
+    """The call it is at is not said to have failed: the task may start anew."""
+    base = folders.base_folder(tmp_path)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def slow(x: int) -> int:
+        (marks / str(x)).touch()
+        time.sleep(60 * (x == 3))
+        return x
+
+    run = runs.prepare(base, slow, [((x,), {}) for x in range(5)], divided(5, 1))
+    program = folders.with_worker(base) / folders.PROGRAM
+    started = subprocess.Popen([sys.executable, program, run.folder], start_new_session=True)
+    while not (marks / "3").exists():
+        time.sleep(0.01)
+    os.killpg(started.pid, signal.SIGTERM)
+    assert started.wait(30) == 128 + signal.SIGTERM
+    results = f"{run.folder}/results"
+    done = [each for name in listed(results) for each in worker.read_results(results, name)]
+    assert [(each.index, each.kind) for each in done] == [(x, "value") for x in range(3)]
+
+
+# --- cancelling -----------------------------------------------------------------------------------
+
+
+def until(true: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_call_is_cancelled_while_it_runs(executor: Maker) -> None:
+    made = executor()
+    future = made.submit(time.sleep, 60)
+    until(future.running)
+    assert "running" in repr(future)
+    assert future.cancel()
+    assert concurrent.futures.wait([future], 20).done
+    assert future.cancelled()
+    made.shutdown()
+
+
+def test_calls_of_a_task_that_goes_on_are_left_out(slurm: RunningSlurm, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def touch(x: int) -> int:
+        (marks / str(x)).touch()
+        while not (marks / "go").exists():
+            time.sleep(0.01)
+        return x
+
+    with Executor(slurm, max_workers=1, partition="cpu") as made:
+        futures = made.submit_all(touch, range(4))
+        until((marks / "0").exists)
+        assert futures[2].cancel()
+        concurrent.futures.wait(futures[2:3])
+        (marks / "go").touch()
+        assert [futures[x].result(30) for x in (0, 1, 3)] == [0, 1, 3]
+    assert not (marks / "2").exists()
+    assert slurm.cancelled == []
+    again = Executor.attach(futures[0].job, slurm)
+    until(again[2].cancelled)
+
+
+def test_shutdown_cancels_all_and_tries_again_while_slurm_is_away(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    made = Executor(slurm, max_workers=3, partition="cpu")
+    futures = made.submit_all(square, range(9))
+    slurm.cancel_fails = ControllerDown("away")
+    made.shutdown(wait=False, cancel_futures=True)
+    until(lambda: all(future.cancelled() for future in futures))
+    slurm.cancel_fails = None
+    until(lambda: slurm.cancelled == [["101_0", "101_1", "101_2"]])
+
+
+# --- sent, and found again ------------------------------------------------------------------------
+
+
+def test_a_map_is_one_array_of_few_tasks(slurm: RunningSlurm) -> None:
+    with Executor(slurm, max_workers=5, partition="cpu", time="3", array_throttle=2) as made:
+        assert list(made.map(square, range(100))) == [x * x for x in range(100)]
+        (script,) = slurm.submits
+        assert "#SBATCH --array=0-4%2\n" in script
+        assert "#SBATCH --time=3\n" in script
+        assert "#SBATCH --job-name=square\n" in script
+        assert "srun" not in script
+        list(made.map(square, range(4), chunksize=3))
+        assert "#SBATCH --array=0-1%2\n" in slurm.submits[1]
+        made.submit(square, 1).result(30)
+        assert "--array" not in slurm.submits[2]
+    assert MOST_TASKS < 100
+
+
+def test_more_tasks_than_an_array_holds() -> None:
+    slurm = RunningSlurm(largest=4)
+    with Executor(slurm, partition="cpu") as made:
+        futures = made.submit_all(square, range(10), chunksize=1)
+        assert [future.result(60) for future in futures] == [x * x for x in range(10)]
+    assert len(slurm.submits) == 3
+    assert [future.job_id for future in futures[3:5]] == ["101_3", "102_0"]
+    assert {future.job for future in futures} == {"101"}
+    assert [f.result(30) for f in Executor.attach("101", slurm)] == [x * x for x in range(10)]
+
+
+def test_found_again_from_another_process(slurm: RunningSlurm) -> None:
+    with Executor(slurm, max_workers=2, partition="cpu") as made:
+        futures = made.submit_all(troubled, range(4))
+        concurrent.futures.wait(futures, 60)
+    found = Executor.attach(futures[0].job_id, slurm)
+    assert [future.exception(30) is None for future in found] == [True, True, True, False]
+    assert [future.result() for future in found[:3]] == [0, 1, 4]
+    with pytest.raises(BadInput, match="no calls of a job 999 were sent to"):
+        Executor.attach("999", slurm)
+
+
+def test_local_calls_are_found_again() -> None:
+    with LocalExecutor(2) as made:
+        futures = made.submit_all(square, range(4))
+    found = LocalExecutor.attach(futures[0].job)
+    assert [future.result(10) for future in found] == [0, 1, 4, 9]
+    waiting = made.__class__(1)
+    lost = waiting.submit(time.sleep, 5)
+    (other,) = LocalExecutor.attach(lost.job)
+    with pytest.raises(ResultLost, match="another process sent it"):
+        other.result(10)
+    lost.cancel()
+    waiting.shutdown()
+
+
+def test_what_slurm_refuses_leaves_nothing(slurm: RunningSlurm) -> None:
+    def refuse(argv: Any, stdin: Any) -> str:
+        raise Refused("no")
+
+    slurm.jobs.slurm._answers["sbatch"] = refuse
+    made = Executor(slurm, partition="cpu")
+    with pytest.raises(Refused):
+        made.submit(square, 1)
+    assert list((folders.base_folder(None) / "runs").iterdir()) == []
+    with pytest.raises(BadInput, match="no partition 'cpx'"):
+        Executor(slurm, partition="cpx").submit(square, 1)
+
+
+def test_options_are_those_of_a_job(slurm: RunningSlurm) -> None:
+    with pytest.raises(BadInput, match="no option 'partitoin' here; did you mean 'partition'"):
+        Executor(slurm, partitoin="cpu")
+    with pytest.raises(BadInput, match="no option 'command' here"):
+        Executor(slurm, command=("a",))
+    with pytest.raises(BadInput, match="max_workers must be at least 1"):
+        Executor(slurm, max_workers=0)
+    with pytest.raises(BadInput, match="chunksize must be at least 1"):
+        Executor(slurm).map(square, [1], chunksize=0)
+    made = Executor(slurm, gpus="a100:2", container=slurmkit.spec.Container(image="/i/x.sqsh"))
+    assert made._spec.gpus == slurmkit.Gpus(2, "a100")
+    assert made._spec.command == ("python3",)
+    assert made._spec.container
+    assert made._spec.container.mounts == (str(folders.base_folder(None)),)
+
+
+def test_ctrl_c_leaves_the_jobs(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    with pytest.raises(KeyboardInterrupt), Executor(slurm, partition="cpu") as made:  # noqa: PT012
+        future = made.submit(square, 1)
+        signal.raise_signal(signal.SIGINT)
+    assert not future.done()
+    assert slurm.cancelled == []
+    future.cancel()
+
+
+def test_a_result_has_a_time(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    made = Executor(slurm, partition="cpu")
+    results = made.map(square, [1, 2], timeout=0.1)
+    with pytest.raises(TimeoutError, match="call 0 of job 101_0 has no result yet"):
+        next(results)
+    made.shutdown(wait=True, cancel_futures=True)
+
+
+# --- whose files ----------------------------------------------------------------------------------
+
+
+def test_results_are_ours_alone(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    made = Executor(slurm, partition="cpu")
+    future = made.submit(square, 1)
+    folder = future.log.parent
+    for path in (folder, folder / "results", folder.parent):
+        assert path.stat().st_mode & 0o777 == 0o700
+    for path in (folder / "run.json", folder / "calls" / "0"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    forged = worker._sized(worker._dumped(worker.Result(0, worker.VALUE, pickle.dumps(2))))
+    aside = folder / "forged"
+    aside.write_bytes(forged)
+    aside.chmod(0o622)
+    aside.rename(folder / "results" / "0-0-0")
+    with pytest.raises(ResultRefused, match=r"not believed: others may use it \(mode 622\)"):
+        future.result(10)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_result_of_somebody_else_is_refused(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    future = Executor(slurm, partition="cpu").submit(square, 1)
+    aside = future.log.parent / "forged"
+    forged = worker._sized(worker._dumped(worker.Result(0, worker.VALUE, pickle.dumps(2))))
+    worker.write_whole(str(aside), forged)
+    os.chown(aside, 12345, 12345)
+    aside.rename(future.log.parent / "results" / "0-0-0")
+    with pytest.raises(ResultRefused, match="it belongs to user id 12345, not to you"):
+        future.result(10)
+
+
+def test_a_link_is_no_result(slurm: RunningSlurm, tmp_path: Path) -> None:
+    slurm.starts = False
+    future = Executor(slurm, partition="cpu").submit(square, 1)
+    (future.log.parent / "results" / "0-0-0").symlink_to(tmp_path)
+    with pytest.raises(ResultRefused):
+        future.result(10)
+
+
+def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    with pytest.raises(BadInput, match="others may write to"):
+        LocalExecutor(folder=tmp_path)
+    tmp_path.chmod(0o1777)
+    with LocalExecutor(folder=tmp_path) as made:
+        assert made.submit(square, 2).result(30) == 4
+    assert (tmp_path / ".slurmkit-calls").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    with pytest.raises(SlurmkitError, match="cannot keep calls in"):
+        LocalExecutor(folder=tmp_path / "file")
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 500), st.integers(1, 40))
+def test_every_call_is_of_one_task(count: int, tasks: int) -> None:
+    found = divided(count, tasks)
+    assert sorted(index for own in found for index in own) == list(range(count))
+    sizes = [len(own) for own in found]
+    assert len(found) == min(count, tasks)
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(
+    st.lists(st.binary(max_size=300), max_size=20),
+    st.lists(st.booleans(), min_size=20, max_size=20),
+)
+def test_results_are_read_as_they_were_written(payloads: list[bytes], flush: list[bool]) -> None:
+    import tempfile  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        outbox = worker.Outbox(folder, "7-0")
+        for index, payload in enumerate(payloads):
+            outbox.put(worker._dumped(worker.Result(index, worker.VALUE, payload)))
+            if flush[index]:
+                outbox.flush()
+        outbox.flush()
+        names = sorted(listed(folder), key=lambda name: int(name.rpartition("-")[2]))
+        found = [each for name in names for each in worker.read_results(folder, name)]
+        assert [(each.index, each.payload) for each in found] == list(enumerate(payloads))
+        assert outbox.done(7) == set(range(len(payloads)))
+
+
+def test_the_worker_is_read_by_old_pythons() -> None:
+    """What 3.6 knows: no walrus, no keyword-only marks, annotations that it can evaluate."""
+    import ast  # noqa: PLC0415
+
+    source = Path(worker.__file__).read_text("utf-8")
+    ast.parse(source, feature_version=(3, 6))
+
+
+def test_the_bar_is_shown_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with LocalExecutor(1) as made:
+        list(made.map(time.sleep, [0.2] * 4))
+    assert capsys.readouterr().err == ""
+    with LocalExecutor(1, progress=True) as made:
+        list(made.map(time.sleep, [0.3] * 4))
+    shown = capsys.readouterr()
+    assert "/4" in shown.err
+    assert shown.out == ""
+
+
+def test_trouble_in_following_is_told(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    made = Executor(slurm, partition="cpu")
+    future: CallFuture = made.submit(square, 1)
+    import shutil  # noqa: PLC0415
+
+    shutil.rmtree(future.log.parent)
+    with pytest.raises(CallError, match="cannot follow it: FileNotFoundError"):
+        future.result(10)
+
+
+def test_nothing_is_sent_over_ssh() -> None:
+    slurm = RunningSlurm()
+    slurm.jobs.slurm.machine = type("Far", (), {"is_here": False})()  # type: ignore[attr-defined]
+    slurm.name = "far"
+    with pytest.raises(BadInput, match="to far over SSH yet"):
+        Executor(slurm)
+
+
+def test_results_come_before_all_are_there(executor: Maker) -> None:
+    with executor(1) as made:
+        results = made.map(lambda x: time.sleep(x) or x, [0, 0, 0, 3])
+        began = time.monotonic()
+        assert list(islice(results, 3)) == [0, 0, 0]
+        assert time.monotonic() - began < 3
