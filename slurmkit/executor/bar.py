@@ -57,10 +57,11 @@ def _draw(waited: Sequence[CallFuture], every: Sequence[CallFuture], end: float)
     )
 
     columns = ("calls", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
     shown = Progress(
         *columns,
-        console=Console(stderr=True),
-        transient=True,
+        console=console,
+        transient=console.is_terminal,
         redirect_stdout=False,
         redirect_stderr=False,
     )

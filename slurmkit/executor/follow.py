@@ -24,6 +24,7 @@ from slurmkit.text import printable
 _SOONEST, _LATEST = 0.02, 1.0  # seconds between two looks
 _SHARE = 0.05  # of the time since something came: so much later than it came is it seen at most
 _ANEW = 1.0  # seconds after which NFS is made to look at the folder itself
+_HICCUP = 5.0  # seconds that a filesystem may be in trouble
 _GRACE = 2.0  # seconds in which a result may come after the end of its task
 _FAREWELL = 10.0  # seconds that the end of Python waits for jobs to be cancelled
 _TAIL = 4096  # bytes of a log in which its last line is looked for
@@ -141,20 +142,26 @@ class Follower:
             self._changed.notify_all()
 
     def _follow(self) -> None:
-        came = time.monotonic()
+        came = fine = time.monotonic()
         while True:
-            with self._changed:
-                wait = min(_LATEST, max(_SOONEST, _SHARE * (time.monotonic() - came)))
-                self._changed.wait_for(lambda: self._called, wait if self._runs else None)
-                self._called = False
-                runs = list(self._runs)
+            runs, called = self._rest(came)
             try:
-                if self._look(runs):
+                if self._look(runs) or called:
                     came = time.monotonic()
+                fine = time.monotonic()
             except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
-                self._give_up(runs, error)
+                if not isinstance(error, OSError) or time.monotonic() - fine > _HICCUP:
+                    self._give_up(runs, error)
             with self._changed:
                 self._runs = [each for each in self._runs if any(_left(each))]
+
+    def _rest(self, came: float) -> tuple[list[Results], bool]:
+        """Sleep until a look is due; gives what is to be looked at, and whether it was called."""
+        with self._changed:
+            wait = min(_LATEST, max(_SOONEST, _SHARE * (time.monotonic() - came)))
+            called = self._changed.wait_for(lambda: self._called, wait if self._runs else None)
+            self._called = False
+            return list(self._runs), called
 
     def _look(self, runs: list[Results]) -> bool:
         came = [each.take() for each in runs]

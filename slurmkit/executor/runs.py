@@ -92,6 +92,7 @@ def prepare(
 
 
 def _write(run: Run, shared: bytes, each: Sequence[bytes]) -> None:
+    own_folder(Path(run.folder).parent)
     folder = own_folder(Path(run.folder))
     for name in (worker.CALLS, worker.RESULTS):
         own_folder(folder / name)

@@ -93,29 +93,36 @@ class Task:
 
     def _some(self) -> None:
         """Let one process make calls until it has made all, or is no more."""
-        child, pipe = self._fork()
+        child, number = self._fork()
+        pipe = Pipe(number, child)
         try:
-            for data in _frames(pipe, child, self.outbox):
-                self._heard(data)
+            while not pipe.over:
+                pipe.wait(self.outbox.due())
+                self._hear(pipe)
             status = _waited(child)
         except BaseException:
+            self._hear(pipe)
             self.outbox.flush()
             _end(child)
+            self._hear(pipe)
             raise
         finally:
-            os.close(pipe)
+            os.close(number)
         if self.left:
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
                 time.sleep(_PATIENCE)
             index = self.left.pop(0)[0]
             self._take(Result(index, DIED, b"", _facts(words=_end_in_words(status))))
 
-    def _heard(self, data: bytes) -> None:
-        """Take what a process says of its next call; nothing where it wrote a file itself."""
-        self.left.pop(0)
-        if len(data) > 1:
-            self.outbox.put(data[1:])
-        self.failed = self.failed or data[:1] != b"+"
+    def _hear(self, pipe: "Pipe") -> None:
+        """Take what a process says of its next calls; nothing where it wrote a file itself."""
+        for data in pipe.read():
+            self.left.pop(0)
+            if len(data) > 1:
+                self.outbox.put(data[1:])
+            self.failed = self.failed or data[:1] != b"+"
+        if self.outbox.due() <= 0:
+            self.outbox.flush()
 
     def _take(self, result: Result) -> None:
         self.outbox.put(_dumped(result))
@@ -192,6 +199,50 @@ class Caller:
         differ = self._differ or differing(self._task.head["libraries"])
         missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
         return _facts(words=words, trace="".join(said), differ=differ, missing=missing)
+
+
+class Pipe:
+    """What a process says of its calls.
+
+    Attributes:
+        over: it is no more, and all that it said was read.
+    """
+
+    def __init__(self, number: int, child: int) -> None:
+        os.set_blocking(number, False)
+        self._number = number
+        self._child = child
+        self._data = bytearray()
+        self._gone = self.over = False
+        self._waiting = select.poll()
+        self._waiting.register(number, select.POLLIN)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until it says something or is no more, or the time is over."""
+        heard = self._waiting.poll(1000 * max(0.0, min(seconds, _LOOK)))
+        self._gone = not heard and _is_over(self._child)
+
+    def read(self) -> "Iterator[bytes]":
+        """What was said of calls since the last time."""
+        self.over = self._fill() or self._gone
+        while len(self._data) >= _SIZE:
+            end = _SIZE + int.from_bytes(self._data[:_SIZE], "big")
+            if len(self._data) < end:
+                return
+            data = bytes(self._data[_SIZE:end])
+            del self._data[:end]
+            yield data
+
+    def _fill(self) -> bool:
+        """Add all that the pipe holds; returns whether that was its end."""
+        while True:
+            try:
+                piece = os.read(self._number, 1 << 16)
+            except BlockingIOError:
+                return False
+            if not piece:
+                return True
+            self._data += piece
 
 
 class Outbox:
@@ -342,38 +393,6 @@ def _dumped(result: Result) -> bytes:
 
 def _sized(data: bytes) -> bytes:
     return len(data).to_bytes(_SIZE, "big") + data
-
-
-def _frames(pipe: int, child: int, outbox: Outbox) -> "Iterator[bytes]":
-    """What comes through a pipe, until its writer is no more; meanwhile the outbox is emptied."""
-    os.set_blocking(pipe, False)
-    waiting = select.poll()
-    waiting.register(pipe, select.POLLIN)
-    data, over = bytearray(), False
-    while not over:
-        heard = waiting.poll(1000 * max(0.0, min(outbox.due(), _LOOK)))
-        gone = not heard and _is_over(child)
-        over = _read(pipe, data) or gone
-        while len(data) >= _SIZE:
-            end = _SIZE + int.from_bytes(data[:_SIZE], "big")
-            if len(data) < end:
-                break
-            yield bytes(data[_SIZE:end])
-            del data[:end]
-        if outbox.due() <= 0:
-            outbox.flush()
-
-
-def _read(pipe: int, data: bytearray) -> bool:
-    """Add all that a pipe holds; returns whether that was its end."""
-    while True:
-        try:
-            piece = os.read(pipe, 1 << 16)
-        except BlockingIOError:
-            return False
-        if not piece:
-            return True
-        data += piece
 
 
 def _is_over(child: int) -> bool:
