@@ -91,7 +91,7 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         fn: Callable[..., ReturnT],
         *iterables: Iterable[Any],
         timeout: float | None = None,
-        chunksize: int | None = None,  # type: ignore[override]
+        chunksize: int | None = None,
     ) -> Iterator[ReturnT]:
         """Send a call for each of the arguments together; gives their results in order.
 

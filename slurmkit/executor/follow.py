@@ -95,7 +95,7 @@ class Results:
             return
         try:
             for result in worker.read_results(str(self._path), name):
-                if future := task.left.pop(result.index, None):
+                if future := task.left.pop(result.call, None):
                     settle(future, result)
         except OSError as error:
             refused = f"{error.filename} is not believed: {error.strerror}"

@@ -47,7 +47,7 @@ class CallFuture(concurrent.futures.Future[Any]):
 
     def __repr__(self) -> str:
         """Which call it is, and how it stands."""
-        state = "running" if self.running() else self._state.lower()  # type: ignore[attr-defined]
+        state = "running" if self.running() else self._state.lower()
         return f"<CallFuture {self.index} of job {self.job_id}: {state}>"
 
     def cancel(self) -> bool:

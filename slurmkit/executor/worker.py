@@ -37,14 +37,14 @@ class Result(NamedTuple):
     """What came of a call.
 
     Attributes:
-        index: of the call in its run.
+        call: its index in its run.
         kind: VALUE, ERROR, DIED, UNFIT or LEFT_OUT.
         payload: the pickled value or exception; empty where there is none.
         facts: `words` in place of a value, `trace`, `node`, `python`, and `differ`: versions of
             libraries there and here, by name.
     """
 
-    index: int
+    call: int
     kind: str
     payload: bytes = b""
     facts: "dict[str, Any]" = {}  # noqa: RUF012 - nobody changes it
@@ -287,7 +287,7 @@ class Outbox:
     def done(self, task: int) -> "set[int]":
         """The calls that the task has left results of."""
         own = [name for name in os.listdir(self._folder) if name.startswith(f"{task}-")]
-        return {each.index for name in own for each in read_results(self._folder, name)}
+        return {each.call for name in own for each in read_results(self._folder, name)}
 
 
 def read_results(folder: str, name: str) -> "Iterator[Result]":

@@ -143,7 +143,7 @@ answer(found=[future.result(120) for future in futures])
 
 
 def test_a_result_of_somebody_else_is_refused(lab: Lab, folder: str) -> None:
-    """Root alone can put it there; it is not even unpickled."""
+    """Root alone can put it there, and all may read it; it is not unpickled."""
     begin = """
 made = executor(hold=True)
 future = made.submit(abs, -1)
@@ -164,6 +164,7 @@ worker.write_whole({forged!r}, worker._sized(data))
 """
     lab.run(PYTHON, "-", user="", input=made)
     lab.run("chown", "bob", forged, user="")
+    lab.run("chmod", "0644", forged, user="")
     got = answer(
         lab,
         folder,

@@ -314,7 +314,7 @@ def test_a_signal_to_the_task_leaves_what_is_known(tmp_path: Path) -> None:
     assert started.wait(30) == 128 + signal.SIGTERM
     results = f"{run.folder}/results"
     done = [each for name in listed(results) for each in worker.read_results(results, name)]
-    assert sorted((each.index, each.kind) for each in done) == [(x, "value") for x in range(3)]
+    assert sorted((each.call, each.kind) for each in done) == [(x, "value") for x in range(3)]
 
 
 # --- cancelling -----------------------------------------------------------------------------------
@@ -557,7 +557,7 @@ def test_results_are_read_as_they_were_written(payloads: list[bytes], flush: lis
         outbox.flush()
         names = sorted(listed(folder), key=lambda name: int(name.rpartition("-")[2]))
         found = [each for name in names for each in worker.read_results(folder, name)]
-        assert [(each.index, each.payload) for each in found] == list(enumerate(payloads))
+        assert [(each.call, each.payload) for each in found] == list(enumerate(payloads))
         assert outbox.done(7) == set(range(len(payloads)))
 
 
