@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         self._bar = Bar(asked=progress)
         self._futures: list[CallFuture] = []
         self._closed = False
+        self._lock = threading.Lock()
 
     @property
     @abstractmethod
@@ -141,7 +143,8 @@ class CallExecutor(concurrent.futures.Executor, ABC):
 
     def _followed(self, run: Run) -> list[CallFuture]:
         futures = self._follower.follow(run)
-        self._futures = [each for each in self._futures if not each.done()] + futures
+        with self._lock:
+            self._futures = [each for each in self._futures if not each.done()] + futures
         return futures
 
     def found(self, job_id: str) -> list[CallFuture]:

@@ -38,7 +38,7 @@ class LocalExecutor(CallExecutor):
         python: str | None = None,
         progress: bool | None = None,
     ) -> None:
-        most = max_workers or len(os.sched_getaffinity(0))
+        most = len(os.sched_getaffinity(0)) if max_workers is None else max_workers
         self._processes = _Processes(python or sys.executable, most)
         super().__init__(self._processes, folder, most, progress=progress)
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,7 @@ import msgspec
 
 from slurmkit.cluster import Cluster
 from slurmkit.config import nearest
+from slurmkit.container import Container
 from slurmkit.errors import BadInput, SlurmError, SlurmkitError
 from slurmkit.executor.calls import CallExecutor
 from slurmkit.executor.future import CallFuture
@@ -37,7 +39,11 @@ MOST_TASKS = 32
 _SITE_SECONDS = 60.0  # for which limits and their use are not read anew
 _MOST_LOOKS = 10  # for more than the poller saw of a lost task: each takes some commands
 _STOP_SECONDS = 2.0  # between two tries to end tasks
-_OURS = ("array", "command", "script", "sweep")
+_OURS = ("array", "command", "error", "output", "script", "sweep")
+
+
+class PlanWarning(UserWarning):
+    """What is worth knowing of the jobs that calls become."""
 
 
 class Executor(CallExecutor):
@@ -109,6 +115,7 @@ class Executor(CallExecutor):
     def _send(self, run: Run, program: Path) -> Run:
         try:
             made = plan(self._job_of(run, program), self._cluster, ask=False, known=self._site())
+            _tell(made)
             job = self._cluster.submit(made)
         except BaseException:
             shutil.rmtree(run.folder, ignore_errors=True)
@@ -125,7 +132,7 @@ class Executor(CallExecutor):
             job_name=spec.job_name or run.name,
             array=f"0-{count - 1}" if count > 1 else None,
             array_throttle=self._throttle if count > 1 else None,
-            output=spec.output or str(Path(run.folder.replace("%", "%%")) / pattern),
+            output=str(Path(run.folder.replace("%", "%%")) / pattern),
         )
 
     def _site(self) -> Site:
@@ -141,16 +148,31 @@ def _spec(options: dict[str, Any], python: str | None, base: Path) -> JobSpec:
     for name in options:
         if name not in known:
             raise BadInput(f"a job has no option {name!r} here; {nearest(name, known)}")
-    given = dict(options)
+    given = {"open_mode": "append", **options}  # a task that is requeued goes on
     if isinstance(given.get("gpus"), str):
         given["gpus"] = Gpus.parse(given["gpus"])
     container = given.get("container")
     if container is not None:
-        mounts = (*container.mounts, str(base))
-        given["container"] = msgspec.structs.replace(container, mounts=mounts)
+        given["container"] = _seeing(container, str(base))
     else:  # a step of its own costs time, and the batch shell is in no container
         given.setdefault("launch", Launch(launcher="none"))
     return JobSpec(command=(python or ("python3" if container else sys.executable),), **given)
+
+
+def _seeing(container: Container, folder: str) -> Container:
+    """A container that sees the folder of the calls; what a bundle sees is its own to say."""
+    if container.source is not None and container.source.kind == "bundle":
+        return container
+    return msgspec.structs.replace(container, mounts=(*container.mounts, folder))
+
+
+def _tell(made: Plan) -> None:
+    """What the plan warns of, and what the site's policies changed in it."""
+    changes = (f"{c.field} {c.before!r} is {c.after!r} by policy {c.policy}" for c in made.changes)
+    # Our worker reads the index in the whole array, as it should.
+    warned = (each.message for each in made.warnings if each.code != "array-index")
+    for words in (*changes, *warned):
+        warnings.warn(words, PlanWarning, stacklevel=6)
 
 
 def _ids(job: Job, made: Plan, count: int) -> Iterator[str]:

@@ -162,3 +162,18 @@ def test_a_cancelled_job_leaves_nothing_running(place: Place, inside: tuple[str,
     while not lab.run(*running, service=node, check=False).returncode:
         assert time.monotonic() < deadline
         time.sleep(0.5)
+
+
+def test_functions_run_in_it(place: Place, inside: tuple[str, ...]) -> None:
+    """By the python3 of the image: what else they need lies in the folder of the calls."""
+    given = dict(word.removeprefix("--container-").split("=", 1) for word in inside)
+    mounts = tuple(filter(None, given.get("mounts", "").split(",")))
+    script = f"""
+from slurmkit import Executor
+from slurmkit.container import Container
+inside = Container(image={given["image"]!r}, mounts={mounts!r}, runtime={given.get("runtime")!r})
+with Executor(partition="cpu", time="5", mem="200M", container=inside) as executor:
+    print(executor.submit(lambda: open("/mark").read()).result(180))
+"""
+    python = "/opt/slurmkit/venv/bin/python"
+    assert place.lab.run(python, "-", input=script, timeout=240).stdout == "of the image\n\n"

@@ -38,7 +38,7 @@ from slurmkit.executor import folders, runs, worker
 from slurmkit.executor.calls import CallExecutor
 from slurmkit.executor.future import CallFuture, LibraryDiffers
 from slurmkit.executor.runs import divided
-from slurmkit.executor.slurm import MOST_TASKS
+from slurmkit.executor.slurm import MOST_TASKS, PlanWarning
 
 Maker = Callable[..., CallExecutor]
 
@@ -444,6 +444,8 @@ def test_options_are_those_of_a_job(slurm: RunningSlurm) -> None:
         Executor(slurm, partitoin="cpu")
     with pytest.raises(BadInput, match="no option 'command' here"):
         Executor(slurm, command=("a",))
+    with pytest.raises(BadInput, match="no option 'output' here"):
+        Executor(slurm, output="log")
     with pytest.raises(BadInput, match="max_workers must be at least 1"):
         Executor(slurm, max_workers=0)
     with pytest.raises(BadInput, match="chunksize must be at least 1"):
@@ -453,6 +455,13 @@ def test_options_are_those_of_a_job(slurm: RunningSlurm) -> None:
     assert made._spec.command == ("python3",)
     assert made._spec.container
     assert made._spec.container.mounts == (str(folders.base_folder(None)),)
+
+
+def test_what_the_plan_warns_of_is_told(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    made = Executor(slurm, partition="cpu", options={"gpus-per-socket": "1"})
+    with pytest.warns(PlanWarning, match="--gpus-per-socket asks for is passed on"):
+        made.submit(square, 1).cancel()
 
 
 def test_ctrl_c_leaves_the_jobs(slurm: RunningSlurm) -> None:

@@ -7,7 +7,17 @@ import sys
 
 import pytest
 
-HEAVY = {"textual", "pandas", "numpy", "sqlalchemy", "alembic", "ldap3", "paramiko", "pyslurm"}
+HEAVY = {
+    "cloudpickle",
+    "textual",
+    "pandas",
+    "numpy",
+    "sqlalchemy",
+    "alembic",
+    "ldap3",
+    "paramiko",
+    "pyslurm",
+}
 
 
 def loaded_by(code: str) -> set[str]:
