@@ -111,6 +111,7 @@ def _head() -> dict[str, Any]:
         "python": list(sys.version_info[:2]),
         "executable": sys.executable,
         "node": os.uname().nodename,
+        "prefix": sys.prefix,
         "path": [os.path.abspath(each) for each in sys.path],  # noqa: PTH100 - "" is a folder here
         "libraries": {name: each for name, each in versions.items() if isinstance(each, str)},
     }

@@ -161,7 +161,7 @@ class Caller:
     def make(self, pipe: int) -> None:
         """Make all calls that are left; each is told of when it is made."""
         # Behind all others: what the node has itself is looked for first.
-        sys.path += [each for each in self._task.head["path"] if each not in sys.path]
+        sys.path += own_path(self._task.head)
         for call in self._task.left:
             result = self._made(call)
             sign = b"+" if result.kind in (VALUE, LEFT_OUT) else b"-"
@@ -354,6 +354,14 @@ def dumps(value: Any) -> bytes:
         import cloudpickle  # noqa: PLC0415 - most values do without
 
         return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+def own_path(head: "dict[str, Any]") -> "list[str]":
+    """Where the caller found modules; of another Python, as in a container, not its libraries."""
+    new = [each for each in head["path"] if each not in sys.path]
+    if sys.prefix == head["prefix"]:
+        return new
+    return [each for each in new if "/python" not in each and "-packages" not in each]
 
 
 def unfit(head: "dict[str, Any]") -> str:

@@ -241,6 +241,14 @@ def test_modules_beside_a_script_are_found(
     del sys.modules["worker"]
 
 
+def test_libraries_of_another_python_are_left_alone() -> None:
+    head = runs._head()
+    other = "/v/lib/python3.11/site-packages"
+    head["path"] = [*sys.path, "/mine", other]
+    assert worker.own_path(head) == ["/mine", other]
+    assert worker.own_path({**head, "prefix": "/usr"}) == ["/mine"]
+
+
 # --- a task that ends -----------------------------------------------------------------------------
 
 
