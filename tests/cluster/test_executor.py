@@ -39,7 +39,7 @@ def call(x):
         os.kill(os.getpid(), signal.SIGKILL)
     return x * x
 
-with executor() as made:
+with executor(array_throttle=16) as made:
     futures = made.submit_all(call, range(2000), chunksize=CHUNKSIZE)
     found = []
     for future in futures:
