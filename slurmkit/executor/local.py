@@ -18,6 +18,7 @@ from slurmkit.executor.future import CallFuture
 from slurmkit.executor.runs import Run
 
 _WHERE = "local"
+_RUNNING: list[subprocess.Popen[bytes]] = []  # also when the executor that started them is gone
 
 
 class LocalExecutor(CallExecutor):
@@ -128,9 +129,11 @@ class _Processes:
 def _started(argv: list[str], log: Path) -> subprocess.Popen[bytes] | OSError:
     try:
         with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
     except OSError as error:
         return error
+    _RUNNING[:] = [each for each in [*_RUNNING, process] if each.poll() is None]
+    return process

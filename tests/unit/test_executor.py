@@ -14,14 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 from executor_lab import RunningSlurm
 from hypothesis import given
 from hypothesis import strategies as st
 
-import slurmkit
 from slurmkit import Executor, LocalExecutor
 from slurmkit.errors import (
     BadInput,
@@ -29,16 +27,12 @@ from slurmkit.errors import (
     CallError,
     ControllerDown,
     PythonDiffers,
-    Refused,
     ResultLost,
-    ResultRefused,
-    SlurmkitError,
 )
 from slurmkit.executor import folders, runs, worker
 from slurmkit.executor.calls import CallExecutor
 from slurmkit.executor.future import CallFuture, LibraryDiffers
 from slurmkit.executor.runs import divided
-from slurmkit.executor.slurm import MOST_TASKS, PlanWarning
 
 Maker = Callable[..., CallExecutor]
 
@@ -378,172 +372,6 @@ def test_shutdown_cancels_all_and_tries_again_while_slurm_is_away(slurm: Running
     until(lambda: all(future.cancelled() for future in futures))
     slurm.cancel_fails = None
     until(lambda: slurm.cancelled == [["101_0", "101_1", "101_2"]])
-
-
-# --- sent, and found again ------------------------------------------------------------------------
-
-
-def test_a_map_is_one_array_of_few_tasks(slurm: RunningSlurm) -> None:
-    with Executor(slurm, max_workers=5, partition="cpu", time="3", array_throttle=2) as made:
-        assert list(made.map(square, range(100))) == [x * x for x in range(100)]
-        (script,) = slurm.submits
-        assert "#SBATCH --array=0-4%2\n" in script
-        assert "#SBATCH --time=3\n" in script
-        assert "#SBATCH --job-name=square\n" in script
-        assert "srun" not in script
-        list(made.map(square, range(4), chunksize=3))
-        assert "#SBATCH --array=0-1%2\n" in slurm.submits[1]
-        made.submit(square, 1).result(30)
-        assert "--array" not in slurm.submits[2]
-    assert MOST_TASKS < 100
-
-
-def test_more_tasks_than_an_array_holds() -> None:
-    slurm = RunningSlurm(largest=4)
-    with Executor(slurm, partition="cpu") as made:
-        futures = made.submit_all(square, range(10), chunksize=1)
-        assert [future.result(60) for future in futures] == [x * x for x in range(10)]
-    assert len(slurm.submits) == 3
-    assert [future.job_id for future in futures[3:5]] == ["101_3", "102_0"]
-    assert {future.job for future in futures} == {"101"}
-    assert [f.result(30) for f in Executor.attach("101", slurm)] == [x * x for x in range(10)]
-
-
-def test_found_again_from_another_process(slurm: RunningSlurm) -> None:
-    with Executor(slurm, max_workers=2, partition="cpu") as made:
-        futures = made.submit_all(troubled, range(4))
-        concurrent.futures.wait(futures, 60)
-    found = Executor.attach(futures[0].job_id, slurm)
-    assert [future.exception(30) is None for future in found] == [True, True, True, False]
-    assert [future.result() for future in found[:3]] == [0, 1, 4]
-    with pytest.raises(BadInput, match="no calls of a job 999 were sent to"):
-        Executor.attach("999", slurm)
-
-
-def test_local_calls_are_found_again() -> None:
-    with LocalExecutor(2) as made:
-        futures = made.submit_all(square, range(4))
-    found = LocalExecutor.attach(futures[0].job)
-    assert [future.result(10) for future in found] == [0, 1, 4, 9]
-    waiting = made.__class__(1)
-    lost = waiting.submit(time.sleep, 5)
-    (other,) = LocalExecutor.attach(lost.job)
-    with pytest.raises(ResultLost, match="another process sent it"):
-        other.result(10)
-    lost.cancel()
-    waiting.shutdown()
-
-
-def test_what_slurm_refuses_leaves_nothing(slurm: RunningSlurm) -> None:
-    def refuse(argv: Any, stdin: Any) -> str:
-        raise Refused("no")
-
-    slurm.jobs.slurm._answers["sbatch"] = refuse
-    made = Executor(slurm, partition="cpu")
-    with pytest.raises(Refused):
-        made.submit(square, 1)
-    assert list((folders.base_folder(None) / "runs").iterdir()) == []
-    with pytest.raises(BadInput, match="no partition 'cpx'"):
-        Executor(slurm, partition="cpx").submit(square, 1)
-
-
-def test_options_are_those_of_a_job(slurm: RunningSlurm) -> None:
-    with pytest.raises(BadInput, match="no option 'partitoin' here; did you mean 'partition'"):
-        Executor(slurm, partitoin="cpu")
-    with pytest.raises(BadInput, match="no option 'command' here"):
-        Executor(slurm, command=("a",))
-    with pytest.raises(BadInput, match="no option 'output' here"):
-        Executor(slurm, output="log")
-    with pytest.raises(BadInput, match="max_workers must be at least 1"):
-        Executor(slurm, max_workers=0)
-    with pytest.raises(BadInput, match="chunksize must be at least 1"):
-        Executor(slurm).map(square, [1], chunksize=0)
-    made = Executor(slurm, gpus="a100:2", container=slurmkit.spec.Container(image="/i/x.sqsh"))
-    assert made._spec.gpus == slurmkit.Gpus(2, "a100")
-    assert made._spec.command == ("python3",)
-    assert made._spec.container
-    assert made._spec.container.mounts == (str(folders.base_folder(None)),)
-
-
-def test_what_the_plan_warns_of_is_told(slurm: RunningSlurm) -> None:
-    slurm.starts = False
-    made = Executor(slurm, partition="cpu", options={"gpus-per-socket": "1"})
-    with pytest.warns(PlanWarning, match="--gpus-per-socket asks for is passed on"):
-        made.submit(square, 1).cancel()
-
-
-def test_ctrl_c_leaves_the_jobs(slurm: RunningSlurm) -> None:
-    slurm.starts = False
-    with pytest.raises(KeyboardInterrupt), Executor(slurm, partition="cpu") as made:  # noqa: PT012
-        future = made.submit(square, 1)
-        signal.raise_signal(signal.SIGINT)
-    assert not future.done()
-    assert slurm.cancelled == []
-    future.cancel()
-
-
-def test_a_result_has_a_time(slurm: RunningSlurm) -> None:
-    slurm.starts = False
-    made = Executor(slurm, partition="cpu")
-    results = made.map(square, [1, 2], timeout=0.1)
-    with pytest.raises(TimeoutError, match="call 0 of job 101_0 has no result yet"):
-        next(results)
-    made.shutdown(wait=True, cancel_futures=True)
-
-
-# --- whose files ----------------------------------------------------------------------------------
-
-
-def test_results_are_ours_alone(slurm: RunningSlurm) -> None:
-    slurm.starts = False
-    made = Executor(slurm, partition="cpu")
-    future = made.submit(square, 1)
-    folder = future.log.parent
-    for path in (folder, folder / "results", folder.parent):
-        assert path.stat().st_mode & 0o777 == 0o700
-    for path in (folder / "run.json", folder / "calls" / "0"):
-        assert path.stat().st_mode & 0o777 == 0o600
-    forged = worker._sized(worker._dumped(worker.Result(0, worker.VALUE, pickle.dumps(2))))
-    aside = folder / "forged"
-    aside.write_bytes(forged)
-    aside.chmod(0o622)
-    aside.rename(folder / "results" / "0-0-0")
-    with pytest.raises(ResultRefused, match=r"not believed: others may use it \(mode 622\)"):
-        future.result(10)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_result_of_somebody_else_is_refused(slurm: RunningSlurm) -> None:
-    slurm.starts = False
-    future = Executor(slurm, partition="cpu").submit(square, 1)
-    aside = future.log.parent / "forged"
-    forged = worker._sized(worker._dumped(worker.Result(0, worker.VALUE, pickle.dumps(2))))
-    worker.write_whole(str(aside), forged)
-    os.chown(aside, 12345, 12345)
-    aside.rename(future.log.parent / "results" / "0-0-0")
-    with pytest.raises(ResultRefused, match="it belongs to user id 12345, not to you"):
-        future.result(10)
-
-
-def test_a_link_is_no_result(slurm: RunningSlurm, tmp_path: Path) -> None:
-    slurm.starts = False
-    future = Executor(slurm, partition="cpu").submit(square, 1)
-    (future.log.parent / "results" / "0-0-0").symlink_to(tmp_path)
-    with pytest.raises(ResultRefused):
-        future.result(10)
-
-
-def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o770)
-    with pytest.raises(BadInput, match="others may write to"):
-        LocalExecutor(folder=tmp_path)
-    tmp_path.chmod(0o1777)
-    with LocalExecutor(folder=tmp_path) as made:
-        assert made.submit(square, 2).result(30) == 4
-    assert (tmp_path / ".slurmkit-calls").stat().st_mode & 0o777 == 0o700
-    (tmp_path / "file").touch()
-    with pytest.raises(SlurmkitError, match="cannot keep calls in"):
-        LocalExecutor(folder=tmp_path / "file")
 
 
 # --- the parts ------------------------------------------------------------------------------------
