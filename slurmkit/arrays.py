@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 
+import msgspec
+
 from slurmkit.durations import parse_elapsed
 from slurmkit.jobs.ids import tasks
 from slurmkit.logical import indices as logical_indices
-from slurmkit.logical import shown_id, whole_of
+from slurmkit.logical import shown_id, tag_of, whole_of
 from slurmkit.queue.cells import cells, gpus, parts_in_words, safe, waiting_for, where
 from slurmkit.queue.rows import QueueRow
 from slurmkit.states import code
@@ -27,6 +29,33 @@ def collapse(rows: Iterable[QueueRow]) -> list[tuple[QueueRow, ...]]:
         whole = whole_of(row)
         together.setdefault((row.user, whole) if whole else at, []).append(row)
     return list(map(tuple, together.values()))
+
+
+class Joined(QueueRow, frozen=True, gc=False):
+    """What waits of an array in several of Slurm's, in one row.
+
+    Attributes:
+        rows: Slurm's own, for what can be done to them.
+    """
+
+    rows: tuple[QueueRow, ...] = ()
+
+
+def joined(rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
+    """Rows of the queue, those one that wait of an array, in however many of Slurm's it is."""
+    parts = [row for row in rows if "[" in row.job_id and tag_of(row.comment)]
+    several = [some for some in collapse(parts) if len(some) > 1]
+    if not several:
+        return rows
+    left_out = {row.job_id: None for some in several for row in some}
+    first = {some[0].job_id: _joined(some) for some in several}
+    found = (first.get(row.job_id) or left_out.get(row.job_id, row) for row in rows)
+    return [row for row in found if row is not None]
+
+
+def _joined(rows: tuple[QueueRow, ...]) -> Joined:
+    own = {**msgspec.structs.asdict(rows[0]), "job_id": _tasks(rows), "comment": ""}
+    return Joined(**own, rows=rows)
 
 
 def count(row: QueueRow) -> int:

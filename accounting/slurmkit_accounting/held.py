@@ -103,9 +103,13 @@ def _suspensions(
 
 
 def of(job: str) -> ColumnElement[bool]:
-    """`12` is a job, or all of an array or heterogeneous job, `12_3` or `12+1` a part of one."""
-    parts = [runs.c.job_id.startswith(f"{job}{sign}", autoescape=True) for sign in "_+"]
-    return or_(runs.c.job_id == job, *parts)
+    """`12` is a job, or all of an array or heterogeneous job, `12_3` or `12+1` a part of one.
+
+    Several are separated by commas.
+    """
+    ids = job.split(",")
+    parts = (runs.c.job_id.startswith(f"{i}{sign}", autoescape=True) for i in ids for sign in "_+")
+    return or_(runs.c.job_id.in_(ids), *parts)
 
 
 def last_ingests(connection: Connection, *where: ColumnElement[bool]) -> dict[int, int]:

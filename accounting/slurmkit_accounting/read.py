@@ -47,7 +47,7 @@ class More(TypedDict, total=False):
         timezone: IANA name; the host's zone when left out.
         filters: only usage with one of these values, by dimension.
         suspended: `charge` (as sreport does) counts GPUs that a suspended run holds, `skip` not.
-        job: only this job, `12` (with all its parts), `12_3` or `12+1`.
+        job: only this job, `12` (with all its parts), `12_3` or `12+1`; or several by comma.
         now: epoch seconds up to which runs without an end are counted; the clock's when left out.
     """
 
@@ -220,7 +220,7 @@ def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Q
         zone=where,
         filters=only,
         suspended=suspended,
-        job=None if job is None else check_job_id(job),
+        job=None if job is None else ",".join(map(check_job_id, job.split(","))),
         scope=scope,
         now=moment,
     )

@@ -12,6 +12,7 @@ import msgspec
 
 from slurmkit.cli.planned import say_estimate, say_findings
 from slurmkit.cli.show import table
+from slurmkit.cli.tab import SweepIds
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput
 from slurmkit.facts import clock, tally
@@ -30,7 +31,7 @@ def sweep_group() -> None:
 
 
 @sweep_group.command("show")
-@click.argument("job_id")
+@click.argument("job_id", type=SweepIds())
 @click.option("-t", "--state", metavar="STATES", help=_STATE)
 @click.option("--json", "as_json", is_flag=True, help="Print the points as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the points as CSV.")
@@ -62,7 +63,7 @@ def show_command(job_id: str, *, state: str | None, as_json: bool, as_csv: bool)
 
 
 @sweep_group.command("rerun")
-@click.argument("job_id")
+@click.argument("job_id", type=SweepIds())
 @click.option("-t", "--state", metavar="STATES", default="failed", help=f"{_STATE}  [failed]")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

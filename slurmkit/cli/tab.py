@@ -67,6 +67,15 @@ class ImageNames(_Names):
             return ()
 
 
+class SweepIds(_Names):
+    """The id of a sweep that is remembered here."""
+
+    def _known(self) -> Iterable[str]:
+        from slurmkit.sweeps.records import ids  # noqa: PLC0415 - for Tab alone
+
+        return ids()
+
+
 class CachedNames(StringParamType):
     """Text that is a name, or several with commas, of something the cluster has.
 

@@ -50,7 +50,7 @@ def wholes(cluster: Cluster, firsts: Iterable[str]) -> dict[str, Whole]:
         rows = _rows(cluster, ids)
     except SlurmError:
         rows = {}
-    found = {i: _as_sent(kept[i]) for i in kept if i not in rows or _is_of(rows[i], kept[i])}
+    found = {i: as_sent(kept[i]) for i in kept if i not in rows or _is_of(rows[i], kept[i])}
     others = [rows[i] for i in ids if i in rows and i not in found and tag_of(rows[i].comment)]
     gone = [job_id for job_id in ids if job_id not in rows and job_id not in found]
     with suppress(SlurmError):
@@ -66,7 +66,8 @@ def remembered(cluster: Cluster, first: str) -> bool:
     return records.read(cluster, first) is not None
 
 
-def _as_sent(record: Record) -> Whole:
+def as_sent(record: Record) -> Whole:
+    """The array that a record is of."""
     return Whole(record.first, {sent.job_id: sent.offset for sent in record.sent})
 
 

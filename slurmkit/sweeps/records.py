@@ -129,6 +129,21 @@ def firsts(cluster: Cluster, since: float) -> dict[str, str]:
     return {sent.job_id: record.first for record in found for sent in record.sent[1:]}
 
 
+def ids() -> list[str]:
+    """Of all arrays that are remembered, of any cluster, the newest first."""
+    stems = {path.stem for path in state_folder(FOLDER).glob("*/*.json")}
+    return sorted((stem for stem in stems if stem.isdecimal()), key=int, reverse=True)
+
+
+def everywhere() -> dict[str, list[Record]]:
+    """What is remembered, by the name of the cluster; no cluster is asked."""
+    folders = [path for path in state_folder(FOLDER).glob("*") if path.is_dir()]
+    return {
+        folder.name: [record for path in _files(folder) if (record := _read(path))]
+        for folder in folders
+    }
+
+
 def _files(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if path.suffix == ".json"]

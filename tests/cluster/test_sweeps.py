@@ -159,6 +159,8 @@ def test_another_machine_knows_the_whole_by_its_comments(lab: Lab, folder: str) 
     queued = lab.run("env", "XDG_STATE_HOME=/nowhere", "slurmkit", "queue", first).stdout
     assert re.search(rf"^{first}_\[.*-1500%", queued, re.MULTILINE)
     assert len(queued.splitlines()) == 2
+    asked = ("slurmkit", "why", first, "--no-alternatives")
+    assert lab.run("env", "XDG_STATE_HOME=/nowhere", *asked).stdout.startswith(f"job {first}_[")
     said = lab.run("env", "XDG_STATE_HOME=/nowhere", "slurmkit", "cancel", first).stdout
     assert said == f"cancelled job {first}\n"
     assert lab.run("squeue", "--noheader", "--me", "--name=other", "--states=PD,R").stdout == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fake_queue import NOW, Scene, job, text, until, waiting
+from fake_queue import NOW, Scene, ids, job, text, until, waiting
 from slurmkit_tui.myjobs import MyJob, my_jobs
 from slurmkit_tui.views.queue import COLUMNS
 
@@ -74,6 +74,26 @@ def test_an_array_in_several_of_slurms_is_one_row() -> None:
     by_name = {column.name: column for column in COLUMNS}
     shown = [by_name["jobid"].text(row, None) for row in rows]  # type: ignore[arg-type]
     assert shown == ["12_[900-1000%2]", "12_1005", "12_[1010-1499%2]"]
+
+
+async def test_the_queue_has_what_waits_of_it_in_one_row() -> None:
+    words = [Tag("0123456789ab", 0, 1500).words(), Tag("0123456789ab", 1001, 1500, "12").words()]
+    scene = Scene(
+        [
+            waiting("12_[900-1000%2]", UserName="alice", JobID="12", Comment=words[0]),
+            waiting("13_[9-498%2]", UserName="alice", JobID="13", Comment=words[1]),
+            job("13_4", UserName="alice", JobID="130", Comment=words[1]),
+        ]
+    )
+    app = scene.app(view="queue")
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, lambda: ids(app) == ["12_[900-1000,1010-1499%4]", "13_4"])
+        assert "12_1005" in text(app)
+        await pilot.press("c")
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await pilot.press("y")
+        await until(pilot, lambda: bool(scene.commands("scancel")))
+        assert scene.commands("scancel") == [["scancel", "--state=PENDING", "12", "13"]]
 
 
 async def test_the_view_cancels_a_whole_array_and_names_a_missing_history() -> None:

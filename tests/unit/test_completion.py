@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,17 @@ def test_values_are_offered_from_what_is_kept_on_disk(line: str, offered: list[s
     )
     keep("capabilities", local_key(), known)
     assert tab(line) == offered
+
+
+def test_sweeps_are_offered_the_newest_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in ("lab/9.json", "big/12.json", "lab/0123456789ab.json"):
+        (tmp_path / "slurmkit/arrays" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "slurmkit/arrays" / name).touch()
+    assert tab("slurmkit sweep show ") == ["12", "9"]
+    assert tab("slurmkit sweep rerun 1") == ["12"]
 
 
 def test_nothing_is_offered_where_nothing_is_kept() -> None:

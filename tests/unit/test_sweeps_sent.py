@@ -7,10 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from jobs_lab import FakeJobs
 
-from slurmkit.arrays import array_cells, collapse, covers
+from slurmkit.arrays import Joined, array_cells, collapse, covers, joined
 from slurmkit.capabilities.model import Capabilities
+from slurmkit.cli import why
 from slurmkit.cluster import Cluster
 from slurmkit.errors import BadInput, Refused
 from slurmkit.logical import Tag, renamed, shown_id, tag_of
@@ -22,6 +24,7 @@ from slurmkit.sweep import Sweep
 from slurmkit.sweeps import records
 from slurmkit.sweeps.again import spec_again
 from slurmkit.sweeps.results import UNSENT, results, states
+from slurmkit.why.model import Explanation
 
 TOKEN = "0123456789ab"
 CLUSTER = Capabilities(
@@ -218,11 +221,51 @@ def test_one_row_for_the_whole() -> None:
     assert not covers(rows[1], "10_4")
 
 
+def test_what_waits_of_the_whole_is_joined() -> None:
+    first, later = Tag(TOKEN, 0, 25).words(), Tag(TOKEN, 10, 25, "10").words()
+    rows = [row("7"), row("10_[3-9%2]", first), row("20_4", later), row("20_[6-9%3]", later)]
+    rows.append(row("30_[0-4]", Tag(TOKEN, 20, 25, "10").words(), user="mallory"))
+    found = joined(rows)
+    assert [shown_id(each) for each in found] == [
+        "7", "10_[3-9,16-19%5]", "10_14", "10_[20-24]",
+    ]  # fmt: skip
+    assert isinstance(found[1], Joined)
+    assert found[1].rows == (rows[1], rows[3])
+    assert joined(rows[:3]) is not None
+    assert joined(rows[:1]) == rows[:1]
+
+
 def test_ids_of_the_whole() -> None:
     assert renamed("20_[0,3-9:2%4]", "10", 100) == "10_[100,103-109:2%4]"
     assert renamed("20", "10", 100) == "20"
     assert shown_id(row("20_3", "no tag")) == "20_3"
     assert tag_of("slurmkit-array:short:1:2") is None
+
+
+def test_why_looks_at_the_part_that_waits_and_names_it_as_its_user_does(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = jobs.cluster()
+    cluster.submit(made())
+    asked: list[str] = []
+
+    def explain(_: object, job_id: str, *, alternatives: bool) -> Explanation:
+        asked.append(job_id)
+        answer = f"job {job_id}_[0-9] waits: for resources; scontrol show job {job_id}_[0-9]"
+        facts = {"name": "a", "user": "alice", "account": "x", "partition": "p", "state": "PENDING"}
+        return Explanation(job_id=f"{job_id}_[0-9]", answer=answer, taken=0, source="", **facts)
+
+    monkeypatch.setattr(why, "Cluster", lambda: cluster)
+    monkeypatch.setattr(why, "explain", explain)
+    jobs.queue = {k: v for k, v in jobs.queue.items() if not k.startswith("10_")}
+    said = CliRunner().invoke(why.why_command, ["10"]).output
+    assert said.startswith("job 10_[10-19] waits")
+    jobs.queue = {}
+    for index in range(25):
+        jobs.task(f"{10 * (1 + index // 10)}_{index % 10}", "FAILED" if index > 20 else "COMPLETED")
+    CliRunner().invoke(why.why_command, ["10"])
+    CliRunner().invoke(why.why_command, ["10_13"])
+    assert asked == ["20", "30", "20_3"]
 
 
 # --- point by point -------------------------------------------------------------------------------

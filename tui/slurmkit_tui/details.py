@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from slurmkit.arrays import Joined
 from slurmkit.doctor.model import Diagnosis
 from slurmkit.facts import Fact, clock
 from slurmkit.gpumap.model import Gpu
@@ -26,6 +27,7 @@ def open_detail(app: SlurmkitApp, view: View, tab: str = "facts") -> None:
     """Open the row under the cursor; of a job one of its tabs."""
     row = view.current
     if isinstance(row, QueueRow):
+        row = row.rows[0] if isinstance(row, Joined) else row
         _open_job(app, job_argument(row.job_id), facts(row), tab)
     elif isinstance(row, MyJob):
         job_id = job_argument(row.rows[0].job_id) if row.rows else row.whole

@@ -80,6 +80,7 @@ def usage_command(
       slurmkit report usage --by state --job 4711
     """
     from slurmkit_accounting import read  # noqa: PLC0415
+    from slurmkit_accounting.cli import wholes  # noqa: PLC0415
 
     form = asked.pop("form")
     names = list(dict.fromkeys(chain.from_iterable(by)))
@@ -87,7 +88,7 @@ def usage_command(
         timezone=asked["timezone"],
         filters=filters_of(asked),
         suspended=asked["suspended"],
-        job=asked["job"],
+        job=wholes.as_slurm_has(asked["job"], asked["cluster"]),
     )
     panels = form.name not in {"table", "csv", "json", "xlsx"}  # a site's own may have charts
     with read.ledger(db) as books:

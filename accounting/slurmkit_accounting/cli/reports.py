@@ -97,8 +97,10 @@ def efficiency_command(
       slurmkit report efficiency --job 4711
     """
     from slurmkit_accounting import read  # noqa: PLC0415
+    from slurmkit_accounting.cli import wholes  # noqa: PLC0415
 
-    more = read.More(timezone=asked["timezone"], filters=filters_of(asked), job=asked["job"])
+    job = wholes.as_slurm_has(asked["job"], asked["cluster"])
+    more = read.More(timezone=asked["timezone"], filters=filters_of(asked), job=job)
     with read.ledger(db) as books:
         show(read.efficiency(books, begin, end, by=_flat(asked["by"]), **more), form)
 
@@ -115,7 +117,8 @@ def explain_command(
 ) -> None:
     """The runs that a cell of a report is made of, and what sacct said of one.
 
-    The filters are the cell's; the GPU-hours of the runs add up to it.
+    The filters are the cell's; the GPU-hours of the runs add up to it. A task of a sweep in several
+    of Slurm's arrays has the id that you know, where you submitted it from here.
 
     \b
     Examples:
@@ -124,13 +127,15 @@ def explain_command(
       slurmkit report explain --row 1234
     """
     from slurmkit_accounting import read  # noqa: PLC0415
+    from slurmkit_accounting.cli import wholes  # noqa: PLC0415
 
-    more = read.More(timezone=asked["timezone"], filters=filters_of(asked), job=asked["job"])
+    job = wholes.as_slurm_has(asked["job"], asked["cluster"])
+    more = read.More(timezone=asked["timezone"], filters=filters_of(asked), job=job)
     with read.ledger(db) as books:
         if asked["row"] is not None:
             _show_evidence(read.evidence(books, asked["row"]), form)
         else:
-            show(read.explain(books, begin, end, **more), form)
+            show(wholes.named(read.explain(books, begin, end, **more)), form)
 
 
 @click.command("reconcile")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from slurmkit import arrays
 from slurmkit import states as slurm_states
 from slurmkit.facts import clock
 from slurmkit.logical import shown_id
@@ -114,6 +115,17 @@ class QueueView(ListView):
     OF_JOBS = True
     ASK = Ask("queue")
     LISTING: ClassVar[Listing] = JOBS
+
+    def rows_of(self, answer: Answer) -> Sequence[QueueRow]:
+        """See `ListView.rows_of`."""
+        return arrays.joined(answer.value.rows)
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """See `View.rows`: as Slurm has them, which something can be done to."""
+        chosen = self.table.rows_chosen
+        split = (row.rows if isinstance(row, arrays.Joined) else (row,) for row in chosen)
+        return [row for rows in split for row in rows]
 
     def context(self, answer: Answer, session: Session) -> Context:
         """See `ListView.context`."""
