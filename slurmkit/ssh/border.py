@@ -15,9 +15,10 @@ from slurmkit.ssh.connection import Connection
 from slurmkit.ssh.facts import LoginNode, find_out
 from slurmkit.ssh.hosts import host_of
 from slurmkit.ssh.machine import LoginMachine
-from slurmkit.ssh.remoteshell import Setting, call, function, mark, surroundings
-from slurmkit.ssh.running import Deadline, started
+from slurmkit.ssh.remoteshell import Setting, call, surroundings
+from slurmkit.ssh.running import started
 from slurmkit.ssh.section import ClusterSection, key_of, section_of
+from slurmkit.ssh.shells import Deadline
 
 # What only reads may be asked again over a new connection.
 _READS = frozenset("squeue sinfo sacct sprio sshare sreport sdiag sstat".split())
@@ -94,9 +95,8 @@ class SshSlurm:
     ) -> Generator[str, None, None]:
         """See `Slurm.stream`."""
         self.count()
-        begin = mark()
-        text = self._text(argv, [call(argv)], begin)
-        with started(self.connection, text, begin, Deadline(argv, timeout)) as running:
+        lines = [*self._around(argv), call(argv)]
+        with started(self.connection, lines, Deadline(argv, timeout)) as running:
             yield from map(decoded, running.lines())
             said, code = running.errors(), running.code()
         if has_failed(code, said):
@@ -106,9 +106,8 @@ class SshSlurm:
         self, argv: Sequence[str], lines: Iterable[str], *, timeout: float, errors: bool = False
     ) -> str:
         """Run lines of shell in the surroundings of a command, once; see `run`."""
-        begin = mark()
-        text = self._text(argv, lines, begin)
-        with started(self.connection, text, begin, Deadline(argv, timeout)) as running:
+        lines = [*self._around(argv), *lines]
+        with started(self.connection, lines, Deadline(argv, timeout)) as running:
             output, said, code = running.output(), running.errors(), running.code()
         if has_failed(code, said):
             raise translate(argv[0], decoded(said or output), code)
@@ -137,9 +136,6 @@ class SshSlurm:
     def count(self) -> None:
         """Note that one more command is run."""
         self._calls += 1
-
-    def _text(self, argv: Sequence[str], lines: Iterable[str], begin: str) -> bytes:
-        return function([*self._around(argv), *lines], begin)
 
     def _around(self, argv: Sequence[str]) -> list[str]:
         node = self._again(["squeue"], lambda: self.node)

@@ -12,13 +12,15 @@ from typing import Any
 
 import paramiko
 
-from slurmkit.errors import ConnectionLost, SshError
+from slurmkit.errors import SshError
 from slurmkit.ssh.asking import Ask
 from slurmkit.ssh.auth import log_in
 from slurmkit.ssh.hosts import Host
 from slurmkit.ssh.known import Known, check, known_keys
+from slurmkit.ssh.shells import Shell, lost
 
 _SESSIONS = 8  # sshd allows ten at once unless told otherwise (sshd_config(5), MaxSessions)
+_KEPT = 2  # shells that wait for the next command
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 _WINDOW = 1 << 24  # bytes under way that are not yet read
 # The library writes to its log what is raised as well.
@@ -41,6 +43,7 @@ class Connection:
         self._opening = threading.Lock()
         self._sessions = threading.BoundedSemaphore(_SESSIONS)
         self._line: list[Any] = []  # transports, the last leads to the login node
+        self._shells: list[Shell] = []
 
     @property
     def is_up(self) -> bool:
@@ -67,7 +70,36 @@ class Connection:
     def _drop(self) -> None:
         for transport in reversed(self._line):
             transport.close()
-        self._line = []
+        self._line, self._shells = [], []
+
+    @contextmanager
+    def shell(self) -> Iterator[Shell]:
+        """A shell for one command, one that is kept where there is any.
+
+        Raises:
+            SshError: as `session`.
+        """
+        with self._sessions:
+            shell = self._kept() or Shell(self.opened())
+            try:
+                yield shell
+            finally:
+                self._keep(shell)
+
+    def _kept(self) -> Shell | None:
+        with self._lock:
+            while self._shells:
+                shell = self._shells.pop()
+                if shell.is_there:
+                    return shell
+        return None
+
+    def _keep(self, shell: Shell) -> None:
+        with self._lock:
+            if shell.is_at_rest and shell.is_there and len(self._shells) < _KEPT:
+                self._shells.append(shell)
+                return
+        shell.close()
 
     @contextmanager
     def session(self) -> Iterator[Any]:
@@ -77,19 +109,25 @@ class Connection:
             SshError: when there is no connection; `ConnectionLost` when it broke just now.
         """
         with self._sessions:
-            channel = self._opened(self.transport())
+            channel = self.opened()
             try:
                 yield channel
             finally:
                 channel.close()
 
-    def _opened(self, transport: Any) -> Any:
-        """A new session; one that has just ended may still count at the server for a moment."""
+    def opened(self) -> Any:
+        """A new session; one that has just ended may still count at the server for a moment.
+
+        Raises:
+            SshError: as `session`.
+        """
+        transport = self.transport()
         for pause in (*_PAUSES, None):
             try:
                 with self._opening:
                     return transport.open_channel("session", window_size=_WINDOW, timeout=60)
             except paramiko.ChannelException as error:
+                self._end_shells()
                 if pause is None:
                     raise SshError(
                         f"the login node opens no further session ({error.text}); is MaxSessions of"
@@ -99,6 +137,12 @@ class Connection:
             except (paramiko.SSHException, EOFError, OSError) as error:
                 raise lost(error) from error
         raise AssertionError("the last pause is None")
+
+    def _end_shells(self) -> None:
+        with self._lock:
+            shells, self._shells = self._shells, []
+        for shell in shells:
+            shell.close()
 
     def dial(self, name: str, port: int) -> Any:
         """A channel to a port that the login node can reach.
@@ -116,12 +160,6 @@ class Connection:
             raise OSError(None, f"the login node cannot reach it: {error.text}") from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise lost(error) from error
-
-
-def lost(error: BaseException | None = None) -> ConnectionLost:
-    """The error of a connection that broke."""
-    why = f" ({error})" if error is not None and str(error) else ""
-    return ConnectionLost(f"the connection to the login node broke{why}")
 
 
 def connect(host: Host, ask: Ask) -> list[Any]:

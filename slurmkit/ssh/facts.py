@@ -9,8 +9,8 @@ import msgspec
 from slurmkit.errors import SlurmMissing, SshError
 from slurmkit.slurm import leaks
 from slurmkit.ssh.connection import Connection
-from slurmkit.ssh.remoteshell import function, mark
-from slurmkit.ssh.running import Deadline, started
+from slurmkit.ssh.running import started
+from slurmkit.ssh.shells import Deadline
 
 _VARIABLE = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=", re.MULTILINE)
 _ASKED = ("uname -n", "id -un", "id -u", "id -Gn", 'echo "$HOME"', "command -v squeue")
@@ -77,6 +77,6 @@ def _with_login_shell(connection: Connection, node: LoginNode) -> LoginNode:
 
 
 def _asked(connection: Connection, lines: list[str]) -> str:
-    begin, deadline = mark(), Deadline(["the login node"], _SECONDS)
-    with started(connection, function(lines, begin), begin, deadline) as running:
-        return running.output().decode("utf-8", "replace")
+    with started(connection, lines, Deadline(["the login node"], _SECONDS)) as running:
+        said, _ = running.output(), running.errors()
+    return said.decode("utf-8", "replace")

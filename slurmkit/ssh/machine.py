@@ -13,7 +13,7 @@ import paramiko
 
 from slurmkit.errors import ConnectionLost, SlurmError
 from slurmkit.machine import Line, refuse_others
-from slurmkit.ssh.connection import lost
+from slurmkit.ssh.shells import lost
 
 if TYPE_CHECKING:
     from slurmkit.ssh.border import SshSlurm
@@ -126,7 +126,9 @@ class Files:
     def _session(self) -> Any:
         channel = self._sftp and self._sftp.get_channel()
         if channel is None or channel.closed or not channel.get_transport().is_active():
-            self._sftp = paramiko.SFTPClient.from_transport(self._slurm.connection.transport())
+            channel = self._slurm.connection.opened()
+            channel.invoke_subsystem("sftp")
+            self._sftp = paramiko.SFTPClient(channel)
         return self._sftp
 
 

@@ -207,7 +207,7 @@ def _submitting(mark: str, run: str, old: list[str]) -> list[str]:
         "set -C; umask 077",
         f"true 2>/dev/null >{at} || {{ echo {shlex.quote(_UNMARKED)} >&2; exit 91; }}",
         "set +C",
-        f"slurmkit_out=$({run} 2>>{at})",
+        f"slurmkit_out=$(exec 2>>{at}\n{run}\n)",
         "slurmkit_code=$?",
         f"[ ! -s {at} ] || cat {at} >&2",
         f'printf \'\\n%s %s.\\n\' "$slurmkit_code" "$slurmkit_out" >>{at}',

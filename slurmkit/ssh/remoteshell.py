@@ -1,7 +1,7 @@
 """What the login node's shell is told, so that any login shell does: bash, tcsh, fish.
 
-The login shell is asked for `exec /bin/sh` alone. Its input is one function and a call of it: a
-shell runs nothing of a function that was cut off, so a command comes whole or not at all, and no
+The login shell is asked for `exec /bin/sh` alone. Its input is a group of lines for each command: a
+shell runs nothing of a group that was cut off, so a command comes whole or not at all, and no
 argument of it shows in the list of processes before it runs.
 """
 
@@ -38,11 +38,16 @@ def mark() -> str:
     return f"slurmkit-{secrets.token_hex(8)}"
 
 
-def function(lines: Iterable[str], begin: str = "") -> bytes:
-    """The text for the shell: what it prints after `begin` is the command's own."""
-    marks = [f"echo {begin}; echo {begin} >&2"] if begin else []
-    body = "\n".join([*marks, *lines])
-    return f"slurmkit() {{\n{body}\n}}\nslurmkit\n".encode()
+def greeting(begin: str) -> bytes:
+    """What a new shell is told first: what is printed before `begin` is the login shell's own."""
+    return f"echo {begin}; echo {begin} >&2\n".encode()
+
+
+def group(lines: Iterable[str], end: str) -> bytes:
+    """Lines in a shell of their own, with `end` after both outputs, and the exit code."""
+    body = "\n".join(lines)
+    told = f"printf '\\n{end}\\n' >&2; printf '\\n{end} %s\\n' \"$slurmkit_code\""
+    return f"(\n{body}\n) </dev/null\nslurmkit_code=$?; {told}\n".encode()
 
 
 def surroundings(setting: Setting, unset: Iterable[str], given: Mapping[str, str]) -> list[str]:
@@ -63,4 +68,7 @@ def call(argv: Sequence[str], stdin: str | None = None) -> str:
     words = shlex.join(argv)
     if stdin is None:
         return f"exec {words} </dev/null"
-    return f"printf %s {shlex.quote(stdin)} | {words}"
+    if not stdin.endswith("\n"):
+        return f"printf %s {shlex.quote(stdin)} | {words}"
+    end = mark()  # a process less
+    return f"exec {words} <<'{end}'\n{stdin}{end}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import paramiko
 
-from slurmkit.ssh.connection import lost
+from slurmkit.ssh.shells import lost
 
 if TYPE_CHECKING:
     from slurmkit.ssh.border import SshSlurm

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.bench import executor, ingest, queue, reports, start, submit, tui
+from tests.bench import executor, ingest, queue, reports, ssh, start, submit, tui
 from tests.bench.history import JOBS
 from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
-PARTS = ("start", "executor", "queue", "submit", "tui", "report", "ingest")
+PARTS = ("start", "executor", "queue", "submit", "ssh", "tui", "report", "ingest")
 ASKED = (*PARTS, "pyslurm")  # only by name: it needs a cluster of 26.05
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
@@ -47,6 +47,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
             yield from submit.budgets(lab)
     if "submit" in parts and "queue" not in parts:
         yield from submit.budgets(lab)
+    if "ssh" in parts:
+        yield from ssh.budgets(lab)
     yield from _last(lab, parts, history)
 
 

@@ -12,6 +12,7 @@ class CuttingProxy:
 
     Attributes:
         up: bytes handed to the server since `arm`; `down` those handed to the client.
+        turns: how often the client spoke again since `arm`, after the server had.
         cuts: how often it has cut.
     """
 
@@ -19,7 +20,8 @@ class CuttingProxy:
         self._to = port
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
-        self.up = self.down = self.cuts = 0
+        self.up = self.down = self.turns = self.cuts = 0
+        self._spoke = ""
         self._limits: dict[str, int] = {}
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
@@ -28,7 +30,7 @@ class CuttingProxy:
     def arm(self, way: str = "", after: int = 0) -> None:
         """Cut once so many more bytes have gone `up` or `down`; never without a way."""
         with self._lock:
-            self.up = self.down = 0
+            self.up = self.down = self.turns = 0
             self._limits = {way: after} if way else {}
 
     def cut(self) -> None:
@@ -66,7 +68,8 @@ class CuttingProxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def _allowed(self, way: str, piece: bytes) -> tuple[bytes, bool]:
-        gone = getattr(self, way)
+        self.turns += way == "up" != self._spoke
+        self._spoke, gone = way, getattr(self, way)
         limit = self._limits.get(way)
         last = limit is not None and gone + len(piece) >= limit
         piece = piece[: limit - gone] if last and limit is not None else piece

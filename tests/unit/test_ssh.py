@@ -7,7 +7,8 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from slurmkit.ssh.asking import nobody
 from slurmkit.ssh.border import SshSlurm, only_reads
 from slurmkit.ssh.hosts import host_of
 from slurmkit.ssh.known import known_keys
-from slurmkit.ssh.remoteshell import COMMAND, call, function
+from slurmkit.ssh.remoteshell import COMMAND, call, group
 from slurmkit.ssh.section import ClusterSection
 
 
@@ -296,14 +297,33 @@ class CodeServer(paramiko.ServerInterface):  # type: ignore[misc]
 
 
 def _answer(channel: Any, command: bytes) -> None:
-    text = channel.makefile("rb").read()
-    done = subprocess.run(
-        ["bash", "-c", command.decode()], input=text, capture_output=True, check=False
-    )
-    channel.sendall(done.stdout)
-    channel.sendall_stderr(done.stderr)
-    channel.send_exit_status(done.returncode)
+    """As sshd does: what comes is handed on at once, either way."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(["bash", "-c", command.decode()], bufsize=0, **pipes) as process:  # type: ignore[call-overload]
+        handed = [
+            threading.Thread(target=_hand_on, args=args, daemon=True)
+            for args in (
+                (channel.recv, process.stdin.write, process.stdin.close),
+                (process.stdout.read, channel.sendall, None),
+                (process.stderr.read, channel.sendall_stderr, None),
+            )
+        ]
+        for thread in handed:
+            thread.start()
+        for thread in handed:
+            thread.join()
+        channel.send_exit_status(process.wait())
     channel.close()
+
+
+def _hand_on(
+    take: Callable[[int], bytes], give: Callable[[bytes], object], end: Callable[[], None] | None
+) -> None:
+    with suppress(OSError):
+        while piece := take(65536):
+            give(piece)
+    if end:
+        end()
 
 
 @pytest.fixture
@@ -351,21 +371,53 @@ def test_other_login_shells(shell: str) -> None:
     """What is asked of a login shell is `exec /bin/sh`, and the rest is its input."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    text = function([call(["printf", "%s|", "it's", "a!b", "$x"])], "begin")
+    text = group([call(["printf", "%s|", "it's", "a!b", "$x"])], "end")
     done = subprocess.run([shell, "-c", COMMAND], input=text, capture_output=True, check=True)
-    assert done.stdout == b"begin\nit's|a!b|$x|"
+    assert (done.stdout, done.stderr) == (b"it's|a!b|$x|\nend 0\n", b"\nend\n")
 
 
-def test_a_text_that_is_cut_off_runs_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_text_that_is_cut_off_runs_nothing(tmp_path: Path, shell: str, end: str) -> None:
     """At any byte, in the shells that are /bin/sh somewhere."""
-    text = function([f"touch {tmp_path}/ran", call(["cat"], "a\nb'c\n}\nslurmkit\n" * 3)], "begin")
-    shells = [found for name in ("dash", "bash") if (found := shutil.which(name))]
-    for shell in shells:
-        for length in range(0, len(text) - 1, 3):
-            subprocess.run([shell], input=text[:length], capture_output=True, check=False)
-            assert not (tmp_path / "ran").exists(), text[:length]
-    done = subprocess.run([shells[0]], input=text, capture_output=True, check=True)
-    assert done.stdout == b"begin\n" + b"a\nb'c\n}\nslurmkit\n" * 3
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    given = "a\nb'c $x `id` \\ \x81\x88ü🙂\n)\n}\n" * 3 + end
+    lines = [f"touch {tmp_path}/ran", call(["cat"], given)]
+    text = group(lines, "end")
+    whole = text.index(b") </dev/null")
+    for length in range(0, whole + 1, 3):
+        subprocess.run([shell], input=text[:length], capture_output=True, check=False)
+        assert not (tmp_path / "ran").exists(), text[:length]
+    done = subprocess.run([shell], input=text * 2, capture_output=True, check=True)
+    assert done.stdout == (given.encode() + b"\nend 0\n") * 2
+
+
+def test_a_shell_is_kept_for_the_next_command(slurm: SshSlurm) -> None:
+    """Each in surroundings of its own; a shell that may still be at work is not used again."""
+
+    def shell(*more: str) -> list[str]:
+        return slurm.told(["x"], ["echo $$", *more], timeout=9).split()
+
+    (first, home, mask) = shell("pwd; umask; cd /; X=1; umask 077")
+    assert shell('echo "<$X>"; pwd; umask') == [first, "<>", home, mask]
+    assert slurm.run(["printf", "a\n\nslurmkit-\n"]) == "a\n\nslurmkit-\n"
+    assert slurm.run(["cat"]) == ""
+    assert shell() == [first]
+    with pytest.raises(SlurmTimeout):
+        slurm.run(["sleep", "5"], timeout=0.3)
+    (second,) = shell()
+    stream = slurm.stream(["yes"])
+    assert next(stream) == "y\n"
+    stream.close()
+    assert len({first, second, *shell()}) == 3
+
+
+def test_a_shell_that_was_ended_there_is_not_used(slurm: SshSlurm) -> None:
+    slurm.run(["true"])
+    with pytest.raises(ConnectionLost):
+        slurm.told(["x"], ["kill -9 $$"], timeout=9)
+    assert slurm.run(["echo", "on"]) == "on\n"
 
 
 def test_an_unknown_cluster_names_the_nearest(
