@@ -216,7 +216,8 @@ def cancel_command(workflow: str) -> None:
 def resume_command(workflow: str, *, dry_run: bool, force: bool, **given: Any) -> int:
     """Go on after a failure: send what is missing, failed or was given up, and nothing else.
 
-    Jobs that completed do not run again, and nothing waits for them any more. Jobs that wait for
+    Jobs that completed do not run again, and nothing waits for them any more; nor do those tasks of
+    an array that completed, unless --again or --changed takes it whole. Jobs that wait for
     one that is sent again are sent again, too; what runs is left alone. It also ends what a killed
     `submit` began.
 
@@ -232,7 +233,7 @@ def resume_command(workflow: str, *, dry_run: bool, force: bool, **given: Any) -
     rest = sent.rest(flow, given["again"])
     _say_changes(sent, rest, changed=given["changed"])
     due = rest.names("due")
-    made = plan_workflow(flow, cluster, names=due)
+    made = plan_workflow(flow, cluster, names=due, arrays=rest.missing)
     say_plan(made)
     _say_rest(rest)
     _refuse(made, force=force)
@@ -276,10 +277,15 @@ def _say_rest(rest: Rest) -> None:
     for verdict, meaning in words.items():
         names = [name for name, made in rest.verdicts.items() if made == verdict]
         if names:
-            some = names if verdict == "due" else _some(names)
+            some = [_due(name, rest) for name in names] if verdict == "due" else _some(names)
             say(f"{meaning} ({len(names)}): {', '.join(some)}")
     if rest.replaced:
         say(f"cancelled and sent again, as they wait for these: {', '.join(rest.replaced)}")
+
+
+def _due(name: str, rest: Rest) -> str:
+    array = rest.missing.get(name)
+    return f"{name} (only {array}: the other tasks have completed)" if array else name
 
 
 def _some(names: list[str]) -> list[str]:

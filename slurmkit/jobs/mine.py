@@ -29,6 +29,7 @@ class Mine(msgspec.Struct, frozen=True):
             missing there has none, or Slurm did not say.
         ended: of the last days, the last one first.
         wholes: the id that stands for an array in several of Slurm's, by those of its others.
+        flows: what jobs are in the workflows that were sent from here: `digits/train`, by id.
         without_history: why `ended` is not known; empty when it is.
         taken: epoch seconds at which Slurm was asked.
         seconds: how long the answers took.
@@ -41,6 +42,7 @@ class Mine(msgspec.Struct, frozen=True):
     taken: float
     seconds: float
     wholes: dict[str, str] = msgspec.field(default_factory=dict)
+    flows: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def read_mine(slurm: Slurm, user: str, days: int = DAYS) -> Mine:
@@ -61,18 +63,20 @@ def read_mine(slurm: Slurm, user: str, days: int = DAYS) -> Mine:
     except SlurmError as error:
         missing = str(error)
     indices = _indices(slurm, holding)
-    wholes = _wholes(slurm, taken - days * 86400)
-    return Mine(rows, indices, ended, missing, taken, time.perf_counter() - began, wholes)
+    own = _remembered(slurm, taken - days * 86400)
+    return Mine(rows, indices, ended, missing, taken, time.perf_counter() - began, *own)
 
 
-def _wholes(slurm: Slurm, since: float) -> dict[str, str]:
+def _remembered(slurm: Slurm, since: float) -> tuple[dict[str, str], dict[str, str]]:
+    """What was sent from here: `wholes` and `flows`."""
     from slurmkit.cluster import Cluster  # noqa: PLC0415 - it imports what this is part of
     from slurmkit.sweeps.records import firsts  # noqa: PLC0415
+    from slurmkit.workflows.record import names  # noqa: PLC0415
 
     try:
-        return firsts(Cluster(slurm), since)
+        return firsts(Cluster(slurm), since), names(Cluster(slurm), since)
     except SlurmError:
-        return {}
+        return {}, {}
 
 
 def _indices(slurm: Slurm, rows: list[QueueRow]) -> dict[str, dict[str, list[int]]]:

@@ -14,6 +14,7 @@ from slurmkit.jobs.info import UNKNOWN, JobInfo
 from slurmkit.jobs.lookup import in_database, in_queue, parts_of
 from slurmkit.queue.rows import ENDED
 from slurmkit.sweeps import records
+from slurmkit.sweeps.finding import wholes
 from slurmkit.sweeps.records import Record, Sent
 
 if TYPE_CHECKING:
@@ -96,6 +97,34 @@ def results(cluster: Cluster, job_id: str) -> Results:
             points |= dict(_points(run, each, parts[each.job_id]))
     ordered = tuple(points[index] for index in sorted(points))
     return Results(first=runs[0].first, runs=runs, points=ordered, without_history=missing)
+
+
+def completed(cluster: Cluster, job_ids: Sequence[str]) -> set[int]:
+    """Tasks of an array that have completed, by their numbers in the whole.
+
+    Args:
+        cluster: where.
+        job_ids: all of Slurm's arrays that it consists of, in order.
+
+    Raises:
+        SlurmError: when slurmctld or slurmdbd does not answer.
+    """
+    whole = wholes(cluster, job_ids[:1]).get(job_ids[0])
+    offsets = whole.offsets if whole else {}
+    rows, runs = in_queue(cluster.backend, job_ids), _runs_of(cluster, job_ids)
+    return {
+        at + offsets.get(job_id, 0)
+        for job_id in job_ids
+        for at, info in _each(parts_of(job_id, rows[job_id], runs.get(job_id, ())))
+        if info.state == "COMPLETED"
+    }
+
+
+def _runs_of(cluster: Cluster, job_ids: Sequence[str]) -> Mapping[str, Sequence[JobInfo]]:
+    try:
+        return in_database(cluster.slurm, job_ids)
+    except Refused:  # this cluster keeps no accounts
+        return {}
 
 
 def states(text: str) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -57,6 +58,7 @@ def plan_workflow(
     cluster: Cluster,
     *,
     names: Collection[str] | None = None,
+    arrays: Mapping[str, str] = MappingProxyType({}),
     ask: bool = True,
 ) -> WorkflowPlan:
     """Render and check each job as `slurmkit.plan` does, and count them together.
@@ -65,6 +67,7 @@ def plan_workflow(
         workflow: what is wanted.
         cluster: where.
         names: of the jobs to plan, those that are still to be sent; all by default.
+        arrays: of arrays by name, the tasks that are still to be sent; all by default.
         ask: also let slurmctld judge jobs (`sbatch --test-only`), of those that are alike one.
 
     Raises:
@@ -78,6 +81,8 @@ def plan_workflow(
         if names is not None and name not in names:
             continue
         spec = workflow.spec(name)
+        if name in arrays:
+            spec = msgspec.structs.replace(spec, array=arrays[name], array_throttle=None)
         key = _kind(spec)
         try:
             made = plan(spec, cluster, ask=ask and key not in judged, known=site)

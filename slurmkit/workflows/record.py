@@ -39,12 +39,14 @@ class SentJob(msgspec.Struct, frozen=True, omit_defaults=True):
         digest: tells whether it has changed in the file since.
         ids: of Slurm's jobs; none while it is not sent.
         held: it is still to be released.
+        array: its tasks, as `--array` has them; empty for what is no array.
     """
 
     after: tuple[str, ...]
     digest: str
     ids: tuple[str, ...] = ()
     held: bool = False
+    array: str = ""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -154,12 +156,8 @@ class Shelf:
         except OSError as error:
             raise SlurmkitError(f"cannot write in {self.folder}: {error.strerror}") from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock, token)
             yield
-        except BlockingIOError:
-            raise SlurmkitError(
-                f"another slurmkit is at work on workflow {token}; wait for it, or end it"
-            ) from None
         finally:
             os.close(lock)
 
@@ -167,6 +165,29 @@ class Shelf:
         return self.folder / f"{token}.json"
 
 
-def tokens_in(folder: Path) -> list[str]:
-    """Of all records in a folder."""
-    return sorted(path.stem for path in folder.glob("*.json") if not path.name.startswith("."))
+def names(cluster: Cluster, since: float) -> dict[str, str]:
+    """What jobs are in the workflows written since then, `digits/train`, by Slurm's ids."""
+    if not any(state_folder(FOLDER).glob("*/*.json")):
+        return {}  # the name of the cluster need not be known
+    shelf = Shelf(cluster)
+    return {
+        job_id: f"{record.name}/{name}"
+        for record in filter(None, map(shelf.read, tokens_in(shelf.folder, since)))
+        for name, job in record.jobs.items()
+        for job_id in job.ids
+    }
+
+
+def _lock(file: int, token: str) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SlurmkitError(
+            f"another slurmkit is at work on workflow {token}; wait for it, or end it"
+        ) from None
+
+
+def tokens_in(folder: Path, since: float = 0) -> list[str]:
+    """Of the records in a folder that were written since then, in epoch seconds."""
+    found = (path for path in folder.glob("*.json") if not path.name.startswith("."))
+    return sorted(path.stem for path in found if path.stat().st_mtime >= since)

@@ -22,6 +22,8 @@ from slurmkit.errors import (
     SlurmError,
     SlurmkitError,
 )
+from slurmkit.spec import with_array
+from slurmkit.sweeps import records
 from slurmkit.workflows.model import KINDS, Edge
 from slurmkit.workflows.plan import WorkflowPlan
 from slurmkit.workflows.record import Record, SentJob, Shelf, digest, tag
@@ -75,18 +77,26 @@ def _send(
     cluster: Cluster, plan: WorkflowPlan, record: Record, name: str, met: Collection[str]
 ) -> Record:
     edges = plan.workflow.edges(name)
-    made = plan.plans[name]
+    made, own = plan.plans[name], with_array(plan.workflow.spec(name))
     beside = Beside(
         after=tuple(_clauses(edges, record, met)), hold=True, comment=tag(record.token, name)
     )
-    job = cluster.submit(made, force=True, beside=beside)
+    again = _first_run(cluster, record.jobs[name]) if made.spec.array != own.array else None
+    job = cluster.submit(made, force=True, beside=beside, again=again)
     sent = SentJob(
         after=tuple(map(str, edges)),
         digest=digest(plan.workflow, name),
         ids=tuple(part.id for part in job.parts),
         held=not made.spec.hold,  # what its user holds stays held
+        array=made.spec.array or "",
     )
     return record.with_job(name, sent)
+
+
+def _first_run(cluster: Cluster, before: SentJob) -> str | None:
+    """Id of the sweep of which some points run again; None where nothing is remembered of it."""
+    run = records.read(cluster, before.ids[0]) if before.ids else None
+    return (run.again or run.first) if run else None
 
 
 def _clauses(edges: Iterable[Edge], record: Record, met: Collection[str]) -> Iterator[str]:

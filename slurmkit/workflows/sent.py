@@ -6,14 +6,18 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from slurmkit.arrays import fold
 from slurmkit.errors import BadInput, SlurmError
+from slurmkit.jobs.ids import spans
 from slurmkit.jobs.job import Job
+from slurmkit.planning.chunks import throttle
+from slurmkit.sweeps.results import completed
 from slurmkit.workflows.model import Workflow
 from slurmkit.workflows.plan import WorkflowPlan
 from slurmkit.workflows.record import Record, SentJob, Shelf, digest
@@ -36,6 +40,7 @@ class Rest(msgspec.Struct, frozen=True):
         changed: jobs that are not as they were when they were sent.
         added: jobs that were not in the workflow then.
         left_out: jobs that are not in the workflow any more; they are left as they are.
+        missing: of arrays that are due, the tasks that have not completed, where others have.
     """
 
     verdicts: dict[str, Verdict]
@@ -43,6 +48,7 @@ class Rest(msgspec.Struct, frozen=True):
     changed: tuple[str, ...]
     added: tuple[str, ...]
     left_out: tuple[str, ...]
+    missing: dict[str, str] = {}
 
     def names(self, verdict: Verdict) -> list[str]:
         """The jobs of which resuming makes that."""
@@ -122,10 +128,13 @@ class SentWorkflow:
         found = {name: one for name, one in every.items() if name in workflow.jobs}
         made = verdicts(found, again)
         due = [name for name, each in made.items() if each == "due"]
+        changed = [n for n in made if n in was and was[n].digest != digest(workflow, n)]
+        whole = {*again, *changed, *_task_by_task(found[name] for name in due)}
         return Rest(
             verdicts=made,
+            missing=self._missing(found[name] for name in due if name not in whole),
             replaced=tuple(name for name in due if found[name].is_live),
-            changed=tuple(n for n in made if n in was and was[n].digest != digest(workflow, n)),
+            changed=tuple(changed),
             added=tuple(name for name in made if name not in was),
             left_out=tuple(name for name in was if name not in made),
         )
@@ -134,7 +143,8 @@ class SentWorkflow:
         """Send what is missing, failed or was given up; or release what is all sent.
 
         Args:
-            plan: of the jobs that are due, by `plan_workflow(…, names=rest.names("due"))`.
+            plan: of the jobs that are due, by
+                `plan_workflow(…, names=rest.names("due"), arrays=rest.missing)`.
             rest: what `rest` found.
             force: send jobs in spite of errors.
 
@@ -154,9 +164,25 @@ class SentWorkflow:
             met = {name for name, made in rest.verdicts.items() if made in ("done", "skipped")}
             self.record = send(self.cluster, plan, record, met, force=force)
 
+    def _missing(self, due: Iterable[Standing]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for one in due:
+            array = self.record.jobs[one.name].array if one.ids else ""
+            if array and one.is_over and one.info and "COMPLETED" in one.info.tally:
+                sent = {index for span in spans(array) for index in span}
+                limit = throttle(array)
+                rest = fold(sent - completed(self.cluster, one.ids))
+                found[one.name] = f"{rest}%{limit}" if limit else rest
+        return found
+
     def _read_again(self) -> None:
         """Another process may have sent more meanwhile."""
         self.record = Shelf(self.cluster).read(self.token) or self.record
+
+
+def _task_by_task(due: Iterable[Standing]) -> set[str]:
+    """Arrays of which another waits for the task of its own index: that must be there."""
+    return {edge.name for one in due for edge in one.edges if edge.kind == "corr"}
 
 
 def _as_now(record: Record, workflow: Workflow) -> Record:

@@ -76,6 +76,14 @@ def test_an_array_in_several_of_slurms_is_one_row() -> None:
     assert shown == ["12_[900-1000%2]", "12_1005", "12_[1010-1499%2]"]
 
 
+def test_jobs_of_a_workflow_have_its_name() -> None:
+    rows = Cluster(Scene([job("12_1", UserName="alice", Name="x")]).slurm).queue().rows
+    flows = {"12": "digits/train", "9": "digits/prepare"}
+    runs = (ended("9_1", "COMPLETED", 50), ended("8", "COMPLETED", 40))
+    found = my_jobs(Mine(rows, {}, runs, "", NOW, 0.1, {}, flows))
+    assert [each.name for each in found] == ["digits/train", "digits/prepare", "old"]
+
+
 async def test_the_queue_has_what_waits_of_it_in_one_row() -> None:
     words = [Tag("0123456789ab", 0, 1500).words(), Tag("0123456789ab", 1001, 1500, "12").words()]
     scene = Scene(

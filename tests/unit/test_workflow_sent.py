@@ -207,6 +207,48 @@ def test_a_running_job_is_left_alone_and_waited_for(lab: FlowLab) -> None:
     assert lab.sent["104"]["dependency"] == "afterok:102"
 
 
+def tasks_end(lab: FlowLab, job_id: str, **states: str) -> None:
+    lab.jobs.leaves(job_id)
+    lab.jobs.runs += [{"JobID": f"{job_id}_{i[1:]}", "State": s} for i, s in states.items()]
+
+
+def test_of_an_array_only_what_did_not_complete_is_sent_again(lab: FlowLab) -> None:
+    jobs = {"a": job(array="0-4", array_throttle=2), "b": job(), "c": job(array="0-4")}
+    made = Workflow("flow", jobs, after={"b": ["a"]})
+    sent = send(lab, made)
+    well = dict.fromkeys(("t0", "t2", "t4"), "COMPLETED")
+    for job_id in ("101", "102"):
+        tasks_end(lab, job_id, **well, t1="FAILED", t3="CANCELLED by 0")
+    lab.end("103", "CANCELLED by 0")
+    assert sent.rest(made, ("c",)).missing == {"a": "1,3%2"}
+    rest = sent.rest(made)
+    assert rest.missing == {"a": "1,3%2", "c": "1,3"}
+    due = plan_workflow(made, lab, names=rest.names("due"), arrays=rest.missing)
+    assert "#SBATCH --array=1,3%2\n" in due.plans["a"].submissions[0].script
+    sent.resume(due, rest)
+    assert lab.workflow("flow").record.jobs["a"].array == "1,3%2"
+    tasks_end(lab, "104", t1="COMPLETED", t3="FAILED")
+    tasks_end(lab, "105", t1="COMPLETED", t3="COMPLETED")
+    lab.end("106", "CANCELLED by 0")
+    rest = lab.workflow("flow").rest(made)
+    assert (rest.names("due"), rest.missing) == (["a", "b"], {"a": "3%2"})
+    assert not rest.differs
+
+
+def test_an_array_that_is_waited_for_task_by_task_is_sent_whole(lab: FlowLab) -> None:
+    jobs = {"a": job(array="0-2"), "b": job(array="0-2")}
+    made = Workflow("flow", jobs, after={"b": ["a:corr"]})
+    sent = send(lab, made)
+    for job_id in ("101", "102"):
+        tasks_end(lab, job_id, t0="COMPLETED", t1="FAILED", t2="COMPLETED")
+    assert sent.rest(made).missing == {"b": "1"}
+
+
+def test_what_goes_wrong_under_the_lock_is_told_as_it_is(lab: FlowLab) -> None:
+    with pytest.raises(BlockingIOError, match="of the body"), Shelf(lab).locked("0" * 8):
+        raise BlockingIOError("of the body")
+
+
 def test_a_finished_job_runs_again_when_it_is_named(lab: FlowLab) -> None:
     sent = failed(lab)
     rest = sent.rest(flow(**FAILING), ("good",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -78,7 +79,14 @@ def my_jobs(mine: Mine, of: Mapping[str, Efficiency] = NOTHING) -> tuple[MyJob, 
     for run in mine.ended:
         key = whole_id(run, mine.wholes)
         ended.setdefault(f"{key} ended" if key in alive else key, []).append(run)
-    return (*queued, *(_over(key, runs, of) for key, runs in ended.items()))
+    over = (_over(key, runs, of) for key, runs in ended.items())
+    named = (msgspec.structs.replace(job, name=_name(ended[job.key][0], mine)) for job in over)
+    return (*queued, *named)
+
+
+def _name(job: QueueRow | JobInfo, mine: Mine) -> str:
+    """Its own, or that in its workflow, which stands before it."""
+    return mine.flows.get(re.split("[_+]", job.job_id)[0], job.name)
 
 
 def whole_id(run: JobInfo, wholes: Mapping[str, str]) -> str:
@@ -98,7 +106,7 @@ def _queued(rows: Sequence[QueueRow], mine: Mine, of: Mapping[str, Efficiency]) 
     return MyJob(
         job_id=shown_id(first) if len(rows) == 1 else f"{whole_of(first)}_[…]",
         key=whole_of(first) or first.job_id,
-        name=first.name,
+        name=_name(first, mine),
         partition=",".join(dict.fromkeys(row.partition for row in rows)),
         account=first.account,
         state=first.state if one else arrays.tally(rows),
