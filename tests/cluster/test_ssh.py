@@ -201,10 +201,9 @@ def test_cuts_neither_double_nor_lose(alice: Person, monkeypatch: pytest.MonkeyP
     once = cluster.backend
     spec = JobSpec(command=("true",), time="1", partition="cpu", job_name=run, begin="now+1hour")
     (submission,) = plan(spec, cluster, ask=False).submissions
-    first = once.submit(submission)
-    proxy.arm()
-    ids = [first, once.submit(submission)]
-    long, chance, cuts = {"up": proxy.up, "down": proxy.down}, random.Random(11), proxy.cuts
+    ids = [once.submit(submission)]
+    long = proxy.least(lambda: ids.append(once.submit(submission)))
+    chance, cuts = random.Random(11), proxy.cuts
     told: list[str] = []
     for _ in range(2 * CUTS):
         if proxy.cuts - cuts == CUTS:

@@ -83,9 +83,7 @@ def test_a_submit_is_one_way_there_and_back(lab: Lab) -> None:
 def test_cuts_at_any_byte_neither_double_nor_lose(lab: Lab) -> None:
     """Both ways, also while sbatch runs; what is measured first is how long a submit is."""
     lab.submit()
-    lab.proxy.arm()
-    lab.submit()
-    long = {"up": lab.proxy.up, "down": lab.proxy.down}
+    long = lab.proxy.least(lab.submit)
     slow, chance, cut = lab.spool.folder / "slow", random.Random(7), 0
     answers, told = lab.spool.ids, list[str]()
     for number in range(2 * CUTS):
