@@ -30,8 +30,9 @@ def budgets(lab: Lab) -> Iterator[Budget]:
 
 
 def _over_ssh(alice: Person) -> float:
-    argv = [sys.executable, str(_LOOP), str(JOBS), "lab"]
-    done = subprocess.run(argv, env=alice.env, check=True, stdout=subprocess.PIPE, text=True)
+    argv, text = [sys.executable, "-", str(JOBS), "lab"], _LOOP.read_text("utf-8")
+    given = {"env": alice.env, "cwd": alice.folder, "input": text, "text": True}
+    done = subprocess.run(argv, check=True, stdout=subprocess.PIPE, **given)
     return float(json.loads(done.stdout)["seconds"])
 
 

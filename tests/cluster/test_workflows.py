@@ -55,6 +55,12 @@ def flow(lab: Lab, folder: str, *words: str, check: bool = True) -> Any:
     return lab.run(*argv, check=check, timeout=600)
 
 
+def ids(lab: Lab, token: str) -> dict[str, str]:
+    """The last of Slurm's ids of each job."""
+    shown = json.loads(lab.run("slurmkit", "workflow", "show", token, "--json").stdout)
+    return {job["name"]: job["ids"][-1] for job in shown["jobs"]}
+
+
 def states(lab: Lab, token: str) -> dict[str, str]:
     shown = json.loads(lab.run("slurmkit", "workflow", "show", token, "--json").stdout)
     return {job["name"]: job["state"] for job in shown["jobs"]}
@@ -165,6 +171,35 @@ def test_a_refusal_half_way_leaves_nothing(lab: Lab, folder: str) -> None:
     finally:
         lab.run("sacctmgr", "-i", "modify", "user", "alice", "set", "maxsubmit=-1", user="olga")
     assert not queue(lab)
+
+
+POINTS = """name = "points"
+[defaults]
+partition = "cpu"
+time = "5"
+mem = "100M"
+[jobs.train]
+command = ["bash", "-c", "echo {i} >> ran/train; test {i} -lt 3 -o -e ok"]
+sweep.grid.i = "0..5"
+[jobs.join]
+after = ["train"]
+command = ["bash", "-c", "sort ran/train >ran/joined"]
+"""
+
+
+def test_of_a_sweep_only_the_points_that_failed_run_again(lab: Lab, folder: str) -> None:
+    lab.run("tee", f"{folder}/points.toml", input=POINTS)
+    token = flow(lab, folder, "submit", "--parsable", "points.toml").stdout.strip()
+    assert flow(lab, folder, "wait", token, check=False).returncode == 1
+    sweep = ids(lab, token)["train"]
+    lab.run("touch", f"{folder}/ok")
+    said = flow(lab, folder, "resume", token).stderr
+    assert "to be sent (2): train (only 3-5: the other tasks have completed), join" in said
+    flow(lab, folder, "wait", token)
+    ran = lab.run("cat", f"{folder}/ran/joined").stdout.split()
+    assert ran == ["0", "1", "2", "3", "3", "4", "4", "5", "5"]
+    points = json.loads(lab.run("slurmkit", "sweep", "show", sweep, "--json").stdout)["points"]
+    assert {point["state"] for point in points} == {"COMPLETED"}
 
 
 def test_a_cancelled_workflow_starts_nothing_that_waited_for_any_end(lab: Lab, folder: str) -> None:
