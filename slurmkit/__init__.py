@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slurmkit.planner import Plan, Submission, plan
     from slurmkit.queue.rows import QueueRow
     from slurmkit.queue.snapshot import Queue, QueueFilter
-    from slurmkit.spec import Gpus, JobSpec, Sweep
+    from slurmkit.spec import Gpus, JobSpec, Survive, Sweep
     from slurmkit.workflows.model import Workflow
     from slurmkit.workflows.plan import plan_workflow
 
@@ -44,6 +44,7 @@ __all__ = [
     "QueueRow",
     "SlurmkitError",
     "Submission",
+    "Survive",
     "Sweep",
     "Workflow",
     "__version__",
@@ -65,6 +66,7 @@ _HOMES = {
     "QueueRow": "queue.rows",
     "SlurmkitError": "errors",
     "Submission": "planner",
+    "Survive": "spec",
     "Sweep": "spec",
     "Workflow": "workflows.model",
     "plan": "planner",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from slurmkit.tres import gpu_types, gres
 if TYPE_CHECKING:
     from slurmkit.jobs.info import JobInfo
     from slurmkit.jobs.outcome import Outcome
+    from slurmkit.survive.history import RunEnd
 
 Fact = tuple[str, str]
 
@@ -33,7 +35,21 @@ def ending(outcome: Outcome) -> list[Fact]:
     """How a job ended, and after how many runs."""
     runs = [run.state for run in outcome.runs]
     several = [("Runs", f"{len(runs)}: {', '.join(runs)}")] if len(runs) > 1 else []
-    return [("Outcome", outcome.words), *several]
+    return [("Outcome", outcome.words), *several, *restarts(outcome.restarts)]
+
+
+def restarts(runs: Sequence[RunEnd]) -> list[Fact]:
+    """Why each run of a job that survives ended, when, and on which nodes."""
+    if len(runs) < 2:
+        return []
+    return [(f"  run {each.run}", _run(each)) for each in runs]
+
+
+def _run(run: RunEnd) -> str:
+    if not run.reason:
+        return f"on {run.nodes}, since {clock(run.began)}"
+    words = run.words or f"{run.reason}: {'requeued by Slurm' if run.action else 'ended'}"
+    return f"on {run.nodes}, {clock(run.began)} to {clock(run.ended)}: {words}"
 
 
 def gpus(info: JobInfo) -> list[Fact]:

@@ -18,12 +18,17 @@ from slurmkit.directives import directive
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
 from slurmkit.options import ASIDES, GPU_OPTIONS, read_options
-from slurmkit.spec import MAGIC, JobSpec, Launch, Sweep, header
+from slurmkit.spec import MAGIC, JobSpec, Launch, Survive, Sweep, header
 from slurmkit.sweeps.reading import sweep_of
 
 _AS_OPTIONS = ("gres", "gpu-bind", "nodes")  # read as on the command line: GPUs, ranges
 _UNQUOTED = re.compile(r"\s*(?P<key>[\w\-]+)\s*=\s*(?P<value>[\d:\-]*\d:\d[\d:]*)\s*(#.*)?")
-_TABLES: dict[str, type[msgspec.Struct]] = {"gpus": Gpus, "launch": Launch, "container": Container}
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "gpus": Gpus,
+    "launch": Launch,
+    "container": Container,
+    "survive": Survive,
+}
 _BLANKS = str.maketrans("", "", "\n\t")
 _WHERE = re.compile(r"line (\d+)")
 

@@ -44,6 +44,8 @@ from slurmkit.preflight.lines import Place, preflight, with_preflight
 from slurmkit.request import Request
 from slurmkit.slurm import Slurm
 from slurmkit.spec import JobSpec, with_array
+from slurmkit.survive.lines import Pace, survival
+from slurmkit.survive.settings import kill_wait, preempt_mode, with_survival
 from slurmkit.sweep import unmarked
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Submission", "plan", "plan_unasked"]
 
+Lines = tuple[str, ...]
 _FRESH = 5.0  # seconds in which nobody changes a limit and sends a job that it stops
 
 
@@ -154,7 +157,7 @@ class _Checked(msgspec.Struct, frozen=True):
 
 def _check(spec: JobSpec, slurm: Slurm | None, site: Site) -> _Checked:
     reviewed = review(with_array(spec), site[0])
-    settled = with_preflight(_settled(with_array(reviewed.spec)))
+    settled = with_survival(with_preflight(_settled(with_array(reviewed.spec))))
     partitions, _ = _partitions(settled, site[0])
     settled, network = with_fabric(settled, tuple(each.name for each in partitions))
     draft = _draft(settled, site)
@@ -200,19 +203,26 @@ def _draft(spec: JobSpec, site: Site) -> _Draft:
     judged = () if _of(found, "error") else partitions
     requests = tuple(request_for(spec, made, partition, site) for partition in judged)
     body = () if spec.script is not None else inside.around((*before, *chosen.lines(step)))
-    sent, said = _submissions(spec, made, body, capabilities)
+    sent, said = _submissions(spec, made, (body, _survival(spec, site, partitions)), capabilities)
     return _Draft(sent, requests, (*found, *said))
 
 
+def _survival(spec: JobSpec, site: Site, partitions: Iterable[Partition]) -> tuple[str, ...]:
+    """What stands first in the script of a job that survives; see `slurmkit.survive`."""
+    mode = preempt_mode(site, next(iter(partitions), None), spec.qos)
+    return survival(spec, mode, Pace(kill_wait=kill_wait(site[0].config)))
+
+
 def _submissions(
-    spec: JobSpec, made: Shape, body: tuple[str, ...], capabilities: Capabilities
+    spec: JobSpec, made: Shape, text: tuple[Lines, Lines], capabilities: Capabilities
 ) -> tuple[tuple[Submission, ...], tuple[Finding, ...]]:
-    """The job, or each array of Slurm that its own comes to."""
-    parts = chunks(spec, capabilities.config)
+    """The job, or each array of Slurm it comes to; `text`: of its work, and what stands first."""
+    parts, (body, before) = chunks(spec, capabilities.config), text
     if not parts:
-        return (submission(spec, made, body),), ()
+        return (submission(spec, made, body, None, before),), ()
     body = tuple(map(unmarked, body)) if spec.sweep else body
-    sent = tuple(_as_part(spec, part, submission(spec, made, body, part), parts) for part in parts)
+    written = ((part, submission(spec, made, body, part, before)) for part in parts)
+    sent = tuple(_as_part(spec, part, one, parts) for part, one in written)
     longest = max((each.script for each in sent), key=len)
     return sent, (*of_array(spec, parts), *too_long(longest, capabilities.config))
 

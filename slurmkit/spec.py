@@ -12,10 +12,11 @@ from slurmkit.dependencies import HasParts, clause, joined
 from slurmkit.durations import parse_time_limit
 from slurmkit.errors import BadInput
 from slurmkit.gpus import Gpus
+from slurmkit.survive.model import Survive
 from slurmkit.sweep import Sweep, check_words
 from slurmkit.valueforms import FORMS, Form, check_passed_through, check_text
 
-__all__ = ["Container", "Gpus", "JobSpec", "Launch", "Sweep"]
+__all__ = ["Container", "Gpus", "JobSpec", "Launch", "Survive", "Sweep"]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # Slurm and pyxis take these as options, in the batch step too.
@@ -100,6 +101,7 @@ class JobSpec(
         environment: variables exported in the script, in order.
         launch: how the command is started.
         container: what its steps run in.
+        survive: what becomes of it when it is ended before its work is done.
         options: other sbatch long options by name; an empty value for a flag.
     """
 
@@ -148,6 +150,7 @@ class JobSpec(
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     launch: Launch = Launch()
     container: Container | None = None
+    survive: Survive = Survive()
     options: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ from slurmkit.checks import (
     places,
     reservations,
     shapes,
+    survival,
     times,
     walls,
 )
@@ -69,6 +70,8 @@ CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     times.begin,
     times.deadline,
     times.warning_signal,
+    survival.told,
+    survival.doubts,
     habits.mail,
     habits.topology,
 )

@@ -62,7 +62,7 @@ def deadline(request: Request) -> Iterator[Finding]:
 def warning_signal(request: Request) -> Iterator[Finding]:
     """A warning that comes as soon as the job starts."""
     text, time = request.spec.signal, minutes(request)
-    if text is None or time is None:
+    if text is None or time is None or request.spec.survive:  # which has words of its own
         return
     name, _, seconds = text.partition("@")
     ahead = int(seconds) if seconds else _DEFAULT_SIGNAL_SECONDS

@@ -18,6 +18,7 @@ from slurmkit.jobs.job import Job
 from slurmkit.logical import shown_id
 from slurmkit.queue.rows import QueueRow
 from slurmkit.queue.snapshot import QueueFilter
+from slurmkit.survive.rehearsal import REHEARSALS
 
 _SHOWN = ("JOBID", "USER", "PARTITION", "STATE", "NAME")
 
@@ -150,6 +151,24 @@ def requeue_command(job_ids: tuple[str, ...]) -> None:
       slurmkit requeue 12
     """
     _all(job_ids, Job.requeue, "requeued")
+
+
+@click.command("interrupt")
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
+@click.option(
+    "--as", "ending", type=click.Choice(tuple(REHEARSALS)), required=True, help="What to rehearse."
+)
+def interrupt_command(job_ids: tuple[str, ...], ending: str) -> None:
+    """Rehearse an ending on running jobs that survive (`--on-timeout`, `--on-preempt`).
+
+    The work is asked for a checkpoint as it would be then, and the job does what its policy says.
+
+    \b
+    Examples:
+      slurmkit interrupt 12 --as timeout
+      slurmkit interrupt 12_3 --as preempt
+    """
+    _all(job_ids, lambda job: job.interrupt(ending), f"rehearses {ending}:")
 
 
 @click.command("update")

@@ -13,6 +13,7 @@ import msgspec
 from slurmkit.chosen import chosen
 from slurmkit.cli.containeroptions import container_from, container_options
 from slurmkit.cli.defaults import defaults, notes, weakest
+from slurmkit.cli.surviveoptions import survive_from, survive_options
 from slurmkit.cli.tab import PluginNames
 from slurmkit.errors import BadInput
 from slurmkit.findings import Finding
@@ -20,6 +21,7 @@ from slurmkit.jobfile import asides, read_job_file, read_script
 from slurmkit.machine import HERE, machine_of
 from slurmkit.options import letters, merged, read_options
 from slurmkit.spec import PREFLIGHTS, JobSpec, Launch
+from slurmkit.survive.model import Survive
 from slurmkit.sweeps.reading import sweep_from
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
@@ -130,6 +132,7 @@ def _ours() -> list[Callable[..., Any]]:
             type=click.Choice(PREFLIGHTS),
             help="Measure the nodes before COMMAND starts, and name a bad one.",
         ),
+        *survive_options(),
         *container_options(),
         click.option(
             "--option",
@@ -183,6 +186,7 @@ def spec_from(options: dict[str, Any]) -> Asked:
     ways = {name: take(name) for name in names} | {"launcher": take("launch")}
     started = {name: value for name, value in ways.items() if value}
     fields["launch"] = msgspec.structs.replace(launch, **started)
+    fields["survive"] = survive_from(take, fields.get("survive", Survive()))
     fields["container"] = container_from(take, fields.get("container"))
     if sweep := sweep_from(take("sweep"), take("points")):
         fields["sweep"] = sweep

@@ -12,11 +12,12 @@ import msgspec
 from slurmkit.cli.each import each, fail_with, say
 from slurmkit.cli.show import key_values
 from slurmkit.cluster import Cluster
-from slurmkit.facts import Fact, course, ending, gpus, output
+from slurmkit.facts import Fact, course, ending, gpus, output, restarts
 from slurmkit.jobs.info import UNKNOWN, JobInfo
 from slurmkit.jobs.job import Job
 from slurmkit.jobs.logpaths import LogFile
 from slurmkit.jobs.outcome import Outcome
+from slurmkit.survive.history import RunEnd
 
 
 @click.command("job")
@@ -38,15 +39,17 @@ def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
 
     def show(job: Job) -> None:
         info, outcome = _facts(job)
+        before = job.restarts() if outcome is None else ()
         info = msgspec.structs.replace(info, job_id=job.named(info.job_id))
         if as_json:
             facts = msgspec.to_builtins(info)
-            found.append(facts | {"outcome": msgspec.to_builtins(outcome)})
+            facts["outcome"] = msgspec.to_builtins(outcome)
+            found.append(facts | {"restarts": msgspec.to_builtins(before)} if before else facts)
             return
         if found:
             click.echo()
         found.append({})
-        key_values(_in_words(info, outcome))
+        key_values(_in_words(info, outcome, before))
 
     failed = each(cluster.handles(job_ids), show)
     if as_json and (found or len(job_ids) > 1):
@@ -59,13 +62,13 @@ def _facts(job: Job) -> tuple[JobInfo, Outcome | None]:
     return info, job.outcome() if info.is_over and info.state != UNKNOWN else None
 
 
-def _in_words(info: JobInfo, outcome: Outcome | None) -> list[Fact]:
+def _in_words(info: JobInfo, outcome: Outcome | None, before: tuple[RunEnd, ...]) -> list[Fact]:
     who = f"{info.user}, account {info.account}, partition {info.partition}"
     return [
         ("Job", f"{info.job_id}  {info.name}"),
         ("User", who),
         *course(info),
-        *(ending(outcome) if outcome else []),
+        *(ending(outcome) if outcome else restarts(before)),
         *gpus(info),
         output(info),
         ("Source", f"{info.source}, now"),

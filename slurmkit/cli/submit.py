@@ -86,6 +86,8 @@ def submit_command(
       slurmkit submit --gpus-per-node shard:1 --time 30 -- python notebook.py
       slurmkit submit --script job.sh --time 2:00:00
       slurmkit submit --wait --time 5 -- hostname
+      slurmkit submit --on-timeout requeue --on-preempt requeue --on-node-fail requeue \\
+        --checkpoint-signal USR1 --grace 120 --time 4:00:00 -- python train.py
       slurmkit submit --sweep lr=1e-3,1e-4 --sweep seed=0..9 --array-throttle 8 \\
         -- python train.py --lr {lr} --seed {seed}
       slurmkit log --follow $(slurmkit submit --parsable --time 5 -- hostname)

@@ -72,6 +72,9 @@ COMMANDS = {
     "hold": Entry("slurmkit.cli.control:hold_command", "Keep jobs from starting."),
     "release": Entry("slurmkit.cli.control:release_command", "Let held jobs start."),
     "requeue": Entry("slurmkit.cli.control:requeue_command", "Put jobs back in the queue."),
+    "interrupt": Entry(
+        "slurmkit.cli.control:interrupt_command", "Rehearse a time limit or a preemption."
+    ),
     "update": Entry("slurmkit.cli.control:update_command", "Change jobs."),
     "wait": Entry("slurmkit.cli.waiting:wait_command", "Wait for jobs; end with their exit code."),
     "nodes": Entry("slurmkit.cli.nodes:nodes_command", "List the nodes and what is in use."),

@@ -30,6 +30,7 @@ from slurmkit.jobs.verdict import MEMORY_MESSAGE, outcome_of
 from slurmkit.machine import machine_of
 from slurmkit.plugins import Backend
 from slurmkit.slurm import Slurm
+from slurmkit.survive.history import RunEnd, history_of
 
 _LOG_END = 1 << 18  # bytes
 _AGAIN_SECONDS = 1.0
@@ -104,12 +105,18 @@ def _judged(slurm: Slurm, info: JobInfo, runs: Sequence[JobInfo]) -> Outcome:
     first = _end_of_log(slurm, info, LogFile(rank=0)) if failed else b""
     evidence = Evidence(
         runs=tuple(runs),
+        restarts=_restarts(slurm, info, runs),
         steps=steps,
         memory_said=any(map(MEMORY_MESSAGE.search, (end, first))),
         first_failure=_first_failure(slurm, info, end),
         log=_path(slurm, info, LogFile()) if info.started else None,
     )
     return outcome_of(info, evidence)
+
+
+def _restarts(slurm: Slurm, info: JobInfo, runs: Sequence[JobInfo]) -> tuple[RunEnd, ...]:
+    """The history of a job that was requeued; of another nothing is read."""
+    return history_of(slurm, info.job_id) if len(runs) > 1 else ()
 
 
 def _first_failure(slurm: Slurm, info: JobInfo, end: bytes) -> RankFailure | None:

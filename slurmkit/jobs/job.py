@@ -20,6 +20,8 @@ from slurmkit.jobs.lookup import look_up, summary
 from slurmkit.jobs.outcome import Evidence, Outcome
 from slurmkit.jobs.verdict import outcome_of
 from slurmkit.logical import in_words
+from slurmkit.survive.history import RunEnd, history_of
+from slurmkit.survive.rehearsal import REHEARSALS, check_rehearsal
 from slurmkit.tres import gpu_count
 
 if TYPE_CHECKING:
@@ -121,6 +123,21 @@ class Job:
             if self._last is None or self._last.state != UNKNOWN:
                 raise
             return outcome_of(self._last, Evidence())
+
+    def restarts(self) -> tuple[RunEnd, ...]:
+        """Its runs so far and why each ended, of a job that survives; none of any other."""
+        return history_of(self.cluster.slurm, self.id)
+
+    def interrupt(self, ending: str) -> None:
+        """Rehearse an ending on a running job that survives: `timeout` or `preempt`.
+
+        Raises:
+            BadInput: for a job that would be ended by that, and another ending.
+            NoSuchJob: when Slurm does not know it; also JobOver and Refused, as `cancel`.
+        """
+        for part in self.parts:
+            check_rehearsal(self.cluster.slurm, part.id, ending)
+        self.cancel(signal=REHEARSALS[ending])
 
     def log(
         self,

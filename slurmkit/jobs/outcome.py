@@ -10,6 +10,7 @@ import msgspec
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.ranks import RankFailure
 from slurmkit.jobs.sacct import Step
+from slurmkit.survive.history import RunEnd
 
 Kind = Literal[
     "completed",
@@ -53,6 +54,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         nodes: node list of the last run.
         runs: every run, oldest first; more than one after requeues; empty when slurmdbd was not
             heard.
+        restarts: of a job that survives its runs, and why each ended, by its own history.
         log: path of its output, None when unknown.
         first_failure: of several processes the one that failed first, where its log says.
         words: all that in one line; escape it before showing it.
@@ -71,6 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     elapsed: int | None = None
     nodes: str = ""
     runs: tuple[Run, ...] = ()
+    restarts: tuple[RunEnd, ...] = ()
     log: str | None = None
     first_failure: RankFailure | None = None
     words: str = ""
@@ -100,10 +103,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         steps: allocation and steps of the last run.
         memory_said: whether its log holds slurmstepd's word that it used too much memory.
         first_failure: of its processes, as its log says.
+        restarts: what its own history says of its runs.
         log: path of its output.
     """
 
     runs: Sequence[JobInfo] = ()
+    restarts: tuple[RunEnd, ...] = ()
     steps: Sequence[Step] = ()
     memory_said: bool = False
     first_failure: RankFailure | None = None

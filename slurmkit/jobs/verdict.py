@@ -50,6 +50,7 @@ def outcome_of(info: JobInfo, known: Evidence) -> Outcome:
         elapsed=(info.ended or 0) - (info.started or 0) if ran else None,
         nodes=info.node_list,
         runs=tuple(map(_run, known.runs)),
+        restarts=known.restarts,
         log=known.log,
         first_failure=known.first_failure,
         tally=info.tally,

@@ -18,6 +18,7 @@ from slurmkit.planning.secrets import secret_variables
 from slurmkit.planning.tasks import lines as task_lines
 from slurmkit.secretfiles import FORGETTING, FORGETTING_SCRIPT, reading
 from slurmkit.spec import JobSpec
+from slurmkit.survive.lines import kept_apart, started_script
 from slurmkit.text import printable
 from slurmkit.valueforms import check_text
 
@@ -49,6 +50,7 @@ def submission(
     made: tuple[Kind | None, Layout],
     lines: tuple[str, ...],
     chunk: Chunk | None = None,
+    survival: tuple[str, ...] = (),
 ) -> Submission:
     """Write the script of a job.
 
@@ -57,14 +59,15 @@ def submission(
         made: the GPUs meant, and the layout.
         lines: what starts its command; of a whole script none.
         chunk: the tasks of its array that this is for; None without an array.
+        survival: what stands before all else in a job that survives; see `slurmkit.survive.lines`.
 
     Raises:
         BadInput: when an option would break out of its line.
     """
     options = _options(spec, *made) | ({"array": chunk.array} if chunk else {})
     interpreter, body = _body(spec, lines)
-    first = (*_variables(spec), *task_lines(spec, chunk))
-    last = FORGETTING if spec.script is None and secret_variables(spec) else ()
+    first = (*survival, *_variables(spec), *task_lines(spec, chunk))
+    last = FORGETTING if not _is_as_given(spec) and secret_variables(spec) else ()
     text = "\n".join([*first, *([""] if first else []), *body, *last])
     options |= {"ignore-pbs": ""} if has_foreign_options(text) else {}
     for name, value in options.items():
@@ -79,7 +82,7 @@ def _variables(spec: JobSpec) -> tuple[str, ...]:
     kept = secret_variables(spec)
     plain = ((name, value) for name, value in spec.environment.items() if name not in kept)
     exports = tuple(f"export {name}={shlex.quote(value)}" for name, value in plain)
-    trap = FORGETTING_SCRIPT if spec.script is not None else ()
+    trap = FORGETTING_SCRIPT if _is_as_given(spec) else ()
     return (*exports, *reading(kept), *trap) if kept else exports
 
 
@@ -168,9 +171,16 @@ def _output(spec: JobSpec) -> str:
 def _body(spec: JobSpec, lines: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """The line of the interpreter, and what follows the options."""
     if spec.script is None:
-        return "#!/bin/bash", lines
+        return "#!/bin/bash", kept_apart(lines) if spec.survive else lines
+    if spec.survive:
+        return "#!/bin/bash", kept_apart(started_script(spec.script))
     first, _, rest = spec.script.partition("\n")
     return first, tuple(rest.rstrip("\n").split("\n"))
+
+
+def _is_as_given(spec: JobSpec) -> bool:
+    """Whether a script of the user's is the batch script itself."""
+    return spec.script is not None and not spec.survive
 
 
 def step_options(spec: JobSpec) -> tuple[str, ...]:

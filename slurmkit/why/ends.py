@@ -52,10 +52,10 @@ SIGNALS: dict[int, tuple[str, str]] = {
     ),
 }
 ADVICE: dict[str, str] = {
-    "timeout": "ask for more time, or let it save its state and go on: --signal=B:USR1@120",
+    "timeout": "ask for more time, or let it save its state and come back: --on-timeout requeue",
     "out_of_memory": "ask for more memory: --mem or --mem-per-cpu",
-    "preempted": "submit it with --requeue and let it save its state, or use another QOS",
-    "node_failure": "submit it again; --requeue does that by itself, --exclude avoids the node",
+    "preempted": "let it save its state and come back: --on-preempt requeue; or use another QOS",
+    "node_failure": "submit it again, with --on-node-fail requeue; --exclude avoids the node",
     "cancelled": "",
     "deadline": "submit it with a later --deadline, or a shorter --time",
     "boot_failure": "submit it again; tell your administrator of the node",

@@ -1,0 +1,100 @@
+"""The history of a job that survives, as its runs wrote it on the home that nodes share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from slurmkit.capabilities.cache import cluster_key, load_capabilities
+from slurmkit.errors import SlurmError
+from slurmkit.machine import Machine, machine_of
+from slurmkit.slurm import Slurm
+from slurmkit.statehome import state_folder
+
+_MOST = 1 << 20  # bytes that are read
+
+
+class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a job, and what came of it.
+
+    Attributes:
+        run: how often it was requeued before.
+        began: epoch seconds, like `ended`; None where no line says so.
+        nodes: where.
+        reason: what ended it: `timeout`, `preempt`, `node-fail`, `oom`, `requeued`, `cancelled`,
+            `error`, `done`, `stale`, or `unknown`; empty while it runs.
+        action: what came of it: `requeue`, `hold`, `fail`, `slurm` (requeued by Slurm itself),
+            `limit` (it was requeued too often), `refused` (Slurm would not); empty for nothing.
+        exit_code: of its command, where that has ended.
+        words: the same in a sentence.
+    """
+
+    run: int
+    began: int | None = None
+    ended: int | None = None
+    nodes: str = ""
+    reason: str = ""
+    action: str = ""
+    exit_code: int | None = None
+    words: str = ""
+
+
+def parse_history(text: str) -> tuple[RunEnd, ...]:
+    """Read the lines that `inside.sh` writes; what a full disk cut off is left out.
+
+    A run that ended without a word has what the next one found out of it.
+    """
+    runs: dict[int, RunEnd] = {}
+    for number, at, what, words in _lines(text):
+        run = runs.get(number, RunEnd(run=number))
+        if what == "begin":
+            runs[number] = msgspec.structs.replace(run, began=at, nodes=words)
+        elif what == "end":
+            runs[number] = _ended(run, at, words)
+        elif what == "after" and (before := runs.get(number - 1)) and not before.reason:
+            runs[number - 1] = msgspec.structs.replace(before, reason=words, action="slurm")
+    return tuple(runs[number] for number in sorted(runs))
+
+
+def _lines(text: str) -> Iterator[tuple[int, int, str, str]]:
+    for line in text.splitlines():
+        number, _, rest = line.partition("\t")
+        at, _, rest = rest.partition("\t")
+        what, tab, words = rest.partition("\t")
+        if tab and number.isdecimal() and at.isdecimal():
+            yield int(number), int(at), what, words
+
+
+def _ended(run: RunEnd, at: int, words: str) -> RunEnd:
+    reason, action, code, said = (*words.split(" ", 3), "", "", "")[:4]
+    return msgspec.structs.replace(
+        run,
+        ended=at,
+        reason=reason,
+        action=action.strip("-"),
+        exit_code=int(code) if code.isdecimal() else None,
+        words=said,
+    )
+
+
+def history_of(slurm: Slurm, job_id: str) -> tuple[RunEnd, ...]:
+    """The runs of a job; none where it has no policy, or its home is not seen here."""
+    if cluster_key(slurm) is None:  # a stand-in for Slurm
+        return ()
+    try:
+        cluster = load_capabilities(slurm, max_age=math.inf).cluster_name
+        machine = machine_of(slurm)
+        with machine.open(_path(machine, cluster, job_id)) as file:
+            return parse_history(file.read(_MOST).decode("utf-8", "replace"))
+    except (OSError, SlurmError):
+        return ()
+
+
+def _path(machine: Machine, cluster: str, job_id: str) -> str:
+    folder = state_folder("runs")
+    if not machine.is_here:  # what SFTP takes as below the home
+        folder = Path(".local/state/slurmkit/runs")
+    return str(folder / cluster / job_id / "history")

@@ -1,0 +1,293 @@
+"""A counter that is ended in each way there is, on a real Slurm: it resumes and ends right."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+
+PATIENCE = 180  # seconds: a node that is lost 20, a requeue 14, the next look of the scheduler 10
+# Counts a fifth of a second for a fifth of a second; writes where it stands when it is asked.
+COUNTER = """
+import os, signal, sys, time
+target, way = int(sys.argv[1]), sys.argv[2]
+run = os.environ["SLURMKIT_RESTART"]
+def save(*_):
+    with open(f".count.{run}", "w") as file: file.write(str(count))
+    os.replace(f".count.{run}", "count")
+    with open("trace", "a") as file: file.write(f"{run} {count} {os.uname().nodename}\\n")
+def stop(*_):
+    save(); print("saved", count, flush=True); os._exit(0 if way == "exits-0" else 75)
+count = int(open("count").read()) if os.path.exists("count") else 0
+print("run", run, "from", count, "after", os.environ["SLURMKIT_RESTART_REASON"] or "-", flush=True)
+if way != "deaf":
+    for each in (signal.SIGUSR1, signal.SIGTERM): signal.signal(each, stop)
+if way == "fails": sys.exit(3)
+if way == "eats":
+    held = bytearray(200 << 20)
+    time.sleep(8)
+while count < target:
+    time.sleep(0.2); count += 1
+    if way == "deaf" or count % 5 == 0: save()
+save()
+asked = os.environ["SLURMKIT_CHECKPOINT_FILE"]
+if os.path.exists(asked): os.remove(asked)
+print("counted", count, flush=True)
+"""
+ALL = "--on-timeout requeue --on-preempt requeue --on-node-fail requeue --restart-delay 0"
+
+
+class Counter:
+    """A folder of alice's with the counter, and its job."""
+
+    def __init__(self, lab: Lab, folder: str) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.jobs: list[str] = []
+        lab.run("sh", "-c", f"cat >{folder}/counter.py", input=COUNTER)
+
+    def submit(self, words: str, target: int, way: str = "exits") -> str:
+        command = f"cd {self.folder} && slurmkit submit --parsable {words}"
+        done = self.lab.run("sh", "-c", f"{command} -- python3 counter.py {target} {way}")
+        self.jobs.append(done.stdout.strip())
+        return self.jobs[-1]
+
+    def show(self, job_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.lab.run("slurmkit", "job", job_id, "--json").stdout)
+        return found
+
+    def log(self, job_id: str) -> str:
+        return self.lab.run("cat", f"{self.folder}/slurm-{job_id}.out", check=False).stdout
+
+    def await_log(self, job_id: str, pattern: str, seconds: float = PATIENCE) -> str:
+        return until(lambda: self.log(job_id), lambda log: re.search(pattern, log), seconds)
+
+    def trace(self) -> list[list[str]]:
+        said = self.lab.run("cat", f"{self.folder}/trace").stdout
+        return [line.split() for line in said.splitlines()]
+
+    def ended(self, job_id: str, target: int) -> list[dict[str, Any]]:
+        """Wait for a good end; its history."""
+        self.lab.run("slurmkit", "wait", job_id, timeout=PATIENCE * 2)
+        assert f"counted {target}\n" in self.log(job_id)
+        counts = [int(count) for _, count, _ in self.trace()]
+        assert counts == sorted(counts)
+        found: list[dict[str, Any]] = self.show(job_id)["outcome"]["restarts"]
+        assert found[-1]["reason"] == "done"
+        return found
+
+
+def until(look: Callable[[], str], good: Callable[[str], object], seconds: float = PATIENCE) -> str:
+    end = time.time() + seconds
+    while not good(found := look()):
+        assert time.time() < end, found
+        time.sleep(0.5)
+    return found
+
+
+@pytest.fixture
+def counter(lab: Lab) -> Iterator[Counter]:
+    made = Counter(lab, lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip())
+    yield made
+    if made.jobs:
+        lab.run("scancel", "-Q", *made.jobs, check=False)
+    lab.run("rm", "-r", made.folder, check=False)
+
+
+def admin(lab: Lab, *words: str) -> str:
+    return lab.run(*words, user="", service="ctld").stdout
+
+
+def on(lab: Lab, job_id: str) -> str:
+    """The node on which a job runs."""
+    ask = ("squeue", "-h", "-j", job_id, "-t", "R", "-o", "%N")
+    return until(lambda: lab.run(*ask, check=False).stdout, str.strip).strip()
+
+
+def test_a_time_limit(counter: Counter) -> None:
+    after = f"{ALL} --partition cpu --checkpoint-signal USR1 --grace 10 --time 2"
+    job_id = counter.submit(after, 800)
+    follows = counter.lab.run(
+        "slurmkit", "submit", "--parsable", "--partition", "cpu", "--time", "2", "--chdir",
+        counter.folder, "--dependency", f"afterok:{job_id}", "--", "echo", "followed",
+    ).stdout.strip()  # fmt: skip
+    counter.jobs.append(follows)
+    history = counter.ended(job_id, 800)
+    assert {each["reason"] for each in history[:-1]} == {"timeout"}
+    assert "back to the queue" in counter.log(job_id)
+    counter.lab.run("slurmkit", "wait", follows)
+    assert counter.log(follows) == "followed\n"
+    said = counter.lab.run("slurmkit", "job", job_id).stdout
+    assert "run 0" in said
+    assert "timeout: back to the queue" in said
+
+
+@contextmanager
+def scavengers(lab: Lab, mode: str, grace: int, *, signal: bool) -> Iterator[None]:
+    """What becomes of preempted jobs, and whether their batch shell is told."""
+    qos = ("sacctmgr", "-i", "modify", "qos", "scavenger", "set")
+    settings = "/etc/slurm/slurmkit.conf"
+    admin(lab, *qos, f"PreemptMode={mode}", f"GraceTime={grace}")
+    if signal:
+        line = "PreemptParameters=send_user_signal"
+        admin(lab, "sh", "-c", f"echo {line} >>{settings} && scontrol reconfigure")
+    time.sleep(2)
+    try:
+        yield
+    finally:
+        admin(lab, *qos, "PreemptMode=requeue", "GraceTime=0")
+        if signal:
+            admin(lab, "sh", "-c", f"sed -i /^PreemptParameters/d {settings}; scontrol reconfigure")
+
+
+@pytest.mark.parametrize(
+    ("mode", "grace", "signal"),
+    [("requeue", 0, False), ("requeue", 20, False), ("requeue", 20, True), ("cancel", 20, False),
+     ("cancel", 20, True), ("cancel", 0, False)],
+)  # fmt: skip
+def test_a_preemption(counter: Counter, mode: str, grace: int, signal: bool) -> None:
+    lab = counter.lab
+    with scavengers(lab, mode, grace, signal=signal):
+        after = f"{ALL} --partition cpu --qos scavenger --exclusive --checkpoint-signal USR1"
+        job_id = counter.submit(f"{after} --time 10", 100, "exits-0")
+        on(lab, job_id)
+        counter.await_log(job_id, "run 0 from 0")
+        time.sleep(3)
+        words = "--partition cpu --qos high --exclusive --time 2 --wait"
+        above = f"cd {counter.folder}; slurmkit submit {words} -- sleep 5"
+        lab.run("sh", "-c", above, timeout=PATIENCE)
+        history = counter.ended(job_id, 100)
+    assert [each["reason"] for each in history] == ["preempt", "done"]
+    requeues = counter.log(job_id).count("preempt: back to the queue")
+    assert requeues == (0 if mode == "requeue" else 1), counter.log(job_id)
+    assert "run 1 from 0 after preempt" not in counter.log(job_id)
+
+
+@pytest.mark.parametrize("way", ["down", "killed"])
+def test_a_node_that_is_lost(counter: Counter, way: str) -> None:
+    lab = counter.lab
+    job_id = counter.submit(f"{ALL} --partition gpu --time 10", 100)
+    counter.await_log(job_id, "run 0 from 0")
+    node = on(lab, job_id)
+    time.sleep(3)
+    try:
+        if way == "down":
+            admin(lab, "scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        else:
+            subprocess.run(["docker", "kill", lab.container(node)], check=True, capture_output=True)
+        history = counter.ended(job_id, 100)
+    finally:
+        if way == "down":
+            admin(lab, "scontrol", "update", f"nodename={node}", "state=resume")
+        else:
+            assert lab.up().returncode == 0
+    assert history[0]["nodes"] == node
+    assert history[0]["reason"] in ("node-fail", "requeued", "unknown"), history
+    assert history[1]["nodes"] != node
+
+
+def test_a_stale_run_writes_no_checkpoint_once_the_next_has_begun(counter: Counter) -> None:
+    lab = counter.lab
+    job_id = counter.submit(f"{ALL} --partition gpu --time 10", 400, "deaf")
+    counter.await_log(job_id, "run 0 from 0")
+    node = on(lab, job_id)
+    pid = lab.run("pgrep", "-o", "slurmd", user="", service=node).stdout.strip()
+    lab.run("kill", "-STOP", pid, user="", service=node)  # its steps go on
+    try:
+        counter.await_log(job_id, "run 1 from")
+        time.sleep(10)
+        runs = [run for run, _, _ in counter.trace()]
+        assert set(runs) == {"0", "1"}
+        assert runs == sorted(runs)
+        assert "a later run has begun: this one has stopped" in counter.log(job_id)
+        history = counter.ended(job_id, 400)
+    finally:
+        lab.run("kill", "-CONT", pid, user="", service=node)
+    assert history[0]["reason"] == "stale"
+    until(lambda: lab.run("sinfo", "-h", "-n", node, "-o", "%T").stdout, lambda s: "down" not in s)
+
+
+def test_out_of_memory(counter: Counter) -> None:
+    more = "--on-oom requeue --oom-max-mem 500M --restart-delay 0 --partition cpu --time 5"
+    job_id = counter.submit(f"{more} --mem 150M", 20, "eats")
+    history = counter.ended(job_id, 20)
+    assert [each["reason"] for each in history] == ["oom", "done"], counter.log(job_id)
+    assert "with 300 MiB" in history[0]["words"]
+
+
+def test_an_error_of_the_command_is_not_requeued(counter: Counter) -> None:
+    job_id = counter.submit(f"{ALL} --on-oom requeue --partition cpu --time 5", 20, "fails")
+    assert counter.lab.run("slurmkit", "wait", job_id, check=False).returncode == 3
+    assert counter.show(job_id)["outcome"]["runs"][0]["state"] == "FAILED"
+    assert counter.log(job_id).count("run 0 from") == 1
+
+
+def test_a_loop_stops_at_its_limit_and_a_rehearsal_is_one(counter: Counter) -> None:
+    lab = counter.lab
+    words = f"{ALL} --max-restarts 1 --checkpoint-signal USR1 --partition cpu --time 5"
+    job_id = counter.submit(words, 10_000)
+    counter.await_log(job_id, "run 0 from 0")
+    time.sleep(2)
+    lab.run("slurmkit", "interrupt", job_id, "--as", "timeout")
+    counter.await_log(job_id, "run 1 from [1-9][0-9]* after timeout")
+    time.sleep(2)
+    lab.run("slurmkit", "interrupt", job_id, "--as", "preempt")
+    assert lab.run("slurmkit", "wait", job_id, check=False).returncode == 75
+    history = counter.show(job_id)["outcome"]["restarts"]
+    assert [(each["reason"], each["action"]) for each in history] == [
+        ("timeout", "requeue"), ("preempt", "limit")
+    ]  # fmt: skip
+
+
+def test_a_rehearsal_of_a_job_without_policy_is_refused(counter: Counter) -> None:
+    lab = counter.lab
+    command = f"cd {counter.folder} && slurmkit submit --parsable --partition cpu --time 5"
+    job_id = lab.run("sh", "-c", f"{command} -- sleep 60").stdout.strip()
+    counter.jobs.append(job_id)
+    on(lab, job_id)
+    done = lab.run("slurmkit", "interrupt", job_id, "--as", "timeout", check=False)
+    assert done.returncode == 2
+    assert "has no policy" in done.stderr
+    assert lab.run("squeue", "-h", "-j", job_id, "-o", "%T").stdout.strip() == "RUNNING"
+
+
+def test_an_ending_that_is_held(counter: Counter) -> None:
+    lab = counter.lab
+    words = "--on-timeout hold --checkpoint-signal USR1 --partition cpu --time 5"
+    job_id = counter.submit(words, 60)
+    counter.await_log(job_id, "run 0 from 0")
+    time.sleep(2)
+    lab.run("slurmkit", "interrupt", job_id, "--as", "timeout")
+    look = ("scontrol", "show", "job", job_id)
+    until(lambda: lab.run(*look).stdout, lambda said: "Priority=0" in said and "PENDING" in said)
+    lab.run("slurmkit", "release", job_id)
+    history = counter.ended(job_id, 60)
+    assert [each["action"] for each in history[:-1]] == ["hold"]
+
+
+def test_a_task_of_an_array_and_a_whole_script(counter: Counter) -> None:
+    lab = counter.lab
+    work = "mkdir -p $SLURM_ARRAY_TASK_ID; cd $SLURM_ARRAY_TASK_ID; srun -n1 python3 ../counter.py"
+    script = f"#!/bin/bash\n#SBATCH --time=5\n{work} 40 exits\necho after $?\n"
+    lab.run("sh", "-c", f"cat >{counter.folder}/job.sh", input=script)
+    words = f"{ALL} --checkpoint-signal USR1 --partition cpu --array 0-1 --script job.sh"
+    command = f"cd {counter.folder} && slurmkit submit --parsable {words}"
+    job_id = lab.run("sh", "-c", command).stdout.strip()
+    counter.jobs.append(job_id)
+    task = f"{job_id}_1"
+    until(lambda: counter.log(task), lambda log: "run 0 from" in log)
+    time.sleep(2)
+    lab.run("slurmkit", "interrupt", task, "--as", "timeout")
+    until(lambda: counter.log(task), lambda log: "run 1 from" in log)
+    assert "timeout: back to the queue" in counter.log(task)
+    lab.run("slurmkit", "wait", job_id, timeout=PATIENCE)
+    assert "after 0" in counter.log(task)

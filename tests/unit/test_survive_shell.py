@@ -1,0 +1,211 @@
+"""The shell of jobs that survive, by a real bash: never lost silently, never requeued for ever."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from survive_lab import WAYS, Slurmctld
+
+from slurmkit.spec import Survive
+
+ALL = Survive(
+    on_timeout="requeue", on_preempt="requeue", on_node_fail="requeue", on_oom="requeue",
+    checkpoint_signal="USR1", grace=1, max_restarts=4, restart_delay=0,
+)  # fmt: skip
+ENDS = ("warned", "preempted", "lost", "limit", "nothing")
+
+
+def policy(**changes: object) -> Survive:
+    return Survive(**{name: getattr(ALL, name) for name in ALL.__struct_fields__} | changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_warned_run_comes_back_and_ends_with_the_right_count(tmp_path: Path, way: str) -> None:
+    slurm = Slurmctld(tmp_path, ALL, way, target=60)
+    slurm.start()
+    time.sleep(0.3)
+    slurm.warn()
+    assert slurm.finish() == "requeued", slurm.log
+    assert slurm.requests() == ["requeue 7"]
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 60
+    assert slurm.requests() == ["requeue 7"]
+    history = (slurm.home / ".local/state/slurmkit/runs/lab/7/history").read_text()
+    assert "\tend\ttimeout requeue " in history
+    assert "\tend\tdone - 0 " in history
+
+
+def test_an_error_of_the_command_is_never_requeued(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "raises")
+    slurm.start()
+    assert slurm.finish() == "failed"
+    assert slurm.codes == [1]
+    assert slurm.requests() == []
+
+
+def test_a_loop_stops_at_its_limit(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, policy(max_restarts=2, grace=1), "plain", target=10_000)
+    ends = []
+    for _ in range(4):
+        slurm.start(3)
+        slurm.warn()
+        if not ends or ends[-1] == "requeued":
+            threading.Timer(3, slurm.terminate).start() if len(ends) == 2 else None
+            ends.append(slurm.finish())
+    assert ends == ["requeued", "requeued", "failed"]
+    assert "not requeued, for it was 2 times already" in slurm.log
+
+
+def test_slurm_requeues_a_preempted_job_and_the_script_does_not(tmp_path: Path) -> None:
+    for way in ("exits", "exits-0", "plain"):
+        folder = tmp_path / way
+        folder.mkdir()
+        slurm = Slurmctld(folder, ALL, way)
+        slurm.start()
+        time.sleep(0.3)
+        slurm.set(preempt="2026-11-22T07:00:00")
+        slurm.term_steps()
+        time.sleep(0.5)
+        assert slurm.process is not None
+        assert slurm.process.poll() is None, slurm.log  # or Slurm would take it for done
+        slurm.requeue()
+        assert slurm.finish() == "requeued"
+        assert slurm.requests() == []
+        slurm.start()
+        assert slurm.finish() == "done"
+        assert slurm.count == 12
+
+
+def test_a_job_that_would_be_cancelled_requeues_itself_in_time(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "exits-0")
+    slurm.preempt_mode = "cancel"
+    slurm.start()
+    time.sleep(0.3)
+    slurm.set(preempt="2026-11-22T07:00:00")
+    slurm.term_steps()
+    assert slurm.finish() == "requeued", slurm.log
+    assert slurm.requests() == ["requeue 7"]
+
+
+def test_slurmctld_away_at_requeue_time(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "exits")
+    slurm.start()
+    time.sleep(0.3)
+    slurm.set(away="")
+    slurm.warn()
+    threading.Timer(2, slurm.clear, ["away"]).start()
+    assert slurm.finish() == "requeued", slurm.log
+    slurm.start()
+    time.sleep(0.2)
+    slurm.set(away="")
+    slurm.warn()
+    assert slurm.finish() == "failed"  # it told so, and gave up after its patience
+    assert "could not be requeued: Unable to contact" in slurm.log
+    assert slurm.codes[-1] == 75
+
+
+def test_more_memory_after_out_of_memory_or_held(tmp_path: Path) -> None:
+    said = "slurmstepd: error: StepId=7.0 exceeded memory limit (2 > 1), being killed"
+    for late in (False, True):
+        folder = tmp_path / str(late)
+        folder.mkdir()
+        slurm = Slurmctld(folder, policy(oom_max_mem="1500"), "plain")
+        slurm.work = ("sh", "-c", f'echo "{said}"; exit 137')
+        if late:
+            slurm.set(late="")
+        slurm.start()
+        assert slurm.finish() == ("held" if late else "requeued"), slurm.log
+        more = ["update JobId=7 MinMemoryNode=1500", "release 7"]
+        assert slurm.requests() == ["requeuehold 7", *([] if late else more)]
+        assert ("held, for it could not be given more memory" in slurm.log) is late
+
+
+def test_what_slurm_requeued_by_itself_may_not_be_wanted(tmp_path: Path) -> None:
+    for action, end in (("fail", "failed"), ("hold", "held"), ("requeue", "done")):
+        folder = tmp_path / action
+        folder.mkdir()
+        slurm = Slurmctld(folder, policy(on_node_fail=action), "plain")
+        slurm.start()
+        time.sleep(0.2)
+        slurm.kill()
+        slurm.requeue()
+        slurm.finish()
+        slurm.start()
+        assert slurm.finish() == end, slurm.log
+
+
+def test_a_stale_run_writes_nothing_once_the_next_has_begun(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "deaf", target=60)
+    stale = slurm.start()
+    time.sleep(0.4)
+    slurm.run = 1  # slurmctld has lost its node, where it goes on
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert stale.wait(5) != 0
+    trace = [line.split() for line in (tmp_path / "trace").read_text().splitlines()]
+    order = [run for _, run, _ in trace]
+    assert order == sorted(order)
+    assert set(order) == {"0", "1"}
+    assert slurm.requests() == []
+    assert "a later run has begun" in slurm.log
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    way=st.sampled_from(WAYS),
+    ends=st.lists(st.tuples(st.sampled_from(ENDS), st.floats(0, 0.7)), min_size=1, max_size=6),
+    away=st.sampled_from((0.0, 0.0, 0.5)),
+    disk=st.sampled_from(("fine", "full")),
+)
+def test_never_lost_silently_and_never_for_ever(
+    way: str, ends: list[tuple[str, float]], away: float, disk: str
+) -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        slurm = Slurmctld(Path(name), ALL, way)
+        if disk == "full":
+            slurm.output, slurm.home = Path("/dev/full"), Path("/proc/nobody")
+        state = "requeued"
+        for what, after in (*ends, *[("nothing", 0.0)] * 8):
+            if state != "requeued":
+                break
+            state = one_run(slurm, what, after, away)
+            assert len(slurm.requests(slurm.run - 1)) <= 1
+        assert slurm.run <= ALL.max_restarts + 1
+        if state == "done":
+            assert slurm.codes[-1] == 0
+            assert slurm.count == 12
+        else:
+            assert state == "failed"
+            assert slurm.codes[-1] != 0
+
+
+def one_run(slurm: Slurmctld, what: str, after: float, away: float) -> str:
+    """A run, what ends it, and when: from the first moment on."""
+    slurm.start()
+    if what == "warned":
+        slurm.warn() if after < 0.05 else time.sleep(after)
+        slurm.set(away="") if away else None
+        slurm.warn()
+        time.sleep(away)
+        slurm.clear("away")
+        return slurm.finish()
+    time.sleep(after)
+    if what == "preempted":
+        slurm.set(preempt="2026-11-22T07:00:00")
+        slurm.term_steps()
+        time.sleep(0.4)
+        slurm.requeue()
+    elif what == "lost" and slurm.process and slurm.process.poll() is None:
+        slurm.kill()
+        slurm.requeue()
+    elif what == "limit":
+        slurm.set(reason="TimeLimit")
+        slurm.terminate()
+    return slurm.finish()
