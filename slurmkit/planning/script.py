@@ -18,7 +18,7 @@ from slurmkit.planning.secrets import secret_variables
 from slurmkit.planning.tasks import lines as task_lines
 from slurmkit.secretfiles import FORGETTING, FORGETTING_SCRIPT, reading
 from slurmkit.spec import JobSpec
-from slurmkit.survive.lines import kept_apart, started_script
+from slurmkit.survive.lines import kept_apart, read_first, started_script
 from slurmkit.text import printable
 from slurmkit.valueforms import check_text
 
@@ -66,9 +66,10 @@ def submission(
     """
     options = _options(spec, *made) | ({"array": chunk.array} if chunk else {})
     interpreter, body = _body(spec, lines)
-    first = (*survival, *_variables(spec), *task_lines(spec, chunk))
+    first = (*_variables(spec), *task_lines(spec, chunk))
     last = FORGETTING if not _is_as_given(spec) and secret_variables(spec) else ()
-    text = "\n".join([*first, *([""] if first else []), *body, *last])
+    lines = (*first, *([""] if first else []), *body, *last)
+    text = "\n".join([*survival, *(read_first(lines) if survival else lines)])
     options |= {"ignore-pbs": ""} if has_foreign_options(text) else {}
     for name, value in options.items():
         check_text(f"--{name}", value)

@@ -1,11 +1,9 @@
 # shellcheck shell=bash disable=SC2154
 # Jobs that survive: this shell stays outside the work, and decides what becomes of the job when it
 # ends. Signals only set marks; nothing is done in a trap. docs/survive.md says what it does.
+# A trap that runs while bash still reads a script breaks its parser, so all of it is read first.
+trap '' USR1 USR2 TERM ALRM
 slurmkit_warned='' slurmkit_killed='' slurmkit_asked='' slurmkit_code=''
-trap 'slurmkit_warned=${slurmkit_warned:-slurm}' USR1
-trap 'slurmkit_warned=rehearsed' USR2
-trap 'slurmkit_killed=1' TERM
-trap : ALRM
 slurmkit_id=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || slurmkit_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 slurmkit_run=${SLURM_RESTART_COUNT:-0}
@@ -14,6 +12,13 @@ slurmkit_state=$slurmkit_state/${SLURM_CLUSTER_NAME:-cluster}/$slurmkit_id
 export SLURMKIT_RESTART=$slurmkit_run SLURMKIT_RESTART_REASON=''
 export SLURMKIT_CHECKPOINT_FILE=$slurmkit_state/checkpoint
 export SLURMKIT_RUN=$slurmkit_id.$slurmkit_run
+
+slurmkit_listen() {
+  trap 'slurmkit_warned=${slurmkit_warned:-slurm}' USR1
+  trap 'slurmkit_warned=rehearsed' USR2
+  trap 'slurmkit_killed=1' TERM
+  trap : ALRM
+}
 
 slurmkit_say() {
   echo "slurmkit: $*" >&2 || :
@@ -248,7 +253,7 @@ slurmkit_scontrol() { # try until Slurm has taken it; fails where it refuses, or
   until slurmkit_answer=$(scontrol "$@" 2>&1); do
     case $slurmkit_answer in
       *'is pending execution'* | *'already pending'*) return 0 ;;
-      *disabled* | *denied* | *'Invalid user'* | *'Invalid job id'* | *'already completed'*) return 1 ;;
+      *disabled* | *denied* | *'Invalid user'* | *'Invalid job id'* | *'already complet'*) return 1 ;;
     esac
     if slurmkit_is_stale; then return 1; fi
     slurmkit_now
@@ -289,6 +294,7 @@ slurmkit_go_back() { # why, and whether to requeue or to hold
   fi
   slurmkit_gone=1
   if [ -n "$slurmkit_update" ]; then
+    slurmkit_note end "oom hold ${slurmkit_code:--} oom: held, for it was too late to give it more memory"
     if slurmkit_scontrol update "JobId=$slurmkit_id" "$slurmkit_update" &&
       slurmkit_scontrol release "$slurmkit_id"; then
       words="oom: back to the queue, with $slurmkit_memory MiB (${slurmkit_update%=*})"

@@ -65,12 +65,18 @@ def survival(spec: JobSpec, preempt_mode: str, pace: Pace) -> tuple[str, ...]:
     }
     given = " ".join(f"slurmkit_{name}={shlex.quote(str(value))}" for name, value in values.items())
     inside = _INSIDE.read_text("utf-8").rstrip("\n").split("\n")
-    return (given, *(line for line in inside if not line.lstrip().startswith("# shellcheck")), "")
+    kept = (line for line in inside if not line.lstrip().startswith("# shellcheck"))
+    return (given, *kept, "")
 
 
 def kept_apart(lines: tuple[str, ...]) -> tuple[str, ...]:
     """The lines that start a job's work, as what the shell around them waits for."""
     return ("slurmkit_work() {", *lines, "}", SURVIVES)
+
+
+def read_first(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines as one that bash reads to its end before it runs it, hearing signals from then."""
+    return ("{", "slurmkit_listen", *lines, "exit", "}")
 
 
 def started_script(script: str) -> tuple[str, ...]:

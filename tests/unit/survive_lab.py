@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slurmkit.spec import JobSpec, Survive
-from slurmkit.survive.lines import Pace, kept_apart, survival
+from slurmkit.survive.lines import Pace, kept_apart, read_first, survival
 
 PACE = Pace(kill_wait=2, pause=0.05, tick=0.1, lease=2, patience=4, margin=0, slack=3, short=0)
 _SCONTROL = r"""#!/bin/bash
@@ -117,7 +117,7 @@ class Slurmctld:
                  end=end.strftime("%Y-%m-%dT%H:%M:%S"))  # fmt: skip
         before = survival(self._spec, self.preempt_mode, PACE)
         words = " ".join(f"'{word}'" for word in self.work)
-        script = "\n".join([*before, *kept_apart((f"srun -n1 -- {words}",))])
+        script = "\n".join([*before, *read_first(kept_apart((f"srun -n1 -- {words}",)))])
         (self.folder / "script").write_text(f"{script}\n")
         environment = {
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",

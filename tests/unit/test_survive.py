@@ -64,8 +64,8 @@ def test_the_script_is_the_shell_and_the_work_in_it() -> None:
     assert "requeue" in options
     script = plan.submissions[0].script
     assert "\n\nslurmkit_on_timeout=requeue slurmkit_on_preempt=requeue" in script
-    work = "slurmkit_work() {\nsrun --cpus-per-task=1 -- ./x\n}\nslurmkit_survive\n"
-    assert script.endswith(work)
+    work = "\n{\nslurmkit_listen\nslurmkit_work() {\nsrun --cpus-per-task=1 -- ./x\n}\n"
+    assert script.endswith(f"{work}slurmkit_survive\nexit\n}}\n")
     assert script == planned().submissions[0].script
 
 

@@ -95,7 +95,7 @@ def test_a_job_that_would_be_cancelled_requeues_itself_in_time(tmp_path: Path) -
 
 
 def test_slurmctld_away_at_requeue_time(tmp_path: Path) -> None:
-    slurm = Slurmctld(tmp_path, ALL, "exits")
+    slurm = Slurmctld(tmp_path, ALL, "exits", target=100)
     slurm.start()
     time.sleep(0.3)
     slurm.set(away="")
