@@ -61,11 +61,10 @@ slurmkit_is_stale() {
 slurmkit_stop_all() { # whatever this run has started on this node
   local each
   kill -s KILL -- "-$slurmkit_pid" 2>/dev/null
-  for each in /proc/[0-9]*/environ; do
-    grep -qszxF "SLURMKIT_RUN=$SLURMKIT_RUN" "$each" || continue
-    grep -qszxF "SLURM_JOB_ID=$SLURM_JOB_ID" "$each" || continue # a job sent from this one has both
-    each=${each#/proc/} each=${each%/environ}
-    case $each in "$$" | "$BASHPID") ;; *) kill -s KILL "$each" 2>/dev/null ;; esac
+  grep -lszxF "SLURMKIT_RUN=$SLURMKIT_RUN" /proc/[0-9]*/environ | while read -r each; do
+    grep -qszxF "SLURM_JOB_ID=$SLURM_JOB_ID" "$each" || continue # a job sent from this one has it, too
+    each=${each#/proc/}
+    kill -s KILL "${each%/environ}" 2>/dev/null
   done
 }
 
@@ -156,12 +155,12 @@ slurmkit_said() { # whether the end of this run's output has a pattern
 
 slurmkit_is_out_of_memory() {
   local words='error: (Step|Job)Id=.* exceeded memory limit|[Oo][Oo][Mm]([ _-]?[Kk]ill)'
-  slurmkit_said "^(slurmstepd|srun): .*($words|Out Of Memory)" && return 0
+  slurmkit_said "(^|: )(slurmstepd[^ ]*|srun): .*($words|Out Of Memory)" && return 0
   timeout 20 sacct -nPj "$SLURM_JOB_ID" -o State 2>/dev/null | grep -q OUT_OF_ME
 }
 
 slurmkit_is_node_lost() {
-  slurmkit_said '^srun: error: .*(Node failure on|[Ii]o error with slurmstepd|[Nn]ode.* died)' &&
+  slurmkit_said '(^|: )srun: error: .*(Node failure on|[Ii]o error with slurmstepd|[Nn]ode.* died)' &&
     return 0
   sinfo -hN -n "$SLURM_JOB_NODELIST" -o %T 2>/dev/null | grep -Eiq 'down|fail|unk|\*'
 }
@@ -250,7 +249,8 @@ slurmkit_scontrol() { # try until Slurm has taken it; fails where it refuses, or
   local pause=1 end at
   slurmkit_now
   end=$((slurmkit_time + slurmkit_patience))
-  until slurmkit_answer=$(scontrol "$@" 2>&1); do
+  # Slurm's SIGTERM is for all of the batch step, and would end scontrol itself.
+  until slurmkit_answer=$(trap '' TERM && exec scontrol "$@" 2>&1); do
     case $slurmkit_answer in
       *'is pending execution'* | *'already pending'*) return 0 ;;
       *disabled* | *denied* | *'Invalid user'* | *'Invalid job id'* | *'already complet'*) return 1 ;;
@@ -488,7 +488,6 @@ slurmkit_survive() { # run slurmkit_work; ends with its exit code
     slurmkit_code=$?
   fi
   if slurmkit_is_stale; then
-    slurmkit_stop_all
     slurmkit_end_noted stale stopped 'a later run has begun: this one has stopped'
   elif [ -z "$slurmkit_gone" ]; then
     slurmkit_settle

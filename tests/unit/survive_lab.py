@@ -136,7 +136,7 @@ class Slurmctld:
             )  # fmt: skip
         return self.process
 
-    def finish(self, seconds: float = 20) -> str:
+    def finish(self, seconds: float = 60) -> str:
         """Let a run come to its end: `done`, `failed`, `requeued` or `held`."""
         process = self.process
         assert process is not None
