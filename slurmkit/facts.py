@@ -48,8 +48,7 @@ def restarts(runs: Sequence[RunEnd]) -> list[Fact]:
 def _run(run: RunEnd) -> str:
     if not run.reason:
         return f"on {run.nodes}, since {clock(run.began)}"
-    words = run.words or f"{run.reason}: {'requeued by Slurm' if run.action else 'ended'}"
-    return f"on {run.nodes}, {clock(run.began)} to {clock(run.ended)}: {words}"
+    return f"on {run.nodes}, {clock(run.began)} to {clock(run.ended)}: {run.words or run.reason}"
 
 
 def gpus(info: JobInfo) -> list[Fact]:

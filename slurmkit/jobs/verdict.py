@@ -37,6 +37,9 @@ def outcome_of(info: JobInfo, known: Evidence) -> Outcome:
     said = known.memory_said and _is_killed(info, known.steps)
     over_memory = said or (killed_by_slurm(info, known.steps) and _over_limit(known.steps))
     kind = "out_of_memory" if over_memory else _KINDS.get(info.state, "unknown")
+    if kind == "preempted" and info.exit_code == "0:0" and known.restarts[-1:]:
+        # Of a job that requeued itself in its grace Slurm 24.11 says so after its last run, too.
+        kind = "completed" if known.restarts[-1].reason == "done" else kind
     ran = info.started is not None and info.ended is not None
     outcome = Outcome(
         job_id=info.job_id,

@@ -45,7 +45,7 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
 def parse_history(text: str) -> tuple[RunEnd, ...]:
     """Read the lines that `inside.sh` writes; what a full disk cut off is left out.
 
-    A run that ended without a word has what the next one found out of it.
+    A run that Slurm put back has what the next one found out of it.
     """
     runs: dict[int, RunEnd] = {}
     for number, at, what, words in _lines(text):
@@ -54,8 +54,8 @@ def parse_history(text: str) -> tuple[RunEnd, ...]:
             runs[number] = msgspec.structs.replace(run, began=at, nodes=words)
         elif what == "end":
             runs[number] = _ended(run, at, words)
-        elif what == "after" and (before := runs.get(number - 1)) and not before.reason:
-            runs[number - 1] = msgspec.structs.replace(before, reason=words, action="slurm")
+        elif what == "after" and number - 1 in runs:
+            runs[number - 1] = _found_out(runs[number - 1], words)
     return tuple(runs[number] for number in sorted(runs))
 
 
@@ -66,6 +66,14 @@ def _lines(text: str) -> Iterator[tuple[int, int, str, str]]:
         what, tab, words = rest.partition("\t")
         if tab and number.isdecimal() and at.isdecimal():
             yield int(number), int(at), what, words
+
+
+def _found_out(run: RunEnd, reason: str) -> RunEnd:
+    """A run that Slurm put back, and what slurmdbd says of that to the next one."""
+    if run.reason == reason or run.action not in ("", "slurm"):
+        return run
+    words = f"{reason}: requeued by Slurm"
+    return msgspec.structs.replace(run, reason=reason, action="slurm", words=words)
 
 
 def _ended(run: RunEnd, at: int, words: str) -> RunEnd:

@@ -29,8 +29,8 @@ slurmkit_now() {
 }
 
 slurmkit_rest() { # a while, which a signal ends
-  sleep "$slurmkit_pause" &
-  wait "$!" 2>/dev/null
+  (trap '' TERM && exec sleep "$slurmkit_pause") & # or bash tells of its end
+  wait "$!"
 }
 
 # The history: a line for the beginning and the end of each run. A full disk keeps nobody from
@@ -256,6 +256,8 @@ slurmkit_scontrol() { # try until Slurm has taken it; fails where it refuses, or
       *disabled* | *denied* | *'Invalid user'* | *'Invalid job id'* | *'already complet'*) return 1 ;;
     esac
     if slurmkit_is_stale; then return 1; fi
+    # A job that is requeued twice runs once more after its last run.
+    case $1 in requeue*) if slurmkit_look && slurmkit_is_requeued; then return 0; fi ;; esac
     slurmkit_now
     [ "$slurmkit_time" -lt "$end" ] || return 1
     [ "$pause" -gt 1 ] || slurmkit_say "scontrol $1: $slurmkit_answer; trying again"
@@ -340,13 +342,16 @@ slurmkit_before() { # why the run before this one ended, and what came of it
     slurmkit_reason=${words%% *} words=${words#* }
     slurmkit_action=${words%% *}
   done 2>/dev/null <"$slurmkit_state/history"
-  [ -z "$slurmkit_reason" ] || return 0
-  slurmkit_action=slurm
-  case $(timeout 20 sacct -nPDXj "$SLURM_JOB_ID" -o State 2>/dev/null | tail -n 2 | head -n 1) in
-    NODE_FAIL*) slurmkit_reason=node-fail ;;
-    PREEMPTED*) slurmkit_reason=preempt ;;
-    REQUEUED*) slurmkit_reason=requeued ;;
-    *) slurmkit_reason=unknown ;;
+  case $slurmkit_reason in '' | requeued | unknown | done) ;; *) return 0 ;; esac
+  slurmkit_action=slurm # for a reason that slurmdbd alone knows
+  case $slurmkit_reason:$(timeout 20 sacct -nPDXj "$SLURM_JOB_ID" -o State 2>/dev/null |
+    tail -n 2 | head -n 1) in
+    done:PREEMPTED*) slurmkit_action=again ;;
+    done:*) slurmkit_action='' ;;
+    *:NODE_FAIL*) slurmkit_reason=node-fail ;;
+    *:PREEMPTED*) slurmkit_reason=preempt ;;
+    *:REQUEUED*) slurmkit_reason=requeued ;;
+    *) slurmkit_reason=${slurmkit_reason:-unknown} ;;
   esac
 }
 
@@ -374,6 +379,11 @@ slurmkit_may_begin() { # what Slurm requeued by itself may not be wanted
   local reason=$slurmkit_reason
   if [ "$slurmkit_run" -gt "$slurmkit_restarts" ]; then
     slurmkit_end_noted "$reason" limit "not run again, for it was $slurmkit_restarts times already"
+    return 1
+  fi
+  if [ "$slurmkit_action" = again ]; then # Slurm 24.11 remembers a grace for too long
+    slurmkit_code=0
+    slurmkit_end_noted 'done' - 'the work was done before; Slurm ran the job again for an old preemption'
     return 1
   fi
   [ "$slurmkit_action" = slurm ] || return 0
@@ -406,6 +416,7 @@ slurmkit_await_kill() { # Slurm requeues a preempted job when its grace is over
     [ "$slurmkit_time" -lt $((slurmkit_value + slurmkit_slack)) ] || return 1
     slurmkit_rest
   done
+  return 0
 }
 
 slurmkit_is_finished() { # a run that was asked, and ends well: because it was, or because it is done?
@@ -474,7 +485,7 @@ slurmkit_give_grace() { # to work that is asked; what has not ended then goes ba
 slurmkit_survive() { # run slurmkit_work; ends with its exit code
   local watcher
   slurmkit_pid='' slurmkit_gone='' slurmkit_refused=''
-  slurmkit_begin || return 1
+  slurmkit_begin || return "${slurmkit_code:-1}"
   set -m # process groups of their own
   slurmkit_work &
   slurmkit_pid=$!

@@ -191,8 +191,8 @@ def test_a_node_that_is_lost(counter: Counter, way: str) -> None:
         else:
             assert lab.up().returncode == 0
     assert history[0]["nodes"] == node
-    assert history[0]["reason"] in ("node-fail", "requeued", "unknown"), history
-    assert history[1]["nodes"] != node
+    assert [each["reason"] for each in history] == ["node-fail", "done"]
+    assert (history[1]["nodes"] == node) <= (way == "down")  # which slurmd itself brings up again
 
 
 def test_a_stale_run_writes_no_checkpoint_once_the_next_has_begun(counter: Counter) -> None:
