@@ -11,7 +11,6 @@ slurmkit_state=${XDG_STATE_HOME:-${HOME:-}/.local/state}/slurmkit/runs
 slurmkit_state=$slurmkit_state/${SLURM_CLUSTER_NAME:-cluster}/$slurmkit_id
 export SLURMKIT_RESTART=$slurmkit_run SLURMKIT_RESTART_REASON=''
 export SLURMKIT_CHECKPOINT_FILE=$slurmkit_state/checkpoint
-export SLURMKIT_RUN=$slurmkit_id.$slurmkit_run
 
 slurmkit_listen() {
   trap 'slurmkit_warned=${slurmkit_warned:-slurm}' USR1
@@ -58,13 +57,30 @@ slurmkit_is_stale() {
   return 1
 }
 
-slurmkit_stop_all() { # whatever this run has started on this node
+slurmkit_pids() { # of the work on this node, also those that srun has lost sight of
+  local each
+  grep -lszxF "SLURMKIT_RUN=$slurmkit_id.$slurmkit_run" /proc/[0-9]*/environ |
+    while read -r each; do
+      grep -qszxF "SLURM_JOB_ID=$SLURM_JOB_ID" "$each" || continue # a job sent from it has the first
+      each=${each#/proc/}
+      echo "${each%/environ}"
+    done
+}
+
+slurmkit_stop_all() {
   local each
   kill -s KILL -- "-$slurmkit_pid" 2>/dev/null
-  grep -lszxF "SLURMKIT_RUN=$SLURMKIT_RUN" /proc/[0-9]*/environ | while read -r each; do
-    grep -qszxF "SLURM_JOB_ID=$SLURM_JOB_ID" "$each" || continue # a job sent from this one has it, too
-    each=${each#/proc/}
-    kill -s KILL "${each%/environ}" 2>/dev/null
+  for each in $(slurmkit_pids); do kill -s KILL "$each" 2>/dev/null; done
+}
+
+slurmkit_clear() { # srun may be over and its tasks not: it ends when it hears of a lost node
+  local end
+  slurmkit_now
+  end=$((slurmkit_time + slurmkit_kill_wait))
+  while [ -n "$(slurmkit_pids)" ]; do
+    slurmkit_now
+    if slurmkit_is_stale || [ "$slurmkit_time" -ge "$end" ]; then slurmkit_stop_all; fi
+    slurmkit_rest
   done
 }
 
@@ -487,7 +503,7 @@ slurmkit_survive() { # run slurmkit_work; ends with its exit code
   slurmkit_pid='' slurmkit_gone='' slurmkit_refused=''
   slurmkit_begin || return "${slurmkit_code:-1}"
   set -m # process groups of their own
-  slurmkit_work &
+  (export SLURMKIT_RUN="$slurmkit_id.$slurmkit_run" && slurmkit_work) &
   slurmkit_pid=$!
   slurmkit_watch &
   watcher=$!
@@ -505,6 +521,9 @@ slurmkit_survive() { # run slurmkit_work; ends with its exit code
   fi
   [ -z "$slurmkit_gone$slurmkit_killed" ] || slurmkit_leave
   kill -- "-$watcher" 2>/dev/null
-  if slurmkit_over; then touch "$slurmkit_state/stopped.$slurmkit_run" 2>/dev/null; fi
+  if [ "$slurmkit_reason:$slurmkit_code" != error:0 ] && slurmkit_over; then
+    slurmkit_clear
+    touch "$slurmkit_state/stopped.$slurmkit_run" 2>/dev/null
+  fi
   return "${slurmkit_code:-1}"
 }

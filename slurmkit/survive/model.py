@@ -52,9 +52,11 @@ class Survive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         _check_between("--max-restarts", self.max_restarts, 1, 1000)
         _check_between("--restart-delay", self.restart_delay, 0, _DAY)
         _check_between("--grace", self.grace, 1, 65535)  # sbatch(1) --signal
-        name = self.checkpoint_signal
-        if name is not None and name not in SIGNALS:
-            raise BadInput(f"--checkpoint-signal is one of {', '.join(SIGNALS)}, not {name!r}")
+        if self.checkpoint_signal not in (None, *SIGNALS):
+            raise BadInput(
+                f"--checkpoint-signal is one of {', '.join(SIGNALS)}, not"
+                f" {self.checkpoint_signal!r}"
+            )
         if self.oom_max_mem is not None and not mebibytes(self.oom_max_mem):
             raise BadInput(f"--oom-max-mem {self.oom_max_mem!r} is not a size, e.g. 256G")
         if self.oom_max_mem is not None and self.on_oom != "requeue":
