@@ -160,8 +160,8 @@ def _preemption(request: Request, mode: str) -> Iterator[Finding]:
         yield warning("survive-no-signal", message, "scontrol show config: PreemptParameters")
     if mode == "cancel":
         message = (
-            "preempted jobs are cancelled here, and this one requeues itself before: jobs that wait"
-            " for it by afterok go on waiting only if it does so in time"
+            "preempted jobs are cancelled here, and this one requeues itself before; Slurm may call"
+            " it PREEMPTED in the end all the same: jobs that follow it should wait by afterany"
         )
         yield note("survive-cancel", message, "PreemptMode")
     exempt = config.get("PreemptExemptTime", "")

@@ -3,7 +3,7 @@
 # ends. Signals only set marks; nothing is done in a trap. docs/survive.md says what it does.
 # A trap that runs while bash still reads a script breaks its parser, so all of it is read first.
 trap '' USR1 USR2 TERM ALRM
-slurmkit_warned='' slurmkit_killed='' slurmkit_asked='' slurmkit_code=''
+slurmkit_warned='' slurmkit_killed='' slurmkit_asked='' slurmkit_written='' slurmkit_code='' slurmkit_unsure=''
 slurmkit_id=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || slurmkit_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 slurmkit_run=${SLURM_RESTART_COUNT:-0}
@@ -144,6 +144,7 @@ slurmkit_end_time() { # when Slurm means to end it: at its limit, or when the gr
 }
 
 slurmkit_is_preempted() {
+  slurmkit_fact JobState && [ "$slurmkit_value" = PREEMPTED ] && return 0
   slurmkit_fact PreemptTime && case $slurmkit_value in None | Unknown | '(null)') false ;; esac
 }
 
@@ -193,12 +194,13 @@ slurmkit_why_ended() { # of work that nobody warned: sets slurmkit_reason
     fi
     slurmkit_rest
   done
-  if slurmkit_is_preempted; then
+  if [ "$left" -gt 0 ] && slurmkit_fact JobState && [ "$slurmkit_value" != RUNNING ]; then
+    slurmkit_killed=1 # its steps have heard of it first
+    slurmkit_why_killed
+  elif slurmkit_is_preempted; then
     slurmkit_reason=preempt
   elif [ "$slurmkit_code" = 0 ]; then
-    return 0
-  elif slurmkit_is_requeued; then
-    slurmkit_reason=requeued
+    [ "$left" -gt 0 ] || slurmkit_unsure=unsure
   elif slurmkit_is_out_of_memory; then
     slurmkit_reason=oom
   elif slurmkit_is_node_lost; then
@@ -229,7 +231,11 @@ slurmkit_ask() {
     slurmkit_reason=preempt
   fi
   slurmkit_asked=$slurmkit_reason
-  { : >"$SLURMKIT_CHECKPOINT_FILE"; } 2>/dev/null || slurmkit_say "cannot write $SLURMKIT_CHECKPOINT_FILE"
+  if { : >"$SLURMKIT_CHECKPOINT_FILE"; } 2>/dev/null; then
+    slurmkit_written=1
+  else
+    slurmkit_say "cannot write $SLURMKIT_CHECKPOINT_FILE"
+  fi
   slurmkit_note asked "$slurmkit_reason"
   slurmkit_say "$slurmkit_reason: the work is asked for a checkpoint, and has $slurmkit_grace s"
   slurmkit_told=' '
@@ -359,10 +365,10 @@ slurmkit_before() { # why the run before this one ended, and what came of it
     slurmkit_action=${words%% *}
   done 2>/dev/null <"$slurmkit_state/history"
   case $slurmkit_reason in '' | requeued | unknown | done) ;; *) return 0 ;; esac
-  slurmkit_action=slurm # for a reason that slurmdbd alone knows
+  slurmkit_sure=$slurmkit_action slurmkit_action=slurm # for a reason that slurmdbd alone knows
   case $slurmkit_reason:$(timeout 20 sacct -nPDXj "$SLURM_JOB_ID" -o State 2>/dev/null |
     tail -n 2 | head -n 1) in
-    done:PREEMPTED*) slurmkit_action=again ;;
+    done:PREEMPTED*) [ "$slurmkit_sure" = - ] && slurmkit_action=again ;;
     done:*) slurmkit_action='' ;;
     *:NODE_FAIL*) slurmkit_reason=node-fail ;;
     *:PREEMPTED*) slurmkit_reason=preempt ;;
@@ -439,14 +445,14 @@ slurmkit_is_finished() { # a run that was asked, and ends well: because it was, 
   [ "$slurmkit_code" = 0 ] || return 1
   [ "$slurmkit_reason" != error ] || return 0
   [ -n "$slurmkit_asked" ] || return 1 # the step heard the SIGTERM of a preemption
-  [ -z "$slurmkit_signal" ] || [ ! -e "$SLURMKIT_CHECKPOINT_FILE" ]
+  [ -z "$slurmkit_signal" ] || { [ -n "$slurmkit_written" ] && [ ! -e "$SLURMKIT_CHECKPOINT_FILE" ]; }
 }
 
 slurmkit_settle() { # the work is over, or Slurm ends it
   [ -n "$slurmkit_asked" ] ||
     if [ -n "$slurmkit_killed" ]; then slurmkit_why_killed; else slurmkit_why_ended; fi
   if slurmkit_is_finished; then
-    slurmkit_note end "done - 0 the work is done"
+    slurmkit_note end "done ${slurmkit_unsure:--} 0 the work is done"
   elif slurmkit_is_left; then
     slurmkit_end_noted "$slurmkit_reason" slurm "$slurmkit_reason: left to Slurm"
   elif [ "$slurmkit_reason" = error ]; then

@@ -89,6 +89,20 @@ def test_slurm_requeues_a_preempted_job_and_the_script_does_not(tmp_path: Path) 
         assert slurm.count == 12
 
 
+def test_a_step_that_ends_well_at_slurms_sigterm_is_not_done(tmp_path: Path) -> None:
+    """It may hear of the end before the batch shell does."""
+    slurm = Slurmctld(tmp_path, ALL, "exits-0", target=60)
+    slurm.start()
+    time.sleep(0.5)
+    slurm.requeue()
+    slurm.term_steps()
+    assert slurm.finish() == "requeued"
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 60
+    assert slurm.requests() == []
+
+
 def test_a_job_that_would_be_cancelled_requeues_itself_in_time(tmp_path: Path) -> None:
     slurm = Slurmctld(tmp_path, ALL, "exits-0")
     slurm.preempt_mode = "cancel"
