@@ -166,7 +166,9 @@ def test_a_preemption(counter: Counter, mode: str, grace: int, signal: bool) -> 
         above = f"cd {counter.folder}; slurmkit submit {words} -- sleep 5"
         lab.run("sh", "-c", above, timeout=PATIENCE)
         history = counter.ended(job_id, 100)
-    assert [each["reason"] for each in history] == ["preempt", "done"]
+    reasons = [each["reason"] for each in history]
+    assert reasons[0] == "preempt"
+    assert set(reasons[1:]) == {"done"}  # Slurm 24.11 runs it once more after a grace, which ends
     requeues = counter.log(job_id).count("preempt: back to the queue")
     assert requeues == (0 if mode == "requeue" else 1), counter.log(job_id)
     assert "run 1 from 0 after preempt" not in counter.log(job_id)
