@@ -43,7 +43,7 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_history(text: str) -> tuple[RunEnd, ...]:
-    """Read the lines that `inside.sh` writes; what a full disk cut off is left out.
+    """Read the lines that `turns.sh` writes; what a full disk cut off is left out.
 
     A run that Slurm put back has what the next one found out of it.
     """

@@ -1,4 +1,4 @@
-"""The lines of a batch script that keep a job alive; `inside.sh` is put in as it is."""
+"""The lines of a batch script that keep a job alive; the shell beside this is put in as it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from slurmkit.spec import JobSpec
 from slurmkit.survive.model import ENDINGS, mebibytes
 
-_INSIDE = Path(__file__).with_name("inside.sh")
+_INSIDE = tuple(Path(__file__).with_name(f"{name}.sh") for name in ("turns", "slurm", "course"))
 _MARK = "SLURMKIT_SCRIPT"
 SURVIVES = "slurmkit_survive"
 """The line of a script that starts the work of a job that survives."""
@@ -64,7 +64,7 @@ def survival(spec: JobSpec, preempt_mode: str, pace: Pace) -> tuple[str, ...]:
         "beats": 3,
     }
     given = " ".join(f"slurmkit_{name}={shlex.quote(str(value))}" for name, value in values.items())
-    inside = _INSIDE.read_text("utf-8").rstrip("\n").split("\n")
+    inside = "\n".join(path.read_text("utf-8") for path in _INSIDE).rstrip("\n").split("\n")
     kept = (line for line in inside if not line.lstrip().startswith("# shellcheck"))
     return (given, *kept, "")
 

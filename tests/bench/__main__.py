@@ -32,10 +32,7 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
         yield from reports.budgets()
     if "ingest" in parts:
         yield from ingest.from_a_file()
-    if "start" in parts:
-        yield from start.budgets(lab)
-    if "executor" in parts:
-        yield from executor.budgets(lab)
+    yield from _on_an_empty_queue(lab, parts)
     read = sizes if "queue" in parts else []
     for jobs in sorted({*read, *([tui.JOBS] if "tui" in parts else [])}):
         fill(lab, jobs)
@@ -47,12 +44,19 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
             yield from submit.budgets(lab)
     if "submit" in parts and "queue" not in parts:
         yield from submit.budgets(lab)
-    if "ssh" in parts:
-        yield from ssh.budgets(lab)
     yield from _last(lab, parts, history)
 
 
+def _on_an_empty_queue(lab: Lab, parts: list[str]) -> Iterator[Budget]:
+    if "start" in parts:
+        yield from start.budgets(lab)
+    if "executor" in parts:
+        yield from executor.budgets(lab)
+
+
 def _last(lab: Lab, parts: list[str], history: int) -> Iterator[Budget]:
+    if "ssh" in parts:
+        yield from ssh.budgets(lab)
     if "pyslurm" in parts:
         yield from submit.by_pyslurm(lab)
     if "ingest" in parts:

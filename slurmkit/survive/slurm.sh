@@ -1,0 +1,213 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# --- What Slurm says of this job.
+
+slurmkit_look() { # its facts; fails where slurmctld does not answer
+  slurmkit_facts=$(scontrol -o show job "$slurmkit_id" 2>/dev/null) || return 1
+  slurmkit_facts=${slurmkit_facts%%$'\n'*}
+  [ -n "$slurmkit_facts" ]
+}
+
+slurmkit_fact() { # the value of a key in them
+  [[ " $slurmkit_facts" =~ \ $1=([^\ ]*) ]] && slurmkit_value=${BASH_REMATCH[1]}
+}
+
+slurmkit_end_time() { # when Slurm means to end it: at its limit, or when the grace is over
+  slurmkit_fact EndTime && slurmkit_value=$(date -d "$slurmkit_value" +%s 2>/dev/null)
+}
+
+slurmkit_is_preempted() {
+  slurmkit_fact JobState && [ "$slurmkit_value" = PREEMPTED ] && return 0
+  slurmkit_fact PreemptTime && case $slurmkit_value in None | Unknown | '(null)') false ;; esac
+}
+
+slurmkit_is_requeued() { # by Slurm or by somebody else: it is not running this run any more
+  slurmkit_fact Restarts && [ "$slurmkit_value" -gt "$slurmkit_run" ] && return 0
+  slurmkit_fact JobState && case $slurmkit_value in PENDING | REQUEUE*) ;; *) false ;; esac
+}
+
+slurmkit_outputs() { # where what it writes begins in the files of its output
+  local at
+  slurmkit_logs=("$(readlink "/proc/$$/fd/1")" "$(readlink "/proc/$$/fd/2")")
+  slurmkit_logs+=("${slurmkit_logs[0]}.rank0")
+  for at in 0 1 2; do slurmkit_sizes[at]=$(stat -c %s "${slurmkit_logs[at]}" 2>/dev/null); done
+}
+
+slurmkit_said() { # whether the end of this run's output has a pattern
+  local at
+  for at in 0 1 2; do
+    [ -f "${slurmkit_logs[at]}" ] || continue
+    tail -c "+$((${slurmkit_sizes[at]:-0} + 1))" "${slurmkit_logs[at]}" 2>/dev/null |
+      tail -c 65536 | grep -aEq "$1" && return 0
+  done
+  return 1
+}
+
+slurmkit_is_out_of_memory() {
+  local words='error: (Step|Job)Id=.* exceeded memory limit|[Oo][Oo][Mm]([ _-]?[Kk]ill)'
+  slurmkit_said "(^|: )(slurmstepd[^ ]*|srun): .*($words|Out Of Memory)" && return 0
+  timeout 20 sacct -nPj "$SLURM_JOB_ID" -o State 2>/dev/null | grep -q OUT_OF_ME
+}
+
+slurmkit_is_node_lost() {
+  slurmkit_said '(^|: )srun: error: .*(Node failure on|[Ii]o error with slurmstepd|[Nn]ode.* died)' &&
+    return 0
+  sinfo -hN -n "$SLURM_JOB_NODELIST" -o %T 2>/dev/null | grep -Eiq 'down|fail|unk|\*'
+}
+
+slurmkit_why_ended() { # of work that nobody warned: sets slurmkit_reason
+  local left=5
+  slurmkit_reason=error
+  [ "$slurmkit_code" != 0 ] || [ -n "$slurmkit_on_preempt" ] || return 0
+  until slurmkit_look; do
+    left=$((left - 1))
+    if [ "$left" = 0 ]; then
+      [ "$slurmkit_code" = 0 ] || slurmkit_say 'slurmctld does not say whether the job was preempted'
+      break
+    fi
+    slurmkit_rest
+  done
+  if [ "$left" -gt 0 ] && slurmkit_fact JobState && [ "$slurmkit_value" != RUNNING ]; then
+    slurmkit_killed=1 # its steps have heard of it first
+    slurmkit_why_killed
+  elif slurmkit_is_preempted; then
+    slurmkit_reason=preempt
+  elif [ "$slurmkit_code" = 0 ]; then
+    [ "$left" -gt 0 ] || slurmkit_unsure=unsure
+  elif slurmkit_is_out_of_memory; then
+    slurmkit_reason=oom
+  elif slurmkit_is_node_lost; then
+    slurmkit_reason=node-fail
+  fi
+}
+
+slurmkit_why_killed() { # of a run that Slurm ends: sets slurmkit_reason
+  slurmkit_reason=cancelled
+  if ! slurmkit_look; then
+    slurmkit_reason=unknown
+  elif slurmkit_is_preempted; then
+    slurmkit_reason=preempt
+  elif slurmkit_fact Reason && [ "$slurmkit_value" = TimeLimit ]; then
+    slurmkit_reason=timeout
+  elif slurmkit_is_requeued; then
+    slurmkit_reason=requeued
+  elif slurmkit_is_node_lost; then
+    slurmkit_reason=node-fail
+  fi
+}
+
+# --- Asking the work for a checkpoint.
+
+slurmkit_ask() {
+  slurmkit_reason=timeout
+  if [ "$slurmkit_warned" = rehearsed ] || { slurmkit_look && slurmkit_is_preempted; }; then
+    slurmkit_reason=preempt
+  fi
+  slurmkit_asked=$slurmkit_reason
+  if { : >"$SLURMKIT_CHECKPOINT_FILE"; } 2>/dev/null; then
+    slurmkit_written=1
+  else
+    slurmkit_say "cannot write $SLURMKIT_CHECKPOINT_FILE"
+  fi
+  slurmkit_note asked "$slurmkit_reason"
+  slurmkit_say "$slurmkit_reason: the work is asked for a checkpoint, and has $slurmkit_grace s"
+  slurmkit_told=' '
+  slurmkit_now
+  slurmkit_deadline=$((slurmkit_time + slurmkit_grace))
+  slurmkit_end_time && [ $((slurmkit_value - slurmkit_margin)) -lt "$slurmkit_deadline" ] &&
+    slurmkit_deadline=$((slurmkit_value - slurmkit_margin))
+}
+
+slurmkit_tell() { # the signal, once to each process of the work that catches it: none dies of it
+  local each fields number mask key
+  [ -n "$slurmkit_signal" ] || return 0
+  number=$(kill -l "$slurmkit_signal")
+  for each in /proc/[0-9]*; do
+    { fields=$(<"$each/stat"); } 2>/dev/null || continue
+    # shellcheck disable=SC2086 # state, parent, process group; no here-string, which needs a disk
+    set -- ${fields##*) }
+    [ "$3" = "$slurmkit_pid" ] || continue
+    case $slurmkit_told in *" ${each#/proc/} "*) continue ;; esac
+    while read -r key mask; do
+      case $key in SigBlk: | SigCgt:) ;; *) continue ;; esac
+      ((16#$mask >> (number - 1) & 1)) || continue
+      kill -s "$slurmkit_signal" "${each#/proc/}" 2>/dev/null &&
+        slurmkit_told="$slurmkit_told${each#/proc/} "
+      break
+    done 2>/dev/null <"$each/status"
+  done
+}
+
+# --- Back to the queue.
+
+slurmkit_scontrol() { # try until Slurm has taken it; fails where it refuses, or is away too long
+  local pause=1 end at
+  slurmkit_now
+  end=$((slurmkit_time + slurmkit_patience))
+  # Slurm's SIGTERM is for all of the batch step, and would end scontrol itself.
+  until slurmkit_answer=$(trap '' TERM && exec scontrol "$@" 2>&1); do
+    case $slurmkit_answer in
+      *'is pending execution'* | *'already pending'*) return 0 ;;
+      *disabled* | *denied* | *'Invalid user'* | *'Invalid job id'* | *'already complet'*) return 1 ;;
+    esac
+    if slurmkit_is_stale; then return 1; fi
+    # A job that is requeued twice runs once more after its last run.
+    case $1 in requeue*) if slurmkit_look && slurmkit_is_requeued; then return 0; fi ;; esac
+    slurmkit_now
+    [ "$slurmkit_time" -lt "$end" ] || return 1
+    [ "$pause" -gt 1 ] || slurmkit_say "scontrol $1: $slurmkit_answer; trying again"
+    for ((at = 0; at < pause; at++)); do [ -n "$slurmkit_killed" ] || slurmkit_rest; done
+    [ -z "$slurmkit_killed" ] || slurmkit_rest # there is not much time left
+    pause=$((pause < 16 ? pause * 2 : 16))
+  done
+}
+
+slurmkit_more() { # twice the memory, up to what the job may ask for
+  local now=${SLURM_MEM_PER_NODE:-${SLURM_MEM_PER_CPU:-0}} key=MinMemoryNode
+  [ -n "${SLURM_MEM_PER_NODE:-}" ] || key=MinMemoryCPU
+  slurmkit_memory=$((now * 2 < slurmkit_most ? now * 2 : slurmkit_most))
+  slurmkit_update=$key=$slurmkit_memory
+  [ "$now" -gt 0 ] && [ "$slurmkit_memory" -gt "$now" ]
+}
+
+slurmkit_go_back() { # why, and whether to requeue or to hold
+  local how=requeue words="$1: back to the queue"
+  if [ "$2" = hold ]; then how=requeuehold words="$1: held; slurmkit release $slurmkit_id lets it go on"; fi
+  if [ "$2" = requeue ] && [ "$slurmkit_run" -ge "$slurmkit_restarts" ]; then
+    slurmkit_end_noted "$1" limit "$1: not requeued, for it was $slurmkit_restarts times already"
+    return 1
+  fi
+  slurmkit_update=''
+  if [ "$1" = oom ] && [ "$2" = requeue ] && [ "$slurmkit_most" -gt 0 ]; then
+    if ! slurmkit_more; then
+      slurmkit_end_noted oom limit "oom: not requeued, for it had the most that it may ask for"
+      return 1
+    fi
+    how=requeuehold # so it never starts with too little; released once it has more
+  fi
+  if ! slurmkit_scontrol "$how" "$slurmkit_id"; then
+    slurmkit_end_noted "$1" refused "$1: could not be requeued: $slurmkit_answer"
+    return 1
+  fi
+  slurmkit_gone=1
+  if [ -n "$slurmkit_update" ]; then
+    slurmkit_note end "oom hold ${slurmkit_code:--} oom: held, for it was too late to give it more memory"
+    if slurmkit_scontrol update "JobId=$slurmkit_id" "$slurmkit_update" &&
+      slurmkit_scontrol release "$slurmkit_id"; then
+      words="oom: back to the queue, with $slurmkit_memory MiB (${slurmkit_update%=*})"
+    else
+      set -- oom hold
+      words="oom: held, for it could not be given more memory: $slurmkit_answer"
+    fi
+  fi
+  [ "$2" = hold ] || slurmkit_back_off
+  slurmkit_end_noted "$1" "$2" "$words"
+}
+
+slurmkit_back_off() { # a run that was short waits the longer, the more there were
+  local at=$((slurmkit_run < 6 ? slurmkit_run : 6))
+  slurmkit_now
+  [ "$slurmkit_delay" -gt 0 ] && [ $((slurmkit_time - slurmkit_began)) -lt "$slurmkit_short" ] ||
+    return 0
+  scontrol update "JobId=$slurmkit_id" "StartTime=now+$((slurmkit_delay << at))" >/dev/null 2>&1 ||
+    slurmkit_say 'its next start could not be put off'
+}

@@ -1,0 +1,128 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# Jobs that survive: this shell stays outside the work, and decides what becomes of the job when it
+# ends. Signals only set marks; nothing is done in a trap. docs/survive.md says what it does.
+# A trap that runs while bash still reads a script breaks its parser, so all of it is read first.
+trap '' USR1 USR2 TERM ALRM
+slurmkit_warned='' slurmkit_killed='' slurmkit_asked='' slurmkit_written='' slurmkit_code='' slurmkit_unsure=''
+slurmkit_id=$SLURM_JOB_ID
+[ -z "${SLURM_ARRAY_JOB_ID:-}" ] || slurmkit_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+slurmkit_run=${SLURM_RESTART_COUNT:-0}
+slurmkit_state=${XDG_STATE_HOME:-${HOME:-}/.local/state}/slurmkit/runs
+slurmkit_state=$slurmkit_state/${SLURM_CLUSTER_NAME:-cluster}/$slurmkit_id
+export SLURMKIT_RESTART=$slurmkit_run SLURMKIT_RESTART_REASON=''
+export SLURMKIT_CHECKPOINT_FILE=$slurmkit_state/checkpoint
+
+slurmkit_listen() {
+  trap 'slurmkit_warned=${slurmkit_warned:-slurm}' USR1
+  trap 'slurmkit_warned=rehearsed' USR2
+  trap 'slurmkit_killed=1' TERM
+  trap : ALRM
+}
+
+slurmkit_say() {
+  echo "slurmkit: $*" >&2 || :
+}
+
+slurmkit_now() {
+  printf -v slurmkit_time '%(%s)T' -1
+}
+
+slurmkit_rest() { # a while, which a signal ends
+  (trap '' TERM && exec sleep "$slurmkit_pause") & # or bash tells of its end
+  wait "$!"
+}
+
+# The history: a line for the beginning and the end of each run. A full disk keeps nobody from
+# being requeued.
+slurmkit_note() {
+  local words=$*
+  slurmkit_now
+  { printf '%s\t%s\t%s\t%s\n' "$slurmkit_run" "$slurmkit_time" "$1" "${words#"$1" }" \
+    >>"$slurmkit_state/history"; } 2>/dev/null || :
+}
+
+slurmkit_end_noted() { # why this run ends, what comes of it, and in words
+  slurmkit_note end "$1 $2 ${slurmkit_code:--} $3"
+  slurmkit_say "$3"
+}
+
+# --- Whose turn it is. Slurm does not stop what runs on a node that it lost: each run has a file of
+# --- its own number on the shared home, and one that finds a later number stops itself.
+
+slurmkit_is_stale() {
+  local each
+  for each in "$slurmkit_state"/lease.*; do
+    [ "${each##*.}" -le "$slurmkit_run" ] 2>/dev/null || [ ! -e "$each" ] || return 0
+  done
+  return 1
+}
+
+slurmkit_pids() { # of the work on this node, also those that srun has lost sight of
+  local each
+  grep -lszxF "SLURMKIT_RUN=$slurmkit_id.$slurmkit_run" /proc/[0-9]*/environ |
+    while read -r each; do
+      grep -qszxF "SLURM_JOB_ID=$SLURM_JOB_ID" "$each" || continue # a job sent from it has the first
+      each=${each#/proc/}
+      echo "${each%/environ}"
+    done
+}
+
+slurmkit_stop_all() {
+  local each
+  kill -s KILL -- "-$slurmkit_pid" 2>/dev/null
+  for each in $(slurmkit_pids); do kill -s KILL "$each" 2>/dev/null; done
+}
+
+slurmkit_clear() { # srun may be over and its tasks not: it ends when it hears of a lost node
+  local end
+  slurmkit_now
+  end=$((slurmkit_time + slurmkit_kill_wait))
+  while [ -n "$(slurmkit_pids)" ]; do
+    slurmkit_now
+    if slurmkit_is_stale || [ "$slurmkit_time" -ge "$end" ]; then slurmkit_stop_all; fi
+    slurmkit_rest
+  done
+}
+
+slurmkit_watch() { # beside the work: renew the lease, and look whose turn it is
+  trap - USR1 USR2 TERM ALRM
+  local left=0
+  while kill -0 "$$" 2>/dev/null; do
+    if slurmkit_is_stale; then
+      slurmkit_stop_all
+      touch "$slurmkit_state/stopped.$slurmkit_run" 2>/dev/null
+      kill -s ALRM "$$" 2>/dev/null
+      return
+    fi
+    if [ "$left" -le 0 ]; then
+      touch "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null
+      left=$slurmkit_beats
+    fi
+    left=$((left - 1))
+    sleep "$slurmkit_tick"
+    kill -s ALRM "$$" 2>/dev/null # so that no signal is overlooked that came just before a wait
+  done
+}
+
+slurmkit_age() { # seconds for which a lease was not renewed, by the clock of the shared home
+  local own old
+  own=$(stat -c %Y "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null) || return 1
+  old=$(stat -c %Y "$1" 2>/dev/null) || return 1
+  slurmkit_time=$((own - old))
+}
+
+slurmkit_await_turn() { # until no earlier run can still write
+  local each number said=''
+  for each in "$slurmkit_state"/lease.*; do
+    number=${each##*.}
+    [ "$number" -lt "$slurmkit_run" ] 2>/dev/null || continue
+    until [ -e "$slurmkit_state/stopped.$number" ] || ! slurmkit_age "$each" ||
+      [ "$slurmkit_time" -ge "$slurmkit_lease" ] || [ -n "$slurmkit_killed" ]; do
+      [ -n "$said" ] || slurmkit_say "run $number may still be at work; waiting until it is not"
+      said=1
+      slurmkit_rest
+      touch "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null
+    done
+    [ -n "$slurmkit_killed" ] || rm -f "$each" "$slurmkit_state/stopped.$number"
+  done
+}
