@@ -142,9 +142,20 @@ slurmkit_back() { # as the policy says; fails where it stays as it is
   return 1
 }
 
-slurmkit_await() { # until the work is over, Slurm ends it, or a mark of that name is set
+# Until the work is over, Slurm ends it, or a mark of that name is set. It is not waited for itself:
+# bash loses the exit code of what ends in the moment in which a signal ends its wait.
+slurmkit_await() {
   local mark=${1:-slurmkit_killed}
-  until slurmkit_over || [ -n "$slurmkit_killed${!mark}" ]; do wait "$slurmkit_pid"; done
+  until slurmkit_over || [ -n "$slurmkit_killed${!mark}" ]; do slurmkit_rest; done
+}
+
+slurmkit_collect() { # the exit code of work that is over; without another child no wait lasts
+  trap '' USR1 USR2 TERM ALRM
+  kill -- "-$1" 2>/dev/null
+  wait "$1" 2>/dev/null
+  wait "$slurmkit_pid"
+  slurmkit_code=$?
+  slurmkit_listen
 }
 
 slurmkit_give_grace() { # to work that is asked; what has not ended then goes back as it is
@@ -168,24 +179,21 @@ slurmkit_survive() { # run slurmkit_work; ends with its exit code
   slurmkit_pid='' slurmkit_gone='' slurmkit_refused=''
   slurmkit_begin || return "${slurmkit_code:-1}"
   set -m # process groups of their own
-  (export SLURMKIT_RUN="$slurmkit_id.$slurmkit_run" && slurmkit_work) &
+  (export SLURMKIT_RUN="$slurmkit_state.$slurmkit_run" && slurmkit_work) &
   slurmkit_pid=$!
   slurmkit_watch &
   watcher=$!
   set +m
   slurmkit_await slurmkit_warned
   if [ -z "$slurmkit_killed" ] && ! slurmkit_over; then slurmkit_give_grace; fi
-  if slurmkit_over; then
-    wait "$slurmkit_pid"
-    slurmkit_code=$?
-  fi
+  if slurmkit_over; then slurmkit_collect "$watcher"; fi
   if slurmkit_is_stale; then
     slurmkit_end_noted stale stopped 'a later run has begun: this one has stopped'
   elif [ -z "$slurmkit_gone" ]; then
     slurmkit_settle
   fi
   [ -z "$slurmkit_gone$slurmkit_killed" ] || slurmkit_leave
-  kill -- "-$watcher" 2>/dev/null
+  [ -n "$slurmkit_code" ] || kill -- "-$watcher" 2>/dev/null
   if [ "$slurmkit_reason:$slurmkit_code" != error:0 ] && slurmkit_over; then
     slurmkit_clear
     touch "$slurmkit_state/stopped.$slurmkit_run" 2>/dev/null

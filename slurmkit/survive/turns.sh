@@ -59,7 +59,7 @@ slurmkit_is_stale() {
 
 slurmkit_pids() { # of the work on this node, also those that srun has lost sight of
   local each
-  grep -lszxF "SLURMKIT_RUN=$slurmkit_id.$slurmkit_run" /proc/[0-9]*/environ |
+  grep -lszxF "SLURMKIT_RUN=$slurmkit_state.$slurmkit_run" /proc/[0-9]*/environ |
     while read -r each; do
       grep -qszxF "SLURM_JOB_ID=$SLURM_JOB_ID" "$each" || continue # a job sent from it has the first
       each=${each#/proc/}
@@ -100,7 +100,6 @@ slurmkit_watch() { # beside the work: renew the lease, and look whose turn it is
     fi
     left=$((left - 1))
     sleep "$slurmkit_tick"
-    kill -s ALRM "$$" 2>/dev/null # so that no signal is overlooked that came just before a wait
   done
 }
 

@@ -164,6 +164,7 @@ def test_every_field_is_written() -> None:
     """A field that nobody renders would be silently ignored."""
     elsewhere = {"command", "container", "script", "gpus", "environment", "launch", "options"}
     elsewhere |= {"sweep", "array_throttle"}  # of the array's own option
+    elsewhere |= {"survive"}  # lines of the script
     flags = {"hold", "requeue", "exclusive"}
     spec = JobSpec(command=("x",))
     plain = [n for n in spec.__struct_fields__ if n not in elsewhere | flags]

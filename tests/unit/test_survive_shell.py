@@ -164,7 +164,8 @@ def test_what_slurm_requeued_by_itself_may_not_be_wanted(tmp_path: Path) -> None
 def test_a_stale_run_writes_nothing_once_the_next_has_begun(tmp_path: Path) -> None:
     slurm = Slurmctld(tmp_path, ALL, "deaf", target=60)
     stale = slurm.start()
-    time.sleep(0.4)
+    while not (tmp_path / "trace").exists():
+        time.sleep(0.02)
     slurm.run = 1  # slurmctld has lost its node, where it goes on
     slurm.start()
     assert slurm.finish() == "done", slurm.log
