@@ -113,6 +113,7 @@ def on(lab: Lab, job_id: str) -> str:
     return until(lambda: lab.run(*ask, check=False).stdout, str.strip).strip()
 
 
+@pytest.mark.slow
 def test_a_time_limit(counter: Counter) -> None:
     after = f"{ALL} --partition cpu --checkpoint-signal USR1 --grace 10 --time 2"
     job_id = counter.submit(after, 800)
@@ -149,6 +150,7 @@ def scavengers(lab: Lab, mode: str, grace: int, *, signal: bool) -> Iterator[Non
             admin(lab, "sh", "-c", f"sed -i /^PreemptParameters/d {settings}; scontrol reconfigure")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "grace", "signal"),
     [("requeue", 0, False), ("requeue", 20, False), ("requeue", 20, True), ("cancel", 20, False),
@@ -174,6 +176,7 @@ def test_a_preemption(counter: Counter, mode: str, grace: int, signal: bool) -> 
     assert "run 1 from 0 after preempt" not in counter.log(job_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["down", "killed"])
 def test_a_node_that_is_lost(counter: Counter, way: str) -> None:
     lab = counter.lab
@@ -198,6 +201,7 @@ def test_a_node_that_is_lost(counter: Counter, way: str) -> None:
     assert (history[1]["nodes"] == node) <= (way == "down")  # which slurmd itself brings up again
 
 
+@pytest.mark.slow
 def test_a_stale_run_writes_no_checkpoint_once_the_next_has_begun(counter: Counter) -> None:
     lab = counter.lab
     job_id = counter.submit(f"{ALL} --partition gpu --time 10", 400, "deaf")
@@ -218,6 +222,7 @@ def test_a_stale_run_writes_no_checkpoint_once_the_next_has_begun(counter: Count
     until(lambda: lab.run("sinfo", "-h", "-n", node, "-o", "%T").stdout, lambda s: "down" not in s)
 
 
+@pytest.mark.slow
 def test_out_of_memory(counter: Counter) -> None:
     more = "--on-oom requeue --oom-max-mem 500M --restart-delay 0 --partition cpu --time 5"
     job_id = counter.submit(f"{more} --mem 150M", 20, "eats")
