@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from slurmkit.chosen import choose
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -34,6 +36,7 @@ def clean_environ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         steers = name.startswith(("SLURMKIT_TEST_", "SLURMKIT_REQUIRE_"))
         if name.startswith(("SLURM", "SBATCH", "SQUEUE", "SACCT")) and not steers:
             monkeypatch.delenv(name)
+    choose(None)  # what `--cluster` of an earlier test in this process chose
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
