@@ -117,8 +117,13 @@ slurmkit_settle() { # the work is over, or Slurm ends it
   elif [ "$slurmkit_reason" = error ]; then
     slurmkit_note end "error fail $slurmkit_code the command failed"
   else
-    slurmkit_back || [ -n "$slurmkit_refused" ] ||
+    slurmkit_back && return
+    [ -n "$slurmkit_refused" ] ||
       slurmkit_end_noted "$slurmkit_reason" fail "$slurmkit_reason: not requeued"
+    if [ "$slurmkit_code" = 0 ] && [ -n "$slurmkit_action" ]; then
+      slurmkit_code=75 # EX_TEMPFAIL, or Slurm would take what has stopped for done
+      slurmkit_say 'it ended well after it was asked for a checkpoint: not taken for done, exit code 75'
+    fi
   fi
 }
 

@@ -69,6 +69,24 @@ def test_a_loop_stops_at_its_limit(tmp_path: Path) -> None:
     assert slurm.requests() == ["requeue 7"] * 2
 
 
+@pytest.mark.parametrize("on_timeout", ["requeue", "fail"])
+@pytest.mark.parametrize("disk", ["fine", "full"])
+@pytest.mark.parametrize("way", ["exits-0", "exits"])
+def test_what_stopped_and_may_not_come_back_is_not_done(
+    tmp_path: Path, way: str, disk: str, on_timeout: str
+) -> None:
+    slurm = Slurmctld(tmp_path, policy(max_restarts=1, on_timeout=on_timeout), way, target=10_000)
+    slurm.run = 1
+    if disk == "full":
+        slurm.output, slurm.home = Path("/dev/full"), Path("/proc/nobody")
+    slurm.start()
+    time.sleep(0.3)
+    slurm.warn()
+    assert slurm.finish() == "failed", slurm.log
+    assert slurm.codes == [75]
+    assert slurm.requests() == []
+
+
 def test_slurm_requeues_a_preempted_job_and_the_script_does_not(tmp_path: Path) -> None:
     for way in ("exits", "exits-0", "plain"):
         folder = tmp_path / way
