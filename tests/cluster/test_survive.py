@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cluster_lab import Lab
 
 pytestmark = pytest.mark.cluster
 
+GUIDE = (Path(__file__).parents[2] / "docs" / "survive.md").read_text("utf-8")
 PATIENCE = 180  # seconds: a node that is lost 20, a requeue 14, the next look of the scheduler 10
 # Counts a fifth of a second for a fifth of a second; writes where it stands when it is asked.
 COUNTER = """
@@ -298,3 +300,29 @@ def test_a_task_of_an_array_and_a_whole_script(counter: Counter) -> None:
     assert "timeout: back to the queue" in counter.log(task)
     lab.run("slurmkit", "wait", job_id, timeout=PATIENCE)
     assert "after 0" in counter.log(task)
+
+
+def test_the_guide(counter: Counter) -> None:
+    """Its program and its commands, as they are written; of a job of another number."""
+    lab, folder = counter.lab, counter.folder
+    (program,) = re.findall(r"^```python\n# count.py\n(.*?)^```$", GUIDE, re.M | re.S)
+    (console,) = re.findall(r"^```console\n(.*?)^```$", GUIDE, re.M | re.S)
+    said = console.replace("\\\n", "")
+    submit, interrupt, follow, job = re.findall(r"^\$ (slurmkit [^#\n]*)", said, re.M)
+    lab.run("sh", "-c", f"cat >{folder}/count.py", input=program)
+
+    def typed(command: str, **more: Any) -> str:
+        return lab.run("bash", "-c", f"cd {folder} && {command}", **more).stdout
+
+    (job_id,) = re.findall(r"^submitted job (\d+)$", typed(submit), re.M)
+    counter.jobs.append(job_id)
+    counter.await_log(job_id, "run 0 goes on from 0")
+    time.sleep(3)
+    typed(re.sub(r"\b12\b", job_id, interrupt))
+    counter.await_log(job_id, "run 1 goes on from [1-9]")
+    shown = typed("timeout 10 " + re.sub(r"\b12\b", job_id, follow), check=False)
+    for line in re.findall(r"^slurmkit: .*", said, re.M):
+        begun = re.escape(line.partition(" on ")[0]).replace("12", job_id)
+        assert re.search(f"^{begun}", shown, re.M), shown
+    shown = typed(re.sub(r"\b12\b", job_id, job))
+    assert "timeout: back to the queue" in shown
