@@ -44,7 +44,8 @@ slurmkit_said() { # whether the end of this run's output has a pattern
 
 slurmkit_is_out_of_memory() {
   local words='error: (Step|Job)Id=.* exceeded memory limit|[Oo][Oo][Mm]([ _-]?[Kk]ill)'
-  slurmkit_said "(^|: )(slurmstepd[^ ]*|srun): .*($words|Out Of Memory)" && return 0
+  # slurmstepd's lines begin with its name, since 26.05 with the time in brackets.
+  slurmkit_said "(^|: )((slurmstepd[^ ]*|srun):|\[[-0-9T:.]+\]) .*($words|Out Of Memory)" && return 0
   timeout 20 sacct -nPj "$SLURM_JOB_ID" -o State 2>/dev/null | grep -q OUT_OF_ME
 }
 

@@ -149,8 +149,9 @@ def test_slurmctld_away_at_requeue_time(tmp_path: Path) -> None:
     assert slurm.codes[-1] == 75
 
 
-def test_more_memory_after_out_of_memory_or_held(tmp_path: Path) -> None:
-    said = "slurmstepd-c7: error: StepId=7.0 exceeded memory limit (2 > 1), being killed"
+@pytest.mark.parametrize("begin", ["slurmstepd-c7:", "[2026-11-22T10:26:08.729]"])  # 24.11, 26.05
+def test_more_memory_after_out_of_memory_or_held(tmp_path: Path, begin: str) -> None:
+    said = f"{begin} error: StepId=7.0 exceeded memory limit (2 > 1), being killed"
     for late in (False, True):
         folder = tmp_path / str(late)
         folder.mkdir()
