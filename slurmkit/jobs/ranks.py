@@ -21,9 +21,12 @@ _SRUN = re.compile(
 )
 _CODE = re.compile(r"Exited with exit code (\d+)")
 _ENDED_FOR_ANOTHER = re.compile(r"Terminated|Exited with exit code 143\b")  # by srun: SIGTERM
-# A run that was requeued, in a log that the next one goes on with.
+# A run that was requeued, in a log that the next one goes on with. Lines of slurmstepd begin with
+# its name, since 26.05 with the time in brackets.
 _RUN_OVER = re.compile(
-    r"^slurmstepd\S*: error: \*\*\* JOB \d+ ON \S+ CANCELLED .* DUE TO .*$", re.M
+    r"^(?:(?:slurmstepd\S*:|\[\S+\]) error: \*\*\* JOB \d+ ON \S+ CANCELLED .* DUE TO .*"
+    r"|slurmkit: run \d+ of job \S+ begins on .*)$",
+    re.M,
 )
 
 
