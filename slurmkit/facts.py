@@ -39,8 +39,8 @@ def ending(outcome: Outcome) -> list[Fact]:
 
 
 def restarts(runs: Sequence[RunEnd]) -> list[Fact]:
-    """Why each run of a job that survives ended, when, and on which nodes."""
-    if len(runs) < 2:
+    """Why each run of a job that was requeued ended, when, and on which nodes."""
+    if len(runs) < 2 and not any(run.action in ("requeue", "hold", "slurm") for run in runs):
         return []
     return [(f"  run {each.run}", _run(each)) for each in runs]
 
@@ -48,7 +48,15 @@ def restarts(runs: Sequence[RunEnd]) -> list[Fact]:
 def _run(run: RunEnd) -> str:
     if not run.reason:
         return f"on {run.nodes}, since {clock(run.began)}"
-    return f"on {run.nodes}, {clock(run.began)} to {clock(run.ended)}: {run.words or run.reason}"
+    return f"on {run.nodes}, {_span(run.began, run.ended)}: {run.words or run.reason}"
+
+
+def _span(began: int | None, ended: int | None) -> str:
+    """From when to when; the day once, where it is the same."""
+    first, last = clock(began), clock(ended)
+    if None in (began, ended) or first[:10] != last[:10] or first[19:] != last[19:]:
+        return f"{first} to {last}"
+    return f"{first[:19]} to {last[11:]}"
 
 
 def gpus(info: JobInfo) -> list[Fact]:

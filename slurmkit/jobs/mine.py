@@ -15,6 +15,7 @@ from slurmkit.jobs.sacct import read_recent
 from slurmkit.queue.rows import QueueRow
 from slurmkit.queue.snapshot import QueueFilter, read_queue
 from slurmkit.slurm import Slurm
+from slurmkit.survive.history import restarts_of
 
 _SINGLY = 8  # of so few jobs GPU indices are asked for one by one
 DAYS = 2
@@ -30,6 +31,7 @@ class Mine(msgspec.Struct, frozen=True):
         ended: of the last days, the last one first.
         wholes: the id that stands for an array in several of Slurm's, by those of its others.
         flows: what jobs are in the workflows that were sent from here: `digits/train`, by id.
+        restarts: `restart 2: timeout` of those in the queue that came back, by id.
         without_history: why `ended` is not known; empty when it is.
         taken: epoch seconds at which Slurm was asked.
         seconds: how long the answers took.
@@ -43,6 +45,7 @@ class Mine(msgspec.Struct, frozen=True):
     seconds: float
     wholes: dict[str, str] = msgspec.field(default_factory=dict)
     flows: dict[str, str] = msgspec.field(default_factory=dict)
+    restarts: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def read_mine(slurm: Slurm, user: str, days: int = DAYS) -> Mine:
@@ -64,7 +67,8 @@ def read_mine(slurm: Slurm, user: str, days: int = DAYS) -> Mine:
         missing = str(error)
     indices = _indices(slurm, holding)
     own = _remembered(slurm, taken - days * 86400)
-    return Mine(rows, indices, ended, missing, taken, time.perf_counter() - began, *own)
+    again = restarts_of(slurm, {row.job_id: row.waits for row in rows})
+    return Mine(rows, indices, ended, missing, taken, time.perf_counter() - began, *own, again)
 
 
 def _remembered(slurm: Slurm, since: float) -> tuple[dict[str, str], dict[str, str]]:

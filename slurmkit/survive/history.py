@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from slurmkit.slurm import Slurm
 from slurmkit.statehome import state_folder
 
 _MOST = 1 << 20  # bytes that are read
+_MOST_JOBS = 200  # whose histories are read at once
 
 
 class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,19 +92,61 @@ def _ended(run: RunEnd, at: int, words: str) -> RunEnd:
 
 def history_of(slurm: Slurm, job_id: str) -> tuple[RunEnd, ...]:
     """The runs of a job; none where it has no policy, or its home is not seen here."""
-    if cluster_key(slurm) is None:  # a stand-in for Slurm
-        return ()
+    machine = machine_of(slurm)
     try:
-        cluster = load_capabilities(slurm, max_age=math.inf).cluster_name
-        machine = machine_of(slurm)
-        with machine.open(_path(machine, cluster, job_id)) as file:
-            return parse_history(file.read(_MOST).decode("utf-8", "replace"))
+        folder = _folder(slurm, machine)
+        return _read(machine, folder / job_id) if folder else ()
     except (OSError, SlurmError):
         return ()
 
 
-def _path(machine: Machine, cluster: str, job_id: str) -> str:
-    folder = state_folder("runs")
+def restarts_of(slurm: Slurm, waits: Mapping[str, bool]) -> dict[str, str]:
+    """Of jobs in the queue that were requeued, how often and why the last time, in words.
+
+    Args:
+        slurm: the border to Slurm; over SSH nothing is read, since each job has a file.
+        waits: the jobs by id, and whether each is pending.
+    """
+    machine = machine_of(slurm)
+    if not machine.is_here or not waits:
+        return {}
+    try:
+        if (folder := _folder(slurm, machine)) is None:
+            return {}
+        kept = {each.name for each in folder.iterdir()}
+    except (OSError, SlurmError):
+        return {}
+    said = {}
+    for job_id in sorted(waits.keys() & kept)[:_MOST_JOBS]:
+        with suppress(OSError):
+            said[job_id] = restart_words(_read(machine, folder / job_id), waits=waits[job_id])
+    return {job_id: words for job_id, words in said.items() if words}
+
+
+def restart_words(runs: Sequence[RunEnd], *, waits: bool) -> str:
+    """`restart 2: timeout`, of a job that is in the queue; empty where it was not requeued.
+
+    What waits is to begin its next run; no line of its history says so.
+    """
+    number = runs[-1].run + waits if runs else 0
+    why = next((run.reason for run in runs if run.run == number - 1), "")
+    if not number:
+        return ""
+    return f"restart {number}: {why}" if why not in ("", "unknown") else f"restart {number}"
+
+
+def _read(machine: Machine, folder: Path) -> tuple[RunEnd, ...]:
+    with machine.open(str(folder / "history")) as file:
+        return parse_history(file.read(_MOST).decode("utf-8", "replace"))
+
+
+def _folder(slurm: Slurm, machine: Machine) -> Path | None:
+    """Where the jobs of a cluster keep theirs; None where no job left any, or for a stand-in."""
+    above = state_folder("runs")
     if not machine.is_here:  # what SFTP takes as below the home
-        folder = Path(".local/state/slurmkit/runs")
-    return str(folder / cluster / job_id / "history")
+        above = Path(".local/state/slurmkit/runs")
+    elif not above.is_dir():  # then the cluster's name need not be known either
+        return None
+    if cluster_key(slurm) is None:
+        return None
+    return above / load_capabilities(slurm, max_age=math.inf).cluster_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_lab import capabilities, standing
 
+from slurmkit.capabilities.cache import keep
 from slurmkit.capabilities.model import Capabilities, Standing
 from slurmkit.cli.joboptions import spec_from
 from slurmkit.cli.submit import plan_command
@@ -23,9 +25,11 @@ from slurmkit.facts import restarts
 from slurmkit.jobfile import job_fields, job_file_text, read_job_file
 from slurmkit.planner import Plan, plan_unasked
 from slurmkit.spec import JobSpec, Launch, Survive, Sweep
-from slurmkit.survive.history import RunEnd, parse_history
+from slurmkit.statehome import state_folder
+from slurmkit.survive.history import RunEnd, parse_history, restart_words, restarts_of
 from slurmkit.survive.model import mebibytes
 from slurmkit.survive.settings import preempt_mode, sends_user_signal
+from slurmkit.testing import FakeSlurm
 
 BACK = Survive(on_timeout="requeue", on_preempt="requeue", checkpoint_signal="USR1", grace=120)
 HISTORY = """\
@@ -238,6 +242,46 @@ def test_a_history_is_read_as_it_was_written() -> None:
     assert "on c2" in shown["  run 1"]
     assert "node-fail" in shown["  run 1"]
     assert json.loads(msgspec.json.encode(first))["exit_code"] == 75
+
+
+@pytest.mark.parametrize(
+    ("lines", "waits", "words"),
+    [
+        ("", True, ""),
+        ("0\t1\tbegin\tc1", False, ""),
+        ("0\t1\tbegin\tc1\n0\t2\tend\toom requeue - x", True, "restart 1: oom"),
+        ("0\t1\tbegin\tc1", True, "restart 1"),  # Slurm put it back: nothing says why yet
+        ("0\t1\tbegin\tc1\n1\t2\tbegin\tc2", False, "restart 1"),
+        (HISTORY, False, "restart 2: node-fail"),
+        ("4\t2\tbegin\tc2", False, "restart 4"),  # what a full disk did not take
+    ],
+)
+def test_the_last_restart_in_words(lines: str, words: str, *, waits: bool) -> None:
+    assert restart_words(parse_history(lines), waits=waits) == words
+
+
+def test_only_histories_of_jobs_in_the_queue_are_read_and_slurm_is_not_asked() -> None:
+    border = FakeSlurm({})
+    border.key = "lab"  # type: ignore[attr-defined]
+    assert restarts_of(border, {"7": True}) == {}  # nobody has left any
+    keep("capabilities", "lab", capabilities())
+    for job_id in ("7", "8_2", "9"):
+        folder = state_folder("runs") / capabilities().cluster_name / job_id
+        folder.mkdir(parents=True)
+        (folder / "history").write_text("0\t1\tbegin\tc1\n0\t2\tend\toom requeue - x\n")
+    (folder / "history").unlink()
+    said = restarts_of(border, {"7": True, "8_2": True, "9": False, "10": True})
+    assert said == {"7": "restart 1: oom", "8_2": "restart 1: oom"}
+    assert border.asked == []
+    assert restarts_of(FakeSlurm({}), {"7": True}) == {}  # a stand-in
+
+
+def test_a_job_that_waits_to_be_run_again_tells_of_its_only_run() -> None:
+    (said,) = restarts([RunEnd(run=0, began=0, ended=61, nodes="c1", reason="oom", action="hold")])
+    assert re.fullmatch(r"on c1, \S+ (\S+) to \S+ \w+: oom", said[1])  # the day once
+    over_midnight = RunEnd(run=0, began=0, ended=86400, nodes="c1", reason="oom", action="hold")
+    assert re.fullmatch(r"on c1, \S+ \S+ \w+ to \S+ \S+ \w+: oom", restarts([over_midnight])[0][1])
+    assert restarts([RunEnd(run=0, reason="done")]) == []
 
 
 @given(st.text())

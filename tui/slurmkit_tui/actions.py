@@ -204,6 +204,10 @@ FOCUSED = (
     Action("again(-1)", "N", "Previous", "Look for the same further up", home="log"),
     Action("first_error", "E", "First error", "The first line that looks like an error",
            home="log", footer=4),
+    Action("run(1)", "right_square_bracket", "Next run",
+           "Where the next run of a requeued job begins", home="log"),
+    Action("run(-1)", "left_square_bracket", "This run",
+           "Where this run began; again: the one before", home="log"),
     Action("follow", "F", "Follow", "Follow what is written, or stop", home="log", footer=4),
 )  # fmt: skip
 BY_NAME = {action.name: action for action in ACTIONS}

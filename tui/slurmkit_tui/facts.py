@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from slurmkit.doctor.model import Diagnosis
-from slurmkit.facts import Fact, clock, course, gpus, output, state
+from slurmkit.facts import Fact, clock, course, gpus, output, restarts, state
 from slurmkit.gpumap.model import Gpu, Sharing
 from slurmkit.jobs.info import JobInfo
 from slurmkit.nodes.cells import counted_gpus, gib, load, why
 from slurmkit.nodes.read import NodeRow
 from slurmkit.queue.rows import QueueRow
+from slurmkit.survive.history import RunEnd, restart_words
 from slurmkit_tui.myjobs import MyJob
 
 _DEPENDED = re.compile(r":(\d+)")  # `afterok:12:13(unfulfilled),afterany:14_*(failed)`
@@ -46,14 +47,28 @@ def waiters(job_id: str, rows: Iterable[QueueRow]) -> list[Fact]:
     return [("Waited for by", ", ".join(found[:_NAMED]) + more)] if found else []
 
 
-def all_facts(known: Sequence[Fact], info: JobInfo, at: float) -> list[Fact]:
-    """What was known and what was found at `at`, in epoch seconds; the newer word wins."""
+def all_facts(
+    known: Sequence[Fact], info: JobInfo, at: float, runs: Sequence[RunEnd] = ()
+) -> list[Fact]:
+    """What was known and what was found at `at`, in epoch seconds; the newer word wins.
+
+    `runs` is the history of one that was requeued.
+    """
     owner = [("Name", info.name), ("User", f"{info.user}, account {info.account}")]
     limit = [("Limit", info.time_limit)] if info.time_limit else []
-    found = [*owner, *course(info), *limit, *gpus(info)]
+    found = [*owner, *course(info), *run_facts(info, runs), *limit, *gpus(info)]
     newer = {name for name, _ in found}
     older = [fact for fact in known if fact[0] not in newer]
     return [*found, *older, output(info), ("Source", f"{info.source} at {clock(at)}")]
+
+
+def run_facts(info: JobInfo, runs: Sequence[RunEnd]) -> list[Fact]:
+    """The runs of a job that was requeued: each on which nodes, from when to when, why it ended."""
+    if not (each := restarts(runs)):
+        return []
+    waits = info.state == "PENDING"
+    now = f"{'waits for ' if waits else ''}{restart_words(runs, waits=waits)}"
+    return [("Runs", str(runs[-1].run + 1) if info.is_over else now), *each]
 
 
 def ended_facts(job: MyJob) -> list[Fact]:

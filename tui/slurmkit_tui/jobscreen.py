@@ -16,6 +16,7 @@ from slurmkit.errors import SlurmkitError
 from slurmkit.facts import Fact
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.steps import Steps
+from slurmkit.survive.history import RunEnd
 from slurmkit.text import printable
 from slurmkit.why.model import Explanation
 from slurmkit.why.telling import telling
@@ -58,6 +59,8 @@ class JobScreen(Screen[None]):
         self._open: set[str] = set()  # questions without an answer yet
         self._told: Explanation | None = None
         self._info: JobInfo | None = None
+        self._at = 0.0  # when that was found
+        self._runs: Sequence[RunEnd] = ()
 
     def compose(self) -> ComposeResult:
         """Stack the job's name, the tabs and what they show."""
@@ -144,10 +147,26 @@ class JobScreen(Screen[None]):
 
     def take(self, message: Found, at: float) -> None:
         """Show what was found at `at`."""
+        if message.ask == self._of_runs:
+            self._take_runs(message.found)
         for name in TABS:
             if message.ask == self._question(name):
                 self._open.discard(name)
                 self._show(name, message.found, at)
+
+    @property
+    def _of_runs(self) -> Ask:
+        return Ask("restarts", (self.job_id,))
+
+    def _take_runs(self, found: Answer | SlurmkitError) -> None:
+        """Show them with the facts; an older recording has none."""
+        if not isinstance(found, SlurmkitError) and found.value != self._runs:
+            self._runs = found.value
+            self._put_facts()
+
+    def _put_facts(self) -> None:
+        if self._info is not None:
+            self._put("facts", pairs(all_facts(self._known, self._info, self._at, self._runs)))
 
     def _show(self, name: str, found: Answer | SlurmkitError, at: float) -> None:
         if name in ("log", "errors"):
@@ -163,8 +182,9 @@ class JobScreen(Screen[None]):
             rows = [*(self._known if name == "facts" else []), ("Problem", str(found))]
             self._put(name, pairs(rows))
         elif isinstance(found.value, JobInfo):
-            self._info = found.value
-            self._put(name, pairs(all_facts(self._known, found.value, at)))
+            self._info, self._at = found.value, at
+            self._put_facts()
+            self.app.ask_for(self._of_runs)
         elif isinstance(found.value, Explanation):
             self._told = found.value
             self.refresh_bindings()

@@ -31,7 +31,7 @@ class MyJob(msgspec.Struct, frozen=True):
         kind: a state to colour it by.
         gpus: what it holds, held or asks for: `2 a100`; `?` where Slurm does not say.
         held: GPU indices by node, in words.
-        where: its nodes, or why it waits.
+        where: its nodes, or why it waits, and that it was requeued.
         left: seconds until its time limit; None while it waits, or without a limit.
         ended: epoch seconds; None in the queue.
         rows: of the queue, for what can be done to it; empty once it ended.
@@ -113,7 +113,7 @@ def _queued(rows: Sequence[QueueRow], mine: Mine, of: Mapping[str, Efficiency]) 
         kind=(running or rows)[0].state,
         gpus=", ".join(gres(first.tres)) or ("0" if "=" in first.tres else "?"),
         held="  ".join(held),
-        where=" ".join(filter(None, [nodes, f"({waits})" if waits else ""])),
+        where=" ".join(filter(None, [nodes, f"({waits})" if waits else "", _again(rows, mine)])),
         elapsed=max((row.time_used for row in rows), key=lambda t: parse_elapsed(t) or 0),
         left=min((left for row in running if (left := _left(row)) is not None), default=None),
         submitted=first.submitted,
@@ -124,6 +124,12 @@ def _queued(rows: Sequence[QueueRow], mine: Mine, of: Mapping[str, Efficiency]) 
         cpu=cpu,
         mem=mem,
     )
+
+
+def _again(rows: Sequence[QueueRow], mine: Mine) -> str:
+    """That a job was requeued, and why; of an array how many of its tasks."""
+    said = [mine.restarts[row.job_id] for row in rows if row.job_id in mine.restarts]
+    return said[0] if len(rows) == 1 and said else f"{len(said)} restarted" if said else ""
 
 
 def _left(row: QueueRow) -> int | None:

@@ -25,6 +25,7 @@ from slurmkit.queue.snapshot import Queue, read_queue
 from slurmkit.site import Site, read_site
 from slurmkit.slurm import Slurm
 from slurmkit.spec import JobSpec
+from slurmkit.survive.history import RunEnd
 from slurmkit.why.model import Explanation
 from slurmkit_tui.feed import Answer, Ask
 from slurmkit_tui.feed.pictures import (
@@ -92,6 +93,11 @@ def _job(asker: Asker, job_id: str) -> JobInfo:
     return asker.cluster.job(job_id).info()
 
 
+def _restarts(asker: Asker, job_id: str) -> tuple[RunEnd, ...]:
+    """Read from the home that nodes share; Slurm is not asked."""
+    return asker.cluster.job(job_id).restarts()
+
+
 def _why(asker: Asker, job_id: str) -> Explanation:
     from slurmkit.why.explain import explain  # noqa: PLC0415 - much of the library, seldom used
 
@@ -146,6 +152,7 @@ KINDS = {
     "usage": Kind(Usage, SOURCES["usage"], lambda _asker: read_usage()),
     "health": Kind(Health, SOURCES["health"], lambda asker: read_health(asker.cluster)),
     "job": Kind(JobInfo, "squeue", _job),
+    "restarts": Kind(tuple[RunEnd, ...], "file", _restarts),
     "why": Kind(Explanation, "squeue", _why),
     "script": Kind(str, "scontrol", _script),
     "logpath": Kind(str, "squeue", _log_path),

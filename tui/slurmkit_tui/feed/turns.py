@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
+from slurmkit.machine import Machine, machine_of
 from slurmkit.slurm import Slurm
 
 _SLICE = 0.001  # seconds of work between two pauses
@@ -104,6 +105,18 @@ class InTurns:
     def calls(self) -> int:
         """See `Slurm.calls`."""
         return self._slurm.calls
+
+    @property
+    def key(self) -> str | None:
+        """Names the cluster, so that what is kept of it is found."""
+        from slurmkit.capabilities.cache import cluster_key  # noqa: PLC0415 - after the first paint
+
+        return cluster_key(self._slurm)
+
+    @property
+    def machine(self) -> Machine:
+        """Where its commands run."""
+        return machine_of(self._slurm)
 
     def run(
         self,

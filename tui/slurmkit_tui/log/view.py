@@ -31,6 +31,9 @@ ERRORS = re.compile(
 )
 _SIGNS = (b"traceback", b"fatal", b"error", b"exception", b"killed", b"out of memory", b"nccl warn",
           b"segmentation fault", b"command not found")  # fmt: skip
+RUNS = re.compile(rb"(?m)^slurmkit: run \d+ of job \S+ begins on ")
+"""A run of a job that survives begins; `slurmkit/survive/course.sh` writes it."""
+_RULE = "─"
 _TAB = " " * 8
 _TOLD_SECONDS = 0.2
 _FOLLOW_SECONDS = 1.0
@@ -39,7 +42,7 @@ _FOLLOW_SECONDS = 1.0
 class Lines(Widget, can_focus=True):
     """The lines of the page; it only draws."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"log--found", "log--error"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log--found", "log--error", "log--run"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,14 +56,13 @@ class Lines(Widget, can_focus=True):
         if y >= len(self.page.lines):
             return Strip.blank(self.size.width, self.rich_style)
         line = self.page.lines[y]
-        text, wrong = looked_at(line.text)
-        style = self.rich_style
-        if line.begin == self.found:
-            style = style + self.get_component_rich_style("log--found", partial=True)
-        elif wrong:
-            style = style + self.get_component_rich_style("log--error", partial=True)
-        strip = Strip([Segment(text[: self.left + self.size.width], style)])
-        return strip.crop_extend(self.left, self.left + self.size.width, style)
+        text, looks = looked_at(line.text)
+        style, right = self.rich_style, self.left + self.size.width
+        if mark := "log--found" if line.begin == self.found else looks:
+            style = style + self.get_component_rich_style(mark, partial=True)
+        if looks == "log--run":
+            text = f"{text} ".ljust(right, _RULE)
+        return Strip([Segment(text[:right], style)]).crop_extend(self.left, right, style)
 
 
 def errors_likely(data: bytes) -> bool:
@@ -77,9 +79,11 @@ def shown(text: bytes) -> str:
 
 
 @lru_cache(maxsize=256)
-def looked_at(text: bytes) -> tuple[str, bool]:
-    """A line as it is shown, and whether it looks like an error."""
-    return shown(text), ERRORS.search(text) is not None
+def looked_at(text: bytes) -> tuple[str, str]:
+    """A line as it is shown, and the style of what it looks like: an error, a run's beginning."""
+    if RUNS.match(text):
+        return shown(text), "log--run"
+    return shown(text), "log--error" if ERRORS.search(text) else ""
 
 
 def prepared(make: Callable[[], Page | None]) -> Page | None:
@@ -251,6 +255,14 @@ class LogView(Vertical):
             return
         here = page.begin if found is None else found
         self._look_for(self.lines.pattern, here + 1 if way > 0 else here, way)
+
+    def action_run(self, way: int) -> None:
+        """Go to where the next run of a requeued job begins, or to where this one did."""
+        page, found = self.lines.page, self.lines.found
+        seen = found is not None and page.begin <= found < page.end
+        here = found if seen and found is not None else page.begin if way > 0 else page.end
+        self.lines.pattern = RUNS
+        self._look_for(RUNS, here + 1 if way > 0 and seen else here, way)
 
     def action_first_error(self) -> None:
         """Go to the first line that looks like an error."""

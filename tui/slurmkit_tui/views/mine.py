@@ -76,7 +76,7 @@ COLUMNS = (
     Column("held", "GPU INDICES", lambda j, _: j.held, attrgetter("held"), longest("held"),
            aliases=("indices",), limit=24, wide=True),
     Column("where", "WHERE", lambda j, _: j.where, attrgetter("where"), longest("where"),
-           aliases=("on", "reason", "node"), limit=28, narrow=12),
+           aliases=("on", "reason", "node"), limit=32, narrow=12),
     Column("partition", "PARTITION", lambda j, _: j.partition, attrgetter("partition"),
            longest("partition"), short="PART", limit=14, narrow=9, wide=True),
     Column("account", "ACCOUNT", lambda j, _: j.account, attrgetter("account"),
