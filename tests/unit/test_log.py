@@ -132,6 +132,39 @@ def test_a_requeued_jobs_new_output_is_followed_too(jobs: FakeJobs, tmp_path: Pa
     ]
 
 
+def test_output_that_is_appended_is_followed_from_run_to_run(
+    jobs: FakeJobs, tmp_path: Path
+) -> None:
+    """As of a job that survives: each line once, and nothing is written anew."""
+    path = tmp_path / "out"
+    reader = Reader(jobs)
+
+    def goes_back(at: str) -> None:
+        append(path, "back to the queue\n")
+        jobs.waits("7", STDOUT=str(path), SubmitTime=at, Reason="BeginTime")
+
+    def begins(run: int, at: str) -> None:
+        jobs.runs_now("7", STDOUT=str(path), SubmitTime=at, NodeList=f"c{run}")
+        append(path, f"run {run} begins\n")
+
+    course(
+        jobs,
+        lambda: begins(0, "1700000000"),
+        until(lambda: b"run 0" in reader.read),
+        lambda: goes_back("1700000100"),
+        until(lambda: len(reader.said) == 1),
+        lambda: begins(1, "1700000100"),
+        lambda: goes_back("1700000200"),  # a run that was not seen to run
+        until(lambda: len(reader.said) == 2),
+        lambda: begins(2, "1700000200"),
+        until(lambda: b"run 2" in reader.read),
+        lambda: jobs.ends("7", STDOUT=str(path), Submit="1700000200", NodeList="c2"),
+    )
+    assert reader.follow() == path.read_bytes()
+    assert reader.read.count(b"begins") == 3
+    assert reader.said == ["job 7 has not started (BeginTime); waiting"] * 2
+
+
 def test_a_requeued_job_on_another_node_writes_to_another_file(
     jobs: FakeJobs, tmp_path: Path
 ) -> None:
