@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from fractions import Fraction
@@ -33,6 +34,8 @@ COLUMNS = (
     Column("account"),
     Column("cluster"),
     Column("state"),
+    Column("redone"),
+    Column("nodes"),
     Column("start", "time"),
     Column("end", "time"),
     Column("gpus", "count"),
@@ -45,7 +48,7 @@ COLUMNS = (
 )
 MOST = 200_000  # runs: more are no explanation, and would fill the memory of a service
 _BIGGEST = 2**63 - 1  # number that a database has
-_BESIDE = [runs.c[name] for name in ("id", "job_id", "start", "end", "gpus", "doubt")]
+_BESIDE = [runs.c[name] for name in ("id", "job_id", "start", "end", "gpus", "doubt", "node_list")]
 FIELDS = (
     ("DBIndex", "db_index"), ("JobIDRaw", "job_id_raw"), ("JobID", "job_id"), ("User", "user"),
     ("UID", "uid"), ("Account", "account"), ("Partition", "partition"), ("QOS", "qos"),
@@ -81,7 +84,7 @@ class Evidence(msgspec.Struct, frozen=True):
 def explain_report(ledger: Ledger, question: Question) -> Report:
     """The runs that a cell of `report usage` is made of; its filters choose the cell.
 
-    Their GPU-hours add up to the cell's.
+    Their GPU-hours add up to the cell's. Of single jobs they are in the order in which they ran.
 
     Raises:
         BadInput: when they are more than `MOST`.
@@ -103,12 +106,31 @@ def explain_report(ledger: Ledger, question: Question) -> Report:
             filters=question.filters,
             job=question.job,
             runs=len(rows),
-            notes=("everything of one run: slurmkit report explain --row NUMBER",),
+            notes=("everything of one run: slurmkit report explain --row NUMBER", *_redone(rows)),
             **provenance.of_books(ledger, connection, question.now, question.scope),
             **provenance.of_window(connection, question.window, question.zone, question.now),
         )
-    rows.sort(key=lambda row: (-row["gpu_hours"], -row["cpu_hours"], row["row"]))
+    rows.sort(key=_in_order if question.job else _biggest_first)
     return Report(meta, COLUMNS, tuple(rows))
+
+
+def _biggest_first(row: dict[str, Any]) -> tuple[Any, ...]:
+    return -row["gpu_hours"], -row["cpu_hours"], row["row"]
+
+
+def _in_order(row: dict[str, Any]) -> tuple[Any, ...]:
+    """By job and task, then in the order in which its runs began."""
+    job = [int(number) for number in re.findall(r"\d+", row["job"])]
+    return row["cluster"], job, row["start"] is None, row["start"], row["row"]
+
+
+def _redone(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """What the runs took whose work a later run of the same job completed."""
+    hours = [row["gpu_hours"] for row in rows if row["redone"]]
+    if not hours:
+        return ()
+    counted = f"{len(hours):,} run{'s' * (len(hours) != 1)} with {sum(hours):,.2f} GPU-hours"
+    return (f"redone: {counted} cut short, and completed by a later run of the same job",)
 
 
 def _listed(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -168,7 +190,7 @@ def _row(
         weight = chosen.rates.kind(key.gpu_type, key.partition).weight or 0
         gpu_seconds += weight * sums[AT["gpu_seconds"]]
         cpu_seconds += sums[AT["cpu_seconds"]]
-    number, job, start, end, gpus, doubt = told
+    number, job, start, end, gpus, doubt, nodes = told
     pi = chosen.dimensions.owner(keys[0])[1]
     yield {
         "job": job,
@@ -176,6 +198,8 @@ def _row(
         "account": run.account,
         "cluster": chosen.dimensions.clusters[run.cluster_id],
         "state": run.state,
+        "redone": "yes" if run.redone else "",
+        "nodes": nodes or "",
         "start": start,
         "end": end,
         "gpus": gpus,

@@ -219,6 +219,42 @@ def test_a_cell_is_explained_by_runs_that_add_up_to_it(ledger):
     assert {row["pi_by"] for row in found.rows} == {"group"}
 
 
+def test_the_runs_of_a_requeued_job_are_listed_in_their_order(ledger):
+    """Each with its end, its nodes and its GPU-hours; what was cut short and done again is told."""
+
+    def one(at, hours, state, nodes, job_id="12", **more):
+        other = {"job_id": job_id, "job_id_raw": int(job_id.replace("_", "")), "node_list": nodes}
+        span = (BEGIN + at * HOUR, BEGIN + (at + hours) * HOUR)
+        return run("alice", *span, gpus={"a100": 1}, state=state, other=other, **more)
+
+    write_books(
+        ledger,
+        [
+            one(9, 1, "COMPLETED", "c[1-2]", submit=BEGIN + 8 * HOUR),
+            one(0, 2, "REQUEUED", "c1"),
+            one(3, 5, "NODE_FAIL", "c2", submit=BEGIN + 2 * HOUR),
+            one(0, 9, "TIMEOUT", "c3", "12_10"),
+            one(0, 1, "COMPLETED", "c3", "12_2"),
+        ],
+    )
+    found = read.explain(ledger, job="12", **NOVEMBER)
+    shown = [(r["job"], r["state"], r["redone"], r["nodes"], r["gpu_hours"]) for r in found.rows]
+    assert shown == [
+        ("12", "REQUEUED", "yes", "c1", 2.0),
+        ("12", "NODE_FAIL", "yes", "c2", 5.0),
+        ("12", "COMPLETED", "", "c[1-2]", 1.0),
+        ("12_2", "COMPLETED", "", "c3", 1.0),
+        ("12_10", "TIMEOUT", "", "c3", 9.0),
+    ]
+    assert found.rows[1]["start"] == BEGIN + 3 * HOUR
+    (told,) = (note for note in found.meta.notes if note.startswith("redone"))
+    assert "2 runs with 7.00 GPU-hours" in told
+    biggest = read.explain(ledger, **NOVEMBER)
+    assert [row["gpu_hours"] for row in biggest.rows] == [9.0, 5.0, 2.0, 1.0, 1.0]
+    last = read.explain(ledger, filters={"state": ["COMPLETED"]}, **NOVEMBER)
+    assert not any(note.startswith("redone") for note in last.meta.notes)
+
+
 def test_a_row_is_explained_by_what_sacct_said_then_and_now(ledger):
     write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
     with ledger.transaction() as connection:
