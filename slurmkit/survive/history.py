@@ -11,7 +11,7 @@ import msgspec
 
 from slurmkit.capabilities.cache import cluster_key, load_capabilities
 from slurmkit.errors import SlurmError
-from slurmkit.machine import Machine, machine_of
+from slurmkit.machine import HERE, Machine, machine_of
 from slurmkit.slurm import Slurm
 from slurmkit.statehome import state_folder
 
@@ -121,6 +121,14 @@ def restarts_of(slurm: Slurm, waits: Mapping[str, bool]) -> dict[str, str]:
         with suppress(OSError):
             said[job_id] = restart_words(_read(machine, folder / job_id), waits=waits[job_id])
     return {job_id: words for job_id, words in said.items() if words}
+
+
+def kept_history(cluster: str, job_id: str) -> tuple[RunEnd, ...]:
+    """The runs of a job of a cluster with a name, as this machine's home has them; none else."""
+    try:
+        return _read(HERE, state_folder("runs") / cluster / job_id)
+    except (OSError, ValueError):  # what has a null byte in it is no name
+        return ()
 
 
 def restart_words(runs: Sequence[RunEnd], *, waits: bool) -> str:

@@ -127,7 +127,7 @@ def explain_command(
       slurmkit report explain --row 1234
     """
     from slurmkit_accounting import read  # noqa: PLC0415
-    from slurmkit_accounting.cli import wholes  # noqa: PLC0415
+    from slurmkit_accounting.cli import wholes, whyended  # noqa: PLC0415
 
     job = wholes.as_slurm_has(asked["job"], asked["cluster"])
     more = read.More(timezone=asked["timezone"], filters=filters_of(asked), job=job)
@@ -135,7 +135,8 @@ def explain_command(
         if asked["row"] is not None:
             _show_evidence(read.evidence(books, asked["row"]), form)
         else:
-            show(wholes.named(read.explain(books, begin, end, **more)), form)
+            found = read.explain(books, begin, end, **more)
+            show(wholes.named(whyended.with_reasons(found) if job else found), form)
 
 
 @click.command("reconcile")
