@@ -36,6 +36,7 @@ def outcome_of(info: JobInfo, known: Evidence) -> Outcome:
     # What polls for memory kills as root, but sacct may name the step's owner.
     said = known.memory_said and _is_killed(info, known.steps)
     over_memory = said or (killed_by_slurm(info, known.steps) and _over_limit(known.steps))
+    over_memory = over_memory or _lost_to_memory(info, known.steps) is not None
     kind = "out_of_memory" if over_memory else _KINDS.get(info.state, "unknown")
     if kind == "preempted" and info.exit_code == "0:0" and known.restarts[-1:]:
         # Of a job that requeued itself in its grace Slurm 24.11 says so after its last run, too.
@@ -73,6 +74,12 @@ def killed_by_slurm(info: JobInfo, steps: Sequence[Step]) -> bool:
         step.state == "CANCELLED by 0" and parse_exit(step.exit_code)[1] == signal.SIGKILL
         for step in steps[1:]
     )
+
+
+def _lost_to_memory(info: JobInfo, steps: Sequence[Step]) -> Step | None:
+    """The step of a failed job that ran out of memory: the job itself is only FAILED then."""
+    lost = (step for step in steps[1:] if step.state == "OUT_OF_MEMORY")
+    return next(lost, None) if info.state == "FAILED" else None
 
 
 def _over_limit(steps: Sequence[Step]) -> bool:
@@ -158,6 +165,8 @@ def _out_of_memory(outcome: Outcome, info: JobInfo, known: Evidence) -> str:
         return "out of memory"
     limit = parse_tres(known.steps[0].tres).get("mem") if known.steps else None
     of = f" of {limit}" if limit else ""
+    if lost := _lost_to_memory(info, known.steps):
+        return f"out of memory: step {lost.step_id} used more than its limit{of}, sacct says"
     says = "by the step's message" if known.memory_said else "by the memory sacct saw"
     return f"out of memory: a step used more than its limit{of} and was killed, {says}"
 

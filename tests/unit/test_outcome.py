@@ -24,21 +24,24 @@ MARK = "\x1frecorded"
 class Ended:
     """A cluster whose slurmctld has forgotten the recorded jobs."""
 
-    def __init__(self, release: str, home: Path) -> None:
+    def __init__(self, release: str, home: Path, name: str = "ends") -> None:
         self.folder = RECORDED / release
-        facts = json.loads((self.folder / "ends.json").read_text())
+        self.name = name
+        facts = json.loads((self.folder / f"{name}.json").read_text())
         self.ids: dict[str, str] = facts["ids"]
         self.log = home / "log"
-        self.log.write_text(facts["logs"]["memory"])
+        self.log.write_text(facts.get("logs", {}).get("memory", ""))
 
     def job(self, kind: str) -> Job:
-        return Cluster(FakeSlurm({"squeue": _unknown, "sacct": self._sacct})).job(self.ids[kind])
+        kind, _, task = kind.partition("_")
+        job_id = f"{self.ids[kind]}_{task}" if task else self.ids[kind]
+        return Cluster(FakeSlurm({"squeue": _unknown, "sacct": self._sacct})).job(job_id)
 
     def _sacct(self, argv: Sequence[str], stdin: str | None) -> str:
         given = dict(word.split("=", 1) for word in argv if "=" in word)
         if "StdOut" in given["--format"] or "StdErr" in given["--format"]:
             return f"{self.log}{given['--delimiter']}/h{given['--delimiter']}\n"
-        name = "ends.txt" if "-X" in argv else "ends-steps.txt"
+        name = f"{self.name}.txt" if "-X" in argv else f"{self.name}-steps.txt"
         records = (self.folder / name).read_text().split(f"{MARK}\n")
         chosen = [record for record in records if _of(record, given["--jobs"].split(","))]
         text = "".join(f"{record}{MARK}\n" for record in chosen)

@@ -1,0 +1,109 @@
+"""Out of memory as Slurm says it: as clusters with cgroups printed it, and in all that we ask for.
+
+`recorded/out-of-memory.json` is what sacct said of three jobs on other people's clusters, and where
+they published it; `recorded/24.11/memory*` is sacct's text of each way in which such a job may end
+(`recorded/record_memory.py` says how it was made).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs_lab import FakeJobs
+from test_outcome import MARK, RECORDED, Ended
+
+import slurmkit.survive
+from slurmkit.states import CODES
+
+PUBLISHED = json.loads((RECORDED / "out-of-memory.json").read_text("utf-8"))
+STEPS = {"bat+": "batch", "ext+": "extern"}
+
+
+def whole_state(cut: str) -> str:
+    """A state that a table has cut, as `sacct --parsable` prints it: `OUT_OF_ME+`."""
+    (found,) = (state for state in CODES if state.startswith(cut.removesuffix("+")))
+    return found
+
+
+def rows(job: dict[str, Any]) -> list[dict[str, str]]:
+    found = []
+    for step_id, state, code in job["sacct"]:
+        number, dot, step = step_id.partition(".")
+        name = f"{number}{dot}{STEPS.get(step, step)}"
+        found.append({"JobID": name, "State": whole_state(state), "ExitCode": code})
+    return found
+
+
+@pytest.mark.parametrize("job", PUBLISHED, ids=lambda job: job["job"])
+def test_what_clusters_with_cgroups_say(job: dict[str, Any]) -> None:
+    jobs = FakeJobs()
+    jobs.runs, jobs.steps = rows(job)[:1], rows(job)
+    outcome = jobs.cluster().job(job["job"]).outcome()
+    assert (outcome.kind, outcome.exit_code) == ("out_of_memory", job["exit_code"])
+    assert (outcome.signal, outcome.exit_status) == (None, 1)
+    assert outcome.words.startswith("out of memory")
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "says"),
+    [
+        ("batch", "out_of_memory", "out of memory, after"),
+        ("array_1", "out_of_memory", "out of memory, after"),
+        ("array_2", "out_of_memory", "out of memory, after"),
+        ("array_3", "out_of_memory", "out of memory: step 25_3.0 used more than its limit of 1G"),
+        ("array_4", "completed", "completed"),  # its script did not mind
+        ("array_5", "failed", "failed with exit code 1"),
+        ("array_6", "completed", "completed"),
+    ],
+)
+def test_each_way_in_which_it_is_said(kind: str, outcome: str, says: str, tmp_path: Path) -> None:
+    found = Ended("24.11", tmp_path, "memory").job(kind).outcome()
+    assert found.kind == outcome
+    assert found.words.startswith(says)
+
+
+def test_an_array_is_as_bad_as_its_worst_task(tmp_path: Path) -> None:
+    found = Ended("24.11", tmp_path, "memory").job("array").outcome()
+    assert found.kind == "out_of_memory"
+    assert found.tally == {"OUT_OF_MEMORY": 2, "FAILED": 2, "COMPLETED": 2}
+
+
+# ---- inside the job ----------------------------------------------------------------------------
+
+
+def is_out_of_memory(folder: Path, sacct: str, log: str = "") -> bool:
+    """What the batch shell of a job that survives concludes, before Slurm has ended the job."""
+    (folder / "said").write_text(sacct)
+    (folder / "log").write_text(log)
+    (folder / "sacct").write_text(f"#!/bin/sh\ncat {folder / 'said'}\n")
+    (folder / "sacct").chmod(0o755)
+    shell = Path(slurmkit.survive.__file__).with_name("slurm.sh")
+    script = (
+        f". {shell}; slurmkit_id=7; slurmkit_logs=({folder / 'log'}); slurmkit_is_out_of_memory"
+    )
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    return subprocess.run(["bash", "-c", script], env=environment, check=False).returncode == 0
+
+
+def recorded_states(job_id: str) -> str:
+    """As `sacct -nP -o State` prints them."""
+    text = (RECORDED / "24.11" / "memory-steps.txt").read_text("utf-8")
+    records = [record.lstrip("\n").split(MARK) for record in text.split(f"{MARK}\n")]
+    return "".join(f"{each[1]}\n" for each in records if each[0].partition(".")[0] == job_id)
+
+
+@pytest.mark.parametrize("job", PUBLISHED, ids=lambda job: job["job"])
+def test_the_shell_knows_it_by_sacct_and_by_the_log(job: dict[str, Any], tmp_path: Path) -> None:
+    assert is_out_of_memory(tmp_path, "".join(f"{row['State']}\n" for row in rows(job)))
+    assert is_out_of_memory(tmp_path, "".join(f"{state} \n" for _, state, _ in job["sacct"]))
+    assert is_out_of_memory(tmp_path, "RUNNING\n", job["log"]) == bool(job["log"])
+
+
+@pytest.mark.parametrize(("task", "said"), [(1, True), (2, True), (3, True), (5, False)])
+def test_the_shell_of_an_array_task(task: int, tmp_path: Path, *, said: bool) -> None:
+    assert is_out_of_memory(tmp_path, recorded_states(f"25_{task}")) == said
