@@ -25,7 +25,7 @@ slurmkit_before() { # why the run before this one ended, and what came of it
   done 2>/dev/null <"$slurmkit_state/history"
   case $slurmkit_reason in '' | requeued | unknown | done) ;; *) return 0 ;; esac
   slurmkit_sure=$slurmkit_action slurmkit_action=slurm # for a reason that slurmdbd alone knows
-  case $slurmkit_reason:$(timeout 20 sacct -nPDXj "$SLURM_JOB_ID" -o State 2>/dev/null |
+  case $slurmkit_reason:$(timeout 20 sacct -nPDXj "$slurmkit_id" -o State 2>/dev/null |
     tail -n 2 | head -n 1) in
     done:PREEMPTED*) [ "$slurmkit_sure" = - ] && slurmkit_action=again ;;
     done:*) slurmkit_action='' ;;

@@ -46,7 +46,7 @@ slurmkit_is_out_of_memory() {
   local words='error: (Step|Job)Id=.* exceeded memory limit|[Oo][Oo][Mm]([ _-]?[Kk]ill)'
   # slurmstepd's lines begin with its name, since 26.05 with the time in brackets.
   slurmkit_said "(^|: )((slurmstepd[^ ]*|srun):|\[[-0-9T:.]+\]) .*($words|Out Of Memory)" && return 0
-  timeout 20 sacct -nPj "$SLURM_JOB_ID" -o State 2>/dev/null | grep -q OUT_OF_ME
+  timeout 20 sacct -nPj "$slurmkit_id" -o State 2>/dev/null | grep -q OUT_OF_ME
 }
 
 slurmkit_is_node_lost() {
@@ -209,6 +209,7 @@ slurmkit_back_off() { # a run that was short waits the longer, the more there we
   slurmkit_now
   [ "$slurmkit_delay" -gt 0 ] && [ $((slurmkit_time - slurmkit_began)) -lt "$slurmkit_short" ] ||
     return 0
-  scontrol update "JobId=$slurmkit_id" "StartTime=now+$((slurmkit_delay << at))" >/dev/null 2>&1 ||
-    slurmkit_say 'its next start could not be put off'
+  slurmkit_answer=$(trap '' TERM && # of the requeue
+    exec scontrol update "JobId=$slurmkit_id" "StartTime=now+$((slurmkit_delay << at))" 2>&1) ||
+    slurmkit_say "its next start could not be put off: $slurmkit_answer"
 }

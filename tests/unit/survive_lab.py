@@ -31,6 +31,7 @@ case "$*" in
     [ "$(<state)" = RUNNING ] || { echo 'Job is pending execution for job 7' >&2; exit 1; }
     echo PENDING >state; echo "$(<restarts) $*" >>requests ;;
   update* | release*)
+    sleep 0.2 # long enough for the SIGTERM of a requeue
     [ ! -e late ] || { echo 'Job/step already completing or completed' >&2; exit 1; }
     echo "$(<restarts) $*" >>requests ;;
 esac
@@ -77,6 +78,7 @@ class Slurmctld:
         self.home = folder / "home"
         self.output = folder / "output"
         self.preempt_mode = "requeue"
+        self.pace = PACE
         self.codes: list[int] = []
         self._spec = JobSpec(command=("x",), survive=policy)
         self.work = (sys.executable, "-SE", str(folder / "work.py"), str(target), way)
@@ -115,7 +117,7 @@ class Slurmctld:
         end = datetime.fromtimestamp(time.time() + seconds, UTC).astimezone()
         self.set(state="RUNNING", reason="None", restarts=str(self.run), preempt="None",
                  end=end.strftime("%Y-%m-%dT%H:%M:%S"))  # fmt: skip
-        before = survival(self._spec, self.preempt_mode, PACE)
+        before = survival(self._spec, self.preempt_mode, self.pace)
         words = " ".join(f"'{word}'" for word in self.work)
         script = "\n".join([*before, *read_first(kept_apart((f"srun -n1 -- {words}",)))])
         (self.folder / "script").write_text(f"{script}\n")

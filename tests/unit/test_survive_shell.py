@@ -7,10 +7,11 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from survive_lab import WAYS, Slurmctld
+from survive_lab import PACE, WAYS, Slurmctld
 
 from slurmkit.spec import Survive
 
@@ -85,6 +86,19 @@ def test_what_stopped_and_may_not_come_back_is_not_done(
     assert slurm.finish() == "failed", slurm.log
     assert slurm.codes == [75]
     assert slurm.requests() == []
+
+
+def test_short_runs_wait_for_their_next_start_longer_and_longer(
+    tmp_path: Path,
+) -> None:
+    slurm = Slurmctld(tmp_path, policy(restart_delay=30), "exits", target=10_000)
+    slurm.pace = msgspec.structs.replace(PACE, short=600)
+    for _ in range(2):
+        slurm.start()
+        slurm.warn()
+        assert slurm.finish() == "requeued", slurm.log
+    assert slurm.requests(0) == ["requeue 7", "update JobId=7 StartTime=now+30"]
+    assert slurm.requests(1) == ["requeue 7", "update JobId=7 StartTime=now+60"]
 
 
 def test_slurm_requeues_a_preempted_job_and_the_script_does_not(tmp_path: Path) -> None:
