@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slurmkit.planner import Plan, Submission, plan
     from slurmkit.queue.rows import QueueRow
     from slurmkit.queue.snapshot import Queue, QueueFilter
+    from slurmkit.resumable import Resumable, checkpoint_wanted
     from slurmkit.spec import Gpus, JobSpec, Survive, Sweep
     from slurmkit.workflows.model import Workflow
     from slurmkit.workflows.plan import plan_workflow
@@ -42,12 +43,14 @@ __all__ = [
     "Queue",
     "QueueFilter",
     "QueueRow",
+    "Resumable",
     "SlurmkitError",
     "Submission",
     "Survive",
     "Sweep",
     "Workflow",
     "__version__",
+    "checkpoint_wanted",
     "plan",
     "plan_workflow",
 ]
@@ -64,11 +67,13 @@ _HOMES = {
     "Queue": "queue.snapshot",
     "QueueFilter": "queue.snapshot",
     "QueueRow": "queue.rows",
+    "Resumable": "resumable",
     "SlurmkitError": "errors",
     "Submission": "planner",
     "Survive": "spec",
     "Sweep": "spec",
     "Workflow": "workflows.model",
+    "checkpoint_wanted": "resumable",
     "plan": "planner",
     "plan_workflow": "workflows.plan",
 }

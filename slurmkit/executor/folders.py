@@ -9,12 +9,14 @@ import stat
 import tempfile
 from pathlib import Path
 
+from slurmkit import __version__, resumable
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.executor import worker
 from slurmkit.statehome import state_folder
 
 PROGRAM = "slurmkit_worker.py"
 """The worker's name there: what lies beside a program hides modules of the same name."""
+_STAND_IN = f"{worker.WITHOUT}/slurmkit"  # for jobs that have none: those of an image, say
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -78,8 +80,8 @@ def with_worker(base: Path) -> Path:
     folder = base / f"worker-{digest[:16]}"
     if not folder.is_dir():
         aside = Path(tempfile.mkdtemp(prefix=".worker-", dir=base))
-        (aside / "cloudpickle").mkdir(mode=0o700)
         for name, data in contents.items():
+            (aside / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             worker.write_whole(str(aside / name), data)
         try:
             aside.rename(folder)
@@ -93,4 +95,8 @@ def _contents() -> dict[str, bytes]:
 
     found = {f"cloudpickle/{p.name}": p for p in Path(cloudpickle.__file__).parent.glob("*.py")}
     found[PROGRAM] = Path(worker.__file__)
-    return {name: path.read_bytes() for name, path in found.items()}
+    found[f"{_STAND_IN}/resumable.py"] = Path(resumable.__file__)
+    read = {name: path.read_bytes() for name, path in found.items()}
+    names = "from slurmkit.resumable import Resumable, checkpoint_wanted"
+    text = f"__version__ = {__version__!r}\n{names}\n"
+    return {**read, f"{_STAND_IN}/__init__.py": text.encode()}

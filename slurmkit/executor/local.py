@@ -16,6 +16,7 @@ import msgspec
 from slurmkit.executor.calls import CallExecutor
 from slurmkit.executor.future import CallFuture
 from slurmkit.executor.runs import Run
+from slurmkit.executor.worker import ASKED
 
 _WHERE = "local"
 _RUNNING: list[subprocess.Popen[bytes]] = []  # also when the executor that started them is gone
@@ -127,11 +128,12 @@ class _Processes:
 
 
 def _started(argv: list[str], log: Path) -> subprocess.Popen[bytes] | OSError:
+    own = {name: value for name, value in os.environ.items() if name != ASKED}  # nobody restarts it
     try:
         with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                start_new_session=True,
+                start_new_session=True, env=own,
             )  # fmt: skip
     except OSError as error:
         return error

@@ -94,7 +94,7 @@ def prepare(
 def _write(run: Run, shared: bytes, each: Sequence[bytes]) -> None:
     own_folder(Path(run.folder).parent)
     folder = own_folder(Path(run.folder))
-    for name in (worker.CALLS, worker.RESULTS):
+    for name in (worker.CALLS, worker.RESULTS, worker.STATES):
         own_folder(folder / name)
     worker.write_whole(str(folder / worker.HEAD), json.dumps(_head()).encode())
     worker.write_whole(str(folder / worker.FUNCTION), shared)

@@ -26,7 +26,7 @@ from slurmkit.jobs.outcome import Evidence
 from slurmkit.jobs.verdict import outcome_of
 from slurmkit.machine import machine_of
 from slurmkit.planner import Plan, plan
-from slurmkit.spec import JobSpec, Launch
+from slurmkit.spec import JobSpec, Launch, Survive
 
 if TYPE_CHECKING:
     from slurmkit.jobs.job import Job
@@ -61,7 +61,8 @@ class Executor(CallExecutor):
         python: the interpreter of the jobs, of this one's version: a path on the nodes, or in the
             container; by default this one, in a container `python3`.
         progress: show a bar while calls are waited for; None: where standard error is a terminal.
-        options: fields of `JobSpec`, e.g. `time`, `mem`, `gpus` (also as text: `"a100:2"`).
+        options: fields of `JobSpec`, e.g. `time`, `mem`, `gpus` (also as text: `"a100:2"`), and of
+            its `Survive`, e.g. `on_timeout="requeue"`.
 
     Raises:
         BadInput: for options that are none, and for a folder that others may change.
@@ -145,10 +146,14 @@ class Executor(CallExecutor):
 def _spec(options: dict[str, Any], python: str | None, base: Path) -> JobSpec:
     """The job of every task; its command is but the interpreter yet."""
     known = [name for name in JobSpec.__struct_fields__ if name not in _OURS]
-    for name in options:
+    policy = {name: options[name] for name in Survive.__struct_fields__ if name in options}
+    for name in options.keys() - policy.keys():
         if name not in known:
-            raise BadInput(f"a job has no option {name!r} here; {nearest(name, known)}")
-    given = {"open_mode": "append", **options}  # a task that is requeued goes on
+            ways = [*known, *Survive.__struct_fields__]
+            raise BadInput(f"a job has no option {name!r} here; {nearest(name, ways)}")
+    own = {name: value for name, value in options.items() if name not in policy}
+    own["survive"] = msgspec.structs.replace(own.get("survive") or Survive(), **policy)
+    given = {"open_mode": "append", **own}  # a task that is requeued goes on
     if isinstance(given.get("gpus"), str):
         given["gpus"] = Gpus.parse(given["gpus"])
     container = given.get("container")

@@ -7,7 +7,7 @@ standard library only, and is read from Python 3.6 on, so that one which does no
 
 A process apart makes the calls, one after another. Where one of them kills it, that call has
 failed, and another process makes the rest. A task that starts anew makes the calls that it has
-left no result of.
+left no result of, and goes on with one that said how (`slurmkit.Resumable`).
 """
 
 import errno
@@ -23,6 +23,9 @@ from typing import Any, Iterable, Iterator, NamedTuple  # noqa: UP035 - 3.6 cann
 
 PROTOCOL = 4  # of what is only carried: any Python reads it
 CALLS, RESULTS, HEAD, FUNCTION = "calls", "results", "run.json", "function"
+STATES = "states"
+WITHOUT = "without"  # what stands for slurmkit where the job has none, beside this file
+ASKED = "SLURMKIT_CHECKPOINT_FILE"  # docs/survive.md
 CANCELLED = "cancelled-{}"
 VALUE, ERROR, DIED, UNFIT, LEFT_OUT = "value", "error", "died", "unfit", "left out"
 _SIZE = 8  # bytes that say how long a result is
@@ -30,6 +33,8 @@ _LARGE = 1 << 20  # bytes from which on a result has a file of its own
 _TOGETHER = 0.1  # seconds in which results go into one file
 _LOOK = 0.5  # seconds: what a call started may hold the pipe of a process that is dead
 _SAVING = 5.0  # seconds; slurm.conf(5) KillWait is more
+_STOPPED = 75  # EX_TEMPFAIL: there is more to do
+_KEPT = b"~"  # sign of a process that has stopped before its end
 _PATIENCE = 1.0  # seconds in which a signal to the whole task reaches us too
 
 
@@ -51,7 +56,9 @@ class Result(NamedTuple):
 
 
 def main(argv: "list[str]") -> int:
-    """Make the calls of a task; 1 when any of them failed."""
+    """Make the calls of a task; 1 when any of them failed, 75 when some are left for later."""
+    if not is_asked_here():
+        os.environ.pop(ASKED, None)
     task = argv[1] if len(argv) > 1 else os.environ.get("SLURMKIT_ARRAY_TASK_ID", "0")
     return Task(argv[0], int(task)).run()
 
@@ -74,7 +81,9 @@ class Task:
         self.outbox = Outbox(os.path.join(folder, RESULTS), f"{number}-{again}")
         done = self.outbox.done(number)
         self.left = [call for call in every if call[0] not in done]
-        self.failed = False
+        self.failed = any(kind not in (VALUE, LEFT_OUT) for kind in done.values())
+        self.stopped = False
+        self._own = [str(index) for index, _ in every]
 
     def run(self) -> int:
         """Make the calls; a signal that ends us leaves what is known."""
@@ -82,14 +91,25 @@ class Task:
         try:
             words = unfit(self.head)
             if words:
-                for index, _ in self.left:
-                    self._take(Result(index, UNFIT, b"", _facts(words=words)))
-            else:
                 while self.left:
-                    self._some()
+                    self._take(Result(self.left.pop(0)[0], UNFIT, b"", _facts(words=words)))
+            while self.left and not self.stopped:
+                self._some()
         finally:
             self.outbox.flush()
+            self._tidy()
+        if self.left:
+            return _STOPPED
+        if is_wanted():
+            os.unlink(os.environ[ASKED])  # it has ended because all is done
         return 1 if self.failed else 0
+
+    def _tidy(self) -> None:
+        """Remove what calls would go on from that have their results."""
+        states = os.path.join(self.folder, STATES)
+        left = {str(index) for index, _ in self.left}
+        for name in set(os.listdir(states)).intersection(self._own) - left:
+            os.unlink(os.path.join(states, name))
 
     def _some(self) -> None:
         """Let one process make calls until it has made all, or is no more."""
@@ -108,7 +128,7 @@ class Task:
             raise
         finally:
             os.close(number)
-        if self.left:
+        if self.left and not self.stopped:
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
                 time.sleep(_PATIENCE)
             index = self.left.pop(0)[0]
@@ -117,6 +137,9 @@ class Task:
     def _hear(self, pipe: "Pipe") -> None:
         """Take what a process says of its next calls; nothing where it wrote a file itself."""
         for data in pipe.read():
+            if data == _KEPT:
+                self.stopped = True
+                return
             self.left.pop(0)
             if len(data) > 1:
                 self.outbox.put(data[1:])
@@ -159,11 +182,15 @@ class Caller:
         self._differ: dict[str, Any] = {}
 
     def make(self, pipe: int) -> None:
-        """Make all calls that are left; each is told of when it is made."""
+        """Make the calls that are left, until the job is to stop; each is told of once made."""
         # Behind all others: what the node has itself is looked for first.
-        sys.path += own_path(self._task.head)
+        own = os.path.dirname(os.path.abspath(__file__))
+        sys.path += [*own_path(self._task.head), os.path.join(own, WITHOUT)]
         for call in self._task.left:
-            result = self._made(call)
+            result = None if is_wanted() else self._made(call)
+            if result is None:
+                _write_all(pipe, _sized(_KEPT))
+                return
             sign = b"+" if result.kind in (VALUE, LEFT_OUT) else b"-"
             data = _dumped(result)
             if len(data) >= _LARGE:
@@ -171,18 +198,32 @@ class Caller:
                 data = b""
             _write_all(pipe, _sized(sign + data))
 
-    def _made(self, call: "tuple[int, bytes]") -> Result:
+    def _made(self, call: "tuple[int, bytes]") -> "Result | None":
         index, data = call
         if os.path.exists(os.path.join(self._task.folder, CANCELLED.format(index))):
             return Result(index, LEFT_OUT)
         try:
-            args, kwargs = pickle.loads(data)  # noqa: S301 - from the folder that is ours
-            function = self._shared()
+            function, args, kwargs = self._begin(index, data)
             self._differ = self._differ or differing(self._task.head["libraries"])
             value = function(*args, **kwargs)
+            while _is_resumable(value):
+                after = (value.function, value.args, value.kwargs)
+                write_whole(self._state(index), dumps(after))
+                if is_wanted():
+                    return None
+                value = after[0](*after[1], **after[2])
             return Result(index, VALUE, dumps(value), _facts(differ=self._differ))
         except BaseException as error:  # noqa: BLE001 - also SystemExit is what came of it
             return Result(index, ERROR, _pickled(error), self._error_facts(error))
+
+    def _begin(self, index: int, data: bytes) -> Any:
+        """What is called, with which arguments: from the beginning, or where it stood."""
+        if os.path.exists(self._state(index)):
+            return pickle.loads(read_private(self._state(index)))  # noqa: S301 - as was just seen
+        return (self._shared(), *pickle.loads(data))  # noqa: S301 - from the folder that is ours
+
+    def _state(self, index: int) -> str:
+        return os.path.join(self._task.folder, STATES, str(index))
 
     def _shared(self) -> Any:
         if self._function is None:
@@ -284,10 +325,10 @@ class Outbox:
         path = os.path.join(self._folder, f"{self._run}-{name}")
         write_whole(path, b"".join(map(_sized, results)))
 
-    def done(self, task: int) -> "set[int]":
-        """The calls that the task has left results of."""
+    def done(self, task: int) -> "dict[int, str]":
+        """The calls that the task has left results of, and their kinds."""
         own = [name for name in os.listdir(self._folder) if name.startswith(f"{task}-")]
-        return {each.call for name in own for each in read_results(self._folder, name)}
+        return {each.call: each.kind for name in own for each in read_results(self._folder, name)}
 
 
 def read_results(folder: str, name: str) -> "Iterator[Result]":
@@ -380,6 +421,25 @@ def differing(libraries: "dict[str, str]") -> "dict[str, Any]":
         for name, there in libraries.items()
     }
     return {name: [str(here), there] for name, (here, there) in found.items() if here != there}
+
+
+def is_wanted() -> bool:
+    """Whether the job is to stop; as `slurmkit.checkpoint_wanted`."""
+    return os.path.exists(os.environ.get(ASKED, ""))
+
+
+def is_asked_here() -> bool:
+    """Whether it is this job that is asked, not the one that it was sent from."""
+    known = os.environ.get
+    own = known("SLURM_JOB_ID")
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        own = f"{known('SLURM_ARRAY_JOB_ID')}_{known('SLURM_ARRAY_TASK_ID')}"
+    return os.path.basename(os.path.dirname(known(ASKED, ""))) == own
+
+
+def _is_resumable(value: object) -> bool:
+    """Whether it is a `slurmkit.Resumable`: then that was imported, which is not done here."""
+    return (type(value).__module__, type(value).__name__) == ("slurmkit.resumable", "Resumable")
 
 
 def _facts(**more: Any) -> "dict[str, Any]":

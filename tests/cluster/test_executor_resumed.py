@@ -1,0 +1,97 @@
+"""A function that keeps where it stands, as a job of a real cluster that is asked to stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+PYTHON = "/opt/slurmkit/venv/bin/python"
+# Three calls of a task: one before, one that counts until the job was interrupted, one after.
+BEGIN = """
+import json, os, subprocess, time
+from slurmkit import Executor, Resumable, checkpoint_wanted
+
+def mark(call, at):
+    with open(f"count{call}", "a") as file:
+        print(at, file=file)
+"""
+ASKS = """
+def count(call, at=0, runs=()):
+    runs = (*runs, os.environ["SLURMKIT_RESTART"])
+    while at < 60 if call == 1 else at < 3:
+        if checkpoint_wanted():
+            return Resumable(count, call, at, runs)
+        time.sleep(0.5 if call == 1 else 0.01)
+        at += 1
+        mark(call, at)
+    assert runs == {0: ("0",), 1: ("0", "1"), 2: ("1",)}[call]
+    return at
+"""
+OFTEN = """
+def count(call, at=0):
+    if at == (60 if call == 1 else 3):
+        return at
+    time.sleep(0.5 if call == 1 else 0.01)
+    mark(call, at + 1)
+    return Resumable(count, call, at + 1)
+"""
+END = """
+made = Executor(partition="cpu", time="5", mem="100M", max_workers=1, **OPTIONS)
+futures = made.submit_all(count, range(3))
+while not os.path.exists("count1"):
+    time.sleep(0.2)
+subprocess.run([*COMMAND, futures[0].job_id], check=True)
+found = [future.result(300) for future in futures]
+states = os.listdir(futures[0].log.parent / "states")
+counted = [open(f"count{call}").read().split() for call in range(3)]
+print(json.dumps({"job": futures[0].job_id, "found": found, "states": states, "counted": counted}))
+"""
+POLICY = {"on_timeout": "requeue", "grace": 20, "restart_delay": 0}
+
+
+@pytest.fixture
+def folder(lab: Lab) -> Iterator[str]:
+    """Alice's, on the shared filesystem."""
+    path = lab.run("mktemp", "-d", "/home/alice/calls.XXXXXX").stdout.strip()
+    yield path
+    lab.run("rm", "-r", path)
+
+
+def counted(lab: Lab, folder: str, function: str, command: list[str], **options: Any) -> str:
+    """Let a task be interrupted while it counts; the id of its job, once all is there."""
+    end = END.replace("OPTIONS", repr(options)).replace("COMMAND", repr(command))
+    script = BEGIN + function + end
+    said = lab.run("bash", "-c", f"cd {folder} && exec {PYTHON} -", input=script, timeout=390)
+    got: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
+    assert got["found"] == [3, 60, 3]
+    assert got["states"] == []
+    for call, most in ((0, 3), (2, 3)):
+        assert got["counted"][call] == [str(at + 1) for at in range(most)]
+    slow = [int(at) for at in got["counted"][1]]
+    assert slow == sorted(slow)
+    again = len(slow) - 60  # the one that it had counted and not told yet when it was killed
+    assert set(slow) == set(range(1, 61))
+    assert again <= (0 if options else 1)
+    return str(got["job"])
+
+
+@pytest.mark.timeout(400)
+def test_a_count_goes_on_after_a_rehearsed_time_limit(lab: Lab, folder: str) -> None:
+    job_id = counted(lab, folder, ASKS, ["slurmkit", "interrupt", "--as", "timeout"], **POLICY)
+    shown = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)
+    runs = shown["outcome"]["restarts"]
+    assert [each["reason"] for each in runs] == ["timeout", "done"]
+    assert (runs[0]["action"], runs[0]["exit_code"]) == ("requeue", 75)
+
+
+@pytest.mark.timeout(400)
+def test_a_count_goes_on_after_slurm_s_own_requeue(lab: Lab, folder: str) -> None:
+    """No policy, and nobody warns: it says each time where it stands."""
+    counted(lab, folder, OFTEN, ["scontrol", "requeue"])

@@ -1,0 +1,254 @@
+"""Calls that keep where they stand, in tasks that the shell of jobs that survive requeues."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor_lab import RunningSlurm
+from survive_lab import Slurmctld
+
+import slurmkit
+from slurmkit import Executor, LocalExecutor, Resumable, Survive
+from slurmkit.errors import BadInput
+from slurmkit.executor import folders, runs, worker
+from slurmkit.executor.runs import Run, divided
+
+POLICY = Survive(on_timeout="requeue", on_node_fail="requeue", grace=20, restart_delay=0)
+
+
+def counter(marks: Path, *, often: bool = False) -> Callable[[int], Any]:
+    """What counts to ten from zero, and waits at five in its first run for what the test does.
+
+    Args:
+        marks: it writes there in which run it came to which number, and the first time waits.
+        often: whether it says at each number where it stands, without being asked.
+    """
+    import slurmkit  # noqa: PLC0415 - the function is pickled by value
+
+    def count(call: int, at: int = 0) -> Any:
+        run = os.environ.get("SLURMKIT_RESTART", "-")
+        while at < 10:
+            while at == 5 and run == "0" and call == 1 and not slurmkit.checkpoint_wanted():
+                (marks / "waits").touch()
+                time.sleep(0.01)
+            if slurmkit.checkpoint_wanted():
+                return slurmkit.Resumable(count, call, at=at)
+            at += 1
+            with (marks / f"call{call}").open("a") as file:
+                print(f"{run}:{at}", end=" ", file=file)
+            if often:
+                return slurmkit.Resumable(count, call, at)
+        return call, at, run
+
+    return count
+
+
+def said(marks: Path, call: int) -> list[str]:
+    path = marks / f"call{call}"
+    return path.read_text().split() if path.exists() else []
+
+
+def task_of(folder: Path, function: Callable[..., Any], calls: int = 3) -> tuple[Slurmctld, Run]:
+    """A job that survives, which makes some calls, and its run."""
+    base = folders.base_folder(folder)
+    run = runs.prepare(base, function, [((x,), {}) for x in range(calls)], divided(calls, 1))
+    lab = folder / "lab"
+    lab.mkdir()
+    slurm = Slurmctld(lab, POLICY, "plain")
+    program = str(folders.with_worker(base) / folders.PROGRAM)
+    own = (
+        f"PYTHONPATH={':'.join(sys.path)}"  # as of this process: this tree before an installed one
+    )
+    slurm.work = ("env", own, sys.executable, program, run.folder, "0")
+    return slurm, run
+
+
+def results(run: Run) -> dict[int, worker.Result]:
+    folder = Path(run.folder) / worker.RESULTS
+    names = [path.name for path in folder.iterdir()]
+    return {r.call: r for name in names for r in worker.read_results(str(folder), name)}
+
+
+def value(result: worker.Result) -> Any:
+    return pickle.loads(result.payload)  # noqa: S301 - our own
+
+
+def wait_for(path: Path, slurm: Slurmctld) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        if time.monotonic() > end or (slurm.process and slurm.process.poll() is not None):
+            slurm.kill()
+            raise AssertionError(slurm.log)
+        time.sleep(0.02)
+
+
+def test_a_call_that_is_asked_goes_on_in_the_next_run(tmp_path: Path) -> None:
+    """Those before it are not made again, and those after it are begun in the next run only."""
+    slurm, run = task_of(tmp_path, counter(tmp_path))
+    slurm.start()
+    wait_for(tmp_path / "waits", slurm)
+    slurm.warn()
+    assert slurm.finish() == "requeued"
+    assert slurm.codes == [75]
+    assert set(results(run)) == {0}
+    (state,) = (Path(run.folder) / worker.STATES).iterdir()
+    assert state.stat().st_mode & 0o777 == 0o600
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert [value(results(run)[x]) for x in range(3)] == [(0, 10, "0"), (1, 10, "1"), (2, 10, "1")]
+    ten = range(1, 11)
+    assert said(tmp_path, 0) == [f"0:{at}" for at in ten]
+    assert said(tmp_path, 1) == [f"{int(at > 5)}:{at}" for at in ten]
+    assert said(tmp_path, 2) == [f"1:{at}" for at in ten]
+    assert list((Path(run.folder) / worker.STATES).iterdir()) == []
+
+
+def test_a_node_that_is_lost_takes_only_what_came_after_the_last_state(tmp_path: Path) -> None:
+    slurm, run = task_of(tmp_path, counter(tmp_path, often=True))
+    slurm.start()
+    wait_for(tmp_path / "waits", slurm)
+    slurm.kill()
+    slurm.requeue()
+    slurm.finish()
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert [value(results(run)[x])[:2] for x in range(3)] == [(x, 10) for x in range(3)]
+    assert said(tmp_path, 0) == [f"0:{at}" for at in range(1, 11)]
+    assert said(tmp_path, 1) == [f"{int(at > 5)}:{at}" for at in range(1, 11)]
+
+
+def test_a_call_that_knows_of_nothing_begins_anew(tmp_path: Path) -> None:
+    """It is not asked for anything; what has its result is not made again."""
+    marks = tmp_path
+
+    def deaf(call: int) -> int:
+        with (marks / f"call{call}").open("a") as file:
+            print(os.environ["SLURMKIT_RESTART"], end=" ", file=file)
+        while call == 1 and os.environ["SLURMKIT_RESTART"] == "0":
+            (marks / "waits").touch()
+            time.sleep(0.01)
+        if call == 0:
+            raise KeyError(call)
+        return call
+
+    slurm, run = task_of(tmp_path, deaf)
+    slurm.start()
+    wait_for(marks / "waits", slurm)
+    slurm.kill()
+    slurm.requeue()
+    slurm.finish()
+    slurm.start()
+    assert slurm.finish() == "failed"  # call 0 failed in the run before: it is not forgotten
+    assert slurm.codes[-1] == 1
+    assert [said(marks, call) for call in range(3)] == [["0"], ["0", "1"], ["1"]]
+    assert [results(run)[x].kind for x in range(3)] == ["error", "value", "value"]
+
+
+def test_without_a_policy_it_goes_on_at_once(tmp_path: Path) -> None:
+    with LocalExecutor(2, folder=tmp_path) as made:
+        futures = made.submit_all(counter(tmp_path, often=True), range(4))
+        assert [future.result(60) for future in futures] == [(x, 10, "-") for x in range(4)]
+    states = futures[0].log.parent / worker.STATES
+    assert list(states.iterdir()) == []
+
+
+def test_calls_of_this_machine_are_not_asked_with_the_job_around_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "7" / "checkpoint"
+    asked.parent.mkdir()
+    asked.touch()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv(worker.ASKED, str(asked))
+    assert slurmkit.checkpoint_wanted()
+    with LocalExecutor(1, folder=tmp_path) as made:
+        assert made.submit(slurmkit.checkpoint_wanted).result(60) is False
+    assert asked.exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "array", "task", "asked"),
+    [
+        ("7", None, None, True),
+        ("8", None, None, False),
+        ("8", "7", "3", False),
+        ("8", "7", "7", False),
+    ],
+)
+def test_a_job_that_another_sent_is_not_asked_with_it(
+    monkeypatch: pytest.MonkeyPatch, job: str, array: str | None, task: str | None, *, asked: bool
+) -> None:
+    """It has the variables of that one, too."""
+    monkeypatch.setenv(worker.ASKED, "/home/alice/.local/state/slurmkit/runs/lab/7/checkpoint")
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    for name, number in (("SLURM_ARRAY_JOB_ID", array), ("SLURM_ARRAY_TASK_ID", task)):
+        if number is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, number)
+    assert worker.is_asked_here() is asked
+
+
+def test_a_state_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    slurm, run = task_of(tmp_path, counter(tmp_path), calls=1)
+    forged = Path(run.folder) / worker.STATES / "0"
+    forged.write_bytes(pickle.dumps((print, ("evil",), {})))
+    forged.chmod(0o644)
+    slurm.start()
+    assert slurm.finish() == "failed"
+    (result,) = results(run).values()
+    assert isinstance(value(result), PermissionError)
+    assert "others may use it (mode 644)" in str(value(result))
+    assert "evil" not in slurm.log
+
+
+def test_what_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
+    def bad() -> Resumable:
+        return Resumable(print, threading.Lock())
+
+    with LocalExecutor(1, folder=tmp_path) as made, pytest.raises(TypeError, match="pickle"):
+        made.submit(bad).result(60)
+
+
+def test_a_job_without_slurmkit_has_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container: nothing of ours but what lies beside the worker."""
+    head = {**runs._head(), "path": [], "prefix": "/elsewhere"}
+    monkeypatch.setattr(runs, "_head", lambda: head)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+    def where(at: int) -> Any:
+        if at:
+            return Resumable(where, at - 1)
+        return sys.modules["slurmkit"].__file__, slurmkit.checkpoint_wanted()
+
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    with LocalExecutor(1, folder=tmp_path, python=str(bare)) as made:
+        found, wanted = made.submit(where, 2).result(60)
+    assert str(tmp_path) in found
+    assert not wanted
+
+
+def test_a_policy_is_given_as_options_of_the_executor() -> None:
+    slurm = RunningSlurm()
+    made = Executor(slurm, on_timeout="requeue", on_oom="requeue", grace=30, oom_max_mem="8G")
+    assert made._spec.survive == Survive(
+        on_timeout="requeue", on_oom="requeue", grace=30, oom_max_mem="8G"
+    )
+    more = Executor(slurm, survive=Survive(on_timeout="hold"), on_preempt="requeue")
+    assert more._spec.survive == Survive(on_timeout="hold", on_preempt="requeue")
+    with pytest.raises(BadInput, match="on-timeout is one of requeue, hold, fail, not 'again'"):
+        Executor(slurm, on_timeout="again")
+    with pytest.raises(BadInput, match="no option 'on_timeuot' here; did you mean 'on_timeout'"):
+        Executor(slurm, on_timeuot="requeue")
