@@ -15,7 +15,7 @@ from slurmkit.executor.bar import Bar, Ordered
 from slurmkit.executor.folders import PROGRAM, base_folder, with_worker
 from slurmkit.executor.follow import Follower, Place
 from slurmkit.executor.future import CallFuture
-from slurmkit.executor.runs import Arguments, Run, divided, find, keep, prepare
+from slurmkit.executor.runs import Arguments, Run, divided, drop, find, keep, prepare
 
 ReturnT = TypeVar("ReturnT")
 
@@ -146,6 +146,22 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         with self._lock:
             self._futures = [each for each in self._futures if not each.done()] + futures
         return futures
+
+    @classmethod
+    @abstractmethod
+    def forget(cls, job_id: str) -> None:
+        """Remove calls and results of a job that is over, for good."""
+
+    @abstractmethod
+    def _at_work(self, run: Run) -> str:
+        """What of a run is not over, in words; empty when all is."""
+
+    def forgotten(self, job_id: str) -> None:
+        """As `forget`, with this executor."""
+        run = find(job_id, self._where)
+        if left := self._at_work(run):
+            raise BadInput(f"{left}; what is left of {job_id} can be removed once that is over")
+        drop(run, self._where)
 
     def found(self, job_id: str) -> list[CallFuture]:
         """As `attach`, with this executor."""

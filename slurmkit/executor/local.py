@@ -57,9 +57,26 @@ class LocalExecutor(CallExecutor):
         """
         return cls(folder=folder).found(job_id)
 
+    @classmethod
+    def forget(cls, job_id: str) -> None:
+        """Remove calls and results that were sent from this machine, by the `job` of theirs.
+
+        Raises:
+            BadInput: when nothing is known of it, or a process is still at it.
+            SlurmkitError: when it cannot be removed.
+        """
+        cls().forgotten(job_id)
+
     @property
     def _where(self) -> str:
         return _WHERE
+
+    def _at_work(self, run: Run) -> str:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):  # it is over
+                if run.folder.encode() in path.read_bytes().split(b"\0"):
+                    return f"process {path.parent.name} is still at it"
+        return ""
 
     def _send(self, run: Run, program: Path) -> Run:
         first = Path(run.folder).name

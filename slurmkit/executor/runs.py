@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -148,6 +149,25 @@ def find(job_id: str, where: str) -> Run:
             f"no calls of a job {job_id} were sent to {where} by you from this home; the number is"
             " that of the whole, as a future's `job` has it"
         ) from error
+
+
+def drop(run: Run, where: str) -> None:
+    """Remove the files of a run, and what is remembered of it.
+
+    Raises:
+        BadInput: when its folder is not this user's.
+        SlurmkitError: when it cannot be removed.
+    """
+    folder = Path(run.folder)
+    try:
+        if folder.exists():
+            if folder.lstat().st_uid != os.geteuid():
+                raise BadInput(f"{folder} is not yours, and is left as it is")
+            shutil.rmtree(folder)
+        _record(run.first, where).unlink()
+    except OSError as error:
+        name = error.filename or folder
+        raise SlurmkitError(f"cannot remove {name}: {error.strerror}; try again") from error
 
 
 def _record(job_id: str, where: str) -> Path:

@@ -22,6 +22,7 @@ from slurmkit.executor.future import CallFuture
 from slurmkit.executor.runs import Run
 from slurmkit.gpus import Gpus
 from slurmkit.jobs.ids import whole_id
+from slurmkit.jobs.lookup import in_queue
 from slurmkit.jobs.outcome import Evidence
 from slurmkit.jobs.verdict import outcome_of
 from slurmkit.machine import machine_of
@@ -109,6 +110,20 @@ class Executor(CallExecutor):
         """
         return cls(cluster, folder=folder).found(whole_id(job_id))
 
+    @classmethod
+    def forget(cls, job_id: str, cluster: Cluster | None = None) -> None:
+        """Remove calls and results of a job, for good: nothing else does.
+
+        Args:
+            job_id: of the job or array, as a future's `job` has it, or the queue.
+            cluster: where they were sent.
+
+        Raises:
+            BadInput: when they were not sent by this user, or are not over.
+            SlurmkitError: when Slurm does not say so, or they cannot be removed.
+        """
+        cls(cluster).forgotten(whole_id(job_id))
+
     @property
     def _where(self) -> str:
         return self._cluster.capabilities().cluster_name
@@ -123,6 +138,12 @@ class Executor(CallExecutor):
             raise
         ids = tuple(_ids(job, made, len(run.tasks)))
         return msgspec.structs.replace(run, ids=ids, first=whole_id(job.id))
+
+    def _at_work(self, run: Run) -> str:
+        whole = list(dict.fromkeys(map(whole_id, run.ids)))
+        rows = in_queue(self._cluster.backend, whole)
+        live = next((row for own in rows.values() for row in own if not row.ended), None)
+        return f"job {live.job_id} is {live.state.lower()}" if live else ""
 
     def _job_of(self, run: Run, program: Path) -> JobSpec:
         count, spec = len(run.tasks), self._spec

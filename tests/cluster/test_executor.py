@@ -142,6 +142,28 @@ answer(found=[future.result(120) for future in futures])
     assert f"no calls of a job {job} were sent to {lab.name} by you" in foreign.stderr
 
 
+def test_what_is_over_is_forgotten(lab: Lab, folder: str) -> None:
+    script = """
+with executor(max_workers=2) as made:
+    futures = made.submit_all(time.sleep, [5, 5])
+    try:
+        Executor.forget(futures[0].job)
+    except Exception as error:
+        words = str(error)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    try:
+        Executor.forget(futures[0].job)
+        break
+    except Exception as error:
+        time.sleep(1)  # it has not ended when the last result is there
+answer(words=words, left=futures[0].log.parent.exists())
+"""
+    got = answer(lab, folder, script)
+    assert re.match(r"job \d+_\S+ is (pending|configuring|running); what is left of", got["words"])
+    assert not got["left"]
+
+
 def test_a_result_of_somebody_else_is_refused(lab: Lab, folder: str) -> None:
     """Root alone can put it there, and all may read it; it is not unpickled."""
     begin = """

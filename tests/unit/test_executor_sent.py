@@ -16,8 +16,16 @@ from executor_lab import RunningSlurm
 
 import slurmkit
 from slurmkit import Executor, LocalExecutor
-from slurmkit.errors import BadInput, Refused, ResultLost, ResultRefused, SlurmkitError
+from slurmkit.errors import (
+    BadInput,
+    ControllerDown,
+    Refused,
+    ResultLost,
+    ResultRefused,
+    SlurmkitError,
+)
 from slurmkit.executor import folders, worker
+from slurmkit.executor.runs import find
 from slurmkit.executor.slurm import MOST_TASKS, PlanWarning
 
 
@@ -91,6 +99,59 @@ def test_local_calls_are_found_again() -> None:
         other.result(10)
     lost.cancel()
     waiting.shutdown()
+
+
+def test_what_is_over_can_be_forgotten(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    with Executor(slurm, max_workers=2, partition="cpu") as made:
+        futures = made.submit_all(square, range(4))
+        other = made.submit(square, 9)
+        job, folder = futures[0].job, futures[0].log.parent
+        with pytest.raises(BadInput, match=r"job 101_\[0-1\] is pending; what is left of 101 can"):
+            Executor.forget(futures[3].job_id, slurm)
+        assert (folder / worker.HEAD).exists()
+        slurm.jobs.squeue_fails = ControllerDown("away")
+        with pytest.raises(ControllerDown):
+            Executor.forget(job, slurm)
+        assert (folder / worker.HEAD).exists()
+        slurm.jobs.squeue_fails = None
+        for future in (*futures, other):
+            future.cancel()
+    slurm.jobs.queue.clear()
+    Executor.forget(job, slurm)
+    assert not folder.exists()
+    assert other.log.parent.exists()
+    with pytest.raises(BadInput, match="no calls of a job 101 were sent to"):
+        Executor.forget(job, slurm)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_folder_of_somebody_else_is_not_removed(slurm: RunningSlurm) -> None:
+    with Executor(slurm, partition="cpu") as made:
+        future = made.submit(square, 3)
+        future.result(30)
+    slurm.jobs.queue.clear()
+    folder = future.log.parent
+    os.chown(folder, 12345, -1)
+    with pytest.raises(BadInput, match="is not yours, and is left as it is"):
+        Executor.forget(future.job, slurm)
+    assert folder.exists()
+
+
+def test_local_calls_are_forgotten_once_no_process_is_at_them() -> None:
+    with LocalExecutor(1) as made:
+        future = made.submit(time.sleep, 30)
+        while not future.running():
+            time.sleep(0.01)
+        with pytest.raises(BadInput, match=r"process \d+ is still at it"):
+            LocalExecutor.forget(future.job)
+        future.cancel()
+    end = time.monotonic() + 20
+    while made._at_work(find(future.job, "local")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    LocalExecutor.forget(future.job)
+    assert not future.log.parent.exists()
 
 
 def test_what_slurm_refuses_leaves_nothing(slurm: RunningSlurm) -> None:
