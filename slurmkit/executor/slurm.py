@@ -18,6 +18,7 @@ from slurmkit.config import nearest
 from slurmkit.container import Container
 from slurmkit.errors import BadInput, SlurmError, SlurmkitError
 from slurmkit.executor.calls import CallExecutor
+from slurmkit.executor.folders import own_folder
 from slurmkit.executor.future import CallFuture
 from slurmkit.executor.runs import Run
 from slurmkit.gpus import Gpus
@@ -28,6 +29,7 @@ from slurmkit.jobs.verdict import outcome_of
 from slurmkit.machine import machine_of
 from slurmkit.planner import Plan, plan
 from slurmkit.spec import JobSpec, Launch, Survive
+from slurmkit.statehome import state_folder
 
 if TYPE_CHECKING:
     from slurmkit.jobs.job import Job
@@ -179,17 +181,21 @@ def _spec(options: dict[str, Any], python: str | None, base: Path) -> JobSpec:
         given["gpus"] = Gpus.parse(given["gpus"])
     container = given.get("container")
     if container is not None:
-        given["container"] = _seeing(container, str(base))
+        seen = [base, own_folder(state_folder("runs"))] if own["survive"] else [base]
+        given["container"] = _seeing(container, *map(str, seen))
     else:  # a step of its own costs time, and the batch shell is in no container
         given.setdefault("launch", Launch(launcher="none"))
     return JobSpec(command=(python or ("python3" if container else sys.executable),), **given)
 
 
-def _seeing(container: Container, folder: str) -> Container:
-    """A container that sees the folder of the calls; what a bundle sees is its own to say."""
+def _seeing(container: Container, *folders: str) -> Container:
+    """A container that sees where calls are, and whether a checkpoint is wanted.
+
+    What a bundle sees is its own to say.
+    """
     if container.source is not None and container.source.kind == "bundle":
         return container
-    return msgspec.structs.replace(container, mounts=(*container.mounts, folder))
+    return msgspec.structs.replace(container, mounts=(*container.mounts, *folders))
 
 
 def _tell(made: Plan) -> None:

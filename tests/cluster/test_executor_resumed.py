@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -49,9 +50,26 @@ while not os.path.exists("count1"):
     time.sleep(0.2)
 subprocess.run([*COMMAND, futures[0].job_id], check=True)
 found = [future.result(300) for future in futures]
-states = os.listdir(futures[0].log.parent / "states")
+states, end = futures[0].log.parent / "states", time.monotonic() + 60
+while os.listdir(states) and time.monotonic() < end:  # its task ends after its last result
+    time.sleep(0.2)
 counted = [open(f"count{call}").read().split() for call in range(3)]
-print(json.dumps({"job": futures[0].job_id, "found": found, "states": states, "counted": counted}))
+left = os.listdir(states)
+print(json.dumps({"job": futures[0].job_id, "found": found, "left": left, "counted": counted}))
+"""
+LOST = """
+made = Executor(partition="gpu", time="5", mem="100M", max_workers=1)
+futures = made.submit_all(count, range(3))
+with open("job", "w") as file:
+    file.write(futures[0].job)
+while not os.path.exists("count1"):
+    time.sleep(0.2)
+ask = ["squeue", "-h", "-j", futures[0].job_id, "-o", "%N"]
+print(subprocess.run(ask, check=True, capture_output=True, text=True).stdout, flush=True)
+"""
+FOUND = """
+futures = Executor.attach(open("job").read())
+print(json.dumps([future.result(300) for future in futures]))
 """
 POLICY = {"on_timeout": "requeue", "grace": 20, "restart_delay": 0}
 
@@ -71,7 +89,7 @@ def counted(lab: Lab, folder: str, function: str, command: list[str], **options:
     said = lab.run("bash", "-c", f"cd {folder} && exec {PYTHON} -", input=script, timeout=390)
     got: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
     assert got["found"] == [3, 60, 3]
-    assert got["states"] == []
+    assert got["left"] == []
     for call, most in ((0, 3), (2, 3)):
         assert got["counted"][call] == [str(at + 1) for at in range(most)]
     slow = [int(at) for at in got["counted"][1]]
@@ -95,3 +113,23 @@ def test_a_count_goes_on_after_a_rehearsed_time_limit(lab: Lab, folder: str) -> 
 def test_a_count_goes_on_after_slurm_s_own_requeue(lab: Lab, folder: str) -> None:
     """No policy, and nobody warns: it says each time where it stands."""
     counted(lab, folder, OFTEN, ["scontrol", "requeue"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_node_that_is_lost(lab: Lab, folder: str) -> None:
+    """Nobody asks anything of the calls; no policy, either."""
+    script = BEGIN + OFTEN + LOST
+    begun = lab.run("bash", "-c", f"cd {folder} && exec {PYTHON} -", input=script, timeout=120)
+    node = begun.stdout.strip()
+    assert node
+    subprocess.run(["docker", "kill", lab.container(node)], check=True, capture_output=True)
+    try:
+        script = BEGIN + FOUND
+        said = lab.run("bash", "-c", f"cd {folder} && exec {PYTHON} -", input=script, timeout=320)
+    finally:
+        assert lab.up().returncode == 0
+    assert json.loads(said.stdout.splitlines()[-1]) == [3, 60, 3]
+    counts = [lab.run("cat", f"{folder}/count{call}").stdout.split() for call in range(3)]
+    assert counts[0] == counts[2] == ["1", "2", "3"]
+    assert len(counts[1]) <= 61

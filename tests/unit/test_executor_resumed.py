@@ -20,6 +20,8 @@ from slurmkit import Executor, LocalExecutor, Resumable, Survive
 from slurmkit.errors import BadInput
 from slurmkit.executor import folders, runs, worker
 from slurmkit.executor.runs import Run, divided
+from slurmkit.spec import Container
+from slurmkit.statehome import state_folder
 
 POLICY = Survive(on_timeout="requeue", on_node_fail="requeue", grace=20, restart_delay=0)
 
@@ -156,8 +158,10 @@ def test_without_a_policy_it_goes_on_at_once(tmp_path: Path) -> None:
     with LocalExecutor(2, folder=tmp_path) as made:
         futures = made.submit_all(counter(tmp_path, often=True), range(4))
         assert [future.result(60) for future in futures] == [(x, 10, "-") for x in range(4)]
-    states = futures[0].log.parent / worker.STATES
-    assert list(states.iterdir()) == []
+    states, end = futures[0].log.parent / worker.STATES, time.monotonic() + 60
+    while list(states.iterdir()):  # its tasks end after their last results
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_calls_of_this_machine_are_not_asked_with_the_job_around_them(
@@ -248,6 +252,10 @@ def test_a_policy_is_given_as_options_of_the_executor() -> None:
     )
     more = Executor(slurm, survive=Survive(on_timeout="hold"), on_preempt="requeue")
     assert more._spec.survive == Survive(on_timeout="hold", on_preempt="requeue")
+    image = Container(image="/i/x.sqsh")
+    inside = Executor(slurm, on_timeout="requeue", container=image)._spec.container
+    assert inside
+    assert inside.mounts == (str(folders.base_folder(None)), str(state_folder("runs")))
     with pytest.raises(BadInput, match="on-timeout is one of requeue, hold, fail, not 'again'"):
         Executor(slurm, on_timeout="again")
     with pytest.raises(BadInput, match="no option 'on_timeuot' here; did you mean 'on_timeout'"):
