@@ -183,7 +183,8 @@ def _spec(options: dict[str, Any], python: str | None, base: Path) -> JobSpec:
     if container is not None:
         seen = [base, own_folder(state_folder("runs"))] if own["survive"] else [base]
         given["container"] = _seeing(container, *map(str, seen))
-    else:  # a step of its own costs time, and the batch shell is in no container
+    elif not (own["survive"].on_oom or own["survive"].on_preempt):
+        # A step costs time. It ends alone when it has too little memory, and hears of a preemption.
         given.setdefault("launch", Launch(launcher="none"))
     return JobSpec(command=(python or ("python3" if container else sys.executable),), **given)
 

@@ -115,6 +115,32 @@ def test_a_count_goes_on_after_slurm_s_own_requeue(lab: Lab, folder: str) -> Non
     counted(lab, folder, OFTEN, ["scontrol", "requeue"])
 
 
+EATS = """
+def eat(at=0):
+    if at < 3:
+        time.sleep(0.2)
+        mark(0, at)
+        return Resumable(eat, at + 1)
+    held = bytearray(200 << 20)
+    time.sleep(8)
+    return at, os.environ["SLURMKIT_RESTART"]
+
+with Executor(partition="cpu", time="5", mem="150M", on_oom="requeue", oom_max_mem="500M",
+              restart_delay=0) as made:
+    print(json.dumps(made.submit(eat).result(300)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_more_memory_after_too_little(lab: Lab, folder: str) -> None:
+    """Without memory cgroups, as here, Slurm ends the whole step."""
+    script = BEGIN + EATS
+    said = lab.run("bash", "-c", f"cd {folder} && exec {PYTHON} -", input=script, timeout=390)
+    assert json.loads(said.stdout) == [3, "1"]
+    assert lab.run("cat", f"{folder}/count0").stdout.split() == ["0", "1", "2"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_node_that_is_lost(lab: Lab, folder: str) -> None:

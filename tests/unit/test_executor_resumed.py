@@ -20,7 +20,7 @@ from slurmkit import Executor, LocalExecutor, Resumable, Survive
 from slurmkit.errors import BadInput
 from slurmkit.executor import folders, runs, worker
 from slurmkit.executor.runs import Run, divided
-from slurmkit.spec import Container
+from slurmkit.spec import Container, Launch
 from slurmkit.statehome import state_folder
 
 POLICY = Survive(on_timeout="requeue", on_node_fail="requeue", grace=20, restart_delay=0)
@@ -250,6 +250,8 @@ def test_a_policy_is_given_as_options_of_the_executor() -> None:
     assert made._spec.survive == Survive(
         on_timeout="requeue", on_oom="requeue", grace=30, oom_max_mem="8G"
     )
+    assert made._spec.launch == Launch()  # a step, which Slurm ends alone
+    assert Executor(slurm, on_timeout="requeue")._spec.launch == Launch(launcher="none")
     more = Executor(slurm, survive=Survive(on_timeout="hold"), on_preempt="requeue")
     assert more._spec.survive == Survive(on_timeout="hold", on_preempt="requeue")
     image = Container(image="/i/x.sqsh")
