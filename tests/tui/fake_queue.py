@@ -111,7 +111,7 @@ class Scene:
 
 async def until(pilot: Pilot[None], reached: Callable[[], bool]) -> None:
     """Let the app work until something is the case."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not reached():
             await pilot.pause()
 

@@ -50,12 +50,12 @@ def save(*_):
 def stop(*_):
     save(); os._exit(0 if way == "exits-0" else 75)
 count = int((folder / "count").read_text()) if (folder / "count").exists() else 0
-save()
 if way in ("exits", "exits-0"):
     for each in (signal.SIGUSR1, signal.SIGTERM): signal.signal(each, stop)
 if way == "goes-on": signal.signal(signal.SIGUSR1, save)
 if way == "deaf":
     for each in (signal.SIGUSR1, signal.SIGTERM): signal.signal(each, signal.SIG_IGN)
+save()
 while count < target:
     time.sleep(0.05); count += 1
     if way == "deaf": save()
@@ -137,6 +137,13 @@ class Slurmctld:
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         return self.process
+
+    def await_work(self) -> None:
+        """Until the work of this run has begun, and hears signals."""
+        trace, end = self.folder / "trace", time.time() + 60
+        while not (trace.exists() and f" {self.run} " in trace.read_text()):
+            assert time.time() < end, self.log
+            time.sleep(0.02)
 
     def finish(self, seconds: float = 60) -> str:
         """Let a run come to its end: `done`, `failed`, `requeued` or `held`."""

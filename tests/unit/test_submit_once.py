@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
+from threading import Thread
 
 import pytest
 from cutting_proxy import CuttingProxy
@@ -48,6 +49,12 @@ class Lab:
     def submit(self, name: str = "j") -> str:
         submission = Submission(SCRIPT, (("job-name", name), ("comment", "my own")))
         return self.backend.submit(submission, Beside(comment="slurmkit:other"))
+
+    def cut_once(self, there: Path) -> None:
+        """Cut the connection as soon as a file is there."""
+        while not there.exists():
+            time.sleep(0.05)
+        self.proxy.cut()
 
 
 @pytest.fixture
@@ -127,13 +134,15 @@ def test_what_nothing_tells_is_unknown_and_found_later(lab: Lab) -> None:
     lab.submit()
     lab.backend._patience = 1.5
     lab.spool.program(
-        "sbatch", "#!/bin/sh\nrm -rf @HOME@\nsleep 4\nid=900; mkdir @JOBS@/900\n"
+        "sbatch", "#!/bin/sh\nrm -rf @HOME@\n: >@JOBS@/../begun\n"
+        "until [ -e @JOBS@/../told ]; do sleep 0.1; done\nid=900; mkdir @JOBS@/900\n"
         "printf '%s\\n' \"$@\" >@JOBS@/900/argv; cat >@JOBS@/900/script; echo 900\n"
         .replace("@HOME@", lab.backend._folder)
     )  # fmt: skip
-    Timer(1.0, lab.proxy.cut).start()
+    Thread(target=lab.cut_once, args=[lab.spool.folder / "begun"]).start()
     with pytest.raises(SentUnknown, match="slurmkit find"):
         lab.submit("slow")
+    (lab.spool.folder / "told").touch()
     (sending,) = all_noted()
     assert sending.name == "slow"
     lab.backend._patience = 30

@@ -30,7 +30,7 @@ def policy(**changes: object) -> Survive:
 def test_a_warned_run_comes_back_and_ends_with_the_right_count(tmp_path: Path, way: str) -> None:
     slurm = Slurmctld(tmp_path, ALL, way, target=60)
     slurm.start()
-    time.sleep(0.3)
+    slurm.await_work()
     slurm.warn()
     assert slurm.finish() == "requeued", slurm.log
     assert slurm.requests() == ["requeue 7"]
@@ -81,7 +81,7 @@ def test_what_stopped_and_may_not_come_back_is_not_done(
     if disk == "full":
         slurm.output, slurm.home = Path("/dev/full"), Path("/proc/nobody")
     slurm.start()
-    time.sleep(0.3)
+    slurm.await_work()
     slurm.warn()
     assert slurm.finish() == "failed", slurm.log
     assert slurm.codes == [75]
@@ -107,7 +107,7 @@ def test_slurm_requeues_a_preempted_job_and_the_script_does_not(tmp_path: Path) 
         folder.mkdir()
         slurm = Slurmctld(folder, ALL, way)
         slurm.start()
-        time.sleep(0.3)
+        slurm.await_work()
         slurm.set(preempt="2026-11-22T07:00:00")
         slurm.term_steps()
         time.sleep(0.5)
@@ -125,7 +125,7 @@ def test_a_step_that_ends_well_at_slurms_sigterm_is_not_done(tmp_path: Path) -> 
     """It may hear of the end before the batch shell does."""
     slurm = Slurmctld(tmp_path, ALL, "exits-0", target=60)
     slurm.start()
-    time.sleep(0.5)
+    slurm.await_work()
     slurm.requeue()
     slurm.term_steps()
     assert slurm.finish() == "requeued"
@@ -139,7 +139,7 @@ def test_a_job_that_would_be_cancelled_requeues_itself_in_time(tmp_path: Path) -
     slurm = Slurmctld(tmp_path, ALL, "exits-0")
     slurm.preempt_mode = "cancel"
     slurm.start()
-    time.sleep(0.3)
+    slurm.await_work()
     slurm.set(preempt="2026-11-22T07:00:00")
     slurm.term_steps()
     assert slurm.finish() == "requeued", slurm.log
@@ -147,15 +147,15 @@ def test_a_job_that_would_be_cancelled_requeues_itself_in_time(tmp_path: Path) -
 
 
 def test_slurmctld_away_at_requeue_time(tmp_path: Path) -> None:
-    slurm = Slurmctld(tmp_path, ALL, "exits", target=100)
+    slurm = Slurmctld(tmp_path, ALL, "exits", target=10_000)
     slurm.start()
-    time.sleep(0.3)
+    slurm.await_work()
     slurm.set(away="")
     slurm.warn()
     threading.Timer(2, slurm.clear, ["away"]).start()
     assert slurm.finish() == "requeued", slurm.log
     slurm.start()
-    time.sleep(0.2)
+    slurm.await_work()
     slurm.set(away="")
     slurm.warn()
     assert slurm.finish() == "failed"  # it told so, and gave up after its patience
@@ -186,7 +186,7 @@ def test_what_slurm_requeued_by_itself_may_not_be_wanted(tmp_path: Path) -> None
         folder.mkdir()
         slurm = Slurmctld(folder, policy(on_node_fail=action), "plain")
         slurm.start()
-        time.sleep(0.2)
+        slurm.await_work()
         slurm.kill()
         slurm.requeue()
         slurm.finish()
@@ -197,8 +197,7 @@ def test_what_slurm_requeued_by_itself_may_not_be_wanted(tmp_path: Path) -> None
 def test_a_stale_run_writes_nothing_once_the_next_has_begun(tmp_path: Path) -> None:
     slurm = Slurmctld(tmp_path, ALL, "deaf", target=60)
     stale = slurm.start()
-    while not (tmp_path / "trace").exists():
-        time.sleep(0.02)
+    slurm.await_work()
     slurm.run = 1  # slurmctld has lost its node, where it goes on
     slurm.start()
     assert slurm.finish() == "done", slurm.log

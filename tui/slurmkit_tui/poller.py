@@ -123,6 +123,8 @@ class PollingApp(InOrder):
 
     @on(Answered)
     def _take(self, message: Answered) -> None:
+        if self._is_ending:
+            return
         picture = message.session.picture(message.ask)
         if picture.answer is None:
             self._load_views()
@@ -140,6 +142,8 @@ class PollingApp(InOrder):
 
     @on(Unanswered)
     def _keep(self, message: Unanswered) -> None:
+        if self._is_ending:
+            return
         picture = message.session.picture(message.ask)
         picture.problem = str(message.error)
         if self._replay:  # nobody is spared there, and the next answer must not be missed
@@ -189,7 +193,7 @@ class PollingApp(InOrder):
 
     @property
     def _is_ending(self) -> bool:
-        return not (self.screen_stack and self.main.query(Status))
+        return not (self.is_running and self.screen_stack and self.main.query(Status))
 
     @property
     def _marks(self) -> list[str]:

@@ -8,6 +8,7 @@ import json
 import re
 from html import escape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -285,3 +286,10 @@ def test_nothing_to_show_is_no_error():
     for form in ("csv", "json", "xlsx", "html"):
         assert rendered(empty, form)
     assert re.search(r"There is nothing to show\.", rendered(empty, "html").decode())
+
+
+def test_the_pictures_are_of_this_report():
+    pictures = Path(__file__).parents[3] / "docs" / "pictures"
+    assert all(
+        (pictures / f"report-{size}.png").exists() for size in ("phone", "tablet", "desktop")
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from report_books import BEGIN, DAY, run, write_books
@@ -497,10 +496,3 @@ def test_every_report_has_help_with_examples(capsys):
     for name in report_group.commands:
         assert run_to_exit_code(report_group, [name, "--help"]) == 0
         assert "Examples:\n" in capsys.readouterr().out
-
-
-def test_the_pictures_are_of_this_report():
-    pictures = Path(__file__).parents[3] / "docs" / "pictures"
-    assert all(
-        (pictures / f"report-{size}.png").exists() for size in ("phone", "tablet", "desktop")
-    )
