@@ -31,20 +31,24 @@ def base_folder(folder: str | os.PathLike[str] | None) -> Path:
         SlurmkitError: when it cannot be made.
     """
     base = state_folder("calls") if folder is None else Path(folder).absolute() / ".slurmkit-calls"
+    if folder is None:
+        own_folder(base.parent.resolve())  # the first of our commands may have made it for a group
     own_folder(base)
-    for above in (base, *base.resolve().parents):
-        _check(above)
+    for each in (*reversed(base.resolve().parents), base):
+        if _is_closed(each):
+            break
+        _check(each)
     return base
 
 
 def own_folder(path: Path) -> Path:
-    """Make a folder that its owner alone can enter.
+    """Make a folder that its owner alone can enter, and what is missing above it, likewise.
 
     Raises:
         SlurmkitError: when it cannot be made.
     """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(path)
         found = path.lstat()
     except OSError as error:
         raise SlurmkitError(
@@ -58,6 +62,19 @@ def own_folder(path: Path) -> Path:
     return path
 
 
+def _make(path: Path) -> None:
+    """What pathlib makes above a folder has the mode of the umask: others might write there."""
+    if not path.parent.is_dir():
+        _make(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether nobody else gets to what is below, whatever its modes say."""
+    found = path.stat()
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+
+
 def _check(path: Path) -> None:
     """Whoever may rename what lies in a folder could put code of their own into its place."""
     found = path.stat()
@@ -65,8 +82,8 @@ def _check(path: Path) -> None:
         found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX
     ):
         raise BadInput(
-            f"others may write to {path}, so they could change what your jobs run; name a folder"
-            " below one that you alone can write to: folder=…"
+            f"others may write to {path}, so they could change what your jobs run; take that from"
+            " them (chmod go-w), or name a folder below one that you alone can write to: folder=…"
         )
 
 

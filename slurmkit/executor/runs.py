@@ -130,7 +130,7 @@ def keep(run: Run, where: str) -> None:
     """
     path = _record(run.first, where)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own_folder(path.parent)
         write_aside(path, msgspec.json.encode(run))
     except OSError as error:
         raise _unwritten(str(path), error) from error

@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import pickle
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -253,14 +254,65 @@ def test_a_link_is_no_result(slurm: RunningSlurm, tmp_path: Path) -> None:
         future.result(10)
 
 
-def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o770)
+@pytest.fixture
+def for_groups() -> Iterator[None]:
+    """What is made is for its group, too, as on many clusters."""
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("for_groups")
+@pytest.mark.parametrize("home", [0o700, 0o755])
+def test_where_what_is_made_is_for_a_group_too(home: int) -> None:
+    """Nothing that slurmkit makes itself is a reason to refuse it."""
+    Path.home().chmod(home)
+    with LocalExecutor() as made:
+        future = made.submit(square, 2)
+        assert future.result(30) == 4
+    below = [each for each in future.log.parents if each.is_relative_to(Path.home())]
+    assert [each.stat().st_mode & 0o777 for each in below[:-1]] == [0o700] * (len(below) - 1)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that others get to, as they do not to those of pytest."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.mark.usefixtures("for_groups")
+def test_what_another_command_made_for_a_group_is_closed(
+    public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is what the shell of a job that survives makes; what is not ours is left as it is."""
+    monkeypatch.setenv("HOME", str(public))
+    state = public / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    state.mkdir(mode=0o755)
+    state.chmod(0o755)
+    (state / "slurmkit" / "runs").mkdir(parents=True)
+    folders.base_folder(None)
+    assert (state / "slurmkit").stat().st_mode & 0o777 == 0o700
+    state.chmod(0o775)
+    with pytest.raises(
+        BadInput, match=r"others may write to \S*/state, .* \(chmod go-w\), or name"
+    ):
+        folders.base_folder(None)
+    assert state.stat().st_mode & 0o777 == 0o775
+    public.chmod(0o700)  # nobody else gets there
+    folders.base_folder(None)
+
+
+def test_a_folder_that_others_may_change_is_refused(public: Path, tmp_path: Path) -> None:
+    public.chmod(0o770)
     with pytest.raises(BadInput, match="others may write to"):
-        LocalExecutor(folder=tmp_path)
-    tmp_path.chmod(0o1777)
-    with LocalExecutor(folder=tmp_path) as made:
+        LocalExecutor(folder=public)
+    public.chmod(0o1777)
+    with LocalExecutor(folder=public) as made:
         assert made.submit(square, 2).result(30) == 4
-    assert (tmp_path / ".slurmkit-calls").stat().st_mode & 0o777 == 0o700
+    assert (public / ".slurmkit-calls").stat().st_mode & 0o777 == 0o700
     (tmp_path / "file").touch()
     with pytest.raises(SlurmkitError, match="cannot keep calls in"):
         LocalExecutor(folder=tmp_path / "file")
