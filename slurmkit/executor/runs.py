@@ -106,8 +106,7 @@ def _write(run: Run, shared: bytes, each: Sequence[bytes]) -> None:
 
 def _head() -> dict[str, Any]:
     """What this Python is, to be compared in the job."""
-    loaded = list(sys.modules.items())
-    versions = {name: vars(module).get("__version__") for name, module in loaded if "." not in name}
+    versions = {name: worker.version_of(name) for name in list(sys.modules) if "." not in name}
     return {
         "python": list(sys.version_info[:2]),
         "executable": sys.executable,

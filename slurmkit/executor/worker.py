@@ -183,9 +183,7 @@ class Caller:
 
     def make(self, pipe: int) -> None:
         """Make the calls that are left, until the job is to stop; each is told of once made."""
-        # Behind all others: what the node has itself is looked for first.
-        own = os.path.dirname(os.path.abspath(__file__))
-        sys.path += [*own_path(self._task.head), os.path.join(own, WITHOUT)]
+        sys.path[:] = search_path(self._task.head)
         for call in self._task.left:
             result = None if is_wanted() else self._made(call)
             if result is None:
@@ -397,12 +395,24 @@ def dumps(value: Any) -> bytes:
         return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
-def own_path(head: "dict[str, Any]") -> "list[str]":
-    """Where the caller found modules; of another Python, as in a container, not its libraries."""
-    new = [each for each in head["path"] if each not in sys.path]
+def search_path(head: "dict[str, Any]") -> "list[str]":
+    """Where modules are looked for: in the order of the caller, so that the same ones are found.
+
+    Another Python, as in a container, has its own first, and none of the caller's libraries.
+    """
+    own = os.path.dirname(os.path.abspath(__file__))
+    last = os.path.join(own, WITHOUT)
     if sys.prefix == head["prefix"]:
-        return new
-    return [each for each in new if "/python" not in each and "-packages" not in each]
+        found = [own, *head["path"], *sys.path]
+    else:
+        alien = [each for each in head["path"] if "/python" in each or "-packages" in each]
+        found = [*sys.path, *(each for each in head["path"] if each not in alien)]
+    return [*(each for each in dict.fromkeys(found) if each != last), last]
+
+
+def version_of(library: str) -> object:
+    """Of a library that is loaded, without running what it may do when it is asked."""
+    return getattr(sys.modules.get(library), "__dict__", {}).get("__version__")
 
 
 def unfit(head: "dict[str, Any]") -> str:
@@ -417,7 +427,7 @@ def unfit(head: "dict[str, Any]") -> str:
 def differing(libraries: "dict[str, str]") -> "dict[str, Any]":
     """Versions of libraries that are loaded here, and are others where the call was made."""
     found = {
-        name: (vars(sys.modules[name]).get("__version__") if name in sys.modules else there, there)
+        name: (there if sys.modules.get(name) is None else version_of(name), there)
         for name, there in libraries.items()
     }
     return {name: [str(here), there] for name, (here, there) in found.items() if here != there}

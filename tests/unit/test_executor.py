@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from executor_lab import RunningSlurm
@@ -235,12 +236,41 @@ def test_modules_beside_a_script_are_found(
     del sys.modules["worker"]
 
 
-def test_libraries_of_another_python_are_left_alone() -> None:
-    head = runs._head()
-    other = "/v/lib/python3.11/site-packages"
-    head["path"] = [*sys.path, "/mine", other]
-    assert worker.own_path(head) == ["/mine", other]
-    assert worker.own_path({**head, "prefix": "/usr"}) == ["/mine"]
+def test_a_module_that_hides_another_hides_it_in_the_job(
+    executor: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wave.py").write_text("def double(x): return 2 * x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    import wave as own  # noqa: PLC0415 - the library's own has no such function
+
+    with executor() as made:
+        assert made.submit(own.double, 4).result(30) == 8  # type: ignore[attr-defined]
+    del sys.modules["wave"]
+
+
+def test_libraries_of_another_python_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = str(Path(worker.__file__).parent)
+    monkeypatch.setattr(sys, "path", [own, "/node", "/both"])
+    other, last = "/v/lib/python3.11/site-packages", f"{own}/{worker.WITHOUT}"
+    head = {**runs._head(), "path": ["/mine", last, "/both", other]}
+    assert worker.search_path(head) == [own, "/mine", "/both", other, "/node", last]
+    elsewhere = {**head, "prefix": "/elsewhere"}
+    assert worker.search_path(elsewhere) == [own, "/node", "/both", "/mine", last]
+
+
+def test_modules_that_are_kept_from_being_imported(
+    executor: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sys.modules[name] = None`, as some tests and libraries do, there and here."""
+    monkeypatch.setitem(sys.modules, "no_such_library", None)
+
+    def without() -> dict[str, Any]:
+        sys.modules["absent"] = None  # type: ignore[assignment]
+        return worker.differing({"absent": "1.0", "json": "9.9"})
+
+    with executor() as made:
+        assert made.submit(without).result(30) == {"json": ["2.0.9", "9.9"]}
 
 
 # --- a task that ends -----------------------------------------------------------------------------
