@@ -150,9 +150,10 @@ class Executor(CallExecutor):
     def _job_of(self, run: Run, program: Path) -> JobSpec:
         count, spec = len(run.tasks), self._spec
         pattern = "log-%A_%a.out" if count > 1 else "log-%j.out"
+        only = () if count > 1 else ("0",)  # whatever array this process may be of
         return msgspec.structs.replace(
             spec,
-            command=(spec.command[0], str(program), run.folder),
+            command=(spec.command[0], str(program), run.folder, *only),
             job_name=spec.job_name or run.name,
             array=f"0-{count - 1}" if count > 1 else None,
             array_throttle=self._throttle if count > 1 else None,

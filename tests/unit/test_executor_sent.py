@@ -77,6 +77,16 @@ def test_more_tasks_than_an_array_holds() -> None:
     assert [f.result(30) for f in Executor.attach("101", slurm)] == [x * x for x in range(10)]
 
 
+def test_a_task_of_an_array_sends_calls_itself(
+    slurm: RunningSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its variables are in what it sends, too."""
+    monkeypatch.setenv("SLURMKIT_ARRAY_TASK_ID", "5")
+    with Executor(slurm, max_workers=2, partition="cpu") as made:
+        assert made.submit(square, 3).result(30) == 9
+        assert list(made.map(square, range(4))) == [0, 1, 4, 9]
+
+
 def test_found_again_from_another_process(slurm: RunningSlurm) -> None:
     with Executor(slurm, max_workers=2, partition="cpu") as made:
         futures = made.submit_all(third_fails, range(4))
