@@ -42,6 +42,12 @@ MOST_TASKS = 32
 _SITE_SECONDS = 60.0  # for which limits and their use are not read anew
 _MOST_LOOKS = 10  # for more than the poller saw of a lost task: each takes some commands
 _STOP_SECONDS = 2.0  # between two tries to end tasks
+_TASKS = {
+    "nodes": "1",
+    "ntasks": "1",
+    "ntasks-per-node": "1",
+    "ntasks-per-gpu": None,
+}  # of one task
 _OURS = ("array", "command", "error", "output", "script", "sweep")
 
 
@@ -133,6 +139,7 @@ class Executor(CallExecutor):
     def _send(self, run: Run, program: Path) -> Run:
         try:
             made = plan(self._job_of(run, program), self._cluster, ask=False, known=self._site())
+            _refuse_tasks(made)
             _tell(made)
             job = self._cluster.submit(made)
         except BaseException:
@@ -198,6 +205,20 @@ def _seeing(container: Container, *folders: str) -> Container:
     if container.source is not None and container.source.kind == "bundle":
         return container
     return msgspec.structs.replace(container, mounts=(*container.mounts, *folders))
+
+
+def _refuse_tasks(made: Plan) -> None:
+    """Each task of a step would make all of the calls, and write to the same files."""
+    options = dict(made.submissions[0].options)
+    more = next(
+        (f"--{n}={options[n]}" for n in _TASKS if options.get(n, _TASKS[n]) != _TASKS[n]), ""
+    )
+    if more and made.spec.launch.launcher != "none":
+        raise BadInput(
+            f"a call is made by one task, and {more} would start it in each of several; for more"
+            " CPUs say cpus_per_task=…, for a call that starts the other tasks itself"
+            ' launch=Launch(launcher="none")'
+        )
 
 
 def _tell(made: Plan) -> None:

@@ -203,6 +203,22 @@ def test_what_the_plan_warns_of_is_told(slurm: RunningSlurm) -> None:
         made.submit(square, 1).cancel()
 
 
+@pytest.mark.parametrize("more", [{"ntasks": 4}, {"nodes": "1-2"}, {"ntasks_per_node": 2}])
+def test_several_tasks_would_make_each_call_several_times(
+    slurm: RunningSlurm, more: dict[str, Any]
+) -> None:
+    slurm.starts = False
+    step = Executor(slurm, partition="cpu", launch=slurmkit.spec.Launch(), **more)
+    with pytest.raises(BadInput, match=r"by one task, and --n.*=\S+ would start it in each"):
+        step.submit(square, 1)
+    assert slurm.submits == []
+    assert list((folders.base_folder(None) / "runs").iterdir()) == []
+    with pytest.warns(PlanWarning, match="idle unless the command itself starts something"):
+        Executor(slurm, partition="cpu", **more).submit(square, 1).cancel()
+    one = Executor(slurm, partition="cpu", launch=slurmkit.spec.Launch(), ntasks=1)
+    one.submit(square, 1).cancel()
+
+
 def test_ctrl_c_leaves_the_jobs(slurm: RunningSlurm) -> None:
     slurm.starts = False
     with pytest.raises(KeyboardInterrupt), Executor(slurm, partition="cpu") as made:  # noqa: PT012
