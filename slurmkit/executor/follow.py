@@ -7,10 +7,12 @@ Whether a task is over is asked beside it, at the pace of whoever knows.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +26,8 @@ from slurmkit.text import printable
 _SOONEST, _LATEST = 0.02, 1.0  # seconds between two looks
 _SHARE = 0.05  # of the time since something came: so much later than it came is it seen at most
 _ANEW = 1.0  # seconds after which NFS is made to look at the folder itself
-_HICCUP = 5.0  # seconds that a filesystem may be in trouble
+_HICCUP = 300.0  # seconds that a filesystem may be in trouble
+_NOT_OURS = (errno.EPERM, errno.EACCES, errno.ELOOP, errno.ENXIO)  # a link, a socket, somebody's
 _GRACE = 2.0  # seconds in which a result may come after the end of its task
 _FAREWELL = 10.0  # seconds that the end of Python waits for jobs to be cancelled
 _TAIL = 4096  # bytes of a log in which its last line is looked for
@@ -75,17 +78,22 @@ class Results:
         self._path = Path(run.folder) / worker.RESULTS
         self._read: set[str] = set()
         self._looked = 0.0
+        self.away_since: float | None = None
 
     def take(self) -> bool:
-        """Settle what results are new; returns whether there were any."""
+        """Settle what results are new; returns whether there were any.
+
+        Raises:
+            OSError: when the filesystem is in trouble; what was not read is read the next time.
+        """
         if time.monotonic() - self._looked > _ANEW:
             self._path.chmod(0o700)  # a client of NFS asks its server, and sees what is new
             self._looked = time.monotonic()
         found = [path.name for path in self._path.iterdir() if path.name not in self._read]
         new = [name for name in found if not name.startswith(".")]
-        self._read.update(new)
         for name in new:
             self._settle(name)
+            self._read.add(name)
         return bool(new)
 
     def _settle(self, name: str) -> None:
@@ -98,6 +106,8 @@ class Results:
                 if future := task.left.pop(result.call, None):
                     settle(future, result)
         except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise
             refused = f"{error.filename} is not believed: {error.strerror}"
             for future in task.left.values():
                 fail(future, ResultRefused(f"call {future.index} of job {task.id}: {refused}"))
@@ -164,7 +174,8 @@ class Follower:
             return list(self._runs), called
 
     def _look(self, runs: list[Results]) -> bool:
-        came = [each.take() for each in runs]
+        came = [self._take(each) for each in runs]
+        unread = [each for each, new in zip(runs, came, strict=True) if new is None]
         tasks = [task for each in runs for task in _left(each)]
         given_up = {task: found for task in tasks if (found := _given_up(task))}
         self._stop(runs, given_up)
@@ -172,13 +183,27 @@ class Follower:
             for future in found:
                 future.set_running_or_notify_cancel()
         waited = [task for task in tasks if task.left]
+        blind = {task for each in unread for task in _left(each)}  # their results may be there
         seen = self._place.look([task.id for task in waited])
         for task in waited:
             state = seen.get(task.id)
             task.running = state is True
-            if state is False and self._is_late(task):
+            if state is False and task not in blind and self._is_late(task):
                 self._lose(task)
         return any(came) or bool(given_up)
+
+    def _take(self, results: Results) -> bool | None:
+        """Whether results came; None when the filesystem is in trouble, which may pass."""
+        now = time.monotonic()
+        try:
+            came = results.take()
+        except OSError as error:
+            results.away_since = now if results.away_since is None else results.away_since
+            if now - results.away_since > _HICCUP:
+                self._give_up([results], error)
+            return None
+        results.away_since = None
+        return came
 
     def _is_late(self, task: Task) -> bool:
         now = time.monotonic()
@@ -198,7 +223,8 @@ class Follower:
         for results in runs:
             for task in results.tasks.values():
                 if task in given_up and task.left:
-                    _mark(results.folder, task)
+                    with suppress(OSError):  # then what nobody needs is made
+                        _mark(results.folder, task)
 
     def _farewell(self) -> None:
         """Python ends: jobs that were given up a moment ago are to be cancelled yet."""

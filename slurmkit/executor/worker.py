@@ -19,6 +19,7 @@ import signal
 import stat
 import sys
 import time
+from contextlib import suppress
 from typing import Any, Iterable, Iterator, NamedTuple  # noqa: UP035 - 3.6 cannot index others
 
 PROTOCOL = 4  # of what is only carried: any Python reads it
@@ -168,9 +169,11 @@ class Task:
         except BaseException:  # noqa: BLE001 - nothing of the parent's is to be run here
             sys.excepthook(*sys.exc_info())
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
 
 
 class Caller:
@@ -206,7 +209,7 @@ class Caller:
             value = function(*args, **kwargs)
             while _is_resumable(value):
                 after = (value.function, value.args, value.kwargs)
-                write_whole(self._state(index), dumps(after))
+                self._keep(index, dumps(after))
                 if is_wanted():
                     return None
                 value = after[0](*after[1], **after[2])
@@ -219,6 +222,14 @@ class Caller:
         if os.path.exists(self._state(index)):
             return pickle.loads(read_private(self._state(index)))  # noqa: S301 - as was just seen
         return (self._shared(), *pickle.loads(data))  # noqa: S301 - from the folder that is ours
+
+    def _keep(self, index: int, after: bytes) -> None:
+        """Write where a call stands; where there is no room, what was there before is left."""
+        try:
+            write_whole(self._state(index), after)
+        except OSError as error:
+            with suppress(OSError):  # the log may have no room either
+                print(f"slurmkit: where call {index} stands is not kept: {error}", file=sys.stderr)
 
     def _state(self, index: int) -> str:
         return os.path.join(self._task.folder, STATES, str(index))

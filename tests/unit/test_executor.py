@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import json
 import os
 import pickle
@@ -30,7 +31,7 @@ from slurmkit.errors import (
     PythonDiffers,
     ResultLost,
 )
-from slurmkit.executor import folders, runs, worker
+from slurmkit.executor import folders, follow, runs, worker
 from slurmkit.executor.calls import CallExecutor
 from slurmkit.executor.future import CallFuture, LibraryDiffers
 from slurmkit.executor.runs import divided
@@ -457,15 +458,36 @@ def test_the_bar_is_shown_where_it_is_asked_for(
     assert shown.out == ""
 
 
-def test_trouble_in_following_is_told(slurm: RunningSlurm) -> None:
+def test_trouble_that_lasts_is_told_of_the_calls_that_it_concerns(
+    slurm: RunningSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_HICCUP", 0.3)
     slurm.starts = False
     made = Executor(slurm, partition="cpu")
     future: CallFuture = made.submit(square, 1)
+    slurm.starts = True
+    other = made.submit(lambda: time.sleep(1) or 3)
     import shutil  # noqa: PLC0415
 
     shutil.rmtree(future.log.parent)
     with pytest.raises(CallError, match="cannot follow it: FileNotFoundError"):
         future.result(10)
+    assert other.result(30) == 3
+
+
+def test_trouble_that_passes_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that is away for longer than a result may be late after its task's end."""
+    monkeypatch.setattr(follow, "_GRACE", 0.1)
+    read, end = worker.read_results, time.monotonic() + 3
+
+    def stale(folder: str, name: str) -> Iterator[worker.Result]:
+        if time.monotonic() < end:
+            raise OSError(errno.ESTALE, "Stale file handle", name)
+        return read(folder, name)
+
+    monkeypatch.setattr(worker, "read_results", stale)
+    with LocalExecutor(1) as made:
+        assert list(made.map(square, range(3))) == [0, 1, 4]
 
 
 def test_nothing_is_sent_over_ssh() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import sys
 import threading
 import time
@@ -212,6 +213,54 @@ def test_a_state_that_others_may_change_is_refused(tmp_path: Path) -> None:
     assert isinstance(value(result), PermissionError)
     assert "others may use it (mode 644)" in str(value(result))
     assert "evil" not in slurm.log
+
+
+def full(*, disk: bool) -> None:
+    """Have this process write nothing that is longer than a line or two, as with a quota."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000 if disk else most, most))
+
+
+def test_a_state_that_there_is_no_room_for_is_no_end(tmp_path: Path) -> None:
+    def count(at: int, ballast: bytes = b"") -> Any:
+        full(disk=at == 1)
+        return Resumable(count, at + 1, bytes(9000)) if at < 3 else at
+
+    with LocalExecutor(1, folder=tmp_path) as made:
+        future = made.submit(count, 0)
+        assert future.result(60) == 3
+    assert "where call 0 stands is not kept: [Errno 27] File too large" in future.log.read_text()
+    assert future.log.read_text().count("is not kept") == 1
+
+
+def test_what_is_asked_and_has_no_room_goes_on_from_its_last_state(tmp_path: Path) -> None:
+    """Nor is there any in the log."""
+    marks = tmp_path
+
+    def count(at: int, ballast: bytes = b"") -> Any:
+        run = os.environ["SLURMKIT_RESTART"]
+        with (marks / "call0").open("a") as file:
+            print(f"{run}:{at}", end=" ", file=file)
+        while at == 2 and run == "0" and not slurmkit.checkpoint_wanted():
+            (marks / "waits").touch()
+            time.sleep(0.01)
+        if at == 2 and run == "0":
+            print("x" * 8000)
+            sys.stdout.flush()
+            full(disk=True)
+        return Resumable(count, at + 1, bytes(9000)) if at < 4 else at
+
+    slurm, run = task_of(tmp_path, count, calls=1)
+    slurm.start()
+    wait_for(marks / "waits", slurm)
+    slurm.warn()
+    assert slurm.finish() == "requeued", slurm.log
+    assert slurm.codes == [75]
+    assert len(list((Path(run.folder) / worker.STATES).iterdir())) == 1
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert said(marks, 0) == ["0:0", "0:1", "0:2", "1:2", "1:3", "1:4"]
+    assert value(results(run)[0]) == 4
 
 
 def test_what_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
