@@ -87,7 +87,7 @@ class Task:
         self._own = [str(index) for index, _ in every]
 
     def run(self) -> int:
-        """Make the calls; a signal that ends us leaves what is known."""
+        """Make the calls; a signal that ends us leaves what is known, or has the calls asked."""
         signal.signal(signal.SIGTERM, _stop)
         try:
             words = unfit(self.head)
@@ -129,9 +129,10 @@ class Task:
             raise
         finally:
             os.close(number)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
+            time.sleep(_PATIENCE)
+            self.stopped = self.stopped or is_wanted()
         if self.left and not self.stopped:
-            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
-                time.sleep(_PATIENCE)
             index = self.left.pop(0)[0]
             self._take(Result(index, DIED, b"", _facts(words=_end_in_words(status))))
 
@@ -183,13 +184,18 @@ class Caller:
         self._task = task
         self._function: Any = None
         self._differ: dict[str, Any] = {}
+        self._told = False
 
     def make(self, pipe: int) -> None:
         """Make the calls that are left, until the job is to stop; each is told of once made."""
         sys.path[:] = search_path(self._task.head)
+        if ASKED in os.environ:
+            signal.signal(signal.SIGTERM, self._hear)
+            os.register_at_fork(after_in_child=self._forked)
         for call in self._task.left:
             result = None if is_wanted() else self._made(call)
-            if result is None:
+            # Of processes that a call started, Slurm's signal ends some: it may raise for that.
+            if result is None or (self._told and result.kind == ERROR):
                 _write_all(pipe, _sized(_KEPT))
                 return
             sign = b"+" if result.kind in (VALUE, LEFT_OUT) else b"-"
@@ -198,6 +204,19 @@ class Caller:
                 self._task.outbox.write(f"c{call[0]}", [data])
                 data = b""
             _write_all(pipe, _sized(sign + data))
+
+    def _hear(self, number: int, frame: object) -> None:
+        """Slurm signals all processes of a step; this one goes on while it has time."""
+        del frame
+        self._told = True
+        if not asks():
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    def _forked(self) -> None:
+        """What a call forks is ended by SIGTERM as ever: so do pools end their processes."""
+        if signal.getsignal(signal.SIGTERM) == self._hear:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _made(self, call: "tuple[int, bytes]") -> "Result | None":
         index, data = call
@@ -449,6 +468,25 @@ def is_wanted() -> bool:
     return os.path.exists(os.environ.get(ASKED, ""))
 
 
+def asks() -> bool:
+    """Ask the calls of this job to keep where they stand; whether that could be done."""
+    path = os.environ.get(ASKED, "")
+    try:
+        if not path or _has_later_run(os.path.dirname(path)):
+            return False
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    except OSError:
+        return False
+    return True
+
+
+def _has_later_run(state: str) -> bool:
+    """Whether this run is stale: then it is the later one that would be asked."""
+    runs = [name[len("lease.") :] for name in os.listdir(state) if name.startswith("lease.")]
+    own = int(os.environ.get("SLURMKIT_RESTART", "0"))
+    return any(run.isdigit() and int(run) > own for run in runs)
+
+
 def is_asked_here() -> bool:
     """Whether it is this job that is asked, not the one that it was sent from."""
     known = os.environ.get
@@ -531,7 +569,8 @@ def _sync(folder: str) -> None:
 
 def _stop(number: int, frame: object) -> None:
     del frame
-    sys.exit(128 + number)
+    if not asks():
+        sys.exit(128 + number)
 
 
 if __name__ == "__main__":

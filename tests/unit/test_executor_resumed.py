@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import resource
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -200,6 +203,95 @@ def test_a_job_that_another_sent_is_not_asked_with_it(
         else:
             monkeypatch.setenv(name, number)
     assert worker.is_asked_here() is asked
+
+
+class Ended:
+    """A task of a job with a policy, to which Slurm sends the SIGTERM of a step."""
+
+    def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
+        base = folders.base_folder(folder)
+        self.run = runs.prepare(base, function, [((), {})], divided(1, 1))
+        self.program = folders.with_worker(base) / folders.PROGRAM
+        self.asked = folder / "7" / "checkpoint"
+        self.asked.parent.mkdir()
+
+    def start(self, run: int = 0) -> subprocess.Popen[bytes]:
+        own = {"SLURM_JOB_ID": "7", worker.ASKED: str(self.asked), "SLURMKIT_RESTART": str(run)}
+        (self.asked.parent / f"lease.{run}").touch()
+        argv = [sys.executable, str(self.program), self.run.folder, "0"]
+        return subprocess.Popen(argv, env={**os.environ, **own}, start_new_session=True)
+
+    def end(self, mark: Path) -> int:
+        """Start it, end it once it has made a mark, and give its exit code."""
+        process, end = self.start(), time.monotonic() + 30
+        while not mark.exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGTERM)
+        return process.wait(30)
+
+
+def test_a_step_that_slurm_ends_keeps_where_its_calls_stand(tmp_path: Path) -> None:
+    """The grace of a preemption begins with a SIGTERM to all processes of its steps."""
+    mark = tmp_path / "mark"
+
+    def count(at: int = 0) -> Any:
+        with multiprocessing.get_context("fork").Pool(1) as pool:  # it ends that by SIGTERM
+            pool.map(abs, [1])
+        mark.touch()
+        while not at and not slurmkit.checkpoint_wanted():
+            time.sleep(0.01)
+        return at or Resumable(count, 5)
+
+    task = Ended(tmp_path, count)
+    assert task.end(mark) == 75
+    assert task.asked.exists()
+    assert len(list((Path(task.run.folder) / worker.STATES).iterdir())) == 1
+    task.asked.unlink()
+    assert task.start(1).wait(30) == 0
+    assert value(results(task.run)[0]) == 5
+    assert not task.asked.exists()
+
+
+def test_a_call_that_ends_in_its_grace_is_done(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    def slow() -> str:
+        mark.touch()
+        time.sleep(1)
+        return "done"
+
+    task = Ended(tmp_path, slow)
+    assert task.end(mark) == 0
+    assert value(results(task.run)[0]) == "done"
+    assert not task.asked.exists()
+
+
+def test_what_a_call_raises_for_processes_that_slurm_ended_is_no_result(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    def helped() -> None:
+        with subprocess.Popen(["sleep", "20"]) as helper:
+            mark.touch()
+            helper.wait()
+        raise ChildProcessError(helper.returncode)
+
+    task = Ended(tmp_path, helped)
+    assert task.end(mark) == 75
+    assert results(task.run) == {}
+
+
+def test_a_stale_run_ends_at_once_and_asks_nobody(tmp_path: Path) -> None:
+    """It and the run after it have the same file."""
+    mark = tmp_path / "mark"
+
+    def slow() -> None:
+        mark.touch()
+        time.sleep(20)
+
+    task = Ended(tmp_path, slow)
+    (task.asked.parent / "lease.1").touch()
+    assert task.end(mark) == 128 + signal.SIGTERM
+    assert not task.asked.exists()
 
 
 def test_a_state_that_others_may_change_is_refused(tmp_path: Path) -> None:
