@@ -24,7 +24,8 @@ def base_folder(folder: str | os.PathLike[str] | None) -> Path:
     """The folder below which calls are kept, made where it is missing.
 
     Args:
-        folder: one that the nodes share; by default in `$XDG_STATE_HOME` or ~/.local/state.
+        folder: one that the nodes share; by default in `$XDG_STATE_HOME` or ~/.local/state. Links
+            in it are followed now, once for all.
 
     Raises:
         BadInput: when others could put something else in its place: it holds code that is run.
@@ -33,8 +34,8 @@ def base_folder(folder: str | os.PathLike[str] | None) -> Path:
     base = state_folder("calls") if folder is None else Path(folder).absolute() / ".slurmkit-calls"
     if folder is None:
         own_folder(base.parent.resolve())  # the first of our commands may have made it for a group
-    own_folder(base)
-    for each in (*reversed(base.resolve().parents), base):
+    base = own_folder(base).resolve()  # what is used is what is checked, whatever becomes of links
+    for each in (*reversed(base.parents), base):
         if _is_closed(each):
             break
         _check(each)

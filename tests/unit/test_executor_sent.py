@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -329,6 +330,19 @@ def test_what_another_command_made_for_a_group_is_closed(
     assert state.stat().st_mode & 0o777 == 0o775
     public.chmod(0o700)  # nobody else gets there
     folders.base_folder(None)
+
+
+def test_what_is_checked_is_what_is_used(tmp_path: Path) -> None:
+    """A link that somebody else may put elsewhere leads jobs nowhere else."""
+    own, link = tmp_path / "own", tmp_path / "link"
+    own.mkdir()
+    link.symlink_to(own)
+    base = folders.base_folder(link)
+    assert base == own / ".slurmkit-calls"
+    with LocalExecutor(folder=link) as made:
+        future = made.submit(lambda: sys.argv[1])
+        link.unlink()
+        assert Path(future.result(30)).is_relative_to(base)
 
 
 def test_a_folder_that_others_may_change_is_refused(public: Path, tmp_path: Path) -> None:
