@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurmkit import __version__, resumable
 from slurmkit.errors import BadInput, SlurmkitError
-from slurmkit.executor import worker
+from slurmkit.executor import resultfiles, worker
 from slurmkit.statehome import state_folder
 
 PROGRAM = "slurmkit_worker.py"
@@ -100,7 +100,7 @@ def with_worker(base: Path) -> Path:
         aside = Path(tempfile.mkdtemp(prefix=".worker-", dir=base))
         for name, data in contents.items():
             (aside / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            worker.write_whole(str(aside / name), data)
+            resultfiles.write_whole(str(aside / name), data)
         try:
             aside.rename(folder)
         except OSError:  # another process was faster
@@ -113,6 +113,7 @@ def _contents() -> dict[str, bytes]:
 
     found = {f"cloudpickle/{p.name}": p for p in Path(cloudpickle.__file__).parent.glob("*.py")}
     found[PROGRAM] = Path(worker.__file__)
+    found["slurmkit_resultfiles.py"] = Path(resultfiles.__file__)
     found[f"{_STAND_IN}/resumable.py"] = Path(resumable.__file__)
     read = {name: path.read_bytes() for name, path in found.items()}
     names = "from slurmkit.resumable import Resumable, checkpoint_wanted"

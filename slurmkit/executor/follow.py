@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slurmkit.errors import CallError, ResultRefused
-from slurmkit.executor import worker
+from slurmkit.executor import resultfiles, worker
 from slurmkit.executor.future import CallFuture, fail, lose, settle
 from slurmkit.executor.runs import Run
 from slurmkit.machine import open_regular
@@ -102,7 +102,7 @@ class Results:
         if task is None:
             return
         try:
-            for result in worker.read_results(str(self._path), name):
+            for result in resultfiles.read_results(str(self._path), name):
                 if future := task.left.pop(result.call, None):
                     settle(future, result)
         except OSError as error:
@@ -272,4 +272,4 @@ def _mark(folder: str, task: Task) -> None:
     for index, future in task.futures.items():
         path = Path(folder) / worker.CANCELLED.format(index)
         if future.cancelled() and not path.exists():
-            worker.write_whole(str(path), b"")
+            resultfiles.write_whole(str(path), b"")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from slurmkit.errors import CallDied, CallError, PythonDiffers, ResultLost
-from slurmkit.executor import worker
+from slurmkit.executor import resultfiles
+from slurmkit.executor.resultfiles import Result
 from slurmkit.executor.runs import Run
-from slurmkit.executor.worker import Result
 
 
 class LibraryDiffers(UserWarning):
@@ -64,11 +64,11 @@ class CallFuture(concurrent.futures.Future[Any]):
 
 def settle(future: CallFuture, result: Result) -> None:
     """Take a result for what the call gave."""
-    if result.kind == worker.LEFT_OUT:
+    if result.kind == resultfiles.LEFT_OUT:
         future.cancel()
     if not future.set_running_or_notify_cancel():
         return
-    if result.kind != worker.VALUE:
+    if result.kind != resultfiles.VALUE:
         future.set_exception(exception_of(future, result))
         return
     try:
@@ -97,10 +97,10 @@ def exception_of(future: CallFuture, result: Result) -> BaseException:
     """The exception that a call raised, or what else there is instead of a value."""
     facts, name = result.facts, _name(future)
     words = str(facts.get("words", ""))
-    if result.kind == worker.UNFIT:
+    if result.kind == resultfiles.UNFIT:
         hint = "name one of the same version that the nodes have: Executor(python=…)"
         return PythonDiffers(f"{name}: {words}; {hint}")
-    if result.kind == worker.DIED:
+    if result.kind == resultfiles.DIED:
         said = f"{words} (on {facts.get('node')}); what it printed: {future.log}"
         return CallDied(f"{name}: {said}")
     error = _loaded(result.payload) or CallError(f"{name} raised {words}")

@@ -18,7 +18,7 @@ import msgspec
 
 from slurmkit.capabilities.cache import read_own, write_aside
 from slurmkit.errors import BadInput, SlurmkitError
-from slurmkit.executor import worker
+from slurmkit.executor import resultfiles, worker
 from slurmkit.executor.folders import own_folder
 from slurmkit.statehome import state_folder
 
@@ -97,11 +97,11 @@ def _write(run: Run, shared: bytes, each: Sequence[bytes]) -> None:
     folder = own_folder(Path(run.folder))
     for name in (worker.CALLS, worker.RESULTS, worker.STATES):
         own_folder(folder / name)
-    worker.write_whole(str(folder / worker.HEAD), json.dumps(_head()).encode())
-    worker.write_whole(str(folder / worker.FUNCTION), shared)
+    resultfiles.write_whole(str(folder / worker.HEAD), json.dumps(_head()).encode())
+    resultfiles.write_whole(str(folder / worker.FUNCTION), shared)
     for number, indices in enumerate(run.tasks):
-        own = pickle.dumps([(index, each[index]) for index in indices], worker.PROTOCOL)
-        worker.write_whole(str(folder / worker.CALLS / str(number)), own)
+        own = pickle.dumps([(index, each[index]) for index in indices], resultfiles.PROTOCOL)
+        resultfiles.write_whole(str(folder / worker.CALLS / str(number)), own)
 
 
 def _head() -> dict[str, Any]:

@@ -2,58 +2,68 @@
 
     python worker.py FOLDER [TASK]
 
-This file lies in the shared folder and is run there by the job's Python: it stands alone, needs the
-standard library only, and is read from Python 3.6 on, so that one which does not fit can say so.
+This file lies in the shared folder and is run there by the job's Python: beside `resultfiles.py` it
+stands alone, needs the standard library only, and is read from Python 3.6 on, so that one which
+does not fit can say so.
 
 A process apart makes the calls, one after another. Where one of them kills it, that call has
 failed, and another process makes the rest. A task that starts anew makes the calls that it has
 left no result of, and goes on with one that said how (`slurmkit.Resumable`).
 """
 
-import errno
 import json
 import os
 import pickle
 import select
 import signal
-import stat
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Iterable, Iterator, NamedTuple  # noqa: UP035 - 3.6 cannot index others
+from typing import TYPE_CHECKING, Any, Iterable, Iterator  # noqa: UP035 - 3.6 cannot index others
 
-PROTOCOL = 4  # of what is only carried: any Python reads it
+if TYPE_CHECKING or __name__ != "__main__":
+    from slurmkit.executor.resultfiles import (
+        DIED,
+        ERROR,
+        LEFT_OUT,
+        SIZE,
+        UNFIT,
+        VALUE,
+        Outbox,
+        Result,
+        dumped,
+        read_private,
+        sized,
+        write_whole,
+    )
+else:  # in the folder of calls; PYTHONSAFEPATH would keep it out
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from slurmkit_resultfiles import (
+        DIED,
+        ERROR,
+        LEFT_OUT,
+        SIZE,
+        UNFIT,
+        VALUE,
+        Outbox,
+        Result,
+        dumped,
+        read_private,
+        sized,
+        write_whole,
+    )
+
 CALLS, RESULTS, HEAD, FUNCTION = "calls", "results", "run.json", "function"
 STATES = "states"
 WITHOUT = "without"  # what stands for slurmkit where the job has none, beside this file
 ASKED = "SLURMKIT_CHECKPOINT_FILE"  # docs/survive.md
 CANCELLED = "cancelled-{}"
-VALUE, ERROR, DIED, UNFIT, LEFT_OUT = "value", "error", "died", "unfit", "left out"
-_SIZE = 8  # bytes that say how long a result is
 _LARGE = 1 << 20  # bytes from which on a result has a file of its own
-_TOGETHER = 0.1  # seconds in which results go into one file
 _LOOK = 0.5  # seconds: what a call started may hold the pipe of a process that is dead
 _SAVING = 5.0  # seconds; slurm.conf(5) KillWait is more
 _STOPPED = 75  # EX_TEMPFAIL: there is more to do
 _KEPT = b"~"  # sign of a process that has stopped before its end
 _PATIENCE = 1.0  # seconds in which a signal to the whole task reaches us too
-
-
-class Result(NamedTuple):
-    """What came of a call.
-
-    Attributes:
-        call: its index in its run.
-        kind: VALUE, ERROR, DIED, UNFIT or LEFT_OUT.
-        payload: the pickled value or exception; empty where there is none.
-        facts: `words` in place of a value, `trace`, `node`, `python`, and `differ`: versions of
-            libraries there and here, by name.
-    """
-
-    call: int
-    kind: str
-    payload: bytes = b""
-    facts: "dict[str, Any]" = {}  # noqa: RUF012 - nobody changes it
 
 
 def main(argv: "list[str]") -> int:
@@ -150,7 +160,7 @@ class Task:
             self.outbox.flush()
 
     def _take(self, result: Result) -> None:
-        self.outbox.put(_dumped(result))
+        self.outbox.put(dumped(result))
         self.failed = True
 
     def _fork(self) -> "tuple[int, int]":
@@ -196,14 +206,14 @@ class Caller:
             result = None if is_wanted() else self._made(call)
             # Of processes that a call started, Slurm's signal ends some: it may raise for that.
             if result is None or (self._told and result.kind == ERROR):
-                _write_all(pipe, _sized(_KEPT))
+                _write_all(pipe, sized(_KEPT))
                 return
             sign = b"+" if result.kind in (VALUE, LEFT_OUT) else b"-"
-            data = _dumped(result)
+            data = dumped(result)
             if len(data) >= _LARGE:
                 self._task.outbox.write(f"c{call[0]}", [data])
                 data = b""
-            _write_all(pipe, _sized(sign + data))
+            _write_all(pipe, sized(sign + data))
 
     def _hear(self, number: int, frame: object) -> None:
         """Slurm signals all processes of a step; this one goes on while it has time."""
@@ -294,11 +304,11 @@ class Pipe:
     def read(self) -> "Iterator[bytes]":
         """What was said of calls since the last time."""
         self.over = self._fill() or self._gone
-        while len(self._data) >= _SIZE:
-            end = _SIZE + int.from_bytes(self._data[:_SIZE], "big")
+        while len(self._data) >= SIZE:
+            end = SIZE + int.from_bytes(self._data[:SIZE], "big")
             if len(self._data) < end:
                 return
-            data = bytes(self._data[_SIZE:end])
+            data = bytes(self._data[SIZE:end])
             del self._data[:end]
             yield data
 
@@ -312,107 +322,6 @@ class Pipe:
             if not piece:
                 return True
             self._data += piece
-
-
-class Outbox:
-    """Results on their way into files: those of short calls together.
-
-    Args:
-        folder: where they go.
-        run: how the names of the files begin: the task, and how often it was started anew.
-    """
-
-    def __init__(self, folder: str, run: str) -> None:
-        self._folder = folder
-        self._run = run
-        self._waiting: list[bytes] = []
-        self._written = 0.0
-        self._number = 0
-
-    def put(self, result: bytes) -> None:
-        """Keep a result, and write all there are if the last were written a while ago."""
-        self._waiting.append(result)
-        if self.due() <= 0:
-            self.flush()
-
-    def due(self) -> float:
-        """Seconds until what is kept is to be written."""
-        if not self._waiting:
-            return _LOOK
-        return self._written + _TOGETHER - time.monotonic()
-
-    def flush(self) -> None:
-        """Write what is kept."""
-        if self._waiting:
-            self.write(str(self._number), self._waiting)
-            self._number += 1
-            self._waiting, self._written = [], time.monotonic()
-
-    def write(self, name: str, results: "list[bytes]") -> None:
-        """Write results to a file, whole or not at all."""
-        path = os.path.join(self._folder, f"{self._run}-{name}")
-        write_whole(path, b"".join(map(_sized, results)))
-
-    def done(self, task: int) -> "dict[int, str]":
-        """The calls that the task has left results of, and their kinds."""
-        own = [name for name in os.listdir(self._folder) if name.startswith(f"{task}-")]
-        return {each.call: each.kind for name in own for each in read_results(self._folder, name)}
-
-
-def read_results(folder: str, name: str) -> "Iterator[Result]":
-    """The results in a file.
-
-    Raises:
-        OSError: when it is not ours alone, or cannot be read.
-    """
-    data, at = read_private(os.path.join(folder, name)), 0
-    while at < len(data):
-        end = at + _SIZE + int.from_bytes(data[at : at + _SIZE], "big")
-        yield Result(*pickle.loads(data[at + _SIZE : end]))  # noqa: S301 - see read_private
-        at = end
-
-
-def read_private(path: str) -> bytes:
-    """Read a file that is ours, and that nobody else may even read.
-
-    Raises:
-        PermissionError: when it is not, saying so.
-        OSError: when it cannot be read.
-    """
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(number, "rb") as file:
-        found = os.fstat(number)
-        if not stat.S_ISREG(found.st_mode):
-            raise PermissionError(errno.EPERM, "not a regular file", path)
-        if found.st_uid != os.geteuid():
-            words = f"it belongs to user id {found.st_uid}, not to you ({os.geteuid()})"
-            raise PermissionError(errno.EPERM, words, path)
-        if found.st_mode & 0o077:
-            words = f"others may use it (mode {stat.S_IMODE(found.st_mode):o})"
-            raise PermissionError(errno.EPERM, words, path)
-        return file.read()
-
-
-def write_whole(path: str, data: bytes) -> None:
-    """Write a file that we alone can read, whole or not at all, and onto the disk.
-
-    Raises:
-        OSError: when it cannot be written.
-    """
-    folder, name = os.path.split(path)
-    aside = os.path.join(folder, f".{name}-{os.uname().nodename}-{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(aside, path)
-    except BaseException:
-        if os.path.exists(aside):
-            os.unlink(aside)
-        raise
-    _sync(folder)
 
 
 def dumps(value: Any) -> bytes:
@@ -514,14 +423,6 @@ def _pickled(error: BaseException) -> bytes:
         return b""
 
 
-def _dumped(result: Result) -> bytes:
-    return pickle.dumps(tuple(result), PROTOCOL)
-
-
-def _sized(data: bytes) -> bytes:
-    return len(data).to_bytes(_SIZE, "big") + data
-
-
 def _is_over(child: int) -> bool:
     """Whether a process is no more; it is still to be waited for."""
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -557,14 +458,6 @@ def _write_all(pipe: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(pipe, view) :]
-
-
-def _sync(folder: str) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _stop(number: int, frame: object) -> None:

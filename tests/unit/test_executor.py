@@ -19,8 +19,6 @@ from typing import Any
 
 import pytest
 from executor_lab import RunningSlurm
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slurmkit import Executor, LocalExecutor
 from slurmkit.errors import (
@@ -31,7 +29,7 @@ from slurmkit.errors import (
     PythonDiffers,
     ResultLost,
 )
-from slurmkit.executor import folders, follow, runs, worker
+from slurmkit.executor import folders, follow, resultfiles, runs, worker
 from slurmkit.executor.calls import CallExecutor
 from slurmkit.executor.future import CallFuture, LibraryDiffers
 from slurmkit.executor.runs import divided
@@ -319,8 +317,8 @@ def test_a_task_that_starts_anew_makes_what_is_left(tmp_path: Path) -> None:
 
     run = runs.prepare(base, count, [((x,), {}) for x in range(4)], divided(4, 1))
     program = folders.with_worker(base) / folders.PROGRAM
-    kept = worker.Outbox(f"{run.folder}/results", "0-0")
-    kept.put(worker._dumped(worker.Result(2, worker.VALUE, pickle.dumps(2))))
+    kept = resultfiles.Outbox(f"{run.folder}/results", "0-0")
+    kept.put(resultfiles.dumped(resultfiles.Result(2, resultfiles.VALUE, pickle.dumps(2))))
     env = {**os.environ, "SLURM_RESTART_COUNT": "1"}
     for _ in range(2):
         subprocess.run([sys.executable, program, run.folder], check=True, env=env)
@@ -346,7 +344,7 @@ def test_a_signal_to_the_task_leaves_what_is_known(tmp_path: Path) -> None:
     os.killpg(started.pid, signal.SIGTERM)
     assert started.wait(30) == 128 + signal.SIGTERM
     results = f"{run.folder}/results"
-    done = [each for name in listed(results) for each in worker.read_results(results, name)]
+    done = [each for name in listed(results) for each in resultfiles.read_results(results, name)]
     assert sorted((each.call, each.kind) for each in done) == [(x, "value") for x in range(3)]
 
 
@@ -408,43 +406,6 @@ def test_shutdown_cancels_all_and_tries_again_while_slurm_is_away(slurm: Running
 # --- the parts ------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 500), st.integers(1, 40))
-def test_every_call_is_of_one_task(count: int, tasks: int) -> None:
-    found = divided(count, tasks)
-    assert sorted(index for own in found for index in own) == list(range(count))
-    sizes = [len(own) for own in found]
-    assert len(found) == min(count, tasks)
-    assert max(sizes) - min(sizes) <= 1
-
-
-@given(
-    st.lists(st.binary(max_size=300), max_size=20),
-    st.lists(st.booleans(), min_size=20, max_size=20),
-)
-def test_results_are_read_as_they_were_written(payloads: list[bytes], flush: list[bool]) -> None:
-    import tempfile  # noqa: PLC0415
-
-    with tempfile.TemporaryDirectory() as folder:
-        outbox = worker.Outbox(folder, "7-0")
-        for index, payload in enumerate(payloads):
-            outbox.put(worker._dumped(worker.Result(index, worker.VALUE, payload)))
-            if flush[index]:
-                outbox.flush()
-        outbox.flush()
-        names = sorted(listed(folder), key=lambda name: int(name.rpartition("-")[2]))
-        found = [each for name in names for each in worker.read_results(folder, name)]
-        assert [(each.call, each.payload) for each in found] == list(enumerate(payloads))
-        assert outbox.done(7) == dict.fromkeys(range(len(payloads)), worker.VALUE)
-
-
-def test_the_worker_is_read_by_old_pythons() -> None:
-    """What 3.6 knows: no walrus, no keyword-only marks, annotations that it can evaluate."""
-    import ast  # noqa: PLC0415
-
-    source = Path(worker.__file__).read_text("utf-8")
-    ast.parse(source, feature_version=(3, 6))
-
-
 def test_the_bar_is_shown_where_it_is_asked_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -478,14 +439,14 @@ def test_trouble_that_lasts_is_told_of_the_calls_that_it_concerns(
 def test_trouble_that_passes_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that is away for longer than a result may be late after its task's end."""
     monkeypatch.setattr(follow, "_GRACE", 0.1)
-    read, end = worker.read_results, time.monotonic() + 3
+    read, end = resultfiles.read_results, time.monotonic() + 3
 
-    def stale(folder: str, name: str) -> Iterator[worker.Result]:
+    def stale(folder: str, name: str) -> Iterator[resultfiles.Result]:
         if time.monotonic() < end:
             raise OSError(errno.ESTALE, "Stale file handle", name)
         return read(folder, name)
 
-    monkeypatch.setattr(worker, "read_results", stale)
+    monkeypatch.setattr(resultfiles, "read_results", stale)
     with LocalExecutor(1) as made:
         assert list(made.map(square, range(3))) == [0, 1, 4]
 

@@ -22,7 +22,7 @@ from survive_lab import Slurmctld
 import slurmkit
 from slurmkit import Executor, LocalExecutor, Resumable, Survive
 from slurmkit.errors import BadInput
-from slurmkit.executor import folders, runs, worker
+from slurmkit.executor import folders, resultfiles, runs, worker
 from slurmkit.executor.runs import Run, divided
 from slurmkit.spec import Container, Launch
 from slurmkit.statehome import state_folder
@@ -77,13 +77,13 @@ def task_of(folder: Path, function: Callable[..., Any], calls: int = 3) -> tuple
     return slurm, run
 
 
-def results(run: Run) -> dict[int, worker.Result]:
+def results(run: Run) -> dict[int, resultfiles.Result]:
     folder = Path(run.folder) / worker.RESULTS
     names = [path.name for path in folder.iterdir()]
-    return {r.call: r for name in names for r in worker.read_results(str(folder), name)}
+    return {r.call: r for name in names for r in resultfiles.read_results(str(folder), name)}
 
 
-def value(result: worker.Result) -> Any:
+def value(result: resultfiles.Result) -> Any:
     return pickle.loads(result.payload)  # noqa: S301 - our own
 
 

@@ -26,7 +26,7 @@ from slurmkit.errors import (
     ResultRefused,
     SlurmkitError,
 )
-from slurmkit.executor import folders, worker
+from slurmkit.executor import folders, resultfiles, worker
 from slurmkit.executor.runs import find
 from slurmkit.executor.slurm import MOST_TASKS, PlanWarning
 
@@ -251,7 +251,9 @@ def test_results_are_ours_alone(slurm: RunningSlurm) -> None:
         assert path.stat().st_mode & 0o777 == 0o700
     for path in (folder / "run.json", folder / "calls" / "0"):
         assert path.stat().st_mode & 0o777 == 0o600
-    forged = worker._sized(worker._dumped(worker.Result(0, worker.VALUE, pickle.dumps(2))))
+    forged = resultfiles.sized(
+        resultfiles.dumped(resultfiles.Result(0, resultfiles.VALUE, pickle.dumps(2)))
+    )
     aside = folder / "forged"
     aside.write_bytes(forged)
     aside.chmod(0o622)
@@ -265,8 +267,10 @@ def test_a_result_of_somebody_else_is_refused(slurm: RunningSlurm) -> None:
     slurm.starts = False
     future = Executor(slurm, partition="cpu").submit(square, 1)
     aside = future.log.parent / "forged"
-    forged = worker._sized(worker._dumped(worker.Result(0, worker.VALUE, pickle.dumps(2))))
-    worker.write_whole(str(aside), forged)
+    forged = resultfiles.sized(
+        resultfiles.dumped(resultfiles.Result(0, resultfiles.VALUE, pickle.dumps(2)))
+    )
+    resultfiles.write_whole(str(aside), forged)
     os.chown(aside, 12345, 12345)
     aside.rename(future.log.parent / "results" / "0-0-0")
     with pytest.raises(ResultRefused, match="it belongs to user id 12345, not to you"):
