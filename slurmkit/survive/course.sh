@@ -183,6 +183,7 @@ slurmkit_survive() { # run slurmkit_work; ends with its exit code
   local watcher
   slurmkit_pid='' slurmkit_gone='' slurmkit_refused=''
   slurmkit_begin || return "${slurmkit_code:-1}"
+  [ -z "$slurmkit_killed" ] || slurmkit_work() { return 75; } # the run before may still be at work
   set -m # process groups of their own
   (export SLURMKIT_RUN="$slurmkit_state.$slurmkit_run" && slurmkit_work) &
   slurmkit_pid=$!

@@ -59,10 +59,7 @@ def test_a_loop_stops_at_its_limit(tmp_path: Path) -> None:
         assert slurm.finish() == "requeued", slurm.log
     slurm.start()
     slurm.warn()
-    end = time.time() + 30
-    while "not requeued, for it was 2 times already" not in slurm.log:
-        assert time.time() < end, slurm.log
-        time.sleep(0.05)
+    await_log(slurm, "not requeued, for it was 2 times already")
     assert slurm.process is not None
     assert slurm.process.poll() is None  # the work goes on to its real end
     slurm.terminate()
@@ -208,6 +205,28 @@ def test_a_stale_run_writes_nothing_once_the_next_has_begun(tmp_path: Path) -> N
     assert set(order) == {"0", "1"}
     assert slurm.requests() == []
     assert "a later run has begun" in slurm.log
+
+
+def test_a_run_that_is_ended_while_it_waits_for_its_turn_does_no_work(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "deaf", target=10_000)
+    slurm.pace = msgspec.structs.replace(PACE, lease=60)
+    folder = slurm.home / ".local/state/slurmkit/runs/lab/7"
+    folder.mkdir(parents=True)
+    (folder / "lease.0").touch()
+    slurm.run = 1
+    slurm.start()
+    await_log(slurm, "run 0 may still be at work")
+    slurm.requeue()
+    assert slurm.finish() == "requeued", slurm.log
+    assert not (tmp_path / "trace").exists()
+    assert "\tend\trequeued slurm " in (folder / "history").read_text()
+
+
+def await_log(slurm: Slurmctld, words: str) -> None:
+    end = time.time() + 30
+    while words not in slurm.log:
+        assert time.time() < end, slurm.log
+        time.sleep(0.02)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
