@@ -40,7 +40,7 @@ slurmkit_begin() { # fails where this run is not to be
   local lost=''
   [ "$slurmkit_run" != 0 ] || rm -rf "$slurmkit_state" # of an older job of this number
   mkdir -p "$slurmkit_state" 2>/dev/null && chmod 700 "$slurmkit_state" 2>/dev/null &&
-    touch "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null || lost=1
+    slurmkit_renew || lost=1
   [ -z "$lost" ] || slurmkit_say "cannot write $slurmkit_state: there is no history, nor a guard against stale runs"
   rm -f "$SLURMKIT_CHECKPOINT_FILE"
   slurmkit_outputs
@@ -156,6 +156,7 @@ slurmkit_await() {
 
 slurmkit_collect() { # the exit code of work that is over; without another child no wait lasts
   trap '' USR1 USR2 TERM ALRM
+  [ -z "$slurmkit_stopped" ] || slurmkit_stop_all # the watcher may not be through
   kill -- "-$1" 2>/dev/null
   wait "$1" 2>/dev/null
   wait "$slurmkit_pid"

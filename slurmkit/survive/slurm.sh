@@ -2,7 +2,8 @@
 # --- What Slurm says of this job.
 
 slurmkit_look() { # its facts; fails where slurmctld does not answer
-  slurmkit_facts=$(scontrol -o show job "$slurmkit_id" 2>/dev/null) || return 1
+  slurmkit_facts=$(timeout --foreground -s KILL "$slurmkit_within" \
+    scontrol -o show job "$slurmkit_id" 2>/dev/null) || return 1
   slurmkit_facts=${slurmkit_facts%%$'\n'*}
   [ -n "$slurmkit_facts" ]
 }
@@ -58,6 +59,12 @@ slurmkit_is_node_lost() {
 slurmkit_why_ended() { # of work that nobody warned: sets slurmkit_reason
   local left=5
   slurmkit_reason=error
+  if [ -n "$slurmkit_stopped" ]; then
+    slurmkit_say 'stopped, for neither its home nor slurmctld was there, and it may run elsewhere'
+    slurmkit_reason=node-fail
+    slurmkit_on_node_fail=${slurmkit_on_node_fail:-requeue} # as Slurm does with a lost node
+    return
+  fi
   [ "$slurmkit_code" != 0 ] || [ -n "$slurmkit_on_preempt" ] || return 0
   until slurmkit_look; do
     left=$((left - 1))
@@ -144,22 +151,26 @@ slurmkit_scontrol() { # try until Slurm has taken it; fails where it refuses, or
   local pause=1 end at
   slurmkit_now
   end=$((slurmkit_time + slurmkit_patience))
+  if slurmkit_is_elsewhere "$1"; then return 0; fi
   # Slurm's SIGTERM is for all of the batch step, and would end scontrol itself.
   until slurmkit_answer=$(trap '' TERM && exec scontrol "$@" 2>&1); do
     case $slurmkit_answer in
       *'is pending execution'* | *'already pending'*) return 0 ;;
       *disabled* | *denied* | *'Invalid user'* | *'Invalid job id'* | *'already complet'*) return 1 ;;
     esac
-    if slurmkit_is_stale; then return 1; fi
-    # A job that is requeued twice runs once more after its last run.
-    case $1 in requeue*) if slurmkit_look && slurmkit_is_requeued; then return 0; fi ;; esac
     slurmkit_now
     [ "$slurmkit_time" -lt "$end" ] || return 1
     [ "$pause" -gt 1 ] || slurmkit_say "scontrol $1: $slurmkit_answer; trying again"
     for ((at = 0; at < pause; at++)); do [ -n "$slurmkit_killed" ] || slurmkit_rest; done
     [ -z "$slurmkit_killed" ] || slurmkit_rest # there is not much time left
     pause=$((pause < 16 ? pause * 2 : 16))
+    if slurmkit_is_stale; then return 1; fi
+    if slurmkit_is_elsewhere "$1"; then return 0; fi
   done
+}
+
+slurmkit_is_elsewhere() { # whether a requeue was before: one more would end a later run
+  case $1 in requeue*) slurmkit_look && slurmkit_is_requeued ;; *) return 1 ;; esac
 }
 
 slurmkit_more() { # twice the memory, up to what the job may ask for

@@ -4,6 +4,7 @@
 # A trap that runs while bash still reads a script breaks its parser, so all of it is read first.
 trap '' USR1 USR2 TERM ALRM
 slurmkit_warned='' slurmkit_killed='' slurmkit_asked='' slurmkit_written='' slurmkit_code='' slurmkit_unsure=''
+slurmkit_stopped='' slurmkit_renewed='' slurmkit_within=0
 slurmkit_id=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || slurmkit_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 slurmkit_run=${SLURM_RESTART_COUNT:-0}
@@ -16,7 +17,7 @@ slurmkit_listen() {
   trap 'slurmkit_warned=${slurmkit_warned:-slurm}' USR1
   trap 'slurmkit_warned=rehearsed' USR2
   trap 'slurmkit_killed=1' TERM
-  trap : ALRM
+  trap 'slurmkit_stopped=1' ALRM
 }
 
 slurmkit_say() {
@@ -47,14 +48,49 @@ slurmkit_end_noted() { # why this run ends, what comes of it, and in words
 }
 
 # --- Whose turn it is. Slurm does not stop what runs on a node that it lost: each run has a file of
-# --- its own number on the shared home, and one that finds a later number stops itself.
+# --- its own number on the shared home, and one that finds a later number stops itself. So does one
+# --- that reaches neither the home nor slurmctld for long: it cannot know.
+
+slurmkit_soon() { # a command that may hang where a filesystem is away
+  timeout --foreground -s KILL 5 "$@"
+}
 
 slurmkit_is_stale() {
   local each
-  for each in "$slurmkit_state"/lease.*; do
-    [ "${each##*.}" -le "$slurmkit_run" ] 2>/dev/null || [ ! -e "$each" ] || return 0
+  for each in $(slurmkit_soon ls "$slurmkit_state" 2>/dev/null); do
+    case $each in lease.*) ;; *) continue ;; esac
+    [ "${each#lease.}" -gt "$slurmkit_run" ] 2>/dev/null && return 0
   done
   return 1
+}
+
+slurmkit_renew() { # the lease; a home that refuses is one that is there
+  local said
+  slurmkit_now
+  if ! said=$(LC_ALL=C slurmkit_soon touch "$slurmkit_state/lease.$slurmkit_run" 2>&1); then
+    [ -n "$slurmkit_renewed" ] || return 1 # there is none
+    case $said in
+      *': Permission denied' | *': Operation not permitted' | *': Disk quota exceeded' | \
+        *': No space left on device' | *'Key has expired' | *'key not available') ;;
+      *) return 1 ;;
+    esac
+  fi
+  slurmkit_renewed=$slurmkit_time
+}
+
+slurmkit_is_cut_off() { # from home and slurmctld for so long that the job may run elsewhere
+  local age
+  [ -n "$slurmkit_renewed" ] && [ "$slurmkit_on_node_fail" != fail ] || return 1 # nothing runs then
+  slurmkit_now
+  age=$((slurmkit_time - slurmkit_renewed))
+  [ "$age" -ge $((slurmkit_fence / 2)) ] || return 1
+  if slurmkit_look; then
+    slurmkit_is_requeued && return 0
+    slurmkit_renewed=$slurmkit_time # no need to ask at each tick
+    return 1
+  fi
+  slurmkit_now
+  [ $((slurmkit_time - slurmkit_renewed)) -ge "$slurmkit_fence" ]
 }
 
 slurmkit_pids() { # of the work on this node, also those that srun has lost sight of
@@ -86,28 +122,29 @@ slurmkit_clear() { # srun may be over and its tasks not: it ends when it hears o
 
 slurmkit_watch() { # beside the work: renew the lease, and look whose turn it is
   trap - USR1 USR2 TERM ALRM
-  local left=0
+  local left=0 slurmkit_within=10
   while kill -0 "$$" 2>/dev/null; do
-    if slurmkit_is_stale; then
-      slurmkit_stop_all
-      touch "$slurmkit_state/stopped.$slurmkit_run" 2>/dev/null
+    if [ "$left" -le 0 ] && slurmkit_renew; then left=$slurmkit_beats; fi
+    left=$((left - 1))
+    if slurmkit_is_stale || { [ "$left" -lt 0 ] && slurmkit_is_cut_off; }; then
       kill -s ALRM "$$" 2>/dev/null
+      slurmkit_stop_all
+      slurmkit_soon touch "$slurmkit_state/stopped.$slurmkit_run" 2>/dev/null
       return
     fi
-    if [ "$left" -le 0 ]; then
-      touch "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null
-      left=$slurmkit_beats
-    fi
-    left=$((left - 1))
     sleep "$slurmkit_tick"
   done
 }
 
 slurmkit_age() { # seconds for which a lease was not renewed, by the clock of the shared home
   local own old
-  own=$(stat -c %Y "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null) || return 1
-  old=$(stat -c %Y "$1" 2>/dev/null) || return 1
-  slurmkit_time=$((own - old))
+  if own=$(stat -c %Y "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null) &&
+    old=$(stat -c %Y "$1" 2>/dev/null); then
+    slurmkit_time=$((own - old))
+  else # or where that cannot be read, for which this run has waited
+    slurmkit_now
+    slurmkit_time=$((slurmkit_time - slurmkit_began))
+  fi
 }
 
 slurmkit_await_turn() { # until no earlier run can still write
@@ -115,12 +152,12 @@ slurmkit_await_turn() { # until no earlier run can still write
   for each in "$slurmkit_state"/lease.*; do
     number=${each##*.}
     [ "$number" -lt "$slurmkit_run" ] 2>/dev/null || continue
-    until [ -e "$slurmkit_state/stopped.$number" ] || ! slurmkit_age "$each" ||
-      [ "$slurmkit_time" -ge "$slurmkit_lease" ] || [ -n "$slurmkit_killed" ]; do
+    until [ -e "$slurmkit_state/stopped.$number" ] || [ -n "$slurmkit_killed" ] ||
+      { slurmkit_age "$each" && [ "$slurmkit_time" -ge "$slurmkit_lease" ]; }; do
       [ -n "$said" ] || slurmkit_say "run $number may still be at work; waiting until it is not"
       said=1
       slurmkit_rest
-      touch "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null
+      slurmkit_renew
     done
     [ -n "$slurmkit_killed" ] || rm -f "$each" "$slurmkit_state/stopped.$number"
   done

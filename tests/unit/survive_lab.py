@@ -18,7 +18,9 @@ from pathlib import Path
 from slurmkit.spec import JobSpec, Survive
 from slurmkit.survive.lines import Pace, kept_apart, read_first, survival
 
-PACE = Pace(kill_wait=2, pause=0.05, tick=0.1, lease=2, patience=4, margin=0, slack=3, short=0)
+PACE = Pace(
+    kill_wait=2, pause=0.05, tick=0.1, lease=2, fence=1, patience=4, margin=0, slack=3, short=0
+)
 _SCONTROL = r"""#!/bin/bash
 cd "$FAKE" || exit 9
 [ ! -e away ] || { echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1; }

@@ -222,6 +222,54 @@ def test_a_run_that_is_ended_while_it_waits_for_its_turn_does_no_work(tmp_path: 
     assert "\tend\trequeued slurm " in (folder / "history").read_text()
 
 
+def cut_off(tmp_path: Path, answer: str = "") -> Slurmctld:
+    """A run whose home is away for 3 s, and whose slurmctld, too, or says where the job is."""
+    slurm = Slurmctld(tmp_path, policy(on_node_fail=None), "deaf", target=90)
+    slurm.start()
+    await_log(slurm, "begins on")
+    while not (tmp_path / "trace").exists():
+        time.sleep(0.02)
+    slurm.home.rename(tmp_path / "away-home")
+    slurm.set(**{answer: "1"} if answer else {"away": ""})
+    time.sleep(3)
+    return slurm
+
+
+def saves(slurm: Slurmctld) -> int:
+    return len((slurm.folder / "trace").read_text().splitlines())
+
+
+@pytest.mark.parametrize("answer", ["", "restarts"])
+def test_a_run_that_cannot_know_whether_it_runs_elsewhere_stops(
+    tmp_path: Path, answer: str
+) -> None:
+    slurm = cut_off(tmp_path, answer)
+    before = saves(slurm)
+    time.sleep(0.3)
+    assert saves(slurm) == before, slurm.log
+    slurm.clear("away")
+    await_log(slurm, "back to the queue")
+    assert slurm.requests() == ([] if answer else ["requeue 7"])  # once, and never of a later run
+    slurm.terminate()
+
+
+@pytest.mark.parametrize("trouble", ["home", "refused", "slurmctld"])
+def test_work_is_not_stopped_while_either_is_there(tmp_path: Path, trouble: str) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "plain", target=60)
+    slurm.start()
+    await_log(slurm, "begins on")
+    if trouble == "home":
+        slurm.home.rename(tmp_path / "away-home")
+    elif trouble == "refused":
+        touch = tmp_path / "bin" / "touch"
+        touch.write_text("#!/bin/sh\necho touch: no: Permission denied >&2\nexit 1\n")
+        touch.chmod(0o755)
+    if trouble != "home":
+        slurm.set(away="")
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 60
+
+
 def await_log(slurm: Slurmctld, words: str) -> None:
     end = time.time() + 30
     while words not in slurm.log:
