@@ -2,7 +2,7 @@
 # --- What Slurm says of this job.
 
 slurmkit_look() { # its facts; fails where slurmctld does not answer
-  slurmkit_facts=$(timeout --foreground -s KILL "$slurmkit_within" \
+  slurmkit_facts=$(SLURM_TIME_FORMAT=standard timeout --foreground -s KILL "$slurmkit_within" \
     scontrol -o show job "$slurmkit_id" 2>/dev/null) || return 1
   slurmkit_facts=${slurmkit_facts%%$'\n'*}
   [ -n "$slurmkit_facts" ]
@@ -13,7 +13,9 @@ slurmkit_fact() { # the value of a key in them
 }
 
 slurmkit_end_time() { # when Slurm means to end it: at its limit, or when the grace is over
-  slurmkit_fact EndTime && slurmkit_value=$(date -d "$slurmkit_value" +%s 2>/dev/null)
+  slurmkit_fact EndTime && slurmkit_value=$(date -d "$slurmkit_value" +%s 2>/dev/null) || return 1
+  slurmkit_now
+  [ "$slurmkit_value" -gt "$slurmkit_time" ] # or it was not understood
 }
 
 slurmkit_is_preempted() {

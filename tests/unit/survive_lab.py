@@ -27,7 +27,7 @@ cd "$FAKE" || exit 9
 case "$*" in
   '-o show job'*)
     echo "JobId=7 JobState=$(<state) Reason=$(<reason) Restarts=$(<restarts)" \
-      "EndTime=$(<end) PreemptTime=$(<preempt) NodeList=n1" ;;
+      "EndTime=$(date -d "$(<end)" "+${SLURM_TIME_FORMAT/#standard/%FT%T}") PreemptTime=$(<preempt) NodeList=n1" ;;
   requeue*)
     [ ! -e refuse ] || { echo 'Requested operation is presently disabled for job 7' >&2; exit 1; }
     [ "$(<state)" = RUNNING ] || { echo 'Job is pending execution for job 7' >&2; exit 1; }
@@ -130,6 +130,7 @@ class Slurmctld:
             "SLURM_JOB_ID": "7",
             "SLURM_JOB_NODELIST": "n1",
             "SLURM_CLUSTER_NAME": "lab",
+            "SLURM_TIME_FORMAT": "%F",  # a user's taste, which says nothing of the hour
             "SLURM_MEM_PER_NODE": "1000",
             **({"SLURM_RESTART_COUNT": str(self.run)} if self.run else {}),
         }

@@ -43,6 +43,19 @@ def test_a_warned_run_comes_back_and_ends_with_the_right_count(tmp_path: Path, w
     assert "\tend\tdone - 0 " in history
 
 
+@pytest.mark.parametrize("left", [60, -60])
+def test_an_end_that_is_long_or_was_before_takes_nothing_of_the_grace(
+    tmp_path: Path, left: int
+) -> None:
+    slurm = Slurmctld(tmp_path, policy(grace=3), "file")
+    asked = 'until [ -e "$SLURMKIT_CHECKPOINT_FILE" ]; do sleep 0.1; done'
+    slurm.work = ("sh", "-c", f"{asked}; sleep 1; touch {tmp_path}/saved; exit 75")
+    slurm.start(left)
+    slurm.warn()
+    assert slurm.finish() == "requeued", slurm.log
+    assert (tmp_path / "saved").exists()
+
+
 def test_an_error_of_the_command_is_never_requeued(tmp_path: Path) -> None:
     slurm = Slurmctld(tmp_path, ALL, "raises")
     slurm.start()
