@@ -44,6 +44,7 @@ slurmkit_begin() { # fails where this run is not to be
   [ -z "$lost" ] || slurmkit_say "cannot write $slurmkit_state: there is no history, nor a guard against stale runs"
   rm -f "$SLURMKIT_CHECKPOINT_FILE"
   slurmkit_outputs
+  slurmkit_oom_kills && slurmkit_ooms=$slurmkit_value
   slurmkit_say "run $slurmkit_run of job $slurmkit_id begins on $SLURM_JOB_NODELIST"
   slurmkit_now
   slurmkit_began=$slurmkit_time

@@ -35,18 +35,37 @@ slurmkit_outputs() { # where what it writes begins in the files of its output
   for at in 0 1 2; do slurmkit_sizes[at]=$(stat -c %s "${slurmkit_logs[at]}" 2>/dev/null); done
 }
 
-slurmkit_said() { # whether the end of this run's output has a pattern
-  local at
+slurmkit_said() { # whether the end of this run's output has a pattern, other than of another job
+  local at id='(StepId=|JobId=|[Ss]tep )'
   for at in 0 1 2; do
     [ -f "${slurmkit_logs[at]}" ] || continue
     tail -c "+$((${slurmkit_sizes[at]:-0} + 1))" "${slurmkit_logs[at]}" 2>/dev/null |
-      tail -c 65536 | grep -aEq "$1" && return 0
+      tail -c 65536 | sed -E "s/$id($SLURM_JOB_ID|$slurmkit_id)([^0-9_]|\$)/its own\3/g" |
+      grep -aEv "${id}[0-9]" | grep -aEq "$1" && return 0
   done
   return 1
 }
 
+slurmkit_oom_kills() { # how many processes in the batch step's cgroup were killed for memory, if known
+  local key at file
+  slurmkit_value=''
+  while IFS=: read -r _ key at; do
+    case $key in
+      '') file=$slurmkit_cgroups$at/memory.events ;;
+      memory) file=$slurmkit_cgroups/memory$at/memory.oom_control ;;
+      *) continue ;;
+    esac
+    while read -r key at; do
+      [ "$key" != oom_kill ] || slurmkit_value=$at
+    done 2>/dev/null <"$file"
+  done 2>/dev/null </proc/self/cgroup
+  [ -n "$slurmkit_value" ]
+}
+
 slurmkit_is_out_of_memory() {
-  local words='error: (Step|Job)Id=.* exceeded memory limit|[Oo][Oo][Mm]([ _-]?[Kk]ill)'
+  local words='error: its own.* exceeded memory limit|[Oo][Oo][Mm]([ _-]?[Kk]ill)'
+  # Of the batch step itself slurmstepd tells when this shell is over.
+  slurmkit_oom_kills && [ "$slurmkit_value" -gt "${slurmkit_ooms:-$slurmkit_value}" ] && return 0
   # slurmstepd's lines begin with its name, since 26.05 with the time in brackets.
   slurmkit_said "(^|: )((slurmstepd[^ ]*|srun):|\[[-0-9T:.]+\]) .*($words|Out Of Memory)" && return 0
   timeout 20 sacct -nPj "$slurmkit_id" -o State 2>/dev/null | grep -q OUT_OF_ME

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,18 +77,35 @@ def test_an_array_is_as_bad_as_its_worst_task(tmp_path: Path) -> None:
 # ---- inside the job ----------------------------------------------------------------------------
 
 
-def is_out_of_memory(folder: Path, sacct: str, log: str = "") -> bool:
-    """What the batch shell of a job that survives concludes, before Slurm has ended the job."""
+def is_out_of_memory(
+    folder: Path, sacct: str, log: str = "", *, job: str = "7", before: str = ""
+) -> bool:
+    """What the batch shell of a job that survives concludes, before Slurm has ended the job.
+
+    Args:
+        folder: holds the cgroups, too.
+        sacct: says this of its steps.
+        log: output of the job.
+        job: its id.
+        before: done by the shell after its run has begun.
+    """
     (folder / "said").write_text(sacct)
     (folder / "log").write_text(log)
     (folder / "sacct").write_text(f"#!/bin/sh\ncat {folder / 'said'}\n")
     (folder / "sacct").chmod(0o755)
     shell = Path(slurmkit.survive.__file__).with_name("slurm.sh")
-    script = (
-        f". {shell}; slurmkit_id=7; slurmkit_logs=({folder / 'log'}); slurmkit_is_out_of_memory"
+    script = f"""
+. {shell}
+slurmkit_id={job} slurmkit_logs=({folder / "log"}) slurmkit_cgroups={folder}
+slurmkit_oom_kills && slurmkit_ooms=$slurmkit_value
+{before}
+slurmkit_is_out_of_memory"""
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": job}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, check=False, capture_output=True, text=True
     )
-    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-    return subprocess.run(["bash", "-c", script], env=environment, check=False).returncode == 0
+    assert not done.stderr
+    return done.returncode == 0
 
 
 def recorded_states(job_id: str) -> str:
@@ -101,7 +119,49 @@ def recorded_states(job_id: str) -> str:
 def test_the_shell_knows_it_by_sacct_and_by_the_log(job: dict[str, Any], tmp_path: Path) -> None:
     assert is_out_of_memory(tmp_path, "".join(f"{row['State']}\n" for row in rows(job)))
     assert is_out_of_memory(tmp_path, "".join(f"{state} \n" for _, state, _ in job["sacct"]))
-    assert is_out_of_memory(tmp_path, "RUNNING\n", job["log"]) == bool(job["log"])
+    said = bool(job["log"])
+    assert is_out_of_memory(tmp_path, "RUNNING\n", job["log"], job=job["job"]) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "job", "said"),
+    [
+        ("Detected 1 oom_kill event in StepId=70.batch. Some of", "7", False),
+        ("Detected 1 oom_kill event in StepId=7.batch. Some of", "70", False),
+        ("Detected 1 oom_kill event in StepId=7+1.0. Some of", "7", True),
+        ("Detected 2 oom-kill event(s) in step 7.0 cgroup.", "7", True),
+        ("Detected 2 oom-kill event(s) in step 8.0 cgroup.", "7", False),
+        ("StepId=7.0 exceeded memory limit (2 > 1), being killed", "7", True),
+        ("StepId=8.0 exceeded memory limit (2 > 1), being killed", "7", False),
+    ],
+)
+def test_another_job_in_the_same_output_is_not_believed(
+    line: str, job: str, tmp_path: Path, *, said: bool
+) -> None:
+    assert is_out_of_memory(tmp_path, "RUNNING\n", f"slurmstepd: error: {line}\n", job=job) == said
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_the_kernel_tells_what_it_killed_in_the_batch_step(after: int, tmp_path: Path) -> None:
+    files = list(cgroup_files(tmp_path))
+    if not files:
+        pytest.skip("this machine has no cgroups")
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("low 0\noom 5\noom_kill 2\noom_group_kill 0\n")
+    more = "\n".join(f"echo oom_kill {2 + after} >{path}" for path in files)
+    assert is_out_of_memory(tmp_path, "RUNNING\n", before=more) == bool(after)
+    assert not is_out_of_memory(tmp_path, "RUNNING\n")
+
+
+def cgroup_files(root: Path) -> Iterator[Path]:
+    """Where this process is, in both versions."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, name, path = line.split(":", 2)
+        if name == "":
+            yield Path(f"{root}{path}/memory.events")
+        elif name == "memory":
+            yield Path(f"{root}/memory{path}/memory.oom_control")
 
 
 @pytest.mark.parametrize(("task", "said"), [(1, True), (2, True), (3, True), (5, False)])
