@@ -17,6 +17,7 @@ from slurmkit.planning.unseen import absent, unseen
 from slurmkit.plugins import Runtime
 from slurmkit.runtimes import IMPORTING, NOT_HERE, choose, runtime, settled
 from slurmkit.spec import JobSpec
+from slurmkit.statehome import state_folder
 
 
 class Contained(msgspec.Struct, frozen=True):
@@ -74,8 +75,28 @@ def contained(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) -> Cont
     container, lost = _with_variables(spec, image.container, (chosen, name, capabilities))
     view = chosen.view(container, spec.chdir or HERE.folder)
     lost = (*lost, *absent(container), *(unseen(spec, container, view) if view else ()))
+    if spec.survive:
+        container, unasked = _with_checkpoint_file(container, view)
+        view = chosen.view(container, spec.chdir or HERE.folder)
+        lost = (*lost, *unasked)
     wrapped = chosen.step(container, gpus=spec.gpus is not None)
     return Contained(wrapped, name, (said, *found, *lost), image.architecture, view)
+
+
+def _with_checkpoint_file(
+    container: Container, view: View | None
+) -> tuple[Container, tuple[Finding, ...]]:
+    """Have it see where its work is asked for a checkpoint; the job makes that folder first."""
+    folder = str(state_folder("runs"))
+    if view is not None and view.inside(folder) == folder:
+        return container, ()
+    doubt = warning("container-survive", _UNASKED.format(folder), "$SLURMKIT_CHECKPOINT_FILE")
+    if view is None or not view.is_asked:
+        return container, (doubt,)
+    try:
+        return msgspec.structs.replace(container, mounts=(*container.mounts, folder)), ()
+    except BadInput:  # no runtime takes such a path
+        return container, (doubt,)
 
 
 def _with_variables(
@@ -120,5 +141,9 @@ def for_other_nodes(inside: Contained, nodes: Iterable[Node]) -> Iterator[Findin
 _NO_STEP = (
     "a container is for steps that srun starts, and this job's own shell starts its program; give"
     " a command, or write srun's container options in the script"
+)
+_UNASKED = (
+    "the container may not see {}, where a file asks its work for a checkpoint; have it seen there,"
+    " or let the work listen to --checkpoint-signal alone"
 )
 _LOST = "where the image sets {} itself, its value holds: {}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -16,7 +17,7 @@ from slurmkit.container import Container
 from slurmkit.gpus import Gpus
 from slurmkit.jobfile import job_file_text
 from slurmkit.planner import Plan, plan_unasked
-from slurmkit.spec import JobSpec, Launch
+from slurmkit.spec import JobSpec, Launch, Survive
 
 IMAGE = "nvcr.io/nvidia/pytorch:25.06-py3"
 
@@ -44,6 +45,30 @@ def test_pyxis_adds_options_to_srun_and_is_named() -> None:
         " --container-mounts=/data:/data --container-readonly -- python x.py\n"
     )
     assert "its steps run in pyxis" in [note.message for note in planned(spec).notes]
+
+
+def test_a_job_that_survives_sees_whether_a_checkpoint_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    folder = tmp_path / ".local/state/slurmkit/runs"
+
+    def job(on_timeout: str | None = "requeue", **more: Any) -> JobSpec:
+        policy = Survive(on_timeout=on_timeout)  # type: ignore[arg-type]
+        inside = Container(image="alpine", **more)
+        return JobSpec(command=("x",), time="1:00:00", container=inside, survive=policy)
+
+    mount = f"{folder}:{folder}"
+    assert f"--container-mounts=/data:/data,{mount} " in script(job(mounts=("/data",)))
+    assert f"--container-mounts={mount} " in script(job(mount_home=True, remap_root=True))
+    assert str(folder) not in script(job(mount_home=True))
+    assert script(job(mounts=(str(folder),))).count(mount) == 1
+    assert str(folder) not in script(job(None))
+    monkeypatch.setenv("XDG_STATE_HOME", "/a b")
+    made = planned(job())
+    assert "container-survive" in {each.code for each in made.warnings}
+    assert "/a b" not in made.submissions[0].script.splitlines()[-4]
 
 
 @pytest.mark.parametrize("launcher", ["srun", "torchrun", "mpi"])
