@@ -168,7 +168,7 @@ def test_slurmctld_away_at_requeue_time(tmp_path: Path) -> None:
     slurm.await_work()
     slurm.set(away="")
     slurm.warn()
-    assert slurm.finish() == "failed"  # it told so, and gave up after its patience
+    assert slurm.finish() == "failed", slurm.log  # it told so, and gave up after its patience
     assert "could not be requeued: Unable to contact" in slurm.log
     assert slurm.codes[-1] == 75
 
@@ -334,7 +334,8 @@ def one_run(slurm: Slurmctld, what: str, after: float, away: float) -> str:
         slurm.set(preempt="2026-11-22T07:00:00")
         slurm.term_steps()
         time.sleep(0.4)
-        slurm.requeue()
+        if slurm.process and slurm.process.poll() is None:  # what is over is not preempted
+            slurm.requeue()
     elif what == "lost" and slurm.process and slurm.process.poll() is None:
         slurm.kill()
         slurm.requeue()
