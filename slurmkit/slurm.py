@@ -45,6 +45,14 @@ _ADVICE: dict[type[SlurmError], str] = {
 # a user wants of SBATCH_*, the command line has read before (`slurmkit.cli.defaults`).
 # PYXIS_* would put the batch step itself into a container.
 _LEAKS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SRUN_", "PYXIS_")
+# What a job's own script sets (docs/survive.md, docs/sweeps.md), and a job sent from it is not.
+_OF_A_RUN = (
+    "SLURMKIT_ARRAY_TASK_ID",
+    "SLURMKIT_CHECKPOINT_FILE",
+    "SLURMKIT_RESTART",
+    "SLURMKIT_RESTART_REASON",
+    "SLURMKIT_RUN",
+)
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 _HANDED_ON = (
     "SLURM_TIME_FORMAT",
@@ -302,7 +310,7 @@ def environment_for(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str
 def leaks(name: str, argv: Sequence[str]) -> bool:
     """Whether a variable of the environment would silently change a Slurm command."""
     handed_on = _submits(argv) and name in _HANDED_ON
-    return name.startswith(_LEAKS) and name not in _KEPT and not handed_on
+    return name in _OF_A_RUN or (name.startswith(_LEAKS) and name not in _KEPT and not handed_on)
 
 
 def settings_for(argv: Sequence[str]) -> dict[str, str]:

@@ -115,6 +115,12 @@ def test_a_job_gets_its_users_environment() -> None:
     }
 
 
+def test_a_job_sent_from_a_job_is_no_task_nor_run_of_that() -> None:
+    names = ("ARRAY_TASK_ID", "CHECKPOINT_FILE", "RESTART", "RESTART_REASON", "RUN", "DB")
+    outer = {f"SLURMKIT_{name}": "5" for name in names}
+    assert environment_for(["sbatch"], outer) == {"SLURMKIT_DB": "5"}
+
+
 def test_an_unknown_user_is_not_nobody(program: Path) -> None:
     write(program, 'echo "Invalid user: nobody-here" >&2')
     with pytest.raises(Refused, match="Invalid user: nobody-here"):
