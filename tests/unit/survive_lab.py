@@ -27,7 +27,8 @@ cd "$FAKE" || exit 9
 case "$*" in
   '-o show job'*)
     echo "JobId=7 JobState=$(<state) Reason=$(<reason) Restarts=$(<restarts)" \
-      "EndTime=$(date -d "$(<end)" "+${SLURM_TIME_FORMAT/#standard/%FT%T}") PreemptTime=$(<preempt) NodeList=n1" ;;
+      "EndTime=$(date -d "$(<end)" "+${SLURM_TIME_FORMAT/#standard/%FT%T}")" \
+      "PreemptTime=$(<preempt) NodeList=n1" ;;
   requeue*)
     [ ! -e refuse ] || { echo 'Requested operation is presently disabled for job 7' >&2; exit 1; }
     [ "$(<state)" = RUNNING ] || { echo 'Job is pending execution for job 7' >&2; exit 1; }
