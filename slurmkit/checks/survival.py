@@ -201,3 +201,9 @@ def _signal(request: Request) -> Iterator[Finding]:
             " --checkpoint-signal"
         )
         yield warning("survive-agent", message, "--checkpoint-signal")
+    elif signal and spec.script is None and spec.launch.launcher != "none":
+        message = (
+            f"Slurm sends {signal} to every process of a step, and it ends those that do not catch"
+            " it: a shell script around the program must start it by exec, or trap the signal"
+        )
+        yield warning("survive-wrapper", message, "--checkpoint-signal")

@@ -182,7 +182,6 @@ slurmkit_give_grace() { # to work that is asked; what has not ended then goes ba
 }
 
 slurmkit_survive() { # run slurmkit_work; ends with its exit code
-  local watcher
   slurmkit_pid='' slurmkit_gone='' slurmkit_refused=''
   slurmkit_begin || return "${slurmkit_code:-1}"
   [ -z "$slurmkit_killed" ] || slurmkit_work() { return 75; } # the run before may still be at work
@@ -190,18 +189,18 @@ slurmkit_survive() { # run slurmkit_work; ends with its exit code
   (export SLURMKIT_RUN="$slurmkit_state.$slurmkit_run" && slurmkit_work) &
   slurmkit_pid=$!
   slurmkit_watch &
-  watcher=$!
+  slurmkit_watcher=$!
   set +m
   slurmkit_await slurmkit_warned
   if [ -z "$slurmkit_killed" ] && ! slurmkit_over; then slurmkit_give_grace; fi
-  if slurmkit_over; then slurmkit_collect "$watcher"; fi
+  if slurmkit_over; then slurmkit_collect "$slurmkit_watcher"; fi
   if slurmkit_is_stale; then
     slurmkit_end_noted stale stopped 'a later run has begun: this one has stopped'
   elif [ -z "$slurmkit_gone" ]; then
     slurmkit_settle
   fi
   [ -z "$slurmkit_gone$slurmkit_killed" ] || slurmkit_leave
-  [ -n "$slurmkit_code" ] || kill -- "-$watcher" 2>/dev/null
+  [ -n "$slurmkit_code" ] || kill -- "-$slurmkit_watcher" 2>/dev/null
   if [ "$slurmkit_reason:$slurmkit_code" != error:0 ] && slurmkit_over; then
     slurmkit_clear
     touch "$slurmkit_state/stopped.$slurmkit_run" 2>/dev/null

@@ -147,14 +147,23 @@ slurmkit_ask() {
 }
 
 slurmkit_tell() { # the signal, once to each process of the work that catches it: none dies of it
-  local each fields number mask key
+  local each fields number mask key own session
   [ -n "$slurmkit_signal" ] || return 0
+  { fields=$(<"/proc/$$/stat"); } 2>/dev/null || return 0
+  # shellcheck disable=SC2086 # state, parent, process group, session; no here-string, which needs a disk
+  set -- ${fields##*) }
+  own=$3 session=$4
   number=$(kill -l "$slurmkit_signal")
   for each in /proc/[0-9]*; do
     { fields=$(<"$each/stat"); } 2>/dev/null || continue
-    # shellcheck disable=SC2086 # state, parent, process group; no here-string, which needs a disk
+    # shellcheck disable=SC2086 # likewise
     set -- ${fields##*) }
-    [ "$3" = "$slurmkit_pid" ] || continue
+    # Work may make process groups of its own, as timeout does.
+    case $4:$3 in
+      "$session:$own" | "$session:$slurmkit_watcher") continue ;;
+      "$session":*) ;;
+      *) continue ;;
+    esac
     case $slurmkit_told in *" ${each#/proc/} "*) continue ;; esac
     while read -r key mask; do
       case $key in SigBlk: | SigCgt:) ;; *) continue ;; esac

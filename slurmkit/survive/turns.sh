@@ -4,7 +4,8 @@
 # A trap that runs while bash still reads a script breaks its parser, so all of it is read first.
 trap '' USR1 USR2 TERM ALRM
 slurmkit_warned='' slurmkit_killed='' slurmkit_asked='' slurmkit_written='' slurmkit_code='' slurmkit_unsure=''
-slurmkit_stopped='' slurmkit_renewed='' slurmkit_within=0 slurmkit_cgroups=/sys/fs/cgroup
+slurmkit_stopped='' slurmkit_renewed='' slurmkit_within=0
+slurmkit_cgroups=/sys/fs/cgroup
 slurmkit_id=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || slurmkit_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 slurmkit_run=${SLURM_RESTART_COUNT:-0}

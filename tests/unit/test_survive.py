@@ -143,6 +143,7 @@ def test_how_a_preemption_is_told_depends_on_the_cluster() -> None:
         ("survive-memory",
          {"survive": Survive(on_oom="requeue", oom_max_mem="900T"), "mem": "1G"}, {}),
         ("survive-agent", {"launch": Launch(launcher="torchrun")}, {}),
+        ("survive-wrapper", {}, {}),
         ("survive-no-grace", {}, {}),
     ],
 )  # fmt: skip
@@ -150,7 +151,9 @@ def test_what_cannot_be_or_is_not_meant(
     code: str, spec: dict[str, Any], config: dict[str, str]
 ) -> None:
     assert code in codes(planned(with_config(**config), **spec))
-    assert code == "survive-no-grace" or code not in codes(planned(mem="1G"))
+    always = ("survive-no-grace", "survive-wrapper")
+    assert code in always or code not in codes(planned(mem="1G"))
+    assert "survive-wrapper" not in codes(planned(launch=Launch(launcher="none")))
 
 
 @pytest.mark.parametrize(

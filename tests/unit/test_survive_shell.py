@@ -43,6 +43,18 @@ def test_a_warned_run_comes_back_and_ends_with_the_right_count(tmp_path: Path, w
     assert "\tend\tdone - 0 " in history
 
 
+def test_work_in_a_process_group_of_its_own_is_told(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, policy(grace=2), "goes-on", target=10_000)
+    slurm.work = ("timeout", "60", *slurm.work)
+    slurm.start()
+    while slurm.count == 0 and not (tmp_path / "trace").exists():
+        time.sleep(0.02)
+    time.sleep(0.3)
+    slurm.warn()
+    assert slurm.finish() == "requeued", slurm.log
+    assert slurm.count > 0
+
+
 @pytest.mark.parametrize("left", [60, -60])
 def test_an_end_that_is_long_or_was_before_takes_nothing_of_the_grace(
     tmp_path: Path, left: int
