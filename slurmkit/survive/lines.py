@@ -24,8 +24,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         pause: between two looks while something is awaited.
         tick: between two looks at whose turn it is; a lease is renewed each third.
         lease: after which a run that does not renew its lease is taken for dead.
-        fence: after which a run stops itself that reaches neither the home nor slurmctld; looking
-            for both may take 25 s, and it is to have stopped before its lease is over.
+        fence: after which a run pauses that reaches neither the home nor slurmctld; looking
+            for both may take 25 s, and it is to have paused before its lease is over.
         patience: for which a slurmctld that does not answer is asked to requeue.
         margin: before the end that Slurm has set, in which the job must be back in the queue.
         slack: after the end of its grace in which Slurm ends a preempted job.

@@ -81,9 +81,9 @@ slurmkit_why_ended() { # of work that nobody warned: sets slurmkit_reason
   local left=5
   slurmkit_reason=error
   if [ -n "$slurmkit_stopped" ]; then
-    slurmkit_say 'stopped, for neither its home nor slurmctld was there, and it may run elsewhere'
+    slurmkit_say 'stopped, for the job runs elsewhere'
     slurmkit_reason=node-fail
-    slurmkit_on_node_fail=${slurmkit_on_node_fail:-requeue} # as Slurm does with a lost node
+    slurmkit_on_node_fail=${slurmkit_on_node_fail:-requeue} # as Slurm did with a lost node
     return
   fi
   [ "$slurmkit_code" != 0 ] || [ -n "$slurmkit_on_preempt" ] || return 0

@@ -49,8 +49,8 @@ slurmkit_end_noted() { # why this run ends, what comes of it, and in words
 }
 
 # --- Whose turn it is. Slurm does not stop what runs on a node that it lost: each run has a file of
-# --- its own number on the shared home, and one that finds a later number stops itself. So does one
-# --- that reaches neither the home nor slurmctld for long: it cannot know.
+# --- its own number on the shared home, and one that finds a later number stops itself. One that
+# --- reaches neither the home nor slurmctld for long cannot know, and pauses until it does.
 
 slurmkit_soon() { # a command that may hang where a filesystem is away
   timeout --foreground -s KILL 5 "$@"
@@ -79,19 +79,23 @@ slurmkit_renew() { # the lease; a home that refuses is one that is there
   slurmkit_renewed=$slurmkit_time
 }
 
-slurmkit_is_cut_off() { # from home and slurmctld for so long that the job may run elsewhere
+slurmkit_whose() { # sets slurmkit_turn: mine, over where a later run is to be, or unknown
   local age
-  [ -n "$slurmkit_renewed" ] && [ "$slurmkit_on_node_fail" != fail ] || return 1 # nothing runs then
+  slurmkit_turn=mine
+  if slurmkit_is_stale; then
+    slurmkit_turn=over
+    return
+  fi
+  [ -n "$slurmkit_renewed" ] && [ "$slurmkit_on_node_fail" != fail ] || return 0 # nothing runs then
   slurmkit_now
   age=$((slurmkit_time - slurmkit_renewed))
-  [ "$age" -ge $((slurmkit_fence / 2)) ] || return 1
+  [ "$age" -ge $((slurmkit_fence / 2)) ] || return 0
   if slurmkit_look; then
-    slurmkit_is_requeued && return 0
-    slurmkit_renewed=$slurmkit_time # no need to ask at each tick
-    return 1
+    if slurmkit_is_requeued; then slurmkit_turn=over; else slurmkit_renewed=$slurmkit_time; fi
+    return 0
   fi
   slurmkit_now
-  [ $((slurmkit_time - slurmkit_renewed)) -ge "$slurmkit_fence" ]
+  [ $((slurmkit_time - slurmkit_renewed)) -lt "$slurmkit_fence" ] || slurmkit_turn=unknown
 }
 
 slurmkit_pids() { # of the work on this node, also those that srun has lost sight of
@@ -105,9 +109,13 @@ slurmkit_pids() { # of the work on this node, also those that srun has lost sigh
 }
 
 slurmkit_stop_all() {
+  slurmkit_send_all KILL
+}
+
+slurmkit_send_all() {
   local each
-  kill -s KILL -- "-$slurmkit_pid" 2>/dev/null
-  for each in $(slurmkit_pids); do kill -s KILL "$each" 2>/dev/null; done
+  kill -s "$1" -- "-$slurmkit_pid" 2>/dev/null
+  for each in $(slurmkit_pids); do kill -s "$1" "$each" 2>/dev/null; done
 }
 
 slurmkit_clear() { # srun may be over and its tasks not: it ends when it hears of a lost node
@@ -123,16 +131,29 @@ slurmkit_clear() { # srun may be over and its tasks not: it ends when it hears o
 
 slurmkit_watch() { # beside the work: renew the lease, and look whose turn it is
   trap - USR1 USR2 TERM ALRM
-  local left=0 slurmkit_within=10
+  local left=0 slurmkit_within=10 slurmkit_turn paused=''
   while kill -0 "$$" 2>/dev/null; do
     if [ "$left" -le 0 ] && slurmkit_renew; then left=$slurmkit_beats; fi
     left=$((left - 1))
-    if slurmkit_is_stale || { [ "$left" -lt 0 ] && slurmkit_is_cut_off; }; then
-      kill -s ALRM "$$" 2>/dev/null
-      slurmkit_stop_all
-      slurmkit_soon touch "$slurmkit_state/stopped.$slurmkit_run" 2>/dev/null
-      return
-    fi
+    slurmkit_whose
+    case $slurmkit_turn$paused in
+      over*)
+        kill -s ALRM "$$" 2>/dev/null
+        slurmkit_stop_all
+        slurmkit_soon touch "$slurmkit_state/stopped.$slurmkit_run" 2>/dev/null
+        return
+        ;;
+      unknown)
+        paused=paused
+        slurmkit_say 'paused: neither its home nor slurmctld is there, so it may run elsewhere'
+        slurmkit_send_all STOP
+        ;;
+      minepaused)
+        paused=''
+        slurmkit_say 'it goes on'
+        slurmkit_send_all CONT
+        ;;
+    esac
     sleep "$slurmkit_tick"
   done
 }

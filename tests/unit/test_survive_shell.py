@@ -264,17 +264,46 @@ def saves(slurm: Slurmctld) -> int:
     return len((slurm.folder / "trace").read_text().splitlines())
 
 
-@pytest.mark.parametrize("answer", ["", "restarts"])
-def test_a_run_that_cannot_know_whether_it_runs_elsewhere_stops(
-    tmp_path: Path, answer: str
-) -> None:
-    slurm = cut_off(tmp_path, answer)
+def test_a_run_that_runs_elsewhere_stops(tmp_path: Path) -> None:
+    slurm = cut_off(tmp_path, "restarts")
     before = saves(slurm)
     time.sleep(0.3)
     assert saves(slurm) == before, slurm.log
-    slurm.clear("away")
     await_log(slurm, "back to the queue")
-    assert slurm.requests() == ([] if answer else ["requeue 7"])  # once, and never of a later run
+    assert slurm.requests() == []  # a later run is not requeued
+    slurm.terminate()
+
+
+@pytest.mark.parametrize("back", ["home", "slurmctld"])
+def test_a_run_that_cannot_know_whether_it_runs_elsewhere_pauses(tmp_path: Path, back: str) -> None:
+    slurm = cut_off(tmp_path)
+    await_log(slurm, "paused: neither")
+    time.sleep(0.3)
+    before = saves(slurm)
+    time.sleep(0.5)
+    assert saves(slurm) == before, slurm.log
+    if back == "home":
+        (tmp_path / "away-home").rename(slurm.home)
+    else:
+        slurm.clear("away")
+    await_log(slurm, "it goes on")
+    slurm.clear("away")
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 90
+    assert slurm.requests() == []
+
+
+def test_a_paused_run_whose_job_went_on_elsewhere_writes_nothing(tmp_path: Path) -> None:
+    slurm = cut_off(tmp_path)
+    await_log(slurm, "paused: neither")
+    time.sleep(0.3)
+    before = saves(slurm)
+    folder = tmp_path / "away-home/.local/state/slurmkit/runs/lab/7"
+    (folder / "lease.1").touch()
+    (tmp_path / "away-home").rename(slurm.home)
+    await_log(slurm, "a later run has begun")
+    assert saves(slurm) == before
+    slurm.clear("away")
     slurm.terminate()
 
 
