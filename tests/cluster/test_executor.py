@@ -181,12 +181,13 @@ os._exit(0)
     evil = f"import os; os.system('touch {folder}/evil')"
     made = f"""
 import pickle
-from slurmkit.executor import worker
+from slurmkit.executor import resultfiles
 class Evil:
     def __reduce__(self):
         return exec, ({evil!r},)
-data = worker._dumped(worker.Result(0, worker.VALUE, pickle.dumps(Evil())))
-worker.write_whole({forged!r}, worker._sized(data))
+result = resultfiles.Result(0, resultfiles.VALUE, pickle.dumps(Evil()))
+data = resultfiles.sized(resultfiles.dumped(result))
+resultfiles.write_whole({forged!r}, data)
 """
     lab.run(PYTHON, "-", user="", input=made)
     lab.run("chown", "bob", forged, user="")
