@@ -22,7 +22,7 @@ PYTHON = "/opt/slurmkit/venv/bin/python"
 # Before the real one on the PATH, so that its calls can be counted.
 COUNTED = '#!/bin/bash\necho "$@" >>"${0%/*}/sbatch.calls"\nexec /usr/bin/sbatch "$@"\n'
 BEGIN = """
-import json, os, signal, sys, time
+import json, os, signal, subprocess, sys, time
 from slurmkit import Executor
 
 def executor(**more):
@@ -111,13 +111,19 @@ def test_two_thousand_tasks(lab: Lab, folder: str) -> None:
 def test_a_call_has_what_its_job_has(lab: Lab, folder: str) -> None:
     script = """
 with executor(partition="gpu", gpus="a100:2", cpus_per_task=2) as made:
-    future = made.submit(lambda: {name: os.environ.get(name) for name in
-        ("CUDA_VISIBLE_DEVICES", "SLURM_CPUS_PER_TASK", "SLURM_JOB_ID", "PWD")})
+    def look():
+        names = "CUDA_VISIBLE_DEVICES", "SLURM_CPUS_PER_TASK", "SLURM_JOB_ID", "PWD"
+        show = ["scontrol", "-d", "show", "job", os.environ["SLURM_JOB_ID"]]
+        shown = subprocess.run(show, check=True, capture_output=True, text=True).stdout
+        return {"shown": shown, **{name: os.environ.get(name) for name in names}}
+    future = made.submit(look)
     found = future.result(120)
 answer(job=future.job_id, **found)
 """
     found = answer(lab, folder, script)
-    assert found["CUDA_VISIBLE_DEVICES"] == "0,1"
+    (held,) = re.findall(r"GRES=gpu:a100:2\(IDX:([\d,-]+)\)", found["shown"])
+    first, _, last = held.partition("-")
+    assert found["CUDA_VISIBLE_DEVICES"] == (f"{first},{last}" if last else held)
     assert found["SLURM_CPUS_PER_TASK"] == "2"
     assert found["job"] == found["SLURM_JOB_ID"]
     assert found["PWD"] == folder
