@@ -22,36 +22,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Iterable, Iterator  # noqa: UP035 - 3.6 cannot index others
 
 if TYPE_CHECKING or __name__ != "__main__":
-    from slurmkit.executor.resultfiles import (
-        DIED,
-        ERROR,
-        LEFT_OUT,
-        SIZE,
-        UNFIT,
-        VALUE,
-        Outbox,
-        Result,
-        dumped,
-        read_private,
-        sized,
-        write_whole,
-    )
+    from slurmkit.executor import resultfiles
 else:  # in the folder of calls; PYTHONSAFEPATH would keep it out
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from slurmkit_resultfiles import (
-        DIED,
-        ERROR,
-        LEFT_OUT,
-        SIZE,
-        UNFIT,
-        VALUE,
-        Outbox,
-        Result,
-        dumped,
-        read_private,
-        sized,
-        write_whole,
-    )
+    import slurmkit_resultfiles as resultfiles
 
 CALLS, RESULTS, HEAD, FUNCTION = "calls", "results", "run.json", "function"
 STATES = "states"
@@ -84,15 +58,19 @@ class Task:
 
     def __init__(self, folder: str, number: int) -> None:
         self.folder = folder
-        self.head: dict[str, Any] = json.loads(read_private(os.path.join(folder, HEAD)).decode())
+        self.head: dict[str, Any] = json.loads(
+            resultfiles.read_private(os.path.join(folder, HEAD)).decode()
+        )
         every: list[tuple[int, bytes]] = pickle.loads(  # noqa: S301 - our own, as was just seen
-            read_private(os.path.join(folder, CALLS, str(number)))
+            resultfiles.read_private(os.path.join(folder, CALLS, str(number)))
         )
         again = os.environ.get("SLURM_RESTART_COUNT", "0")
-        self.outbox = Outbox(os.path.join(folder, RESULTS), f"{number}-{again}")
+        self.outbox = resultfiles.Outbox(os.path.join(folder, RESULTS), f"{number}-{again}")
         done = self.outbox.done(number)
         self.left = [call for call in every if call[0] not in done]
-        self.failed = any(kind not in (VALUE, LEFT_OUT) for kind in done.values())
+        self.failed = any(
+            kind not in (resultfiles.VALUE, resultfiles.LEFT_OUT) for kind in done.values()
+        )
         self.stopped = False
         self._own = [str(index) for index, _ in every]
 
@@ -103,7 +81,11 @@ class Task:
             words = unfit(self.head)
             if words:
                 while self.left:
-                    self._take(Result(self.left.pop(0)[0], UNFIT, b"", _facts(words=words)))
+                    self._take(
+                        resultfiles.Result(
+                            self.left.pop(0)[0], resultfiles.UNFIT, b"", _facts(words=words)
+                        )
+                    )
             while self.left and not self.stopped:
                 self._some()
         finally:
@@ -144,7 +126,11 @@ class Task:
             self.stopped = self.stopped or is_wanted()
         if self.left and not self.stopped:
             index = self.left.pop(0)[0]
-            self._take(Result(index, DIED, b"", _facts(words=_end_in_words(status))))
+            self._take(
+                resultfiles.Result(
+                    index, resultfiles.DIED, b"", _facts(words=_end_in_words(status))
+                )
+            )
 
     def _hear(self, pipe: "Pipe") -> None:
         """Take what a process says of its next calls; nothing where it wrote a file itself."""
@@ -159,8 +145,8 @@ class Task:
         if self.outbox.due() <= 0:
             self.outbox.flush()
 
-    def _take(self, result: Result) -> None:
-        self.outbox.put(dumped(result))
+    def _take(self, result: resultfiles.Result) -> None:
+        self.outbox.put(resultfiles.dumped(result))
         self.failed = True
 
     def _fork(self) -> "tuple[int, int]":
@@ -205,15 +191,15 @@ class Caller:
         for call in self._task.left:
             result = None if is_wanted() else self._made(call)
             # Of processes that a call started, Slurm's signal ends some: it may raise for that.
-            if result is None or (self._told and result.kind == ERROR):
-                _write_all(pipe, sized(_KEPT))
+            if result is None or (self._told and result.kind == resultfiles.ERROR):
+                _write_all(pipe, resultfiles.sized(_KEPT))
                 return
-            sign = b"+" if result.kind in (VALUE, LEFT_OUT) else b"-"
-            data = dumped(result)
+            sign = b"+" if result.kind in (resultfiles.VALUE, resultfiles.LEFT_OUT) else b"-"
+            data = resultfiles.dumped(result)
             if len(data) >= _LARGE:
                 self._task.outbox.write(f"c{call[0]}", [data])
                 data = b""
-            _write_all(pipe, sized(sign + data))
+            _write_all(pipe, resultfiles.sized(sign + data))
 
     def _hear(self, number: int, frame: object) -> None:
         """Slurm signals all processes of a step; this one goes on while it has time."""
@@ -228,10 +214,10 @@ class Caller:
         if signal.getsignal(signal.SIGTERM) == self._hear:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    def _made(self, call: "tuple[int, bytes]") -> "Result | None":
+    def _made(self, call: "tuple[int, bytes]") -> "resultfiles.Result | None":
         index, data = call
         if os.path.exists(os.path.join(self._task.folder, CANCELLED.format(index))):
-            return Result(index, LEFT_OUT)
+            return resultfiles.Result(index, resultfiles.LEFT_OUT)
         try:
             function, args, kwargs = self._begin(index, data)
             self._differ = self._differ or differing(self._task.head["libraries"])
@@ -242,20 +228,24 @@ class Caller:
                 if is_wanted():
                     return None
                 value = after[0](*after[1], **after[2])
-            return Result(index, VALUE, dumps(value), _facts(differ=self._differ))
+            return resultfiles.Result(
+                index, resultfiles.VALUE, dumps(value), _facts(differ=self._differ)
+            )
         except BaseException as error:  # noqa: BLE001 - also SystemExit is what came of it
-            return Result(index, ERROR, _pickled(error), self._error_facts(error))
+            return resultfiles.Result(
+                index, resultfiles.ERROR, _pickled(error), self._error_facts(error)
+            )
 
     def _begin(self, index: int, data: bytes) -> Any:
         """What is called, with which arguments: from the beginning, or where it stood."""
         if os.path.exists(self._state(index)):
-            return pickle.loads(read_private(self._state(index)))  # noqa: S301 - as was just seen
+            return pickle.loads(resultfiles.read_private(self._state(index)))  # noqa: S301 - as was just seen
         return (self._shared(), *pickle.loads(data))  # noqa: S301 - from the folder that is ours
 
     def _keep(self, index: int, after: bytes) -> None:
         """Write where a call stands; where there is no room, what was there before is left."""
         try:
-            write_whole(self._state(index), after)
+            resultfiles.write_whole(self._state(index), after)
         except OSError as error:
             with suppress(OSError):  # the log may have no room either
                 print(f"slurmkit: where call {index} stands is not kept: {error}", file=sys.stderr)
@@ -265,7 +255,7 @@ class Caller:
 
     def _shared(self) -> Any:
         if self._function is None:
-            data = read_private(os.path.join(self._task.folder, FUNCTION))
+            data = resultfiles.read_private(os.path.join(self._task.folder, FUNCTION))
             self._function = pickle.loads(data)  # noqa: S301 - our own, as was just seen
         return self._function
 
@@ -304,11 +294,11 @@ class Pipe:
     def read(self) -> "Iterator[bytes]":
         """What was said of calls since the last time."""
         self.over = self._fill() or self._gone
-        while len(self._data) >= SIZE:
-            end = SIZE + int.from_bytes(self._data[:SIZE], "big")
+        while len(self._data) >= resultfiles.SIZE:
+            end = resultfiles.SIZE + int.from_bytes(self._data[: resultfiles.SIZE], "big")
             if len(self._data) < end:
                 return
-            data = bytes(self._data[SIZE:end])
+            data = bytes(self._data[resultfiles.SIZE : end])
             del self._data[:end]
             yield data
 

@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from slurmkit.survive.history import RUN_BEGINS
+
 _SHOWN = 5  # lines
 _LABEL = r"(?: *\d+: )?"  # of srun --label, whose numbers are as wide as the largest
 # torchrun's agents each sum up the failures of their node, the earliest as root cause.
@@ -25,7 +27,7 @@ _ENDED_FOR_ANOTHER = re.compile(r"Terminated|Exited with exit code 143\b")  # by
 # its name, since 26.05 with the time in brackets.
 _RUN_OVER = re.compile(
     r"^(?:(?:slurmstepd\S*:|\[\S+\]) error: \*\*\* JOB \d+ ON \S+ CANCELLED .* DUE TO .*"
-    r"|slurmkit: run \d+ of job \S+ begins on .*)$",
+    rf"|{RUN_BEGINS}.*)$",
     re.M,
 )
 

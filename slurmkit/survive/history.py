@@ -15,6 +15,8 @@ from slurmkit.machine import HERE, Machine, machine_of
 from slurmkit.slurm import Slurm
 from slurmkit.statehome import state_folder
 
+RUN_BEGINS = r"slurmkit: run \d+ of job \S+ begins on "
+"""How a line of a job's output begins with which a run does; `course.sh` writes it."""
 _MOST = 1 << 20  # bytes that are read
 _MOST_JOBS = 200  # whose histories are read at once
 

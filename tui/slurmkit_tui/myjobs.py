@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -11,6 +10,7 @@ import msgspec
 from slurmkit import arrays
 from slurmkit import states as slurm_states
 from slurmkit.durations import as_squeue_does, parse_elapsed
+from slurmkit.jobs import ids
 from slurmkit.jobs.efficiency import Efficiency, together
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.mine import Mine
@@ -86,7 +86,7 @@ def my_jobs(mine: Mine, of: Mapping[str, Efficiency] = NOTHING) -> tuple[MyJob, 
 
 def _name(job: QueueRow | JobInfo, mine: Mine) -> str:
     """Its own, or that in its workflow, which stands before it."""
-    return mine.flows.get(re.split("[_+]", job.job_id)[0], job.name)
+    return mine.flows.get(ids.whole_id(job.job_id), job.name)
 
 
 def whole_id(run: JobInfo, wholes: Mapping[str, str]) -> str:

@@ -19,6 +19,7 @@ from textual.widgets import Input, Static
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.jobs.pages import Piece
+from slurmkit.survive.history import RUN_BEGINS
 from slurmkit.text import printable
 from slurmkit_tui.actions import bindings
 from slurmkit_tui.feed import Ask, Feed
@@ -31,8 +32,8 @@ ERRORS = re.compile(
 )
 _SIGNS = (b"traceback", b"fatal", b"error", b"exception", b"killed", b"out of memory", b"nccl warn",
           b"segmentation fault", b"command not found")  # fmt: skip
-RUNS = re.compile(rb"(?m)^slurmkit: run \d+ of job \S+ begins on ")
-"""A run of a job that survives begins; `slurmkit/survive/course.sh` writes it."""
+RUNS = re.compile(b"(?m)^" + RUN_BEGINS.encode())
+"""A run of a job that survives begins."""
 _RULE = "─"
 _TAB = " " * 8
 _TOLD_SECONDS = 0.2
