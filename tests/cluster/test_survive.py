@@ -142,6 +142,8 @@ def scavengers(lab: Lab, mode: str, grace: int, *, signal: bool) -> Iterator[Non
     admin(lab, *qos, f"PreemptMode={mode}", f"GraceTime={grace}")
     if signal:
         line = "PreemptParameters=send_user_signal"
+        if lab.release == "22.05":
+            line = "SlurmctldParameters=preempt_send_user_signal"
         admin(lab, "sh", "-c", f"echo {line} >>{settings} && scontrol reconfigure")
     time.sleep(2)
     try:
@@ -149,7 +151,7 @@ def scavengers(lab: Lab, mode: str, grace: int, *, signal: bool) -> Iterator[Non
     finally:
         admin(lab, *qos, "PreemptMode=requeue", "GraceTime=0")
         if signal:
-            admin(lab, "sh", "-c", f"sed -i /^PreemptParameters/d {settings}; scontrol reconfigure")
+            admin(lab, "sh", "-c", f"sed -i /send_user_signal/d {settings}; scontrol reconfigure")
 
 
 @pytest.mark.slow
