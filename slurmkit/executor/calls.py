@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from slurmkit.errors import BadInput
 from slurmkit.executor.bar import Bar, Ordered
-from slurmkit.executor.folders import PROGRAM, base_folder, with_worker
 from slurmkit.executor.follow import Follower, Place
 from slurmkit.executor.future import CallFuture
+from slurmkit.executor.program import program
 from slurmkit.executor.runs import Arguments, Run, divided, drop, find, keep, prepare
+from slurmkit.executor.store import Store
 
 ReturnT = TypeVar("ReturnT")
 
@@ -25,7 +24,7 @@ class CallExecutor(concurrent.futures.Executor, ABC):
 
     Args:
         place: where they run.
-        folder: where the files are.
+        store: where the files are.
         tasks: the most that a map is divided into.
         progress: show a bar while calls are waited for; None: where standard error is a terminal.
     """
@@ -33,15 +32,15 @@ class CallExecutor(concurrent.futures.Executor, ABC):
     def __init__(
         self,
         place: Place,
-        folder: str | os.PathLike[str] | None,
+        store: Store,
         tasks: int,
         *,
         progress: bool | None,
     ) -> None:
         if tasks < 1:
             raise BadInput(f"max_workers must be at least 1, not {tasks}")
-        self._follower = Follower(place)
-        self._base = base_folder(folder)
+        self._follower = Follower(place, store)
+        self._store = store
         self._tasks = tasks
         self._bar = Bar(asked=progress)
         self._futures: list[CallFuture] = []
@@ -54,7 +53,7 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         """The name of the place, under which runs are remembered."""
 
     @abstractmethod
-    def _send(self, run: Run, program: Path) -> Run:
+    def _send(self, run: Run, worker: str) -> Run:
         """Start the tasks of a run; returns it with the ids of its jobs."""
 
     @classmethod
@@ -135,9 +134,9 @@ class CallExecutor(concurrent.futures.Executor, ABC):
     ) -> list[CallFuture]:
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        program = with_worker(self._base) / PROGRAM
-        run = prepare(self._base, function, calls, divided(len(calls), tasks))
-        run = self._send(run, program)
+        worker = program(self._store)
+        run = prepare(self._store, function, calls, divided(len(calls), tasks))
+        run = self._send(run, worker)
         keep(run, self._where)
         return self._followed(run)
 
@@ -161,7 +160,7 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         run = find(job_id, self._where)
         if left := self._at_work(run):
             raise BadInput(f"{left}; what is left of {job_id} can be removed once that is over")
-        drop(run, self._where)
+        drop(self._store, run, self._where)
 
     def found(self, job_id: str) -> list[CallFuture]:
         """As `attach`, with this executor."""

@@ -16,17 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from slurmkit.errors import CallError, ResultRefused
+from slurmkit.errors import CallError, ResultRefused, SshError
 from slurmkit.executor import resultfiles, worker
 from slurmkit.executor.future import CallFuture, fail, lose, settle
 from slurmkit.executor.runs import Run
-from slurmkit.machine import open_regular
+from slurmkit.executor.store import Store
 from slurmkit.text import printable
 
 _SOONEST, _LATEST = 0.02, 1.0  # seconds between two looks
 _SHARE = 0.05  # of the time since something came: so much later than it came is it seen at most
 _ANEW = 1.0  # seconds after which NFS is made to look at the folder itself
-_HICCUP = 300.0  # seconds that a filesystem may be in trouble
+_TROUBLE = (OSError, SshError)
+_HICCUP = 300.0  # seconds that a filesystem, or the way to it, may be in trouble
 _NOT_OURS = (errno.EPERM, errno.EACCES, errno.ELOOP, errno.ENXIO)  # a link, a socket, somebody's
 _GRACE = 2.0  # seconds in which a result may come after the end of its task
 _FAREWELL = 10.0  # seconds that the end of Python waits for jobs to be cancelled
@@ -72,11 +73,13 @@ class Task:
 class Results:
     """The files with results of one run, each read once."""
 
-    def __init__(self, run: Run, tasks: Iterable[Task]) -> None:
+    def __init__(self, run: Run, tasks: Iterable[Task], store: Store) -> None:
         self.folder = run.folder
         self.tasks = {task.number: task for task in tasks}
-        self._path = Path(run.folder) / worker.RESULTS
+        self._store = store
+        self._path = f"{run.folder}/{worker.RESULTS}"
         self._read: set[str] = set()
+        self._marked: set[int] = set()
         self._looked = 0.0
         self.away_since: float | None = None
 
@@ -85,16 +88,36 @@ class Results:
 
         Raises:
             OSError: when the filesystem is in trouble; what was not read is read the next time.
+            SshError: when it cannot be reached, likewise.
         """
-        if time.monotonic() - self._looked > _ANEW:
-            self._path.chmod(0o700)  # a client of NFS asks its server, and sees what is new
-            self._looked = time.monotonic()
-        found = [path.name for path in self._path.iterdir() if path.name not in self._read]
+        anew = time.monotonic() - self._looked > _ANEW
+        self._looked = time.monotonic() if anew else self._looked
+        found = set(self._store.names(self._path, anew=anew)) - self._read
         new = [name for name in found if not name.startswith(".")]
         for name in new:
             self._settle(name)
             self._read.add(name)
         return bool(new)
+
+    def mark(self, task: Task) -> None:
+        """Say to a task that goes on which of its calls nobody needs any more."""
+        given_up = {at for at, future in task.futures.items() if future.cancelled()}
+        for index in given_up - self._marked:
+            self._store.mark(f"{self.folder}/{worker.CANCELLED.format(index)}")
+            self._marked.add(index)
+
+    def last_words(self, log: Path) -> str:
+        """What a task printed last: often why."""
+        try:
+            with self._store.machine.open(str(log)) as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+                lines = file.read().decode("utf-8", "replace").split("\n")
+        except OSError as error:
+            return f"no log {log} ({error.strerror}): do the nodes share that folder?"
+        except SshError as error:
+            return f"its log {log} is unknown: {error}"
+        said = next((line for line in reversed(lines) if line.strip()), "")
+        return f"its log {log} {f'ends with: {printable(said.strip())}' if said else 'is empty'}"
 
     def _settle(self, name: str) -> None:
         number = name.partition("-")[0]
@@ -102,7 +125,7 @@ class Results:
         if task is None:
             return
         try:
-            for result in resultfiles.read_results(str(self._path), name):
+            for result in resultfiles.results_in(self._store.read(f"{self._path}/{name}")):
                 if future := task.left.pop(result.call, None):
                     settle(future, result)
         except OSError as error:
@@ -119,10 +142,12 @@ class Follower:
 
     Args:
         place: where their tasks run.
+        store: where their files are.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, store: Store) -> None:
         self._place = place
+        self._store = store
         self._runs: list[Results] = []
         self._changed = threading.Condition()
         self._called = False
@@ -136,7 +161,7 @@ class Follower:
         for future in futures:
             future.wake = self._call
         with self._changed:
-            self._runs.append(Results(run, tasks))
+            self._runs.append(Results(run, tasks, self._store))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
                     target=self._follow, name="slurmkit-calls", daemon=True
@@ -160,7 +185,7 @@ class Follower:
                     came = time.monotonic()
                 fine = time.monotonic()
             except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
-                if not isinstance(error, OSError) or time.monotonic() - fine > _HICCUP:
+                if not isinstance(error, _TROUBLE) or time.monotonic() - fine > _HICCUP:
                     self._give_up(runs, error)
             with self._changed:
                 self._runs = [each for each in self._runs if any(_left(each))]
@@ -182,14 +207,14 @@ class Follower:
         for found in given_up.values():
             for future in found:
                 future.set_running_or_notify_cancel()
-        waited = [task for task in tasks if task.left]
+        waited = [(each, task) for each in runs for task in _left(each)]
         blind = {task for each in unread for task in _left(each)}  # their results may be there
-        seen = self._place.look([task.id for task in waited])
-        for task in waited:
+        seen = self._place.look([task.id for _, task in waited])
+        for each, task in waited:
             state = seen.get(task.id)
             task.running = state is True
             if state is False and task not in blind and self._is_late(task):
-                self._lose(task)
+                self._lose(each, task)
         return any(came) or bool(given_up)
 
     def _take(self, results: Results) -> bool | None:
@@ -197,7 +222,7 @@ class Follower:
         now = time.monotonic()
         try:
             came = results.take()
-        except OSError as error:
+        except _TROUBLE as error:
             results.away_since = now if results.away_since is None else results.away_since
             if now - results.away_since > _HICCUP:
                 self._give_up([results], error)
@@ -210,10 +235,10 @@ class Follower:
         task.over_since = now if task.over_since is None else task.over_since
         return now - task.over_since > _GRACE
 
-    def _lose(self, task: Task) -> None:
+    def _lose(self, results: Results, task: Task) -> None:
         words = self._place.words(task.id)
         for future in task.left.values():
-            lose(future, f"{words}; {_last_words(future.log)}")
+            lose(future, f"{words}; {results.last_words(future.log)}")
         task.left.clear()
 
     def _stop(self, runs: list[Results], given_up: Iterable[Task]) -> None:
@@ -223,8 +248,8 @@ class Follower:
         for results in runs:
             for task in results.tasks.values():
                 if task in given_up and task.left:
-                    with suppress(OSError):  # then what nobody needs is made
-                        _mark(results.folder, task)
+                    with suppress(*_TROUBLE):  # then what nobody needs is made
+                        results.mark(task)
 
     def _farewell(self) -> None:
         """Python ends: jobs that were given up a moment ago are to be cancelled yet."""
@@ -253,23 +278,3 @@ def _given_up(task: Task) -> list[CallFuture]:
     """Take away the calls that are given up."""
     indices = [index for index, future in task.left.items() if future.cancelled()]
     return [task.left.pop(index) for index in indices]
-
-
-def _last_words(log: Path) -> str:
-    """What was printed last: often why."""
-    try:
-        with open_regular(log) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            lines = file.read().decode("utf-8", "replace").split("\n")
-    except OSError as error:
-        return f"no log {log} ({error.strerror}): do the nodes share that folder?"
-    said = next((line for line in reversed(lines) if line.strip()), "")
-    return f"its log {log} {f'ends with: {printable(said.strip())}' if said else 'is empty'}"
-
-
-def _mark(folder: str, task: Task) -> None:
-    """Say to a task that goes on which of its calls nobody needs any more."""
-    for index, future in task.futures.items():
-        path = Path(folder) / worker.CANCELLED.format(index)
-        if future.cancelled() and not path.exists():
-            resultfiles.write_whole(str(path), b"")

@@ -16,6 +16,7 @@ import msgspec
 from slurmkit.executor.calls import CallExecutor
 from slurmkit.executor.future import CallFuture
 from slurmkit.executor.runs import Run
+from slurmkit.executor.store import Here
 from slurmkit.executor.worker import ASKED
 
 _WHERE = "local"
@@ -42,7 +43,7 @@ class LocalExecutor(CallExecutor):
     ) -> None:
         most = len(os.sched_getaffinity(0)) if max_workers is None else max_workers
         self._processes = _Processes(python or sys.executable, most)
-        super().__init__(self._processes, folder, most, progress=progress)
+        super().__init__(self._processes, Here(folder), most, progress=progress)
 
     @classmethod
     def attach(
@@ -78,11 +79,11 @@ class LocalExecutor(CallExecutor):
                     return f"process {path.parent.name} is still at it"
         return ""
 
-    def _send(self, run: Run, program: Path) -> Run:
+    def _send(self, run: Run, worker: str) -> Run:
         first = Path(run.folder).name
         ids = tuple(f"{first}_{number}" for number in range(len(run.tasks)))
         sent = msgspec.structs.replace(run, ids=ids, first=first)
-        self._processes.start(sent, program)
+        self._processes.start(sent, worker)
         return sent
 
 
@@ -96,11 +97,11 @@ class _Processes:
         self._started: dict[str, subprocess.Popen[bytes] | OSError] = {}
         self._lock = threading.Lock()  # around those that wait
 
-    def start(self, run: Run, program: Path) -> None:
+    def start(self, run: Run, worker: str) -> None:
         """Have the tasks of a run wait for their turn."""
         with self._lock:
             for number, job_id in enumerate(run.ids):
-                argv = [self._python, str(program), run.folder, str(number)]
+                argv = [self._python, worker, run.folder, str(number)]
                 self._waiting.append((job_id, argv, run.log(number)))
 
     def look(self, job_ids: Iterable[str]) -> Mapping[str, bool | None]:

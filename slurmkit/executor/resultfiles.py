@@ -8,7 +8,7 @@ import os
 import pickle
 import stat
 import time
-from typing import Any, Iterator, NamedTuple  # noqa: UP035 - 3.6 cannot index others
+from typing import Any, BinaryIO, Iterator, NamedTuple  # noqa: UP035 - 3.6 cannot index others
 
 PROTOCOL = 4  # of what is only carried: any Python reads it
 VALUE, ERROR, DIED, UNFIT, LEFT_OUT = "value", "error", "died", "unfit", "left out"
@@ -76,16 +76,13 @@ class Outbox:
     def done(self, task: int) -> "dict[int, str]":
         """The calls that the task has left results of, and their kinds."""
         own = [name for name in os.listdir(self._folder) if name.startswith(f"{task}-")]
-        return {each.call: each.kind for name in own for each in read_results(self._folder, name)}
+        read = (read_private(os.path.join(self._folder, name)) for name in own)
+        return {each.call: each.kind for data in read for each in results_in(data)}
 
 
-def read_results(folder: str, name: str) -> "Iterator[Result]":
-    """The results in a file.
-
-    Raises:
-        OSError: when it is not ours alone, or cannot be read.
-    """
-    data, at = read_private(os.path.join(folder, name)), 0
+def results_in(data: bytes) -> "Iterator[Result]":
+    """The results in what `read_private` gave."""
+    at = 0
     while at < len(data):
         end = at + SIZE + int.from_bytes(data[at : at + SIZE], "big")
         yield Result(*pickle.loads(data[at + SIZE : end]))  # noqa: S301 - see read_private
@@ -101,16 +98,24 @@ def read_private(path: str) -> bytes:
     """
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(number, "rb") as file:
-        found = os.fstat(number)
-        if not stat.S_ISREG(found.st_mode):
-            raise PermissionError(errno.EPERM, "not a regular file", path)
-        if found.st_uid != os.geteuid():
-            words = f"it belongs to user id {found.st_uid}, not to you ({os.geteuid()})"
-            raise PermissionError(errno.EPERM, words, path)
-        if found.st_mode & 0o077:
-            words = f"others may use it (mode {stat.S_IMODE(found.st_mode):o})"
-            raise PermissionError(errno.EPERM, words, path)
+        check_private(os.fstat(number), path, os.geteuid())
         return file.read()
+
+
+def check_private(found: Any, path: str, user: int) -> None:
+    """Refuse a file that is not one user's alone.
+
+    Raises:
+        PermissionError: saying why.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        raise PermissionError(errno.EPERM, "not a regular file", path)
+    if found.st_uid != user:
+        words = f"it belongs to user id {found.st_uid}, not to you ({user})"
+        raise PermissionError(errno.EPERM, words, path)
+    if found.st_mode & 0o077:
+        words = f"others may use it (mode {stat.S_IMODE(found.st_mode):o})"
+        raise PermissionError(errno.EPERM, words, path)
 
 
 def write_whole(path: str, data: bytes) -> None:
@@ -121,9 +126,8 @@ def write_whole(path: str, data: bytes) -> None:
     """
     folder, name = os.path.split(path)
     aside = os.path.join(folder, f".{name}-{os.uname().nodename}-{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
+        with _new(aside) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -133,6 +137,21 @@ def write_whole(path: str, data: bytes) -> None:
             os.unlink(aside)
         raise
     _sync(folder)
+
+
+def write_new(path: str, data: bytes) -> None:
+    """Write a file that we alone can read, where there is none.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    with _new(path) as file:
+        file.write(data)
+
+
+def _new(path: str) -> "BinaryIO":
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def dumped(result: Result) -> bytes:

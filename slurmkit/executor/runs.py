@@ -7,10 +7,10 @@ import os
 import pickle
 import re
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ import msgspec
 from slurmkit.capabilities.cache import read_own, write_aside
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.executor import resultfiles, worker
-from slurmkit.executor.folders import own_folder
+from slurmkit.executor.folders import own_folder, unwritten
+from slurmkit.executor.owncode import sent_by_value
+from slurmkit.executor.store import Store
 from slurmkit.statehome import state_folder
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -30,7 +32,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one function that were sent together.
 
     Attributes:
-        folder: where they and their results are.
+        folder: where they and their results are, on the cluster.
         name: of the function.
         submitted: epoch seconds.
         tasks: the indices of the calls that each task makes, in order.
@@ -56,12 +58,12 @@ def divided(count: int, tasks: int) -> tuple[tuple[int, ...], ...]:
 
 
 def prepare(
-    base: Path,
+    store: Store,
     function: Callable[..., Any],
     calls: Sequence[Arguments],
     tasks: tuple[tuple[int, ...], ...],
 ) -> Run:
-    """Write what a run's tasks read.
+    """Put what a run's tasks read into a store.
 
     Raises:
         BadInput: when the function or an argument cannot be pickled.
@@ -77,42 +79,32 @@ def prepare(
             raise BadInput(f"{what} cannot be sent: it cannot be pickled ({words})") from error
 
     name = _NO_NAME.sub("", getattr(function, "__name__", type(function).__name__)) or "call"
-    shared = pickled(function, f"the function {name}")
-    each = [pickled(call, f"an argument of call {at}") for at, call in enumerate(calls)]
-    run = Run(
-        folder=str(base / "runs" / f"{name[:40]}-{secrets.token_hex(6)}"),
-        name=name[:100],
-        submitted=time.time(),
-        tasks=tasks,
-    )
+    with nullcontext() if store.machine.is_here else sent_by_value():
+        shared = pickled(function, f"the function {name}")
+        each = [pickled(call, f"an argument of call {at}") for at, call in enumerate(calls)]
+    place = f"runs/{name[:40]}-{secrets.token_hex(6)}"
+    own = (pickle.dumps([(at, each[at]) for at in task], resultfiles.PROTOCOL) for task in tasks)
+    files = {f"{worker.CALLS}/{number}": data for number, data in enumerate(own)}
+    files |= {worker.HEAD: json.dumps(_head(store)).encode(), worker.FUNCTION: shared}
     try:
-        _write(run, shared, each)
+        store.add(place, files, (worker.RESULTS, worker.STATES))
     except OSError as error:
-        raise _unwritten(run.folder, error) from error
-    return run
+        raise unwritten(store.folder, error) from error
+    return Run(
+        folder=f"{store.folder}/{place}", name=name[:100], submitted=time.time(), tasks=tasks
+    )
 
 
-def _write(run: Run, shared: bytes, each: Sequence[bytes]) -> None:
-    own_folder(Path(run.folder).parent)
-    folder = own_folder(Path(run.folder))
-    for name in (worker.CALLS, worker.RESULTS, worker.STATES):
-        own_folder(folder / name)
-    resultfiles.write_whole(str(folder / worker.HEAD), json.dumps(_head()).encode())
-    resultfiles.write_whole(str(folder / worker.FUNCTION), shared)
-    for number, indices in enumerate(run.tasks):
-        own = pickle.dumps([(index, each[index]) for index in indices], resultfiles.PROTOCOL)
-        resultfiles.write_whole(str(folder / worker.CALLS / str(number)), own)
-
-
-def _head() -> dict[str, Any]:
+def _head(store: Store) -> dict[str, Any]:
     """What this Python is, to be compared in the job."""
+    prefix, path = store.modules()
     versions = {name: worker.version_of(name) for name in list(sys.modules) if "." not in name}
     return {
         "python": list(sys.version_info[:2]),
         "executable": sys.executable,
         "node": os.uname().nodename,
-        "prefix": sys.prefix,
-        "path": [os.path.abspath(each) for each in sys.path],  # noqa: PTH100 - "" is a folder here
+        "prefix": prefix,
+        "path": path,
         "libraries": {name: each for name, each in versions.items() if isinstance(each, str)},
     }
 
@@ -132,7 +124,7 @@ def keep(run: Run, where: str) -> None:
         own_folder(path.parent)
         write_aside(path, msgspec.json.encode(run))
     except OSError as error:
-        raise _unwritten(str(path), error) from error
+        raise unwritten(str(path), error) from error
 
 
 def find(job_id: str, where: str) -> Run:
@@ -150,30 +142,20 @@ def find(job_id: str, where: str) -> Run:
         ) from error
 
 
-def drop(run: Run, where: str) -> None:
+def drop(store: Store, run: Run, where: str) -> None:
     """Remove the files of a run, and what is remembered of it.
 
     Raises:
         BadInput: when its folder is not this user's.
         SlurmkitError: when it cannot be removed.
     """
-    folder = Path(run.folder)
     try:
-        if folder.exists():
-            if folder.lstat().st_uid != os.geteuid():
-                raise BadInput(f"{folder} is not yours, and is left as it is")
-            shutil.rmtree(folder)
+        store.remove(run.folder)
         _record(run.first, where).unlink()
     except OSError as error:
-        name = error.filename or folder
+        name = error.filename or run.folder
         raise SlurmkitError(f"cannot remove {name}: {error.strerror}; try again") from error
 
 
 def _record(job_id: str, where: str) -> Path:
     return state_folder("calls") / "jobs" / where / f"{_NO_NAME.sub('', job_id)}.json"
-
-
-def _unwritten(path: str, error: OSError) -> SlurmkitError:
-    return SlurmkitError(
-        f"cannot keep calls in {error.filename or path}: {error.strerror}; make room there"
-    )

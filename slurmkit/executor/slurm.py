@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from slurmkit.capabilities.cache import cluster_key
 from slurmkit.cluster import Cluster
 from slurmkit.config import nearest
 from slurmkit.container import Container
 from slurmkit.errors import BadInput, SlurmError, SlurmkitError
 from slurmkit.executor.calls import CallExecutor
-from slurmkit.executor.folders import own_folder
 from slurmkit.executor.future import CallFuture
 from slurmkit.executor.runs import Run
+from slurmkit.executor.store import Here, Store
 from slurmkit.gpus import Gpus
 from slurmkit.jobs.ids import whole_id
 from slurmkit.jobs.lookup import in_queue
@@ -29,13 +30,13 @@ from slurmkit.jobs.verdict import outcome_of
 from slurmkit.machine import machine_of
 from slurmkit.planner import Plan, plan
 from slurmkit.spec import JobSpec, Launch, Survive
-from slurmkit.statehome import state_folder
 
 if TYPE_CHECKING:
     from slurmkit.jobs.job import Job
     from slurmkit.jobs.progress import Known
     from slurmkit.jobs.watch import Watch
     from slurmkit.planning.requests import Site
+    from slurmkit.ssh.border import SshSlurm
 
 MOST_TASKS = 32
 """Starting a task costs Slurm some 0.1 s, and a call often less."""
@@ -66,9 +67,10 @@ class Executor(CallExecutor):
         cluster: where; that of this machine by default.
         max_workers: the most tasks of an array that a map is divided into.
         folder: one that the nodes share, where calls and results are kept; by default below the
-            home directory, in ~/.local/state.
+            home directory, in ~/.local/state. Over SSH it is one of the login node.
         python: the interpreter of the jobs, of this one's version: a path on the nodes, or in the
-            container; by default this one, in a container `python3`.
+            container; by default this one, in a container `python3`, and over SSH `python3.11`, or
+            whatever the version here is.
         progress: show a bar while calls are waited for; None: where standard error is a terminal.
         options: fields of `JobSpec`, e.g. `time`, `mem`, `gpus` (also as text: `"a100:2"`), and of
             its `Survive`, e.g. `on_timeout="requeue"`.
@@ -88,14 +90,10 @@ class Executor(CallExecutor):
         **options: Any,
     ) -> None:
         self._cluster = cluster or Cluster()
-        if not machine_of(self._cluster.slurm).is_here:
-            raise BadInput(
-                f"functions cannot be sent to {self._cluster.name} over SSH yet: their files must"
-                " lie where the nodes see them; run this on its login node"
-            )
-        super().__init__(_Jobs(self._cluster), folder, max_workers, progress=progress)
+        store = _store(self._cluster, folder)
+        super().__init__(_Jobs(self._cluster), store, max_workers, progress=progress)
         self._throttle: int | None = options.pop("array_throttle", None)
-        self._spec = _spec(options, python, self._base)
+        self._spec = _spec(options, python, store)
         self._known: tuple[float, Site] | None = None
 
     @classmethod
@@ -134,16 +132,19 @@ class Executor(CallExecutor):
 
     @property
     def _where(self) -> str:
-        return self._cluster.capabilities().cluster_name
+        if self._store.machine.is_here:
+            return self._cluster.capabilities().cluster_name
+        return cluster_key(self._cluster.slurm) or self._cluster.name
 
-    def _send(self, run: Run, program: Path) -> Run:
+    def _send(self, run: Run, worker: str) -> Run:
         try:
-            made = plan(self._job_of(run, program), self._cluster, ask=False, known=self._site())
+            made = plan(self._job_of(run, worker), self._cluster, ask=False, known=self._site())
             _refuse_tasks(made)
             _tell(made)
             job = self._cluster.submit(made)
         except BaseException:
-            shutil.rmtree(run.folder, ignore_errors=True)
+            with suppress(OSError, SlurmkitError):
+                self._store.remove(run.folder)
             raise
         ids = tuple(_ids(job, made, len(run.tasks)))
         return msgspec.structs.replace(run, ids=ids, first=whole_id(job.id))
@@ -154,13 +155,13 @@ class Executor(CallExecutor):
         live = next((row for own in rows.values() for row in own if not row.ended), None)
         return f"job {live.job_id} is {live.state.lower()}" if live else ""
 
-    def _job_of(self, run: Run, program: Path) -> JobSpec:
+    def _job_of(self, run: Run, worker: str) -> JobSpec:
         count, spec = len(run.tasks), self._spec
         pattern = "log-%A_%a.out" if count > 1 else "log-%j.out"
         only = () if count > 1 else ("0",)  # whatever array this process may be of
         return msgspec.structs.replace(
             spec,
-            command=(spec.command[0], str(program), run.folder, *only),
+            command=(spec.command[0], worker, run.folder, *only),
             job_name=spec.job_name or run.name,
             array=f"0-{count - 1}" if count > 1 else None,
             array_throttle=self._throttle if count > 1 else None,
@@ -174,7 +175,16 @@ class Executor(CallExecutor):
         return self._known[1]
 
 
-def _spec(options: dict[str, Any], python: str | None, base: Path) -> JobSpec:
+def _store(cluster: Cluster, folder: str | os.PathLike[str] | None) -> Store:
+    if machine_of(cluster.slurm).is_here:
+        return Here(folder)
+    from slurmkit.ssh.calls import There  # noqa: PLC0415 - needs the extra
+
+    slurm = cast("SshSlurm", cluster.slurm)
+    return There(slurm, None if folder is None else os.fspath(folder))
+
+
+def _spec(options: dict[str, Any], python: str | None, store: Store) -> JobSpec:
     """The job of every task; its command is but the interpreter yet."""
     known = [name for name in JobSpec.__struct_fields__ if name not in _OURS]
     policy = {name: options[name] for name in Survive.__struct_fields__ if name in options}
@@ -189,22 +199,28 @@ def _spec(options: dict[str, Any], python: str | None, base: Path) -> JobSpec:
         given["gpus"] = Gpus.parse(given["gpus"])
     container = given.get("container")
     if container is not None:
-        seen = [base, own_folder(state_folder("runs"))] if own["survive"] else [base]
-        given["container"] = _seeing(container, *map(str, seen))
+        given["container"] = _seeing(container, store.folder)
     elif not (own["survive"].on_oom or own["survive"].on_preempt):
         # A step costs time. It ends alone when it has too little memory, and hears of a preemption.
         given.setdefault("launch", Launch(launcher="none"))
-    return JobSpec(command=(python or ("python3" if container else sys.executable),), **given)
+    return JobSpec(command=(python or _python(store, container),), **given)
 
 
-def _seeing(container: Container, *folders: str) -> Container:
-    """A container that sees where calls are, and whether a checkpoint is wanted.
+def _python(store: Store, container: Container | None) -> str:
+    if container is not None:
+        return "python3"
+    return (
+        sys.executable
+        if store.machine.is_here
+        else f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    )
 
-    What a bundle sees is its own to say.
-    """
+
+def _seeing(container: Container, folder: str) -> Container:
+    """A container that sees where calls are; what a bundle sees is its own to say."""
     if container.source is not None and container.source.kind == "bundle":
         return container
-    return msgspec.structs.replace(container, mounts=(*container.mounts, *folders))
+    return msgspec.structs.replace(container, mounts=(*container.mounts, folder))
 
 
 def _refuse_tasks(made: Plan) -> None:

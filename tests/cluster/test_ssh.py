@@ -290,7 +290,7 @@ def test_the_guide(alice: Person) -> None:
     """What docs/from-my-laptop.md does every day, with the cluster's `folder` left out."""
     guide = (Path(__file__).parents[2] / "docs" / "from-my-laptop.md").read_text("utf-8")
     (script,) = re.findall(r"^```bash\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
-    (python,) = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    python, _ = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
     (alice.folder / "train.py").write_text("print('trained')\n", "utf-8")
     bash = f'slurmkit() {{ "{sys.executable}" -m slurmkit "$@"; }}\n{script}'
     given = {"env": alice.env, "cwd": alice.folder, "capture_output": True, "text": True}

@@ -29,10 +29,12 @@ from slurmkit.errors import (
     PythonDiffers,
     ResultLost,
 )
-from slurmkit.executor import folders, follow, resultfiles, runs, worker
+from slurmkit.executor import follow, resultfiles, runs, worker
 from slurmkit.executor.calls import CallExecutor
 from slurmkit.executor.future import CallFuture, LibraryDiffers
+from slurmkit.executor.program import program
 from slurmkit.executor.runs import divided
+from slurmkit.executor.store import Here
 
 Maker = Callable[..., CallExecutor]
 
@@ -191,8 +193,8 @@ def test_a_process_that_something_outlives(executor: Maker) -> None:
 
 
 def test_the_wrong_python_is_named(executor: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    head = runs._head()
-    monkeypatch.setattr(runs, "_head", lambda: {**head, "python": [3, 6]})
+    head = runs._head(Here(None))
+    monkeypatch.setattr(runs, "_head", lambda _: {**head, "python": [3, 6]})
     with executor() as made, pytest.raises(PythonDiffers, match=r"call was made by 3\.6") as caught:
         made.submit(square, 1).result(30)
     assert f"the job's Python is 3.{sys.version_info[1]} ({sys.executable} on" in str(caught.value)
@@ -202,9 +204,9 @@ def test_the_wrong_python_is_named(executor: Maker, monkeypatch: pytest.MonkeyPa
 def test_another_version_of_a_library_is_named(
     executor: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = runs._head()
+    head = runs._head(Here(None))
     libraries = {**head["libraries"], "json": "9.9"}
-    monkeypatch.setattr(runs, "_head", lambda: {**head, "libraries": libraries})
+    monkeypatch.setattr(runs, "_head", lambda _: {**head, "libraries": libraries})
     with executor() as made:
         with pytest.warns(LibraryDiffers, match=r"json is 2\.0\.9 for .* on .*, and 9\.9 here"):
             assert made.submit(json.dumps, []).result(30) == "[]"
@@ -252,7 +254,7 @@ def test_libraries_of_another_python_are_left_alone(monkeypatch: pytest.MonkeyPa
     own = str(Path(worker.__file__).parent)
     monkeypatch.setattr(sys, "path", [own, "/node", "/both"])
     other, last = "/v/lib/python3.11/site-packages", f"{own}/{worker.WITHOUT}"
-    head = {**runs._head(), "path": ["/mine", last, "/both", other]}
+    head = {**runs._head(Here(None)), "path": ["/mine", last, "/both", other]}
     assert worker.search_path(head) == [own, "/mine", "/both", other, "/node", last]
     elsewhere = {**head, "prefix": "/elsewhere"}
     assert worker.search_path(elsewhere) == [own, "/node", "/both", "/mine", last]
@@ -307,7 +309,7 @@ def test_a_job_that_slurm_forgot_is_an_error(slurm: RunningSlurm) -> None:
 
 
 def test_a_task_that_starts_anew_makes_what_is_left(tmp_path: Path) -> None:
-    base = folders.base_folder(tmp_path)
+    store = Here(tmp_path)
     counted = tmp_path / "counted"
 
     def count(x: int) -> int:
@@ -315,19 +317,18 @@ def test_a_task_that_starts_anew_makes_what_is_left(tmp_path: Path) -> None:
             print(x, file=file)
         return x
 
-    run = runs.prepare(base, count, [((x,), {}) for x in range(4)], divided(4, 1))
-    program = folders.with_worker(base) / folders.PROGRAM
+    run = runs.prepare(store, count, [((x,), {}) for x in range(4)], divided(4, 1))
     kept = resultfiles.Outbox(f"{run.folder}/results", "0-0")
     kept.put(resultfiles.dumped(resultfiles.Result(2, resultfiles.VALUE, pickle.dumps(2))))
     env = {**os.environ, "SLURM_RESTART_COUNT": "1"}
     for _ in range(2):
-        subprocess.run([sys.executable, program, run.folder], check=True, env=env)
+        subprocess.run([sys.executable, program(store), run.folder], check=True, env=env)
     assert counted.read_text().split() == ["0", "1", "3"]
 
 
 def test_a_signal_to_the_task_leaves_what_is_known(tmp_path: Path) -> None:
     """The call it is at is not said to have failed: the task may start anew."""
-    base = folders.base_folder(tmp_path)
+    store = Here(tmp_path)
     marks = tmp_path / "marks"
     marks.mkdir()
 
@@ -336,15 +337,15 @@ def test_a_signal_to_the_task_leaves_what_is_known(tmp_path: Path) -> None:
         time.sleep(60 * (x == 3))
         return x
 
-    run = runs.prepare(base, slow, [((x,), {}) for x in range(5)], divided(5, 1))
-    program = folders.with_worker(base) / folders.PROGRAM
-    started = subprocess.Popen([sys.executable, program, run.folder], start_new_session=True)
+    run = runs.prepare(store, slow, [((x,), {}) for x in range(5)], divided(5, 1))
+    started = subprocess.Popen([sys.executable, program(store), run.folder], start_new_session=True)
     while not (marks / "3").exists():
         time.sleep(0.01)
     os.killpg(started.pid, signal.SIGTERM)
     assert started.wait(30) == 128 + signal.SIGTERM
     results = f"{run.folder}/results"
-    done = [each for name in listed(results) for each in resultfiles.read_results(results, name)]
+    read = [resultfiles.read_private(f"{results}/{name}") for name in listed(results)]
+    done = [each for data in read for each in resultfiles.results_in(data)]
     assert sorted((each.call, each.kind) for each in done) == [(x, "value") for x in range(3)]
 
 
@@ -439,24 +440,16 @@ def test_trouble_that_lasts_is_told_of_the_calls_that_it_concerns(
 def test_trouble_that_passes_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that is away for longer than a result may be late after its task's end."""
     monkeypatch.setattr(follow, "_GRACE", 0.1)
-    read, end = resultfiles.read_results, time.monotonic() + 3
+    read, end = Here.read, time.monotonic() + 3
 
-    def stale(folder: str, name: str) -> Iterator[resultfiles.Result]:
+    def stale(store: Here, path: str) -> bytes:
         if time.monotonic() < end:
-            raise OSError(errno.ESTALE, "Stale file handle", name)
-        return read(folder, name)
+            raise OSError(errno.ESTALE, "Stale file handle", path)
+        return read(store, path)
 
-    monkeypatch.setattr(resultfiles, "read_results", stale)
+    monkeypatch.setattr(Here, "read", stale)
     with LocalExecutor(1) as made:
         assert list(made.map(square, range(3))) == [0, 1, 4]
-
-
-def test_nothing_is_sent_over_ssh() -> None:
-    slurm = RunningSlurm()
-    slurm.jobs.slurm.machine = type("Far", (), {"is_here": False})()  # type: ignore[attr-defined]
-    slurm.name = "far"
-    with pytest.raises(BadInput, match="to far over SSH yet"):
-        Executor(slurm)
 
 
 def test_results_come_before_all_are_there(executor: Maker) -> None:

@@ -40,7 +40,8 @@ def test_results_are_read_as_they_were_written(payloads: list[bytes], flush: lis
             (each.name for each in Path(folder).iterdir()),
             key=lambda name: int(name.rpartition("-")[2]),
         )
-        found = [each for name in names for each in resultfiles.read_results(folder, name)]
+        read = [resultfiles.read_private(f"{folder}/{name}") for name in names]
+        found = [each for data in read for each in resultfiles.results_in(data)]
         assert [(each.call, each.payload) for each in found] == list(enumerate(payloads))
         assert outbox.done(7) == dict.fromkeys(range(len(payloads)), resultfiles.VALUE)
 

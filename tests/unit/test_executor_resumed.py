@@ -23,9 +23,10 @@ import slurmkit
 from slurmkit import Executor, LocalExecutor, Resumable, Survive
 from slurmkit.errors import BadInput
 from slurmkit.executor import folders, resultfiles, runs, worker
+from slurmkit.executor.program import program
 from slurmkit.executor.runs import Run, divided
+from slurmkit.executor.store import Here
 from slurmkit.spec import Container, Launch
-from slurmkit.statehome import state_folder
 
 POLICY = Survive(on_timeout="requeue", on_node_fail="requeue", grace=20, restart_delay=0)
 
@@ -64,23 +65,23 @@ def said(marks: Path, call: int) -> list[str]:
 
 def task_of(folder: Path, function: Callable[..., Any], calls: int = 3) -> tuple[Slurmctld, Run]:
     """A job that survives, which makes some calls, and its run."""
-    base = folders.base_folder(folder)
-    run = runs.prepare(base, function, [((x,), {}) for x in range(calls)], divided(calls, 1))
+    store = Here(folder)
+    run = runs.prepare(store, function, [((x,), {}) for x in range(calls)], divided(calls, 1))
     lab = folder / "lab"
     lab.mkdir()
     slurm = Slurmctld(lab, POLICY, "plain")
-    program = str(folders.with_worker(base) / folders.PROGRAM)
     own = (
         f"PYTHONPATH={':'.join(sys.path)}"  # as of this process: this tree before an installed one
     )
-    slurm.work = ("env", own, sys.executable, program, run.folder, "0")
+    slurm.work = ("env", own, sys.executable, program(store), run.folder, "0")
     return slurm, run
 
 
 def results(run: Run) -> dict[int, resultfiles.Result]:
     folder = Path(run.folder) / worker.RESULTS
     names = [path.name for path in folder.iterdir()]
-    return {r.call: r for name in names for r in resultfiles.read_results(str(folder), name)}
+    read = [resultfiles.read_private(str(folder / name)) for name in names]
+    return {result.call: result for data in read for result in resultfiles.results_in(data)}
 
 
 def value(result: resultfiles.Result) -> Any:
@@ -209,16 +210,16 @@ class Ended:
     """A task of a job with a policy, to which Slurm sends the SIGTERM of a step."""
 
     def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
-        base = folders.base_folder(folder)
-        self.run = runs.prepare(base, function, [((), {})], divided(1, 1))
-        self.program = folders.with_worker(base) / folders.PROGRAM
+        store = Here(folder)
+        self.run = runs.prepare(store, function, [((), {})], divided(1, 1))
+        self.program = program(store)
         self.asked = folder / "7" / "checkpoint"
         self.asked.parent.mkdir()
 
     def start(self, run: int = 0) -> subprocess.Popen[bytes]:
         own = {"SLURM_JOB_ID": "7", worker.ASKED: str(self.asked), "SLURMKIT_RESTART": str(run)}
         (self.asked.parent / f"lease.{run}").touch()
-        argv = [sys.executable, str(self.program), self.run.folder, "0"]
+        argv = [sys.executable, self.program, self.run.folder, "0"]
         return subprocess.Popen(argv, env={**os.environ, **own}, start_new_session=True)
 
     def end(self, mark: Path) -> int:
@@ -367,8 +368,8 @@ def test_a_job_without_slurmkit_has_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a container: nothing of ours but what lies beside the worker."""
-    head = {**runs._head(), "path": [], "prefix": "/elsewhere"}
-    monkeypatch.setattr(runs, "_head", lambda: head)
+    head = {**runs._head(Here(None)), "path": [], "prefix": "/elsewhere"}
+    monkeypatch.setattr(runs, "_head", lambda _: head)
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
     def where(at: int) -> Any:
@@ -398,7 +399,7 @@ def test_a_policy_is_given_as_options_of_the_executor() -> None:
     image = Container(image="/i/x.sqsh")
     inside = Executor(slurm, on_timeout="requeue", container=image)._spec.container
     assert inside
-    assert inside.mounts == (str(folders.base_folder(None)), str(state_folder("runs")))
+    assert inside.mounts == (str(folders.base_folder(None)),)
     with pytest.raises(BadInput, match="on-timeout is one of requeue, hold, fail, not 'again'"):
         Executor(slurm, on_timeout="again")
     with pytest.raises(BadInput, match="no option 'on_timeuot' here; did you mean 'on_timeout'"):

@@ -1,0 +1,145 @@
+"""Where calls and their results lie: on this machine, or seen from it over SSH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from slurmkit.errors import BadInput
+from slurmkit.executor import resultfiles
+from slurmkit.executor.folders import base_folder, own_folder
+from slurmkit.machine import HERE, Machine
+
+
+class Store(Protocol):
+    """A folder that the nodes share and its owner alone can enter.
+
+    Whatever fails in it raises OSError, or SshError where it is reached over SSH.
+    """
+
+    @property
+    def folder(self) -> str:
+        """Its path on the cluster, absolute."""
+        ...
+
+    @property
+    def machine(self) -> Machine:
+        """From where it is reached."""
+        ...
+
+    def modules(self) -> tuple[str, list[str]]:
+        """Where the caller's modules are found there: prefix of its Python, and search path."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether something was added under a name."""
+        ...
+
+    def add(self, name: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
+        """Write a folder, whole or not at all; what is there already stays.
+
+        Args:
+            name: of the folder, relative.
+            files: what each contains, by their names in it.
+            folders: in it, empty.
+        """
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a folder with what is in it; one that is not there is removed.
+
+        Raises:
+            BadInput: when it is somebody else's.
+        """
+        ...
+
+    def names(self, path: str, *, anew: bool) -> list[str]:
+        """What is in a folder.
+
+        Args:
+            path: of the folder.
+            anew: ask the server of the filesystem, not what is known of it.
+        """
+        ...
+
+    def read(self, path: str) -> bytes:
+        """A file that is ours alone.
+
+        Raises:
+            PermissionError: when it is not, saying so.
+        """
+        ...
+
+    def mark(self, path: str) -> None:
+        """Make an empty file."""
+        ...
+
+
+class Here:
+    """See `Store`: on a filesystem of this machine.
+
+    Args:
+        folder: see `slurmkit.executor.folders.base_folder`.
+    """
+
+    machine: Machine = HERE
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self._base = base_folder(folder)
+
+    @property
+    def folder(self) -> str:
+        """See `Store.folder`."""
+        return str(self._base)
+
+    def modules(self) -> tuple[str, list[str]]:
+        """See `Store.modules`."""
+        return sys.prefix, [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "" is a folder here
+
+    def has(self, name: str) -> bool:
+        """See `Store.has`."""
+        return (self._base / name).is_dir()
+
+    def add(self, name: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
+        """See `Store.add`."""
+        path = self._base / name
+        above = own_folder(path.parent)
+        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=above))
+        try:
+            for inner in {*folders, *map(os.path.dirname, files)} - {""}:
+                (aside / inner).mkdir(mode=0o700, parents=True, exist_ok=True)
+            for inner, data in files.items():
+                resultfiles.write_new(str(aside / inner), data)
+            aside.rename(path)
+        except BaseException as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            if not (isinstance(error, OSError) and path.is_dir()):  # another process was faster
+                raise
+
+    def remove(self, path: str) -> None:
+        """See `Store.remove`."""
+        try:
+            if Path(path).lstat().st_uid != os.geteuid():
+                raise BadInput(f"{path} is not yours, and is left as it is")
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
+
+    def names(self, path: str, *, anew: bool) -> list[str]:
+        """See `Store.names`."""
+        if anew:
+            Path(path).chmod(0o700)  # a client of NFS asks its server, and sees what is new
+        return [each.name for each in Path(path).iterdir()]
+
+    def read(self, path: str) -> bytes:
+        """See `Store.read`."""
+        return resultfiles.read_private(path)
+
+    def mark(self, path: str) -> None:
+        """See `Store.mark`."""
+        resultfiles.write_whole(path, b"")
