@@ -13,6 +13,7 @@ SlurmkitError                 exit 1: an operation failed
 │   ├── SlurmTimeout          a Slurm command took too long
 │   ├── SshError              the login node of a cluster cannot be used over SSH
 │   │   ├── HostKeyRefused    its host key is unknown, changed or revoked
+│   │   ├── Unreachable       nothing answers there
 │   │   └── ConnectionLost    the connection broke while a command ran
 │   ├── SentUnknown           whether a job was submitted is not known
 │   ├── NoSuchJob             no job of that id
@@ -94,6 +95,10 @@ class SshError(SlurmError):
 
 class HostKeyRefused(SshError):
     """The host key of a login node is not known, another than the one known, or revoked."""
+
+
+class Unreachable(SshError):
+    """Nothing answers where the login node should be."""
 
 
 class ConnectionLost(SshError):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from slurmkit.errors import CallError, ResultRefused, SshError
+from slurmkit.errors import CallError, HostKeyRefused, ResultRefused, SshError
 from slurmkit.executor import resultfiles, worker
 from slurmkit.executor.future import CallFuture, fail, lose, settle
 from slurmkit.executor.runs import Run
@@ -24,6 +24,7 @@ from slurmkit.executor.store import Store
 from slurmkit.text import printable
 
 _SOONEST, _LATEST = 0.02, 1.0  # seconds between two looks
+_CUT = (5.0, 30.0)  # the same while the line is away
 _SHARE = 0.05  # of the time since something came: so much later than it came is it seen at most
 _ANEW = 1.0  # seconds after which NFS is made to look at the folder itself
 _TROUBLE = (OSError, SshError)
@@ -151,6 +152,7 @@ class Follower:
         self._runs: list[Results] = []
         self._changed = threading.Condition()
         self._called = False
+        self._cut = False  # the line to what is elsewhere: one try is enough for all
         self._thread: threading.Thread | None = None
         atexit.register(self._farewell)
 
@@ -193,12 +195,14 @@ class Follower:
     def _rest(self, came: float) -> tuple[list[Results], bool]:
         """Sleep until a look is due; gives what is to be looked at, and whether it was called."""
         with self._changed:
-            wait = min(_LATEST, max(_SOONEST, _SHARE * (time.monotonic() - came)))
+            soonest, latest = _CUT if self._cut else (_SOONEST, _LATEST)
+            wait = min(latest, max(soonest, _SHARE * (time.monotonic() - came)))
             called = self._changed.wait_for(lambda: self._called, wait if self._runs else None)
             self._called = False
             return list(self._runs), called
 
     def _look(self, runs: list[Results]) -> bool:
+        self._cut = False
         came = [self._take(each) for each in runs]
         unread = [each for each, new in zip(runs, came, strict=True) if new is None]
         tasks = [task for each in runs for task in _left(each)]
@@ -219,15 +223,16 @@ class Follower:
 
     def _take(self, results: Results) -> bool | None:
         """Whether results came; None when the filesystem is in trouble, which may pass."""
-        now = time.monotonic()
         try:
-            came = results.take()
+            came = None if self._cut else results.take()
         except _TROUBLE as error:
+            self._cut = isinstance(error, SshError)
+            now = time.monotonic()
             results.away_since = now if results.away_since is None else results.away_since
-            if now - results.away_since > _HICCUP:
+            if now - results.away_since > _HICCUP or isinstance(error, HostKeyRefused):
                 self._give_up([results], error)
             return None
-        results.away_since = None
+        results.away_since = results.away_since if self._cut else None
         return came
 
     def _is_late(self, task: Task) -> bool:

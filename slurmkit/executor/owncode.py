@@ -2,50 +2,62 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import sysconfig
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 
+from slurmkit.executor.store import Store
+
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_LOCK = threading.Lock()  # cloudpickle keeps one list for all threads
+_OURS = "slurmkit"  # what jobs lack of it is beside the worker
 
 
-@contextmanager
-def sent_by_value() -> Iterator[None]:
-    """Meanwhile cloudpickle takes functions and classes of the caller's modules with their code."""
-    import cloudpickle  # noqa: PLC0415 - it takes 20 ms
+def send_own_code(store: Store) -> str:
+    """Path of a folder in a store with the modules of the caller as they are now.
 
-    with _LOCK:
-        before = cloudpickle.list_registry_pickle_by_value()
-        added = [each for each in own_modules() if each.__name__ not in before]
-        for module in added:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            yield
-        finally:
-            for module in added:
-                cloudpickle.unregister_pickle_by_value(module)
-
-
-def own_modules() -> list[ModuleType]:
-    """Modules that are neither Python's nor installed, but lie in folders of the caller."""
-    return [each for each in list(sys.modules.values()) if _is_own(each)]
+    Raises:
+        SlurmkitError: when it cannot be written.
+    """
+    files: dict[str, bytes] = {}
+    for name, path in own_files().items():
+        with suppress(OSError):  # it was imported, and is gone
+            files[name] = path.read_bytes()
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+    name = f"code-{digest[:16]}"
+    if not store.has(name):
+        store.add(name, files)
+    return f"{store.folder}/{name}"
 
 
-def _is_own(module: ModuleType) -> bool:
+def own_files() -> dict[str, Path]:
+    """Files of modules that are neither Python's nor installed, by where they are looked for.
+
+    Of a package all modules are there, also those that are imported later.
+    """
+    found: dict[str, Path] = {}
+    for name, module in list(sys.modules.items()):
+        if _is_own(name, module):
+            found |= _files(name.replace(".", "/"), Path(str(module.__file__)))
+    return found
+
+
+def _files(place: str, file: Path) -> dict[str, Path]:
+    if file.name != "__init__.py":
+        return {f"{place}.py": file}
+    below = (path for path in file.parent.rglob("*.py") if path.is_file())
+    return {f"{place}/{path.relative_to(file.parent)}": path for path in below}
+
+
+def _is_own(name: str, module: ModuleType) -> bool:
     known = getattr(module, "__dict__", {})  # without running what it may do when it is asked
-    name, file = known.get("__name__"), known.get("__file__")
-    if (
-        not isinstance(name, str)
-        or not isinstance(file, str)
-        or sys.modules.get(name) is not module
-    ):
+    file, own = known.get("__file__"), known.get("__name__")
+    # What __main__ has travels by value.
+    if own != name or name in ("__main__", "__mp_main__") or not isinstance(file, str):
         return False
-    # What jobs lack of slurmkit is beside the worker.
-    if name == "__main__" or name.partition(".")[0] == "slurmkit" or not file.endswith(".py"):
+    if name.partition(".")[0].startswith(_OURS) or not file.endswith(".py"):
         return False
     python = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return not any(each in file for each in _INSTALLED) and not file.startswith(python)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from slurmkit import __version__, resumable
 from slurmkit.executor import resultfiles, worker
-from slurmkit.executor.folders import unwritten
 from slurmkit.executor.store import Store
 
 NAME = "slurmkit_worker.py"
@@ -27,11 +26,8 @@ def program(store: Store) -> str:
     files = _files()
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
     name = f"worker-{digest[:16]}"
-    try:
-        if not store.has(name):
-            store.add(name, files)
-    except OSError as error:
-        raise unwritten(store.folder, error) from error
+    if not store.has(name):
+        store.add(name, files)
     return f"{store.folder}/{name}/{NAME}"
 
 

@@ -10,7 +10,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from slurmkit.capabilities.cache import read_own, write_aside
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.executor import resultfiles, worker
 from slurmkit.executor.folders import own_folder, unwritten
-from slurmkit.executor.owncode import sent_by_value
 from slurmkit.executor.store import Store
 from slurmkit.statehome import state_folder
 
@@ -79,17 +77,13 @@ def prepare(
             raise BadInput(f"{what} cannot be sent: it cannot be pickled ({words})") from error
 
     name = _NO_NAME.sub("", getattr(function, "__name__", type(function).__name__)) or "call"
-    with nullcontext() if store.machine.is_here else sent_by_value():
-        shared = pickled(function, f"the function {name}")
-        each = [pickled(call, f"an argument of call {at}") for at, call in enumerate(calls)]
+    shared = pickled(function, f"the function {name}")
+    each = [pickled(call, f"an argument of call {at}") for at, call in enumerate(calls)]
     place = f"runs/{name[:40]}-{secrets.token_hex(6)}"
     own = (pickle.dumps([(at, each[at]) for at in task], resultfiles.PROTOCOL) for task in tasks)
     files = {f"{worker.CALLS}/{number}": data for number, data in enumerate(own)}
     files |= {worker.HEAD: json.dumps(_head(store)).encode(), worker.FUNCTION: shared}
-    try:
-        store.add(place, files, (worker.RESULTS, worker.STATES))
-    except OSError as error:
-        raise unwritten(store.folder, error) from error
+    store.add(place, files, (worker.RESULTS, worker.STATES))
     return Run(
         folder=f"{store.folder}/{place}", name=name[:100], submitted=time.time(), tasks=tasks
     )

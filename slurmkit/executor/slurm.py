@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from slurmkit.capabilities.cache import cluster_key
 from slurmkit.cluster import Cluster
 from slurmkit.config import nearest
 from slurmkit.container import Container
-from slurmkit.errors import BadInput, SlurmError, SlurmkitError
+from slurmkit.errors import BadInput, SentUnknown, SlurmError, SlurmkitError, SshError
 from slurmkit.executor.calls import CallExecutor
 from slurmkit.executor.future import CallFuture
 from slurmkit.executor.runs import Run
@@ -134,7 +133,7 @@ class Executor(CallExecutor):
     def _where(self) -> str:
         if self._store.machine.is_here:
             return self._cluster.capabilities().cluster_name
-        return cluster_key(self._cluster.slurm) or self._cluster.name
+        return cast("SshSlurm", self._cluster.slurm).place
 
     def _send(self, run: Run, worker: str) -> Run:
         try:
@@ -142,6 +141,8 @@ class Executor(CallExecutor):
             _refuse_tasks(made)
             _tell(made)
             job = self._cluster.submit(made)
+        except SentUnknown:  # there may be a job, and it would look there
+            raise
         except BaseException:
             with suppress(OSError, SlurmkitError):
                 self._store.remove(run.folder)
@@ -282,7 +283,8 @@ class _Jobs:
         """See `Place.look`."""
         self._try_to_stop()
         ids = set(job_ids)
-        for job_id in self._asked.keys() - ids:
+        unknown = {i for i, each in self._asked.items() if isinstance(each.known.error, SshError)}
+        for job_id in unknown | (self._asked.keys() - ids):  # of an outage nothing follows
             self._cluster.poller.forget(self._asked.pop(job_id).watch.job_ids)
         for job_id in ids - self._asked.keys():
             self._asked[job_id] = _Asked(self._cluster.poller.watch([job_id]), job_id)

@@ -12,14 +12,14 @@ from typing import Protocol
 
 from slurmkit.errors import BadInput
 from slurmkit.executor import resultfiles
-from slurmkit.executor.folders import base_folder, own_folder
+from slurmkit.executor.folders import base_folder, own_folder, unwritten
 from slurmkit.machine import HERE, Machine
 
 
 class Store(Protocol):
     """A folder that the nodes share and its owner alone can enter.
 
-    Whatever fails in it raises OSError, or SshError where it is reached over SSH.
+    What is said to raise nothing else raises OSError, or SshError where it is reached over SSH.
     """
 
     @property
@@ -47,6 +47,9 @@ class Store(Protocol):
             name: of the folder, relative.
             files: what each contains, by their names in it.
             folders: in it, empty.
+
+        Raises:
+            SlurmkitError: when it cannot be written.
         """
         ...
 
@@ -109,26 +112,26 @@ class Here:
         """See `Store.add`."""
         path = self._base / name
         above = own_folder(path.parent)
-        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=above))
         try:
-            for inner in {*folders, *map(os.path.dirname, files)} - {""}:
-                (aside / inner).mkdir(mode=0o700, parents=True, exist_ok=True)
-            for inner, data in files.items():
-                resultfiles.write_new(str(aside / inner), data)
-            aside.rename(path)
-        except BaseException as error:
-            shutil.rmtree(aside, ignore_errors=True)
-            if not (isinstance(error, OSError) and path.is_dir()):  # another process was faster
-                raise
+            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=above))
+            try:
+                _fill(aside, files, folders)
+                aside.rename(path)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        except OSError as error:
+            if not path.is_dir():  # no other process was faster
+                raise unwritten(str(path), error) from error
 
     def remove(self, path: str) -> None:
         """See `Store.remove`."""
         try:
-            if Path(path).lstat().st_uid != os.geteuid():
-                raise BadInput(f"{path} is not yours, and is left as it is")
-            shutil.rmtree(path)
+            owner = Path(path).lstat().st_uid
         except FileNotFoundError:
             return
+        if owner != os.geteuid():
+            raise BadInput(f"{path} is not yours, and is left as it is")
+        shutil.rmtree(path)
 
     def names(self, path: str, *, anew: bool) -> list[str]:
         """See `Store.names`."""
@@ -143,3 +146,13 @@ class Here:
     def mark(self, path: str) -> None:
         """See `Store.mark`."""
         resultfiles.write_whole(path, b"")
+
+
+def _fill(folder: Path, files: Mapping[str, bytes], folders: Sequence[str]) -> None:
+    """Write what a folder is to contain, and onto the disk what stays there for long."""
+    for inner in {*folders, *map(os.path.dirname, files)} - {""}:
+        (folder / inner).mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Of a run nothing is known after a crash, and it has many files; what others share stays.
+    write = resultfiles.write_new if folders else resultfiles.write_whole
+    for inner, data in files.items():
+        write(str(folder / inner), data)

@@ -327,11 +327,12 @@ def dumps(value: Any) -> bytes:
 def search_path(head: "dict[str, Any]") -> "list[str]":
     """Where modules are looked for: in the order of the caller, so that the same ones are found.
 
-    Another Python, as in a container, has its own first, and none of the caller's libraries.
+    Another Python, as in a container, has its own first, and none of the caller's libraries; what
+    came from another machine has a path of its own, and no prefix.
     """
     own = os.path.dirname(os.path.abspath(__file__))
     last = os.path.join(own, WITHOUT)
-    if sys.prefix == head["prefix"]:
+    if head["prefix"] in ("", sys.prefix):
         found = [own, *head["path"], *sys.path]
     else:
         alien = [each for each in head["path"] if "/python" in each or "-packages" in each]

@@ -15,12 +15,15 @@ from typing import Annotated
 import msgspec
 
 from slurmkit.errors import (
+    ConnectionLost,
     ControllerDown,
     DatabaseDown,
+    HostKeyRefused,
     SlurmError,
     SlurmkitError,
     SlurmMissing,
     SlurmTimeout,
+    Unreachable,
 )
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.lookup import in_database, in_queue
@@ -31,7 +34,8 @@ from slurmkit.slurm import Slurm
 
 _TOGETHER_SECONDS = 0.05  # jobs that are watched one right after the other are asked for at once
 _REFUSALS = 5  # so often in a row, and it is no hiccup of a busy slurmctld
-_OUTAGES = (ControllerDown, DatabaseDown, SlurmTimeout)
+_OUTAGES = (ControllerDown, DatabaseDown, SlurmTimeout, Unreachable, ConnectionLost)
+_FOR_GOOD = (SlurmMissing, HostKeyRefused)
 
 
 class PollSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,7 +191,7 @@ class Poller:
     def _troubled(self, error: SlurmkitError, asked: Mapping[str, Known]) -> bool:
         """Keep asking through an outage; give up what Slurm refuses again and again."""
         self._refusals += not isinstance(error, _OUTAGES)
-        if isinstance(error, SlurmMissing) or self._refusals >= _REFUSALS:
+        if isinstance(error, _FOR_GOOD) or self._refusals >= _REFUSALS:
             self._refusals = 0
             return self._tell({job_id: Known(error=error) for job_id in asked}, None)
         self._tell({}, str(error))

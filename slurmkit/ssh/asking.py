@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -31,6 +32,16 @@ def at_terminal(words: str) -> str:
         return getpass.getpass(f"{printable(words).rstrip()} ")
     except EOFError:
         raise SshError(f"it asks {printable(words)!r}, and was given no answer") from None
+
+
+def in_main_thread(ask: Ask) -> Ask:
+    """Ask only there: whoever is asked from beside it, types something else just now."""
+
+    def asked(words: str) -> str:
+        here = threading.current_thread() is threading.main_thread()
+        return (ask if here else nobody)(words)
+
+    return asked
 
 
 def nobody(words: str) -> str:

@@ -17,7 +17,7 @@ from slurmkit.ssh.hosts import host_of
 from slurmkit.ssh.machine import LoginMachine
 from slurmkit.ssh.remoteshell import Setting, call, surroundings
 from slurmkit.ssh.running import started
-from slurmkit.ssh.section import ClusterSection, key_of, section_of
+from slurmkit.ssh.section import ClusterSection, key_of, place_of, section_of
 from slurmkit.ssh.shells import Deadline
 
 # What only reads may be asked again over a new connection.
@@ -54,6 +54,11 @@ class SshSlurm:
     def key(self) -> str:
         """Names the cluster where something is kept of it."""
         return key_of(self.name, self.section)
+
+    @property
+    def place(self) -> str:
+        """Names the cluster where jobs that were sent to it are remembered."""
+        return place_of(self.name, self.section)
 
     @property
     def node(self) -> LoginNode:

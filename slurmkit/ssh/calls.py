@@ -9,6 +9,7 @@ import secrets
 import shlex
 import stat
 import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,10 +18,13 @@ from typing import Any, cast
 
 from slurmkit.errors import BadInput, SlurmError, SshError
 from slurmkit.executor import resultfiles
-from slurmkit.executor.folders import check_folder
+from slurmkit.executor.folders import check_folder, unwritten
+from slurmkit.executor.owncode import send_own_code
+from slurmkit.ssh.asking import in_main_thread
 from slurmkit.ssh.border import SshSlurm, absolute
 
 _SECONDS = 600.0  # for what is sent together
+_TIDYING = 10.0  # seconds, with somebody waiting who pressed Ctrl-C
 
 
 class There:
@@ -40,17 +44,15 @@ class There:
         self.machine = slurm.machine
         above = ".local/state/slurmkit/calls" if folder is None else f"{folder}/.slurmkit-calls"
         self.folder = self._made(absolute(above, slurm.node))
-        self._here: set[str] = set()
+        slurm.connection.ask = in_main_thread(slurm.connection.ask)
 
     def modules(self) -> tuple[str, list[str]]:
-        """See `Store.modules`: nothing of this machine's is there but what was sent."""
-        return "", [self._slurm.folder]
+        """See `Store.modules`: nothing of this machine's is there but what is sent."""
+        return "", [send_own_code(self), self._slurm.folder]
 
     def has(self, name: str) -> bool:
         """See `Store.has`."""
-        if name not in self._here and self.machine.exists(f"{self.folder}/{name}"):
-            self._here.add(name)
-        return name in self._here
+        return self.machine.exists(f"{self.folder}/{name}")
 
     def add(self, name: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
         """See `Store.add`: all in one piece, which is compared with what was sent."""
@@ -70,9 +72,12 @@ class There:
             self._do(["mkdir"], f"mkdir -p -- {shlex.quote(posixpath.dirname(aside))}")
             self.machine.files.call(partial(_put, path=f"{aside}.tar", data=packed))
             self._do(["tar"], *lines)
-        except BaseException:
+        except BaseException as error:
+            left = (there, piece, *((here,) if folders else ()))  # a run is nobody else's
             with suppress(SlurmError):
-                self._do(["rm"], f"rm -rf -- {there} {piece}")
+                self._do(["rm"], f"rm -rf -- {' '.join(left)}", seconds=_TIDYING)
+            if isinstance(error, OSError):
+                raise unwritten(path, error) from error
             raise
 
     def remove(self, path: str) -> None:
@@ -114,28 +119,35 @@ class There:
         check_folder(PurePosixPath(base), look, node.uid)
         return base
 
-    def _do(self, argv: Sequence[str], *lines: str) -> str:
-        return self._slurm.told(argv, ["umask 077", *lines], timeout=_SECONDS)
+    def _do(self, argv: Sequence[str], *lines: str, seconds: float = _SECONDS) -> str:
+        return self._slurm.told(argv, ["umask 077", *lines], timeout=seconds)
 
 
 def _packed(files: Mapping[str, bytes], folders: Sequence[str]) -> bytes:
-    packed = io.BytesIO()
+    packed, now = io.BytesIO(), int(time.time())  # some sites remove what is old
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name in sorted({*folders, *map(posixpath.dirname, files)} - {""}):
             info = tarfile.TarInfo(name)
-            info.type, info.mode = tarfile.DIRTYPE, 0o700
+            info.type, info.mode, info.mtime = tarfile.DIRTYPE, 0o700, now
             archive.addfile(info)
         for name, data in files.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mode = len(data), 0o600
+            info.size, info.mode, info.mtime = len(data), 0o600, now
             archive.addfile(info, io.BytesIO(data))
     return packed.getvalue()
 
 
 def _put(sftp: Any, path: str, data: bytes) -> None:
-    with sftp.open(path, "wx") as file:
+    file = sftp.open(path, "wx")
+    try:
         file.set_pipelined(True)
-        file.write(data)
+        file.write(data[:-1])
+        file.set_pipelined(False)  # now the answers to all that was written are read
+        file.write(data[-1:])
+    except BaseException:
+        sftp.close()  # with half a request on its way nothing more can be said
+        raise
+    file.close()
 
 
 def _private(sftp: Any, path: str, user: int) -> bytes:

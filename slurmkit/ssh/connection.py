@@ -12,7 +12,7 @@ from typing import Any
 
 import paramiko
 
-from slurmkit.errors import SshError
+from slurmkit.errors import SshError, Unreachable
 from slurmkit.ssh.asking import Ask
 from slurmkit.ssh.auth import log_in
 from slurmkit.ssh.hosts import Host
@@ -227,7 +227,8 @@ def _negotiated(host: Host, via: Any, known: list[Known]) -> Any:
         with suppress(Exception):
             line.close()
         if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
-            raise SshError(f"{_place(host)} does not speak SSH: {_words(error)}") from error
+            words = f"{_place(host)} does not speak SSH: {_words(error)}"
+            raise Unreachable(words) from error
         raise
     return transport
 
@@ -246,7 +247,7 @@ def _way(host: Host, via: Any) -> Any:
         line = socket.create_connection((host.name, host.port), timeout=host.timeout)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (OSError, paramiko.SSHException, EOFError) as error:
-        raise SshError(f"cannot reach {_place(host)}: {_words(error)}") from error
+        raise Unreachable(f"cannot reach {_place(host)}: {_words(error)}") from error
     else:
         return line
 

@@ -7,11 +7,12 @@ import io
 import stat
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import paramiko
 
-from slurmkit.errors import ConnectionLost, SlurmError
+from slurmkit.errors import ConnectionLost, SlurmError, SshError
 from slurmkit.machine import Line, refuse_others
 from slurmkit.ssh.shells import lost
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _PIECE = 32768  # bytes of one request
 _AT_ONCE = 16
+_SECONDS = 60.0  # without a byte of an answer
 ResultT = TypeVar("ResultT")
 
 
@@ -107,14 +109,20 @@ class Files:
         with self._lock:
             try:
                 return act(self._session())
-            except (paramiko.SSHException, EOFError) as error:
-                self._sftp = None
+            except (paramiko.SSHException, EOFError, TimeoutError) as error:
+                self._end()
                 raise lost(error) from error
+            except paramiko.SFTPError as error:
+                self._end()
+                raise SshError(f"the login node's SFTP cannot be used: {error}") from error
             except OSError as error:
                 if str(error) == "Socket is closed":
-                    self._sftp = None
+                    self._end()
                     raise lost(error) from error
                 raise _named(error) from error
+            except BaseException:  # an answer may be on its way that nobody waits for
+                self._end()
+                raise
 
     def stat(self, path: str) -> Any:
         """As os.stat; tried again once over a new connection."""
@@ -123,10 +131,18 @@ class Files:
         except ConnectionLost:
             return self.call(lambda sftp: sftp.stat(path))
 
+    def _end(self) -> None:
+        """The next use begins anew."""
+        sftp, self._sftp = self._sftp, None
+        if sftp is not None:
+            with suppress(Exception):
+                sftp.close()
+
     def _session(self) -> Any:
         channel = self._sftp and self._sftp.get_channel()
         if channel is None or channel.closed or not channel.get_transport().is_active():
             channel = self._slurm.connection.opened()
+            channel.settimeout(_SECONDS)
             channel.invoke_subsystem("sftp")
             self._sftp = paramiko.SFTPClient(channel)
         return self._sftp
@@ -186,7 +202,8 @@ class _RemoteFile(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            self._file.close()
+            with suppress(OSError, SshError):
+                self._files.call(lambda _: self._file.close())
 
 
 def is_folder(found: Any) -> bool:

@@ -43,6 +43,12 @@ def key_of(name: str, section: ClusterSection) -> str:
     return f"{name}-ssh-{zlib.crc32(repr(section).encode()):08x}"
 
 
+def place_of(name: str, section: ClusterSection) -> str:
+    """Names a cluster where jobs are remembered, however it is reached and used."""
+    where = (section.host, section.user, section.port)
+    return f"{name}-ssh-{zlib.crc32(repr(where).encode()):08x}"
+
+
 def section_of(name: str) -> ClusterSection:
     """The section of one cluster.
 

@@ -113,11 +113,14 @@ answer(found=found)
 def test_own_modules_travel(laptop: Lab) -> None:
     script = """
 import own
-own.FACTOR = 5
 with executor() as made:
-    answer(found=made.submit(own.scaled, 4).result(120))
+    found = made.submit(own.scaled, 4).result(120)
+    where = made.submit(lambda: own.__file__).result(120)
+answer(found=found, where=where)
 """
-    assert answer(laptop, script) == {"found": 20}
+    found = answer(laptop, script)
+    assert found["found"] == 12
+    assert found["where"].startswith("/home/alice/.local/state/slurmkit/calls/code-")
 
 
 def test_what_is_given_up_is_ended(laptop: Lab) -> None:

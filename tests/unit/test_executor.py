@@ -258,6 +258,9 @@ def test_libraries_of_another_python_are_left_alone(monkeypatch: pytest.MonkeyPa
     assert worker.search_path(head) == [own, "/mine", "/both", other, "/node", last]
     elsewhere = {**head, "prefix": "/elsewhere"}
     assert worker.search_path(elsewhere) == [own, "/node", "/both", "/mine", last]
+    sent = {"prefix": "", "path": ["/sent", "/home/a/python/project"]}
+    path = [own, "/sent", "/home/a/python/project", "/node", "/both", last]
+    assert worker.search_path(sent) == path
 
 
 def test_modules_that_are_kept_from_being_imported(

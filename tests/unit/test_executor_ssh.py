@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
+import subprocess
 import sys
 import tempfile
+import textwrap
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +22,16 @@ from ssh_lab import Spool, Sshd
 
 from slurmkit import Executor
 from slurmkit.backends.commands import CommandsBackend
-from slurmkit.errors import BadInput, PythonDiffers, ResultLost, ResultRefused, SshError
-from slurmkit.executor import resultfiles
+from slurmkit.errors import (
+    BadInput,
+    PythonDiffers,
+    ResultLost,
+    ResultRefused,
+    SlurmkitError,
+    SshError,
+    Unreachable,
+)
+from slurmkit.executor import follow, resultfiles
 from slurmkit.ssh.asking import nobody
 from slurmkit.ssh.border import SshSlurm
 from slurmkit.ssh.section import ClusterSection
@@ -32,8 +44,21 @@ class Border(SshSlurm):
         super().__init__("lab", section, nobody)
         self._running = running.slurm
 
+        self.away: SshError | None = None
+        self.refused = 0
+
     def run(self, argv: Sequence[str], **more: Any) -> str:  # type: ignore[override]
+        self._try()
         return self._running.run(argv, **more)
+
+    def stream(self, argv: Sequence[str], **more: Any) -> Generator[str, None, None]:
+        self._try()
+        yield from self._running.stream(argv, **more)
+
+    def _try(self) -> None:
+        if self.away is not None:
+            self.refused += 1
+            raise self.away
 
 
 class FarSlurm(RunningSlurm):
@@ -75,6 +100,13 @@ def troubled(x: int) -> int:
     if x == 3:
         raise ValueError(x)
     return x
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def listed(sshd: Sshd) -> list[str]:
@@ -222,6 +254,188 @@ def test_the_wrong_python_and_none_are_named(
         future = made.submit(square, 1)
         with pytest.raises(PythonDiffers, match=r"the call was made by 3\.99"):
             future.result(60)
+
+
+@pytest.mark.parametrize("kind", [Unreachable, SshError])
+def test_an_outage_that_lasts_loses_nothing(
+    cluster: FarSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[SshError]
+) -> None:
+    """Not even when nobody can log in anew for longer than a result may be late."""
+    monkeypatch.setattr(follow, "_GRACE", 0.1)
+    monkeypatch.setattr(follow, "_CUT", (0.05, 0.1))
+    go = tmp_path / "go"
+
+    def call(x: int) -> int:
+        while not go.exists():
+            time.sleep(0.02)
+        return x
+
+    with sent(cluster) as made:
+        future = made.submit(call, 3)
+        until(future.running)
+        cluster.slurm.away = kind("the line is away")
+        until(lambda: cluster.slurm.refused >= 12)
+        cluster.slurm.away = None
+        time.sleep(1)
+        assert not future.done()
+        go.touch()
+        assert future.result(60) == 3
+
+
+def test_what_is_lost_is_said_with_the_last_words(cluster: FarSlurm) -> None:
+    with sent(cluster) as made:
+        future = made.submit(lambda: print("so far", flush=True) or time.sleep(60))
+        until(lambda: future.log.exists() and "so far" in future.log.read_text())
+        cluster.processes[future.job_id].kill()
+        with pytest.raises(ResultLost, match="ends with: so far"):
+            future.result(60)
+
+
+def test_ctrl_c_in_an_upload_leaves_a_line_that_works(cluster: FarSlurm, sshd: Sshd) -> None:
+    def pressed(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, pressed)
+    made = sent(cluster)
+    known = listed(sshd)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        began = time.monotonic()
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            made.submit(len, os.urandom(200_000_000))
+        assert time.monotonic() - began < 30
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR1, before)
+    assert cluster.submits == []
+    assert listed(sshd) == known
+    assert made.submit(square, 4).result(60) == 16
+
+
+def test_files_are_closed_while_others_are_read(cluster: FarSlurm, tmp_path: Path) -> None:
+    """A log's end is read beside an upload."""
+    machine, failed = cluster.slurm.machine, []
+    (tmp_path / "log").write_bytes(b"x" * 5000)
+
+    def again(act: Callable[[], object]) -> None:
+        try:
+            for _ in range(60):
+                act()
+        except Exception as error:  # noqa: BLE001 - any is one too many
+            failed.append(error)
+
+    def reads() -> None:
+        with machine.open(str(tmp_path / "log")) as file:
+            file.read(100)
+
+    acts = (reads, lambda: machine.files.call(lambda sftp: sftp.listdir(str(tmp_path))))
+    threads = [threading.Thread(target=again, args=(act,), daemon=True) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert failed == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small filesystem")
+def test_a_full_disk_is_named(cluster: FarSlurm, tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=900k,mode=0700", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("no filesystem can be mounted here")
+    try:
+        made = sent(cluster, folder=tmp_path)
+        with pytest.raises(SlurmkitError, match=r"cannot keep calls in .*: .*; make room there"):
+            made.submit(len, os.urandom(2_000_000))
+        assert cluster.submits == []
+        with made:
+            assert made.submit(square, 3).result(60) == 9
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_what_is_sent_is_of_today(cluster: FarSlurm) -> None:
+    """Some sites remove what is old."""
+    cluster.starts = False
+    folder = sent(cluster).submit(square, 1).log.parent
+    worker = next(folder.parent.parent.glob("worker-*"))
+    sent_files = (folder / "run.json", folder / "calls" / "0", worker / "slurmkit_worker.py")
+    for path in (folder, *sent_files):
+        assert time.time() - path.stat().st_mtime < 600
+
+
+def test_it_is_the_same_cluster_however_it_is_used() -> None:
+    plain = SshSlurm("lab", ClusterSection(host="h"), nobody)
+    assert SshSlurm("lab", ClusterSection(host="h", folder="p", path="/x"), nobody).place == (
+        plain.place
+    )
+    assert SshSlurm("lab", ClusterSection(host="other"), nobody).place != plain.place
+
+
+PACKAGE = {
+    "__init__.py": """
+        import threading
+        import farproject.shapes
+        LOCK = threading.Lock()
+    """,
+    "shapes.py": """
+        import functools
+        import threading
+        import farproject.errors
+        LOCK = threading.Lock()
+
+        class Point:
+            def __init__(self, x):
+                self.x = x
+            def __eq__(self, other):
+                return type(other) is type(self) and other.x == self.x
+
+        @functools.lru_cache
+        def cached(x):
+            return x + 1
+
+        def moved(x):
+            from farproject import later
+            with LOCK:
+                return Point(cached(x) + later.STEP)
+
+        def failing(x):
+            raise farproject.errors.Wrong(x)
+    """,
+    "errors.py": """
+        import farproject.shapes
+
+        class Wrong(Exception):
+            pass
+    """,
+    "later.py": "STEP = 10\n",
+}
+
+
+def test_own_modules_travel(
+    cluster: FarSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are: packages that import each other, what is imported late, classes, locks."""
+    folder = tmp_path / "farproject"
+    folder.mkdir()
+    for name, text in PACKAGE.items():
+        (folder / name).write_text(textwrap.dedent(text), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    from farproject import errors, shapes  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    monkeypatch.setitem(sys.modules, "an_alias", shapes)
+    monkeypatch.setattr(shapes, "unpicklable", threading.Lock(), raising=False)
+    with sent(cluster) as made:
+        sys_path = made.submit(lambda: list(sys.path)).result(60)
+        assert str(tmp_path) not in sys_path
+        point = made.submit(shapes.moved, 1).result(60)
+        assert point == shapes.Point(12)
+        with pytest.raises(errors.Wrong) as caught:
+            made.submit(shapes.failing, 1).result(60)
+        assert caught.value.args == (1,)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "farproject"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_the_python_of_the_nodes_is_one_of_the_same_version(cluster: FarSlurm) -> None:
