@@ -132,7 +132,8 @@ class Executor(CallExecutor):
     @property
     def _where(self) -> str:
         if self._store.machine.is_here:
-            return self._cluster.capabilities().cluster_name
+            known = self._known[1][0] if self._known else self._cluster.capabilities()
+            return known.cluster_name
         return cast("SshSlurm", self._cluster.slurm).place
 
     def _send(self, run: Run, worker: str) -> Run:

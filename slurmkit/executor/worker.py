@@ -2,9 +2,9 @@
 
     python worker.py FOLDER [TASK]
 
-This file lies in the shared folder and is run there by the job's Python: beside `resultfiles.py` it
-stands alone, needs the standard library only, and is read from Python 3.6 on, so that one which
-does not fit can say so.
+This file lies in the shared folder and is run there by the job's Python, see `program.py`: beside
+`resultfiles.py` it stands alone, needs the standard library only, and is read from Python 3.6 on,
+so that one which does not fit can say so.
 
 A process apart makes the calls, one after another. Where one of them kills it, that call has
 failed, and another process makes the rest. A task that starts anew makes the calls that it has
@@ -21,10 +21,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Iterable, Iterator  # noqa: UP035 - 3.6 cannot index others
 
-if TYPE_CHECKING or __name__ != "__main__":
+if TYPE_CHECKING or __name__ == "slurmkit.executor.worker":
     from slurmkit.executor import resultfiles
-else:  # in the folder of calls; PYTHONSAFEPATH would keep it out
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+else:  # in the folder of calls
     import slurmkit_resultfiles as resultfiles
 
 CALLS, RESULTS, HEAD, FUNCTION = "calls", "results", "run.json", "function"
@@ -455,7 +454,3 @@ def _stop(number: int, frame: object) -> None:
     del frame
     if not asks():
         sys.exit(128 + number)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tests.bench.lab import Budget, Lab, median_ms, say
 
-CALLS, ROUNDS = 200, 1
+CALLS, ROUNDS = 200, 3
 _PEER = "/home/alice/bench-submitit"
 
 

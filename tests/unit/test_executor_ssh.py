@@ -360,7 +360,7 @@ def test_what_is_sent_is_of_today(cluster: FarSlurm) -> None:
     cluster.starts = False
     folder = sent(cluster).submit(square, 1).log.parent
     worker = next(folder.parent.parent.glob("worker-*"))
-    sent_files = (folder / "run.json", folder / "calls" / "0", worker / "slurmkit_worker.py")
+    sent_files = (folder / "run.json", folder / "calls" / "0", worker / "slurmkit_call.py")
     for path in (folder, *sent_files):
         assert time.time() - path.stat().st_mtime < 600
 
