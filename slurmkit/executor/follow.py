@@ -152,7 +152,7 @@ class Follower:
         self._runs: list[Results] = []
         self._changed = threading.Condition()
         self._called = False
-        self._cut = False  # the line to what is elsewhere: one try is enough for all
+        self._cut: SshError | None = None  # the line, for all runs of this look
         self._thread: threading.Thread | None = None
         atexit.register(self._farewell)
 
@@ -202,7 +202,7 @@ class Follower:
             return list(self._runs), called
 
     def _look(self, runs: list[Results]) -> bool:
-        self._cut = False
+        self._cut = None
         came = [self._take(each) for each in runs]
         unread = [each for each, new in zip(runs, came, strict=True) if new is None]
         tasks = [task for each in runs for task in _left(each)]
@@ -224,15 +224,17 @@ class Follower:
     def _take(self, results: Results) -> bool | None:
         """Whether results came; None when the filesystem is in trouble, which may pass."""
         try:
-            came = None if self._cut else results.take()
+            if self._cut is not None:
+                raise self._cut
+            came = results.take()
         except _TROUBLE as error:
-            self._cut = isinstance(error, SshError)
+            self._cut = error if isinstance(error, SshError) else None
             now = time.monotonic()
             results.away_since = now if results.away_since is None else results.away_since
             if now - results.away_since > _HICCUP or isinstance(error, HostKeyRefused):
                 self._give_up([results], error)
             return None
-        results.away_since = results.away_since if self._cut else None
+        results.away_since = None
         return came
 
     def _is_late(self, task: Task) -> bool:

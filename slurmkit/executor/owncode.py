@@ -6,7 +6,7 @@ import hashlib
 import sys
 import sysconfig
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType
 
 from slurmkit.executor.store import Store
@@ -47,8 +47,13 @@ def own_files() -> dict[str, Path]:
 def _files(place: str, file: Path) -> dict[str, Path]:
     if file.name != "__init__.py":
         return {f"{place}.py": file}
-    below = (path for path in file.parent.rglob("*.py") if path.is_file())
-    return {f"{place}/{path.relative_to(file.parent)}": path for path in below}
+    below = ((path.relative_to(file.parent), path) for path in file.parent.rglob("*.py"))
+    return {f"{place}/{name}": path for name, path in below if not _is_foreign(name)}
+
+
+def _is_foreign(name: PurePath) -> bool:
+    """Whether it is of an environment or the like that lies in a package."""
+    return any(part.startswith(".") or part.endswith("-packages") for part in name.parts)
 
 
 def _is_own(name: str, module: ModuleType) -> bool:

@@ -34,6 +34,7 @@ from slurmkit.errors import (
 from slurmkit.executor import follow, resultfiles
 from slurmkit.ssh.asking import nobody
 from slurmkit.ssh.border import SshSlurm
+from slurmkit.ssh.calls import There
 from slurmkit.ssh.section import ClusterSection
 
 
@@ -280,6 +281,26 @@ def test_an_outage_that_lasts_loses_nothing(
         assert not future.done()
         go.touch()
         assert future.result(60) == 3
+
+
+def test_an_outage_without_end_is_told_to_all_at_once(
+    cluster: FarSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_HICCUP", 1.0)
+    monkeypatch.setattr(follow, "_CUT", (0.05, 0.1))
+    cluster.starts = False
+    made = sent(cluster)
+    futures = [made.submit(square, x) for x in range(4)]
+
+    def away(store: There, path: str, *, anew: bool) -> list[str]:
+        del store, path, anew
+        raise Unreachable("cannot reach lab")
+
+    monkeypatch.setattr(There, "names", away)
+    began = time.monotonic()
+    for future in futures:
+        assert "cannot follow it: Unreachable: cannot reach lab" in str(future.exception(60))
+    assert time.monotonic() - began < 30
 
 
 def test_what_is_lost_is_said_with_the_last_words(cluster: FarSlurm) -> None:
