@@ -78,23 +78,19 @@ class Results:
         self.folder = run.folder
         self.tasks = {task.number: task for task in tasks}
         self._store = store
-        self._path = f"{run.folder}/{worker.RESULTS}"
+        self.path = f"{run.folder}/{worker.RESULTS}"
         self._read: set[str] = set()
         self._marked: set[int] = set()
-        self._looked = 0.0
         self.away_since: float | None = None
 
-    def take(self) -> bool:
-        """Settle what results are new; returns whether there were any.
+    def take(self, names: Iterable[str]) -> bool:
+        """Settle what results are new in the folder; returns whether there were any.
 
         Raises:
             OSError: when the filesystem is in trouble; what was not read is read the next time.
             SshError: when it cannot be reached, likewise.
         """
-        anew = time.monotonic() - self._looked > _ANEW
-        self._looked = time.monotonic() if anew else self._looked
-        found = set(self._store.names(self._path, anew=anew)) - self._read
-        new = [name for name in found if not name.startswith(".")]
+        new = [name for name in set(names) - self._read if not name.startswith(".")]
         for name in new:
             self._settle(name)
             self._read.add(name)
@@ -126,7 +122,7 @@ class Results:
         if task is None:
             return
         try:
-            for result in resultfiles.results_in(self._store.read(f"{self._path}/{name}")):
+            for result in resultfiles.results_in(self._store.read(f"{self.path}/{name}")):
                 if future := task.left.pop(result.call, None):
                     settle(future, result)
         except OSError as error:
@@ -153,6 +149,7 @@ class Follower:
         self._changed = threading.Condition()
         self._called = False
         self._cut: SshError | None = None  # the line, for all runs of this look
+        self._looked = 0.0
         self._thread: threading.Thread | None = None
         atexit.register(self._farewell)
 
@@ -202,8 +199,8 @@ class Follower:
             return list(self._runs), called
 
     def _look(self, runs: list[Results]) -> bool:
-        self._cut = None
-        came = [self._take(each) for each in runs]
+        listed = self._listed([each.path for each in runs])
+        came = [self._take(each, listed.get(each.path, [])) for each in runs]
         unread = [each for each, new in zip(runs, came, strict=True) if new is None]
         tasks = [task for each in runs for task in _left(each)]
         given_up = {task: found for task in tasks if (found := _given_up(task))}
@@ -221,12 +218,24 @@ class Follower:
                 self._lose(each, task)
         return any(came) or bool(given_up)
 
-    def _take(self, results: Results) -> bool | None:
+    def _listed(self, paths: list[str]) -> Mapping[str, list[str] | OSError]:
+        anew = time.monotonic() - self._looked > _ANEW
+        self._looked = time.monotonic() if anew else self._looked
+        self._cut = None
+        try:
+            return self._store.names(paths, anew=anew)
+        except SshError as error:
+            self._cut = error
+            return {}
+
+    def _take(self, results: Results, names: list[str] | OSError) -> bool | None:
         """Whether results came; None when the filesystem is in trouble, which may pass."""
         try:
             if self._cut is not None:
                 raise self._cut
-            came = results.take()
+            if isinstance(names, OSError):
+                raise names
+            came = results.take(names)
         except _TROUBLE as error:
             self._cut = error if isinstance(error, SshError) else None
             now = time.monotonic()

@@ -61,11 +61,11 @@ class Store(Protocol):
         """
         ...
 
-    def names(self, path: str, *, anew: bool) -> list[str]:
-        """What is in a folder.
+    def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
+        """What is in folders, or why one cannot be read.
 
         Args:
-            path: of the folder.
+            paths: of the folders.
             anew: ask the server of the filesystem, not what is known of it.
         """
         ...
@@ -133,11 +133,9 @@ class Here:
             raise BadInput(f"{path} is not yours, and is left as it is")
         shutil.rmtree(path)
 
-    def names(self, path: str, *, anew: bool) -> list[str]:
+    def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
         """See `Store.names`."""
-        if anew:
-            Path(path).chmod(0o700)  # a client of NFS asks its server, and sees what is new
-        return [each.name for each in Path(path).iterdir()]
+        return {path: _names(Path(path), anew=anew) for path in paths}
 
     def read(self, path: str) -> bytes:
         """See `Store.read`."""
@@ -146,6 +144,15 @@ class Here:
     def mark(self, path: str) -> None:
         """See `Store.mark`."""
         resultfiles.write_whole(path, b"")
+
+
+def _names(folder: Path, *, anew: bool) -> list[str] | OSError:
+    try:
+        if anew:
+            folder.chmod(0o700)  # a client of NFS asks its server, and sees what is new
+        return [each.name for each in folder.iterdir()]
+    except OSError as error:
+        return error
 
 
 def _fill(folder: Path, files: Mapping[str, bytes], folders: Sequence[str]) -> None:

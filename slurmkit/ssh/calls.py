@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import os
 import posixpath
 import secrets
 import shlex
@@ -90,15 +92,20 @@ class There:
             raise BadInput(f"{path} is not yours, and is left as it is")
         self._do(["rm"], f"rm -rf -- {shlex.quote(path)}")
 
-    def names(self, path: str, *, anew: bool) -> list[str]:
-        """See `Store.names`."""
-
-        def ask(sftp: Any) -> list[str]:
-            if anew:
-                sftp.chmod(path, 0o700)  # a client of NFS asks its server, and sees what is new
-            return cast("list[str]", sftp.listdir(path))
-
-        return self.machine.files.call(ask)
+    def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
+        """See `Store.names`: one question for all."""
+        quoted = [shlex.quote(path) for path in paths]
+        # A client of NFS asks its server, and sees what is new.
+        lines = [f"chmod 700 -- {' '.join(quoted)} 2>/dev/null"] if anew and quoted else []
+        lines += [f"echo /; ls -A -- {path} 2>/dev/null || echo //" for path in quoted]
+        found: list[list[str]] = []
+        for line in self._do(["ls"], *lines, ":").splitlines():
+            if line == "/":  # which no name has
+                found.append([])
+            else:
+                found[-1].append(line)
+        each = zip(paths, found, strict=True)
+        return {path: _gone(path) if "//" in names else names for path, names in each}
 
     def read(self, path: str) -> bytes:
         """See `Store.read`."""
@@ -121,6 +128,10 @@ class There:
 
     def _do(self, argv: Sequence[str], *lines: str, seconds: float = _SECONDS) -> str:
         return self._slurm.told(argv, ["umask 077", *lines], timeout=seconds)
+
+
+def _gone(path: str) -> OSError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _packed(files: Mapping[str, bytes], folders: Sequence[str]) -> bytes:

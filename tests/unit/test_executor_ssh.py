@@ -292,8 +292,8 @@ def test_an_outage_without_end_is_told_to_all_at_once(
     made = sent(cluster)
     futures = [made.submit(square, x) for x in range(4)]
 
-    def away(store: There, path: str, *, anew: bool) -> list[str]:
-        del store, path, anew
+    def away(store: There, paths: list[str], *, anew: bool) -> dict[str, list[str]]:
+        del store, paths, anew
         raise Unreachable("cannot reach lab")
 
     monkeypatch.setattr(There, "names", away)
@@ -374,6 +374,25 @@ def test_a_full_disk_is_named(cluster: FarSlurm, tmp_path: Path) -> None:
             assert made.submit(square, 3).result(60) == 9
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_folders_are_listed_together(cluster: FarSlurm, tmp_path: Path) -> None:
+    store = There(cluster.slurm, str(tmp_path))
+    names = ["none", "one", "gone", "two and more", "empty"]
+    folders = [str(tmp_path / name) for name in names]
+    for folder in folders[:2] + folders[3:]:
+        Path(folder).mkdir()
+    (tmp_path / "one" / "0-0-0").touch()
+    for name in ("1-0-0", "1-0-1", ".aside"):
+        (tmp_path / "two and more" / name).touch()
+    for anew in (False, True):
+        calls = cluster.slurm.calls
+        found = store.names(folders, anew=anew)
+        assert cluster.slurm.calls - calls <= 1
+        assert [found[folders[at]] for at in (0, 1, 4)] == [[], ["0-0-0"], []]
+        assert sorted(found[folders[3]]) == [".aside", "1-0-0", "1-0-1"]  # type: ignore[arg-type]
+        assert isinstance(found[folders[2]], FileNotFoundError)
+    assert store.names([], anew=True) == {}
 
 
 def test_what_is_sent_is_of_today(cluster: FarSlurm) -> None:
