@@ -34,6 +34,33 @@ CUTS = int(os.environ.get("SLURMKIT_TEST_CUTS", "40"))
 CPU = ("--partition=cpu", "--time=5")
 
 
+# A second sshd of the login node, which after the key asks PAM, and PAM for a code.
+CODES = """
+set -eu
+mkdir -p -m 700 /run/codes
+printf '246810\\n135791\\n' >/run/codes/left
+cat >/run/codes/check <<'END'
+#!/bin/sh
+# Each code lets in once.
+code=$(tr -d '\\000')
+grep -qxF -- "$code" /run/codes/left && sed -i "/^$code\\$/d" /run/codes/left
+END
+chmod 700 /run/codes/check
+cat >/etc/pam.d/sshd-codes <<'END'
+auth required pam_exec.so expose_authtok quiet /run/codes/check
+auth required pam_permit.so
+account required pam_permit.so
+session required pam_permit.so
+END
+ln -sf sshd /usr/sbin/sshd-codes
+service=PAMServiceName=sshd-codes  # older ones take their own name
+/usr/sbin/sshd -t -o $service 2>/dev/null || service=UsePAM=yes
+/usr/sbin/sshd-codes -p 2222 -o UsePAM=yes -o $service -o KbdInteractiveAuthentication=yes \
+    -o AuthenticationMethods=publickey,keyboard-interactive -o PidFile=/run/codes/pid
+"""
+NO_CODES = "kill $(cat /run/codes/pid); rm -r /run/codes /etc/pam.d/sshd-codes /usr/sbin/sshd-codes"
+
+
 @pytest.fixture(scope="module")
 def alice(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     person = Person(lab, "alice", tmp_path_factory.mktemp("laptop"))
@@ -284,6 +311,39 @@ def test_through_a_jump_host(alice: Person, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(slurm.connection._line) == 2
     slurm.connection.close()
     alice.configure("lab", alice.port)
+
+
+def test_a_one_time_code_after_the_key(alice: Person) -> None:
+    lab, address = alice.lab, "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}"
+    asked = ["docker", "inspect", "--format", address, lab.container("login")]
+    host = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()[0]
+    with alice.known.open("a", encoding="utf-8") as file:
+        file.write(f"[{host}]:2222 {' '.join(alice.host_key.split()[:2])}\n")
+    alice.configure("token", 2222)
+    text = alice.config.read_text("utf-8")
+    alice.config.write_text(text.replace("127.0.0.1", host, 1), "utf-8")
+    settings = alice.folder / "slurmkit.toml"
+    before = settings.read_text("utf-8")
+    settings.write_text(f'{before}[clusters.token]\nssh_config = "{alice.config}"\n', "utf-8")
+    lab.run("bash", "-c", CODES, user="")
+    try:
+        prompt, words = r"Password: ?", ["--cluster", "token", "submit", *CPU, "--", "true"]
+        wrong_first = [(prompt, "000000\r"), (rf"{prompt}[^$]*{prompt}", "246810\r")]
+        said = at_terminal(alice, words, wrong_first)
+        assert re.search(r"\b\d+\b", said)
+        assert said.endswith("exit 0"), said
+        assert "246810" not in said
+        again = [(rf"({prompt}[^$]*){{{n}}}", "246810\r") for n in (1, 2, 3)]
+        said = at_terminal(alice, words, again)
+        assert "lets nobody in with the key" in said
+        assert "a one-time code" in said
+        assert said.endswith("exit 1")
+        nobody_there = alice.run(*words, check=False)
+        assert "here is no terminal to answer" in nobody_there.stderr
+    finally:
+        lab.run("bash", "-c", NO_CODES, user="")
+        settings.write_text(before, "utf-8")
+        alice.configure("lab", alice.port)
 
 
 def test_the_guide(alice: Person) -> None:
