@@ -362,13 +362,13 @@ def test_files_are_closed_while_others_are_read(cluster: FarSlurm, tmp_path: Pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small filesystem")
 def test_a_full_disk_is_named(cluster: FarSlurm, tmp_path: Path) -> None:
-    mount = ["mount", "-t", "tmpfs", "-o", "size=900k,mode=0700", "tmpfs", str(tmp_path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m,mode=0700", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, check=False, stderr=subprocess.DEVNULL).returncode:
         pytest.skip("no filesystem can be mounted here")
     try:
         made = sent(cluster, folder=tmp_path)
         with pytest.raises(SlurmkitError, match=r"cannot keep calls in .*: .*; make room there"):
-            made.submit(len, os.urandom(2_000_000))
+            made.submit(len, os.urandom(30_000_000))
         assert cluster.submits == []
         with made:
             assert made.submit(square, 3).result(60) == 9
