@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import sysconfig
 from contextlib import suppress
 from pathlib import Path, PurePath
 from types import ModuleType
 
-from slurmkit.executor.store import Store
+from slurmkit.executor.store import Store, named_by
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _OURS = "slurmkit"  # what jobs lack of it is beside the worker
@@ -25,8 +24,7 @@ def send_own_code(store: Store) -> str:
     for name, path in own_files().items():
         with suppress(OSError):  # it was imported, and is gone
             files[name] = path.read_bytes()
-    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
-    name = f"code-{digest[:16]}"
+    name = named_by(sorted(files.items()), "code")
     if not store.has(name):
         store.add(name, files)
     return f"{store.folder}/{name}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import py_compile
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from slurmkit import __version__, resumable
 from slurmkit.executor import resultfiles, worker
-from slurmkit.executor.store import Store
+from slurmkit.executor.store import Store, named_by
 
 _NAME = "slurmkit_call.py"
 # PYTHONSAFEPATH would keep out what lies beside it, which is not compiled anew for each task.
@@ -33,8 +32,7 @@ def program(store: Store) -> str:
         SlurmkitError: when it cannot be written.
     """
     files = _files()
-    told = (sys.implementation.cache_tag, sorted(files.items()))
-    name = f"worker-{hashlib.sha256(repr(told).encode()).hexdigest()[:16]}"
+    name = named_by((sys.implementation.cache_tag, sorted(files.items())), "worker")
     if not store.has(name):
         store.add(name, files | _compiled(files))
     return f"{store.folder}/{name}/{_NAME}"

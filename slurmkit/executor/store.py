@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -81,6 +82,11 @@ class Store(Protocol):
     def mark(self, path: str) -> None:
         """Make an empty file."""
         ...
+
+
+def named_by(contents: object, kind: str) -> str:
+    """The name of a folder that tells what is in it, so that another is another."""
+    return f"{kind}-{hashlib.sha256(repr(contents).encode()).hexdigest()[:16]}"
 
 
 class Here:

@@ -1,6 +1,6 @@
 """Runs the calls of one task on its node, and leaves what came of them in files.
 
-    python worker.py FOLDER [TASK]
+    python slurmkit_call.py FOLDER [TASK]
 
 This file lies in the shared folder and is run there by the job's Python, see `program.py`: beside
 `resultfiles.py` it stands alone, needs the standard library only, and is read from Python 3.6 on,

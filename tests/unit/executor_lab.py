@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -103,6 +104,13 @@ class RunningSlurm(Cluster):
             if job_id in self.processes:
                 os.killpg(self.processes[job_id].pid, 15)
         return ""
+
+
+def until(true: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def _indices(text: str) -> list[int | None]:

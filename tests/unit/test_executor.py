@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor_lab import RunningSlurm
+from executor_lab import RunningSlurm, until
 
 from slurmkit import Executor, LocalExecutor
 from slurmkit.errors import (
@@ -353,13 +353,6 @@ def test_a_signal_to_the_task_leaves_what_is_known(tmp_path: Path) -> None:
 
 
 # --- cancelling -----------------------------------------------------------------------------------
-
-
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_call_is_cancelled_while_it_runs(executor: Maker) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from cutting_proxy import CuttingProxy
-from executor_lab import RunningSlurm
+from executor_lab import RunningSlurm, until
 from ssh_lab import Spool, Sshd
 
 from slurmkit import Executor
@@ -101,13 +101,6 @@ def troubled(x: int) -> int:
     if x == 3:
         raise ValueError(x)
     return x
-
-
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def listed(sshd: Sshd) -> list[str]:
@@ -273,9 +266,9 @@ def test_an_outage_that_lasts_loses_nothing(
 
     with sent(cluster) as made:
         future = made.submit(call, 3)
-        until(future.running)
+        until(future.running, 60)
         cluster.slurm.away = kind("the line is away")
-        until(lambda: cluster.slurm.refused >= 12)
+        until(lambda: cluster.slurm.refused >= 12, 60)
         cluster.slurm.away = None
         time.sleep(1)
         assert not future.done()
@@ -306,7 +299,7 @@ def test_an_outage_without_end_is_told_to_all_at_once(
 def test_what_is_lost_is_said_with_the_last_words(cluster: FarSlurm) -> None:
     with sent(cluster) as made:
         future = made.submit(lambda: print("so far", flush=True) or time.sleep(60))
-        until(lambda: future.log.exists() and "so far" in future.log.read_text())
+        until(lambda: future.log.exists() and "so far" in future.log.read_text(), 60)
         cluster.processes[future.job_id].kill()
         with pytest.raises(ResultLost, match="ends with: so far"):
             future.result(60)
