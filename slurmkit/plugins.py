@@ -276,12 +276,22 @@ def _registered_by(distribution: Distribution) -> list[Plugin]:
         entries = [(e.group, e.name, e.value) for e in distribution.entry_points]
     except (TypeError, ValueError):  # a line that is none, in a file that anybody wrote
         entries = [(f"slurmkit.{UNREADABLE}", "?", "entry_points.txt")]
-    name, version = distribution.name or "unknown", distribution.version or "?"
+    name, version = _said(distribution, "name") or "unknown", _said(distribution, "version") or "?"
     return [
         Plugin(group.removeprefix("slurmkit."), entry, target, name, version)
         for group, entry, target in entries
         if group.startswith("slurmkit.")
     ]
+
+
+def _said(distribution: Distribution, what: str) -> str:
+    """A line of its metadata, which its own properties read as a mail: those modules take 20 ms."""
+    try:
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    except ValueError:  # it is no text
+        return ""
+    lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return next((value.strip() for name, _, value in lines if name.lower() == what), "")
 
 
 def plugins(kind: str) -> dict[str, Plugin]:

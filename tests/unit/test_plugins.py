@@ -115,6 +115,7 @@ def test_a_list_that_cannot_be_read_takes_nobody_down(site: Path, content: bytes
     (site / "bad-1.dist-info" / "METADATA").write_text("Name: bad\nVersion: 1\n")
     (site / "bad-1.dist-info" / "entry_points.txt").write_bytes(content)
     (site / "nameless-1.dist-info" / "entry_points.txt").write_text("[slurmkit.policies]\na = b:C")
+    (site / "nameless-1.dist-info" / "METADATA").write_bytes(b"Name: \xff\n")
     assert {"srun", "horovod"} <= set(plugins.plugins("launchers"))
     (bad,) = [p for p in plugins.registered() if p.kind == plugins.UNREADABLE]
     assert (bad.distribution, bad.version) == ("bad", "1")

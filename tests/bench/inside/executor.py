@@ -1,4 +1,4 @@
-"""The same calls through slurmkit and through submitit, in turn, each as its users write it."""
+"""The same calls through slurmkit and submitit, in turn, with as many tasks at once."""
 
 import json
 import os
@@ -6,14 +6,13 @@ import subprocess
 import sys
 import time
 
-rounds, calls, peer = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+rounds, calls, peer, together = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
 ASKED = {"time": "10", "partition": "cpu", "mem": "100M"}
-TOGETHER = 8  # of submitit's: with more at once its sruns outlive their credentials here
 OURS = f"""
-import json, time
+import json, sys, time
 from slurmkit import Executor
 began = time.perf_counter()
-with Executor(**{ASKED!r}) as executor:
+with Executor(**json.loads(sys.argv[1])) as executor:
     results = executor.map(lambda x: x * x, range({calls}))
     first = (next(results), time.perf_counter() - began)
     rest = list(results)
@@ -24,20 +23,21 @@ import json, sys, time
 import submitit
 began = time.perf_counter()
 executor = submitit.SlurmExecutor("{peer}/jobs-%j")
-executor.update_parameters(array_parallelism={TOGETHER}, **{ASKED!r})
+executor.update_parameters(**json.loads(sys.argv[1]))
 jobs = executor.map_array(lambda x: x * x, range({calls}))
 first = (jobs[0].result(), time.perf_counter() - began)
 rest = [job.result() for job in jobs[1:]]
 print(json.dumps([first[1], time.perf_counter() - began, sum([first[0], *rest])]))
 """
 
+WAYS = {"slurmkit": (OURS, "array_throttle", ""), "submitit": (THEIRS, "array_parallelism", peer)}
 
-def seconds(script: str, path: str) -> tuple[float, float]:
+
+def seconds(script: str, throttle: str, path: str, most: int) -> tuple[float, float]:
     """To the first and to the last result, from after the imports."""
     env = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=True, stdout=subprocess.PIPE, text=True, env=env
-    )
+    argv = [sys.executable, "-c", script, json.dumps({**ASKED, throttle: most})]
+    done = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, env=env)
     first, last, total = json.loads(done.stdout)
     assert total == sum(x * x for x in range(calls))
     return first, last
@@ -51,10 +51,11 @@ def until_idle() -> None:
 
 found: dict[str, dict[str, list[float]]] = {}
 for _ in range(rounds):
-    for name, script, path in (("slurmkit", OURS, ""), ("submitit", THEIRS, peer)):
-        until_idle()
-        first, last = seconds(script, path)
-        own = found.setdefault(name, {"first": [], "last": []})
-        own["first"].append(first)
-        own["last"].append(last)
+    for most in together:
+        for name, way in WAYS.items():
+            until_idle()
+            first, last = seconds(*way, int(most))
+            own = found.setdefault(f"{name} {most}", {"first": [], "last": []})
+            own["first"].append(first)
+            own["last"].append(last)
 print(json.dumps(found))
