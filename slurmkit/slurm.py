@@ -37,6 +37,7 @@ _SAYS: tuple[tuple[str, type[SlurmError]], ...] = (
     ("Unable to establish configuration source", ControllerDown),
     ("Could not establish a configuration source", ControllerDown),
 )
+_BEHIND, _LAST = 10, 19  # nice(2)
 _ADVICE: dict[type[SlurmError], str] = {
     ControllerDown: "slurmctld does not answer; see `scontrol ping`, or ask your administrator",
     DatabaseDown: "slurmdbd does not answer; try again, or ask your administrator",
@@ -175,6 +176,26 @@ class LocalSlurm:
             raise translate(argv[0], decoded(said), code)
 
 
+class _Rank(threading.local):
+    is_behind = False
+
+
+_rank = _Rank()
+
+
+@contextmanager
+def behind() -> Generator[None, None, None]:
+    """Commands that this thread starts meanwhile let what else this machine runs go first.
+
+    Not for jobs: where slurm.conf has PropagatePrioProcess, sbatch hands its priority on to them.
+    """
+    before, _rank.is_behind = _rank.is_behind, True
+    try:
+        yield
+    finally:
+        _rank.is_behind = before
+
+
 def attach(argv: Sequence[str], environment: Mapping[str, str] = _NOTHING) -> int:
     """Lend this terminal to a command until it ends, as to a shell in a job; returns its exit code.
 
@@ -221,7 +242,7 @@ def _started(
     argv: Sequence[str], errors: IO[bytes], stdin: IO[bytes] | int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             argv,
             stdin=stdin,
             stdout=subprocess.PIPE,
@@ -231,6 +252,11 @@ def _started(
         )
     except OSError as error:
         raise _cannot_run(argv, error) from error
+    if _rank.is_behind:
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        with suppress(OSError):  # it is over
+            os.setpriority(os.PRIO_PROCESS, process.pid, min(own + _BEHIND, _LAST))
+    return process
 
 
 def _widen(process: subprocess.Popen[bytes]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from fake_gpus import Recorded
@@ -11,6 +13,7 @@ from fake_queue import Scene, job, running, until, view
 from slurmkit_tui.feed import turns
 from slurmkit_tui.feed.turns import InTurns, Turns, pause
 
+from slurmkit.slurm import LocalSlurm
 from slurmkit.testing import FakeSlurm
 
 SECONDS = 20
@@ -132,6 +135,19 @@ def test_outside_of_turns_a_pause_is_nothing() -> None:
         "1\n",
         "2\n",
     ]
+
+
+def test_commands_that_only_ask_go_behind_the_screen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lower = str(min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19))
+    ask = tmp_path / "squeue"
+    wait = f'for _ in $(seq 500); do [ "$(nice)" = {lower} ] && break; sleep 0.01; done; nice'
+    ask.write_text(f"#!/bin/sh\n{wait}\n")
+    ask.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert InTurns(LocalSlurm()).run(["squeue"]) == f"{lower}\n"
+    assert list(InTurns(LocalSlurm()).stream(["squeue"])) == [f"{lower}\n"]
 
 
 async def test_views_go_first_while_they_are_on_screen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from slurmkit.errors import (
     SlurmMissing,
     SlurmTimeout,
 )
-from slurmkit.slurm import LocalSlurm, environment_for, translate
+from slurmkit.slurm import LocalSlurm, behind, environment_for, translate
 
 
 @pytest.fixture
@@ -59,6 +59,18 @@ def test_a_stream_left_early_ends_its_command(program: Path) -> None:
     lines.close()
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+def test_what_goes_behind_others_has_a_lower_priority(program: Path) -> None:
+    """Its own, and not that of commands which are started after it."""
+    write(program, 'for _ in $(seq 500); do [ "$(nice)" = "$1" ] && break; sleep 0.01; done; nice')
+    slurm, own = LocalSlurm(), os.getpriority(os.PRIO_PROCESS, 0)
+    lower = str(min(own + 10, 19))
+    with behind():
+        assert slurm.run(["squeue", lower]) == f"{lower}\n"
+        assert list(slurm.stream(["squeue", lower])) == [f"{lower}\n"]
+    assert slurm.run(["squeue", str(own)]) == f"{own}\n"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_missing_command() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 from slurmkit.machine import Machine, machine_of
-from slurmkit.slurm import Slurm
+from slurmkit.slurm import Slurm, behind
 
 _SLICE = 0.001  # seconds of work between two pauses
 # Seconds. `sleep(0)` gives nothing away: the thread is back before another one has woken up.
@@ -96,7 +96,10 @@ def pause() -> None:
 
 
 class InTurns:
-    """A border to Slurm whose answers are read in turn; nobody waits for one that has none yet."""
+    """A border to Slurm whose answers are read in turn; nobody waits for one that has none yet.
+
+    Its commands only ask, so the machine runs the screen before them.
+    """
 
     def __init__(self, slurm: Slurm) -> None:
         self._slurm = slurm
@@ -128,7 +131,8 @@ class InTurns:
     ) -> str:
         """See `Slurm.run`."""
         _leave()
-        said = self._slurm.run(argv, stdin=stdin, timeout=timeout, errors=errors)
+        with behind():
+            said = self._slurm.run(argv, stdin=stdin, timeout=timeout, errors=errors)
         pause()
         return said
 
@@ -137,10 +141,11 @@ class InTurns:
     ) -> Generator[str, None, None]:
         """See `Slurm.stream`."""
         _leave()
-        for number, line in enumerate(self._slurm.stream(argv, timeout=timeout)):
-            if number % _LINES == 0:
-                pause()
-            yield line
+        with behind():
+            for number, line in enumerate(self._slurm.stream(argv, timeout=timeout)):
+                if number % _LINES == 0:
+                    pause()
+                yield line
 
 
 def _leave() -> None:
