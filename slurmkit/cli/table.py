@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from slurmkit.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import click
 
     from slurmkit.plugins import Plugin
@@ -41,7 +45,8 @@ class Entry(NamedTuple):
         """
         module, _, attribute = self.target.partition(":")
         try:
-            return cast("click.Command", getattr(import_module(module), attribute))
+            with _without_collector():
+                return cast("click.Command", getattr(import_module(module), attribute))
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
             if self.extra is None or missing in OURS:
@@ -50,6 +55,19 @@ class Entry(NamedTuple):
                 f"this command needs {missing}, which is not installed;"
                 f" run: pip install 'slurmkit-hpc[{self.extra}]'"
             ) from error
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """What is imported stays: to look for garbage in it, then and later, is time for nothing."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.freeze()
+            gc.enable()
 
 
 COMMANDS = {

@@ -69,6 +69,7 @@ def tui_command(**given: Any) -> None:
       slurmkit tui --replay monday.rec
       slurmkit tui --replay sample
     """
+    calm()
     if given.pop("cluster") is not None:
         choose(click.get_current_context().params["cluster"])
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -79,7 +80,6 @@ def tui_command(**given: Any) -> None:
     with ExitStack() as stack:
         feed = _feed(record, replay, stack)
         app = SlurmkitApp(feed, options(given))
-        calm()
         app.run()
         if trouble := getattr(feed, "trouble", ""):
             click.echo(f"{record}: {trouble}", err=True)
