@@ -22,6 +22,7 @@ demo: up ## bring up a Slurm cluster and follow one GPU job from submit to repor
 	@docker/demo --name $(NAME)
 
 test: lint ## everything CI asks for on the default release
+	@$(STEP) "tools of the tests" tests/tools
 	@$(STEP) "unit tests" $(PYTEST) -q -n 2 -m "not cluster" tests/unit tests/tui
 	@$(MAKE) --no-print-directory cluster-test SLURM=24.11
 

@@ -3,10 +3,10 @@
     >>> from slurmkit import Cluster, Gpus, JobSpec, plan
     >>> spec = JobSpec(command=("python", "train.py"), gpus=Gpus(2, "a100"), time="1:00:00")
     >>> made = plan(spec, Cluster())
-    >>> print(made.submissions[0].script)            # exactly what would be sent
+    >>> print(made.submissions[0].script)            # exactly what will be sent
     >>> job = Cluster().submit(made)                 # sends that
 
-Names are imported on first use, so `import slurmkit` stays cheap.
+Public names are imported on first use, so `import slurmkit` is fast.
 """
 
 from __future__ import annotations
@@ -14,22 +14,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from slurmkit.version import __version__
+
 if TYPE_CHECKING:
-    from slurmkit.cluster import Cluster
+    from slurmkit.cluster.cluster import Cluster
+    from slurmkit.cluster.workflow_plan import plan_workflow
     from slurmkit.errors import SlurmkitError
     from slurmkit.executor.local import LocalExecutor
     from slurmkit.executor.slurm import Executor
     from slurmkit.jobs.job import Job
     from slurmkit.jobs.outcome import Outcome
-    from slurmkit.planner import Plan, Submission, plan
-    from slurmkit.queue.rows import QueueRow
-    from slurmkit.queue.snapshot import Queue, QueueFilter
+    from slurmkit.planning.planner import Plan, plan
     from slurmkit.resumable import Resumable, checkpoint_wanted
-    from slurmkit.spec import Gpus, JobSpec, Survive, Sweep
-    from slurmkit.workflows.model import Workflow
-    from slurmkit.workflows.plan import plan_workflow
-
-__version__ = "0.1.0"
+    from slurmkit.spec.gpus import Gpus
+    from slurmkit.spec.jobspec import JobSpec
+    from slurmkit.spec.submission import Submission
+    from slurmkit.spec.survival import Survive
+    from slurmkit.spec.sweep import Sweep
+    from slurmkit.spec.workflow import Workflow
+    from slurmkit.state.queue import Queue, QueueFilter
+    from slurmkit.state.queue_rows import QueueRow
 
 __all__ = [
     "Cluster",
@@ -56,26 +60,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Cluster": "cluster",
+    "Cluster": "cluster.cluster",
     "Executor": "executor.slurm",
-    "Gpus": "spec",
+    "Gpus": "spec.gpus",
     "Job": "jobs.job",
-    "JobSpec": "spec",
+    "JobSpec": "spec.jobspec",
     "LocalExecutor": "executor.local",
     "Outcome": "jobs.outcome",
-    "Plan": "planner",
-    "Queue": "queue.snapshot",
-    "QueueFilter": "queue.snapshot",
-    "QueueRow": "queue.rows",
+    "Plan": "planning.planner",
+    "Queue": "state.queue",
+    "QueueFilter": "state.queue",
+    "QueueRow": "state.queue_rows",
     "Resumable": "resumable",
     "SlurmkitError": "errors",
-    "Submission": "planner",
-    "Survive": "spec",
-    "Sweep": "spec",
-    "Workflow": "workflows.model",
+    "Submission": "spec.submission",
+    "Survive": "spec.survival",
+    "Sweep": "spec.sweep",
+    "Workflow": "spec.workflow",
     "checkpoint_wanted": "resumable",
-    "plan": "planner",
-    "plan_workflow": "workflows.plan",
+    "plan": "planning.planner",
+    "plan_workflow": "cluster.workflow_plan",
 }
 
 

@@ -1,5 +1,5 @@
-"""`python -m slurmkit` is the `slurmkit` command."""
+"""Run the `slurmkit` command with `python -m slurmkit`."""
 
-from slurmkit.cli import main
+from slurmkit.cli.main import main
 
 main()

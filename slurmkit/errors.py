@@ -1,12 +1,12 @@
 """Every error slurmkit raises on purpose, and how the command line ends on it.
 
 SlurmkitError                 exit 1: an operation failed
-├── BadInput                  exit 2: what was asked for cannot be meant
+├── BadInput                  exit 2: a wrong option, value or file
 │   └── BadConfig             a configuration file is wrong
-├── Interrupted               exit 130: Ctrl-C, where there is more to say than that
+├── Interrupted               exit 130: Ctrl-C, with a message about what is left behind
 ├── MissingExtra              an optional part is not installed
 ├── BrokenPlugin              a plugin cannot be imported, or is not of its kind
-├── SlurmError                Slurm said no, or nothing at all
+├── SlurmError                Slurm refused or did not answer
 │   ├── SlurmMissing          Slurm's commands are not on the PATH
 │   ├── ControllerDown        slurmctld does not answer
 │   ├── DatabaseDown          slurmdbd does not answer
@@ -15,27 +15,27 @@ SlurmkitError                 exit 1: an operation failed
 │   │   ├── HostKeyRefused    its host key is unknown, changed or revoked
 │   │   ├── Unreachable       nothing answers there
 │   │   └── ConnectionLost    the connection broke while a command ran
-│   ├── SentUnknown           whether a job was submitted is not known
+│   ├── SentUnknown           it is unknown whether a job was submitted
 │   ├── NoSuchJob             no job of that id
-│   └── Refused               any other refusal, in Slurm's words
+│   └── Refused               any other refusal, with Slurm's message
 │       └── JobOver           the job has already ended
 ├── NotOver                   a job has not ended, or not within the time to wait
 ├── LogUnavailable            a job's output cannot be read
-├── CallError                 a function's call in a job gave no result
-│   ├── CallDied              its process was killed, or ended itself
-│   ├── PythonDiffers         the job's Python is another one than the caller's
-│   ├── ResultLost            its job has ended and left no result of it
-│   └── ResultRefused         the file with its result is not the user's alone
-├── ImageError                a container's image cannot be imported, or not be trusted
+├── CallError                 a function called in a job returned no result
+│   ├── CallDied              its process was killed, or exited
+│   ├── PythonDiffers         the job's Python differs from the caller's
+│   ├── ResultLost            the job has ended and left no result
+│   └── ResultRefused         others could have written the result file
+├── ImageError                a container image cannot be imported or trusted
 ├── LedgerError               the ledger's database cannot be used
-│   └── ServiceError          the ledger's service cannot be asked, or not be trusted
-│       └── NotVouched        munge does not vouch for who sent something
+│   └── ServiceError          the ledger's service cannot be reached or trusted
+│       └── NotVouched        munge cannot verify the sender of a message
 ├── DirectoryError            LDAP cannot be reached or read
-├── NotSent                   a notice was not taken by who was to deliver it
-└── MaybeSent                 the line broke while a notice was handed over
+├── NotSent                   the mail server or webhook did not accept a notice
+└── MaybeSent                 the connection broke while a notice was sent
 
-A message says what was wrong, what is allowed and what to do, in one line. Errors of other
-libraries are translated where they enter (`raise ... from`).
+A message says in one line what was wrong, what is allowed and what to do. Errors of other
+libraries are translated where they are caught (`raise ... from`).
 """
 
 
@@ -46,7 +46,7 @@ class SlurmkitError(Exception):
 
 
 class BadInput(SlurmkitError):
-    """A value, option or file that cannot be meant."""
+    """A wrong value, option or file."""
 
     exit_code = 2
 
@@ -56,7 +56,7 @@ class BadConfig(BadInput):
 
 
 class Interrupted(SlurmkitError):
-    """Ctrl-C ended it, and the message says what is left behind."""
+    """Ctrl-C ended the command; the message says what is left behind."""
 
     exit_code = 130
 
@@ -66,7 +66,7 @@ class MissingExtra(SlurmkitError):
 
 
 class BrokenPlugin(SlurmkitError):
-    """A plugin that cannot be imported or lacks what its kind must have."""
+    """A plugin that cannot be imported or lacks a method of its kind's Protocol."""
 
 
 class SlurmError(SlurmkitError):
@@ -94,19 +94,19 @@ class SshError(SlurmError):
 
 
 class HostKeyRefused(SshError):
-    """The host key of a login node is not known, another than the one known, or revoked."""
+    """The host key of a login node is unknown, differs from the known one, or is revoked."""
 
 
 class Unreachable(SshError):
-    """Nothing answers where the login node should be."""
+    """Nothing answers at the address of the login node."""
 
 
 class ConnectionLost(SshError):
-    """The connection broke while a command ran: it may have been done or not."""
+    """The connection broke while a command ran; it may have taken effect."""
 
 
 class SentUnknown(SlurmError):
-    """The line broke at a submit, and nothing tells for certain whether the job is there."""
+    """The connection broke during a submit; it is unknown whether the job exists."""
 
 
 class NoSuchJob(SlurmError):
@@ -114,7 +114,7 @@ class NoSuchJob(SlurmError):
 
 
 class Refused(SlurmError):
-    """Slurm refused the request; the message holds its words."""
+    """Slurm refused the request; the error has Slurm's message."""
 
 
 class JobOver(Refused):
@@ -122,7 +122,7 @@ class JobOver(Refused):
 
 
 class NotOver(SlurmkitError):
-    """A job has not ended, or not within the time its watcher was willing to wait."""
+    """A job has not ended, or not within the time to wait."""
 
 
 class LogUnavailable(SlurmkitError):
@@ -130,15 +130,15 @@ class LogUnavailable(SlurmkitError):
 
 
 class CallError(SlurmkitError):
-    """A function's call in a job gave no result, or one that cannot be read here."""
+    """A function called in a job returned no result, or one that cannot be read here."""
 
 
 class CallDied(CallError):
-    """The process that made a call was killed, or ended itself."""
+    """The process of a call was killed, or exited."""
 
 
 class PythonDiffers(CallError):
-    """The Python of a job cannot read what that of its caller has pickled."""
+    """The job's Python cannot unpickle what the caller's Python has pickled."""
 
 
 class ResultLost(CallError):
@@ -146,11 +146,11 @@ class ResultLost(CallError):
 
 
 class ResultRefused(CallError):
-    """A file with results is not its user's alone, so nothing in it is believed."""
+    """A result file that others could have written, so it is not read."""
 
 
 class ImageError(SlurmkitError):
-    """A container's image cannot be imported, or the file that is kept of it not be trusted."""
+    """A container image cannot be imported, or its imported file cannot be trusted."""
 
 
 class LedgerError(SlurmkitError):
@@ -158,11 +158,11 @@ class LedgerError(SlurmkitError):
 
 
 class ServiceError(LedgerError):
-    """The ledger's service cannot be asked, or its answer cannot be trusted."""
+    """The ledger's service cannot be reached, or its answer cannot be trusted."""
 
 
 class NotVouched(ServiceError):
-    """munge does not vouch for who sent a message: replayed, expired, forged or for another."""
+    """munge rejects a message: replayed, expired, forged or meant for another user."""
 
 
 class DirectoryError(SlurmkitError):
@@ -170,8 +170,8 @@ class DirectoryError(SlurmkitError):
 
 
 class NotSent(SlurmkitError):
-    """A mail or notice was not taken; sending it again cannot deliver it twice."""
+    """A mail or notice was not accepted; sending it again cannot deliver it twice."""
 
 
 class MaybeSent(SlurmkitError):
-    """The line broke while a mail or notice was handed over: it may have been taken."""
+    """The connection broke while a mail or notice was sent; it may have been delivered."""

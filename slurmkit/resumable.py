@@ -1,4 +1,4 @@
-"""What a call returns that goes on from where it stands; it needs the standard library alone."""
+"""Resumable functions in jobs; needs the standard library only, because jobs import it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Resumable:
-    """What is to be called next: a function that runs as a job returns it to keep where it stands.
+    """The next call of a function that runs as a job: it returns one to save its progress.
 
         def train(model, epoch=0):
             if epoch == 100:
@@ -16,13 +16,13 @@ class Resumable:
             fit(model)
             return Resumable(train, model, epoch + 1)
 
-    It is kept beside the results, and called at once, or in the job's next run once the job is to
-    stop. The last value that is none of these is the call's result.
+    It is saved with the results. It is called at once, or in the job's next run if the job has to
+    stop. The first value that is no `Resumable` is the result.
 
     Args:
-        function: called next, by a process that has nothing else of the last one.
+        function: called next, possibly in a new process that has only these arguments.
         args: its arguments; they are pickled.
-        kwargs: likewise.
+        kwargs: its keyword arguments; they are pickled.
     """
 
     def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
@@ -31,14 +31,14 @@ class Resumable:
         self.kwargs = kwargs
 
     def __repr__(self) -> str:
-        """What is called."""
+        """Name the function that is called."""
         return f"<Resumable {getattr(self.function, '__qualname__', self.function)}>"
 
 
 def checkpoint_wanted() -> bool:
-    """Whether this job is to stop soon; False where it has no policy for its ends.
+    """Tell whether this job has to stop soon; always False in a job without `survive`.
 
-    It looks for one file: cheap enough for a training loop, not for each of a million rounds.
+    It checks for one file: cheap enough for each epoch, too slow for each of a million steps.
     """
     path = os.environ.get("SLURMKIT_CHECKPOINT_FILE")  # docs/survive.md
     return bool(path) and os.path.exists(path or "")  # noqa: PTH110 - 10 times as fast

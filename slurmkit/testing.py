@@ -1,11 +1,11 @@
-"""A stand-in for Slurm at its border, for tests of code that uses slurmkit."""
+"""A fake Slurm for tests of code that uses slurmkit."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
-# What squeue prints of a plain job that runs, by the names of its -O fields.
+# squeue's output for a plain running job, by the names of its -O fields.
 _RUNNING = {
     "UserName": "alice",
     "Account": "vision",
@@ -33,7 +33,7 @@ _RUNNING = {
     "Name": "train",
 }
 
-# What sacct prints of a plain job that has completed, by the names of its fields.
+# sacct's output for a plain completed job, by the names of its fields.
 _COMPLETED = {
     "User": "alice",
     "Account": "vision",
@@ -54,11 +54,11 @@ _COMPLETED = {
 
 
 class FakeSlurm:
-    """Answers commands from functions instead of running them.
+    """A `SlurmCommands` that calls functions instead of running commands.
 
     Args:
         answers: command name to a function of (argv, stdin) that returns standard output, or
-            raises the `SlurmError` the real command would have been translated to.
+            raises the `SlurmError` for the real command's failure.
 
     Attributes:
         asked: every argv that was run, in order.
@@ -70,7 +70,7 @@ class FakeSlurm:
 
     @property
     def calls(self) -> int:
-        """Commands run so far."""
+        """Number of commands run so far."""
         return len(self.asked)
 
     def run(
@@ -81,7 +81,7 @@ class FakeSlurm:
         timeout: float = 60,
         errors: bool = False,
     ) -> str:
-        """See `slurmkit.slurm.Slurm.run`."""
+        """See `slurmkit.slurm.commands.SlurmCommands.run`."""
         del timeout, errors
         self.asked.append(list(argv))
         return self._answers[argv[0]](argv, stdin)
@@ -89,45 +89,45 @@ class FakeSlurm:
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
     ) -> Generator[str, None, None]:
-        """See `slurmkit.slurm.Slurm.stream`."""
+        """See `slurmkit.slurm.commands.SlurmCommands.stream`."""
         del timeout
         yield from io.StringIO(self.run(argv), newline="\n")
 
 
 def squeue_text(argv: Sequence[str], jobs: Iterable[Mapping[str, str]]) -> str:
-    """Print jobs as squeue would, in the fields and with the mark that `argv` asks for.
+    """Write jobs as squeue prints them, with the fields and separator that `argv` asks for.
 
     Args:
-        argv: the call that `FakeSlurm` hands on.
-        jobs: fields by their names for `squeue -O`; at least `JobArrayID`. What is not given is
-            that of a small job that runs.
+        argv: the command that `FakeSlurm` got.
+        jobs: fields by their names for `squeue -O`, at least `JobArrayID`; missing ones are
+            those of a small running job.
     """
-    asked = [field.split(":") for field in argv[argv.index("-O") + 1].split(",")]
-    lines = ("".join(_field(job, name) + mark for name, mark in asked) for job in jobs)
+    fields = [field.split(":") for field in argv[argv.index("-O") + 1].split(",")]
+    lines = ("".join(_squeue_field(job, name) + mark for name, mark in fields) for job in jobs)
     return "".join(f"{line}\n" for line in lines)
 
 
 def sacct_text(argv: Sequence[str], runs: Iterable[Mapping[str, str]]) -> str:
-    """Print runs or steps as sacct would, in the fields and with the mark that `argv` asks for.
+    """Write runs or steps as sacct prints them, with the fields and separator `argv` asks for.
 
     Args:
-        argv: the call that `FakeSlurm` hands on.
-        runs: fields by their names for `sacct --format`; at least `JobID`. What is not given is
-            that of a small job that completed.
+        argv: the command that `FakeSlurm` got.
+        runs: fields by their names for `sacct --format`, at least `JobID`; missing ones are
+            those of a small completed job.
     """
-    given = dict(word.split("=", 1) for word in argv if word.startswith("--") and "=" in word)
-    names, mark = given["--format"].split(","), given["--delimiter"]
-    lines = ("".join(_kept(run, name) + mark for name in names) for run in runs)
+    options = dict(word.split("=", 1) for word in argv if word.startswith("--") and "=" in word)
+    names, mark = options["--format"].split(","), options["--delimiter"]
+    lines = ("".join(_sacct_field(run, name) + mark for name in names) for run in runs)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _field(job: Mapping[str, str], name: str) -> str:
+def _squeue_field(job: Mapping[str, str], name: str) -> str:
     if name == "JobID":
         return job.get(name, job["JobArrayID"].partition("_")[0])
     return job[name] if name in job else _RUNNING.get(name, "")
 
 
-def _kept(run: Mapping[str, str], name: str) -> str:
+def _sacct_field(run: Mapping[str, str], name: str) -> str:
     if name == "JobIDRaw":
         return run.get(name, run["JobID"].partition("_")[0])
     return run[name] if name in run else _COMPLETED.get(name, "")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
-from slurmkit.chosen import choose
+from slurmkit.config.files import set_default_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,9 +37,22 @@ def clean_environ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         steers = name.startswith(("SLURMKIT_TEST_", "SLURMKIT_REQUIRE_"))
         if name.startswith(("SLURM", "SBATCH", "SQUEUE", "SACCT")) and not steers:
             monkeypatch.delenv(name)
-    choose(None)  # what `--cluster` of an earlier test in this process chose
+    set_default_cluster(None)  # what `--cluster` of an earlier test in this process chose
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name in one line what was skipped, and why."""
+    skipped = terminalreporter.getreports("skipped")
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in skipped
+        if isinstance(report.longrepr, tuple)
+    )
+    if reasons:
+        named = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"skipped: {len(skipped)} of all tests: {named}")

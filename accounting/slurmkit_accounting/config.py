@@ -1,4 +1,8 @@
-"""The sections `[ledger]` and `[ldap]` of the configuration."""
+"""The ledger's sections of the configuration.
+
+`[ledger]` and `[ldap]` say where the data is and comes from. `[ledger.service]` and
+`[ledger.schedule]` are for the site's service, `[notify]`, `[mail]` and `[webhook]` for notices.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,22 @@ from typing import Annotated, Literal
 
 import msgspec
 
-Seconds = Annotated[int, msgspec.Meta(ge=1, le=3600)]
-PageSize = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]  # what LDAP can carry, RFC 2696
+ServerTimeout = Annotated[int, msgspec.Meta(ge=1, le=3600)]
+PageSize = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]  # the largest size in LDAP, RFC 2696
 
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Event = Literal["start", "fail", "end"]
+ClientTimeout = Annotated[int, msgspec.Meta(ge=1, le=86400)]
 
 
 class LedgerSection(msgspec.Struct, frozen=True):
-    """`[ledger]`.
+    """`[ledger]`: the database and its files.
 
     Attributes:
         db: URL of the database; empty for the SQLite file under $XDG_DATA_HOME.
         budgets: file of the PIs' budgets; empty for budgets.toml beside a configuration file.
-        overrides: file that says whose accounts and users are, before anybody else is asked.
+        overrides: file with PIs of accounts and users; it takes precedence over all other sources.
     """
 
     db: str = ""
@@ -27,37 +34,38 @@ class LedgerSection(msgspec.Struct, frozen=True):
 
 
 class LdapSection(msgspec.Struct, frozen=True, kw_only=True):
-    """`[ldap]`: where people are read from, and what their attributes are called there.
+    """`[ldap]`: the directory that people are read from, and the names of its attributes.
 
     Attributes:
-        uri: `ldap://HOST[:PORT]` or `ldaps://HOST[:PORT]`; of several, separated by blanks, the
-            first that answers.
+        uri: `ldap://HOST[:PORT]` or `ldaps://HOST[:PORT]`. Of several, separated by blanks, the
+            first that answers is used.
         starttls: whether an ldap:// connection is encrypted; false sends everything in clear.
         ca_file: PEM file of the CA that signed the server's certificate; empty for the system's.
-        bind_dn: who reads the directory; empty for anonymous.
+        bind_dn: DN to log in as; empty for anonymous.
         bind_password_file: file with the password of `bind_dn`, not readable by others.
         people_base: subtree with the people.
         groups_base: subtree with the research groups.
         timeout: seconds to wait for a connection, and for each answer.
         page_size: entries asked for at a time.
-        ignore_referrals: whether to go without the entries for which the server refers to
-            another one; otherwise such a directory is not read in full, which is an error.
-        max_vanish: share of the known people, or groups, that may be gone from the directory at
-            once; a sync that finds fewer is not applied, unless it is forced.
+        ignore_referrals: whether to leave out entries for which the server refers to another
+            server. Otherwise a referral is an error: the directory is not read in full.
+        max_vanish: share of the known people, or groups, that may vanish from the directory at
+            once. A sync in which more vanish is not applied, unless it is forced.
         people_filter: which entries under `people_base` are people.
         groups_filter: which entries under `groups_base` are groups.
-        id_attribute: identifies an entry for ever, through renames.
+        id_attribute: immutable id of an entry; stays the same when the entry is renamed.
         username_attribute: the login name.
         uid_attribute: the numeric user id.
-        name_attribute: the name for people to read.
+        name_attribute: the display name.
         mail_attribute: the mail address.
         department_attribute: the department.
         expire_attribute: when the account expires: in days since 1970, or as AD's accountExpires.
         group_name_attribute: equal to the group's Slurm account.
-        members: how membership is kept: `dn`, the group has the DN of each member; `username`, it
-            has their user names; `member_of`, people and groups have the DNs of their groups.
-        member_attribute: of a group, with its members: `member`, `uniqueMember` or `memberUid`.
-        member_of_attribute: of people and groups, with the groups they are in.
+        members: how membership is stored. `dn`: a group lists the DNs of its members. `username`:
+            a group lists their user names. `member_of`: people and groups list the DNs of their
+            groups.
+        member_attribute: the members of a group: `member`, `uniqueMember` or `memberUid`.
+        member_of_attribute: the groups that a person or group is in.
         owner_attribute: DN or user name of the group's PI.
     """
 
@@ -68,10 +76,10 @@ class LdapSection(msgspec.Struct, frozen=True, kw_only=True):
     bind_password_file: str = ""
     people_base: str = ""
     groups_base: str = ""
-    timeout: Seconds = 10
+    timeout: ServerTimeout = 10
     page_size: PageSize = 500
     ignore_referrals: bool = False
-    max_vanish: Share = 0.1
+    max_vanish: Fraction = 0.1
     people_filter: str = "(objectClass=posixAccount)"
     groups_filter: str = "(objectClass=groupOfNames)"
     id_attribute: str = "entryUUID"
@@ -86,3 +94,114 @@ class LdapSection(msgspec.Struct, frozen=True, kw_only=True):
     member_attribute: str = "member"
     member_of_attribute: str = "memberOf"
     owner_attribute: str = "owner"
+
+
+class MailSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[mail]`: the mail server, and the sender of mail.
+
+    Attributes:
+        host: name of the SMTP server; empty to send no mail.
+        port: 25, 587 for submission, 465 with `tls`.
+        security: `starttls` (verified), `tls` from the first byte (verified), or `none`, which
+            sends everything unencrypted.
+        ca_file: PEM file of the CA that signed the server's certificate; empty for the system's.
+        user: user name to log in with; empty for no login.
+        password_file: file with the password of `user`, not readable by others.
+        sender: the address mail comes from.
+        reply_to: the address replies go to; empty for the sender.
+        timeout: seconds to wait for the server.
+    """
+
+    host: str = ""
+    port: Port = 25
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    ca_file: str = ""
+    user: str = ""
+    password_file: str = ""
+    sender: str = ""
+    reply_to: str = ""
+    timeout: ServerTimeout = 30
+
+
+class WebhookSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[webhook]`: where notices are sent as JSON.
+
+    Attributes:
+        url: `https://...`; its certificate is verified.
+        secret_file: file with the secret that signs each notice, not readable by others.
+        ca_file: PEM file of the CA that signed the server's certificate; empty for the system's.
+        timeout: seconds to wait for the server.
+    """
+
+    url: str = ""
+    secret_file: str = ""
+    ca_file: str = ""
+    timeout: ServerTimeout = 30
+
+
+class NotifySection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[notify]`: how notices are sent, and to whom. A user's own file sets those of their jobs.
+
+    Attributes:
+        by: notifiers, by name: `mail`, `webhook`, or a site's own.
+        jobs: events of your own jobs that you want notices of: `start`, `fail`, `end`.
+        to: your mail address for these notices.
+        budgets: addresses that get every notice of a budget, besides its PI.
+    """
+
+    by: tuple[str, ...] = ("mail",)
+    jobs: tuple[Event, ...] = ()
+    to: str = ""
+    budgets: tuple[str, ...] = ()
+
+
+class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[ledger.service]`: the address of the site's ledger service, and who may see what.
+
+    Attributes:
+        url: for clients, `http://HOST:PORT` of the service; reports ask it unless --db is given.
+        user: the account the service runs as, by name or uid; only it can read a query, and
+            clients take answers from nobody else.
+        timeout: seconds a client waits for an answer.
+        listen: for the service, the address it answers queries on.
+        monitor: for the service, the address of /health and /metrics.
+        operators: user names that see everything; so do Slurm's operators and administrators.
+        operator_groups: groups of the operating system whose members see everything.
+        stale_after: /health fails when the last successful ingest is older, in seconds.
+        people_stale_after: the same for people.
+        metrics_by_user: whether metrics name users.
+    """
+
+    url: str = ""
+    user: str = "slurmkit"
+    timeout: ClientTimeout = 60
+    listen: str = "127.0.0.1:6830"
+    monitor: str = "127.0.0.1:6831"
+    operators: tuple[str, ...] = ()
+    operator_groups: tuple[str, ...] = ()
+    stale_after: int = 3 * 3600
+    people_stale_after: int = 3 * 86400
+    metrics_by_user: bool = False
+
+
+class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[ledger.schedule]`: when the service runs each task, as five cron fields; empty for never.
+
+    Attributes:
+        timezone: time zone of these times and of the months closed and mailed; empty for the
+            host's.
+        ingest: reads new and changed jobs from sacct.
+        sweep: reads all of the last 40 days from sacct again, for late corrections.
+        people: reads people and groups from the directory.
+        budgets: sends notices of budgets that are nearly or completely used up.
+        close: closes the previous month.
+        mail: mails each PI the report of the previous month.
+    """
+
+    timezone: str = ""
+    ingest: str = "*/10 * * * *"
+    sweep: str = "30 3 * * sun"
+    people: str = "20 * * * *"
+    budgets: str = ""
+    close: str = ""
+    mail: str = ""

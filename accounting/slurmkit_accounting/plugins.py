@@ -1,4 +1,4 @@
-"""The kinds of plugins that the ledger has; `slurmkit.plugins` says how one is found."""
+"""Plugin kinds of the ledger: renderers and notifiers; see `slurmkit.plugins` for discovery."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
+from slurmkit.config.plugins import load_plugin
 from slurmkit.errors import BrokenPlugin, SlurmkitError
-from slurmkit.plugins import load
 
 if TYPE_CHECKING:
     from slurmkit_accounting.reports.model import Report
 
 
 class Renderer(Protocol):
-    """Turns a report into a file of some format. The object of the entry point is its class.
+    """Converter of a report to a file format. The entry point names the class.
 
-    Every format shows the same numbers, and all that the report's meta says. What came from
-    outside (names of users, accounts, jobs) is escaped as the format wants it.
+    Every format shows the same numbers and the whole meta of the report. Names of users, accounts
+    and jobs come from outside: escape them as the format requires.
     """
 
     def render(self, report: Report) -> bytes:
-        """Make the whole file."""
+        """Return the content of the file."""
         ...
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to tell somebody.
+    """A message to people.
 
     Attributes:
         kind: `month`, `budget` or `job`.
-        identity: the same for the same notice sent again, so that a receiver can tell.
-        to: mail addresses; a notifier that has no use for them tells all it knows.
+        identity: the same when a notice is sent again, so that a receiver can detect it.
+        to: mail addresses; a notifier that does not use mail ignores them.
         subject: one line.
-        text: for people to read.
-        html: the same, as one self-contained page; empty for none.
-        facts: the same for programs, as JSON has it.
+        text: the message as plain text.
+        html: the same as one self-contained page; empty for none.
+        facts: the same for programs, as JSON values.
     """
 
     kind: str
@@ -49,24 +49,24 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notifier(Protocol):
-    """Tells people. The object of the entry point is its class, called without arguments."""
+    """Sender of notices. The entry point names the class, which is called without arguments."""
 
     def send(self, notice: Notice) -> None:
-        """Hand a notice over, once.
+        """Send a notice once.
 
         Raises:
-            NotSent: when it was not taken.
-            MaybeSent: when the line broke so that it may have been taken.
-            BadConfig: when this notifier's settings are not there.
+            NotSent: when the notice was not accepted.
+            MaybeSent: when the connection broke and the notice may have been accepted.
+            BadConfig: when the settings of this notifier are missing.
         """
         ...
 
 
 def notifier(name: str) -> Notifier:
-    """Make the notifier of that name; raises as `slurmkit.plugins.load`."""
-    made = cast("Callable[[], Notifier]", load("notifiers", name))
+    """Make the notifier of a name. Raises the errors of `slurmkit.config.plugins.load_plugin`."""
+    notifier_class = cast("Callable[[], Notifier]", load_plugin("notifiers", name))
     try:
-        return made()
+        return notifier_class()
     except SlurmkitError:
         raise
     except (Exception, SystemExit) as error:  # a plugin's code may raise anything

@@ -1,4 +1,4 @@
-"""The read API of the ledger: what screens and notebooks may use. It never imports pandas.
+"""The read API of the ledger, for screens and notebooks. It does not import pandas.
 
 >>> from slurmkit_accounting import read
 >>> with read.ledger() as books:
@@ -14,23 +14,22 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from slurmkit.errors import BadInput
-from slurmkit.jobs.ids import check_job_id
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.readers import LATEST
+from slurmkit.formats.job_ids import check_job_id
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.remote.served import also_remote
+from slurmkit_accounting.remote.served import open_any_ledger as ledger
 from slurmkit_accounting.reports.budget import budget_report
 from slurmkit_accounting.reports.counted import Question, check_dimensions
-from slurmkit_accounting.reports.dimensions import ALL, OF_KEYS
+from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, KEY_DIMENSIONS
 from slurmkit_accounting.reports.efficiency import efficiency_report
 from slurmkit_accounting.reports.explain import Evidence, explain_report
-from slurmkit_accounting.reports.explain import evidence as evidence_of
+from slurmkit_accounting.reports.explain import load_evidence as evidence_of
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
-from slurmkit_accounting.reports.scope import EVERYTHING, Scope
+from slurmkit_accounting.reports.question import EVERYTHING, Scope, report_window
 from slurmkit_accounting.reports.usage import usage_report
 from slurmkit_accounting.reports.wait import wait_report
-from slurmkit_accounting.reports.window import window_of
-from slurmkit_accounting.served import open_books as ledger
-from slurmkit_accounting.served import served
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.sacct.values import LATEST_TIME
 
 __all__ = [
     "Column", "Evidence", "Ledger", "Meta", "More", "Panel", "Report", "Scope", "budget",
@@ -41,14 +40,16 @@ SUSPENDED = ("charge", "skip")
 
 
 class More(TypedDict, total=False):
-    """What else may be said of the usage that a report is about.
+    """Further arguments of all reports.
 
     Attributes:
         timezone: IANA name; the host's zone when left out.
         filters: only usage with one of these values, by dimension.
-        suspended: `charge` (as sreport does) counts GPUs that a suspended run holds, `skip` not.
-        job: only this job, `12` (with all its parts), `12_3` or `12+1`; or several by comma.
-        now: epoch seconds up to which runs without an end are counted; the clock's when left out.
+        suspended: `charge` (like sreport) counts GPUs that a suspended run holds, `skip` does not.
+        job: only this job, `12` (with all its parts), `12_3` or `12+1`; several are separated by
+            commas.
+        now: epoch seconds up to which runs without an end are counted; the current time when left
+            out.
     """
 
     timezone: str | None
@@ -58,7 +59,7 @@ class More(TypedDict, total=False):
     now: int | None
 
 
-@served
+@also_remote
 def usage(
     books: Ledger,
     begin: str | None = None,
@@ -69,42 +70,42 @@ def usage(
     scope: Scope = EVERYTHING,
     **more: Unpack[More],
 ) -> Report:
-    """Report GPU-hours, and everything beside them, of the window [begin, end).
+    """Report GPU-hours and all other usage of the window [begin, end).
 
     Args:
         books: an open ledger.
         begin: date or date-time; the begin of this month when left out.
-        end: likewise; not included; now when left out.
+        end: date or date-time, not included; now when left out.
         by: names of dimensions, as a list or by comma: pi, group, department, user, account,
             cluster, partition, qos, gpu-type, state, hour (of 31 days at most), day, week, month.
-        panels: whether to add what charts show.
-        scope: whose usage the reader may see.
+        panels: whether to add the data of charts.
+        scope: which usage the reader may see.
         **more: see `More`.
 
     Raises:
-        BadInput: for a date, zone, dimension or job id that is none.
+        BadInput: for an invalid date, zone, dimension or job id.
         LedgerError: when the ledger cannot be read.
     """
     return usage_report(books, _question(begin, end, scope, more), _names(by), panels=panels)
 
 
-@served
+@also_remote
 def budget(books: Ledger, *, scope: Scope = EVERYTHING, **more: Unpack[More]) -> Report:
-    """Report what PIs have used of their budgets in force, and when these run out.
+    """Report how much of their current budgets PIs have used, and when these run out.
 
     Args:
         books: an open ledger.
-        scope: whose usage the reader may see; a PI sees the budget of their own groups.
-        **more: see `More`; filters and a job say nothing here.
+        scope: which usage the reader may see; a PI sees the budget of their own groups.
+        **more: see `More`; filters and a job have no effect.
 
     Raises:
-        BadConfig: for budgets that cannot be read.
+        BadConfig: for a budgets file that cannot be read.
         LedgerError: when the ledger cannot be read.
     """
     return budget_report(books, _question(None, None, scope, more))
 
 
-@served
+@also_remote
 def wait(
     books: Ledger,
     begin: str | None = None,
@@ -114,24 +115,24 @@ def wait(
     scope: Scope = EVERYTHING,
     **more: Unpack[More],
 ) -> Report:
-    """Report how long the runs waited that started in the window.
+    """Report the waiting times of the runs that started in the window.
 
     Args:
         books: an open ledger.
-        begin: as for `usage`; so are `end`, `scope` and `more`.
-        end: see there.
-        by: names of dimensions but hour, day, week and month.
-        scope: see there.
+        begin: as in `usage`, like `end` and `scope`.
+        end: see `usage`.
+        by: names of dimensions, without hour, day, week and month.
+        scope: see `usage`.
         **more: see `More`.
 
     Raises:
-        BadInput: as `usage`.
+        BadInput: as in `usage`.
         LedgerError: when the ledger cannot be read.
     """
-    return wait_report(books, _question(begin, end, scope, more), _names(by, OF_KEYS))
+    return wait_report(books, _question(begin, end, scope, more), _names(by, KEY_DIMENSIONS))
 
 
-@served
+@also_remote
 def efficiency(
     books: Ledger,
     begin: str | None = None,
@@ -141,24 +142,24 @@ def efficiency(
     scope: Scope = EVERYTHING,
     **more: Unpack[More],
 ) -> Report:
-    """Report what the runs that ended in the window held and did not use.
+    """Report the resources that runs held but did not use, of runs that ended in the window.
 
     Args:
         books: an open ledger.
-        begin: as for `usage`; so are `end`, `scope` and `more`.
-        end: see there.
-        by: names of dimensions but hour, day, week and month.
-        scope: see there.
+        begin: as in `usage`, like `end` and `scope`.
+        end: see `usage`.
+        by: names of dimensions, without hour, day, week and month.
+        scope: see `usage`.
         **more: see `More`.
 
     Raises:
-        BadInput: as `usage`.
+        BadInput: as in `usage`.
         LedgerError: when the ledger cannot be read.
     """
-    return efficiency_report(books, _question(begin, end, scope, more), _names(by, OF_KEYS))
+    return efficiency_report(books, _question(begin, end, scope, more), _names(by, KEY_DIMENSIONS))
 
 
-@served
+@also_remote
 def explain(
     books: Ledger,
     begin: str | None = None,
@@ -167,39 +168,40 @@ def explain(
     scope: Scope = EVERYTHING,
     **more: Unpack[More],
 ) -> Report:
-    """List the runs that a cell of `usage` is made of; its filters choose the cell.
+    """List the runs that make up a cell of `usage`; the filters select the cell.
 
     Args:
         books: an open ledger.
-        begin: as for `usage`; so are `end`, `scope` and `more`.
-        end: see there.
-        scope: see there.
+        begin: as in `usage`, like `end` and `scope`.
+        end: see `usage`.
+        scope: see `usage`.
         **more: see `More`.
 
     Raises:
-        BadInput: as `usage`.
+        BadInput: as in `usage`.
         LedgerError: when the ledger cannot be read.
     """
     return explain_report(books, _question(begin, end, scope, more))
 
 
-@served
+@also_remote
 def evidence(books: Ledger, row: int, *, scope: Scope = EVERYTHING) -> Evidence:
-    """Everything the books have of one run: the row, its revisions, the line of sacct.
+    """Return all stored data of one run: the row, its revisions, the sacct row.
 
     Args:
         books: an open ledger.
-        row: number of the row, as `explain` gives it.
-        scope: whose runs the reader may see.
+        row: row id, as `explain` gives it.
+        scope: which runs the reader may see.
 
     Raises:
-        BadInput: when there is no such row that the reader may see.
+        BadInput: when there is no such row, or the reader may not see it.
         LedgerError: when the ledger cannot be read.
     """
     return evidence_of(books, row, scope)
 
 
-def _names(by: str | Sequence[str], known: Sequence[str] = ALL) -> tuple[str, ...]:
+def _names(by: str | Sequence[str], known: Sequence[str] = ALL_DIMENSIONS) -> tuple[str, ...]:
+    """Check names of dimensions, given as a list or separated by commas."""
     names = dict.fromkeys(filter(None, by.split(",")) if isinstance(by, str) else by)
     check_dimensions(tuple(names), known)
     return tuple(names)
@@ -208,15 +210,15 @@ def _names(by: str | Sequence[str], known: Sequence[str] = ALL) -> tuple[str, ..
 def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Question:
     only = {name: tuple(values) for name, values in more.get("filters", {}).items()}
     check_dimensions(tuple(only))
-    where, job, now = zone(more.get("timezone")), more.get("job"), more.get("now")
+    where, job, now = find_zone(more.get("timezone")), more.get("job"), more.get("now")
     moment = int(time.time()) if now is None else now
-    if not 0 <= moment <= LATEST:
-        raise BadInput(f"now is a time in epoch seconds, up to {LATEST}; not {moment}")
+    if not 0 <= moment <= LATEST_TIME:
+        raise BadInput(f"now is a time in epoch seconds, up to {LATEST_TIME}; not {moment}")
     suspended = more.get("suspended", "charge")
     if suspended not in SUSPENDED:
         raise BadInput(f"suspended time is charged or not: {' or '.join(SUSPENDED)}")
     return Question(
-        window=window_of(begin, end, where, only, moment),
+        window=report_window(begin, end, where, only, moment),
         zone=where,
         filters=only,
         suspended=suspended,

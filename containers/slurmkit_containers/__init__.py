@@ -1,1 +1,1 @@
-"""Container runtimes, image import cache and catalogue of slurmkit."""
+"""Containers for slurmkit: runtimes, a cache of imported images, and a catalogue."""

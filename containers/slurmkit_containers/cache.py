@@ -1,41 +1,49 @@
-"""Images kept as squashfs files, each content once: found by reference, checked before use.
+"""A cache of images as squashfs files, found by reference and checked before use.
 
-A folder holds for each image `ADDRESS.sqsh` and `ADDRESS.json`, an `Entry`; the address is the
-image's digest, or the file's SHA-256 where it has none. A file appears by a rename, whole.
+For each image the folder has `ADDRESS.sqsh` and its record `ADDRESS.json`. The address is the
+image's digest, or the file's SHA-256 if there is no digest, so each content is kept once. Files
+are written under another name and renamed, so no process sees half a file. A lock file keeps
+processes on all machines apart.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from slurmkit.errors import ImageError
-from slurmkit_containers.locks import held
-from slurmkit_containers.trust import Report, check_folder, opened, sha256_of, silent
+from slurmkit_containers.trust import (
+    ReportProgress,
+    check_folder,
+    ignore_progress,
+    open_trusted,
+    sha256_of,
+)
 
-LOCAL = "local#"
-"""What names begin with that people gave themselves; no registry is ever asked for these."""
+LOCAL_PREFIX = "local#"
+"""Prefix of names that users gave to their own images; no registry is ever asked for these."""
 
 _OURS = re.compile(r"sha256-[0-9a-f]{64}\.sqsh", re.ASCII)
 _SQUASHFS = b"hsqs"
-_USED_AT = 40  # bytes_used of the superblock, 8 bytes, little-endian
+_BYTES_USED_OFFSET = 40  # bytes_used of the superblock, 8 bytes, little-endian
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """What an importer knows of the image it wrote.
+class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """What the importer knows about the image it wrote.
 
     Attributes:
-        source: where it comes from, in words.
-        digest: `sha256:…` of its manifest or configuration; None when not known.
-        architecture: as Docker names it, `amd64`; None when not known.
-        begun: epoch seconds; 0 where it is not known.
+        source: a reference, or the path it was made from.
+        digest: `sha256:…` of its manifest or configuration; None if unknown.
+        architecture: Docker's name of it, for example `amd64`; None if unknown.
+        begun: start of the import in epoch seconds; 0 if unknown.
     """
 
     source: str
@@ -44,21 +52,22 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     begun: float = 0.0
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is recorded of a file.
+class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of one image file.
 
     Attributes:
-        address: its name without `.sqsh`.
-        references: what it is called, each as `images.canonical` writes it.
-        sha256: of the file.
+        address: file name without `.sqsh`.
+        references: names of the image, each as `images.canonical` writes it.
+        sha256: SHA-256 of the file.
         size: bytes of the file.
-        modified: nanoseconds; as `changed`, which no user can set, when the file was hashed.
+        modified: mtime in nanoseconds when the file was hashed.
+        changed: ctime in nanoseconds at that moment; no user can set it.
         imported: epoch seconds.
     """
 
     address: str
     references: tuple[str, ...]
-    made: Made
+    made: ImageOrigin
     sha256: str
     size: int
     modified: int
@@ -67,35 +76,35 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_path(self) -> bool:
-        """Whether it was made from a file or folder, which no registry can give again."""
+        """Whether it was made from a file or folder, so that no registry can give it again."""
         return self.made.source.startswith("/")
 
 
-class Cached(msgspec.Struct, frozen=True):
-    """An entry, where its file is, and when it was last used, in epoch seconds."""
+class CachedImage(msgspec.Struct, frozen=True):
+    """An image of the cache: its record, the path of its file, and its last use (epoch seconds)."""
 
-    entry: Entry
+    entry: ImageRecord
     path: Path
     used: float
 
 
-class Cache:
+class ImageCache:
     """One folder of images.
 
     Args:
-        folder: absolute; made, for its owner alone, when the first image is kept.
-        owners: user ids whose files are used; by default one's own and root's.
+        folder: absolute path; created with mode 0700 when the first image is kept.
+        owners: user ids whose files are trusted; by default the user's own and root.
     """
 
     def __init__(self, folder: Path, owners: Collection[int] | None = None) -> None:
         self.folder = folder
         self.owners = frozenset((os.getuid(), 0) if owners is None else owners)
 
-    def entries(self) -> list[Cached]:
-        """All images, the last used first; what is not one's own or not readable is left out.
+    def entries(self) -> list[CachedImage]:
+        """Return all images, last used first; untrusted and unreadable ones are left out.
 
         Raises:
-            ImageError: when others may write into the folder, or it is foreign.
+            ImageError: when others may write into the folder, or it has another owner.
         """
         try:
             check_folder(self.folder, self.owners)
@@ -104,21 +113,24 @@ class Cache:
         found = filter(None, map(self._read, self.folder.glob("*.json")))
         return sorted(found, key=lambda each: each.used, reverse=True)
 
-    def find(self, reference: str) -> Cached | None:
-        """The image of that name; not checked. Raises as `entries`."""
+    def find(self, reference: str) -> CachedImage | None:
+        """Return the image of that name, unchecked; None if there is none. Raises as `entries`."""
         return next((c for c in self.entries() if reference in c.entry.references), None)
 
-    def check(self, cached: Cached, *, full: bool = False, report: Report = silent) -> None:
-        """Make sure that a file is the one that was imported.
+    def check(
+        self, cached: CachedImage, *, full: bool = False, report: ReportProgress = ignore_progress
+    ) -> None:
+        """Check that a file is the one that was imported.
 
-        It is read and hashed only where `full` says so or its times are not those recorded: no
-        user can write a file and keep the time of its change.
+        The file is hashed only with `full`, or if its times are not the recorded ones: no user
+        can change a file and keep its ctime.
 
         Raises:
-            ImageError: when it is a link, foreign, writable by others, or not what was recorded.
+            ImageError: when it is a link, has another owner, is writable by others, or is not
+                what was recorded.
         """
         entry = cached.entry
-        handle = opened(cached.path, self.owners)
+        handle = open_trusted(cached.path, self.owners)
         try:
             found = os.fstat(handle)
             same = (found.st_mtime_ns, found.st_ctime_ns) == (entry.modified, entry.changed)
@@ -130,30 +142,42 @@ class Cache:
                     return self.check(now, full=full, report=report)
                 raise ImageError(
                     f"{cached.path} is not what was imported: its size or SHA-256 is not that"
-                    f" recorded; run: slurmkit image import --again {_what(entry)}"
+                    f" recorded; run: slurmkit image import --again {_import_arguments(entry)}"
                 )
             if not same:
                 self._record_times(cached, found)
         finally:
             os.close(handle)
 
-    def used(self, cached: Cached) -> None:
-        """Note that an image is used now; in a folder that one may not write, nothing is noted."""
+    def used(self, cached: CachedImage) -> None:
+        """Record that an image is used now; in a read-only folder, record nothing."""
         with suppress(OSError):
             os.utime(self._record(cached.entry.address))
 
     def make_folder(self) -> None:
-        """Make the folder where there is none. Raises as `entries`."""
+        """Create the folder if it does not exist. Raises as `entries`."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_folder(self.folder, self.owners)
 
-    def keep(self, file: Path, reference: str, made: Made, report: Report = silent) -> Cached:
-        """Move a finished file of the same file system in; it takes its name from others.
+    def keep(
+        self,
+        file: Path,
+        reference: str,
+        made: ImageOrigin,
+        report: ReportProgress = ignore_progress,
+    ) -> CachedImage:
+        """Move a finished file into the cache, and take its name away from other images.
+
+        Args:
+            file: a file on the same file system.
+            reference: its name, as `images.canonical` writes it.
+            made: what the importer knows about it.
+            report: called with the progress of hashing.
 
         Raises:
-            ImageError: when it is no whole squashfs file.
+            ImageError: when it is not a complete squashfs file.
         """
-        check_whole(file)
+        check_squashfs(file)
         file.chmod(0o644)
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
         try:
@@ -161,11 +185,13 @@ class Cache:
             digest = sha256_of(handle, report)
             address = (made.digest or f"sha256:{digest}").replace(":", "-")
             path = self.folder / f"{address}.sqsh"
-            with held(self.folder / "lock"):
-                others = self._names_of(address)
+            with hold_lock(self.folder / "lock"):
+                record = self._record(address)
+                before = self._read(record) if record.exists() else None
+                others = before.entry.references if before else ()
                 file.rename(path)
                 found = os.fstat(handle)
-                entry = Entry(
+                entry = ImageRecord(
                     address=address,
                     references=tuple(dict.fromkeys((reference, *others))),
                     made=made,
@@ -179,43 +205,39 @@ class Cache:
                 self._take(reference, but=address)
         finally:
             os.close(handle)
-        return Cached(entry, path, entry.imported)
+        return CachedImage(entry, path, entry.imported)
 
-    def remove(self, cached: Iterable[Cached]) -> None:
-        """Delete images; a job that was sent and has not started yet would miss its one."""
-        with held(self.folder / "lock"):
+    def remove(self, cached: Iterable[CachedImage]) -> None:
+        """Delete images. A submitted job that has not started yet would miss its image."""
+        with hold_lock(self.folder / "lock"):
             for each in cached:
                 self._record(each.entry.address).unlink(missing_ok=True)
                 each.path.unlink(missing_ok=True)
 
     def clean(self) -> None:
-        """Remove files without a record: who moved one in was killed before writing it."""
-        with held(self.folder / "lock"):
+        """Remove files without a record, left by imports that were killed before writing it."""
+        with hold_lock(self.folder / "lock"):
             for path in self.folder.glob("sha256-*.sqsh"):
-                # The folder may be one in which people keep files of their own, too.
+                # Users may keep files of their own in the folder, too.
                 if _OURS.fullmatch(path.name) and not path.with_suffix(".json").exists():
                     path.unlink()
 
-    def _record_times(self, cached: Cached, found: os.stat_result) -> None:
-        """Spare the next look the hashing, where one may write."""
+    def _record_times(self, cached: CachedImage, found: os.stat_result) -> None:
+        """Record new times so that the next check need not hash, if the folder is writable."""
         times = {"modified": found.st_mtime_ns, "changed": found.st_ctime_ns}
-        with suppress(OSError, ImageError), held(self.folder / "lock"):
+        with suppress(OSError, ImageError), hold_lock(self.folder / "lock"):
             now = self._read(self._record(cached.entry.address))
             if now is not None and now.entry == cached.entry:
                 self._write(msgspec.structs.replace(cached.entry, **times), cached.used)
 
-    def _now(self, address: str) -> Cached | None:
-        """What is recorded now, with the file that belongs to it; None where one may not look."""
-        with suppress(OSError, ImageError), held(self.folder / "lock"):
+    def _now(self, address: str) -> CachedImage | None:
+        """Read an image's record under the lock; None if there is none or no permission."""
+        with suppress(OSError, ImageError), hold_lock(self.folder / "lock"):
             return self._read(self._record(address))
         return None
 
-    def _names_of(self, address: str) -> tuple[str, ...]:
-        found = self._read(self._record(address)) if self._record(address).exists() else None
-        return found.entry.references if found else ()
-
     def _take(self, reference: str, but: str) -> None:
-        """Take a name from the images that had it; one without a name stays, to be pruned."""
+        """Take a name away from other images; an image without a name stays until it is pruned."""
         for each in self.entries():
             if each.entry.address != but and reference in each.entry.references:
                 left = tuple(name for name in each.entry.references if name != reference)
@@ -224,7 +246,7 @@ class Cache:
     def _record(self, address: str) -> Path:
         return self.folder / f"{address}.json"
 
-    def _write(self, entry: Entry, used: float | None = None) -> None:
+    def _write(self, entry: ImageRecord, used: float | None = None) -> None:
         path = self._record(entry.address)
         draft = path.with_suffix(".draft")
         draft.write_bytes(msgspec.json.encode(entry))
@@ -233,21 +255,21 @@ class Cache:
             os.utime(draft, (used, used))
         draft.rename(path)
 
-    def _read(self, record: Path) -> Cached | None:
+    def _read(self, record: Path) -> CachedImage | None:
         try:
-            handle = opened(record, self.owners)
+            handle = open_trusted(record, self.owners)
             with os.fdopen(handle, "rb") as file:
-                entry = msgspec.json.decode(file.read(), type=Entry)
+                entry = msgspec.json.decode(file.read(), type=ImageRecord)
                 used = os.fstat(handle).st_mtime
         except (OSError, ImageError, msgspec.MsgspecError):
             return None
         path = record.with_suffix(".sqsh")
-        right = entry.address == record.stem and os.path.lexists(path)
-        return Cached(entry, path, used) if right else None
+        belongs = entry.address == record.stem and os.path.lexists(path)
+        return CachedImage(entry, path, used) if belongs else None
 
 
-def over(cached: Iterable[Cached], limit: float) -> Iterator[Cached]:
-    """Those to remove so that the others take no more than `limit` bytes: the longest unused."""
+def longest_unused(cached: Iterable[CachedImage], limit: float) -> Iterator[CachedImage]:
+    """Yield the longest unused images, so that the others take at most `limit` bytes."""
     room = limit
     for each in sorted(cached, key=lambda one: one.used, reverse=True):
         room -= each.entry.size
@@ -255,23 +277,73 @@ def over(cached: Iterable[Cached], limit: float) -> Iterator[Cached]:
             yield each
 
 
-def check_whole(file: Path) -> None:
-    """Refuse what is no squashfs file, or was cut off.
+def check_squashfs(file: Path) -> None:
+    """Check that a file is a complete squashfs file.
 
     Raises:
-        ImageError: saying which.
+        ImageError: when it is not one, or is truncated.
     """
     with file.open("rb") as opened_file:
-        head = opened_file.read(_USED_AT + 8)
-    if len(head) < _USED_AT + 8 or head[:4] != _SQUASHFS:
+        head = opened_file.read(_BYTES_USED_OFFSET + 8)
+    if len(head) < _BYTES_USED_OFFSET + 8 or head[:4] != _SQUASHFS:
         raise ImageError(f"{file} is no squashfs file; the import of it failed")
-    if file.stat().st_size < int.from_bytes(head[_USED_AT:], "little"):
+    if file.stat().st_size < int.from_bytes(head[_BYTES_USED_OFFSET:], "little"):
         raise ImageError(f"{file} is cut off: it is shorter than its own header says")
 
 
-def _what(entry: Entry) -> str:
-    """The words that import it anew."""
+def _import_arguments(entry: ImageRecord) -> str:
+    """Return the arguments of `slurmkit image import` that import the image again."""
     name = next(iter(entry.references), entry.address)
-    if not name.startswith(LOCAL):
+    if not name.startswith(LOCAL_PREFIX):
         return name.removeprefix("docker.io#").replace("#", "/", 1)
-    return shlex.join([entry.made.source, "--as", name.removeprefix(LOCAL)])
+    return shlex.join([entry.made.source, "--as", name.removeprefix(LOCAL_PREFIX)])
+
+
+@contextmanager
+def hold_lock(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock `path`, and wait until it is free.
+
+    Other machines see the lock on NFS, and on Lustre if it is mounted with `flock`.
+
+    Args:
+        path: the lock file.
+        waiting: called once if the lock is not free.
+
+    Raises:
+        ImageError: when the file system has no locks.
+    """
+    handle = _open(path)
+    try:
+        if not _take(handle, path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            waiting()
+            _take(handle, path, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock `path` if it is free; yield whether it was."""
+    handle = _open(path)
+    try:
+        yield _take(handle, path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(handle)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+def _take(handle: int, path: Path, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise ImageError(
+            f"{path.parent} cannot hold locks ({error.strerror}); name another folder in"
+            " [containers] cache"
+        ) from error
+    return True

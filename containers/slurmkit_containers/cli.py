@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import click
 import msgspec
 
-from slurmkit.cli.show import hanging, key_values, table
-from slurmkit.cli.tab import ImageNames
+from slurmkit.cli.completion import ImageNames
+from slurmkit.cli.tables import print_key_values, print_table, print_wrapped
 from slurmkit.errors import BadInput, ImageError
-from slurmkit.facts import clock
-from slurmkit.text import printable
-from slurmkit_containers.cache import Cache, Cached, over
-from slurmkit_containers.catalogue import matching
+from slurmkit.formats.display import format_time, printable
+from slurmkit.formats.memory import format_bytes
+from slurmkit_containers.cache import CachedImage, ImageCache, longest_unused
 from slurmkit_containers.images import (
-    age,
     caches,
     canonical,
-    look_up,
-    meant,
+    find_imported,
+    format_age,
     own_cache,
-    short,
-    size,
+    parse_size,
+    resolve_image_name,
+    search_catalogue,
+    short_name,
     size_limit,
 )
-from slurmkit_containers.importing import clean, gib
-from slurmkit_containers.progress import progress, stoppable
+from slurmkit_containers.importing.importer import remove_leftovers
+from slurmkit_containers.importing.sources import parse_import_source
+from slurmkit_containers.trust import LINE_STAYS, ReportProgress
 
 _COLUMNS = tuple("IMAGE SIZE ARCH IMPORTED USED FROM".split())
+_EVERY = 0.1  # seconds
+_WORDS = 50  # columns
 
 
 @click.group("image")
 def image_group() -> None:
     """Import container images once, and keep them.
 
-    A job whose --container-image was imported uses the imported file: on many nodes nothing is
-    fetched, and nothing changes under it.
+    A job uses the imported file of its --container-image, if there is one. Then no node fetches
+    the image, and it does not change between jobs.
     """
 
 
@@ -48,14 +54,14 @@ def image_group() -> None:
 def import_command(*, what: str, name: str | None, again: bool) -> None:
     """Import an image, and print the path of its file.
 
-    WHAT is a reference, a name of the catalogue, or a path, which begins with / or . or ends in
-    .tar, .tar.gz, .tgz or .tar.xz: what docker save wrote, an OCI layout, or a root file system,
-    as an archive or a folder. No registry is needed for a path.
+    WHAT is a reference, a name of the catalogue, or a path. A path begins with / or . or ends in
+    .tar, .tar.gz, .tgz or .tar.xz. It is an archive of docker save, an OCI layout or a root file
+    system, as an archive or a folder. No registry is needed for a path.
 
-    With --as, and from a path, it is called local/NAME: jobs say --container-image local/NAME, and
-    no registry is ever asked for such a name.
+    With --as, and from a path, the image is called local/NAME. Jobs name it with
+    --container-image local/NAME, and no registry is ever asked for it.
 
-    Whoever asks for the same image meanwhile waits, and gets the same file.
+    If another import of the same image is running, this one waits and uses its file.
 
     \b
     Examples:
@@ -68,28 +74,28 @@ def import_command(*, what: str, name: str | None, again: bool) -> None:
     click.echo(str(import_here(what, name, again=again).path))
 
 
-def import_here(what: str, name: str | None = None, *, again: bool = False) -> Cached:
-    """Import an image into one's folder, and tell of it on standard error.
+def import_here(what: str, name: str | None = None, *, again: bool = False) -> CachedImage:
+    """Import an image into the user's cache, and report on standard error.
 
     Args:
-        what: as `slurmkit image import` has it; likewise `name` and `again`.
-        name: what it is called in place of its own name.
-        again: also where it is there.
+        what: a reference, a name of the catalogue, or a path.
+        name: the image's name instead of its own.
+        again: import it even if it is already there.
 
     Raises:
-        ImageError: when it cannot be had.
-        BadInput: for what is no image to import.
-        BadConfig: for a wrong configuration.
+        ImageError: when the import fails.
+        BadInput: when `what` is not an image that can be imported.
+        BadConfig: when the configuration is wrong.
     """
-    from slurmkit_containers.wanted import wanted  # noqa: PLC0415 - Tab and list need no importer
-
-    asked = wanted(what, name)
+    asked = parse_import_source(what, name)
     cache = own_cache()
-    with stoppable(), progress() as report:
-        found, new = asked.have(cache, again=again, report=report)
+    with end_on_signals(), show_progress() as report:
+        found, new = asked.import_into(cache, again=again, report=report)
     entry = found.entry
-    when = "now" if new else f"{age(time.time() - entry.imported)} ago; --again does it anew"
-    click.echo(f"{short(asked.reference)}: {gib(entry.size)}, imported {when}", err=True)
+    when = "now" if new else f"{format_age(time.time() - entry.imported)} ago; --again does it anew"
+    click.echo(
+        f"{short_name(asked.reference)}: {format_bytes(entry.size)}, imported {when}", err=True
+    )
     _make_room(cache, found)
     return found
 
@@ -97,22 +103,22 @@ def import_here(what: str, name: str | None = None, *, again: bool = False) -> C
 @image_group.command("list", short_help="List what is imported.")
 @click.option("--json", "as_json", is_flag=True, help="Print all that is recorded as JSON.")
 def list_command(*, as_json: bool) -> None:
-    """List the images that are imported, the last used first.
+    """List the imported images, last used first.
 
     \b
     Examples:
       slurmkit image list
       slurmkit image list --json | jq '.[].path'
     """
-    found = _all()
+    images = [each for cache in caches() for each in cache.entries()]
     if as_json:
-        click.echo(msgspec.json.encode([_facts(each) for each in found]))
+        click.echo(msgspec.json.encode([_facts(each) for each in images]))
         return
-    table(_COLUMNS, map(_row, found), right=("SIZE",))
-    whole, limit = sum(each.entry.size for each in found), size_limit()
-    most = f" of {gib(limit)} ([containers] cache_size)" if limit is not None else ""
+    print_table(_COLUMNS, map(_row, images), right=("SIZE",))
+    total, limit = sum(each.entry.size for each in images), size_limit()
+    most = f" of {format_bytes(limit)} ([containers] cache_size)" if limit is not None else ""
     folders = ", ".join(str(cache.folder) for cache in caches())
-    click.echo(printable(f"{gib(whole)}{most} in {folders}"), err=True)
+    click.echo(printable(f"{format_bytes(total)}{most} in {folders}"), err=True)
 
 
 @image_group.command("inspect", short_help="Show and check an imported image.")
@@ -120,11 +126,11 @@ def list_command(*, as_json: bool) -> None:
 @click.option("--full", is_flag=True, help="Read the whole file and compare its SHA-256.")
 @click.option("--json", "as_json", is_flag=True, help="Print all that is recorded as JSON.")
 def inspect_command(*, image: str, full: bool, as_json: bool) -> None:
-    """Show what is known of an imported image, and whether its file can be trusted.
+    """Show an imported image, and check its file.
 
-    The file must be one's own or root's (in a shared folder, of its account), writable by nobody
-    else, and have size and times of the import; if the times differ, or with --full, its SHA-256
-    is compared.
+    The file must belong to you or root (in a shared folder, to that folder's account). Nobody else
+    may be able to write it. Its size and times must be those of the import; if the times differ,
+    or with --full, its SHA-256 is compared.
 
     \b
     Examples:
@@ -132,24 +138,24 @@ def inspect_command(*, image: str, full: bool, as_json: bool) -> None:
       slurmkit image inspect ubuntu:24.04 --full
       slurmkit image inspect local/mine:2 --json
     """
-    cache, found = _found(image)
-    with progress() as report:
+    cache, found = _find_image(image)
+    with show_progress() as report:
         cache.check(found, full=full, report=report)
     if as_json:
         click.echo(msgspec.json.encode(_facts(found) | {"checked": "sha256" if full else "times"}))
         return
     entry = found.entry
-    key_values(
+    print_key_values(
         (
-            ("Image", ", ".join(map(short, entry.references)) or "no name any more"),
+            ("Image", ", ".join(map(short_name, entry.references)) or "no name any more"),
             ("File", str(found.path)),
-            ("Size", gib(entry.size)),
+            ("Size", format_bytes(entry.size)),
             ("From", entry.made.source),
             ("Digest", entry.made.digest or "unknown"),
             ("SHA-256", entry.sha256),
             ("Architecture", entry.made.architecture or "unknown"),
-            ("Imported", clock(int(entry.imported))),
-            ("Last used", clock(int(found.used))),
+            ("Imported", format_time(int(entry.imported))),
+            ("Last used", format_time(int(found.used))),
             ("Checked", "the whole file" if full else "owner, mode, size, times; --full: SHA-256"),
         )
     )
@@ -160,11 +166,11 @@ def inspect_command(*, image: str, full: bool, as_json: bool) -> None:
 @click.option("--size", "limit", metavar="SIZE", help="What all may take afterwards, e.g. 100G.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def prune_command(*, images: tuple[str, ...], limit: str | None, dry_run: bool) -> None:
-    """Remove the images named, or those longest unused until the others fit a size.
+    """Remove the named images, or the longest unused ones until the others fit a size.
 
-    The size is that of --size, or of [containers] cache_size in the configuration. What imports
-    that were killed left is removed, too. A job that waits would miss its image: it is looked up
-    when the job is planned.
+    The size is --size, or [containers] cache_size of the configuration. Files left by killed
+    imports are removed, too. Do not remove an image that a pending job needs: the path of its file
+    is already in the job.
 
     \b
     Examples:
@@ -173,14 +179,14 @@ def prune_command(*, images: tuple[str, ...], limit: str | None, dry_run: bool) 
       slurmkit image prune pytorch ubuntu:24.04
     """
     cache = own_cache()
-    gone = list(_chosen(cache, images, limit))
-    for each in gone:
-        words = "would remove" if dry_run else "removed"
-        click.echo(printable(f"{words} {_title(each)}: {gib(each.entry.size)}"), err=True)
+    removed = list(_images_to_remove(cache, images, limit))
+    for each in removed:
+        verb = "would remove" if dry_run else "removed"
+        click.echo(printable(f"{verb} {_title(each)}: {format_bytes(each.entry.size)}"), err=True)
     if not dry_run and cache.folder.is_dir():
-        cache.remove(gone)
-        clean(cache)
-    freed = gib(sum(each.entry.size for each in gone))
+        cache.remove(removed)
+        remove_leftovers(cache)
+    freed = format_bytes(sum(each.entry.size for each in removed))
     click.echo(f"{freed} {'would be ' if dry_run else ''}freed in {cache.folder}", err=True)
 
 
@@ -188,9 +194,9 @@ def prune_command(*, images: tuple[str, ...], limit: str | None, dry_run: bool) 
 @click.argument("word", default="")
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
 def search_command(*, word: str, as_json: bool) -> None:
-    """Search the catalogue: short names that --container-image takes. No registry is asked.
+    """Search the catalogue of short names for --container-image. No registry is asked.
 
-    DRIVER is the least NVIDIA driver, LAUNCH the launcher that suits the image.
+    DRIVER is the oldest NVIDIA driver that the image runs on. LAUNCH is the launcher that suits it.
 
     \b
     Examples:
@@ -198,92 +204,91 @@ def search_command(*, word: str, as_json: bool) -> None:
       slurmkit image search torch
       slurmkit plan --container-image pytorch --gpus-per-node 2 --time 10 -- python train.py
     """
-    found = matching(word)
+    entries = search_catalogue(word)
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        click.echo(msgspec.json.encode(entries))
         return
-    rows = ((name, e.image, e.driver, e.launch, e.about) for name, e in found.items())
-    table(("NAME", "IMAGE", "DRIVER", "LAUNCH", "ABOUT"), rows)
-    if not found:
-        hanging("", f"nothing in the catalogue has {word!r}", indent=0, err=True)
+    rows = ((name, e.image, e.driver, e.launch, e.about) for name, e in entries.items())
+    print_table(("NAME", "IMAGE", "DRIVER", "LAUNCH", "ABOUT"), rows)
+    if not entries:
+        print_wrapped("", f"nothing in the catalogue has {word!r}", indent=0, err=True)
 
 
-def _all() -> list[Cached]:
-    return [each for cache in caches() for each in cache.entries()]
-
-
-def _found(text: str) -> tuple[Cache, Cached]:
-    reference = canonical(meant(text)[0])
-    found = look_up(reference)
+def _find_image(text: str) -> tuple[ImageCache, CachedImage]:
+    reference = canonical(resolve_image_name(text)[0])
+    found = find_imported(reference)
     if found is None:
         raise ImageError(
-            f"{short(reference)} is not imported; slurmkit image list shows what is, and slurmkit"
-            f" image import {text} imports it"
+            f"{short_name(reference)} is not imported; slurmkit image list shows what is,"
+            f" and slurmkit image import {text} imports it"
         )
     return found
 
 
-def _chosen(cache: Cache, images: Iterable[str], limit: str | None) -> Iterable[Cached]:
-    named = [_own(cache, text) for text in images]
+def _images_to_remove(
+    cache: ImageCache, images: Iterable[str], limit: str | None
+) -> Iterable[CachedImage]:
+    named = [_find_own_image(cache, text) for text in images]
     if named and limit is not None:
         raise BadInput("--size is for the longest unused images; name images, or give a size")
     if named:
         return named
-    most = size_limit() if limit is None else size(limit)
+    most = size_limit() if limit is None else parse_size(limit)
     if most is None:
         raise BadInput(
             "nothing says what may stay; give --size 100G, or name images, or set cache_size in"
             " [containers] of the configuration"
         )
-    return over(cache.entries(), most)
+    return longest_unused(cache.entries(), most)
 
 
-def _own(cache: Cache, text: str) -> Cached:
-    found = cache.find(canonical(meant(text)[0]))
+def _find_own_image(cache: ImageCache, text: str) -> CachedImage:
+    found = cache.find(canonical(resolve_image_name(text)[0]))
     if found is None:
         raise ImageError(f"{text} is not imported in {cache.folder}; see: slurmkit image list")
     return found
 
 
-def _make_room(cache: Cache, new: Cached) -> None:
-    """Keep to the size that the configuration sets; what was just imported stays."""
+def _make_room(cache: ImageCache, new: CachedImage) -> None:
+    """Remove the longest unused images over the configured size, but not the new one."""
     limit = size_limit()
     if limit is None:
         return
     others = [each for each in cache.entries() if each.entry.address != new.entry.address]
-    # What a path gave cannot be fetched again, and is removed by hand alone.
+    # Images made from a path cannot be fetched again: they are removed only by name.
     stays = sum(each.entry.size for each in others if each.entry.of_path) + new.entry.size
-    gone = list(over((each for each in others if not each.entry.of_path), limit - stays))
-    cache.remove(gone)
-    for each in gone:
-        words = f"removed {_title(each)}, longest unused: [containers] cache_size is {gib(limit)}"
+    removed = list(
+        longest_unused((each for each in others if not each.entry.of_path), limit - stays)
+    )
+    cache.remove(removed)
+    for each in removed:
+        words = (
+            f"removed {_title(each)}, longest unused:"
+            f" [containers] cache_size is {format_bytes(limit)}"
+        )
         click.echo(printable(words), err=True)
 
 
-def _names(found: Iterable[Cached]) -> list[str]:
-    return [short(name) for each in found for name in each.entry.references]
+def _title(cached: CachedImage) -> str:
+    return ", ".join(map(short_name, cached.entry.references)) or cached.entry.address
 
 
-def _title(cached: Cached) -> str:
-    return ", ".join(_names([cached])) or cached.entry.address
-
-
-def _row(cached: Cached) -> tuple[str, ...]:
+def _row(cached: CachedImage) -> tuple[str, ...]:
     entry, now = cached.entry, time.time()
     return (
-        ", ".join(map(short, entry.references)) or "-",
-        gib(entry.size),
+        ", ".join(map(short_name, entry.references)) or "-",
+        format_bytes(entry.size),
         entry.made.architecture or "?",
-        f"{age(now - entry.imported)} ago",
-        f"{age(now - cached.used)} ago",
+        f"{format_age(now - entry.imported)} ago",
+        f"{format_age(now - cached.used)} ago",
         entry.made.source,
     )
 
 
-def _facts(cached: Cached) -> dict[str, object]:
+def _facts(cached: CachedImage) -> dict[str, object]:
     entry = cached.entry
     return {
-        "images": [short(name) for name in entry.references],
+        "images": [short_name(name) for name in entry.references],
         "path": str(cached.path),
         "size": entry.size,
         "source": entry.made.source,
@@ -293,3 +298,54 @@ def _facts(cached: Cached) -> dict[str, object]:
         "imported": entry.imported,
         "used": cached.used,
     }
+
+
+@contextmanager
+def show_progress() -> Iterator[ReportProgress]:
+    """Show progress on standard error; if that is no terminal, print only lines that stay."""
+    if not sys.stderr.isatty():
+        yield _print_lines_that_stay
+        return
+    from rich import console, progress
+
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TimeElapsedColumn(),
+    )
+    with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
+        task, last = bar.add_task("beginning", total=None), 0.0
+
+        def report(words: str, done: int, total: int | None) -> None:
+            nonlocal last
+            if done == LINE_STAYS:
+                bar.console.print(printable(words), markup=False, highlight=False)
+                return
+            now = time.monotonic()
+            if now - last >= _EVERY or done == total:
+                last = now
+                bar.update(task, description=words[:_WORDS], completed=done, total=total)
+
+        yield report
+
+
+def _print_lines_that_stay(words: str, done: int, total: int | None) -> None:
+    del total
+    if done == LINE_STAYS:
+        click.echo(printable(words), err=True)
+
+
+@contextmanager
+def end_on_signals() -> Iterator[None]:
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that no partial files are left."""
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) == signal.SIG_DFL  # keep nohup's handling of SIGHUP
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

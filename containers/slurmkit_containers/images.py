@@ -1,4 +1,4 @@
-"""What is used for an image that is asked for: the catalogue, imported files, mirrors."""
+"""Resolve an image: names of the catalogue, imported files, and registry mirrors."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import os
 import pwd
 import shlex
 import time
+import tomllib
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 import msgspec
 
-from slurmkit.container import Container
+from slurmkit.config.files import load_tables
+from slurmkit.config.paths import cache_folder
 from slurmkit.errors import BadConfig, BadInput, ImageError
-from slurmkit.findings import Finding
-from slurmkit.image import Image
-from slurmkit.runtimes import NOT_HERE, Settled, containers_section
-from slurmkit.tres import size_in_bytes
-from slurmkit_containers.cache import LOCAL, Cache, Cached
-from slurmkit_containers.catalogue import CatalogueSection, catalogue, named
+from slurmkit.formats.memory import parse_bytes
+from slurmkit.planning.containers import IMAGE_NOT_IMPORTED, ResolvedContainer, containers_section
+from slurmkit.spec.containers import Container
+from slurmkit.spec.findings import Finding
+from slurmkit.spec.images import Image
+from slurmkit_containers.cache import LOCAL_PREFIX, CachedImage, ImageCache
 from slurmkit_containers.trust import check_folder
 
 _CODE = "container-image"
@@ -26,7 +30,7 @@ _UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
 
 
 def canonical(image: Image) -> str:
-    """One spelling for all references that mean the same image.
+    """Return one spelling for all references that mean the same image.
 
     >>> canonical(Image.parse("docker.io/library/ubuntu"))
     'docker.io#ubuntu:latest'
@@ -35,7 +39,7 @@ def canonical(image: Image) -> str:
         return str(image)
     if is_local(image):
         name = image.name if image.registry else image.name.removeprefix("local/")
-        return f"{LOCAL}{name}{_last(image)}"
+        return f"{LOCAL_PREFIX}{name}{_last(image)}"
     name = image.name.removeprefix("library/") if image.registry is None else image.name
     return f"{image.registry or 'docker.io'}#{name}{_last(image)}"
 
@@ -45,44 +49,45 @@ def _last(image: Image) -> str:
 
 
 def is_local(image: Image) -> bool:
-    """Whether it has a name that somebody gave it here, `local/…`: no registry is asked for it."""
+    """Return whether an image has a user's own name, `local/…`: no registry is asked for it."""
     known = "local" if image.registry is None and image.name.startswith("local/") else None
     return image.kind == "registry" and "local" in (image.registry, known)
 
 
-def short(reference: str) -> str:
-    """A canonical name as people write it."""
+def short_name(reference: str) -> str:
+    """Return a canonical name as users write it."""
     return reference.removeprefix("docker.io#").replace("#", "/", 1)
 
 
-def own_cache() -> Cache:
-    """The folder that one's images are imported into.
+def own_cache() -> ImageCache:
+    """Return the cache that the user's images are imported into.
 
     Raises:
-        BadConfig: when it is no absolute path.
+        BadConfig: when its path is not absolute.
     """
-    given = containers_section().cache
-    if given is None:
-        home = os.environ.get("XDG_CACHE_HOME", "")
-        base = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
-        return Cache(base / "slurmkit" / "images")
-    return Cache(_folder("cache", given))
+    configured = containers_section().cache
+    if configured is None:
+        folder = cache_folder("images")
+        if not folder.is_absolute():
+            raise BadConfig("you have no home directory for images; set [containers] cache")
+        return ImageCache(folder)
+    return ImageCache(_folder("cache", configured))
 
 
-def caches() -> list[Cache]:
-    """One's own folder, then the shared ones that can be trusted.
+def caches() -> list[ImageCache]:
+    """Return the user's own cache, then the shared caches that can be trusted.
 
     Raises:
-        BadConfig: as `own_cache`, and when there is no such account as `shared_owner`.
+        BadConfig: as `own_cache`, and when the account `shared_owner` does not exist.
     """
     return [own_cache(), *(cache for cache, wrong in _shared() if wrong is None)]
 
 
-def _shared() -> Iterator[tuple[Cache, str | None]]:
-    """Every shared folder that is there, and why it is not used."""
+def _shared() -> Iterator[tuple[ImageCache, str | None]]:
+    """Yield each existing shared cache, and why it is not used (None if it is)."""
     section = containers_section()
     for text in section.shared:
-        cache = Cache(_folder("shared", text), {0, _owner(section.shared_owner)})
+        cache = ImageCache(_folder("shared", text), {0, _owner(section.shared_owner)})
         try:
             check_folder(cache.folder, cache.owners)
         except FileNotFoundError:
@@ -102,67 +107,68 @@ def _owner(name: str) -> int:
 
 
 def size_limit() -> float | None:
-    """Bytes that one's folder may take; None where nobody set it.
+    """Return how many bytes the user's cache may take; None for no limit.
 
     Raises:
-        BadConfig: when it is no size.
+        BadConfig: when `cache_size` is not a size.
     """
-    given = containers_section().cache_size
-    if given is None:
+    configured = containers_section().cache_size
+    if configured is None:
         return None
     try:
-        return size(given)
+        return parse_size(configured)
     except BadInput as error:
         raise BadConfig(f"[containers] cache_size: {error}") from error
 
 
-def size(text: str) -> float:
-    """Read a size, `200G` or `1.5T`.
+def parse_size(text: str) -> float:
+    """Parse a size such as `200G` or `1.5T`; return bytes.
 
     Raises:
         BadInput: for anything else.
     """
-    found = size_in_bytes(text)
-    if found is None:
+    bytes_ = parse_bytes(text)
+    if bytes_ is None:
         raise BadInput(f"{text!r} is no size, e.g. 200G or 1.5T")
-    return found
+    return bytes_
 
 
-def look_up(reference: str) -> tuple[Cache, Cached] | None:
-    """Find an imported image; not checked.
+def find_imported(reference: str) -> tuple[ImageCache, CachedImage] | None:
+    """Find an imported image in all caches, unchecked; None if there is none.
 
     Raises:
-        ImageError: when others may write into the folder, or it is foreign.
+        ImageError: when others may write into the folder, or it has another owner.
     """
-    for cache in caches():
-        if found := cache.find(reference):
-            return cache, found
+    for each in caches():
+        if found := each.find(reference):
+            return each, found
     return None
 
 
 def known_names() -> list[str]:
-    """What an image can be called here: those imported, and the catalogue's.
+    """Return all image names known here: of imported images and of the catalogue.
 
     Raises:
-        ImageError: as `look_up`.
-        BadConfig: for a wrong file.
+        ImageError: as `find_imported`.
+        BadConfig: when the configuration is wrong.
     """
-    kept = (each.entry.references for cache in caches() for each in cache.entries())
-    return list(dict.fromkeys([*(short(name) for names in kept for name in names), *catalogue()]))
+    imported = (each.entry.references for cache in caches() for each in cache.entries())
+    names = (short_name(name) for references in imported for name in references)
+    return list(dict.fromkeys([*names, *load_catalogue()]))
 
 
-def mirrored(image: Image) -> Image:
-    """The image as `[containers.mirrors]` has it asked for; the same where that says nothing.
+def image_at_mirror(image: Image) -> Image:
+    """Return the image at its mirror in `[containers.mirrors]`; unchanged if it has none.
 
     Raises:
-        BadConfig: when a mirror is no registry.
+        BadConfig: when a mirror is not a registry.
     """
     registry = image.registry or "docker.io"
     mirror = containers_section().mirrors.get(registry)
     if mirror is None or image.kind != "registry" or is_local(image):
         return image
     host, _, path = mirror.strip("/").partition("/")
-    # Docker Hub alone lets `library/` be left out.
+    # Only Docker Hub adds a missing `library/` itself.
     official = "library/" if registry == "docker.io" and "/" not in image.name else ""
     text = f"{host}#{path}{'/' * bool(path)}{official}{image.name}"
     try:
@@ -173,14 +179,14 @@ def mirrored(image: Image) -> Image:
     return msgspec.structs.replace(found, tag=image.tag, digest=image.digest)
 
 
-def meant(text: str) -> tuple[Image, CatalogueSection | None]:
-    """The image that a reference or a name of the catalogue means.
+def resolve_image_name(text: str) -> tuple[Image, CatalogueSection | None]:
+    """Return the image that a reference or catalogue name means, and its catalogue entry.
 
     Raises:
-        BadConfig: for an entry of the catalogue that is no image.
-        BadInput: for what is neither.
+        BadConfig: when the image of the catalogue entry is invalid.
+        BadInput: when the text is neither.
     """
-    entry = named(text)
+    entry = catalogue_entry(text)
     if entry is None:
         return Image.parse(text), None
     try:
@@ -189,58 +195,63 @@ def meant(text: str) -> tuple[Image, CatalogueSection | None]:
         raise BadConfig(f"[containers.catalogue.{text}] image: {error}") from error
 
 
-def settle(container: Container, nodes: int) -> Settled:
-    """See `slurmkit.runtimes.settled`."""
+def settle(container: Container, nodes: int) -> ResolvedContainer:
+    """Replace the container's image by what is really used: an imported file, or a mirror.
+
+    Args:
+        container: its image is a reference, a catalogue name or a path.
+        nodes: number of nodes of the job.
+    """
     if container.image is None:
-        return Settled(container)
-    image, entry = meant(container.image)
-    told = [] if entry is None else [_from_catalogue(container.image, entry)]
+        return ResolvedContainer(container)
+    image, entry = resolve_image_name(container.image)
+    findings = [] if entry is None else [_from_catalogue(container.image, entry)]
     architecture = ""
     if image.kind == "registry":
         image, more, architecture = _from_registry(image, nodes)
-        told += [_finding("warning", f"not used: {wrong}") for _, wrong in _shared() if wrong]
-        told += more
-    return Settled(msgspec.structs.replace(container, image=str(image)), tuple(told), architecture)
+        findings += [_finding("warning", f"not used: {wrong}") for _, wrong in _shared() if wrong]
+        findings += more
+    container = msgspec.structs.replace(container, image=str(image))
+    return ResolvedContainer(container, tuple(findings), architecture)
 
 
 def _from_registry(image: Image, nodes: int) -> tuple[Image, list[Finding], str]:
-    """What is used, what is to be said of that, and its architecture where that is known."""
-    name = short(canonical(image))
+    """Return the image to use, findings about it, and its architecture (empty if unknown)."""
+    name = short_name(canonical(image))
     try:
-        found = look_up(canonical(image))
+        found = find_imported(canonical(image))
         if found is None:
-            return mirrored(image), list(_not_kept(image, name, nodes)), ""
+            return image_at_mirror(image), list(_not_kept(image, name, nodes)), ""
         cache, cached = found
         cache.check(cached)
         cache.used(cached)
     except ImageError as error:
         return image, [_finding("error", str(error))], ""
-    file, said = Image.parse(str(cached.path)), _finding("note", _kept(name, cached))
-    return file, [said], cached.entry.made.architecture or ""
-
-
-def _kept(name: str, cached: Cached) -> str:
     entry = cached.entry
-    return (
-        f"image {name} is {cached.path}, imported {age(time.time() - entry.imported)} ago from"
-        f" {entry.made.source}"
+    message = (
+        f"image {name} is {cached.path},"
+        f" imported {format_age(time.time() - entry.imported)} ago from {entry.made.source}"
     )
+    architecture = entry.made.architecture or ""
+    return Image.parse(str(cached.path)), [_finding("note", message)], architecture
 
 
 def _not_kept(image: Image, name: str, nodes: int) -> Iterator[Finding]:
     if is_local(image):
-        given = canonical(image).removeprefix(LOCAL)
+        given = canonical(image).removeprefix(LOCAL_PREFIX)
         words = (
             f"image {name} is not imported, and no registry is asked for it; import it: slurmkit"
             f" image import PATH --as {given}"
         )
         yield _finding("error", words)
         return
-    place = mirrored(image).registry or "Docker Hub"
+    place = image_at_mirror(image).registry or "Docker Hub"
     yield _finding("note", f"image {name} is not imported: the nodes fetch it from {place}")
-    own = f"{LOCAL}{canonical(image).partition('#')[2]}"
-    if image.registry is None and look_up(own) is not None:
-        yield _finding("warning", f"image {name} is another than {short(own)}, which is imported")
+    own = f"{LOCAL_PREFIX}{canonical(image).partition('#')[2]}"
+    if image.registry is None and find_imported(own) is not None:
+        yield _finding(
+            "warning", f"image {name} is another than {short_name(own)}, which is imported"
+        )
     if nodes > 1:
         yield _each_by_itself(image, name, nodes)
 
@@ -251,13 +262,13 @@ def _each_by_itself(image: Image, name: str, nodes: int) -> Finding:
             f"slurmkit submit imports image {name} first, on the machine where it runs, once for"
             f" all {nodes} nodes; --no-import leaves it to each of them"
         )
-        return msgspec.structs.replace(_finding("note", words), code=NOT_HERE)
+        return msgspec.structs.replace(_finding("note", words), code=IMAGE_NOT_IMPORTED)
     text = name if image.user is None else shlex.quote(str(image))
     words = (
         f"each of {nodes} nodes would import image {name} by itself; import it once before:"
         f" slurmkit image import {text}"
     )
-    return msgspec.structs.replace(_finding("warning", words), code=NOT_HERE)
+    return msgspec.structs.replace(_finding("warning", words), code=IMAGE_NOT_IMPORTED)
 
 
 def _from_catalogue(name: str, entry: CatalogueSection) -> Finding:
@@ -275,8 +286,8 @@ def _finding(severity: str, message: str) -> Finding:
     return msgspec.convert(found, Finding)
 
 
-def age(seconds: float) -> str:
-    """How long something is, in words: `3 days`."""
+def format_age(seconds: float) -> str:
+    """Format a length of time: `3 days`."""
     for unit, word in _UNITS:
         count = int(seconds // unit)
         if count:
@@ -291,3 +302,63 @@ def _folder(key: str, text: str) -> Path:
     if not path.is_absolute():
         raise BadConfig(f"[containers] {key}: {text!r} is no absolute path")
     return path
+
+
+class CatalogueSection(msgspec.Struct, frozen=True):
+    """`[containers.catalogue.NAME]`: the image that `--container-image NAME` means.
+
+    Attributes:
+        image: a reference with a tag or digest, or a path.
+        driver: the oldest NVIDIA driver that it runs on.
+        launch: the launcher that suits it.
+        about: a short description.
+    """
+
+    image: str = ""
+    driver: str = ""
+    launch: str = ""
+    about: str = ""
+
+
+def load_catalogue() -> dict[str, CatalogueSection]:
+    """Return all entries by name; the site's configuration may change slurmkit's own entries.
+
+    Raises:
+        BadConfig: when the configuration is wrong.
+    """
+    site = load_tables("containers.catalogue", CatalogueSection)
+    ours = _built_in_catalogue()
+    names = sorted({*ours, *site})
+    return {name: _merge_entries(ours.get(name), site.get(name)) for name in names}
+
+
+def catalogue_entry(text: str) -> CatalogueSection | None:
+    """Return the entry of a name; None if it does not exist or has no image."""
+    entry = load_catalogue().get(text)
+    return entry if entry is not None and entry.image else None
+
+
+def search_catalogue(word: str) -> dict[str, CatalogueSection]:
+    """Return the entries that contain a word, ignoring case."""
+    return {
+        name: entry
+        for name, entry in load_catalogue().items()
+        if word.casefold() in " ".join((name, entry.image, entry.about)).casefold()
+    }
+
+
+def _merge_entries(
+    ours: CatalogueSection | None, site: CatalogueSection | None
+) -> CatalogueSection:
+    if ours is None or site is None:
+        return ours or site or CatalogueSection()
+    if site.image:  # our driver and launcher do not apply to another image
+        return site
+    changes = {name: value for name, value in msgspec.structs.asdict(site).items() if value}
+    return msgspec.structs.replace(ours, **changes)
+
+
+@cache
+def _built_in_catalogue() -> dict[str, CatalogueSection]:
+    text = files("slurmkit_containers").joinpath("catalogue.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), dict[str, CatalogueSection])

@@ -1,7 +1,7 @@
-"""Whether a file may be used as it lies there: whose it is, who can write it, what is in it.
+"""Check whether a file can be trusted: its owner, who can write it, and its SHA-256.
 
-This guards against other users and against damage. Who can write as the owner can change file and
-record together, and root everything.
+This protects against other users and against damage. It does not protect against the owner, who
+can change a file and its record together, or against root.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from pathlib import Path
 
 from slurmkit.errors import ImageError
 
-Report = Callable[[str, int, int | None], None]
-"""Told how far something is: in words, how many bytes are done, and of how many, if known."""
+ReportProgress = Callable[[str, int, int | None], None]
+"""A callback for progress: what is being done, bytes done, and bytes in all (None if unknown)."""
 
-STAYS = -1
-"""In place of the bytes that are done: these words are to stay, also where there is no terminal."""
+LINE_STAYS = -1
+"""Passed as the bytes done: print the text as a line that stays, also without a terminal."""
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _PIECE = 1 << 20
 
 
-def silent(words: str, done: int, total: int | None) -> None:
-    """A report that nobody reads."""
+def ignore_progress(words: str, done: int, total: int | None) -> None:
+    """Report nothing."""
     del words, done, total
 
 
-def opened(path: Path, owners: Collection[int]) -> int:
-    """Open a file to read that nobody but its owner, one of `owners`, can have written.
+def open_trusted(path: Path, owners: Collection[int]) -> int:
+    """Open a file for reading that belongs to one of `owners` and that nobody else can write.
 
     Raises:
-        ImageError: when it is not there, a link or no file, foreign, or others may write it.
+        ImageError: when it does not exist, is a link or no plain file, has another owner, or is
+            writable by others.
     """
     try:
-        # Without O_NONBLOCK a named pipe in its place would be waited for.
+        # Without O_NONBLOCK, opening a named pipe would block.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -52,11 +53,11 @@ def opened(path: Path, owners: Collection[int]) -> int:
 
 
 def check_folder(folder: Path, owners: Collection[int]) -> None:
-    """Refuse a folder that others may put files into.
+    """Check that only its owner, one of `owners`, can write into a folder.
 
     Raises:
-        FileNotFoundError: when it is not there.
-        ImageError: when it is a link or no folder, foreign, or others may write into it.
+        FileNotFoundError: when it does not exist.
+        ImageError: when it is a link or no folder, has another owner, or is writable by others.
     """
     try:
         found = os.lstat(folder)
@@ -90,12 +91,46 @@ def _check(
         )
 
 
-def sha256_of(handle: int, report: Report = silent) -> str:
-    """SHA-256 of an open file, from its begin, in hexadecimal digits."""
+def sha256_of(handle: int, report: ReportProgress = ignore_progress) -> str:
+    """Return the SHA-256 of a whole open file, in hexadecimal digits."""
     total, done = os.fstat(handle).st_size, 0
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     while piece := os.pread(handle, _PIECE, done):
-        made.update(piece)
+        digest.update(piece)
         done += len(piece)
         report("checking", done, total)
-    return made.hexdigest()
+    return digest.hexdigest()
+
+
+def credentials_file() -> Path:
+    """Return the path of enroot's credentials file (enroot's doc/configuration.md)."""
+    given = os.environ.get("ENROOT_CONFIG_PATH")
+    if given:
+        return Path(given) / ".credentials"
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "enroot" / ".credentials"
+
+
+def unsafe_password() -> str | None:
+    """Return why enroot must not be started: a password that begins with `$`; None if it may be.
+
+    enroot passes passwords to a shell. It reads that file for every registry, even if the
+    reference names no user. A plain variable is allowed. No password is ever printed.
+    """
+    file = credentials_file()
+    try:
+        lines = file.read_text("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"cannot read {file}: {error.strerror}"
+    for number, line in enumerate(lines, 1):
+        # Like enroot's common.sh: the password is the sixth word and all after it.
+        value = " ".join(line.split()[5:])
+        name = value.removeprefix("$").removeprefix("{").removesuffix("}")
+        if value.startswith("$") and not name.isidentifier():
+            return (
+                f"{file}, line {number}: the password begins with $, and enroot would run it as"
+                " shell code; write the password itself, or $VARIABLE"
+            )
+    return None

@@ -1,13 +1,13 @@
-"""The policy `gpu_hours`: every GPU job has a time limit, and none is larger than the site's cap.
+"""The policy `gpu_hours`: every GPU job has a time limit, and at most the site's cap of GPU-hours.
 
-It is off until a configuration file has its section:
+The policy is active only if a configuration file has its section:
 
     [policy.gpu_hours]
     default_time = "4:00:00"
     max_gpu_hours = 500
 
-A job is one element of an array. Whole GPUs and MIG slices are counted, slices by the weight of
-`[gpu.TYPE]`; shards and MPS are not.
+Each element of an array counts as a job. Whole GPUs count, and MIG slices with the weight of
+`[gpu.TYPE]`; shards and MPS do not.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Annotated
 
 import msgspec
 
-from slurmkit.capabilities.model import Capabilities
-from slurmkit.config import has_section, load_section
-from slurmkit.durations import format_duration, parse_time_limit
+from slurmkit.config.files import has_section, load_section
+from slurmkit.config.prices import canonical_type, gpu_settings
 from slurmkit.errors import BadInput
-from slurmkit.findings import Finding
-from slurmkit.plugins import Review
-from slurmkit.prices import canonical_type, gpu_settings
-from slurmkit.spec import Gpus, JobSpec
+from slurmkit.formats.durations import format_duration, parse_time_limit
+from slurmkit.planning.policies import Review
+from slurmkit.spec.findings import Finding
+from slurmkit.spec.gpus import Gpus
+from slurmkit.spec.jobspec import JobSpec
+from slurmkit.state.model import Capabilities
 
 SECTION = "policy.gpu_hours"
 
@@ -32,8 +33,8 @@ class GpuHoursSection(msgspec.Struct, frozen=True):
     """`[policy.gpu_hours]`.
 
     Attributes:
-        default_time: time limit filled in for a GPU job that gives none; left out, none is.
-        max_gpu_hours: refuse a job of more GPUs × hours of its time limit; left out, no cap.
+        default_time: time limit of GPU jobs that set none; if left out, it stays unset.
+        max_gpu_hours: refuse jobs with more GPUs × hours of time limit; if left out, no cap.
     """
 
     default_time: str | None = None
@@ -47,36 +48,31 @@ class GpuHoursSection(msgspec.Struct, frozen=True):
 
 
 class GpuHours:
-    """See `slurmkit.plugins.Policy`."""
+    """A policy (`planning.policies.Policy`) that fills in time limits and caps GPU-hours."""
 
     def review(self, spec: JobSpec, capabilities: Capabilities) -> Review:
-        """Fill in a missing time limit; refuse what is over the cap."""
+        """Fill in a missing time limit; refuse a job over the cap."""
         del capabilities
-        if spec.gpus is None or spec.gpus.is_part or not has_section(SECTION):
+        gpus = spec.gpus
+        if gpus is None or gpus.is_part or not has_section(SECTION):
             return Review(spec)
         section = load_section(SECTION, GpuHoursSection)
-        timed = _with_time(spec, section)
-        found = [_filled_in(timed)] if timed is not spec else []
-        return Review(timed, (*found, *_over(timed, spec.gpus, section)))
+        findings = []
+        if spec.time is None and section.default_time is not None:
+            spec = msgspec.structs.replace(spec, time=section.default_time)
+            warning = Finding(
+                severity="warning",
+                code="time-filled-in",
+                message=f"no time limit was given: {spec.time} was filled in, the site's default;"
+                " jobs start sooner with the time they need, --time",
+            )
+            findings.append(warning)
+        return Review(spec, (*findings, *_check_cap(spec, gpus, section)))
 
 
-def _with_time(spec: JobSpec, section: GpuHoursSection) -> JobSpec:
-    if spec.time is not None or section.default_time is None:
-        return spec
-    return msgspec.structs.replace(spec, time=section.default_time)
-
-
-def _filled_in(spec: JobSpec) -> Finding:
-    return Finding(
-        severity="warning",
-        code="time-filled-in",
-        message=f"no time limit was given: {spec.time} was filled in, the site's default; jobs"
-        " start sooner with the time they need, --time",
-    )
-
-
-def _over(spec: JobSpec, gpus: Gpus, section: GpuHoursSection) -> list[Finding]:
-    count, seconds, cap = _count(spec, gpus), spec.seconds, section.max_gpu_hours
+def _check_cap(spec: JobSpec, gpus: Gpus, section: GpuHoursSection) -> list[Finding]:
+    """Return the refusal of a job over the cap; nothing for any other job."""
+    count, seconds, cap = _weighted_gpus(spec, gpus), spec.seconds, section.max_gpu_hours
     if cap is None or seconds is None or count * seconds <= cap * 3600:
         return []
     fits = int(cap * 3600 / count) // 60 * 60
@@ -93,8 +89,8 @@ def _over(spec: JobSpec, gpus: Gpus, section: GpuHoursSection) -> list[Finding]:
     ]
 
 
-def _count(spec: JobSpec, gpus: Gpus) -> float:
-    """GPUs of the whole job; where Slurm decides how many nodes there are, of one node."""
+def _weighted_gpus(spec: JobSpec, gpus: Gpus) -> float:
+    """Return the weighted GPUs of the job; one node is assumed if Slurm chooses their number."""
     nodes = spec.most_nodes or 1
     tasks = spec.ntasks or nodes * (spec.ntasks_per_node or 1)
     times = {"node": nodes, "task": tasks, "job": 1}[gpus.per]
@@ -102,6 +98,7 @@ def _count(spec: JobSpec, gpus: Gpus) -> float:
 
 
 def _weight(gpus: Gpus) -> float:
+    """Return the configured weight of the GPU type or MIG slice; 1 if there is none."""
     settings = gpu_settings()
     name = canonical_type(gpus.type or "", settings)
     if gpus.mig is not None:

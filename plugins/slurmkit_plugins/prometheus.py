@@ -1,6 +1,6 @@
-"""GPU metrics from a site's Prometheus, as NVIDIA's dcgm-exporter writes them.
+"""GPU metrics from a site's Prometheus with the metrics of NVIDIA's dcgm-exporter.
 
-It needs its section:
+The plugin needs its section of the configuration:
 
     [gpu_metrics.prometheus]
     url = "http://prometheus:9090"
@@ -20,23 +20,23 @@ from typing import Any
 
 import msgspec
 
-from slurmkit.config import load_section
+from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, SlurmkitError
-from slurmkit.plugins import GpuSample
+from slurmkit.state.gpu_metrics import GpuSample
 
 SECTION = "gpu_metrics.prometheus"
 _TIMEOUT = 20  # seconds
 _STEP = 60  # seconds between two samples, at least
-_MOST = 500  # samples of one GPU
+_MOST_SAMPLES = 500  # samples of one GPU
 
 
 class PrometheusSection(msgspec.Struct, frozen=True):
     """`[gpu_metrics.prometheus]`.
 
     Attributes:
-        url: of the server, without `/api`.
-        metric: name of the utilisation in percent.
-        node_label: label with the node's name; what follows a dot or colon in it is left out.
+        url: URL of the server, without `/api`.
+        metric: name of the metric of GPU utilisation in percent.
+        node_label: label with the node's name; anything from a dot or colon on is cut off.
         gpu_label: label with the GPU's index.
     """
 
@@ -47,29 +47,29 @@ class PrometheusSection(msgspec.Struct, frozen=True):
 
 
 class Prometheus:
-    """See `slurmkit.plugins.GpuMetrics`."""
+    """GPU metrics (`slurmkit.state.gpu_metrics.GpuMetrics`) from Prometheus."""
 
     def __init__(self, ask: Callable[[str], bytes] | None = None) -> None:
         self._section = load_section(SECTION, PrometheusSection)
         if not self._section.url.startswith(("http://", "https://")):
             raise BadConfig(f"[{SECTION}] url names no server; write url = 'http://HOST:9090'")
-        self._ask = ask or _ask
+        self._ask = ask or _http_get
 
     def read(self, nodes: Iterable[str], *, seconds: float = 0) -> dict[str, tuple[GpuSample, ...]]:
-        """Samples by node, of the last `seconds`."""
+        """Read the samples of the last `seconds`, by node."""
         wanted = frozenset(nodes)
-        found: dict[str, list[GpuSample]] = defaultdict(list)
+        by_node: dict[str, list[GpuSample]] = defaultdict(list)
         for node, sample in self._samples(seconds):
             if node in wanted:
-                found[node].append(sample)
-        return {node: tuple(samples) for node, samples in found.items()}
+                by_node[node].append(sample)
+        return {node: tuple(samples) for node, samples in by_node.items()}
 
     def _samples(self, seconds: float) -> Iterator[tuple[str, GpuSample]]:
         now = time.time()
-        step = max(_STEP, seconds / _MOST)
+        step = max(_STEP, seconds / _MOST_SAMPLES)
         span = {"start": now - seconds, "end": now, "step": step}
-        asked = urllib.parse.urlencode({"query": self._section.metric, **span})
-        for series in self._answer(f"{self._section.url.rstrip('/')}/api/v1/query_range?{asked}"):
+        query = urllib.parse.urlencode({"query": self._section.metric, **span})
+        for series in self._answer(f"{self._section.url.rstrip('/')}/api/v1/query_range?{query}"):
             labels = series["metric"]
             node = labels.get(self._section.node_label, "").split(":")[0].split(".")[0]
             index = labels.get(self._section.gpu_label, "")
@@ -81,16 +81,15 @@ class Prometheus:
 
     def _answer(self, url: str) -> list[dict[str, Any]]:
         try:
-            said = json.loads(self._ask(url))
-            found: list[dict[str, Any]] = said["data"]["result"]
+            result: list[dict[str, Any]] = json.loads(self._ask(url))["data"]["result"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SlurmkitError(
                 f"Prometheus at {self._section.url} gave no answer: {error}"
             ) from error
-        return found
+        return result
 
 
-def _ask(url: str) -> bytes:
+def _http_get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:  # noqa: S310 - http(s), see above
-        said: bytes = answer.read()
-    return said
+        body: bytes = answer.read()
+    return body

@@ -1,9 +1,9 @@
 """GPU metrics from Slurm itself: gres/gpuutil and gres/gpumem of running steps.
 
-slurmd samples a step's processes by NVML or RSMI and adds up what they use of all GPUs, so Slurm
-never says which of several GPUs is busy. Of a single one it tells something where a job has one
-GPU, and where its steps have used none at all. All else is left out, as are parts of GPUs and MIG
-slices, which the samples do not cover. sstat answers root, SlurmUser, and the owner of a job.
+slurmd samples the processes of a step with NVML or RSMI and sums their use over all GPUs, so Slurm
+does not say which of several GPUs is busy. The plugin therefore returns samples only for jobs with
+one GPU, and for jobs whose steps use no GPU at all. Parts of GPUs and MIG slices are left out, as
+slurmd does not sample them. sstat answers only root, SlurmUser and the owner of a job.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from slurmkit.errors import SlurmError, SlurmkitError
-from slurmkit.gpumap.model import Gpu
-from slurmkit.gpumap.read import read_gpus
-from slurmkit.plugins import GpuSample
-from slurmkit.slurm import LocalSlurm, Slurm
-from slurmkit.tres import parse_tres
+from slurmkit.formats.memory import parse_mib
+from slurmkit.formats.tres import parse_tres
+from slurmkit.slurm.commands import LocalSlurmCommands, SlurmCommands
+from slurmkit.state.gpu_metrics import GpuSample
+from slurmkit.state.gpumap import read_gpus
+from slurmkit.state.gpumap_model import Gpu
 
 _UTIL, _MEM = "gres/gpuutil", "gres/gpumem"
-_MIB = {"": 2**-20, "K": 2**-10, "M": 1, "G": 2**10, "T": 2**20}
 
 
-class Step(msgspec.Struct, frozen=True):
-    """A step of a job.
+class StepGpuUse(msgspec.Struct, frozen=True):
+    """GPU use of a step, from sstat or sacct.
 
     Attributes:
-        job: number of its job.
-        most: percent that any task has used at once; None is unknown.
-        now: percent that all tasks use, where it still runs.
-        mem: MiB of GPU memory, likewise.
+        job: job id as a plain number (JobIDRaw).
+        most: highest utilisation of any task so far, percent; None if unknown.
+        now: present utilisation of all tasks, percent; only of a running step.
+        mem: GPU memory in use, MiB; only of a running step.
         end: epoch seconds; None while it runs.
     """
 
@@ -45,35 +45,35 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class SlurmUsage:
-    """See `slurmkit.plugins.GpuMetrics`."""
+    """GPU metrics (`slurmkit.state.gpu_metrics.GpuMetrics`) from sstat and sacct."""
 
-    def __init__(self, slurm: Slurm | None = None) -> None:
-        self._slurm = slurm or LocalSlurm()
+    def __init__(self, slurm: SlurmCommands | None = None) -> None:
+        self._slurm = slurm or LocalSlurmCommands()
 
     def read(self, nodes: Iterable[str], *, seconds: float = 0) -> dict[str, tuple[GpuSample, ...]]:
-        """Samples by node; raises where the cluster does not track what GPUs do."""
-        _see_that_it_tracks(self._slurm.run(["scontrol", "show", "config"]))
-        wanted, found = frozenset(nodes), defaultdict[str, list[GpuSample]](list)
-        held = _by_job(read_gpus(self._slurm).gpus)
+        """Read samples by node; raises `SlurmkitError` if the cluster does not sample GPUs."""
+        _check_tracking(self._slurm.run(["scontrol", "show", "config"]))
+        wanted, by_node = frozenset(nodes), defaultdict[str, list[GpuSample]](list)
+        held = _whole_gpus_by_job(read_gpus(self._slurm).gpus)
         steps = self._steps(held) if held else {}
         for job, gpus in held.items():
             for gpu in gpus if job in steps else ():
                 if gpu.node in wanted:
-                    found[gpu.node] += _samples(gpu, steps[job], len(gpus), seconds)
-        return {node: tuple(samples) for node, samples in found.items() if samples}
+                    by_node[gpu.node] += _samples(gpu, steps[job], len(gpus), seconds)
+        return {node: tuple(samples) for node, samples in by_node.items() if samples}
 
-    def _steps(self, held: Mapping[str, Sequence[Gpu]]) -> dict[str, list[Step]]:
-        """Steps of jobs that could be asked about."""
+    def _steps(self, held: Mapping[str, Sequence[Gpu]]) -> dict[str, list[StepGpuUse]]:
+        """Read the steps of jobs, as far as sacct and sstat answer."""
         fields = "JobID,JobIDRaw,End,TRESUsageInMax"
-        told = self._slurm.run(["sacct", "-a", "-n", "-P", "-j", ",".join(held), "-o", fields])
-        numbers, ended = _ended(told)
+        output = self._slurm.run(["sacct", "-a", "-n", "-P", "-j", ",".join(held), "-o", fields])
+        numbers, ended = _parse_sacct(output)
         running = list(self._running(held, numbers))
         if running and all(step.now is None for step in running):
             raise SlurmkitError(
                 f"no step that runs has a sample of {_UTIL}: slurmd takes them where gres.conf has"
                 " AutoDetect=nvml or rsmi"
             )
-        steps: dict[str, list[Step]] = {}
+        steps: dict[str, list[StepGpuUse]] = {}
         for job, number in numbers.items():
             if own := [step for step in running if step.job == number]:
                 steps[job] = own + [step for step in ended if step.job == number]
@@ -81,10 +81,11 @@ class SlurmUsage:
 
     def _running(
         self, held: Mapping[str, Sequence[Gpu]], numbers: Mapping[str, str]
-    ) -> Iterator[Step]:
+    ) -> Iterator[StepGpuUse]:
+        """Read the running steps: of all jobs, or if sstat refuses, of our own jobs."""
         try:
             yield from self._sstat([numbers[job] for job in held if job in numbers])
-        except SlurmError as error:  # there are jobs of others
+        except SlurmError as error:  # some jobs belong to other users
             me = getpass.getuser()
             own = [job for job, gpus in held.items() if job in numbers and gpus[0].user == me]
             if not own:
@@ -94,27 +95,28 @@ class SlurmUsage:
                 ) from error
             yield from self._sstat([numbers[job] for job in own])
 
-    def _sstat(self, jobs: Sequence[str]) -> list[Step]:
+    def _sstat(self, jobs: Sequence[str]) -> list[StepGpuUse]:
         fields = "JobID,TRESUsageInMax,TRESUsageInTot"
         if not jobs:
             return []
-        return _used(
+        return _parse_sstat(
             self._slurm.run(["sstat", "-a", "-n", "-P", "-j", ",".join(jobs), "-o", fields])
         )
 
 
-def _see_that_it_tracks(config: str) -> None:
+def _check_tracking(config: str) -> None:
+    """Check that AccountingStorageTRES has gres/gpuutil; raises `SlurmkitError`."""
     lines = (line.partition("=") for line in config.splitlines())
-    tracked = next((value for name, _, value in lines if name.strip() == _TRACKED), "")
+    tracked = next((value for name, _, value in lines if name.strip() == _TRES_SETTING), "")
     if _UTIL not in tracked:
-        raise SlurmkitError(f"{_TRACKED} lacks {_UTIL}, so Slurm does not sample GPUs")
+        raise SlurmkitError(f"{_TRES_SETTING} lacks {_UTIL}, so Slurm does not sample GPUs")
 
 
-_TRACKED = "AccountingStorageTRES"
+_TRES_SETTING = "AccountingStorageTRES"
 
 
-def _by_job(gpus: Iterable[Gpu]) -> dict[str, list[Gpu]]:
-    """Whole GPUs by the job that holds them; no job that also holds others."""
+def _whole_gpus_by_job(gpus: Iterable[Gpu]) -> dict[str, list[Gpu]]:
+    """Return GPUs by job, for jobs that hold only whole GPUs of known index."""
     held = defaultdict[str, list[Gpu]](list)
     for gpu in gpus:
         if gpu.state == "held" and gpu.job_id:
@@ -126,8 +128,8 @@ def _by_job(gpus: Iterable[Gpu]) -> dict[str, list[Gpu]]:
     }
 
 
-def _ended(text: str) -> tuple[dict[str, str], list[Step]]:
-    """Numbers of jobs by their names, and the steps that are over, of lines of sacct."""
+def _parse_sacct(text: str) -> tuple[dict[str, str], list[StepGpuUse]]:
+    """Parse the output of sacct: JobIDRaw by JobID, and the steps that have ended."""
     numbers: dict[str, str] = {}
     steps = []
     for line in text.splitlines():
@@ -136,39 +138,45 @@ def _ended(text: str) -> tuple[dict[str, str], list[Step]]:
             numbers[name] = raw
         elif end.isdecimal():
             number = raw.partition(".")[0]
-            steps.append(Step(number, _percent(most), end=int(end)))
+            steps.append(StepGpuUse(number, _parse_percent(most), end=int(end)))
     return numbers, steps
 
 
-def _used(text: str) -> list[Step]:
-    """Steps that run, of lines of sstat."""
-    found = []
+def _parse_sstat(text: str) -> list[StepGpuUse]:
+    """Parse the output of sstat: the running steps."""
+    steps = []
     for line in text.splitlines():
         name, most, now = line.split("|", 2)
-        memory = _mebibytes(parse_tres(now).get(_MEM, ""))
-        found.append(Step(name.partition(".")[0], _percent(most), _percent(now), memory))
-    return found
+        memory = parse_mib(parse_tres(now).get(_MEM, ""), rounding="down", plain="")
+        steps.append(
+            StepGpuUse(name.partition(".")[0], _parse_percent(most), _parse_percent(now), memory)
+        )
+    return steps
 
 
-def _percent(usage: str) -> int | None:
+def _parse_percent(usage: str) -> int | None:
     value = parse_tres(usage).get(_UTIL, "")
     return int(value) if value.isdecimal() else None
 
 
-def _mebibytes(amount: str) -> int | None:
-    digits, unit = (amount, "") if amount[-1:].isdigit() else (amount[:-1], amount[-1:].upper())
-    if not digits.replace(".", "", 1).isdecimal() or unit not in _MIB:
-        return None
-    return int(float(digits) * _MIB[unit])
+def _samples(
+    gpu: Gpu, steps: Sequence[StepGpuUse], gpus: int, seconds: float
+) -> Iterator[GpuSample]:
+    """Yield the samples of a GPU that the steps of its job allow.
 
+    The first sample (0 %) is of when the GPU became idle, if that is known; the second is of now.
 
-def _samples(gpu: Gpu, steps: Sequence[Step], gpus: int, seconds: float) -> Iterator[GpuSample]:
-    """What the steps of its job say of a GPU: since when it has done nothing, and now."""
+    Args:
+        gpu: the GPU.
+        steps: all steps of the job that holds it.
+        gpus: number of GPUs that the job holds.
+        seconds: oldest age of the first sample; 0 for none.
+    """
     running = [step.now for step in steps if step.end is None]
     if gpu.index is None or any(now is None for now in running):
         return
     now, percent = time.time(), sum(filter(None, running))
-    if seconds and (since := _quiet_since(gpu, steps)) is not None:
+    if seconds and (since := _idle_since(gpu, steps)) is not None:
         yield GpuSample(index=gpu.index, taken=max(since, now - seconds), utilisation=0)
     if percent == 0 or gpus == 1:
         memory = [step.mem for step in steps if step.end is None]
@@ -178,8 +186,11 @@ def _samples(gpu: Gpu, steps: Sequence[Step], gpus: int, seconds: float) -> Iter
         )
 
 
-def _quiet_since(gpu: Gpu, steps: Sequence[Step]) -> float | None:
-    """The begin of its job, or the end of the last step that used a GPU or did not say."""
+def _idle_since(gpu: Gpu, steps: Sequence[StepGpuUse]) -> float | None:
+    """Return since when a GPU is unused; None if a running step used it.
+
+    That is the start of its job, or the end of the last step that used a GPU or has no sample.
+    """
     if gpu.since is None or any(step.most != 0 for step in steps if step.end is None):
         return None
     used = [step.end for step in steps if step.end is not None and step.most != 0]

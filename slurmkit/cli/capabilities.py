@@ -1,33 +1,52 @@
-"""`slurmkit capabilities`."""
+"""`slurmkit capabilities` and `slurmkit topo`: what the cluster has, where GPUs sit in nodes."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from pathlib import Path
 
 import click
 import msgspec
 
-from slurmkit.backends.usable import Verdict, verdict
-from slurmkit.capabilities.cache import load_capabilities
-from slurmkit.capabilities.model import Capabilities, Limits, Partition, Qos, Standing, Tres
-from slurmkit.capabilities.nodes import folded
-from slurmkit.capabilities.standing import me, read_standing
-from slurmkit.capabilities.summary import GresKind, gres_kinds
-from slurmkit.cli.show import key_values, table
-from slurmkit.cluster import Cluster
-from slurmkit.durations import format_duration
-from slurmkit.errors import ControllerDown, SlurmError, SlurmMissing, SlurmTimeout
-from slurmkit.facts import Fact, clock
-from slurmkit.slurm import Slurm
-from slurmkit.text import printable
+from slurmkit.cli.tables import print_key_values, print_table
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.errors import BadInput, ControllerDown, SlurmError, SlurmMissing, SlurmTimeout
+from slurmkit.formats.display import format_time, printable
+from slurmkit.formats.durations import format_duration
+from slurmkit.formats.scontrol import fold_nodes
+from slurmkit.formats.tres import Tres
+from slurmkit.jobs.backends.pyslurm_usable import PyslurmCheck, check_pyslurm
+from slurmkit.jobs.describe import Fact
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.associations import current_user, read_standing
+from slurmkit.state.cache import load_capabilities
+from slurmkit.state.gpu_topology import (
+    GpuLinks,
+    GresConfGpu,
+    find_gres_conf,
+    parse_gres_conf,
+    parse_matrix,
+    parse_peers,
+    peer_sets,
+)
+from slurmkit.state.model import (
+    Capabilities,
+    GresKind,
+    Limits,
+    Partition,
+    Qos,
+    Standing,
+    gres_kinds,
+)
+from slurmkit.state.nodes import NodeChoice, NodeRow, read_nodes, select_nodes
 
 _GRES = ("GRES", "TYPE", "COUNT", "PER NODE", "NODES", "PARTITIONS")
 _PARTITIONS = tuple("PARTITION STATE NODES GPUS MAXTIME DEFTIME MAXNODES QOS WHO".split())
 _QOS = tuple("QOS YOU PRIORITY MAXTIME PREEMPTS FLAGS LIMITS".split())
 
-_LIMITS = {
+_LIMIT_NAMES = {
     "max_jobs": "MaxJobsPU",
     "max_submit": "MaxSubmitPU",
     "max_tres_per_user": "MaxTRESPU",
@@ -55,7 +74,7 @@ _LIMITS = {
 def capabilities_command(*, refresh: bool, as_json: bool) -> None:
     """Show what this cluster has and enforces, as `slurmkit plan` sees it.
 
-    It is kept on disk for ten minutes; QOS are read each time.
+    The answer is cached on disk for ten minutes. QOS are read each time.
 
     \b
     Examples:
@@ -64,93 +83,103 @@ def capabilities_command(*, refresh: bool, as_json: bool) -> None:
       slurmkit capabilities --json | jq '.gres[] | select(.name == "gpu") | [.type, .count]'
     """
     slurm = Cluster().slurm
-    standing, trouble = _standing(slurm)
-    found = _capabilities(slurm, trouble, refresh=refresh)
-    hidden = [*found.hidden, *(standing.hidden if standing else [f"QOS are unknown: {trouble}"])]
-    age = max(0, round(time.time() - found.taken))
+    standing, trouble = _read_standing(slurm)
+    capabilities = _load_capabilities(slurm, trouble, refresh=refresh)
+    hidden = [
+        *capabilities.hidden,
+        *(standing.hidden if standing else [f"QOS are unknown: {trouble}"]),
+    ]
+    age = max(0, round(time.time() - capabilities.taken))
     if as_json:
         qos = standing and standing.qos
-        facts = {"age": age, "gres": gres_kinds(found.nodes), "qos": qos, "hidden": hidden}
-        click.echo(msgspec.json.encode(msgspec.structs.asdict(found) | facts))
+        facts = {"age": age, "gres": gres_kinds(capabilities.nodes), "qos": qos, "hidden": hidden}
+        click.echo(msgspec.json.encode(msgspec.structs.asdict(capabilities) | facts))
         return
-    _show(found, standing, verdict(slurm))
+    _print_capabilities(capabilities, standing, check_pyslurm(slurm))
     for line in hidden:
         click.echo(f"slurmkit: {printable(line)}", err=True)
     click.echo(
-        f"from scontrol and srun at {clock(found.taken)}, {format_duration(age)} ago;"
+        f"from scontrol and srun at {format_time(capabilities.taken)}, {format_duration(age)} ago;"
         " --refresh asks again",
         err=True,
     )
 
 
-def _standing(slurm: Slurm) -> tuple[Standing | None, SlurmError | None]:
+def _read_standing(slurm: SlurmCommands) -> tuple[Standing | None, SlurmError | None]:
+    """Read QOS and your associations, or return the error."""
     try:
-        return read_standing(slurm, me(slurm)), None
+        return read_standing(slurm, current_user(slurm)), None
     except SlurmError as error:
         return None, error
 
 
-def _capabilities(slurm: Slurm, trouble: SlurmError | None, *, refresh: bool) -> Capabilities:
-    """While slurmctld is silent, what it said last, whenever that was."""
+def _load_capabilities(
+    slurm: SlurmCommands, trouble: SlurmError | None, *, refresh: bool
+) -> Capabilities:
+    """Read the capabilities; while slurmctld does not answer, the cached ones of any age."""
     if isinstance(trouble, ControllerDown | SlurmTimeout | SlurmMissing):
         return load_capabilities(slurm, max_age=math.inf)
     return load_capabilities(slurm, refresh=refresh)
 
 
-def _show(found: Capabilities, standing: Standing | None, pyslurm: Verdict) -> None:
-    key_values([*_facts(found), ("PySlurm", _pyslurm(pyslurm))])
+def _print_capabilities(
+    capabilities: Capabilities, standing: Standing | None, pyslurm: PyslurmCheck
+) -> None:
+    """Print the cluster, its GRES, partitions and QOS."""
+    print_key_values([*_cluster_facts(capabilities), ("PySlurm", _pyslurm(pyslurm))])
     click.echo()
-    table(_GRES, map(_gres_row, gres_kinds(found.nodes)), right={"COUNT", "PER NODE"})
+    print_table(_GRES, map(_gres_row, gres_kinds(capabilities.nodes)), right={"COUNT", "PER NODE"})
     click.echo()
-    rows = [_partition_row(each, found) for each in found.partitions]
-    table(_PARTITIONS, rows, right={"NODES", "GPUS", "MAXTIME", "DEFTIME", "MAXNODES"})
+    rows = [_partition_row(each, capabilities) for each in capabilities.partitions]
+    print_table(_PARTITIONS, rows, right={"NODES", "GPUS", "MAXTIME", "DEFTIME", "MAXNODES"})
     if standing is not None:
         click.echo()
         mine = {name for each in standing.associations for name in each.qos}
         rows = [_qos_row(each, mine) for each in standing.qos]
-        table(_QOS, rows, right={"PRIORITY", "MAXTIME"})
+        print_table(_QOS, rows, right={"PRIORITY", "MAXTIME"})
 
 
-def _facts(found: Capabilities) -> list[Fact]:
-    enforced = found.config.get("AccountingStorageEnforce", "unknown")
-    part_limits = found.config.get("EnforcePartLimits", "unknown")
-    mpi = "unknown" if found.mpi is None else ", ".join(found.mpi)
-    containers = ", ".join(f"--{name}" for name in found.container_options)
-    licenses = ", ".join(f"{name}:{count}" for name, count in found.licenses.items())
+def _cluster_facts(capabilities: Capabilities) -> list[Fact]:
+    """Return the facts about the cluster as a whole."""
+    config = capabilities.config
+    usable = sum(node.usable for node in capabilities.nodes)
+    nodes = (
+        f"{len(capabilities.nodes)}, {usable} of them usable" if capabilities.nodes else "unknown"
+    )
+    keys = ("SelectType", "SelectTypeParameters")
+    selection = ", ".join(config.get(key, "unknown") for key in keys)
+    enforced = config.get("AccountingStorageEnforce", "unknown")
+    part_limits = config.get("EnforcePartLimits", "unknown")
+    mpi = "unknown" if capabilities.mpi is None else ", ".join(capabilities.mpi)
+    containers = ", ".join(f"--{name}" for name in capabilities.container_options)
+    licenses = ", ".join(f"{name}:{count}" for name, count in capabilities.licenses.items())
     return [
-        ("Cluster", f"{found.cluster_name}, Slurm {found.config.get('SLURM_VERSION', 'unknown')}"),
-        ("Nodes", _nodes(found)),
+        (
+            "Cluster",
+            f"{capabilities.cluster_name}, Slurm {config.get('SLURM_VERSION', 'unknown')}",
+        ),
+        ("Nodes", nodes),
         ("Enforced", f"accounting: {enforced}; partition limits at submission: {part_limits}"),
-        ("Counted", found.config.get("AccountingStorageTRES", "unknown")),
-        ("Selection", _selection(found)),
-        ("Largest array index", _largest_index(found)),
-        ("Preemption", found.config.get("PreemptType", "unknown")),
-        ("Topology", found.config.get("TopologyPlugin", "unknown")),
+        ("Counted", config.get("AccountingStorageTRES", "unknown")),
+        ("Selection", selection),
+        ("Largest array index", _largest_index(capabilities)),
+        ("Preemption", config.get("PreemptType", "unknown")),
+        ("Topology", config.get("TopologyPlugin", "unknown")),
         ("MPI", mpi),
         ("Container options", containers or "none"),
         ("Licenses", licenses or "none"),
     ]
 
 
-def _pyslurm(found: Verdict) -> str:
-    if found.why_not:
-        return f"not used: {found.why_not}"
-    age = format_duration(max(0, round(time.time() - found.taken)))
-    return f"{found.version}, for processes that submit many jobs; tried {age} ago"
+def _pyslurm(check: PyslurmCheck) -> str:
+    if check.why_not:
+        return f"not used: {check.why_not}"
+    age = format_duration(max(0, round(time.time() - check.taken)))
+    return f"{check.version}, for processes that submit many jobs; tried {age} ago"
 
 
-def _nodes(found: Capabilities) -> str:
-    usable = sum(node.usable for node in found.nodes)
-    return f"{len(found.nodes)}, {usable} of them usable" if found.nodes else "unknown"
-
-
-def _selection(found: Capabilities) -> str:
-    keys = ("SelectType", "SelectTypeParameters")
-    return ", ".join(found.config.get(key, "unknown") for key in keys)
-
-
-def _largest_index(found: Capabilities) -> str:
-    size = found.config.get("MaxArraySize", "")
+def _largest_index(capabilities: Capabilities) -> str:
+    size = capabilities.config.get("MaxArraySize", "")
     return str(int(size) - 1) if size.isdigit() else "unknown"
 
 
@@ -160,23 +189,23 @@ def _gres_row(kind: GresKind) -> tuple[str, ...]:
         kind.type or "untyped",
         str(kind.count),
         ",".join(map(str, kind.per_node)),
-        folded(kind.nodes),
+        fold_nodes(kind.nodes),
         ",".join(kind.partitions),
     )
 
 
-def _partition_row(each: Partition, found: Capabilities) -> tuple[str, ...]:
-    nodes = found.nodes_of(each.name)
+def _partition_row(each: Partition, capabilities: Capabilities) -> tuple[str, ...]:
+    nodes = capabilities.nodes_of(each.name)
     return (
         each.name + ("*" if each.default else ""),
         each.state,
         str(len(each.nodes)),
-        str(sum(node.count("gpu") for node in nodes)) if found.nodes else "?",
+        str(sum(node.count("gpu") for node in nodes)) if capabilities.nodes else "?",
         _time(each.max_time),
         "MAXTIME" if each.default_time is None else _time(each.default_time),
         "" if each.max_nodes is None else str(each.max_nodes),
         each.qos or "",
-        _who(each),
+        _who_may_use(each),
     )
 
 
@@ -184,8 +213,9 @@ def _time(minutes: int | None) -> str:
     return "unlimited" if minutes is None else format_duration(minutes * 60)
 
 
-def _who(each: Partition) -> str:
-    said = [
+def _who_may_use(each: Partition) -> str:
+    """Describe who may use a partition."""
+    allowed = [
         f"{kind} {','.join(names)}"
         for kind, names in (
             ("accounts", each.allow_accounts),
@@ -196,7 +226,7 @@ def _who(each: Partition) -> str:
         )
         if names is not None
     ]
-    return "; ".join(said) or "everybody"
+    return "; ".join(allowed) or "everybody"
 
 
 def _qos_row(qos: Qos, mine: Collection[str]) -> tuple[str, ...]:
@@ -212,19 +242,19 @@ def _qos_row(qos: Qos, mine: Collection[str]) -> tuple[str, ...]:
 
 
 def limits_in_words(limits: Limits) -> list[str]:
-    """Name the limits that are set, as sacctmgr does, without the longest run time."""
-    said = []
-    for field, name in _LIMITS.items():
+    """Return the limits that are set, with sacctmgr's names, without MaxWall."""
+    words = []
+    for field, name in _LIMIT_NAMES.items():
         value: Tres | int | None = getattr(limits, field)
         if isinstance(value, dict):
-            said += [f"{name} {tres_in_words(value)}"] if value else []
+            words += [f"{name} {tres_in_words(value)}"] if value else []
         elif value is not None:
-            said.append(f"{name} {value}")
-    return said
+            words.append(f"{name} {value}")
+    return words
 
 
 def tres_in_words(tres: Tres) -> str:
-    """Write `cpu=4,mem=64G`."""
+    """Format TRES as `cpu=4,mem=64G`."""
     return ",".join(f"{name}={_amount(name, count)}" for name, count in tres.items())
 
 
@@ -232,3 +262,127 @@ def _amount(name: str, count: int) -> str:
     if name != "mem":
         return str(count)
     return f"{count // 1024}G" if count % 1024 == 0 else f"{count}M"
+
+
+_SECONDS = 60.0  # a step starts in one or two, nvidia-smi takes some more
+
+
+class NodeTopology(msgspec.Struct, frozen=True):
+    """The GPUs of a node.
+
+    Attributes:
+        gpus: in Slurm's order; null values are unknown.
+        devices: GPUs of a job on the node, by nvidia-smi's name; null if nvidia-smi was not asked.
+        peers: sets of these devices with peer access to one another; null if unknown.
+    """
+
+    node: str
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    gpus: tuple[GresConfGpu, ...]
+    devices: dict[str, GpuLinks] | None = None
+    peers: list[tuple[str, ...]] | None = None
+
+
+@click.command("topo")
+@click.argument("nodes", nargs=-1)
+@click.option("--job", "job_id", help="Ask nvidia-smi in this running job of yours, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the nodes as JSON.")
+def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: bool) -> None:
+    """Show where the GPUs of nodes sit: near which cores, and which GPUs reach which directly.
+
+    Slurm knows only what gres.conf says; ? is unknown. nvidia-smi knows how GPUs and network
+    devices are connected, but only on the node: --job runs it in a step of that job.
+
+    \b
+    Examples:
+      slurmkit topo c1
+      slurmkit topo --job 42
+      slurmkit topo --json c[1-4] | jq '.[] | [.node, .gpus[].cores]'
+    """
+    cluster = Cluster()
+    if job_id is not None:
+        info = cluster.handle(job_id).info()
+        if info.state != "RUNNING":
+            raise BadInput(f"job {job_id} does not run ({info.state}); --job asks on its nodes")
+        nodes = nodes or (info.node_list,)
+    elif not nodes:
+        raise BadInput("name nodes, e.g. slurmkit topo c1, or a running job of yours: --job ID")
+    snapshot = read_nodes(cluster.slurm)
+    rows = select_nodes(snapshot.rows, NodeChoice(nodelist=",".join(nodes)))
+    path = find_gres_conf()
+    text = path.read_text("utf-8", "replace") if path else ""
+    topologies = [_read_gres_conf(row, text) for row in rows]
+    if job_id is not None:
+        topologies = [_ask_nvidia_smi(cluster.slurm, job_id, each) for each in topologies]
+    if as_json:
+        click.echo(msgspec.json.encode(topologies))
+        return
+    for each in topologies:
+        _print_topology(each)
+    cores = _source(path, topologies)
+    click.echo(f"shapes from slurmctld at {format_time(snapshot.taken)}; {cores}", err=True)
+
+
+def _source(path: Path | None, topologies: Iterable[NodeTopology]) -> str:
+    """Name the source of cores and links, or say why they are unknown."""
+    if path is None:
+        return "cores unknown: no gres.conf that can be read here"
+    if any(gpu.cores or gpu.links for each in topologies for gpu in each.gpus):
+        return f"cores from {path}"
+    return f"cores unknown: {path} does not tell them for the GPUs that slurmctld has"
+
+
+def _read_gres_conf(row: NodeRow, text: str) -> NodeTopology:
+    """Return a node's GPUs from gres.conf, or only their types if the counts differ."""
+    types = [count.type or "" for count in row.gpus for _ in range(count.total)]
+    gpus = parse_gres_conf(text, row.name)
+    if len(gpus) != len(types):
+        gpus = tuple(map(GresConfGpu, types))
+    shape = (row.sockets, row.cores_per_socket, row.threads_per_core)
+    return NodeTopology(row.name, *shape, gpus)
+
+
+def _ask_nvidia_smi(slurm: SlurmCommands, job_id: str, topology: NodeTopology) -> NodeTopology:
+    """Add what nvidia-smi says in a step of the job; print a message if it fails."""
+    step = ["srun", f"--jobid={job_id}", "--overlap", f"--nodelist={topology.node}", "--nodes=1"]
+    step += ["--ntasks=1", "--mpi=none", "--input=none", "nvidia-smi", "topo"]
+    try:
+        devices = parse_matrix(slurm.run([*step, "-m"], timeout=_SECONDS))
+        peers = parse_peers(slurm.run([*step, "-p2p", "r"], timeout=_SECONDS))
+    except SlurmError as error:
+        message = f"nvidia-smi does not answer on {topology.node}: {printable(str(error))}"
+        click.echo(message, err=True)
+        return topology
+    known = peer_sets(peers) if peers.keys() >= devices.keys() else None
+    return msgspec.structs.replace(topology, devices=devices or None, peers=known or None)
+
+
+def _print_topology(topology: NodeTopology) -> None:
+    """Print the GPUs of a node, the devices of the job on it, and peer access."""
+    shape = f"{topology.sockets} sockets of {topology.cores_per_socket} cores"
+    click.echo(f"{printable(topology.node)}: {shape}, {len(topology.gpus)} GPUs")
+    slurm = [
+        (str(at), gpu.type or "-", gpu.cores or "?", gpu.links or "?")
+        for at, gpu in enumerate(topology.gpus)
+    ]
+    if slurm:
+        print_table(("GPU", "TYPE", "CORES", "LINKS"), slurm)
+    if topology.devices:
+        nics = (name for row in topology.devices.values() for name in row.links)
+        others = dict.fromkeys([*topology.devices, *nics])
+        devices = [
+            (
+                name,
+                *(row.links.get(o, "X" if o == name else "?") for o in others),
+                row.cpus or "?",
+                row.numa or "?",
+            )
+            for name, row in topology.devices.items()
+        ]
+        print_table(("DEVICE", *others, "CPUS", "NUMA"), devices)
+    if topology.peers:
+        click.echo(f"peer access: {'; '.join(' '.join(each) for each in topology.peers)}")
+    elif topology.gpus:
+        click.echo("peer access: ?")

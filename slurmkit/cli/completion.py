@@ -1,18 +1,59 @@
-"""`slurmkit completion`."""
+"""`slurmkit completion`, and the values that Tab offers, from cached cluster data alone."""
 
 from __future__ import annotations
 
+import os
+import pwd
+from collections.abc import Callable, Iterable
+
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import CompletionItem, get_completion_class
+from click.types import StringParamType
+
+from slurmkit.config.files import default_cluster_name
+from slurmkit.config.plugins import plugins
+from slurmkit.errors import BadInput, SlurmkitError
+from slurmkit.slurm.ssh.hosts import cluster_cache_key, load_cluster
+from slurmkit.state.associations import SlurmdbdDetails, details_key
+from slurmkit.state.cache import load_cached, local_cluster_key
+from slurmkit.state.model import Capabilities
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_SLURMKIT_COMPLETE"
+_OF_CLUSTER: dict[str, Callable[[Capabilities], Iterable[str]]] = {
+    "partition": lambda cluster: (each.name for each in cluster.partitions),
+    "node": lambda cluster: (each.name for each in cluster.nodes),
+    "feature": lambda cluster: (name for each in cluster.nodes for name in each.features),
+    "gpu": lambda cluster: (
+        gres.type
+        for each in cluster.nodes
+        for gres in each.gres
+        if gres.name == "gpu" and gres.type
+    ),
+    "license": lambda cluster: cluster.licenses,
+}
+_OF_USER: dict[str, Callable[[SlurmdbdDetails], Iterable[str]]] = {
+    "qos": lambda details: (name for row in details.associations for name in row["QOS"].split(",")),
+    "account": lambda details: (row["Account"] for row in details.associations if row["User"]),
+    "reservation": lambda details: details.reservations,
+}
+NAME_OPTIONS = {
+    "account": "account",
+    "constraint": "feature",
+    "exclude": "node",
+    "licenses": "license",
+    "nodelist": "node",
+    "partition": "partition",
+    "qos": "qos",
+    "reservation": "reservation",
+}
+"""Options with the same meaning in every command -> the kind of names they take."""
 
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion_command(shell: str) -> None:
-    """Print the script that completes slurmkit's commands and options on Tab.
+    """Print a shell script that completes slurmkit's commands and options on Tab.
 
     \b
     Examples:
@@ -20,7 +61,129 @@ def completion_command(shell: str) -> None:
       slurmkit completion zsh > "${fpath[1]}/_slurmkit"
       slurmkit completion fish > ~/.config/fish/completions/slurmkit.fish
     """
-    made = get_completion_class(shell)
-    if made is None:  # click would have to drop a shell
+    completion = get_completion_class(shell)
+    if completion is None:  # only if click drops a shell
         raise click.UsageError(f"click cannot complete for {shell}")
-    click.echo(made(click.Group(), {}, "slurmkit", VARIABLE).source())
+    click.echo(completion(click.Group(), {}, "slurmkit", VARIABLE).source())
+
+
+def cached_names(kind: str, *, key: str | None = None) -> list[str]:
+    """Return the names last seen, in order; none if nothing is cached.
+
+    Args:
+        kind: `partition`, `node`, `feature`, `gpu` (its types), `license`; `qos` and `account`
+            that this user may use; `reservation`.
+        key: see `slurmkit.state.cache.load_capabilities`.
+    """
+    key = key or _key()
+    names: Iterable[str] = ()
+    if kind in _OF_USER:
+        details = load_cached("details", details_key(key, _me()), SlurmdbdDetails)
+        names = _OF_USER[kind](details) if details else ()
+    elif kind in _OF_CLUSTER:
+        capabilities = load_cached("capabilities", key, Capabilities)
+        names = _OF_CLUSTER[kind](capabilities) if capabilities else ()
+    return sorted({name for name in names if name})
+
+
+def _key() -> str:
+    """Return the key of the selected cluster, without asking it."""
+    if not (name := default_cluster_name()):
+        return local_cluster_key()
+    try:
+        return cluster_cache_key(name, load_cluster(name))
+    except BadInput:
+        return ""
+
+
+def _me() -> str:
+    """Return this user's login name; empty for a cluster over SSH, where it is not known."""
+    if default_cluster_name():
+        return ""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
+
+
+class _NameType(StringParamType):
+    """An option type: text for which Tab offers names. Other texts are accepted, too."""
+
+    name = "text"
+
+    def _known(self) -> Iterable[str]:
+        """Return the names to offer."""
+        raise NotImplementedError
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the names that begin with the text so far."""
+        del ctx, param
+        return [CompletionItem(n) for n in self._known() if n.startswith(incomplete)]
+
+
+class PluginNames(_NameType):
+    """An option type: the name of a plugin.
+
+    Args:
+        kind: a key of `slurmkit.config.plugins.KINDS`.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def _known(self) -> Iterable[str]:
+        return plugins(self._kind)
+
+
+class ImageNames(_NameType):
+    """An option type: a container image that is imported, or in the catalogue."""
+
+    def _known(self) -> Iterable[str]:
+        from slurmkit.planning.containers import image_names
+
+        try:
+            return image_names()
+        except SlurmkitError:  # Tab cannot show an error
+            return ()
+
+
+class SweepIds(_NameType):
+    """An option type: the id of a sweep submitted from here."""
+
+    def _known(self) -> Iterable[str]:
+        from slurmkit.cluster.sweeps import recorded_array_ids
+
+        return recorded_array_ids()
+
+
+class CachedNames(StringParamType):
+    """An option type: names of something the cluster has, separated by commas.
+
+    Args:
+        kind: as `slurmkit.cli.completion.cached_names` takes it.
+    """
+
+    name = "names"
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the text so far with each name that the last one could become."""
+        del ctx, param
+        before, comma, last = incomplete.rpartition(",")
+        names = cached_names(self._kind)
+        return [CompletionItem(before + comma + n) for n in names if n.startswith(last)]
+
+
+def complete_from_cache(command: click.Command) -> click.Command:
+    """Let Tab offer cached names for the options of a command; return the command."""
+    for param in command.params:
+        kind = NAME_OPTIONS.get((param.name or "").replace("_", "-"))
+        if kind and isinstance(param, click.Option) and param.type is click.STRING:
+            param.type = CachedNames(kind)
+    return command

@@ -1,4 +1,4 @@
-"""`slurmkit cancel`, `hold`, `release`, `requeue` and `update`."""
+"""`slurmkit cancel`, `hold`, `release`, `requeue`, `interrupt` and `update`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 
 import click
 
-from slurmkit.cli.each import each, fail_with
-from slurmkit.cli.show import table
-from slurmkit.cluster import Cluster
+from slurmkit.cli.jobs import act_on_each, raise_failures
+from slurmkit.cli.tables import print_table
+from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput
-from slurmkit.jobs.changes import Changes, check_signal
-from slurmkit.jobs.ids import whole_id
-from slurmkit.jobs.job import Job
-from slurmkit.logical import shown_id
-from slurmkit.queue.rows import QueueRow
-from slurmkit.queue.snapshot import QueueFilter
-from slurmkit.survive.rehearsal import REHEARSALS
+from slurmkit.formats.job_ids import whole_id
+from slurmkit.jobs.job import REHEARSALS, Changes, Job, check_signal
+from slurmkit.state.arrays import shown_id
+from slurmkit.state.queue import QueueFilter
+from slurmkit.state.queue_rows import QueueRow
 
 _SHOWN = ("JOBID", "USER", "PARTITION", "STATE", "NAME")
 
@@ -36,8 +34,8 @@ def cancel_command(
 ) -> None:
     """Cancel jobs, or send them a signal.
 
-    Of an array all tasks that have not ended are cancelled. With --me it shows what would be
-    cancelled and asks first.
+    All unfinished tasks of an array are cancelled. With --me the jobs are first shown, and you are
+    asked.
 
     \b
     Examples:
@@ -50,30 +48,29 @@ def cancel_command(
         check_signal(signal)
     if bool(job_ids) == me or (any(given.values()) and not me):
         raise BadInput("give either job ids, or --me with or without --state, --name, --partition")
+    done = f"sent {signal} to" if signal else "cancelled"
+
+    def cancel(job: Job) -> None:
+        job.cancel(signal=signal)
+        click.echo(f"{done} job {job.named(job.id)}")
+
     if job_ids:
-        fail_with(each(cluster.handles(job_ids), lambda job: _cancel(job, signal)))
+        raise_failures(act_on_each(cluster.handles(job_ids), cancel))
         return
-    rows = _mine(cluster, given, running=signal is not None)
-    if not _agreed(rows, f"send {signal} to" if signal else "cancel", yes=yes):
+    rows = _own_jobs(cluster, given, running=signal is not None)
+    if not _confirm(rows, f"send {signal} to" if signal else "cancel", yes=yes):
         return
-    ids = _ids(rows, every=not any(given.values()))
+    ids = _ids_to_cancel(rows, every=not any(given.values()))
     failed = cluster.cancel(ids, signal=signal)
     for job_id in ids:
         if job_id not in failed:
-            _tell(job_id, signal)
-    fail_with(list(failed.values()))
+            click.echo(f"{done} job {job_id}")
+    raise_failures(list(failed.values()))
 
 
-def _cancel(job: Job, signal: str | None) -> None:
-    job.cancel(signal=signal)
-    _tell(job.named(job.id), signal)
+def _own_jobs(cluster: Cluster, given: dict[str, str | None], *, running: bool) -> list[QueueRow]:
+    """Return your own jobs that match the options; with `running` no pending ones."""
 
-
-def _tell(job_id: str, signal: str | None) -> None:
-    click.echo(f"{f'sent {signal} to' if signal else 'cancelled'} job {job_id}")
-
-
-def _mine(cluster: Cluster, given: dict[str, str | None], *, running: bool) -> list[QueueRow]:
     def several(option: str) -> tuple[str, ...]:
         text = given[option]
         return () if text is None else tuple(part.strip() for part in text.split(","))
@@ -85,14 +82,14 @@ def _mine(cluster: Cluster, given: dict[str, str | None], *, running: bool) -> l
     return [row for row in rows if not row.ended and not (running and row.state == "PENDING")]
 
 
-def _agreed(rows: Sequence[QueueRow], doing: str, *, yes: bool) -> bool:
-    """Show what it is about, and ask."""
+def _confirm(rows: Sequence[QueueRow], doing: str, *, yes: bool) -> bool:
+    """Show the jobs, and ask whether to go on."""
     if not rows:
         click.echo("no such job of yours in the queue", err=True)
         return False
     if yes:
         return True
-    table(_SHOWN, [(shown_id(r), r.user, r.partition, r.state, r.name) for r in rows])
+    print_table(_SHOWN, [(shown_id(r), r.user, r.partition, r.state, r.name) for r in rows])
     if not sys.stdin.isatty():
         raise BadInput(
             f"will not {doing} jobs unasked, and this is no terminal to ask on: add --yes"
@@ -100,16 +97,14 @@ def _agreed(rows: Sequence[QueueRow], doing: str, *, yes: bool) -> bool:
     return click.confirm(f"{doing} {'these jobs' if len(rows) > 1 else 'this job'}?", err=True)
 
 
-def _ids(rows: Sequence[QueueRow], *, every: bool) -> list[str]:
-    """Ids to cancel: an array as a whole where all of it is meant, a het job always."""
-    ids = (whole_id(r.job_id) if every or "+" in r.job_id else _as_asked(r.job_id) for r in rows)
+def _ids_to_cancel(rows: Sequence[QueueRow], *, every: bool) -> list[str]:
+    """Return the ids to cancel: het jobs as a whole, arrays as a whole if `every` is set."""
+    ids = []
+    for row in rows:
+        tasks, limited, _ = row.job_id.partition("%")  # 12_[4-9%2] is cancelled as 12_[4-9]
+        whole = every or "+" in row.job_id
+        ids.append(whole_id(row.job_id) if whole else f"{tasks}]" if limited else tasks)
     return list(dict.fromkeys(ids))
-
-
-def _as_asked(job_id: str) -> str:
-    """`12_[4-9]` of `12_[4-9%2]`."""
-    tasks, limited, _ = job_id.partition("%")
-    return f"{tasks}]" if limited else tasks
 
 
 @click.command("hold")
@@ -117,14 +112,14 @@ def _as_asked(job_id: str) -> str:
 def hold_command(job_ids: tuple[str, ...]) -> None:
     """Keep jobs from starting.
 
-    A job that runs goes on, and is held should it be requeued.
+    A running job goes on, and is held if it is requeued.
 
     \b
     Examples:
       slurmkit hold 12
       slurmkit hold 12_3 12_4
     """
-    _all(job_ids, Job.hold, "held")
+    _change_all(job_ids, Job.hold, "held")
 
 
 @click.command("release")
@@ -136,21 +131,22 @@ def release_command(job_ids: tuple[str, ...]) -> None:
     Example:
       slurmkit release 12 13
     """
-    _all(job_ids, Job.release, "released")
+    _change_all(job_ids, Job.release, "released")
 
 
 @click.command("requeue")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
 def requeue_command(job_ids: tuple[str, ...]) -> None:
-    """Stop jobs and put them back in the queue, to run from their beginning.
+    """Stop jobs and put them back in the queue, to run again from their beginning.
 
-    One that has ended a short while ago runs again. Jobs submitted with --no-requeue are refused.
+    A job that ended a short while ago can be requeued, too. Jobs submitted with --no-requeue are
+    refused.
 
     \b
     Example:
       slurmkit requeue 12
     """
-    _all(job_ids, Job.requeue, "requeued")
+    _change_all(job_ids, Job.requeue, "requeued")
 
 
 @click.command("interrupt")
@@ -159,16 +155,17 @@ def requeue_command(job_ids: tuple[str, ...]) -> None:
     "--as", "ending", type=click.Choice(tuple(REHEARSALS)), required=True, help="What to rehearse."
 )
 def interrupt_command(job_ids: tuple[str, ...], ending: str) -> None:
-    """Rehearse an ending on running jobs that survive (`--on-timeout`, `--on-preempt`).
+    """Rehearse a time limit or a preemption on running jobs (`--on-timeout`, `--on-preempt`).
 
-    The work is asked for a checkpoint as it would be then, and the job does what its policy says.
+    The program is asked for a checkpoint as at the real ending, and the job then does what its
+    options say.
 
     \b
     Examples:
       slurmkit interrupt 12 --as timeout
       slurmkit interrupt 12_3 --as preempt
     """
-    _all(job_ids, lambda job: job.interrupt(ending), f"rehearses {ending}:")
+    _change_all(job_ids, lambda job: job.interrupt(ending), f"rehearses {ending}:")
 
 
 @click.command("update")
@@ -180,10 +177,10 @@ def interrupt_command(job_ids: tuple[str, ...], ending: str) -> None:
 @click.option("-J", "--job-name", help="Name of the job.")
 @click.option("--nice", type=int, help="Lowers the priority of a job that waits, by as much.")
 def update_command(job_ids: tuple[str, ...], **given: Any) -> None:
-    """Change jobs.
+    """Change options of jobs.
 
-    Users may only lower the time limit of a running job; that of a waiting one can be raised up to
-    its partition's.
+    Users may only lower the time limit of a running job. They may raise that of a pending job up
+    to the partition's limit.
 
     \b
     Examples:
@@ -191,15 +188,16 @@ def update_command(job_ids: tuple[str, ...], **given: Any) -> None:
       slurmkit update 12 13 --partition gpu --qos high
     """
     changes = {name: value for name, value in given.items() if value is not None}
-    Changes(**changes)  # bad input is told before any job is changed
-    _all(job_ids, lambda job: job.update(**changes), "updated")
+    Changes(**changes)  # raises for bad input before any job is changed
+    _change_all(job_ids, lambda job: job.update(**changes), "updated")
 
 
-def _all(job_ids: tuple[str, ...], act: Callable[[Job], None], done: str) -> None:
+def _change_all(job_ids: tuple[str, ...], act: Callable[[Job], None], done: str) -> None:
+    """Act on each job and print what was `done`; end with an error if one failed."""
     cluster = Cluster()
 
     def act_and_tell(job: Job) -> None:
         act(job)
         click.echo(f"{done} job {job.named(job.id)}")
 
-    fail_with(each(cluster.handles(job_ids), act_and_tell))
+    raise_failures(act_on_each(cluster.handles(job_ids), act_and_tell))

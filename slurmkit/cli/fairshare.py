@@ -1,33 +1,49 @@
-"""`slurmkit fairshare`."""
+"""`slurmkit fairshare`: shares, usage, and the priority of pending jobs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 import msgspec
 
-from slurmkit.capabilities.standing import me
-from slurmkit.cli.show import hanging, table
-from slurmkit.cluster import Cluster
+from slurmkit.cli.tables import print_table, print_wrapped
+from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import Refused
-from slurmkit.facts import clock
-from slurmkit.fairshare import Factors, Share, in_words, part, read_factors, read_shares
-from slurmkit.text import printable
+from slurmkit.formats.display import format_time, printable
+from slurmkit.state.associations import current_user
+from slurmkit.state.fairshare import (
+    FairshareRow,
+    PriorityFactors,
+    describe_fairshare,
+    format_share,
+    read_factors,
+    read_shares,
+)
 
 _COLUMNS = tuple("ACCOUNT USER SHARES NORM USAGE USED EFFECTIVE LEVELFS FACTOR".split())
-# Factor, the column it is shown in, its weight in slurm.conf.
+
+
+class _FactorColumn(NamedTuple):
+    """A field of `PriorityFactors`, its column in the table, and its weight's key in slurm.conf."""
+
+    field: str
+    column: str
+    weight_key: str
+
+
 _FACTORS = (
-    ("fairshare", "FAIRSHARE", "PriorityWeightFairShare"),
-    ("age", "AGE", "PriorityWeightAge"),
-    ("qos", "QOS", "PriorityWeightQOS"),
-    ("job_size", "JOBSIZE", "PriorityWeightJobSize"),
-    ("partition_factor", "PARTITION", "PriorityWeightPartition"),
-    ("association", "ASSOC", "PriorityWeightAssoc"),
-    ("tres", "TRES", "PriorityWeightTRES"),
-    ("site", "SITE", ""),
-    ("nice", "NICE", ""),
+    _FactorColumn("fairshare", "FAIRSHARE", "PriorityWeightFairShare"),
+    _FactorColumn("age", "AGE", "PriorityWeightAge"),
+    _FactorColumn("qos", "QOS", "PriorityWeightQOS"),
+    _FactorColumn("job_size", "JOBSIZE", "PriorityWeightJobSize"),
+    _FactorColumn("partition_factor", "PARTITION", "PriorityWeightPartition"),
+    _FactorColumn("association", "ASSOC", "PriorityWeightAssoc"),
+    _FactorColumn("tres", "TRES", "PriorityWeightTRES"),
+    _FactorColumn("site", "SITE", ""),
+    _FactorColumn("nice", "NICE", ""),
 )
 
 
@@ -35,11 +51,11 @@ _FACTORS = (
 @click.option("--all", "everybody", is_flag=True, help="Everybody's lines, not only yours.")
 @click.option("--json", "as_json", is_flag=True, help="Print shares and factors as JSON.")
 def fairshare_command(*, everybody: bool, as_json: bool) -> None:
-    """Show the shares of accounts and what they used, where you stand, and your jobs' priority.
+    """Show the shares and usage of accounts, your own standing, and the priority of your jobs.
 
-    USAGE is in billed TRES-seconds that fade with time, USED its part of the cluster's. EFFECTIVE
-    is the part of the usage, NORM that of the shares, each among its siblings. LEVELFS below 1 is
-    more use than share.
+    USAGE is in billed TRES-seconds that decay with time; USED is its part of the whole cluster's.
+    EFFECTIVE is the part of the usage among siblings, NORM that of the shares. A LEVELFS below 1
+    means more usage than share.
 
     \b
     Examples:
@@ -48,81 +64,92 @@ def fairshare_command(*, everybody: bool, as_json: bool) -> None:
       slurmkit fairshare --json | jq '.shares[] | select(.user == "alice") | .factor'
     """
     cluster = Cluster()
-    user = me(cluster.slurm)
+    user = current_user(cluster.slurm)
     config = cluster.capabilities().config
     shares = read_shares(cluster.slurm, everybody=everybody)
-    factors, trouble = _pending(cluster, user)
-    words = [in_words(branch) for branch in shares.branches(user)]
+    factors, trouble = _read_pending_factors(cluster, user)
+    words = [describe_fairshare(branch) for branch in shares.branches(user)]
     if as_json:
-        weights = {name: _weight(config.get(key, "")) for name, _, key in _FACTORS if key}
+        weights = {
+            factor.field: _weight(config.get(factor.weight_key, ""))
+            for factor in _FACTORS
+            if factor.weight_key
+        }
         facts = {"taken": shares.taken, "shares": shares.rows, "standing": words}
         click.echo(msgspec.json.encode(facts | {"weights": weights, "factors": factors}))
         return
-    table(_COLUMNS, map(_share_row, shares.rows), right=set(_COLUMNS[2:]))
+    print_table(_COLUMNS, map(_share_row, shares.rows), right=set(_COLUMNS[2:]))
     click.echo()
     for line in words or [f"sshare shows no share of {user}"]:
-        hanging("", line, indent=0)
-    _show_factors(factors, config)
+        print_wrapped("", line, indent=0)
+    _print_factors(factors, config)
     new = any(row.user and row.factor is None for row in shares.rows)
     for line in (
         *trouble,
         *_notes(config, new=new),
-        f"from sshare and sprio at {clock(shares.taken)}",
+        f"from sshare and sprio at {format_time(shares.taken)}",
     ):
         click.echo(printable(line), err=True)
 
 
-def _pending(cluster: Cluster, user: str) -> tuple[tuple[Factors, ...], tuple[str, ...]]:
+def _read_pending_factors(
+    cluster: Cluster, user: str
+) -> tuple[tuple[PriorityFactors, ...], tuple[str, ...]]:
+    """Read the priority factors of a user's pending jobs, or return why they are unknown."""
     try:
         return read_factors(cluster.slurm, user), ()
     except Refused as error:  # another priority plugin
         return (), (f"priority factors are unknown: {error}",)
 
 
-def _share_row(row: Share) -> tuple[str, ...]:
+def _share_row(row: FairshareRow) -> tuple[str, ...]:
+    """Return the row of an association, indented by its depth."""
     account = "  " * row.depth + row.account
     where = f"{account} ({row.partition})" if row.partition else account
     return (
         where,
         row.user,
         "" if row.raw_shares is None else str(row.raw_shares),
-        part(row.shares) if row.depth else "",
+        format_share(row.shares) if row.depth else "",
         "?" if row.raw_usage is None else str(row.raw_usage),
-        part(row.usage) if row.depth else "",
-        part(row.effective_usage),
+        format_share(row.usage) if row.depth else "",
+        format_share(row.effective_usage),
         "" if row.level is None else "inf" if math.isinf(row.level) else f"{row.level:.3f}",
         f"{row.factor:.3f}" if row.factor is not None else "?" if row.user else "",
     )
 
 
-def _show_factors(factors: Sequence[Factors], config: dict[str, str]) -> None:
-    shown = [each for each in _FACTORS if _counts(each[0], each[2], factors, config)]
+def _print_factors(factors: Sequence[PriorityFactors], config: dict[str, str]) -> None:
+    """Print each job's factors, and their weights; only those with a weight or a value."""
     if not factors:
         return
+    shown = [
+        factor
+        for factor in _FACTORS
+        if config.get(factor.weight_key, "0") not in ("0", "(null)")
+        or any(getattr(job, factor.field) for job in factors)
+    ]
     click.echo()
-    header = ("JOBID", "IN", "PRIORITY", *(column for _, column, _ in shown))
-    weights = ("weight", "", "", *(_weight(config.get(key, "")) or "" for _, _, key in shown))
-    jobs = [_factor_row(job, [name for name, _, _ in shown]) for job in factors]
-    table(header, [*jobs, weights], right=set(header[2:]))
-
-
-def _counts(name: str, key: str, factors: Iterable[Factors], config: dict[str, str]) -> bool:
-    """Whether a factor has a weight here, or a value for one of the jobs."""
-    weighted = config.get(key, "0") not in ("0", "(null)")
-    return weighted or any(getattr(job, name) for job in factors)
+    header = ("JOBID", "IN", "PRIORITY", *(factor.column for factor in shown))
+    weights = (_weight(config.get(factor.weight_key, "")) or "" for factor in shown)
+    rows = [
+        (
+            job.job_id,
+            job.partition,
+            str(job.priority),
+            *(str(getattr(job, factor.field)) for factor in shown),
+        )
+        for job in factors
+    ]
+    print_table(header, [*rows, ("weight", "", "", *weights)], right=set(header[2:]))
 
 
 def _weight(text: str) -> str | None:
     return None if text in ("", "(null)") else text
 
 
-def _factor_row(job: Factors, names: Iterable[str]) -> tuple[str, ...]:
-    values = (str(getattr(job, name)) for name in names)
-    return (job.job_id, job.partition, str(job.priority), *values)
-
-
 def _notes(config: dict[str, str], *, new: bool) -> list[str]:
-    """What of the configuration makes the numbers mean less than they seem to."""
+    """Return notes on settings that make the numbers mean less than they seem to."""
     plugin = config.get("PriorityType", "unknown")
     if plugin != "priority/multifactor":
         return [f"shares do not count here: PriorityType is {plugin}"]

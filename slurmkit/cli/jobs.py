@@ -1,32 +1,50 @@
-"""`slurmkit job` and `slurmkit log`."""
+"""`slurmkit job`, `log` and `wait`, and the loop over several jobs that other commands use."""
 
 from __future__ import annotations
 
 import signal
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import click
 import msgspec
 
-from slurmkit.cli.each import each, fail_with, say
-from slurmkit.cli.show import key_values
-from slurmkit.cluster import Cluster
-from slurmkit.facts import Fact, course, ending, gpus, output, restarts
+from slurmkit.cli.tables import print_key_values
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.errors import SlurmkitError
+from slurmkit.formats.display import printable
+from slurmkit.formats.durations import format_duration
+from slurmkit.jobs.describe import (
+    Fact,
+    format_state_counts,
+    job_gpu_facts,
+    outcome_facts,
+    output_fact,
+    progress_facts,
+    restart_facts,
+)
 from slurmkit.jobs.info import UNKNOWN, JobInfo
 from slurmkit.jobs.job import Job
-from slurmkit.jobs.logpaths import LogFile
-from slurmkit.jobs.outcome import Outcome
-from slurmkit.survive.history import RunEnd
+from slurmkit.jobs.log import LogFile
+from slurmkit.jobs.outcome import Outcome, OutcomeEvidence, judge_outcome
+from slurmkit.jobs.poller import Watch, WatchedJob
+from slurmkit.jobs.run_history import RunRecord
+
+_PROGRESS_SECONDS = 1.0
+_MOST_LOOKUPS = 10  # failed jobs to look up in detail; each takes some commands
+_CLEAR = "\r\x1b[K"
 
 
 @click.command("job")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
-    """Show jobs: state, nodes, which GPUs each holds on them, and how it ended.
+    """Show jobs: their state, nodes, the GPUs they hold there, and how they ended.
 
-    With --json one job is an object, several are a list; `outcome` is null until the job has ended.
+    With --json one job is an object, several are a list. `outcome` is null until the job has ended.
 
     \b
     Examples:
@@ -35,42 +53,39 @@ def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
       slurmkit job 12 --json | jq .gpu_indices
     """
     cluster = Cluster()
-    found: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
 
     def show(job: Job) -> None:
-        info, outcome = _facts(job)
+        info = job.info()
+        outcome = job.outcome() if info.is_over and info.state != UNKNOWN else None
         before = job.restarts() if outcome is None else ()
         info = msgspec.structs.replace(info, job_id=job.named(info.job_id))
         if as_json:
             facts = msgspec.to_builtins(info)
             facts["outcome"] = msgspec.to_builtins(outcome)
-            found.append(facts | {"restarts": msgspec.to_builtins(before)} if before else facts)
+            shown.append(facts | {"restarts": msgspec.to_builtins(before)} if before else facts)
             return
-        if found:
+        if shown:
             click.echo()
-        found.append({})
-        key_values(_in_words(info, outcome, before))
+        shown.append({})
+        print_key_values(_job_facts(info, outcome, before))
 
-    failed = each(cluster.handles(job_ids), show)
-    if as_json and (found or len(job_ids) > 1):
-        click.echo(msgspec.json.encode(found[0] if len(job_ids) == 1 else found))
-    fail_with(failed)
-
-
-def _facts(job: Job) -> tuple[JobInfo, Outcome | None]:
-    info = job.info()
-    return info, job.outcome() if info.is_over and info.state != UNKNOWN else None
+    failed = act_on_each(cluster.handles(job_ids), show)
+    if as_json and (shown or len(job_ids) > 1):
+        click.echo(msgspec.json.encode(shown[0] if len(job_ids) == 1 else shown))
+    raise_failures(failed)
 
 
-def _in_words(info: JobInfo, outcome: Outcome | None, before: tuple[RunEnd, ...]) -> list[Fact]:
+def _job_facts(info: JobInfo, outcome: Outcome | None, before: tuple[RunRecord, ...]) -> list[Fact]:
+    """Return the facts to print about a job; `before` are its earlier runs."""
     who = f"{info.user}, account {info.account}, partition {info.partition}"
     return [
         ("Job", f"{info.job_id}  {info.name}"),
         ("User", who),
-        *course(info),
-        *(ending(outcome) if outcome else restarts(before)),
-        *gpus(info),
-        output(info),
+        *progress_facts(info),
+        *(outcome_facts(outcome) if outcome else restart_facts(before)),
+        *job_gpu_facts(info),
+        output_fact(info),
         ("Source", f"{info.source}, now"),
     ]
 
@@ -87,8 +102,8 @@ def _in_words(info: JobInfo, outcome: Outcome | None, before: tuple[RunEnd, ...]
 def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -> int:
     """Print a job's output.
 
-    Of an array or a sweep ID_INDEX names a task. --follow goes on across requeues. Ctrl-C ends it;
-    the job runs on.
+    For an array or a sweep name one task, as ID_INDEX. --follow continues after a requeue. Ctrl-C
+    stops it, and the job runs on.
 
     \b
     Examples:
@@ -102,12 +117,125 @@ def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -
     job = Cluster().handle(job_id)
     shown = job.named(job.id)
     try:
-        for chunk in job.log(follow=follow, lines=lines, file=file, notice=say):
+        for chunk in job.log(follow=follow, lines=lines, file=file, notice=print_notice):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
-        say(f"no longer following; job {shown} is left as it is (slurmkit cancel {shown})")
+        print_notice(f"no longer following; job {shown} is left as it is (slurmkit cancel {shown})")
         return 128 + signal.SIGINT
     if follow:
-        click.echo(f"job {shown} ended: {dict(course(job.info()))['State']}", err=True)
+        click.echo(f"job {shown} ended: {dict(progress_facts(job.info()))['State']}", err=True)
     return 0
+
+
+def act_on_each(jobs: Iterable[Job], act: Callable[[Job], None]) -> list[SlurmkitError]:
+    """Act on every job; return the errors of those that failed, for `raise_failures`."""
+    failed: list[SlurmkitError] = []
+    for job in jobs:
+        try:
+            act(job)
+        except SlurmkitError as error:
+            failed.append(error)
+    return failed
+
+
+def raise_failures(failed: Sequence[SlurmkitError]) -> None:
+    """Print all errors but the last, and raise the last; do nothing without errors.
+
+    Raises:
+        SlurmkitError: the last error.
+    """
+    for error in failed[:-1]:
+        print_notice(str(error))
+    if failed:
+        raise failed[-1]
+
+
+def print_notice(words: str) -> None:
+    """Print a line about the command's progress to standard error."""
+    click.echo(f"slurmkit: {printable(words)}", err=True)
+
+
+@click.command("wait")
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer.")
+def wait_command(job_ids: tuple[str, ...], *, timeout: float | None) -> int:
+    """Wait until jobs have ended, and exit with their exit code.
+
+    The exit code is 0 when a job completed, its own code when it failed, 128 + N when signal N
+    ended it, and 1 for anything else (cancelled, time limit, ...). For several jobs it is the
+    highest. Ctrl-C leaves the jobs alone.
+
+    \b
+    Examples:
+      slurmkit wait 12 && ./evaluate.sh
+      slurmkit wait 12 13 14_3 --timeout 3600
+    """
+    cluster = Cluster()
+    return _wait_for_jobs(cluster.handles(job_ids), timeout)
+
+
+def wait_and_exit_code(job: Job) -> int:
+    """Wait until a job has ended, print how to standard error, and return its exit code.
+
+    On a terminal the job's state is shown meanwhile. Ctrl-C leaves the job alone and returns 130.
+
+    Raises:
+        SlurmkitError: when the job cannot be followed.
+    """
+    return _wait_for_jobs([job], None)
+
+
+def _wait_for_jobs(jobs: Sequence[Job], timeout: float | None) -> int:
+    """Wait for jobs and return the highest exit code; raise what failed."""
+    ids = [part.id for job in jobs for part in job.parts]
+    statuses: list[int] = []
+    try:
+        with jobs[0].cluster.poller.watch(ids) as watch:
+            show_progress(watch, timeout)
+            looks = iter(range(_MOST_LOOKUPS))
+            failed = act_on_each(
+                jobs, lambda job: statuses.append(_print_outcome(job, looks).exit_status)
+            )
+    except KeyboardInterrupt:
+        named = [job.named(job.id) for job in jobs]
+        left = ", ".join(named)
+        print_notice(f"no longer waiting; left as it is: job {left} (slurmkit cancel {named[0]})")
+        return 128 + signal.SIGINT
+    raise_failures(failed)
+    return max(statuses)
+
+
+def show_progress(watch: Watch, timeout: float | None) -> None:
+    """Wait for jobs; show their states on a terminal, and say when Slurm does not answer."""
+    terminal = sys.stderr.isatty()
+    began, last_trouble = time.monotonic(), None
+    try:
+        for known in watch.changes(timeout, _PROGRESS_SECONDS if terminal else None):
+            if watch.trouble and watch.trouble != last_trouble:
+                click.echo(_CLEAR if terminal else "", nl=False, err=True)
+                print_notice(f"{watch.trouble}; asking again")
+            last_trouble = watch.trouble
+            if terminal:
+                click.echo(_CLEAR + _progress_line(known.values(), began), nl=False, err=True)
+    finally:
+        if terminal:
+            click.echo(_CLEAR, nl=False, err=True)
+
+
+def _progress_line(known: Iterable[WatchedJob], began: float) -> str:
+    """Return a line with the number of jobs in each state and the time waited."""
+    states = Counter(one.info.state if one.info else "asking" for one in known)
+    waited = format_duration(int(time.monotonic() - began))
+    return printable(f"waiting for {states.total()}: {format_state_counts(dict(states))}; {waited}")
+
+
+def _print_outcome(job: Job, looks: Iterator[int]) -> Outcome:
+    """Print how an ended job ended, and return it; for as many failed jobs as `looks`, also why."""
+    info = job.wait()
+    completed = not info.tally and info.state == "COMPLETED"
+    state_only = completed or next(looks, None) is None
+    outcome = judge_outcome(info, OutcomeEvidence()) if state_only else job.outcome()
+    parts = f"{format_state_counts(info.tally)}; " if state_only and info.tally else ""
+    click.echo(printable(f"job {job.named(job.id)}: {parts}{outcome.words}"), err=True)
+    return outcome

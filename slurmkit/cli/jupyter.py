@@ -1,4 +1,4 @@
-"""`slurmkit jupyter`: a notebook server in a job, and the way to it."""
+"""`slurmkit jupyter`: a notebook server in a job, and how to reach it."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from slurmkit.cli.each import each, fail_with, say
-from slurmkit.cli.joboptions import job_options, refuse_unattended, spec_from
-from slurmkit.cli.planned import say_findings
-from slurmkit.cli.show import key_values, table
-from slurmkit.cli.tab import complete_from_cache
-from slurmkit.cli.table import completing
-from slurmkit.cluster import Cluster
-from slurmkit.config import load_section
-from slurmkit.errors import BadInput
-from slurmkit.facts import gpus
-from slurmkit.jobfile import read_job_file
-from slurmkit.jobs.ids import check_job_id
+from slurmkit.cli.commands import is_completing
+from slurmkit.cli.completion import complete_from_cache
+from slurmkit.cli.job_options import job_options, parse_job_options, refuse_batch_options
+from slurmkit.cli.jobs import act_on_each, print_notice, raise_failures
+from slurmkit.cli.submit import print_findings
+from slurmkit.cli.tables import print_key_values, print_table
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.files import load_section
+from slurmkit.diagnose.explain import explain
+from slurmkit.errors import BadInput, SlurmError
+from slurmkit.formats.job_ids import check_job_id
+from slurmkit.interactive import jupyter
+from slurmkit.interactive.jupyter import wait_for_server, why_by_reason
+from slurmkit.interactive.tunnel import NodePort, ssh_command
+from slurmkit.jobs.describe import job_gpu_facts
 from slurmkit.jobs.job import Job
-from slurmkit.notebook import server, state
-from slurmkit.notebook.waiting import wait_for_server
-from slurmkit.planner import Plan, plan
-from slurmkit.spec import JobSpec
-from slurmkit.tunnel import Place, ssh_command
+from slurmkit.planning.planner import Plan, plan
+from slurmkit.spec.jobfile import load_job_file
+from slurmkit.spec.jobspec import JobSpec
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_OWN = ("command", "script")
-_OF_STEPS = ("mpi", "label", "log_per_rank")
+_TAKEN_OPTIONS = ("command", "script")
+_STEP_OPTIONS = ("mpi", "label", "log_per_rank")
 _HEADER = ("JOBID", "STATE", "NODE", "AGE", "LIMIT", "URL")
 
 
-class _Group(click.Group):
-    """Options alone start a notebook, so that `start` need not be typed."""
+class _JupyterGroup(click.Group):
+    """A group whose default subcommand is `start`: it is used if only options are given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        asked = args[:1] in (["-h"], ["--help"]) or (ctx.resilient_parsing and not args)
-        if not asked and (not args or args[0].startswith("-")):
+        wants_help = args[:1] in (["-h"], ["--help"]) or (ctx.resilient_parsing and not args)
+        if not wants_help and (not args or args[0].startswith("-")):
             args = ["start", *args]
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = super().get_command(ctx, cmd_name)
-        return complete_from_cache(found) if found and completing() else found
+        command = super().get_command(ctx, cmd_name)
+        return complete_from_cache(command) if command and is_completing() else command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         own = super().shell_complete(ctx, incomplete)
@@ -56,13 +57,13 @@ class _Group(click.Group):
         return [*own, *(item for item in options if item.value not in there)]
 
 
-def _own_ids(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of one's notebooks, of any cluster, as they stand on the disk."""
-    found = (path.name for path in state.every_folder().glob("*/[0-9]*"))
-    return sorted(name for name in found if name.startswith(incomplete))
+def _complete_notebook(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Return the job ids of your notebooks on all clusters, from the state folder."""
+    ids = (path.name for path in jupyter.notebooks_folder().glob("*/[0-9]*"))
+    return sorted(job_id for job_id in ids if job_id.startswith(incomplete))
 
 
-_ID = {"metavar": "JOB_ID", "shell_complete": _own_ids}
+_ID = {"metavar": "JOB_ID", "shell_complete": _complete_notebook}
 _LOCAL = click.option(
     "--local-port",
     type=click.IntRange(1, 65535),
@@ -70,11 +71,11 @@ _LOCAL = click.option(
 )
 
 
-@click.group("jupyter", cls=_Group)
+@click.group("jupyter", cls=_JupyterGroup)
 def jupyter_group() -> None:
-    """A notebook server in a job, with the GPUs asked for, and the way to it.
+    """Run a notebook server in a job, and print how to reach it.
 
-    Without a subcommand it starts one: options are those of `slurmkit jupyter start`.
+    Without a subcommand it starts one: the options are those of `slurmkit jupyter start`.
 
     \b
     Examples:
@@ -90,11 +91,12 @@ def jupyter_group() -> None:
 @_LOCAL
 @click.option("--no-wait", is_flag=True, help="Only submit the job.")
 def start_command(*, local_port: int | None, no_wait: bool, **options: Any) -> int:
-    """Submit a job with a notebook server, wait until that answers, and say how to reach it.
+    """Start a notebook server in a job, and print how to reach it.
 
-    Options are those of `slurmkit submit`, and checked as there. COMMAND starts the server; by
-    default it is the first of jupyter-lab, jupyter-server and jupyter-notebook on the node. The
-    server is there until `slurmkit jupyter stop`, or the time limit. Ctrl-C leaves the job alone.
+    The options and checks are those of `slurmkit submit`. COMMAND starts the server; by default it
+    is the first of jupyter-lab, jupyter-server and jupyter-notebook on the node. slurmkit waits
+    until the server answers. The server runs until `slurmkit jupyter stop` or the time limit.
+    Ctrl-C leaves the job alone.
 
     \b
     Examples:
@@ -103,38 +105,42 @@ def start_command(*, local_port: int | None, no_wait: bool, **options: Any) -> i
       slurmkit jupyter --gpus-per-node 1 --time 60 --container-image ./jupyter.sqsh
     """
     cluster = Cluster()
-    folder = state.folder_of(cluster)
-    made = _planned(cluster, folder, options)
-    say_findings(made)
-    if made.errors:
-        count = f"{len(made.errors)} error{'s' * (len(made.errors) > 1)}"
+    folder = jupyter.make_cluster_folder(cluster)
+    planned = _plan_notebook(cluster, folder, options)
+    print_findings(planned)
+    if planned.errors:
+        count = f"{len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
         raise BadInput(f"no notebook: {count}")
-    job = cluster.submit(made)
-    say(f"submitted job {job.id}")
-    state.expect(folder, job.id)
+    job = cluster.submit(planned)
+    print_notice(f"submitted job {job.id}")
+    jupyter.mark_notebook_job(folder, job.id)
     if no_wait:
         click.echo(job.id)
         return 0
-    return _present(job, local_port, as_json=False)
+    return _print_address(job, local_port, as_json=False)
 
 
 @jupyter_group.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def list_command(*, as_json: bool) -> None:
-    """List your notebook servers; `show` has the way to one, with its token.
+    """List your notebook servers.
+
+    `slurmkit jupyter show` prints the address of one with its token.
 
     \b
     Examples:
       slurmkit jupyter list
       slurmkit jupyter list --json | jq '.[].job_id'
     """
-    found = state.notebooks(Cluster())
+    notebooks = jupyter.read_notebooks(Cluster())
     if as_json:
-        click.echo(msgspec.json.encode([_row(each) for each in found]))
-    elif found:
-        table(_HEADER, [_cells(each) for each in found], right=_HEADER[3:5])
+        click.echo(msgspec.json.encode([_notebook_json(notebook) for notebook in notebooks]))
+    elif notebooks:
+        print_table(
+            _HEADER, [_notebook_row(notebook) for notebook in notebooks], right=_HEADER[3:5]
+        )
     else:
-        say("no notebook of yours runs or waits; start one: slurmkit jupyter --help")
+        print_notice("no notebook of yours runs or waits; start one: slurmkit jupyter --help")
 
 
 @jupyter_group.command("show")
@@ -142,7 +148,9 @@ def list_command(*, as_json: bool) -> None:
 @_LOCAL
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def show_command(job_id: str, *, local_port: int | None, as_json: bool) -> int:
-    """Say how to reach a notebook server again, from any terminal; waits until it answers.
+    """Print again how to reach a notebook server.
+
+    It works from any terminal, and waits until the server answers.
 
     \b
     Examples:
@@ -150,14 +158,14 @@ def show_command(job_id: str, *, local_port: int | None, as_json: bool) -> int:
       slurmkit jupyter show 12 --local-port 8888
     """
     cluster = Cluster()
-    found = state.notebook(cluster, check_job_id(job_id))
-    return _present(cluster.job(found.row.raw_id), local_port, as_json=as_json)
+    notebook = jupyter.read_notebook(cluster, check_job_id(job_id))
+    return _print_address(cluster.job(notebook.row.raw_id), local_port, as_json=as_json)
 
 
 @jupyter_group.command("stop")
 @click.argument("job_ids", nargs=-1, required=True, **(_ID | {"metavar": "JOB_ID..."}))  # type: ignore[arg-type]
 def stop_command(job_ids: tuple[str, ...]) -> None:
-    """End notebook servers and their jobs; save your notebooks first.
+    """Stop notebook servers and their jobs; save your notebooks first.
 
     \b
     Examples:
@@ -166,31 +174,32 @@ def stop_command(job_ids: tuple[str, ...]) -> None:
     cluster = Cluster()
 
     def stop(job: Job) -> None:
-        state.notebook(cluster, job.id)
+        jupyter.read_notebook(cluster, job.id)
         job.cancel()
-        say(f"stopped job {job.id}")
+        print_notice(f"stopped job {job.id}")
 
-    fail_with(each([cluster.job(job_id) for job_id in job_ids], stop))
+    raise_failures(act_on_each([cluster.job(job_id) for job_id in job_ids], stop))
 
 
-def _planned(cluster: Cluster, folder: Path, options: dict[str, Any]) -> Plan:
-    section = load_section("jupyter", server.JupyterSection)
-    in_file = read_job_file(options["job_file"]) if options["job_file"] else {}
-    refuse_unattended(name for name in _OWN if in_file.get(name))
-    refuse_unattended(["script"] if options["script"] is not None else [])
-    options["command"] = server.command(str(folder), options["command"], section)
-    spec = spec_from(options).spec
-    refuse_unattended(name for name in ("array", "sweep") if getattr(spec, name) is not None)
-    refuse_unattended(name for name in _OF_STEPS if getattr(spec.launch, name))
+def _plan_notebook(cluster: Cluster, folder: Path, options: dict[str, Any]) -> Plan:
+    """Plan the job of a server; refuse options that are not for one process with a user."""
+    section = load_section("jupyter", jupyter.JupyterSection)
+    in_file = load_job_file(options["job_file"]) if options["job_file"] else {}
+    refuse_batch_options(name for name in _TAKEN_OPTIONS if in_file.get(name))
+    refuse_batch_options(["script"] if options["script"] is not None else [])
+    options["command"] = jupyter.server_command(str(folder), options["command"], section)
+    spec = parse_job_options(options).spec
+    refuse_batch_options(name for name in ("array", "sweep") if getattr(spec, name) is not None)
+    refuse_batch_options(name for name in _STEP_OPTIONS if getattr(spec.launch, name))
     if spec.launch.launcher:
         raise BadInput("--launch is for jobs that run by themselves; start it in the notebook")
-    return plan(_with_state(spec, folder), cluster)
+    return plan(_with_server_place(spec, folder), cluster)
 
 
-def _with_state(spec: JobSpec, folder: Path) -> JobSpec:
-    """In the batch shell, or in a container that sees where servers leave word; named as it is.
+def _with_server_place(spec: JobSpec, folder: Path) -> JobSpec:
+    """Run the server in the batch shell, or in a container that sees the state folder.
 
-    What comes back when nobody is there holds GPUs for nobody, so it does only when told to.
+    The job is requeued only if the user asks for it: nobody may be there to use a requeued server.
     """
     requeue = False if spec.requeue is None else spec.requeue
     named = msgspec.structs.replace(spec, job_name=spec.job_name or "jupyter", requeue=requeue)
@@ -203,35 +212,46 @@ def _with_state(spec: JobSpec, folder: Path) -> JobSpec:
             " --gpus-per-node instead of more tasks or nodes"
         )
     if spec.container.source and spec.container.source.kind == "bundle":
-        return named  # what it shows of the node is its own affair
+        return named  # a bundle has its own mounts
     mounts = (*spec.container.mounts, str(folder))
     inside = msgspec.structs.replace(spec.container, mounts=mounts)
     return msgspec.structs.replace(named, container=inside)
 
 
-def _present(job: Job, local_port: int | None, *, as_json: bool) -> int:
-    """Wait for the server, and print the way to it."""
-    folder = state.folder_of(job.cluster)
+def _waiting_line(job: Job, meaning: str) -> str:
+    """Return why the job waits, when it may start and its place in the queue, if known."""
     try:
-        found = wait_for_server(job, folder, say)
+        explanation = explain(job.cluster, job.id, alternatives=False)
+    except SlurmError:
+        return why_by_reason(job, meaning)
+    ranks = explanation.waiting.ranks if explanation.waiting else ()
+    places = [f"; place {r.place} of {r.waiting} in partition {r.partition}" for r in ranks]
+    return explanation.answer + "".join(places)
+
+
+def _print_address(job: Job, local_port: int | None, *, as_json: bool) -> int:
+    """Wait for the server, and print how to reach it; return the exit code."""
+    folder = jupyter.make_cluster_folder(job.cluster)
+    try:
+        address = wait_for_server(job, folder, print_notice, why_pending=_waiting_line)
     except KeyboardInterrupt:
-        say(
+        print_notice(
             f"job {job.id} is left as it is; wait for it again: slurmkit jupyter show {job.id};"
             f" end it: slurmkit jupyter stop {job.id}"
         )
         return 128 + signal.SIGINT
-    local = local_port or found.port
-    url = f"http://127.0.0.1:{local}/?token={state.read_token(folder, job.id)}"
-    tunnel = ssh_command(Place(found.node, found.port), local)
+    local = local_port or address.port
+    url = f"http://127.0.0.1:{local}/?token={jupyter.load_token(folder, job.id)}"
+    tunnel = ssh_command(NodePort(address.node, address.port), local)
     if as_json:
-        facts = {"job_id": job.id, **msgspec.to_builtins(found), "tunnel": tunnel, "url": url}
+        facts = {"job_id": job.id, **msgspec.to_builtins(address), "tunnel": tunnel, "url": url}
         click.echo(msgspec.json.encode(facts))
         return 0
     info = job.info()
-    key_values(
+    print_key_values(
         [
             ("Job", f"{job.id} on {info.node_list}"),
-            *gpus(info),
+            *job_gpu_facts(info),
             ("Tunnel", f" {tunnel}"),
             ("", "on your own machine; leave it running, and start it anew when it breaks"),
             ("Then", f" {url}"),
@@ -243,21 +263,21 @@ def _present(job: Job, local_port: int | None, *, as_json: bool) -> int:
     return 0
 
 
-def _row(found: state.Notebook) -> dict[str, Any]:
-    row, there = found.row, found.server
+def _notebook_json(notebook: jupyter.Notebook) -> dict[str, Any]:
+    row, running = notebook.row, notebook.server
     return {
         "job_id": row.raw_id,
         "state": row.state,
-        "node": there and there.node,
-        "started": there and there.started,
+        "node": running and running.node,
+        "started": running and running.started,
         "time_used": row.time_used,
         "time_limit": row.time_limit,
-        "url": there and there.address,
+        "url": running and running.address,
     }
 
 
-def _cells(found: state.Notebook) -> tuple[str, ...]:
-    row, there = found.row, found.server
-    where = there.node if there else row.node_list
-    url = there.address if there else ""
+def _notebook_row(notebook: jupyter.Notebook) -> tuple[str, ...]:
+    row, running = notebook.row, notebook.server
+    where = running.node if running else row.node_list
+    url = running.address if running else ""
     return (row.raw_id, row.state, where, row.time_used, row.time_limit, url)

@@ -1,36 +1,51 @@
-"""`slurmkit queue`."""
+"""`slurmkit queue`, once or again and again with `--watch`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
-from slurmkit import arrays, states
-from slurmkit.cli.show import table, table_lines
-from slurmkit.cli.watch import watch
+from slurmkit.cli.tables import format_table, print_table, terminal_size
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.files import load_section
 from slurmkit.errors import NoSuchJob, SlurmError
-from slurmkit.facts import clock
-from slurmkit.logical import tag_of
-from slurmkit.queue.cells import COLUMNS, NUMERIC, counts_gpus
-from slurmkit.queue.order import KEYS, ordered
-from slurmkit.queue.rows import QueueRow
-from slurmkit.queue.snapshot import Queue, QueueFilter
+from slurmkit.formats import job_states
+from slurmkit.formats.display import format_time, printable
+from slurmkit.state import arrays
+from slurmkit.state.arrays import parse_array_tag
+from slurmkit.state.queue import Queue, QueueFilter
+from slurmkit.state.queue_cells import (
+    NUMERIC_QUEUE_COLUMNS,
+    QUEUE_COLUMNS,
+    SORT_KEYS,
+    counts_gpus,
+    sort_rows,
+)
+from slurmkit.state.queue_rows import QueueRow
 
-if TYPE_CHECKING:
-    from slurmkit.cluster import Cluster
-
-_COLOURS: dict[states.Kind, str] = {
+_COLOURS: dict[job_states.StateKind, str] = {
     "running": "green",
     "waiting": "yellow",
     "moving": "cyan",
     "halted": "magenta",
     "bad": "red",
 }
-_STATES = {code: state for state, code in states.CODES.items()}
+_STATE_OF_CODE = {code: state for state, code in job_states.STATE_CODES.items()}
+
+_LONGEST_WAIT = 86400.0  # seconds between two reads
+_READING_SHARE = 0.2  # part of the time that reads may take
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+ReadLines = Callable[[], tuple[Sequence[str], str]]
+"""Reads something; returns the lines to show, and a line about their source and age."""
+_DrawLines = Callable[[Sequence[str], str], None]
 
 
 @click.command("queue")
@@ -47,7 +62,7 @@ _STATES = {code: state for state, code in states.CODES.items()}
 @click.option("-w", "--nodelist", metavar="NODES", help="Only jobs on these, e.g. c[1-3],c5.")
 @click.option("-R", "--reservation", metavar="NAME", help="Only jobs in this reservation.")
 @click.option("-r", "--array", is_flag=True, help="Each task of an array in a row of its own.")
-@click.option("--sort", metavar="COLUMNS", help=f"Of {', '.join(KEYS)}; -gpus: most first.")
+@click.option("--sort", metavar="COLUMNS", help=f"Of {', '.join(SORT_KEYS)}; -gpus: most first.")
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, as squeue gives them.")
 @click.option(
     "--watch",
@@ -59,10 +74,10 @@ _STATES = {code: state for state, code in states.CODES.items()}
     help="Look again every 10 s, or as often as you say and this site allows.",
 )
 def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
-    """List the jobs in the queue: all of them, or those that meet every condition given.
+    """List the jobs in the queue: all of them, or those that match every option.
 
-    A job array is one row: TIME is the longest of its tasks, NODES and GPUS are those of all its
-    tasks together. A job that waits shows why where others show their nodes.
+    A job array is one row: TIME is that of its longest task, NODES and GPUS are the sums of its
+    tasks. In the column of the nodes a pending job shows why it waits.
 
     \b
     Examples:
@@ -72,26 +87,24 @@ def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
       slurmkit queue 12 13_4 --array
       slurmkit queue --json | jq '.rows[] | select(.gpus > 0) | .job_id'
     """
-    from slurmkit.cluster import Cluster  # noqa: PLC0415 - bad input is told without it
-
-    looker = _Looker(Cluster(), _filter(job_ids, given), given["sort"])
+    looker = _QueueReader(Cluster(), _filter(job_ids, given), given["sort"])
     if given["seconds"] is not None:
-        picture = looker.json_picture if given["as_json"] else looker.picture
-        watch(picture, given["seconds"], in_place=not given["as_json"])
+        picture = looker.read_json if given["as_json"] else looker.picture
+        show_repeatedly(picture, given["seconds"], in_place=not given["as_json"])
         return
     queue = looker.look()
     if given["as_json"]:
         click.echo(msgspec.json.encode(queue))
     else:
-        table(COLUMNS, looker.cells(queue), right=NUMERIC, paint=_paint)
+        print_table(QUEUE_COLUMNS, looker.cells(queue), right=NUMERIC_QUEUE_COLUMNS, paint=_paint)
         click.echo(_source(queue), err=True)
     missing = looker.missing(queue.rows)
     if missing:
         raise NoSuchJob(missing)
 
 
-class _Looker:
-    """Reads the queue as often as asked, and the cluster's habits at most once."""
+class _QueueReader:
+    """Reads the queue again and again, and the cluster's settings at most once."""
 
     def __init__(self, cluster: Cluster, only: QueueFilter, sort: str | None) -> None:
         self._cluster = cluster
@@ -100,72 +113,89 @@ class _Looker:
         self._sort = sort
 
     def look(self) -> Queue:
+        """Read the queue; raises NoSuchJob if none of the jobs asked for is in it."""
         queue = self._cluster.queue(self._only)
-        if self._is_more(queue.rows):
+        if self._add_array_parts(queue.rows):
             queue = self._cluster.queue(self._only)
         if not queue.rows and self._only.job_ids:
             raise NoSuchJob(self.missing(()))
         if self._sort is None:
             return queue
-        return msgspec.structs.replace(queue, rows=tuple(ordered(queue.rows, self._sort)))
+        return msgspec.structs.replace(queue, rows=tuple(sort_rows(queue.rows, self._sort)))
 
-    def _is_more(self, rows: Sequence[QueueRow]) -> bool:
-        """Whether an id that was asked for stands for several of Slurm's arrays: then ask for all.
+    def _add_array_parts(self, rows: Sequence[QueueRow]) -> bool:
+        """Replace an id that stands for several of Slurm's arrays by all their ids.
 
-        They stay the same: what is seen once is known for the next look.
+        It is done once, as the arrays of a job never change. Returns whether the ids changed.
         """
         ids, self._unseen = self._unseen, ()
-        if not ids or not (any(tag_of(row.comment) for row in rows) or self._remembers(ids)):
+        if not ids or not (
+            any(parse_array_tag(row.comment) for row in rows) or self._is_split_array(ids)
+        ):
             return False
         parts = (part.id for job in self._cluster.handles(ids) for part in job.parts)
         before, now = self._only.job_ids, tuple(dict.fromkeys(parts))
         self._only = msgspec.structs.replace(self._only, job_ids=now)
         return now != before
 
-    def _remembers(self, ids: Sequence[str]) -> bool:
-        from slurmkit.sweeps.finding import remembered  # noqa: PLC0415 - few name a job
+    def _is_split_array(self, ids: Sequence[str]) -> bool:
+        """Return whether one of the ids is a split array that was submitted from here."""
+        from slurmkit.cluster.sweeps import has_array_record
 
-        return any(remembered(self._cluster, job_id.partition("_")[0]) for job_id in ids)
+        return any(has_array_record(self._cluster, job_id.partition("_")[0]) for job_id in ids)
 
     def cells(self, queue: Queue) -> list[tuple[str, ...]]:
-        known = self._counts_gpus(queue.rows)
-        each = ((row,) for row in queue.rows) if self._only.array else arrays.collapse(queue.rows)
+        """Return the cells of the table, an array in one row unless --array is given."""
+        # slurmctld is asked only if the rows do not show whether GPUs are counted.
+        unclear = any("=" in row.tres for row in queue.rows) and not any(
+            row.gpus for row in queue.rows
+        )
+        known = counts_gpus(queue.rows, tracked=self._tracked if unclear else None)
+        each = (
+            ((row,) for row in queue.rows)
+            if self._only.array
+            else arrays.group_by_array(queue.rows)
+        )
         return [arrays.array_cells(rows, gpus_known=known) for rows in each]
 
     def picture(self) -> tuple[Sequence[str], str]:
+        """Read the queue; return the lines of the table and its source."""
         queue = self.look()
-        lines = table_lines(COLUMNS, self.cells(queue), right=NUMERIC, paint=_paint)
+        lines = format_table(
+            QUEUE_COLUMNS, self.cells(queue), right=NUMERIC_QUEUE_COLUMNS, paint=_paint
+        )
         return list(lines), "; ".join(filter(None, [_source(queue), self.missing(queue.rows)]))
 
-    def json_picture(self) -> tuple[Sequence[str], str]:
+    def read_json(self) -> tuple[Sequence[str], str]:
+        """Read the queue; return it as one line of JSON, and its source."""
         queue = self.look()
         return [msgspec.json.encode(queue).decode()], _source(queue)
 
     def missing(self, rows: Sequence[QueueRow]) -> str:
-        """Of several jobs squeue shows those it knows, and says nothing of the others."""
+        """Return a message about jobs asked for that have no row; squeue skips them silently."""
         ids = self._asked
-        gone = [job_id for job_id in ids if not any(arrays.covers(row, job_id) for row in rows)]
+        gone = [
+            job_id for job_id in ids if not any(arrays.matches_job_id(row, job_id) for row in rows)
+        ]
         others = msgspec.structs.replace(self._only, job_ids=())
         alone = others == QueueFilter(array=self._only.array)
         there = "in the queue" if alone else "in the queue under these conditions"
         return f"not {there}: {', '.join(gone)}; see: slurmkit job {gone[0]}" if gone else ""
 
-    def _counts_gpus(self, rows: Sequence[QueueRow]) -> bool:
-        """Ask slurmctld only where the rows do not tell."""
-        unsaid = any("=" in row.tres for row in rows) and not any(row.gpus for row in rows)
-        return counts_gpus(rows, tracked=self._tracked if unsaid else None)
-
     @cached_property
     def _tracked(self) -> bool | None:
-        from slurmkit.site import read_site  # noqa: PLC0415 - most queues have a GPU in them
+        """Whether GPUs are tracked TRES; None if unknown."""
+        from slurmkit.state.capabilities import read_slurm_config
 
         try:
-            return read_site(self._cluster.slurm).tracks_gpus
+            return read_slurm_config(self._cluster.slurm).tracks_gpus
         except SlurmError:
             return None
 
 
 def _filter(job_ids: tuple[str, ...], given: dict[str, Any]) -> QueueFilter:
+    """Return the filter that the options describe."""
+
     def several(option: str) -> tuple[str, ...]:
         text: str | None = given[option]
         return () if text is None else tuple(part.strip() for part in text.split(","))
@@ -186,14 +216,84 @@ def _filter(job_ids: tuple[str, ...], given: dict[str, Any]) -> QueueFilter:
 
 
 def _source(queue: Queue) -> str:
-    jobs = sum(map(arrays.count, queue.rows))
+    """Return a line with the number of jobs, and the source and age of the data."""
+    jobs = sum(map(arrays.count_tasks, queue.rows))
     plural = "" if jobs == 1 else "s"
-    return f"{jobs} job{plural}, from squeue at {clock(queue.taken)}, in {queue.seconds:.2g} s"
+    return (
+        f"{jobs} job{plural}, from squeue at {format_time(queue.taken)}, in {queue.seconds:.2g} s"
+    )
 
 
 def _paint(column: str, text: str) -> str | None:
-    """By the first state of a tally, like that of a single job."""
+    """Return the colour of a state; several states have the colour of the first."""
     if column != "STATE" or text == column:
         return None
     first = text.partition(" ")[0]
-    return _COLOURS.get(states.kind(_STATES.get(first, first)))
+    return _COLOURS.get(job_states.state_kind(_STATE_OF_CODE.get(first, first)))
+
+
+def show_repeatedly(look: ReadLines, seconds: float, *, in_place: bool = True) -> None:
+    """Read and show something again and again until Ctrl-C.
+
+    If a later read fails, the error is shown and the read is tried again. In a pipe each output
+    follows the one before, with its note on standard error.
+
+    Args:
+        look: reads the lines and the note to show.
+        seconds: from the end of one read to the next; not less than the site allows.
+        in_place: whether a terminal shows only the newest output.
+
+    Raises:
+        BadConfig: when section [poll] cannot be read.
+        SlurmError: when the first read fails.
+    """
+    from slurmkit.jobs.poller import PollSection
+
+    floor = load_section("poll", PollSection).floor_seconds
+    try:
+        began = time.monotonic()
+        lines, note = look()
+        with (
+            _alternate_screen()
+            if in_place and sys.stdout.isatty()
+            else nullcontext(_append) as draw
+        ):
+            while True:
+                took = time.monotonic() - began
+                wait = min(max(floor, seconds, took / _READING_SHARE), _LONGEST_WAIT)
+                draw(lines, f"{note}; every {wait:.3g} s")
+                time.sleep(wait)
+                began = time.monotonic()
+                try:
+                    lines, note = look()
+                except SlurmError as error:
+                    note = f"{note.partition('; now: ')[0]}; now: {printable(str(error))}"
+    except KeyboardInterrupt:
+        return
+
+
+@contextmanager
+def _alternate_screen() -> Iterator[_DrawLines]:
+    """Switch to the terminal's alternate screen, and back at the end."""
+    click.echo(_ENTER, nl=False)
+    try:
+        yield _redraw
+    finally:
+        click.echo(_LEAVE, nl=False)
+
+
+def _append(lines: Sequence[str], note: str) -> None:
+    """Print the output below the last one; after an error only its note."""
+    if "; now: " not in note:
+        click.echo("\n".join(lines))
+    click.echo(note, err=True)
+
+
+def _redraw(lines: Sequence[str], note: str) -> None:
+    """Print the output over the last one, cut to the terminal's height."""
+    size = terminal_size()
+    room = max(1, size.lines - 1)
+    hidden = f"{len(lines) - room} more below; " if len(lines) > room else ""
+    text = "".join(f"{_CLEAR_LINE}{line}\n" for line in lines[:room])
+    click.echo(f"{_HOME}{text}{_CLEAR_REST}", nl=False)
+    click.echo(f"{hidden}{note}"[: size.columns], nl=False, err=True)

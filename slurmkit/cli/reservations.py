@@ -1,33 +1,48 @@
-"""`slurmkit reservations`: the list of them, and bars on the days to come."""
+"""`slurmkit reservations`: list reservations with a timeline, create them and delete them."""
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 import msgspec
 
-from slurmkit.capabilities.model import Capabilities, Reservation, Standing
-from slurmkit.capabilities.nodes import folded
-from slurmkit.capabilities.summary import reserved_gpus
-from slurmkit.cli.show import table, terminal_columns
-from slurmkit.cluster import Cluster
-from slurmkit.durations import format_duration
-from slurmkit.facts import clock
-from slurmkit.text import printable
-from slurmkit.timeline import DAY, Axis
+from slurmkit.cli.completion import CachedNames
+from slurmkit.cli.jobs import print_notice
+from slurmkit.cli.tables import print_key_values, print_table, terminal_columns
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.cluster.reservations import (
+    ReservationConflicts,
+    ReservationRequest,
+    find_conflicts,
+    require_operator,
+)
+from slurmkit.config.files import did_you_mean
+from slurmkit.errors import BadInput
+from slurmkit.formats.display import DAY_SECONDS, TimeAxis, format_time, printable
+from slurmkit.formats.durations import format_duration
+from slurmkit.formats.scontrol import fold_nodes
+from slurmkit.state.model import Capabilities, Reservation, Standing, reserved_gpus
+from slurmkit.state.queue import QueueFilter
+from slurmkit.state.queue_rows import QueueRow
 
 _DAYS = 7.0
-_NAMES = 16  # columns
-_LEAST = 20
+_NAME_COLUMNS = 16  # columns
+_NARROWEST_BAR = 20
 _MARKS = {True: "█", False: "░", None: "▒"}
-_SAID = {True: "you", False: "no", None: "?"}
+_MAY_USE_WORDS = {True: "you", False: "no", None: "?"}
 _COLUMNS = tuple("NAME STATE WHEN START END NODES GPUS FOR YOU FLAGS".split())
+_JOBS = ("JOBID", "USER", "STATE", "NODES", "USED", "LIMIT", "NAME")
+_YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+_DRY = click.option("-n", "--dry-run", is_flag=True, help="Only show what would be done.")
 
 
-class _Group(click.Group):
-    """Without a subcommand it lists; those that change something are imported on use."""
+class _ReservationsGroup(click.Group):
+    """A group that lists reservations without a subcommand; `create` and `delete` load on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -35,13 +50,12 @@ class _Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        from slurmkit.cli import reserving  # noqa: PLC0415 - the list needs none of it
 
-        known = {"create": reserving.create_command, "delete": reserving.delete_command}
+        known = {"create": create_command, "delete": delete_command}
         return known.get(cmd_name)
 
 
-@click.group("reservations", cls=_Group, invoke_without_command=True)
+@click.group("reservations", cls=_ReservationsGroup, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print reservations as JSON.")
 @click.option(
     "--days",
@@ -50,9 +64,10 @@ class _Group(click.Group):
 )
 @click.pass_context
 def reservations_command(ctx: click.Context, *, as_json: bool, days: float | None) -> None:
-    """List the reservations of nodes: when, what, who may use them, and whether you may.
+    """List the reservations of nodes: their times, nodes and users, and whether you may use them.
 
-    Below they are drawn on the days to come. Operators create and delete them.
+    Below the table a timeline shows the days to come. Operators can create and delete
+    reservations.
 
     \b
     Examples:
@@ -68,37 +83,48 @@ def reservations_command(ctx: click.Context, *, as_json: bool, days: float | Non
         return
     cluster = Cluster()
     standing, capabilities = cluster.standing(), cluster.capabilities()
-    found = sorted(standing.reservations, key=lambda each: each.start)
+    reservations = sorted(standing.reservations, key=lambda each: each.start)
     if as_json:
-        entries = [_entry(each, standing, capabilities) for each in found]
+        entries = [_reservation_json(each, standing, capabilities) for each in reservations]
         click.echo(msgspec.json.encode({"taken": standing.taken, "reservations": entries}))
         return
-    table(_COLUMNS, [_row(each, standing, capabilities) for each in found], right={"NODES", "GPUS"})
+    print_table(
+        _COLUMNS,
+        [_reservation_row(each, standing, capabilities) for each in reservations],
+        right={"NODES", "GPUS"},
+    )
     if days is None and sys.stdout.isatty():
         days = _DAYS
-    if found and days is not None:
+    if reservations and days is not None:
         click.echo()
-        click.echo("\n".join(_drawn(found, standing, days)))
-    plural = "" if len(found) == 1 else "s"
+        click.echo("\n".join(_timeline(reservations, standing, days)))
+    plural = "" if len(reservations) == 1 else "s"
     click.echo(
-        f"{len(found)} reservation{plural}, from scontrol at {clock(standing.taken)}", err=True
+        f"{len(reservations)} reservation{plural}, from scontrol at {format_time(standing.taken)}",
+        err=True,
     )
 
 
-def _drawn(found: list[Reservation], standing: Standing, days: float) -> Iterator[str]:
-    """A bar for each, from now on; which of them this person may use is said and drawn."""
-    axis = Axis(standing.taken, days * DAY, max(_LEAST, terminal_columns() - _NAMES - 7))
-    yield f"{'':{_NAMES + 7}}{axis.days()}"
-    for each in found:
+def _timeline(reservations: list[Reservation], standing: Standing, days: float) -> Iterator[str]:
+    """Yield a timeline from now on, with a bar for each reservation and whether you may use it."""
+    axis = TimeAxis(
+        standing.taken,
+        days * DAY_SECONDS,
+        max(_NARROWEST_BAR, terminal_columns() - _NAME_COLUMNS - 7),
+    )
+    yield f"{'':{_NAME_COLUMNS + 7}}{axis.days()}"
+    for each in reservations:
         may = _may_use(each, standing)
         bar = axis.bar(each.start, each.end, _MARKS[may])
-        name = printable(each.name)[:_NAMES]
-        said = _SAID[may] if bar.strip() else f"{_SAID[may]}  (later)"
-        yield f"{name:<{_NAMES}}  {said:<3}  {bar}".rstrip()
+        name = printable(each.name)[:_NAME_COLUMNS]
+        allowed = _MAY_USE_WORDS[may] if bar.strip() else f"{_MAY_USE_WORDS[may]}  (later)"
+        yield f"{name:<{_NAME_COLUMNS}}  {allowed:<3}  {bar}".rstrip()
     yield f"{_MARKS[True]} you may use it   {_MARKS[False]} you may not   > goes on   {days:g} days"
 
 
-def _entry(each: Reservation, standing: Standing, capabilities: Capabilities) -> dict[str, object]:
+def _reservation_json(
+    each: Reservation, standing: Standing, capabilities: Capabilities
+) -> dict[str, object]:
     return msgspec.structs.asdict(each) | {
         "gpus": reserved_gpus(each, capabilities),
         "may_use": _may_use(each, standing),
@@ -106,16 +132,18 @@ def _entry(each: Reservation, standing: Standing, capabilities: Capabilities) ->
     }
 
 
-def _row(each: Reservation, standing: Standing, capabilities: Capabilities) -> tuple[str, ...]:
+def _reservation_row(
+    each: Reservation, standing: Standing, capabilities: Capabilities
+) -> tuple[str, ...]:
     gpus = reserved_gpus(each, capabilities)
     may = _may_use(each, standing)
     return (
         each.name,
         each.state,
-        _when(each, standing.taken),
-        clock(each.start),
-        clock(each.end),
-        folded(each.nodes) or "none yet",
+        _time_left(each, standing.taken),
+        format_time(each.start),
+        format_time(each.end),
+        fold_nodes(each.nodes) or "none yet",
         "?" if gpus is None else str(gpus),
         "; ".join(_for_whom(each)) or "everybody",
         "?" if may is None else "yes" if may else "no",
@@ -123,13 +151,14 @@ def _row(each: Reservation, standing: Standing, capabilities: Capabilities) -> t
     )
 
 
-def _when(each: Reservation, now: float) -> str:
+def _time_left(each: Reservation, now: float) -> str:
     if each.start > now:
         return f"starts in {format_duration(round(each.start - now))}"
     return f"ends in {format_duration(max(0, round(each.end - now)))}"
 
 
 def _for_whom(each: Reservation) -> Iterator[str]:
+    """Describe who may use a reservation, and who may not; nothing if everybody may."""
     listed = {
         "users": each.users,
         "groups": each.groups,
@@ -145,11 +174,149 @@ def _for_whom(each: Reservation) -> Iterator[str]:
 
 
 def _may_use(each: Reservation, standing: Standing) -> bool | None:
-    """Whether a job in any of the user's accounts may; None when that cannot be told."""
-    own = [found for found in standing.associations if found.user == standing.user]
-    chains = [standing.chain(found) for found in own]
+    """Return whether a job in any of the user's accounts may use it; None if unknown."""
+    own = [
+        association for association in standing.associations if association.user == standing.user
+    ]
+    chains = [standing.chain(association) for association in own]
     accounts = [list(dict.fromkeys(above.account for above in chain)) for chain in chains]
     if any(each.admits(standing.user, names, standing.groups) for names in accounts):
         return True
     seen_to_the_top = chains and all(chain[-1].account == "root" for chain in chains)
     return False if seen_to_the_top else None
+
+
+@click.command("create")
+@click.argument("name")
+@click.option("--start", required=True, help="now, now+2hours or 2026-12-24T18:00.")
+@click.option("--duration", required=True, help="As of --time, e.g. 2:00:00 or 1-00:00:00.")
+@click.option("--nodes", type=CachedNames("node"), help="Which nodes, e.g. c[1-2], or ALL.")
+@click.option("--count", type=click.IntRange(min=1), help="How many nodes; Slurm chooses.")
+@click.option("--partition", type=CachedNames("partition"), help="Of which partition.")
+@click.option("--users", help="Who may use it, with commas.")
+@click.option("--accounts", type=CachedNames("account"), help="Accounts that may use it.")
+@click.option("--groups", help="Unix groups that may use it.")
+@click.option("--flags", help="Slurm's, e.g. MAINT, IGNORE_JOBS, OVERLAP.")
+@_YES
+@_DRY
+def create_command(*, yes: bool, dry_run: bool, **given: Any) -> None:
+    """Reserve nodes; you are asked before anything is done.
+
+    First the overlapping jobs and reservations and the exact command are shown. Only operators of
+    Slurm may reserve nodes.
+
+    \b
+    Examples:
+      slurmkit reservations create course --start 2026-12-24T10:00 --duration 2:00:00 \\
+        --nodes c[1-2] --users alice,bob
+      slurmkit reservations create upgrade --start now+7days --duration 1-00:00:00 --nodes ALL \\
+        --users root --flags MAINT,IGNORE_JOBS --dry-run
+    """
+    booking, cluster, now = ReservationRequest(**given), Cluster(), time.time()
+    known = [each.name for each in cluster.standing().reservations]
+    if booking.name in known:
+        raise BadInput(f"there is a reservation {booking.name} already; choose another name")
+    met = find_conflicts(cluster, booking, now)
+    argv = booking.argv(now)
+    _print_booking(cluster, booking, met, now)
+    click.echo(f"  {shlex.join(argv)}")
+    require_operator(cluster, "create reservations")
+    if reasons := list(met.refusals(booking.flags)):
+        raise BadInput(f"slurmctld would refuse it: {'; '.join(reasons)}")
+    if dry_run or not _confirm("create it", yes=yes):
+        return
+    cluster.slurm.run(argv)
+    click.echo(f"created reservation {booking.name}")
+
+
+def _print_booking(
+    cluster: Cluster, booking: ReservationRequest, met: ReservationConflicts, now: float
+) -> None:
+    """Print the reservation to create, and what overlaps it."""
+    begin = booking.begin(now)
+    names = booking.node_names(cluster.capabilities())
+    whom = {"users": booking.users, "accounts": booking.accounts, "groups": booking.groups}
+    nodes = f"{booking.count} that Slurm chooses" if names is None else fold_nodes(names)
+    print_key_values(
+        [
+            ("Reservation", booking.name),
+            ("Nodes", f"{nodes} ({len(names)})" if names else nodes),
+            ("From", f"{format_time(begin)}, in {format_duration(max(0, round(begin - now)))}"),
+            (
+                "To",
+                f"{format_time(begin + booking.seconds)}, {format_duration(booking.seconds)} long",
+            ),
+            ("For", "; ".join(f"{kind} {who}" for kind, who in whom.items() if who)),
+            ("Overlaps", ", ".join(each.name for each in met.reservations) or "no other"),
+        ]
+    )
+    if names is None:
+        print_notice("which jobs it meets is not known before Slurm has chosen the nodes")
+    else:
+        _print_jobs(met.jobs, "may still run there when it begins")
+
+
+def _print_jobs(rows: Sequence[QueueRow], what: str) -> None:
+    if not rows:
+        click.echo(f"no job {what}")
+        return
+    click.echo(f"{len(rows)} job{'s' * (len(rows) > 1)} {what}:")
+    print_table(
+        _JOBS,
+        [(r.job_id, r.user, r.state, r.node_list, r.time_used, r.time_limit, r.name) for r in rows],
+    )
+
+
+def _confirm(doing: str, *, yes: bool) -> bool:
+    """Ask whether to go on; raises BadInput if there is no terminal to ask on."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise BadInput(f"will not {doing} unasked, and this is no terminal to ask on: add --yes")
+    return click.confirm(f"{doing}?", err=True)
+
+
+@click.command("delete")
+@click.argument("name", type=CachedNames("reservation"))
+@_YES
+@_DRY
+def delete_command(name: str, *, yes: bool, dry_run: bool) -> None:
+    """Delete a reservation; you are asked before anything is done.
+
+    First the jobs that run or wait in it are shown. Only operators of Slurm may delete
+    reservations.
+
+    \b
+    Example:
+      slurmkit reservations delete course
+    """
+    cluster = Cluster()
+    reservation = _find_reservation(cluster, name)
+    rows = cluster.queue(QueueFilter(reservation=name)).rows
+    argv = ["scontrol", "delete", f"ReservationName={name}"]
+    print_key_values(
+        [
+            ("Reservation", f"{reservation.name}, {reservation.state}"),
+            ("Nodes", fold_nodes(reservation.nodes) or "none"),
+            ("From", format_time(reservation.start)),
+            ("To", format_time(reservation.end)),
+        ]
+    )
+    _print_jobs(rows, "runs or waits in it" if len(rows) < 2 else "run or wait in it")
+    click.echo(f"  {shlex.join(argv)}")
+    require_operator(cluster, "delete reservations")
+    if rows:
+        raise BadInput("slurmctld would refuse it while jobs run or wait in it; cancel these first")
+    if dry_run or not _confirm("delete it", yes=yes):
+        return
+    cluster.slurm.run(argv)
+    click.echo(f"deleted reservation {name}")
+
+
+def _find_reservation(cluster: Cluster, name: str) -> Reservation:
+    """Return the reservation of that name; raises BadInput with a similar name if there is none."""
+    known = {each.name: each for each in cluster.standing().reservations}
+    if name not in known:
+        hint = did_you_mean(name, list(known)) if known else "there is none"
+        raise BadInput(f"no reservation {name!r}; {hint}")
+    return known[name]

@@ -1,41 +1,53 @@
-"""`slurmkit shell`: an allocation, and a shell on its first node."""
+"""`slurmkit shell`, an allocation with a shell on its first node; `slurmkit tunnel` to a job."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import signal
+from functools import partial
 from typing import Any
 
 import click
 import msgspec
 
-from slurmkit.chosen import chosen
-from slurmkit.cli.joboptions import job_options, refuse_unattended, spec_from
-from slurmkit.cli.planned import say_estimate, say_findings
-from slurmkit.cluster import Cluster
+from slurmkit.cli.job_options import job_options, parse_job_options, refuse_batch_options
+from slurmkit.cli.jobs import print_notice
+from slurmkit.cli.submit import print_estimate, print_findings
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.files import default_cluster_name
 from slurmkit.errors import BadInput
-from slurmkit.planner import Plan, plan
-from slurmkit.planning.contained import contained
+from slurmkit.interactive.tunnel import (
+    NodePort,
+    choose_node,
+    forward_until_job_ends,
+    is_reachable,
+    ssh_command,
+)
+from slurmkit.planning.containers import container_step
+from slurmkit.planning.planner import Plan, plan
+from slurmkit.slurm.machine import machine_of
 
-# What makes no sense of a shell at a terminal, by sbatch's names.
-_NO_PART = ("script", "array", "sweep", "hold")
-_NOT_HERE = ("script", "output", "error", "open_mode", "requeue", "no_requeue")
-_OF_STEPS = ("mpi", "label", "log_per_rank", "preflight")
-_NOT_OF_SALLOC = (
+# Options that make no sense for a shell at a terminal, by sbatch's names.
+_BATCH_FIELDS = ("script", "array", "sweep", "hold")
+_BATCH_OPTIONS = ("script", "output", "error", "open_mode", "requeue", "no_requeue")
+_STEP_OPTIONS = ("mpi", "label", "log_per_rank", "preflight")
+_NOT_FOR_SALLOC = (
     "output error open-mode requeue no-requeue export export-file input propagate ignore-pbs"
 ).split()
-# A step of its own kind, which holds all that the job has on its first node (salloc(1),
+# An interactive step, which holds everything that the job has on its first node (salloc(1),
 # "LaunchParameters=use_interactive_step").
-_STEP = ("srun", "--interactive", "--preserve-env", "--pty")
+_INTERACTIVE_STEP = ("srun", "--interactive", "--preserve-env", "--pty")
+_PORT = click.IntRange(1, 65535)
 
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
 @job_options
 def shell_command(**options: Any) -> int:
-    """Get nodes and GPUs, and a shell there; they are given back when it ends.
+    """Allocate nodes and GPUs, and open a shell on them; when it ends they are released.
 
-    Options are those of `slurmkit submit`, and checked as there; COMMAND is your shell unless you
-    name another program. It ends with that program's exit code, 2 when it can never start.
+    The options and checks are those of `slurmkit submit`. COMMAND is your shell unless you name
+    another program. The exit code is that of the program, or 2 if the job can never start.
 
     \b
     Examples:
@@ -45,42 +57,90 @@ def shell_command(**options: Any) -> int:
     """
     named = bool(options["command"])
     options["command"] = options["command"] or _own_shell()
-    refuse_unattended(name for name in _NOT_HERE if options[name] is not None)
-    asked = spec_from(options)
-    if asked.spec.container is not None and not named:  # one's own shell need not be in the image
+    refuse_batch_options(name for name in _BATCH_OPTIONS if options[name] is not None)
+    asked = parse_job_options(options)
+    if asked.spec.container is not None and not named:  # the user's shell may not be in the image
         asked = msgspec.structs.replace(
             asked, spec=msgspec.structs.replace(asked.spec, command=("bash",))
         )
-    refuse_unattended(name for name in _NO_PART if getattr(asked.spec, name) not in (None, False))
+    refuse_batch_options(
+        name for name in _BATCH_FIELDS if getattr(asked.spec, name) not in (None, False)
+    )
     if "B" in (asked.spec.signal or "").rpartition(":")[0]:
         raise BadInput(f"--signal={asked.spec.signal}: B is for a batch script; leave it away")
-    refuse_unattended(name for name in _OF_STEPS if getattr(asked.spec.launch, name))
+    refuse_batch_options(name for name in _STEP_OPTIONS if getattr(asked.spec.launch, name))
     if asked.spec.launch.launcher:
         raise BadInput("--launch is for jobs that run by themselves; start it in the shell")
     cluster = Cluster()
-    # The environment goes from process to process, and so may hold what no script should.
-    made = plan(msgspec.structs.replace(asked.spec, environment={}), cluster)
-    say_findings(made)
-    if made.errors:
-        raise BadInput(f"no shell: {len(made.errors)} error{'s' * (len(made.errors) > 1)}")
-    say_estimate(made)
-    environment = made.spec.environment | asked.spec.environment
-    return cluster.attach(_argv(made, cluster, environment), environment)
+    # salloc passes the environment directly, so secrets in it stay out of the planned script.
+    planned = plan(msgspec.structs.replace(asked.spec, environment={}), cluster)
+    print_findings(planned)
+    if planned.errors:
+        raise BadInput(f"no shell: {len(planned.errors)} error{'s' * (len(planned.errors) > 1)}")
+    print_estimate(planned)
+    environment = planned.spec.environment | asked.spec.environment
+    return cluster.attach(_salloc_command(planned, cluster, environment), environment)
 
 
 def _own_shell() -> tuple[str, ...]:
-    """That of who asks; on a cluster over SSH that of this machine need not exist."""
-    return ("bash" if chosen() else os.environ.get("SHELL") or "bash", "-l")
+    """Return the user's login shell; bash over SSH, where that shell may not exist."""
+    return ("bash" if default_cluster_name() else os.environ.get("SHELL") or "bash", "-l")
 
 
-def _argv(made: Plan, cluster: Cluster, environment: dict[str, str]) -> list[str]:
-    spec = msgspec.structs.replace(made.spec, environment=environment)
-    found = contained(spec, cluster.capabilities())
-    words = (*found.wrapped.srun_options, "--", *found.wrapped.prefix, *made.spec.command)
-    script = "\n".join(found.around((shlex.join([*_STEP, *words]),)))
-    given = [
+def _salloc_command(planned: Plan, cluster: Cluster, environment: dict[str, str]) -> list[str]:
+    """Return the salloc command that starts the program in an interactive step."""
+    spec = msgspec.structs.replace(planned.spec, environment=environment)
+    step = container_step(spec, cluster.capabilities())
+    words = (*step.wrapped.srun_options, "--", *step.wrapped.prefix, *planned.spec.command)
+    script = "\n".join(step.around((shlex.join([*_INTERACTIVE_STEP, *words]),)))
+    options = [
         f"--{name}={value}" if value else f"--{name}"
-        for name, value in made.submissions[0].options
-        if name not in _NOT_OF_SALLOC
+        for name, value in planned.submissions[0].options
+        if name not in _NOT_FOR_SALLOC
     ]
-    return ["salloc", *given, "bash", "-c", script]
+    return ["salloc", *options, "bash", "-c", script]
+
+
+@click.command("tunnel")
+@click.argument("job_id")
+@click.argument("port", type=_PORT)
+@click.option("--local-port", type=_PORT, help="Port on the near side.  [default: the same]")
+@click.option("--node", help="Which of the job's nodes.  [default: the first]")
+@click.option("--open", "hold", is_flag=True, help="Forward a port of this machine instead.")
+def tunnel_command(
+    job_id: str, port: int, *, local_port: int | None, node: str | None, hold: bool
+) -> int:
+    """Reach a port of a job's node: TensorBoard, VS Code's server, a model that is served.
+
+    The command prints the ssh command for your own machine. The server must listen on the node's
+    address (--host 0.0.0.0). Others on the cluster reach that address, too: let the server ask for
+    a token or password.
+
+    --open forwards 127.0.0.1 of this machine until Ctrl-C or the job's end. Everybody who is
+    logged in here can use that port. With --cluster it uses the connection to the login node.
+
+    \b
+    Examples:
+      slurmkit tunnel 12 6006
+      slurmkit tunnel 12 80 --local-port 8080 --node c2
+      slurmkit tunnel 12 6006 --open
+      slurmkit --cluster lab tunnel 12 6006 --open
+    """
+    job = Cluster().job(job_id)
+    place, local = NodePort(choose_node(job, node), port), local_port or port
+    machine = machine_of(job.cluster.slurm)
+    if not is_reachable(place, machine):
+        whose = "this machine" if machine.is_here else "the login node"
+        print_notice(f"nothing listens on {place.node}:{port} yet that {whose} can reach")
+    if not hold:
+        click.echo(ssh_command(place, local, job.cluster.slurm))
+        return 0
+    try:
+        forward_until_job_ends(
+            place, local, job, partial(print_notice, f"127.0.0.1:{local} is {place.node}:{port}")
+        )
+    except KeyboardInterrupt:
+        print_notice(f"closed; job {job.id} is left as it is")
+        return 128 + signal.SIGINT
+    print_notice(f"closed: job {job.id} has ended")
+    return 0

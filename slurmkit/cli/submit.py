@@ -1,29 +1,37 @@
-"""`slurmkit plan` and `slurmkit submit`: one set of options, one plan."""
+"""`slurmkit plan` and `slurmkit submit`, which make the same plan from the same options."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from slurmkit.backends.choice import DefaultBackend
-from slurmkit.cli.joboptions import Asked, job_options, spec_from
-from slurmkit.cli.planned import plan_json, say_estimate, say_findings
-from slurmkit.cli.tab import PluginNames
-from slurmkit.cluster import Cluster
+from slurmkit.cli.completion import PluginNames
+from slurmkit.cli.job_options import CommandLineJob, job_options, parse_job_options
+from slurmkit.cli.tables import print_wrapped
+from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput, ImageError
-from slurmkit.jobs.job import Job
-from slurmkit.planner import Plan, plan
-from slurmkit.runtimes import NOT_HERE, import_image
-from slurmkit.spec import JobSpec
-from slurmkit.text import printable
+from slurmkit.formats.display import format_time, printable
+from slurmkit.jobs.backends.choice import DefaultBackend
+from slurmkit.planning.arrays import array_throttle
+from slurmkit.planning.containers import IMAGE_NOT_IMPORTED, import_image
+from slurmkit.planning.planner import Plan, plan
+from slurmkit.planning.secrets import mask_secrets
+from slurmkit.spec.findings import Finding
+from slurmkit.spec.jobspec import JobSpec
+from slurmkit.spec.submission import Submission
+from slurmkit.spec.sweep import fill_in_values
+from slurmkit.state.arrays import format_indices
 
-_HEAD = 64 * 1024  # bytes of a script in which its #SBATCH lines begin
+_HEAD_BYTES = 64 * 1024  # bytes of a script to search for #SBATCH lines
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @click.command("plan", context_settings={"allow_interspersed_args": False})
@@ -31,10 +39,10 @@ _HEAD = 64 * 1024  # bytes of a script in which its #SBATCH lines begin
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
 def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
-    """Show exactly what `slurmkit submit` would send, and whether it can ever start.
+    """Show exactly what `slurmkit submit` would send, and whether the job can ever start.
 
-    The script goes to standard output byte for byte; what was found and the estimate to standard
-    error. Ends with 2 when there are errors.
+    The script goes to standard output, byte for byte. Findings and the estimate go to standard
+    error. The exit code is 2 when there are errors.
 
     \b
     Examples:
@@ -45,15 +53,15 @@ def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
       slurmkit plan --sweep lr=1e-3,1e-4 --sweep seed=0..9 -- ./train --lr {lr} > job.sh
     """
     cluster = Cluster()
-    made, _ = _plan(cluster, options, refresh=refresh)
+    planned, _ = _plan_job(cluster, options, refresh=refresh)
     if as_json:
-        click.echo(msgspec.json.encode(plan_json(made)))
+        click.echo(msgspec.json.encode(plan_json(planned)))
     else:
-        for submission in made.submissions:
+        for submission in planned.submissions:
             click.echo(submission.script, nl=False)
-        say_findings(made)
-        say_estimate(made)
-    return BadInput.exit_code if made.errors else 0
+        print_findings(planned)
+        print_estimate(planned)
+    return BadInput.exit_code if planned.errors else 0
 
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
@@ -74,10 +82,10 @@ def submit_command(
     backend: str | None,
     **options: Any,
 ) -> int:
-    """Submit a job, once `slurmkit plan` finds no error in it.
+    """Submit a job, unless `slurmkit plan` finds an error in it.
 
-    COMMAND is started once per task with srun. Options are those of sbatch. An image of a registry
-    is imported first, here, where the job has several nodes.
+    srun starts COMMAND once per task. The options are those of sbatch. For a job on several nodes
+    an image from a registry is first imported here.
 
     \b
     Examples:
@@ -93,55 +101,55 @@ def submit_command(
       slurmkit log --follow $(slurmkit submit --parsable --time 5 -- hostname)
     """
     cluster = Cluster()
-    made, asked = _plan(cluster, options, refresh=refresh)
-    say_findings(made)
-    _refuse(made, force=force)
-    made = made if no_import else _with_image(cluster, made, asked.spec)
+    planned, asked = _plan_job(cluster, options, refresh=refresh)
+    print_findings(planned)
+    _refuse_errors(planned, force=force)
+    planned = planned if no_import else _import_image(cluster, planned, asked.spec)
     if backend is not None and cluster.name:
         raise BadInput("a cluster over SSH is sent jobs by its own sbatch; leave out --backend")
     if backend is not None:
         cluster.backend = DefaultBackend(cluster.slurm, backend)
-    job = cluster.submit(made, force=force)
-    _say_what_sent_it()
-    click.echo(job.id if parsable else f"submitted job {job.id}{_parts(job)}")
+    job = cluster.submit(planned, force=force)
+    _print_sender()
+    if parsable:
+        click.echo(job.id)
+    else:
+        ids = ", ".join(part.id for part in job.parts)
+        parts = f" (Slurm's {ids})" if len(job.parts) > 1 else ""
+        click.echo(f"submitted job {job.id}{parts}")
     if wait_for_it or asked.waits:
-        from slurmkit.cli.waiting import wait_and_exit_code  # noqa: PLC0415 - only where asked
+        from slurmkit.cli.jobs import wait_and_exit_code
 
         return wait_and_exit_code(job)
     if not parsable:
-        click.echo(_how_to_follow(job.id, made.spec), err=True)
+        click.echo(_how_to_follow(job.id, planned.spec), err=True)
     return 0
 
 
-def _say_what_sent_it() -> None:
-    """Where PySlurm was asked for and could not say it, why sbatch has sent it."""
-    used = sys.modules.get("slurmkit.backends.pyslurm")
+def _print_sender() -> None:
+    """Print why sbatch sent the job, if PySlurm was chosen and could not express it."""
+    used = sys.modules.get("slurmkit.jobs.backends.pyslurm")
     for way in used.SENT if used else ():
         if way != "libslurm":
             click.echo(f"note: sent by {printable(way)}", err=True)
 
 
-def _with_image(cluster: Cluster, made: Plan, spec: JobSpec) -> Plan:
-    """Import the image that each node would fetch, and plan with its file; else leave all as is."""
+def _import_image(cluster: Cluster, planned: Plan, spec: JobSpec) -> Plan:
+    """Import the image that each node would fetch, and plan again; return the same plan if not."""
     image = spec.container.image if spec.container else None
-    if image is None or NOT_HERE not in (note.code for note in made.notes):
-        return made
+    if image is None or IMAGE_NOT_IMPORTED not in (note.code for note in planned.notes):
+        return planned
     try:
         import_image(image)
     except ImageError as error:
         click.echo(f"warning: {printable(str(error))}; each node fetches the image", err=True)
-        return made
-    again = plan(spec, cluster)
-    return made if again.errors else again
-
-
-def _parts(job: Job) -> str:
-    """Numbers that Slurm's own commands know."""
-    return f" (Slurm's {', '.join(part.id for part in job.parts)})" if len(job.parts) > 1 else ""
+        return planned
+    with_file = plan(spec, cluster)
+    return planned if with_file.errors else with_file
 
 
 def _how_to_follow(job_id: str, spec: JobSpec) -> str:
-    """A log is that of one task."""
+    """Return the command that follows a job; a log belongs to one task."""
     if spec.sweep is not None:
         one = f"one point: slurmkit log --follow {job_id}_INDEX"
         return f"follow it: slurmkit sweep show {job_id}; {one}"
@@ -151,26 +159,31 @@ def _how_to_follow(job_id: str, spec: JobSpec) -> str:
     return f"follow it: slurmkit log --follow {job_id}"
 
 
-def _refuse(made: Plan, *, force: bool) -> None:
-    stopping = made.unsafe if force else made.errors
+def _refuse_errors(planned: Plan, *, force: bool) -> None:
+    """Raise BadInput if the plan has errors; with `force` only if it has unsafe ones."""
+    stopping = planned.unsafe if force else planned.errors
     if not stopping:
         return
     count = f"{len(stopping)} error{'s' if len(stopping) > 1 else ''}"
-    rest = "" if made.unsafe else "; --force sends it all the same"
+    rest = "" if planned.unsafe else "; --force sends it all the same"
     raise BadInput(f"not submitted: {count}{rest}")
 
 
-def _plan(cluster: Cluster, options: dict[str, Any], *, refresh: bool) -> tuple[Plan, Asked]:
-    asked = spec_from(options)
+def _plan_job(
+    cluster: Cluster, options: dict[str, Any], *, refresh: bool
+) -> tuple[Plan, CommandLineJob]:
+    """Plan the job of a command line; print hints about a COMMAND that looks wrong."""
+    asked = parse_job_options(options)
     if refresh:
         cluster.capabilities(refresh=True)
     _warn_of_one_word(asked.spec)
     _warn_of_script(asked.spec)
-    made = plan(asked.spec, cluster)
-    return msgspec.structs.replace(made, notes=(*asked.notes, *made.notes)), asked
+    planned = plan(asked.spec, cluster)
+    return msgspec.structs.replace(planned, notes=(*asked.notes, *planned.notes)), asked
 
 
 def _warn_of_one_word(spec: JobSpec) -> None:
+    """Print a note if COMMAND is a shell line in quotes."""
     if len(spec.command) == 1 and " " in spec.command[0]:
         click.echo(
             "note: one word with blanks is the name of a program; a shell line is written"
@@ -180,7 +193,7 @@ def _warn_of_one_word(spec: JobSpec) -> None:
 
 
 def _warn_of_script(spec: JobSpec) -> None:
-    """Say when the program is a batch script, as sbatch would take it."""
+    """Print a note if COMMAND is a batch script, which sbatch would run as one."""
     word = spec.command[0] if spec.command else ""
     path = Path(word)
     if not path.is_file() or ("/" not in word and shutil.which(word)):
@@ -195,8 +208,99 @@ def _warn_of_script(spec: JobSpec) -> None:
 
 
 def _has_directives(path: Path) -> bool:
+    """Return whether a file begins like a batch script, with #SBATCH lines."""
     try:
         with path.open("rb") as script:
-            return b"\n#SBATCH" in script.read(_HEAD)
+            return b"\n#SBATCH" in script.read(_HEAD_BYTES)
     except OSError:
         return False
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan for programs, with its secrets masked."""
+    facts: dict[str, Any] = msgspec.to_builtins(plan)
+    facts["spec"]["environment"] = mask_secrets(plan.spec.environment)
+    facts["submissions"] = [
+        {"script": s.script, "options": dict(s.options), "after": list(s.after)} | _part_json(s)
+        for s in plan.submissions
+    ]
+    for name in ("errors", "warnings", "notes"):
+        facts[name] = [
+            {
+                "code": finding.code,
+                "message": finding.message,
+                "source": finding.source,
+                "fix": dict(finding.fix),
+                "unsafe": finding.unsafe,
+            }
+            for finding in getattr(plan, name)
+        ]
+    return facts
+
+
+def _part_json(submission: Submission) -> dict[str, Any]:
+    """Return which tasks of a split array this submission holds; empty for any other job."""
+    part = submission.part
+    if part is None:
+        return {}
+    return {"order": submission.order, "offset": part.offset, "tasks": format_indices(part.tasks)}
+
+
+def sweep_facts(plan: Plan) -> list[tuple[str, str]]:
+    """Return the size of a sweep: its points, the first and last of them, and its arrays."""
+    sweep, parts = plan.spec.sweep, [each.part for each in plan.submissions if each.part]
+    if sweep is None or not parts:
+        return []
+    count, limit = sum(len(part.tasks) for part in parts), array_throttle(plan.spec.array or "")
+    counted = f"{count:,}" + (f" of {len(sweep):,}" if count < len(sweep) else "")
+    at_once = f"at most {limit:,} at once" if limit else "no limit to how many run at once"
+    several = f"{len(parts)} arrays of Slurm; " if len(parts) > 1 else ""
+    ends = {"First": parts[0].tasks[0], "Last": parts[-1].tasks[-1]}
+    points = [(name, f"{at}: {_point_words(plan.spec, at)}") for name, at in ends.items()]
+    return [("Points", f"{counted}; {several}{at_once}"), *points]
+
+
+def _point_words(spec: JobSpec, at: int) -> str:
+    """Return the command of a point; for a script, its parameters."""
+    values = spec.sweep.values(at) if spec.sweep else {}
+    if spec.command:
+        return shlex.join(fill_in_values(spec.command, values))
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in values.items())
+
+
+def print_findings(plan: Plan) -> None:
+    """Print a plan's changes and findings to standard error, the worst last."""
+    for change in plan.changes:
+        before, after = change.before or "nothing", change.after or "nothing"
+        _print_with_severity(
+            "note", f"policy {change.policy} changed {change.field}: {before} -> {after}"
+        )
+    for finding in (*plan.notes, *plan.warnings, *plan.errors):
+        print_finding(finding)
+
+
+def print_finding(finding: Finding, what: str = "") -> None:
+    """Print one finding to standard error, after `what`, the thing it is about."""
+    source = f" ({finding.source})" if finding.source else ""
+    _print_with_severity(finding.severity, f"{what}{finding.message}{source}")
+    if finding.fix:  # on one line, so that it can be copied
+        click.echo(f"       fits: {printable(finding.fix_words)}", err=True)
+
+
+def print_estimate(plan: Plan) -> None:
+    """Print to standard error what the job would use and cost, and when it might start."""
+    facts = [*sweep_facts(plan), *(plan.estimate.facts() if plan.estimate else [])]
+    checked = f"against the cluster as read at {format_time(plan.capabilities_taken)}"
+    print_estimate_facts((*facts, ("Checked", checked)))
+
+
+def print_estimate_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print named facts of an estimate to standard error."""
+    for name, value in facts:
+        print_wrapped(f"{name.ljust(8)} ", value, indent=9, err=True)
+
+
+def _print_with_severity(severity: str, words: str) -> None:
+    """Print a line to standard error after its coloured severity."""
+    head = click.style(f"{severity}: ", fg=_COLOURS[severity], bold=True)
+    print_wrapped(head, words, indent=7, err=True)

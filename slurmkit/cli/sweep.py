@@ -1,4 +1,4 @@
-"""`slurmkit sweep`: the points of sweeps, and those that failed once more."""
+"""`slurmkit sweep`: the points of sweeps, and new runs of those that failed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from typing import Any
 import click
 import msgspec
 
-from slurmkit.cli.planned import say_estimate, say_findings
-from slurmkit.cli.show import table
-from slurmkit.cli.tab import SweepIds
-from slurmkit.cluster import Cluster
+from slurmkit.cli.completion import SweepIds
+from slurmkit.cli.submit import print_estimate, print_findings
+from slurmkit.cli.tables import print_table
+from slurmkit.cluster import sweeps
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.cluster.sweep_results import (
+    SweepPoint,
+    SweepResults,
+    parse_point_states,
+    read_sweep_results,
+    rerun_spec,
+)
 from slurmkit.errors import BadInput
-from slurmkit.facts import clock, tally
-from slurmkit.planner import plan
-from slurmkit.sweeps import records
-from slurmkit.sweeps.again import spec_again
-from slurmkit.sweeps.results import Point, Results, results, states
+from slurmkit.formats.display import format_time
+from slurmkit.jobs.describe import format_state_counts
+from slurmkit.planning.planner import plan
 
 _HEADER = ("POINT", "STATE", "EXIT", "TIME", "NODES")
 _STATE = "Only points in these states: failed, unfinished, or Slurm's names by comma."
@@ -27,7 +33,7 @@ _STATE = "Only points in these states: failed, unfinished, or Slurm's names by c
 
 @click.group("sweep")
 def sweep_group() -> None:
-    """Show the points of a sweep, and run those that failed once more."""
+    """Show the points of a sweep, and run failed points again."""
 
 
 @sweep_group.command("show")
@@ -36,11 +42,11 @@ def sweep_group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the points as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the points as CSV.")
 def show_command(job_id: str, *, state: str | None, as_json: bool, as_csv: bool) -> None:
-    """Show what became of each point: the newest of its runs, its exit code and its parameters.
+    """Show the state, exit code and parameters of each point.
 
-    Points that were run again with `slurmkit sweep rerun` show how that went. `failed` are all
-    that ended otherwise than completed or cancelled; `unfinished` also those cancelled, not sent,
-    or forgotten by Slurm.
+    A point that was run again with `slurmkit sweep rerun` shows its last run. `failed` are all
+    points that ended otherwise than completed or cancelled. `unfinished` are also those cancelled,
+    not sent, or forgotten by Slurm.
 
     \b
     Examples:
@@ -50,16 +56,17 @@ def show_command(job_id: str, *, state: str | None, as_json: bool, as_csv: bool)
     """
     if as_json and as_csv:
         raise BadInput("give either --json or --csv, not both")
-    wanted = states(state) if state else None
-    found = results(Cluster(), job_id)
-    points = [p for p in found.points if wanted is None or p.state in wanted]
+    wanted = parse_point_states(state) if state else None
+    sweep = read_sweep_results(Cluster(), job_id)
+    points = [p for p in sweep.points if wanted is None or p.state in wanted]
     if as_json:
-        click.echo(msgspec.json.encode({"sweep": found.first, "points": points}))
+        click.echo(msgspec.json.encode({"sweep": sweep.first, "points": points}))
     elif as_csv:
         _print_csv(points)
     else:
-        _print_table(points)
-        click.echo(_summary(found), err=True)
+        header = (*_HEADER, *_parameter_names(points))
+        print_table(header, map(_point_row, points), right={"POINT", "TIME"})
+        click.echo(_summary(sweep), err=True)
 
 
 @sweep_group.command("rerun")
@@ -69,9 +76,9 @@ def show_command(job_id: str, *, state: str | None, as_json: bool, as_csv: bool)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--parsable", is_flag=True, help="Print only the job id.")
 def rerun_command(job_id: str, *, state: str, dry_run: bool, yes: bool, parsable: bool) -> int:
-    """Run points of a sweep again: the same job and the same points, as a new array.
+    """Run points of a sweep again, as a new array of the same job.
 
-    It is planned and shown first, and on a terminal asked about. `slurmkit sweep show` of the first
+    The plan is shown first, and on a terminal you are asked. `slurmkit sweep show` of the first
     sweep then shows the newest result of each point.
 
     \b
@@ -81,49 +88,56 @@ def rerun_command(job_id: str, *, state: str, dry_run: bool, yes: bool, parsable
       slurmkit sweep rerun 12 --state unfinished --yes
     """
     cluster = Cluster()
-    found, wanted = results(cluster, job_id), states(state)
-    indices = [point.index for point in found.points if point.state in wanted]
+    sweep, wanted = read_sweep_results(cluster, job_id), parse_point_states(state)
+    indices = [point.index for point in sweep.points if point.state in wanted]
     if not indices:
-        click.echo(f"no point of sweep {found.first} is {state}: {tally(found.tally)}", err=True)
+        click.echo(
+            f"no point of sweep {sweep.first} is {state}: {format_state_counts(sweep.tally)}",
+            err=True,
+        )
         return 0
-    made = plan(spec_again(found.runs[0], indices), cluster)
-    say_findings(made)
-    say_estimate(made)
-    if made.errors:
-        raise BadInput(f"not submitted: {len(made.errors)} error{'s' * (len(made.errors) > 1)}")
-    if dry_run or not _agreed(len(indices), yes=yes):
+    planned = plan(rerun_spec(sweep.runs[0], indices), cluster)
+    print_findings(planned)
+    print_estimate(planned)
+    if planned.errors:
+        raise BadInput(
+            f"not submitted: {len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
+        )
+    if dry_run or not _confirm_rerun(len(indices), yes=yes):
         return 0
-    job = cluster.submit(made, again=found.first)
-    said = f"submitted job {job.id}: {len(indices):,} points of sweep {found.first} again"
-    click.echo(job.id if parsable else said)
+    job = cluster.submit(planned, again=sweep.first)
+    message = f"submitted job {job.id}: {len(indices):,} points of sweep {sweep.first} again"
+    click.echo(job.id if parsable else message)
     return 0
 
 
 @sweep_group.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def list_command(*, as_json: bool) -> None:
-    """List the sweeps, and the arrays in several of Slurm's, that you submitted from here.
+    """List the sweeps that you submitted from here.
+
+    The list also has the job arrays that slurmkit submitted as several arrays of Slurm.
 
     \b
     Example:
       slurmkit sweep list
     """
-    found = list(records.read_all(Cluster()))
-    rows = [_listed(record) for record in found]
+    rows = [_sweep_row(record) for record in sweeps.load_records(Cluster())]
     if as_json:
         click.echo(msgspec.json.encode([dict(zip(_LISTED, row, strict=True)) for row in rows]))
     else:
-        table(_LISTED, rows, right={"POINTS"})
+        print_table(_LISTED, rows, right={"POINTS"})
 
 
 _LISTED = ("SWEEP", "SUBMITTED", "POINTS", "AGAIN", "SENT", "PARAMETERS", "NAME")
 
 
-def _listed(record: records.Record) -> tuple[str, ...]:
+def _sweep_row(record: sweeps.ArrayRecord) -> tuple[str, ...]:
+    """Return the row of a sweep in the list."""
     sweep = record.spec.sweep
     return (
         record.first or f"not known ({record.token})",
-        clock(int(record.submitted)),
+        format_time(int(record.submitted)),
         str(record.total),
         record.again or "",
         f"{len(record.sent)}/{record.planned}",
@@ -132,44 +146,43 @@ def _listed(record: records.Record) -> tuple[str, ...]:
     )
 
 
-def _agreed(count: int, *, yes: bool) -> bool:
+def _confirm_rerun(count: int, *, yes: bool) -> bool:
+    """Ask whether to go on; without a terminal, go on."""
     if yes or not sys.stdin.isatty():
         return True
     return click.confirm(f"run {'this point' if count == 1 else f'these {count:,} points'} again?",
                          err=True)  # fmt: skip
 
 
-def _cells(point: Point) -> tuple[str, ...]:
+def _point_row(point: SweepPoint) -> tuple[str, ...]:
     own = (str(point.index), point.state, point.exit_code or "", point.elapsed, point.nodes)
     return (*own, *point.parameters.values())
 
 
-def _names(points: Sequence[Point]) -> tuple[str, ...]:
+def _parameter_names(points: Sequence[SweepPoint]) -> tuple[str, ...]:
     return tuple(points[0].parameters) if points else ()
 
 
-def _print_table(points: Sequence[Point]) -> None:
-    header = (*_HEADER, *_names(points))
-    table(header, map(_cells, points), right={"POINT", "TIME"})
-
-
-def _print_csv(points: Sequence[Point]) -> None:
+def _print_csv(points: Sequence[SweepPoint]) -> None:
     out: Any = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(("point", "state", "exit", "time", "nodes", "job_id", *_names(points)))
+    out.writerow(("point", "state", "exit", "time", "nodes", "job_id", *_parameter_names(points)))
     for point in points:
-        own = _cells(point)
+        own = _point_row(point)
         out.writerow((*own[:5], point.job_id, *own[5:]))
 
 
-def _summary(found: Results) -> str:
-    said = [f"sweep {found.first}: {len(found.points):,} points: {tally(found.tally)}"]
-    if len(found.runs) > 1:
-        said.append(f"run again: {', '.join(run.first for run in found.runs[1:])}")
-    if found.unsent:
-        said.append(
-            f"its submit broke off {found.unsent} of {found.runs[0].planned} arrays before its end;"
-            f" the rest: slurmkit sweep rerun {found.first} --state unsent"
+def _summary(sweep: SweepResults) -> str:
+    """Count the points by state, and say what reruns and lost records mean for them."""
+    parts = [
+        f"sweep {sweep.first}: {len(sweep.points):,} points: {format_state_counts(sweep.tally)}"
+    ]
+    if len(sweep.runs) > 1:
+        parts.append(f"run again: {', '.join(run.first for run in sweep.runs[1:])}")
+    if sweep.unsent:
+        parts.append(
+            f"its submit broke off {sweep.unsent} of {sweep.runs[0].planned} arrays before its end;"
+            f" the rest: slurmkit sweep rerun {sweep.first} --state unsent"
         )
-    if found.without_history:
-        said.append(f"ended points may be unknown: {found.without_history}")
-    return "; ".join(said)
+    if sweep.without_history:
+        parts.append(f"ended points may be unknown: {sweep.without_history}")
+    return "; ".join(parts)

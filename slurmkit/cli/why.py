@@ -1,19 +1,19 @@
-"""`slurmkit why`: a job's explanation as plain lines."""
+"""`slurmkit why`: why a job waits or failed."""
 
 from __future__ import annotations
 
 import click
 import msgspec
 
-from slurmkit.cli.show import key_values
-from slurmkit.cluster import Cluster
-from slurmkit.jobs.ids import group
+from slurmkit.cli.tables import print_key_values
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.diagnose.explain import explain
+from slurmkit.diagnose.model import Explanation
+from slurmkit.diagnose.render import explanation_lines
+from slurmkit.formats.display import printable
+from slurmkit.formats.job_ids import group_by_id
 from slurmkit.jobs.job import Job
-from slurmkit.queue.snapshot import QueueFilter
-from slurmkit.text import printable
-from slurmkit.why.explain import explain
-from slurmkit.why.model import Explanation
-from slurmkit.why.telling import telling
+from slurmkit.state.queue import QueueFilter
 
 
 @click.command("why")
@@ -26,7 +26,7 @@ from slurmkit.why.telling import telling
     help="Do not look for what would start sooner, which asks slurmctld up to five times.",
 )
 def why_command(job_id: str, *, as_json: bool, skip: bool) -> None:
-    """Say why a job waits and what would start sooner, or why it failed.
+    """Explain why a job waits and what would start sooner, or why it failed.
 
     \b
     Examples:
@@ -35,35 +35,32 @@ def why_command(job_id: str, *, as_json: bool, skip: bool) -> None:
       slurmkit why 12 --json | jq -r '.waiting.alternatives[].command'
     """
     job = Cluster().handle(job_id)
-    told = _named(job, explain(job.cluster, _telling(job).id, alternatives=not skip))
+    part = _part_to_explain(job)
+    explanation = _with_user_id(job, explain(job.cluster, part.id, alternatives=not skip))
     if as_json:
-        click.echo(msgspec.json.encode(told))
+        click.echo(msgspec.json.encode(explanation))
         return
-    click.echo(f"{printable(told.answer)}.")
-    lines = list(telling(told))
+    click.echo(f"{printable(explanation.answer)}.")
+    lines = list(explanation_lines(explanation))
     if lines:
         click.echo()
-        key_values(lines)
+        print_key_values(lines)
 
 
-def _telling(job: Job) -> Job:
-    """Of an array in several of Slurm's one that waits, else runs, else has failed."""
+def _part_to_explain(job: Job) -> Job:
+    """Return the part of a split array to explain: a pending one, else a running, else a failed."""
     if len(job.parts) == 1:
         return job
     only = QueueFilter(job_ids=tuple(part.id for part in job.parts))
-    rows = group(only.job_ids, job.cluster.queue(only).rows)
+    rows = group_by_id(only.job_ids, job.cluster.backend.queue(only).rows)
     waits = (part for part in job.parts if any(row.waits for row in rows[part.id]))
     runs = (part for part in job.parts if rows[part.id])
-    found = next(waits, None) or next(runs, None)
-    return found or next((part for part in job.parts if _failed(part)), job.parts[0])
+    failed = (part for part in job.parts if part.info().state != "COMPLETED")
+    return next(waits, None) or next(runs, None) or next(failed, job.parts[0])
 
 
-def _failed(part: Job) -> bool:
-    return part.info().state != "COMPLETED"
-
-
-def _named(job: Job, told: Explanation) -> Explanation:
-    """With the id that its user knows; commands keep Slurm's own."""
-    name = job.named(told.job_id)
-    answer = told.answer.replace(f"job {told.job_id} ", f"job {name} ")
-    return msgspec.structs.replace(told, job_id=name, answer=answer)
+def _with_user_id(job: Job, explanation: Explanation) -> Explanation:
+    """Put the user's job id into an explanation; its commands keep Slurm's id."""
+    name = job.named(explanation.job_id)
+    answer = explanation.answer.replace(f"job {explanation.job_id} ", f"job {name} ")
+    return msgspec.structs.replace(explanation, job_id=name, answer=answer)

@@ -1,5 +1,5 @@
-"""What of slurmkit and of a cluster's settings is missing or unwise.
+"""Checks of slurmkit's installation and of a cluster's settings.
 
->>> from slurmkit.doctor.checks import examine
->>> [found for found in examine(Cluster().slurm) if found.severity == "error"]
+>>> from slurmkit.doctor.checks import run_checks
+>>> [found for found in run_checks(Cluster().slurm) if found.severity == "error"]
 """

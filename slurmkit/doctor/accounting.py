@@ -1,12 +1,11 @@
-"""What is recorded of jobs, who is charged for what, and which limits hold."""
+"""Checks of accounting: what is recorded of jobs, who is charged, which limits are enforced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurmkit.capabilities.text import names
-from slurmkit.doctor.case import Case
-from slurmkit.doctor.model import Check, Found
+from slurmkit.doctor.case import Check, CheckContext, CheckFinding
+from slurmkit.formats.scontrol import parse_names
 
 _TRES = "AccountingStorageTRES"
 _ENFORCE = "AccountingStorageEnforce"
@@ -15,12 +14,12 @@ _LIMITS = tuple(
     " maxsubmit maxwall".split()
 )
 _QOS_LIMITS = (*_LIMITS, "maxtrespu", "maxjobspu", "maxsubmitpu", "maxtrespa")
-_STORED = {
+_STORE_FLAGS = {
     "job_comment": "comments: sacct cannot find a job by the mark slurmkit gave it",
     "job_script": "batch scripts: what an ended job ran cannot be looked up",
     "job_env": "environments: what an ended job ran with cannot be looked up",
 }
-_PRIVATE = {
+_PRIVATE_DATA = {
     "jobs": "people see only their own jobs: the GPU map shows other people's as held by nobody"
     " that is known, and `why` cannot say who is before them",
     "nodes": "people do not see nodes: `nodes`, `gpus` and the checks of `plan` do not work",
@@ -32,55 +31,67 @@ _PRIVATE = {
 }
 
 
-def gpu_tres(case: Case) -> Iterator[Found]:
-    """GPUs, their types and their parts among the tracked TRES."""
-    tracked = {name.lower() for name in names(case.config.get(_TRES))}
+def check_gpu_tres(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that GPUs, their types and their shares are tracked TRES."""
+    tracked = {name.lower() for name in parse_names(case.config.get(_TRES))}
     types = sorted({f"gres/gpu:{of.type}" for n in case.gpu_nodes for of in n.gpus if of.type})
     parts = sorted({f"gres/{n}" for x in case.gpu_nodes for n in ("shard", "mps") if x.count(n)})
     wanted = ["gres/gpu", *types, *parts] if case.gpu_nodes else []
     missing = [name for name in wanted if name.lower() not in tracked]
-    fix = (_tracking(case, missing), "slurm.conf, then restart slurmctld")
+    fix = (_tracked_tres_setting(case, missing), "slurm.conf, then restart slurmctld")
     if "gres/gpu" in missing:
-        yield Found("error", f"{_TRES} has no gres/gpu, and {len(case.gpu_nodes)} nodes have GPUs",
-                    "nobody's GPU-hours are counted, and limits on GPUs do not hold",
-                    *fix)  # fmt: skip
+        yield CheckFinding(
+            "error",
+            f"{_TRES} has no gres/gpu, and {len(case.gpu_nodes)} nodes have GPUs",
+            "nobody's GPU-hours are counted, and limits on GPUs do not hold",
+            *fix,
+        )
     elif untold := [name for name in missing if name in types]:
-        yield Found("warning", f"{_TRES} lacks {', '.join(untold)}",
+        yield CheckFinding("warning", f"{_TRES} lacks {', '.join(untold)}",
                     "GPU-hours and limits cannot be told by these types", *fix)  # fmt: skip
     elif missing:
-        yield Found("note", f"{_TRES} lacks {', '.join(missing)}",
+        yield CheckFinding("note", f"{_TRES} lacks {', '.join(missing)}",
                     "what jobs use of shared GPUs is not recorded", *fix)  # fmt: skip
 
 
-def _tracking(case: Case, missing: list[str]) -> str:
-    """The setting with what is missing, and without what Slurm tracks in any case."""
+def _tracked_tres_setting(case: CheckContext, missing: list[str]) -> str:
+    """Return the setting with the missing TRES, without those that Slurm always tracks."""
     always = set("cpu mem energy node billing fs/disk vmem pages gres/gpumem gres/gpuutil".split())
-    kept = [name for name in names(case.config.get(_TRES)) if name not in always]
-    return f"{_TRES}={','.join(sorted({*kept, *missing}))}"
+    tracked = [name for name in parse_names(case.config.get(_TRES)) if name not in always]
+    return f"{_TRES}={','.join(sorted({*tracked, *missing}))}"
 
 
-def enforcement(case: Case) -> Iterator[Found]:
-    """Whether associations, limits and QOS are enforced."""
+def check_enforcement(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that associations, limits and QOS are enforced."""
     enforced = case.words(_ENFORCE)
     if "all" in enforced:
         return
     shown = ",".join(sorted(enforced)) or "none"
     fix = f"{_ENFORCE}=associations,limits,qos,safe"
     if not enforced & {"associations", "limits", "qos", "safe"}:
-        yield Found("warning", f"{_ENFORCE}={shown}: people without an association may submit",
-                    "their jobs are charged to nobody", fix)  # fmt: skip
+        yield CheckFinding(
+            "warning",
+            f"{_ENFORCE}={shown}: people without an association may submit",
+            "their jobs are charged to nobody",
+            fix,
+        )
     if not enforced & {"limits", "safe"}:
-        count = _limits(case)
-        yield Found("error" if count else "warning",
+        rows = [*_associations(case), *_qos(case)]
+        count = sum(any(row.get(limit) for limit in _QOS_LIMITS) for row in rows)
+        yield CheckFinding("error" if count else "warning",
                     f"{_ENFORCE}={shown}: limits are not enforced, {count or 'none'} are set",
                     "every limit that sacctmgr shows is ignored", fix)  # fmt: skip
     elif "qos" not in enforced:
-        yield Found("warning", f"{_ENFORCE}={shown}: which QOS a person may use is not checked",
-                    "everybody may run with the highest QOS", fix)  # fmt: skip
+        yield CheckFinding(
+            "warning",
+            f"{_ENFORCE}={shown}: which QOS a person may use is not checked",
+            "everybody may run with the highest QOS",
+            fix,
+        )
 
 
-def safe(case: Case) -> Iterator[Found]:
-    """Budgets in TRES-minutes need `safe`, or jobs are started that cannot end within them."""
+def check_safe_budgets(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that budgets in TRES-minutes have `safe`; else jobs start that the budget must kill."""
     enforced = case.words(_ENFORCE)
     if "limits" not in enforced or "safe" in enforced:
         return
@@ -89,24 +100,19 @@ def safe(case: Case) -> Iterator[Found]:
         *(f"QOS {row['name']}" for row in _qos(case) if row["grptresmins"]),
     ]
     if budgets:
-        yield Found("warning",
+        yield CheckFinding("warning",
                     f"{_ENFORCE} has limits without safe, and GrpTRESMins is set for"
-                    f" {_some(budgets)}",
+                    f" {_first_names(budgets)}",
                     "jobs start that the budget cannot pay for, and are killed when it is used up",
                     f"{_ENFORCE}=associations,limits,qos,safe")  # fmt: skip
 
 
-def _limits(case: Case) -> int:
-    rows = [*_associations(case), *_qos(case)]
-    return sum(any(value for key, value in row.items() if key in _QOS_LIMITS) for row in rows)
-
-
-def _associations(case: Case) -> list[dict[str, str]]:
+def _associations(case: CheckContext) -> list[dict[str, str]]:
     rows = case.accounting("assoc", ("cluster", "account", "user", *_LIMITS))
     return [row for row in rows if row["cluster"] == case.config.get("ClusterName")]
 
 
-def _qos(case: Case) -> list[dict[str, str]]:
+def _qos(case: CheckContext) -> list[dict[str, str]]:
     return case.accounting("qos", ("name", *_QOS_LIMITS))
 
 
@@ -114,72 +120,75 @@ def _owner(row: dict[str, str]) -> str:
     return f"{row['user']} in {row['account']}" if row["user"] else f"account {row['account']}"
 
 
-def _some(what: list[str]) -> str:
+def _first_names(what: list[str]) -> str:
+    """Join names with commas, at most five of them."""
     more = len(what) - 5
     return ", ".join(what[:5]) + (f" and {more} more" if more > 0 else "")
 
 
-def stored(case: Case) -> Iterator[Found]:
-    """What slurmdbd keeps of a job besides numbers."""
-    missing = [name for name in _STORED if name not in case.words("AccountingStoreFlags")]
+def check_stored_fields(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that slurmdbd stores the comments, scripts and environments of jobs."""
+    missing = [name for name in _STORE_FLAGS if name not in case.words("AccountingStoreFlags")]
     if missing:
         kept = ",".join(sorted({*case.words("AccountingStoreFlags"), *missing}))
-        yield Found("note", f"AccountingStoreFlags lacks {', '.join(missing)}",
-                    "not kept: " + "; ".join(_STORED[name] for name in missing),
+        yield CheckFinding("note", f"AccountingStoreFlags lacks {', '.join(missing)}",
+                    "not kept: " + "; ".join(_STORE_FLAGS[name] for name in missing),
                     f"AccountingStoreFlags={kept}")  # fmt: skip
 
 
-def gathering(case: Case) -> Iterator[Found]:
-    """Whether use of CPU and memory is measured."""
+def check_gathering(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that the use of CPU and memory is measured."""
     gathers = case.config.get("JobAcctGatherType", "")
     if not gathers or gathers.endswith("none"):
-        yield Found("warning", "JobAcctGatherType is none",
+        yield CheckFinding("warning", "JobAcctGatherType is none",
                     "what jobs really use of CPU and memory is unknown: no efficiency, no advice",
                     "JobAcctGatherType=jobacct_gather/cgroup")  # fmt: skip
 
 
-def private(case: Case) -> Iterator[Found]:
-    """What people are not shown, and what slurmkit cannot do for them then."""
-    hidden = [kind for kind in _PRIVATE if kind in case.words("PrivateData")]
+def check_private_data(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check which data is hidden from users, and what slurmkit cannot do without it."""
+    hidden = [kind for kind in _PRIVATE_DATA if kind in case.words("PrivateData")]
     if hidden:
-        yield Found("warning" if "nodes" in hidden else "note",
+        yield CheckFinding("warning" if "nodes" in hidden else "note",
                     f"PrivateData={','.join(hidden)}",
-                    "; ".join(_PRIVATE[kind] for kind in hidden),
+                    "; ".join(_PRIVATE_DATA[kind] for kind in hidden),
                     "PrivateData without what may be seen")  # fmt: skip
 
 
-def fairshare(case: Case) -> Iterator[Found]:
-    """Whether past use counts when jobs are ordered."""
+def check_fairshare(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that past use counts in the order of jobs."""
     if not case.config.get("PriorityType", "").endswith("multifactor"):
-        yield Found("warning", f"PriorityType={case.config.get('PriorityType') or 'basic'}",
+        yield CheckFinding("warning", f"PriorityType={case.config.get('PriorityType') or 'basic'}",
                     "jobs run in the order they came; past use and shares do not count",
                     "PriorityType=priority/multifactor")  # fmt: skip
     elif case.config.get("PriorityWeightFairShare", "0") == "0":
-        yield Found("warning", "PriorityWeightFairShare is 0",
+        yield CheckFinding("warning", "PriorityWeightFairShare is 0",
                     "past use and shares do not count when jobs are ordered",
                     "PriorityWeightFairShare=100000")  # fmt: skip
 
 
-def billing(case: Case) -> Iterator[Found]:
-    """Whether a GPU costs more than the CPU beside it."""
+def check_gpu_billing(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that GPUs have a billing weight."""
     free = [
         each.name
         for each in case.gpu_partitions()
         if not any(name.startswith("gres/gpu") for name in each.billing_weights)
     ]
     if free:
-        yield Found("warning", f"TRESBillingWeights of {_some(free)} has no GRES/gpu",
+        yield CheckFinding("warning", f"TRESBillingWeights of {_first_names(free)} has no GRES/gpu",
                     "fair share and billing count CPUs alone: GPUs cost nothing",
                     'PartitionName=… TRESBillingWeights="CPU=1.0,GRES/gpu=16.0"')  # fmt: skip
 
 
 CHECKS = (
-    Check("gpu-tres", "GPUs and their types are recorded", gpu_tres),
-    Check("enforce", "associations, limits and QOS are enforced", enforcement),
-    Check("enforce-safe", "no budget is enforced without `safe`", safe),
-    Check("store-flags", "comments, scripts and environments of jobs are kept", stored),
-    Check("gathering", "use of CPU and memory is measured", gathering),
-    Check("private-data", "nothing that slurmkit needs is hidden", private),
-    Check("fairshare", "past use counts when jobs are ordered", fairshare),
-    Check("billing", "GPUs are billed", billing),
+    Check("gpu-tres", "GPUs and their types are recorded", check_gpu_tres),
+    Check("enforce", "associations, limits and QOS are enforced", check_enforcement),
+    Check("enforce-safe", "no budget is enforced without `safe`", check_safe_budgets),
+    Check(
+        "store-flags", "comments, scripts and environments of jobs are kept", check_stored_fields
+    ),
+    Check("gathering", "use of CPU and memory is measured", check_gathering),
+    Check("private-data", "nothing that slurmkit needs is hidden", check_private_data),
+    Check("fairshare", "past use counts when jobs are ordered", check_fairshare),
+    Check("billing", "GPUs are billed", check_gpu_billing),
 )

@@ -1,1 +1,1 @@
-"""Python functions as jobs, behind the interface of `concurrent.futures`."""
+"""Run Python functions as jobs, through the interface of `concurrent.futures`."""

@@ -1,6 +1,6 @@
-"""Files with what came of calls: written whole or not at all, and believed only if ours alone.
+"""Result files of calls: written whole or not at all, and read only if no one else can access them.
 
-As `worker.py` it lies in the shared folder too, and is read from Python 3.6 on.
+Like `worker.py` this file is copied into the shared folder and must run on Python 3.6 and later.
 """
 
 import errno
@@ -8,24 +8,25 @@ import os
 import pickle
 import stat
 import time
-from typing import Any, BinaryIO, Iterator, NamedTuple  # noqa: UP035 - 3.6 cannot index others
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
 
-PROTOCOL = 4  # of what is only carried: any Python reads it
+PROTOCOL = 4  # pickle protocol of the envelopes: every Python in use reads it
 VALUE, ERROR, DIED, UNFIT, LEFT_OUT = "value", "error", "died", "unfit", "left out"
-SIZE = 8  # bytes that say how long a result is
-_TOGETHER = 0.1  # seconds in which results go into one file
-_LONGEST = 0.5  # seconds between two looks at whether something is to be written
+SIZE = 8  # bytes of the length before each result
+_TOGETHER = 0.1  # results within this many seconds go into one file
+_LONGEST = 0.5  # most seconds between two checks whether results are to be written
 
 
-class Result(NamedTuple):
-    """What came of a call.
+class StoredResult(NamedTuple):
+    """The result of one call.
 
     Attributes:
-        call: its index in its run.
-        kind: VALUE, ERROR, DIED, UNFIT or LEFT_OUT.
-        payload: the pickled value or exception; empty where there is none.
-        facts: `words` in place of a value, `trace`, `node`, `python`, and `differ`: versions of
-            libraries there and here, by name.
+        call: index of the call in its run.
+        kind: VALUE, ERROR, DIED (its process), UNFIT (the Python version), LEFT_OUT (cancelled).
+        payload: the pickled value or exception; empty if there is none.
+        facts: `words` (the error message), `trace`, `node`, `python`, `missing`, and `differ`:
+            (version in the job, version of the caller) by library.
     """
 
     call: int
@@ -35,11 +36,11 @@ class Result(NamedTuple):
 
 
 class Outbox:
-    """Results on their way into files: those of short calls together.
+    """A buffer of results, so that results of short calls share a file.
 
     Args:
-        folder: where they go.
-        run: how the names of the files begin: the task, and how often it was started anew.
+        folder: folder of the result files.
+        run: prefix of the file names: task number and restart count, e.g. `3-0`.
     """
 
     def __init__(self, folder: str, run: str) -> None:
@@ -50,19 +51,19 @@ class Outbox:
         self._number = 0
 
     def put(self, result: bytes) -> None:
-        """Keep a result, and write all there are if the last were written a while ago."""
+        """Add a result; write all if the last write was a while ago."""
         self._waiting.append(result)
         if self.due() <= 0:
             self.flush()
 
     def due(self) -> float:
-        """Seconds until what is kept is to be written."""
+        """Return the seconds until the buffer is to be written."""
         if not self._waiting:
             return _LONGEST
         return self._written + _TOGETHER - time.monotonic()
 
     def flush(self) -> None:
-        """Write what is kept."""
+        """Write the buffer to a file."""
         if self._waiting:
             self.write(str(self._number), self._waiting)
             self._number += 1
@@ -74,26 +75,26 @@ class Outbox:
         write_whole(path, b"".join(map(sized, results)))
 
     def done(self, task: int) -> "dict[int, str]":
-        """The calls that the task has left results of, and their kinds."""
+        """Return the kind of result by call, for the calls of a task that have a result."""
         own = [name for name in os.listdir(self._folder) if name.startswith(f"{task}-")]
         read = (read_private(os.path.join(self._folder, name)) for name in own)
         return {each.call: each.kind for data in read for each in results_in(data)}
 
 
-def results_in(data: bytes) -> "Iterator[Result]":
-    """The results in what `read_private` gave."""
+def results_in(data: bytes) -> "Iterator[StoredResult]":
+    """Yield the results in the contents of a result file."""
     at = 0
     while at < len(data):
         end = at + SIZE + int.from_bytes(data[at : at + SIZE], "big")
-        yield Result(*pickle.loads(data[at + SIZE : end]))  # noqa: S301 - see read_private
+        yield StoredResult(*pickle.loads(data[at + SIZE : end]))  # noqa: S301 - see read_private
         at = end
 
 
 def read_private(path: str) -> bytes:
-    """Read a file that is ours, and that nobody else may even read.
+    """Read a file that we own and that nobody else can access.
 
     Raises:
-        PermissionError: when it is not, saying so.
+        PermissionError: when others own it or can access it.
         OSError: when it cannot be read.
     """
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -103,10 +104,10 @@ def read_private(path: str) -> bytes:
 
 
 def check_private(found: Any, path: str, user: int) -> None:
-    """Refuse a file that is not one user's alone.
+    """Refuse a file that is not regular, not the user's, or accessible to others.
 
     Raises:
-        PermissionError: saying why.
+        PermissionError: with the reason.
     """
     if not stat.S_ISREG(found.st_mode):
         raise PermissionError(errno.EPERM, "not a regular file", path)
@@ -119,7 +120,7 @@ def check_private(found: Any, path: str, user: int) -> None:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Write a file that we alone can read, whole or not at all, and onto the disk.
+    """Write a file that only we can read, whole or not at all, and fsync it.
 
     Raises:
         OSError: when it cannot be written.
@@ -140,7 +141,7 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def write_new(path: str, data: bytes) -> None:
-    """Write a file that we alone can read, where there is none.
+    """Write a new file that only we can read; without fsync.
 
     Raises:
         OSError: when it cannot be written.
@@ -154,13 +155,13 @@ def _new(path: str) -> "BinaryIO":
     return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
-def dumped(result: Result) -> bytes:
-    """A result as bytes."""
+def dumped(result: StoredResult) -> bytes:
+    """Pickle a result."""
     return pickle.dumps(tuple(result), PROTOCOL)
 
 
 def sized(data: bytes) -> bytes:
-    """Data behind its length."""
+    """Prefix data with its length."""
     return len(data).to_bytes(SIZE, "big") + data
 
 

@@ -1,4 +1,4 @@
-"""Calls that were sent together: what lies in their folder, and where it is found again."""
+"""Runs: calls sent together. Write their files, and keep a record to find them again."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ from typing import Any
 
 import msgspec
 
-from slurmkit.capabilities.cache import read_own, write_aside
+from slurmkit.config.paths import read_private_file, state_folder, write_private_file
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.executor import resultfiles, worker
-from slurmkit.executor.folders import own_folder, unwritten
-from slurmkit.executor.store import Store
-from slurmkit.statehome import state_folder
+from slurmkit.executor.store import Store, make_private_folder, write_error
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class CallRun(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one function that were sent together.
 
     Attributes:
-        folder: where they and their results are, on the cluster.
-        name: of the function.
+        folder: folder of the calls and their results on the cluster.
+        name: name of the function.
         submitted: epoch seconds.
-        tasks: the indices of the calls that each task makes, in order.
-        ids: the job of each task, `12_3` or `12`; empty before they are sent.
-        first: the id that stands for all of them.
+        tasks: indices of the calls that each task makes, in order.
+        ids: job id of each task, `12_3` or `12`; empty before they are sent.
+        first: the id that stands for the whole run.
     """
 
     folder: str
@@ -46,22 +44,22 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     first: str = ""
 
     def log(self, number: int) -> Path:
-        """Where what a task prints goes, unless the job's `output` says otherwise."""
+        """Return the path of a task's log, unless the job's `output` says otherwise."""
         return Path(self.folder) / f"log-{self.ids[number]}.out"
 
 
-def divided(count: int, tasks: int) -> tuple[tuple[int, ...], ...]:
-    """Deal calls out to tasks like cards, so that the first ones are made first."""
+def divide_calls(count: int, tasks: int) -> tuple[tuple[int, ...], ...]:
+    """Assign calls to tasks round robin, so that the first calls are made first."""
     return tuple(tuple(range(first, count, tasks)) for first in range(min(count, tasks)))
 
 
-def prepare(
+def write_run(
     store: Store,
     function: Callable[..., Any],
     calls: Sequence[Arguments],
     tasks: tuple[tuple[int, ...], ...],
-) -> Run:
-    """Put what a run's tasks read into a store.
+) -> CallRun:
+    """Pickle a function and its calls, and write them into a store.
 
     Raises:
         BadInput: when the function or an argument cannot be pickled.
@@ -84,13 +82,13 @@ def prepare(
     files = {f"{worker.CALLS}/{number}": data for number, data in enumerate(own)}
     files |= {worker.HEAD: json.dumps(_head(store)).encode(), worker.FUNCTION: shared}
     store.add(place, files, (worker.RESULTS, worker.STATES))
-    return Run(
+    return CallRun(
         folder=f"{store.folder}/{place}", name=name[:100], submitted=time.time(), tasks=tasks
     )
 
 
 def _head(store: Store) -> dict[str, Any]:
-    """What this Python is, to be compared in the job."""
+    """Describe this Python, so that the job can compare its own."""
     prefix, path = store.modules()
     versions = {name: worker.version_of(name) for name in list(sys.modules) if "." not in name}
     return {
@@ -103,32 +101,32 @@ def _head(store: Store) -> dict[str, Any]:
     }
 
 
-def keep(run: Run, where: str) -> None:
-    """Remember a run by its job.
+def save_run(run: CallRun, where: str) -> None:
+    """Write a record of a run, to be found by its job id.
 
     Args:
-        run: what was sent.
+        run: the run, with its ids.
         where: name of the cluster.
 
     Raises:
         SlurmkitError: when it cannot be written.
     """
-    path = _record(run.first, where)
+    path = _record_path(run.first, where)
     try:
-        own_folder(path.parent)
-        write_aside(path, msgspec.json.encode(run))
+        make_private_folder(path.parent)
+        write_private_file(path, msgspec.json.encode(run))
     except OSError as error:
-        raise unwritten(str(path), error) from error
+        raise write_error(str(path), error) from error
 
 
-def find(job_id: str, where: str) -> Run:
-    """The run of a job that was sent from here.
+def load_run(job_id: str, where: str) -> CallRun:
+    """Load the run of a job that was sent from here.
 
     Raises:
-        BadInput: when nothing is known of it.
+        BadInput: when there is no record of it.
     """
     try:
-        return msgspec.json.decode(read_own(_record(job_id, where)), type=Run)
+        return msgspec.json.decode(read_private_file(_record_path(job_id, where)), type=CallRun)
     except (OSError, msgspec.DecodeError) as error:
         raise BadInput(
             f"no calls of a job {job_id} were sent to {where} by you from this home; the number is"
@@ -136,8 +134,8 @@ def find(job_id: str, where: str) -> Run:
         ) from error
 
 
-def drop(store: Store, run: Run, where: str) -> None:
-    """Remove the files of a run, and what is remembered of it.
+def remove_run(store: Store, run: CallRun, where: str) -> None:
+    """Remove the files of a run, and its record.
 
     Raises:
         BadInput: when its folder is not this user's.
@@ -145,11 +143,11 @@ def drop(store: Store, run: Run, where: str) -> None:
     """
     try:
         store.remove(run.folder)
-        _record(run.first, where).unlink()
+        _record_path(run.first, where).unlink()
     except OSError as error:
         name = error.filename or run.folder
         raise SlurmkitError(f"cannot remove {name}: {error.strerror}; try again") from error
 
 
-def _record(job_id: str, where: str) -> Path:
+def _record_path(job_id: str, where: str) -> Path:
     return state_folder("calls") / "jobs" / where / f"{_NO_NAME.sub('', job_id)}.json"

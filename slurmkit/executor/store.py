@@ -1,53 +1,59 @@
-"""Where calls and their results lie: on this machine, or seen from it over SSH."""
+"""Stores of calls and their results: the interface, and the store on this machine.
+
+Jobs run code from a store, so only its owner may be able to replace its folder.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Protocol
 
-from slurmkit.errors import BadInput
+from slurmkit.config.paths import state_folder
+from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.executor import resultfiles
-from slurmkit.executor.folders import base_folder, own_folder, unwritten
-from slurmkit.machine import HERE, Machine
+from slurmkit.slurm.machine import LOCAL_MACHINE, Machine
+
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Store(Protocol):
-    """A folder that the nodes share and its owner alone can enter.
+    """A folder that the nodes share and that only its owner can enter.
 
-    What is said to raise nothing else raises OSError, or SshError where it is reached over SSH.
+    Each method may raise OSError; a store over SSH may also raise SshError.
     """
 
     @property
     def folder(self) -> str:
-        """Its path on the cluster, absolute."""
+        """Absolute path on the cluster."""
         ...
 
     @property
     def machine(self) -> Machine:
-        """From where it is reached."""
+        """The machine through which the folder is reached."""
         ...
 
     def modules(self) -> tuple[str, list[str]]:
-        """Where the caller's modules are found there: prefix of its Python, and search path."""
+        """Return where jobs find the caller's modules: prefix of its Python, and search path."""
         ...
 
     def has(self, name: str) -> bool:
-        """Whether something was added under a name."""
+        """Return whether a folder of this name was added."""
         ...
 
     def add(self, name: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
-        """Write a folder, whole or not at all; what is there already stays.
+        """Write a folder, whole or not at all; an existing folder stays as it is.
 
         Args:
-            name: of the folder, relative.
-            files: what each contains, by their names in it.
-            folders: in it, empty.
+            name: relative name of the folder.
+            files: contents of its files by relative name.
+            folders: relative names of empty folders in it.
 
         Raises:
             SlurmkitError: when it cannot be written.
@@ -55,51 +61,51 @@ class Store(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a folder with what is in it; one that is not there is removed.
+        """Remove a folder with its contents; a missing folder is no error.
 
         Raises:
-            BadInput: when it is somebody else's.
+            BadInput: when another user owns it.
         """
         ...
 
     def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
-        """What is in folders, or why one cannot be read.
+        """List folders; the value is the error for a folder that cannot be read.
 
         Args:
-            paths: of the folders.
-            anew: ask the server of the filesystem, not what is known of it.
+            paths: paths of the folders.
+            anew: ask the file server, not the cache of the NFS client.
         """
         ...
 
     def read(self, path: str) -> bytes:
-        """A file that is ours alone.
+        """Read a file that only its owner can access.
 
         Raises:
-            PermissionError: when it is not, saying so.
+            PermissionError: when others own it or can access it.
         """
         ...
 
     def mark(self, path: str) -> None:
-        """Make an empty file."""
+        """Write an empty file."""
         ...
 
 
-def named_by(contents: object, kind: str) -> str:
-    """The name of a folder that tells what is in it, so that another is another."""
+def content_name(contents: object, kind: str) -> str:
+    """Return a content-addressed folder name: other contents, other name."""
     return f"{kind}-{hashlib.sha256(repr(contents).encode()).hexdigest()[:16]}"
 
 
-class Here:
-    """See `Store`: on a filesystem of this machine.
+class LocalStore:
+    """A `Store` on a filesystem of this machine.
 
     Args:
-        folder: see `slurmkit.executor.folders.base_folder`.
+        folder: see `slurmkit.executor.store.make_base_folder`.
     """
 
-    machine: Machine = HERE
+    machine: Machine = LOCAL_MACHINE
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
-        self._base = base_folder(folder)
+        self._base = make_base_folder(folder)
 
     @property
     def folder(self) -> str:
@@ -117,7 +123,7 @@ class Here:
     def add(self, name: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
         """See `Store.add`."""
         path = self._base / name
-        above = own_folder(path.parent)
+        above = make_private_folder(path.parent)
         try:
             aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=above))
             try:
@@ -127,7 +133,7 @@ class Here:
                 shutil.rmtree(aside, ignore_errors=True)
         except OSError as error:
             if not path.is_dir():  # no other process was faster
-                raise unwritten(str(path), error) from error
+                raise write_error(str(path), error) from error
 
     def remove(self, path: str) -> None:
         """See `Store.remove`."""
@@ -162,10 +168,91 @@ def _names(folder: Path, *, anew: bool) -> list[str] | OSError:
 
 
 def _fill(folder: Path, files: Mapping[str, bytes], folders: Sequence[str]) -> None:
-    """Write what a folder is to contain, and onto the disk what stays there for long."""
+    """Write the files and folders of a new folder."""
     for inner in {*folders, *map(os.path.dirname, files)} - {""}:
         (folder / inner).mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Of a run nothing is known after a crash, and it has many files; what others share stays.
+    # A run (it has folders) is lost in a crash anyway and has many files: no fsync. The program and
+    # the modules are shared by later runs: fsync.
     write = resultfiles.write_new if folders else resultfiles.write_whole
     for inner, data in files.items():
         write(str(folder / inner), data)
+
+
+def make_base_folder(folder: str | os.PathLike[str] | None) -> Path:
+    """Make the folder below which calls are kept, and return its path without links.
+
+    Args:
+        folder: a folder that the nodes share; by default in `$XDG_STATE_HOME` or ~/.local/state.
+
+    Raises:
+        BadInput: when others could replace it: it holds code that jobs run.
+        SlurmkitError: when it cannot be made.
+    """
+    base = state_folder("calls") if folder is None else Path(folder).absolute() / ".slurmkit-calls"
+    if folder is None:
+        make_private_folder(
+            base.parent.resolve()
+        )  # an earlier command may have made it group-writable
+    base = make_private_folder(base).resolve()  # links that change later must not undo the check
+    check_not_replaceable(base, os.stat, os.geteuid())
+    return base
+
+
+def check_not_replaceable(base: PurePath, look: Callable[[str], Any], user: int) -> None:
+    """Refuse a folder that others could replace by another: it holds code that jobs run.
+
+    Args:
+        base: absolute path without links.
+        look: returns owner and mode of a path, like `os.stat`.
+        user: uid that must own the folder.
+
+    Raises:
+        BadInput: naming the folder that others can write to.
+    """
+    for each in (*reversed(base.parents), base):
+        status = look(str(each))
+        # Nobody else can enter this folder, so the modes below it do not matter.
+        if status.st_uid == user and not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
+            return
+        is_open = status.st_mode & _OTHERS and not status.st_mode & stat.S_ISVTX
+        if status.st_uid not in (0, user) or is_open:
+            raise BadInput(
+                f"others may write to {each}, so they could change what your jobs run; take that"
+                " from them (chmod go-w), or name a folder below one that you alone can write to:"
+                " folder=…"
+            )
+
+
+def make_private_folder(path: Path) -> Path:
+    """Make a folder, and missing parents, that only their owner can enter.
+
+    Raises:
+        SlurmkitError: when it cannot be made.
+    """
+    try:
+        _make_private(path)
+        status = path.lstat()
+    except OSError as error:
+        raise SlurmkitError(
+            f"cannot keep calls in {error.filename or path}: {error.strerror}; name another folder"
+            " that the nodes share: folder=…"
+        ) from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise BadInput(f"{path} is not a folder of yours; remove it, or name another: folder=…")
+    if status.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def _make_private(path: Path) -> None:
+    """Make a folder and its parents with mode 0700; pathlib's `parents` would use the umask."""
+    if not path.parent.is_dir():
+        _make_private(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_error(path: str, error: OSError) -> SlurmkitError:
+    """Return the error for calls that could not be written."""
+    return SlurmkitError(
+        f"cannot keep calls in {error.filename or path}: {error.strerror}; make room there"
+    )

@@ -1,14 +1,14 @@
-"""Runs the calls of one task on its node, and leaves what came of them in files.
+"""Make the calls of one task on its node, and write their results to files.
 
     python slurmkit_call.py FOLDER [TASK]
 
-This file lies in the shared folder and is run there by the job's Python, see `program.py`: beside
-`resultfiles.py` it stands alone, needs the standard library only, and is read from Python 3.6 on,
-so that one which does not fit can say so.
+This file is copied into the shared folder, and the job's Python runs it there (see `payload.py`).
+It needs only `resultfiles.py` and the standard library. It runs on Python 3.6 and later, so that a
+Python of the wrong version can say so.
 
-A process apart makes the calls, one after another. Where one of them kills it, that call has
-failed, and another process makes the rest. A task that starts anew makes the calls that it has
-left no result of, and goes on with one that said how (`slurmkit.Resumable`).
+A child process makes the calls, one after another. If a call kills the child, that call has failed,
+and a new child makes the rest. A restarted task makes the calls without a result. A call that
+returned a `slurmkit.resumable.Resumable` goes on from there.
 """
 
 import json
@@ -18,29 +18,30 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Iterable, Iterator  # noqa: UP035 - 3.6 cannot index others
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __name__ == "slurmkit.executor.worker":
     from slurmkit.executor import resultfiles
-else:  # in the folder of calls
+else:  # in the shared folder
     import slurmkit_resultfiles as resultfiles
 
 CALLS, RESULTS, HEAD, FUNCTION = "calls", "results", "run.json", "function"
 STATES = "states"
-WITHOUT = "without"  # what stands for slurmkit where the job has none, beside this file
+WITHOUT = "without"  # folder of a stand-in for slurmkit, for jobs that do not have it
 ASKED = "SLURMKIT_CHECKPOINT_FILE"  # docs/survive.md
 CANCELLED = "cancelled-{}"
-_LARGE = 1 << 20  # bytes from which on a result has a file of its own
-_LOOK = 0.5  # seconds: what a call started may hold the pipe of a process that is dead
-_SAVING = 5.0  # seconds; slurm.conf(5) KillWait is more
+_LARGE = 1 << 20  # bytes; a larger result has a file of its own
+_LOOK = 0.5  # seconds between two checks of the child: its own children may hold its pipe open
+_SAVING = 5.0  # seconds for a call to save its state; slurm.conf(5) KillWait is longer
 _STOPPED = 75  # EX_TEMPFAIL: there is more to do
-_KEPT = b"~"  # sign of a process that has stopped before its end
-_PATIENCE = 1.0  # seconds in which a signal to the whole task reaches us too
+_KEPT = b"~"  # message of a child that has stopped for a checkpoint
+_PATIENCE = 1.0  # seconds in which a signal to the whole task must reach this process too
 
 
 def main(argv: "list[str]") -> int:
-    """Make the calls of a task; 1 when any of them failed, 75 when some are left for later."""
+    """Make the calls of a task; return 1 if any failed, 75 if some are left for later."""
     if not is_asked_here():
         os.environ.pop(ASKED, None)
     task = argv[1] if len(argv) > 1 else os.environ.get("SLURMKIT_ARRAY_TASK_ID", "0")
@@ -51,8 +52,8 @@ class Task:
     """The calls of one task.
 
     Args:
-        folder: of the run.
-        number: of the task in it.
+        folder: folder of the run.
+        number: number of the task in the run.
     """
 
     def __init__(self, folder: str, number: int) -> None:
@@ -74,14 +75,14 @@ class Task:
         self._own = [str(index) for index, _ in every]
 
     def run(self) -> int:
-        """Make the calls; a signal that ends us leaves what is known, or has the calls asked."""
+        """Make the calls. On SIGTERM write the results so far, or ask for a checkpoint."""
         signal.signal(signal.SIGTERM, _stop)
         try:
             words = unfit(self.head)
             if words:
                 while self.left:
                     self._take(
-                        resultfiles.Result(
+                        resultfiles.StoredResult(
                             self.left.pop(0)[0], resultfiles.UNFIT, b"", _facts(words=words)
                         )
                     )
@@ -93,18 +94,18 @@ class Task:
         if self.left:
             return _STOPPED
         if is_wanted():
-            os.unlink(os.environ[ASKED])  # it has ended because all is done
+            os.unlink(os.environ[ASKED])  # all calls are made: no restart is needed
         return 1 if self.failed else 0
 
     def _tidy(self) -> None:
-        """Remove what calls would go on from that have their results."""
+        """Remove the saved states of calls that have a result."""
         states = os.path.join(self.folder, STATES)
         left = {str(index) for index, _ in self.left}
         for name in set(os.listdir(states)).intersection(self._own) - left:
             os.unlink(os.path.join(states, name))
 
     def _some(self) -> None:
-        """Let one process make calls until it has made all, or is no more."""
+        """Let one child process make calls until all are made or the child has died."""
         child, number = self._fork()
         pipe = Pipe(number, child)
         try:
@@ -126,13 +127,13 @@ class Task:
         if self.left and not self.stopped:
             index = self.left.pop(0)[0]
             self._take(
-                resultfiles.Result(
+                resultfiles.StoredResult(
                     index, resultfiles.DIED, b"", _facts(words=_end_in_words(status))
                 )
             )
 
     def _hear(self, pipe: "Pipe") -> None:
-        """Take what a process says of its next calls; nothing where it wrote a file itself."""
+        """Take the child's messages, one for each call; a large result is in a file already."""
         for data in pipe.read():
             if data == _KEPT:
                 self.stopped = True
@@ -144,7 +145,7 @@ class Task:
         if self.outbox.due() <= 0:
             self.outbox.flush()
 
-    def _take(self, result: resultfiles.Result) -> None:
+    def _take(self, result: resultfiles.StoredResult) -> None:
         self.outbox.put(resultfiles.dumped(result))
         self.failed = True
 
@@ -162,7 +163,7 @@ class Task:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             Caller(self).make(theirs)
             code = 0
-        except BaseException:  # noqa: BLE001 - nothing of the parent's is to be run here
+        except BaseException:  # noqa: BLE001 - the child must not run the parent's code
             sys.excepthook(*sys.exc_info())
         finally:
             try:
@@ -173,7 +174,7 @@ class Task:
 
 
 class Caller:
-    """Makes calls, in a process of its own."""
+    """The child process that makes calls."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -182,14 +183,14 @@ class Caller:
         self._told = False
 
     def make(self, pipe: int) -> None:
-        """Make the calls that are left, until the job is to stop; each is told of once made."""
+        """Make the calls that are left until the job has to stop; send a message after each."""
         sys.path[:] = search_path(self._task.head)
         if ASKED in os.environ:
             signal.signal(signal.SIGTERM, self._hear)
             os.register_at_fork(after_in_child=self._forked)
         for call in self._task.left:
             result = None if is_wanted() else self._made(call)
-            # Of processes that a call started, Slurm's signal ends some: it may raise for that.
+            # Slurm's signal also ends processes that a call has started, and the call may raise.
             if result is None or (self._told and result.kind == resultfiles.ERROR):
                 _write_all(pipe, resultfiles.sized(_KEPT))
                 return
@@ -201,7 +202,7 @@ class Caller:
             _write_all(pipe, resultfiles.sized(sign + data))
 
     def _hear(self, number: int, frame: object) -> None:
-        """Slurm signals all processes of a step; this one goes on while it has time."""
+        """Handle SIGTERM, sent to all processes of a step: go on while there is time."""
         del frame
         self._told = True
         if not asks():
@@ -209,14 +210,14 @@ class Caller:
             os.kill(os.getpid(), number)
 
     def _forked(self) -> None:
-        """What a call forks is ended by SIGTERM as ever: so do pools end their processes."""
+        """Let SIGTERM end processes that a call forks: multiprocessing pools rely on that."""
         if signal.getsignal(signal.SIGTERM) == self._hear:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    def _made(self, call: "tuple[int, bytes]") -> "resultfiles.Result | None":
+    def _made(self, call: "tuple[int, bytes]") -> "resultfiles.StoredResult | None":
         index, data = call
         if os.path.exists(os.path.join(self._task.folder, CANCELLED.format(index))):
-            return resultfiles.Result(index, resultfiles.LEFT_OUT)
+            return resultfiles.StoredResult(index, resultfiles.LEFT_OUT)
         try:
             function, args, kwargs = self._begin(index, data)
             self._differ = self._differ or differing(self._task.head["libraries"])
@@ -227,22 +228,22 @@ class Caller:
                 if is_wanted():
                     return None
                 value = after[0](*after[1], **after[2])
-            return resultfiles.Result(
+            return resultfiles.StoredResult(
                 index, resultfiles.VALUE, dumps(value), _facts(differ=self._differ)
             )
-        except BaseException as error:  # noqa: BLE001 - also SystemExit is what came of it
-            return resultfiles.Result(
+        except BaseException as error:  # noqa: BLE001 - SystemExit is a result too
+            return resultfiles.StoredResult(
                 index, resultfiles.ERROR, _pickled(error), self._error_facts(error)
             )
 
     def _begin(self, index: int, data: bytes) -> Any:
-        """What is called, with which arguments: from the beginning, or where it stood."""
+        """Return function, args and kwargs of a call: from its saved state, or from the start."""
         if os.path.exists(self._state(index)):
-            return pickle.loads(resultfiles.read_private(self._state(index)))  # noqa: S301 - as was just seen
+            return pickle.loads(resultfiles.read_private(self._state(index)))  # noqa: S301 - read_private
         return (self._shared(), *pickle.loads(data))  # noqa: S301 - from the folder that is ours
 
     def _keep(self, index: int, after: bytes) -> None:
-        """Write where a call stands; where there is no room, what was there before is left."""
+        """Save the state of a call; if the disk is full, the last state stays."""
         try:
             resultfiles.write_whole(self._state(index), after)
         except OSError as error:
@@ -261,7 +262,7 @@ class Caller:
     def _error_facts(self, error: BaseException) -> "dict[str, Any]":
         import traceback  # noqa: PLC0415 - most calls need none
 
-        trace = error.__traceback__ and error.__traceback__.tb_next  # ours is of no use to anybody
+        trace = error.__traceback__ and error.__traceback__.tb_next  # without our own frame
         said = traceback.format_exception(type(error), error, trace)
         words = "".join(traceback.format_exception_only(type(error), error)).strip()
         differ = self._differ or differing(self._task.head["libraries"])
@@ -270,10 +271,10 @@ class Caller:
 
 
 class Pipe:
-    """What a process says of its calls.
+    """The messages of a child about its calls.
 
     Attributes:
-        over: it is no more, and all that it said was read.
+        over: whether the child has ended and all its messages were read.
     """
 
     def __init__(self, number: int, child: int) -> None:
@@ -286,12 +287,12 @@ class Pipe:
         self._waiting.register(number, select.POLLIN)
 
     def wait(self, seconds: float) -> None:
-        """Sleep until it says something or is no more, or the time is over."""
+        """Sleep until there is a message, the child has ended, or the time is over."""
         heard = self._waiting.poll(1000 * max(0.0, min(seconds, _LOOK)))
         self._gone = not heard and _is_over(self._child)
 
     def read(self) -> "Iterator[bytes]":
-        """What was said of calls since the last time."""
+        """Yield the messages since the last read."""
         self.over = self._fill() or self._gone
         while len(self._data) >= resultfiles.SIZE:
             end = resultfiles.SIZE + int.from_bytes(self._data[: resultfiles.SIZE], "big")
@@ -302,7 +303,7 @@ class Pipe:
             yield data
 
     def _fill(self) -> bool:
-        """Add all that the pipe holds; returns whether that was its end."""
+        """Read all that the pipe holds; return whether that was its end."""
         while True:
             try:
                 piece = os.read(self._number, 1 << 16)
@@ -314,20 +315,20 @@ class Pipe:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value: what plain pickle cannot, cloudpickle may."""
+    """Pickle a value, with cloudpickle if plain pickle fails."""
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:  # noqa: BLE001 - whatever its __reduce__ raises
-        import cloudpickle  # noqa: PLC0415 - most values do without
+        import cloudpickle  # noqa: PLC0415 - most values do not need it
 
         return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
 def search_path(head: "dict[str, Any]") -> "list[str]":
-    """Where modules are looked for: in the order of the caller, so that the same ones are found.
+    """Return `sys.path` in the order of the caller, so that the same modules are found.
 
-    Another Python, as in a container, has its own first, and none of the caller's libraries; what
-    came from another machine has a path of its own, and no prefix.
+    Another Python, e.g. in a container, searches its own folders first and none of the caller's
+    libraries. Modules sent from another machine have their own path and an empty prefix.
     """
     own = os.path.dirname(os.path.abspath(__file__))
     last = os.path.join(own, WITHOUT)
@@ -340,12 +341,12 @@ def search_path(head: "dict[str, Any]") -> "list[str]":
 
 
 def version_of(library: str) -> object:
-    """Of a library that is loaded, without running what it may do when it is asked."""
+    """Return `__version__` of a loaded library, without running a `__getattr__` of it."""
     return getattr(sys.modules.get(library), "__dict__", {}).get("__version__")
 
 
 def unfit(head: "dict[str, Any]") -> str:
-    """Why this Python cannot read what was pickled; empty when it can."""
+    """Return why this Python cannot read the caller's pickles; empty when it can."""
     if list(sys.version_info[:2]) == head["python"]:
         return ""
     here = f"{_dotted(sys.version_info[:2])} ({sys.executable} on {os.uname().nodename})"
@@ -354,7 +355,7 @@ def unfit(head: "dict[str, Any]") -> str:
 
 
 def differing(libraries: "dict[str, str]") -> "dict[str, Any]":
-    """Versions of libraries that are loaded here, and are others where the call was made."""
+    """Return [version here, version of the caller] of loaded libraries that differ."""
     found = {
         name: (there if sys.modules.get(name) is None else version_of(name), there)
         for name, there in libraries.items()
@@ -363,12 +364,12 @@ def differing(libraries: "dict[str, str]") -> "dict[str, Any]":
 
 
 def is_wanted() -> bool:
-    """Whether the job is to stop; as `slurmkit.checkpoint_wanted`."""
+    """Return whether the job has to stop, like `slurmkit.resumable.checkpoint_wanted`."""
     return os.path.exists(os.environ.get(ASKED, ""))
 
 
 def asks() -> bool:
-    """Ask the calls of this job to keep where they stand; whether that could be done."""
+    """Ask the calls of this job for a checkpoint; return whether that was possible."""
     path = os.environ.get(ASKED, "")
     try:
         if not path or _has_later_run(os.path.dirname(path)):
@@ -380,14 +381,14 @@ def asks() -> bool:
 
 
 def _has_later_run(state: str) -> bool:
-    """Whether this run is stale: then it is the later one that would be asked."""
+    """Return whether a later run of the job exists: the request would reach that one."""
     runs = [name[len("lease.") :] for name in os.listdir(state) if name.startswith("lease.")]
     own = int(os.environ.get("SLURMKIT_RESTART", "0"))
     return any(run.isdigit() and int(run) > own for run in runs)
 
 
 def is_asked_here() -> bool:
-    """Whether it is this job that is asked, not the one that it was sent from."""
+    """Return whether the checkpoint file is this job's, not that of the job which sent it."""
     known = os.environ.get
     own = known("SLURM_JOB_ID")
     if "SLURM_ARRAY_JOB_ID" in os.environ:
@@ -396,7 +397,7 @@ def is_asked_here() -> bool:
 
 
 def _is_resumable(value: object) -> bool:
-    """Whether it is a `slurmkit.Resumable`: then that was imported, which is not done here."""
+    """Return whether a value is a `slurmkit.resumable.Resumable`, without an import of slurmkit."""
     return (type(value).__module__, type(value).__name__) == ("slurmkit.resumable", "Resumable")
 
 
@@ -406,15 +407,15 @@ def _facts(**more: Any) -> "dict[str, Any]":
 
 
 def _pickled(error: BaseException) -> bytes:
-    """The exception without frames, which cannot be pickled; nothing where it cannot be itself."""
+    """Pickle an exception without its frames; empty if it cannot be pickled."""
     try:
         return dumps(error)
-    except Exception:  # noqa: BLE001 - its words are left
+    except Exception:  # noqa: BLE001 - whatever its __reduce__ raises
         return b""
 
 
 def _is_over(child: int) -> bool:
-    """Whether a process is no more; it is still to be waited for."""
+    """Return whether a child has ended; it still has to be waited for."""
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -423,7 +424,7 @@ def _waited(child: int) -> int:
 
 
 def _end(child: int) -> None:
-    """End a process; its call may have something to save before."""
+    """End a child, with some time for its call to save its state."""
     end = time.monotonic() + _SAVING
     os.kill(child, signal.SIGTERM)
     while not _is_over(child) and time.monotonic() < end:

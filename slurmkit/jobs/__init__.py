@@ -1,1 +1,1 @@
-"""Jobs once they are submitted: handles, what became of them, their logs, one shared poller."""
+"""Submitted jobs: handles, states, outcomes, logs, and one shared poller."""

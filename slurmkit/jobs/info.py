@@ -1,4 +1,4 @@
-"""One job as Slurm knows it now, whichever of its daemons said so."""
+"""Facts of one job, from slurmctld or slurmdbd, and the paths of its output."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from typing import Literal
 import msgspec
 from ClusterShell.NodeSet import NodeSet
 
-from slurmkit.jobs.nodes import held_on
-from slurmkit.patterns import OutputFacts, expand
-from slurmkit.queue.rows import ENDED, QueueRow
+from slurmkit.formats.filename_patterns import PatternValues, expand_pattern
+from slurmkit.state.gres import parse_held_gres
+from slurmkit.state.queue_rows import FINAL_STATES, QueueRow
 
 UNKNOWN = "UNKNOWN"
-"""State of a job that was in the queue and that neither slurmctld nor slurmdbd knows any more."""
+"""State of a job that was once in the queue and that Slurm has forgotten."""
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one job.
 
     Attributes:
-        state: Slurm's base state, e.g. RUNNING; of an array or het job the worst of its ended
-            parts once all have ended, before that the state of what has not; UNKNOWN for a job that
-            Slurm has forgotten.
-        reason: why it waits or how it ended, in Slurm's word; empty once it has left the queue.
-        tres: allocated TRES; of an array or het job what its parts hold together, without memory.
+        state: Slurm's base state, e.g. RUNNING; UNKNOWN if Slurm has forgotten the job. For an
+            array or het job: the state of the parts that have not ended, or else the worst state.
+        reason: Slurm's reason, why the job waits or how it ended; empty once out of the queue.
+        tres: allocated TRES; for an array or het job the sum over its parts, without memory.
         elapsed: run time as squeue prints it.
         submitted: epoch seconds, like `started` and `ended`; None when unknown.
         exit_code: `code:signal` once ended, where known.
-        cancelled_by: user who cancelled it, by name or else number; None when Slurm does not say.
+        cancelled_by: name (or else uid) of the user who cancelled it; None when unknown.
         time_limit: as Slurm prints it; empty when unknown.
-        tally: number of parts by state, of an array or het job; empty for any other.
-        part: id of one of its parts, of an array or het job; empty for any other.
-        output: path of the log with Slurm's patterns filled in, or None when unknown.
-        gpu_indices: GPU indices by node while the job holds them; empty when Slurm does not say.
-        source: the command the facts were read from.
+        tally: number of parts by state, for an array or het job; empty for any other.
+        part: id of one of the parts, for an array or het job; empty for any other.
+        output: path of the log with Slurm's patterns filled in; None when unknown.
+        gpu_indices: GPU indices by node while the job holds them; empty when unknown.
+        source: the command that gave the facts.
     """
 
     job_id: str
@@ -62,12 +61,12 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has reached a state it does not leave."""
-        return self.state in ENDED or self.state == UNKNOWN
+        """Whether the job has reached a final state."""
+        return self.state in FINAL_STATES or self.state == UNKNOWN
 
 
-def from_queue(row: QueueRow) -> JobInfo:
-    """Take what squeue says of a job."""
+def info_from_row(row: QueueRow) -> JobInfo:
+    """Return the facts of a job from its squeue row."""
     return JobInfo(
         job_id=row.job_id,
         raw_id=row.raw_id,
@@ -81,7 +80,7 @@ def from_queue(row: QueueRow) -> JobInfo:
         tres=row.tres,
         elapsed=row.time_used,
         submitted=row.submitted,
-        # Of a held job it is only the time before which it may not start.
+        # For a held job squeue's start time is only the earliest one allowed.
         started=None if row.waits and row.priority == 0 else row.started,
         time_limit=row.time_limit,
         output=output_path(row),
@@ -90,49 +89,50 @@ def from_queue(row: QueueRow) -> JobInfo:
 
 
 def output_path(row: QueueRow) -> str | None:
-    """Where a job's output goes, or None when Slurm does not say (yet).
+    """Return the path of a job's output; None when it is unknown, or not known yet.
 
-    It says so too of a het job's further components, in which no script runs: nobody writes there.
+    Slurm also prints a path for the later components of a het job. Nobody writes there: the batch
+    script runs in component 0. The result is None for them.
     """
     if "+" in row.job_id and not row.job_id.endswith("+0"):
         return None
     pattern = row.output
     if "_" in row.job_id and PurePosixPath(pattern).name == f"slurm-{row.raw_id}.out":
-        # Slurm 22.05 names the default file of an array's tasks wrongly.
+        # Slurm 22.05 prints a wrong default file for array tasks.
         pattern = str(PurePosixPath(pattern).with_name("slurm-%A_%a.out"))
-    return path_of(pattern, row, row.workdir)
+    return fill_output_path(pattern, row, row.workdir)
 
 
-def path_of(
+def fill_output_path(
     pattern: str, job: QueueRow | JobInfo, workdir: str, rank: int | None = None
 ) -> str | None:
-    """Fill in the pattern of a path as Slurm prints it; None for none, and while it is unknown.
+    """Fill in the filename pattern of an output path; None if it is empty or cannot be filled yet.
 
     Args:
-        pattern: absolute, or relative to `workdir`.
-        job: whose.
-        workdir: where it started.
-        rank: of the process of a step whose file it is; None for the batch script's.
+        pattern: as Slurm prints it, absolute or relative to `workdir`.
+        job: the job that writes the file.
+        workdir: the job's working directory.
+        rank: the rank of a step that writes the file; None for the batch script.
     """
     if pattern in {"", "(null)"}:
         return None
-    node = _its_node(job.node_list, rank) if "N" in pattern else None  # %N is rare, and takes time
-    filled = expand(pattern, OutputFacts(job.job_id, job.raw_id, job.name, job.user, node, rank))
+    node = None
+    if "N" in pattern:  # %N is rare, and a NodeSet takes time
+        nodes = NodeSet(job.node_list)
+        # The batch script runs on the first node; a rank's node is known if there is only one.
+        node = next(iter(nodes), None) if rank is None or len(nodes) == 1 else None
+    filled = expand_pattern(
+        pattern, PatternValues(job.job_id, job.raw_id, job.name, job.user, node, rank)
+    )
     return filled and str(PurePosixPath(workdir, filled))
 
 
-def _its_node(node_list: str, rank: int | None) -> str | None:
-    """Where the batch script runs, or a rank where there is only one node."""
-    nodes = NodeSet(node_list)
-    return next(iter(nodes), None) if rank is None or len(nodes) == 1 else None
-
-
 def parse_gpu_indices(text: str, node_list: str) -> dict[str, list[int]]:
-    """GPU indices by node from `scontrol show job -d`, for the nodes in `node_list` only."""
+    """Parse GPU indices by node from `scontrol show job -d`, for the nodes in `node_list`."""
     own = set(NodeSet(node_list))
     held: dict[str, set[int]] = {}
     for line in text.split("\n"):
-        for node, use in held_on(line):
+        for node, use in parse_held_gres(line):
             if node in own and use.name == "gpu" and use.indices:
                 held.setdefault(node, set()).update(use.indices)
     return {node: sorted(indices) for node, indices in held.items()}

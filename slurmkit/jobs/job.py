@@ -1,53 +1,105 @@
-"""A handle to a job: what it is, how it ends, and what can be done to it."""
+"""The `Job` handle: look a job up, wait for it, read its output, change or cancel it.
+
+A rehearsal sends the signal that a job with `--survive` gets before its time limit or preemption.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from slurmkit.errors import BadInput, JobOver, LogUnavailable, NoSuchJob, Refused, SlurmError
-from slurmkit.jobs.changes import Changes
-from slurmkit.jobs.evidence import read_outcome
-from slurmkit.jobs.ids import whole_id
+from slurmkit.formats.durations import parse_time_limit
+from slurmkit.formats.job_ids import whole_id
+from slurmkit.formats.tres import gpu_count
 from slurmkit.jobs.info import UNKNOWN, JobInfo, parse_gpu_indices
-from slurmkit.jobs.log import Ask, follow, read_once
-from slurmkit.jobs.logpaths import LogFile, find
-from slurmkit.jobs.lookup import look_up, summary
-from slurmkit.jobs.outcome import Evidence, Outcome
-from slurmkit.jobs.verdict import outcome_of
-from slurmkit.logical import in_words
-from slurmkit.survive.history import RunEnd, history_of
-from slurmkit.survive.rehearsal import REHEARSALS, check_rehearsal
-from slurmkit.tres import gpu_count
+from slurmkit.jobs.log import LogFile, LogRequest, find_log_path, read_log_once
+from slurmkit.jobs.log import follow_job_log as follow_log
+from slurmkit.jobs.lookup import read_job, summarize_parts
+from slurmkit.jobs.outcome import Outcome, OutcomeEvidence, judge_outcome, read_outcome
+from slurmkit.jobs.run_history import RunRecord, read_history
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.spec.option_values import OPTION_FORMS, check_text
+from slurmkit.spec.survival import SURVIVAL_LINE
+from slurmkit.state.arrays import replace_task_ids
 
 if TYPE_CHECKING:
-    from slurmkit.cluster import Cluster
+    from slurmkit.jobs.backends.protocol import Backend
+    from slurmkit.jobs.poller import Poller
+    from slurmkit.state.model import Capabilities
 
 
-_NOT_ALLOWED = ("denied", "Invalid user id")  # the second is what 22.05 says of others' jobs
+_NOT_ALLOWED = ("denied", "Invalid user id")  # 22.05 says the second of other people's jobs
+_SIGNALS = {one.name.removeprefix("SIG") for one in signal.Signals}
+_OPTIONS = {
+    "time_limit": "time",
+    "priority": "priority",
+    "partition": "partition",
+    "qos": "qos",
+    "job_name": "job-name",
+    "nice": "nice",
+}
+REHEARSALS = {"timeout": "B:USR1", "preempt": "B:USR2"}
+"""Ending to the signal that `scancel` sends to the batch shell."""
 
 
 def _no_notice(words: str) -> None:
     del words
 
 
-class Job:
-    """A handle to a job of Slurm, known to it or not; also to an array or a het job as a whole.
+class JobCluster(Protocol):
+    """The part of a `Cluster` that one of its jobs uses."""
 
-    A plan of several submissions is one job too: its id names them all, `parts` holds them. An
-    array in several of Slurm's has the id of the first.
+    @property
+    def slurm(self) -> SlurmCommands:
+        """The runner of Slurm's commands."""
+        ...
+
+    @property
+    def backend(self) -> Backend:
+        """What controls jobs."""
+        ...
+
+    @property
+    def poller(self) -> Poller:
+        """The poller of all jobs that this process waits for."""
+        ...
+
+    def capabilities(self, *, refresh: bool = False) -> Capabilities:
+        """Return what the cluster is and has; see `Cluster.capabilities`."""
+        ...
+
+    def job(self, job_id: str) -> Job:
+        """Return the handle of a job; see `Cluster.job`."""
+        ...
+
+    def cancel(self, job_ids: Sequence[str], *, signal: str | None = None) -> dict[str, SlurmError]:
+        """Cancel or signal jobs; see `Cluster.cancel`."""
+        ...
+
+    def ended(self, failed: Mapping[str, SlurmError]) -> dict[str, SlurmError]:
+        """Say how jobs ended that slurmctld no longer knows; see `Cluster.ended`."""
+        ...
+
+
+class Job:
+    """A handle to a Slurm job, an array or a het job. Slurm need not know the job.
+
+    A plan of several submissions is one job too: its id lists all ids and `parts` holds the jobs.
+    A user's array that is split into several Slurm arrays has the id of the first one.
 
     Attributes:
-        id: `12`, `12_3` (an array task), `12+1` (a het component), or `12,13` for a plan's.
-        cluster: where it is.
-        named: what its user calls an id of Slurm's, of an array in several of Slurm's.
+        id: `12`, `12_3` (an array task), `12+1` (a het component), or `12,13` (a plan).
+        cluster: the cluster the job is on.
+        named: turns a Slurm id of a split array into the id that its user knows.
     """
 
-    def __init__(self, job_id: str, cluster: Cluster, parts: tuple[Job, ...] = ()) -> None:
+    def __init__(self, job_id: str, cluster: JobCluster, parts: tuple[Job, ...] = ()) -> None:
         self.id = job_id
         self.cluster = cluster
         self.named: Callable[[str], str] = str
@@ -55,28 +107,28 @@ class Job:
         self._last: JobInfo | None = None
 
     def __repr__(self) -> str:
-        """The id alone: what else there is to know takes a question to Slurm."""
+        """Return the id alone: anything else would have to be asked from Slurm."""
         return f"Job({self.id!r})"
 
     @property
     def parts(self) -> tuple[Job, ...]:
-        """The jobs of Slurm that it consists of; itself when it is one."""
+        """Slurm jobs that this job consists of; the job itself when it is a single one."""
         return self._parts or (self,)
 
     @property
     def state(self) -> str:
-        """Its state now, in Slurm's word."""
+        """Current state in Slurm's word, e.g. RUNNING."""
         return self.info().state
 
     def info(self) -> JobInfo:
-        """Look the job up: in the queue, and once it has ended in the accounting database.
+        """Read the job from the queue, or from the accounting database once it has ended.
 
         Raises:
             NoSuchJob: when neither knows it.
         """
         if self._parts:
-            return summary(self.id, {part.id: part.info() for part in self._parts})
-        info = look_up(self.cluster.backend, self.cluster.slurm, self.id)
+            return summarize_parts(self.id, {part.id: part.info() for part in self._parts})
+        info = read_job(self.cluster.backend, self.cluster.slurm, self.id)
         return msgspec.structs.replace(info, gpu_indices=self._gpu_indices(info))
 
     def wait(
@@ -86,53 +138,53 @@ class Job:
 
         Args:
             timeout: seconds to wait; for ever by default.
-            notice: told in words that Slurm does not answer; it goes on being asked.
+            notice: called with a message when Slurm does not answer; polling goes on.
 
         Raises:
-            NotOver: when the time is over first; the job goes on.
+            NotOver: when the timeout ends first; the job goes on.
             NoSuchJob: when neither slurmctld nor slurmdbd knows it.
         """
         ids = [part.id for part in self.parts]
         with self.cluster.poller.watch(ids) as watch:
-            said: str | None = None
+            last_trouble: str | None = None
             for _ in watch.changes(timeout):
-                if watch.trouble and watch.trouble != said:
+                if watch.trouble and watch.trouble != last_trouble:
                     notice(f"{watch.trouble}; asking again")
-                said = watch.trouble
+                last_trouble = watch.trouble
             known = watch.known
-        for one in known.values():
-            if one.error is not None:
-                raise one.error
-        infos = {job_id: one.info for job_id, one in known.items() if one.info}
-        self._last = summary(self.id, infos) if self._parts else infos[self.id]
+        for job in known.values():
+            if job.error is not None:
+                raise job.error
+        infos = {job_id: job.info for job_id, job in known.items() if job.info}
+        self._last = summarize_parts(self.id, infos) if self._parts else infos[self.id]
         return self._last
 
     def outcome(self) -> Outcome:
-        """How it ended; of an array, het job or plan how the worst part did, and a tally.
+        """Return how the job ended; for an array, het job or plan the worst part and a tally.
 
         Raises:
             NotOver: while it has not ended.
             NoSuchJob: when neither slurmctld nor slurmdbd knows it.
         """
         if self._parts:
-            found = _worst_of(self.id, [part.outcome() for part in self._parts])
-            return msgspec.structs.replace(found, words=in_words(found.words, self.named))
+            worst = _worst_of(self.id, [part.outcome() for part in self._parts])
+            return msgspec.structs.replace(worst, words=replace_task_ids(worst.words, self.named))
         try:
             return read_outcome(self.cluster.backend, self.cluster.slurm, self.id)
         except NoSuchJob:
             if self._last is None or self._last.state != UNKNOWN:
                 raise
-            return outcome_of(self._last, Evidence())
+            return judge_outcome(self._last, OutcomeEvidence())
 
-    def restarts(self) -> tuple[RunEnd, ...]:
-        """Its runs so far and why each ended, of a job that survives; none of any other."""
-        return history_of(self.cluster.slurm, self.id)
+    def restarts(self) -> tuple[RunRecord, ...]:
+        """Return the ended runs of a job sent with `--survive`; empty for any other job."""
+        return read_history(self.cluster.slurm, self.id)
 
     def interrupt(self, ending: str) -> None:
-        """Rehearse an ending on a running job that survives: `timeout` or `preempt`.
+        """Rehearse `timeout` or `preempt` on a running job that was sent with `--survive`.
 
         Raises:
-            BadInput: for a job that would be ended by that, and another ending.
+            BadInput: for an unknown ending, or a job that the signal would end.
             NoSuchJob: when Slurm does not know it; also JobOver and Refused, as `cancel`.
         """
         for part in self.parts:
@@ -147,37 +199,48 @@ class Job:
         file: LogFile | None = None,
         notice: Callable[[str], None] = _no_notice,
     ) -> Iterator[bytes]:
-        """Yield the job's output as it was written.
+        """Yield the job's output as bytes.
+
+        A het job, or one of its components, has the output of its first component: the batch
+        script runs there.
 
         Args:
-            follow: go on with what is added, across requeues, until the job has ended.
-            lines: only the last so many lines of what is there; all by default.
-            file: which of its files; its standard output by default.
-            notice: told in words that the job waits, or writes anew after a requeue.
+            follow: also yield new output, across requeues, until the job has ended.
+            lines: begin with the last so many lines of the file; all by default.
+            file: which of the job's files; its standard output by default.
+            notice: called with a message when the job waits, or starts its file anew.
 
         Raises:
-            BadInput: for an array or a plan; each part has a file of its own. Of a het job, or one
-                of its components, it is the first component's, where its script runs.
+            BadInput: for an array or a plan, whose parts each have a file of their own.
             LogUnavailable: when the path is unknown or cannot be read.
         """
-        ask = Ask(file or LogFile(), lines, notice)
-        slurm, info = self.cluster.slurm, self._writer(ask.file)
-        return _follow(self.cluster, info, ask) if follow else read_once(slurm, info, ask)
+        ask = LogRequest(file or LogFile(), lines, notice)
+        slurm, info = self.cluster.slurm, self._writer_info(ask.file)
+        if follow:
+            return follow_log(slurm, self.cluster.poller, info, ask)
+        return read_log_once(slurm, info, ask)
 
     def log_path(self, file: LogFile | None = None) -> str | None:
-        """Where that file is, its patterns filled in; None while that is not known.
+        """Return the path of that file with its patterns filled in; None while unknown.
 
         Raises:
-            LogUnavailable: when Slurm no longer says, or each part has a file of its own.
+            LogUnavailable: when Slurm no longer knows it, or each part has its own file.
         """
-        info = self._writer(file or LogFile())
+        info = self._writer_info(file or LogFile())
         if info.part:
             raise LogUnavailable(f"each part of {self.id} has its own, e.g. {info.part}")
-        return find(self.cluster.slurm, info, file or LogFile())
+        return find_log_path(self.cluster.slurm, info, file or LogFile())
 
-    def _writer(self, file: LogFile) -> JobInfo:
-        """Facts of what writes a file: the script of a het job runs in its first component."""
-        info = self._one().info()
+    def _writer_info(self, file: LogFile) -> JobInfo:
+        """Read the job that writes a file: the script of a het job runs in its component 0.
+
+        Raises:
+            BadInput: for a plan of several jobs.
+        """
+        if self._parts:
+            part = self.named(self.parts[0].info().part or self.parts[0].id)
+            raise BadInput(f"{self.id} are several jobs; name one of them, e.g. {part}")
+        info = self.info()
         named = info.part or info.job_id
         if "+" not in named or (file.pattern is not None and not info.part):
             return info
@@ -185,10 +248,10 @@ class Job:
         return info if info.job_id == first else self.cluster.job(first).info()
 
     def cancel(self, *, signal: str | None = None) -> None:
-        """Cancel what of the job has not ended, or send it a signal.
+        """Cancel the parts of the job that have not ended, or send them a signal.
 
         Args:
-            signal: `USR1` for its steps, `B:USR1` for its batch shell.
+            signal: `USR1` for the job's steps, `B:USR1` for its batch shell.
 
         Raises:
             NoSuchJob: when Slurm does not know it.
@@ -197,39 +260,39 @@ class Job:
         """
         ids = [part.id for part in self.parts]
         failed = self.cluster.cancel(ids, signal=signal)
-        _raise_unless_some(failed, ids)
+        _raise_failures(failed, ids)
 
     def hold(self) -> None:
-        """Keep the job from starting; one that runs goes on, and is held should it be requeued.
+        """Keep the job from starting. A running job goes on; it is held if it is requeued.
 
         Raises:
             JobOver: when it has ended; also NoSuchJob and Refused, as the methods below.
         """
-        self._each(self.cluster.backend.hold)
+        self._for_each_part(self.cluster.backend.hold)
 
     def release(self) -> None:
         """Let a held job start."""
-        self._each(self.cluster.backend.release)
+        self._for_each_part(self.cluster.backend.release)
 
     def requeue(self) -> None:
-        """Stop the job and put it back in the queue; one that has just ended runs again."""
-        self._each(self.cluster.backend.requeue)
+        """Stop the job and put it back in the queue; a job that has just ended runs again."""
+        self._for_each_part(self.cluster.backend.requeue)
 
     def update(self, **changes: Any) -> None:
-        """Change the job: see `Changes` for what can be changed.
+        """Change options of the job; `Changes` lists them.
 
         Raises:
-            BadInput: for what cannot be changed, or a value Slurm would not take.
-            Refused: in words that say what Slurm allows.
+            BadInput: for an unknown option, or a value that Slurm would not take.
+            Refused: with a message that says what Slurm allows.
         """
         try:
             options = Changes(**changes).options()
         except TypeError as error:
             known = ", ".join(Changes.__struct_fields__)
             raise BadInput(f"{error}; what can be changed: {known}") from error
-        self._each(lambda job_id: self.cluster.backend.update(job_id, options), options)
+        self._for_each_part(lambda job_id: self.cluster.backend.update(job_id, options), options)
 
-    def _each(
+    def _for_each_part(
         self, act: Callable[[str], None], options: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         failed: dict[str, SlurmError] = {}
@@ -239,16 +302,11 @@ class Job:
             except (NoSuchJob, JobOver) as error:
                 failed |= self.cluster.ended({part.id: error})
             except Refused as error:
-                raise _explained(part, error, options) from error
-        _raise_unless_some(failed, [part.id for part in self.parts])
-
-    def _one(self) -> Job:
-        if self._parts:
-            part = self.named(self.parts[0].info().part or self.parts[0].id)
-            raise BadInput(f"{self.id} are several jobs; name one of them, e.g. {part}")
-        return self
+                raise _explain_refusal(part, error, options) from error
+        _raise_failures(failed, [part.id for part in self.parts])
 
     def _gpu_indices(self, info: JobInfo) -> dict[str, list[int]]:
+        """Read which GPUs of its nodes a running job holds."""
         if info.is_over or info.state == "PENDING" or not gpu_count(info.tres):
             return {}
         try:
@@ -259,46 +317,118 @@ class Job:
         return parse_gpu_indices(text, info.node_list)
 
 
-def _raise_unless_some(failed: Mapping[str, SlurmError], ids: Sequence[str]) -> None:
-    """Parts that have ended keep nobody from doing it to the others."""
-    real = [why for why in failed.values() if not isinstance(why, JobOver | NoSuchJob)]
-    if real or len(failed) == len(ids):
-        raise (*real, *failed.values())[0]
+def _raise_failures(failed: Mapping[str, SlurmError], ids: Sequence[str]) -> None:
+    """Raise the first failure, unless only some parts failed and all of those had ended."""
+    refusals = [why for why in failed.values() if not isinstance(why, JobOver | NoSuchJob)]
+    if refusals or len(failed) == len(ids):
+        raise (*refusals, *failed.values())[0]
 
 
-def _explained(job: Job, error: Refused, options: Mapping[str, str]) -> Refused:
-    """What a refusal of slurmctld means, where its words do not tell."""
-    said = str(error)
-    if options and said.startswith("Job is no longer pending"):
+def _explain_refusal(job: Job, error: Refused, options: Mapping[str, str]) -> Refused:
+    """Return slurmctld's refusal with a clearer message, where we know one."""
+    message = str(error)
+    if options and message.startswith("Job is no longer pending"):
         names = ", ".join(f"--{name}" for name in options)
         return Refused(f"job {job.id} no longer waits; only then {names} can be changed so")
-    if not any(sign in said for sign in _NOT_ALLOWED):
+    if not any(sign in message for sign in _NOT_ALLOWED):
         return error
-    if "time" in options and "Invalid user" not in said:
+    if "time" in options and "Invalid user" not in message:
         limit = job.info().time_limit
         return Refused(
             f"job {job.id}: its time limit is {limit}; users may lower the limit of a running"
             " job, and raise that of a waiting one up to its partition's; ask an operator for"
             f" more (Slurm: {error})"
         )
-    words = said.partition("; slurm_suspend")[0]  # that says the same once more
+    words = message.partition("; slurm_suspend")[0]  # that says the same once more
     return Refused(f"{words}; it is not yours, or only an operator may do that")
 
 
-def _follow(cluster: Cluster, info: JobInfo, ask: Ask) -> Iterator[bytes]:
-    return follow(cluster.slurm, cluster.poller, info, ask)
-
-
 def _worst_of(job_id: str, outcomes: list[Outcome]) -> Outcome:
-    """The first that did not complete, and how many ended how: tasks where they are arrays."""
+    """Return the first outcome that is no success, with a tally of all.
+
+    The tally counts tasks if all outcomes are those of arrays, otherwise jobs.
+    """
     worst_one = next((one for one in outcomes if one.kind != "completed"), outcomes[0])
     tally: Counter[str] = Counter()
     arrays = all(one.tally for one in outcomes)
     for one in outcomes:
         tally.update(one.tally if arrays else {one.kind: 1})
-    said = ", ".join(f"{count} {kind}" for kind, count in tally.items())
+    counts = ", ".join(f"{count} {kind}" for kind, count in tally.items())
     own = worst_one.words.partition("; ")[2] if arrays else ""
-    words = f"{said}; {own or f'{worst_one.job_id}: {worst_one.words}'}"
+    words = f"{counts}; {own or f'{worst_one.job_id}: {worst_one.words}'}"
     return msgspec.structs.replace(
         worst_one, job_id=job_id, tally=dict(tally), log=None, words=words
     )
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """New values for options of a job; None leaves an option as it is.
+
+    Attributes:
+        time_limit: any form of sbatch(1) `--time`; users may only lower it on a running job.
+        priority: 0 or more; most sites let only operators set it.
+        partition: one, or several with commas; only for a pending job.
+        qos: only for a pending job.
+        job_name: any text on one line.
+        nice: lowers the priority by that much; only operators may go below 0.
+
+    Raises:
+        BadInput: for a value that Slurm would not take, or when there is nothing to change.
+    """
+
+    time_limit: str | None = None
+    priority: int | None = None
+    partition: str | None = None
+    qos: str | None = None
+    job_name: str | None = None
+    nice: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the form of each value."""
+        if self.time_limit is not None:
+            parse_time_limit(self.time_limit)
+        if self.priority is not None and not 0 <= self.priority <= 2**32 - 3:
+            raise BadInput(f"--priority is a number from 0 to {2**32 - 3}, not {self.priority}")
+        for name, value in self.options().items():
+            form = OPTION_FORMS.get(name.replace("-", "_"))
+            check_text(f"--{name}", value)
+            if form and form.pattern and not form.pattern.fullmatch(value):
+                raise BadInput(f"--{name} {value!r} is not {form.meaning}")
+        if not self.options():
+            raise BadInput(f"nothing to change; there are --{', --'.join(_OPTIONS.values())}")
+
+    def options(self) -> dict[str, str]:
+        """Return the changes by sbatch's long option, e.g. `{"time": "1:00:00"}`."""
+        values = {name: getattr(self, field) for field, name in _OPTIONS.items()}
+        return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def check_signal(text: str) -> str:
+    """Return a signal in scancel's form: `USR1`, or `B:USR1` for the batch shell.
+
+    Raises:
+        BadInput: for anything else.
+    """
+    batch, _, name = text.upper().rpartition(":")
+    short = name.removeprefix("SIG")
+    known = short in _SIGNALS or (short.isdigit() and 1 <= int(short) <= 64)
+    if batch not in {"", "B"} or not known:
+        raise BadInput(f"--signal {text!r} is no signal; e.g. USR1, or B:USR1 for the batch shell")
+    return f"B:{short}" if batch else short
+
+
+def check_rehearsal(slurm: SlurmCommands, job_id: str, ending: str) -> None:
+    """Refuse a job whose batch shell does not handle the signal, which would end it.
+
+    Raises:
+        BadInput: with the reason.
+        SlurmError: when Slurm does not show the job's script.
+    """
+    if ending not in REHEARSALS:
+        raise BadInput(f"{ending!r} cannot be rehearsed; one of {', '.join(REHEARSALS)}")
+    script = slurm.run(["scontrol", "write", "batch_script", job_id, "-"])
+    if SURVIVAL_LINE not in script:
+        raise BadInput(
+            f"job {job_id} has no policy for its ends, and would be killed; submit it with"
+            f" --on-{ending} requeue"
+        )

@@ -1,34 +1,39 @@
-"""A job's output, read once or followed to the job's end."""
+"""The output of a job: where it is, read once, or followed to the end of the job."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from slurmkit.errors import BadInput, LogUnavailable, SshError
-from slurmkit.jobs.info import JobInfo
-from slurmkit.jobs.logpaths import RANK_MARK, LogFile, find
-from slurmkit.jobs.poller import Poller
-from slurmkit.jobs.tail import Tail
-from slurmkit.jobs.watch import Watch
-from slurmkit.machine import Machine, machine_of
-from slurmkit.slurm import Slurm
+from slurmkit.errors import BadInput, LogUnavailable, NoSuchJob, SshError
+from slurmkit.formats.filename_patterns import RANK_MARK
+from slurmkit.jobs.accounting_records import read_output_pattern, read_work_dir
+from slurmkit.jobs.info import JobInfo, fill_output_path
+from slurmkit.jobs.poller import Poller, Watch
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.machine import LOCAL_MACHINE, Machine, machine_of
+from slurmkit.state.queue_rows import record_mark
 
-_FILE_SECONDS = 0.5
-_LATE_SECONDS = 10.0
+_FILE_SECONDS = 0.5  # between two looks at a file that is followed
+_LATE_SECONDS = 10.0  # a running job without a file for that long is worth a message
+MAX_PIECE = 1 << 22  # bytes of one piece
+_CHUNK = 1 << 16
+_MEMORY = 64  # bytes before the offset, kept to see whether the file was written anew
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """What is wanted of a log.
+class LogRequest(msgspec.Struct, frozen=True):
+    """A request to read a job's log.
 
     Attributes:
         file: which of the job's files.
-        lines: only the last so many lines of what is there; all by default.
-        notice: told in words that the job waits, has written nothing yet, or writes anew, and
-            where its ranks write.
+        lines: begin with the last so many lines of the file; None for all.
+        notice: called with a message when the job waits, has written nothing yet, starts its file
+            anew, or has files of its ranks.
     """
 
     file: LogFile
@@ -36,28 +41,30 @@ class Ask(msgspec.Struct, frozen=True):
     notice: Callable[[str], None]
 
 
-def read_once(slurm: Slurm, info: JobInfo, ask: Ask) -> Iterator[bytes]:
+def read_log_once(slurm: SlurmCommands, info: JobInfo, ask: LogRequest) -> Iterator[bytes]:
     """Yield what a job has written so far.
 
     Raises:
         LogUnavailable: when the path is unknown, or the file is missing or unreadable.
     """
     refuse_parts(info)
-    path = find(slurm, info, ask.file)
-    tail = Tail(Path(path), ask.lines, machine_of(slurm)) if path else None
+    path = find_log_path(slurm, info, ask.file)
+    tail = FileTail(Path(path), ask.lines, machine_of(slurm)) if path else None
     if tail is None or not tail.exists:
-        raise LogUnavailable(_why_none(info, path))
+        raise LogUnavailable(_why_no_file(info, path))
     if info.state == "PENDING":
         ask.notice(f"job {info.job_id} has not started{_because(info)}; this was there before")
-    if words := _of_ranks(machine_of(slurm), tail, ask.file):
+    if words := _rank_files_notice(machine_of(slurm), tail, ask.file):
         ask.notice(words)
     yield from tail.read()
 
 
-def follow(slurm: Slurm, poller: Poller, info: JobInfo, ask: Ask) -> Iterator[bytes]:
+def follow_job_log(
+    slurm: SlurmCommands, poller: Poller, info: JobInfo, ask: LogRequest
+) -> Iterator[bytes]:
     """Yield a job's output as it is written, across requeues, until the job has ended.
 
-    The file is looked at twice a second, Slurm at the poller's pace.
+    The file is read twice a second; Slurm is asked at the poller's pace.
 
     Raises:
         LogUnavailable: when the path is unknown, or the job ended and the file is not there.
@@ -74,7 +81,7 @@ def follow(slurm: Slurm, poller: Poller, info: JobInfo, ask: Ask) -> Iterator[by
 
 
 def refuse_parts(info: JobInfo) -> None:
-    """Refuse an array as a whole: each task has a file of its own."""
+    """Raise BadInput for an array or plan as a whole: each part has a file of its own."""
     if info.tally:
         parts = ", ".join(f"{count} {state}" for state, count in info.tally.items())
         raise BadInput(
@@ -83,21 +90,21 @@ def refuse_parts(info: JobInfo) -> None:
 
 
 class _Follower:
-    """Where reading stands: the job's last facts, its file, and what was said of them."""
+    """State of one followed log: last job info, open file, and notices already given."""
 
-    def __init__(self, slurm: Slurm, info: JobInfo, ask: Ask) -> None:
+    def __init__(self, slurm: SlurmCommands, info: JobInfo, ask: LogRequest) -> None:
         self._slurm = slurm
         self._machine = machine_of(slurm)
         self._ask = ask
         self._info = info
-        self._tail: Tail | None = None
-        self._place: tuple[int | None, str] | None = None
+        self._tail: FileTail | None = None
+        self._run: tuple[int | None, str] | None = None  # submit time and nodes
         self._said: set[object] = set()
         self._late_at = 0.0
         self._take(info)
 
     def look_again(self, info: JobInfo, watch: Watch) -> Iterator[bytes]:
-        """As `look`; while a login node cannot be reached, it says so and goes on."""
+        """Call `look`; while the login node cannot be reached, give notice and go on."""
         try:
             yield from self.look(info, watch)
         except SshError as error:
@@ -106,14 +113,14 @@ class _Follower:
             self._said.discard("line")
 
     def look(self, info: JobInfo, watch: Watch) -> Iterator[bytes]:
-        """Read on, and say what keeps the job from writing."""
+        """Yield new output, and give notice of what keeps the job from writing."""
         if info is not self._info:
             self._take(info)
         if watch.trouble:
             self._say("trouble", f"{watch.trouble}; asking again")
         else:
             self._said.discard("trouble")
-        if words := _of_ranks(self._machine, self._tail, self._ask.file):
+        if words := _rank_files_notice(self._machine, self._tail, self._ask.file):
             self._say("ranks", words)
         yield from self._read()
         missing = info.state == "RUNNING" and self._tail is not None and not self._tail.exists
@@ -122,39 +129,39 @@ class _Follower:
             self._say(self._tail.path, words)
 
     def rest(self) -> Iterator[bytes]:
-        """Read what came between the last look and the end of the job."""
+        """Yield the output written between the last look and the end of the job."""
         yield from self._read()
         if self._tail is None or not self._tail.exists:
             raise LogUnavailable(
-                _why_none(self._info, str(self._tail.path) if self._tail else None)
+                _why_no_file(self._info, str(self._tail.path) if self._tail else None)
             )
 
     def _take(self, info: JobInfo) -> None:
-        """Note new facts; a run on another node may write to another file."""
+        """Store new facts and find the file again: another run may write to another file."""
         self._info = info
         if info.state == "PENDING":
             words = f"job {info.job_id} has not started{_because(info)}; waiting"
             self._say(info.submitted, words)
             return
-        place = (info.submitted, info.node_list)
-        if self._tail is not None and (info.is_over or place == self._place):
+        run = (info.submitted, info.node_list)
+        if self._tail is not None and (info.is_over or run == self._run):
             return
-        self._place = place
-        path = find(self._slurm, info, self._ask.file)
+        self._run = run
+        path = find_log_path(self._slurm, info, self._ask.file)
         if path and (self._tail is None or self._tail.path != Path(path)):
             lines = self._ask.lines if self._tail is None else None
-            self._tail = Tail(Path(path), lines, self._machine)
+            self._tail = FileTail(Path(path), lines, self._machine)
             self._late_at = time.monotonic() + _LATE_SECONDS
 
     def _read(self) -> Iterator[bytes]:
         if self._tail is None:
             return
         for chunk in self._tail.read():
-            self._tell_anew(self._tail)
+            self._notice_rewritten(self._tail)
             yield chunk
-        self._tell_anew(self._tail)  # it may just have been emptied
+        self._notice_rewritten(self._tail)  # it may just have been emptied
 
-    def _tell_anew(self, tail: Tail) -> None:
+    def _notice_rewritten(self, tail: FileTail) -> None:
         if tail.rewritten:
             tail.rewritten = False
             self._ask.notice(f"job {self._info.job_id} was requeued and writes its output anew")
@@ -165,26 +172,25 @@ class _Follower:
             self._ask.notice(words)
 
 
-def _of_ranks(machine: Machine, tail: Tail | None, file: LogFile) -> str:
-    """Where the rest of a job's output is, once its ranks have files of their own."""
-    if tail is None or file != LogFile() or not _is_there(machine, f"{tail.path}{RANK_MARK}0"):
+def _rank_files_notice(machine: Machine, tail: FileTail | None, file: LogFile) -> str:
+    """Return a notice of where the ranks write; empty if they have no files of their own."""
+    if tail is None or file != LogFile():
+        return ""
+    try:
+        if not machine.exists(f"{tail.path}{RANK_MARK}0"):
+            return ""
+    except OSError:  # nobody asked for this file
         return ""
     return f"its ranks write to {tail.path}{RANK_MARK}0 and so on; --rank N shows that of one"
 
 
-def _is_there(machine: Machine, path: str) -> bool:
-    try:
-        return machine.exists(path)
-    except OSError:  # which nobody asked for
-        return False
-
-
 def _because(info: JobInfo) -> str:
-    """Why a job waits, once the scheduler has looked at it."""
+    """Return the pending reason in brackets, once the scheduler has set one."""
     return "" if info.reason in {"", "None"} else f" ({info.reason})"
 
 
-def _why_none(info: JobInfo, path: str | None) -> str:
+def _why_no_file(info: JobInfo, path: str | None) -> str:
+    """Explain why the log does not exist."""
     if info.state == "PENDING":
         return f"job {info.job_id} has not started{_because(info)}; follow it with -f"
     if info.is_over and info.started is None:
@@ -193,3 +199,210 @@ def _why_none(info: JobInfo, path: str | None) -> str:
         return f"job {info.job_id} could not open {path} or its directory on the node, so it failed"
     of_rank = ", and had the job --log-per-rank" if RANK_MARK in (path or "") else ""
     return f"{path} does not exist here; is it on a filesystem shared with the nodes{of_rank}?"
+
+
+class LogFile(msgspec.Struct, frozen=True):
+    """A choice among a job's files; standard output by default.
+
+    Attributes:
+        stderr: standard error, where it has a file of its own (`--error`).
+        pattern: a file of the job's steps, as given to `srun --output`, e.g. `out-%j-%t`.
+        rank: the rank that writes the file: `%t` of `pattern`, or that of `--log-per-rank`.
+    """
+
+    stderr: bool = False
+    pattern: str | None = None
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse combinations that have no meaning."""
+        if self.stderr and self.pattern is not None:
+            raise BadInput("give either --error or --file, not both")
+        if self.rank is not None and self.stderr:
+            raise BadInput("a rank's file holds its standard error too; leave --error out")
+
+
+def find_log_path(slurm: SlurmCommands, info: JobInfo, which: LogFile) -> str | None:
+    """Return the path of a job's file; None while it is not known yet.
+
+    Raises:
+        LogUnavailable: when Slurm no longer knows it, or the pattern differs from node to node.
+    """
+    waits = info.state == "PENDING"
+    if which.pattern is not None:
+        path = fill_output_path(which.pattern, info, _work_dir(slurm, info), which.rank or 0)
+        if path is None and not waits:
+            raise LogUnavailable(f"{which.pattern} depends on a node; write the name of its node")
+        return path
+    if which.rank is not None:
+        output = find_log_path(slurm, info, LogFile())
+        return output and f"{output}{RANK_MARK}{which.rank}"
+    path = _error_path(slurm, info) if which.stderr else None
+    path = path or info.output or (None if waits else _path_in_database(slurm, info, "StdOut"))
+    if path is None and not waits:
+        raise LogUnavailable(f"Slurm no longer says where the output of job {info.job_id} went")
+    return path
+
+
+def _path_in_database(slurm: SlurmCommands, info: JobInfo, field: str) -> str | None:
+    kept = read_output_pattern(slurm, info, field)
+    return fill_output_path(kept[0], info, kept[1]) if kept else None
+
+
+def _error_path(slurm: SlurmCommands, info: JobInfo) -> str | None:
+    """Return the path of standard error; None too if it shares the file of standard output."""
+    for output, error, workdir in _paths_in_queue(slurm, info):
+        return fill_output_path(error, info, workdir) if error != output else None
+    return _path_in_database(slurm, info, "StdErr")
+
+
+def _work_dir(slurm: SlurmCommands, info: JobInfo) -> str:
+    for _, _, workdir in _paths_in_queue(slurm, info):
+        return workdir
+    directory = read_work_dir(slurm, info.job_id)
+    if directory is None:
+        raise LogUnavailable(f"Slurm no longer says where job {info.job_id} started")
+    return directory
+
+
+def _paths_in_queue(slurm: SlurmCommands, info: JobInfo) -> list[list[str]]:
+    """Read standard output, error and working directory from squeue.
+
+    Empty once slurmctld has forgotten the job.
+    """
+    mark = record_mark()
+    fields = ",".join(f"{name}:{mark}" for name in ("JobArrayID", "STDOUT", "STDERR", "WorkDir"))
+    argv = ["squeue", "--noheader", "--states=all", f"--jobs={info.job_id}", "-O", fields]
+    try:
+        parts = slurm.run(argv).split(mark)
+    except NoSuchJob:
+        return []
+    rows = [parts[at : at + 4] for at in range(0, len(parts) - 4, 4)]
+    return [row[1:] for row in rows if row[0].strip() == info.job_id] or [row[1:] for row in rows]
+
+
+class FilePiece(msgspec.Struct, frozen=True):
+    """A piece of a file.
+
+    Attributes:
+        begin: offset of the first byte.
+        size: bytes of the whole file at that time.
+    """
+
+    data: bytes
+    begin: int
+    size: int
+
+
+def read_piece(path: str, begin: int, length: int, on: Machine = LOCAL_MACHINE) -> FilePiece:
+    """Read a piece of a file.
+
+    Args:
+        path: path of the file.
+        begin: offset of the first byte; a negative one counts from the end.
+        length: number of bytes, at most `MAX_PIECE`.
+        on: the machine that has the file; this one by default.
+
+    Raises:
+        LogUnavailable: when it cannot be read, or is no file.
+    """
+    try:
+        with on.open(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            at = file.seek(max(0, min(size, begin if begin >= 0 else size + begin)))
+            return FilePiece(file.read(min(length, MAX_PIECE)), at, size)
+    except OSError as error:
+        raise LogUnavailable(f"cannot read {path}: {error.strerror}") from error
+
+
+class FileTail:
+    """Reader of the lines added to a file since the last read.
+
+    Args:
+        path: the file, which need not exist yet.
+        lines: begin with the last so many lines of the file; all by default.
+        on: the machine that has the file; this one by default.
+
+    Attributes:
+        rewritten: whether the last read found the file emptied or written anew, e.g. by a requeued
+            job, and began again at its start.
+    """
+
+    def __init__(self, path: Path, lines: int | None = None, on: Machine = LOCAL_MACHINE) -> None:
+        self.path = path
+        self.rewritten = False
+        self._on = on
+        self._lines = lines
+        self._offset: int | None = None
+        self._before = b""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the file is there.
+
+        Raises:
+            LogUnavailable: when we may not even look.
+        """
+        try:
+            return self._on.exists(str(self.path))
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def read(self) -> Iterator[bytes]:
+        """Yield new bytes; nothing while the file does not exist.
+
+        Raises:
+            LogUnavailable: when it cannot be read, or is no file.
+        """
+        self.rewritten = False
+        try:
+            with self._on.open(str(self.path)) as file:
+                self._seek(file)
+                while chunk := file.read(_CHUNK):
+                    self._offset = (self._offset or 0) + len(chunk)
+                    self._before = (self._before + chunk)[-_MEMORY:]
+                    yield chunk
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> LogUnavailable:
+        return LogUnavailable(f"cannot read {self.path}: {error.strerror}")
+
+    def _seek(self, file: BinaryIO) -> None:
+        if self._offset is None:
+            self._offset = _last_lines(file, self._lines) if self._lines is not None else 0
+            start = file.seek(max(0, self._offset - _MEMORY))
+            self._before = file.read(self._offset - start)
+        else:
+            file.seek(self._offset - len(self._before))
+            if file.read(len(self._before)) != self._before:
+                self._offset, self._before, self.rewritten = 0, b"", True
+        file.seek(self._offset)
+
+
+def _last_lines(file: BinaryIO, lines: int) -> int:
+    """Return the offset of the last `lines` lines. Only the end of the file is read."""
+    end = file.seek(0, os.SEEK_END)
+    at, left = end, lines
+    while at > 0:
+        start = max(0, at - _CHUNK)
+        file.seek(start)
+        block = file.read(at - start)
+        if at == end and block.endswith(b"\n"):  # ends the last line, begins none
+            block = block[:-1]
+        count = block.count(b"\n")
+        if count >= left:
+            return start + _nth_last(block, left) if left else end
+        left -= count
+        at = start
+    return 0 if lines else end
+
+
+def _nth_last(block: bytes, number: int) -> int:
+    """Return the offset of the text after the `number`th line break from the end."""
+    at = len(block)
+    for _ in range(number):
+        at = block.rfind(b"\n", 0, at)
+    return at + 1

@@ -1,4 +1,7 @@
-"""What slurmctld and slurmdbd together say of jobs: never guessed, the source always named."""
+"""The lookup of jobs in slurmctld (squeue) and slurmdbd (sacct). The source is always named.
+
+Slurm uses job ids again. Runs of an older job with the same id are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,146 +12,148 @@ from contextlib import nullcontext, suppress
 import msgspec
 from ClusterShell.NodeSet import NodeSet
 
-from slurmkit.durations import format_duration
 from slurmkit.errors import DatabaseDown, NoSuchJob, Refused
-from slurmkit.jobs.ids import group, one_of, tasks, whole_id
-from slurmkit.jobs.info import JobInfo, from_queue, output_path
-from slurmkit.jobs.sacct import read_runs
-from slurmkit.jobs.uses import last_use
-from slurmkit.plugins import Backend
-from slurmkit.queue.rows import QueueRow, record_mark
-from slurmkit.queue.snapshot import QueueFilter
-from slurmkit.slurm import Slurm
-from slurmkit.tres import parse_tres
+from slurmkit.formats.durations import format_duration
+from slurmkit.formats.job_ids import group_by_id, parse_task_indices, queryable_id, whole_id
+from slurmkit.formats.tres import parse_tres
+from slurmkit.jobs.accounting_records import read_runs
+from slurmkit.jobs.backends.protocol import Backend
+from slurmkit.jobs.info import JobInfo, info_from_row, output_path
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.queue import QueueFilter
+from slurmkit.state.queue_rows import QueueRow, record_mark
 
 Rows = Sequence[QueueRow]
 Runs = Sequence[JobInfo]
 
-# States in which the parts of an array may end, worst first.
+# States in which parts of an array end, worst first.
 WORST_FIRST = (
     "UNKNOWN NODE_FAIL BOOT_FAIL OUT_OF_MEMORY FAILED TIMEOUT DEADLINE PREEMPTED CANCELLED"
     " COMPLETED".split()
 )
+# A job can be requeued while slurmctld remembers it: MinJobAge (usually 300 s) after its end. Its
+# id can be reused only after that.
+_REQUEUE_SECONDS = 3600
 
 
-def look_up(backend: Backend, slurm: Slurm, job_id: str) -> JobInfo:
-    """Look one job up: in the queue, and once it or a part of it has ended in the database too.
+def read_job(backend: Backend, slurm: SlurmCommands, job_id: str) -> JobInfo:
+    """Read one job from the queue; also from the database once the job or a part has ended.
 
     Raises:
         NoSuchJob: when neither knows it.
         DatabaseDown: when it is not in the queue and slurmdbd does not answer.
     """
-    info = look_up_all(backend, slurm, [job_id])[job_id]
+    info = read_jobs(backend, slurm, [job_id])[job_id]
     if info is None:
         raise NoSuchJob(f"no job {job_id} in the queue or in the accounting database")
     return info
 
 
-def look_up_all(
-    backend: Backend, slurm: Slurm, job_ids: Sequence[str]
+def read_jobs(
+    backend: Backend, slurm: SlurmCommands, job_ids: Sequence[str]
 ) -> dict[str, JobInfo | None]:
-    """Look jobs up together; None for those that neither slurmctld nor slurmdbd knows.
+    """Read several jobs at once; None for those that neither slurmctld nor slurmdbd knows.
 
     Raises:
         DatabaseDown: when some are not in the queue and slurmdbd does not answer.
     """
-    rows = in_queue(backend, job_ids)
-    more = [job_id for job_id in job_ids if not _is_all(job_id, rows[job_id])]
+    rows = read_queue_rows(backend, job_ids)
+    more = [job_id for job_id in job_ids if not _is_one_live_job(job_id, rows[job_id])]
     runs: Mapping[str, Runs] = {}
-    # Refused: this cluster keeps no accounts. What is not in the queue is nowhere else.
+    # Refused: this cluster keeps no accounts. A job that is not in the queue is nowhere else.
     with nullcontext() if not all(rows.values()) else suppress(DatabaseDown, Refused):
-        runs = in_database(slurm, more) if more else {}
-    return {job_id: combine(job_id, own, runs.get(job_id, ())) for job_id, own in rows.items()}
+        runs = read_database_runs(slurm, more) if more else {}
+    return {
+        job_id: merge_job_facts(job_id, own, runs.get(job_id, ())) for job_id, own in rows.items()
+    }
 
 
-def _is_all(job_id: str, rows: Rows) -> bool:
-    """Whether squeue says all there is: of one job that has not ended."""
+def _is_one_live_job(job_id: str, rows: Rows) -> bool:
+    """Return whether squeue alone tells everything: one job, not ended, no part of another."""
     return len(rows) == 1 and not rows[0].ended and not is_part(job_id, rows[0].job_id)
 
 
-def in_queue(
+def read_queue_rows(
     backend: Backend, job_ids: Sequence[str], user: str | None = None
 ) -> dict[str, list[QueueRow]]:
-    """Rows of squeue by job, also of those that ended and that slurmctld still remembers.
+    """Read squeue's rows by job, including ended jobs that slurmctld still remembers.
 
     Args:
-        backend: how slurmctld is asked.
+        backend: runs the squeue.
         job_ids: which jobs; a job that slurmctld does not know has no rows.
-        user: whose they all are, when that is known: slurmctld has less to send.
+        user: the owner of all these jobs, if known: slurmctld then has less to send.
     """
     users = (user,) if user else ()
     only = QueueFilter(job_ids=tuple(job_ids), users=users, states=("all",))
-    return group(job_ids, backend.queue(only).rows)
+    return group_by_id(job_ids, backend.queue(only).rows)
 
 
-def exit_code_in_queue(slurm: Slurm, job_id: str) -> str | None:
-    """Exit code as `code:signal` of an ended job that slurmctld still remembers."""
+def read_exit_code(slurm: SlurmCommands, job_id: str) -> str | None:
+    """Read the exit code, as `code:signal`, of an ended job that slurmctld still remembers."""
     mark = record_mark()
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "-O", f"exit_code:{mark}"]
-    said, found, _ = slurm.run(argv).partition(mark)
-    if not found or not said.isdigit():
-        return said if found else None
-    status = int(said)  # to 23.02 as wait(2) has it
+    exit_code, end, _ = slurm.run(argv).partition(mark)
+    if not end or not exit_code.isdigit():
+        return exit_code if end else None
+    status = int(exit_code)  # up to 23.02 the status of wait(2)
     ended_by = status & 0x7F
     return f"0:{ended_by}" if ended_by else f"{status >> 8}:0"
 
 
-def in_database(slurm: Slurm, job_ids: Iterable[str]) -> dict[str, list[JobInfo]]:
-    """Runs in the database by job, oldest first.
+def read_database_runs(slurm: SlurmCommands, job_ids: Iterable[str]) -> dict[str, list[JobInfo]]:
+    """Read the runs of jobs from sacct, by job, oldest first.
 
     Raises:
         DatabaseDown: when slurmdbd does not answer.
     """
-    found = group(job_ids, read_runs(slurm, job_ids))
-    # A task that never ran has no record of its own: it is among those of its array.
-    arrays = {whole_id(job_id) for job_id, runs in found.items() if not runs and "_" in job_id}
+    runs_of = group_by_id(job_ids, read_runs(slurm, job_ids))
+    # A task that never ran has no record of its own; the record of its array includes it.
+    missing = [job_id for job_id, runs in runs_of.items() if not runs]
+    arrays = {whole_id(job_id) for job_id in missing if "_" in job_id}
     if arrays:
-        found |= group([one for one, runs in found.items() if not runs], read_runs(slurm, arrays))
-    return found
+        runs_of |= group_by_id(missing, read_runs(slurm, arrays))
+    return runs_of
 
 
-def combine(job_id: str, rows: Rows, runs: Runs) -> JobInfo | None:
-    """Make one account of a job, of an array or het job that of all its parts; None for nobody's.
+def merge_job_facts(job_id: str, rows: Rows, runs: Runs) -> JobInfo | None:
+    """Merge squeue's rows and sacct's runs into one JobInfo; None if both are empty.
 
-    What slurmctld says of a job that has not ended counts; of one that has, the database knows
-    more, unless it lags behind.
+    An array or het job becomes one summary of its parts. slurmctld counts for jobs that have not
+    ended. The database counts for ended jobs, unless it lags behind.
     """
-    parts = parts_of(job_id, rows, runs)
+    parts = merge_parts(job_id, rows, runs)
     if not parts:
         return None
     if len(parts) == 1 and not is_part(job_id, next(iter(parts))):
         return next(iter(parts.values()))
-    return summary(job_id, parts)
+    return summarize_parts(job_id, parts)
 
 
-def parts_of(job_id: str, rows: Rows, runs: Runs) -> dict[str, JobInfo]:
-    """The last run of each part of a job by its id, `12_[4-9]` for tasks that wait together."""
-    rows = [msgspec.structs.replace(row, job_id=_named(job_id, row.job_id)) for row in rows]
-    together = {row.raw_id: row.job_id for row in rows if "[" in row.job_id}
-    runs = [
-        msgspec.structs.replace(run, job_id=_named(job_id, _as_queued(run, together)))
-        for run in last_use(runs, rows)
-    ]
-    parts = {run.job_id: run for run in runs if _is_current(run, rows)}
+def merge_parts(job_id: str, rows: Rows, runs: Runs) -> dict[str, JobInfo]:
+    """Return the last run of each part of a job by id; pending tasks share one: `12_[4-9]`."""
+    rows = [msgspec.structs.replace(row, job_id=_own_id(job_id, row.job_id)) for row in rows]
+    pending_ids = {row.raw_id: row.job_id for row in rows if "[" in row.job_id}
+    named_runs = []
+    for run in newest_job_runs(runs, rows):
+        part = run.job_id
+        if "[" in part:  # pending tasks have the id that squeue gives them
+            part = pending_ids.get(run.raw_id, part)
+        named_runs.append(msgspec.structs.replace(run, job_id=_own_id(job_id, part)))
+    parts = {run.job_id: run for run in named_runs if _is_current(run, rows)}
     for row in rows:
         parts[row.job_id] = _merge(row, parts.get(row.job_id))
     if any(part.startswith(f"{job_id}+") for part in parts):
-        parts.pop(job_id, None)  # how sacct shows a het job before it starts
+        parts.pop(job_id, None)  # sacct's record of a het job before it starts
     return parts
 
 
-def _named(asked: str, job_id: str) -> str:
-    """A task that waits among others is called by its own id."""
+def _own_id(asked: str, job_id: str) -> str:
+    """Return the id of the task that was asked for, where it waits in `12_[4-9]`."""
     return asked if "_" in asked and "[" in job_id else job_id
 
 
-def _as_queued(run: JobInfo, together: Mapping[str, str]) -> str:
-    """Tasks that waited together, by the id that squeue has for them."""
-    return together.get(run.raw_id, run.job_id) if "[" in run.job_id else run.job_id
-
-
 def _is_current(run: JobInfo, rows: Rows) -> bool:
-    """Whether a record counts: what waits together is known better by slurmctld."""
+    """Return whether a record of sacct counts: slurmctld knows pending tasks better."""
     if not run.is_over and any(row.job_id.startswith(f"{run.job_id}_") for row in rows):
         return False  # slurmdbd has not heard yet that the last task of the array has started
     if "[" not in run.job_id or not rows:
@@ -157,93 +162,116 @@ def _is_current(run: JobInfo, rows: Rows) -> bool:
 
 
 def _merge(row: QueueRow, past: JobInfo | None) -> JobInfo:
-    if not row.ended or past is None or not past.is_over or _is_older(past, row):
-        return from_queue(row)
+    """Take sacct's facts for an ended run that it knows, squeue's for any other."""
+    if not row.ended or past is None or not past.is_over:
+        return info_from_row(row)
+    if (past.submitted or 0) < (row.submitted or 0):  # slurmdbd only knows an earlier run
+        return info_from_row(row)
     reason = "" if row.reason == "None" else row.reason
     return msgspec.structs.replace(
         past, output=output_path(row), reason=reason, time_limit=row.time_limit
     )
 
 
-def _is_older(past: JobInfo, row: QueueRow) -> bool:
-    """Whether the database has not heard of the last run yet."""
-    return (past.submitted or 0) < (row.submitted or 0)
-
-
 def is_part(asked: str, part: str) -> bool:
-    """Whether `part` is only one of those that `asked` may have."""
+    """Return whether `part` is a task or component of the array or het job `asked`."""
     return part.startswith((f"{asked}_", f"{asked}+"))
 
 
-def summary(job_id: str, parts: Mapping[str, JobInfo]) -> JobInfo:
-    """What the parts of an array or het job come to."""
+def summarize_parts(job_id: str, parts: Mapping[str, JobInfo]) -> JobInfo:
+    """Merge the parts of an array or het job into one JobInfo."""
     infos = list(parts.values())
     live = [info for info in infos if not info.is_over]
-    state = _live_state(live) if live else worst(infos).state
+    state = _live_state(live) if live else worst_job(infos).state
     first = min((info.started for info in infos if info.started), default=None)
     last = max((info.ended for info in infos if info.ended), default=None)
+    end = int(time.time()) if live else last or int(time.time())
+    # An example part that Slurm accepts in a query.
+    example = queryable_id(next((part for part in parts if "[" not in part), next(iter(parts))))
     holding = [info for info in live if info.state != "PENDING"]
     return msgspec.structs.replace(
         infos[0],
         job_id=job_id,
         state=state,
-        reason=live[0].reason if live else worst(infos).reason,
-        tally=tally(parts),
-        part=infos[0].part or _an_example(parts),
+        reason=live[0].reason if live else worst_job(infos).reason,
+        tally=count_states(parts),
+        part=infos[0].part or example,
         node_list=str(NodeSet.fromlist(info.node_list for info in (holding or infos))),
-        tres=_together(info.tres for info in holding),
-        elapsed=_elapsed(first, None if live else last),
+        tres=_add_tres(info.tres for info in holding),
+        elapsed=format_duration(max(0, end - first)) if first else "",
         submitted=min((info.submitted for info in infos if info.submitted), default=None),
         started=first,
         ended=None if live else last,
-        exit_code=None if live else worst(infos).exit_code,
-        cancelled_by=None if live else worst(infos).cancelled_by,
+        exit_code=None if live else worst_job(infos).exit_code,
+        cancelled_by=None if live else worst_job(infos).cancelled_by,
         output=None,
         source="sacct" if all(info.source == "sacct" for info in infos) else "squeue",
     )
 
 
-def _elapsed(first: int | None, last: int | None) -> str:
-    return format_duration(max(0, (last or int(time.time())) - first)) if first else ""
+def count_states(parts: Mapping[str, JobInfo]) -> dict[str, int]:
+    """Count parts by state.
 
-
-def tally(parts: Mapping[str, JobInfo]) -> dict[str, int]:
-    """Count parts by state; tasks with a record of their own are not counted with the others."""
-    named = {at for part in parts if "[" not in part for span in tasks(part) for at in span}
+    A task with a record of its own is not counted again in `12_[4-9]`.
+    """
+    single = {
+        index
+        for part in parts
+        if "[" not in part
+        for span in parse_task_indices(part)
+        for index in span
+    }
     counts: dict[str, int] = {}
     for part, info in parts.items():
-        for state, number in info.tally.items():  # it is itself an array
+        for state, number in info.tally.items():  # the part is itself an array
             counts[state] = counts.get(state, 0) + number
         if info.tally:
             continue
-        several = "[" in part
-        size = sum(at not in named for span in tasks(part) for at in span) if several else 1
+        size = 1
+        if "[" in part:
+            size = sum(index not in single for span in parse_task_indices(part) for index in span)
         if size:
             counts[info.state] = counts.get(info.state, 0) + size
     return counts
 
 
-def _an_example(parts: Mapping[str, JobInfo]) -> str:
-    """A part that can be asked about: of tasks that wait together the first."""
-    return one_of(next((part for part in parts if "[" not in part), next(iter(parts))))
-
-
-def worst(infos: Sequence[JobInfo]) -> JobInfo:
-    """The part that ended worst."""
+def worst_job(infos: Sequence[JobInfo]) -> JobInfo:
+    """Return the part with the worst end, by `WORST_FIRST`."""
     ranks = {state: rank for rank, state in enumerate(WORST_FIRST)}
     return min(infos, key=lambda info: ranks.get(info.state, -1))
 
 
 def _live_state(live: Sequence[JobInfo]) -> str:
+    """Return RUNNING if any part runs, PENDING if all wait, else another state of them."""
     states = [info.state for info in live]
     return "RUNNING" if "RUNNING" in states else max(states, key=lambda s: (s != "PENDING", s))
 
 
-def _together(texts: Iterable[str]) -> str:
-    """Add TRES up; sizes are left out, since releases write them differently."""
+def _add_tres(texts: Iterable[str]) -> str:
+    """Add up TRES. Memory is left out: releases write sizes differently."""
     total: dict[str, int] = {}
     for text in texts:
         for name, value in parse_tres(text).items():
             if value.isdigit():
                 total[name] = total.get(name, 0) + int(value)
     return ",".join(f"{name}={value}" for name, value in total.items())
+
+
+def newest_job_runs(runs: Sequence[JobInfo], rows: Sequence[QueueRow] = ()) -> list[JobInfo]:
+    """Return the runs of the newest job (or array) with an id, without those of older ones.
+
+    All runs of one array follow each other without a gap between an end and the next submit.
+
+    Args:
+        runs: runs in sacct, in the order of submit.
+        rows: rows of squeue. If they are newer, all of `runs` may belong to an older job.
+    """
+    kept: list[JobInfo] = []
+    until = float("-inf")
+    for run in runs:
+        if kept and ((run.submitted or 0) > until + _REQUEUE_SECONDS or run.user != kept[-1].user):
+            kept, until = [], float("-inf")
+        kept.append(run)
+        until = max(until, run.ended or float("inf"))
+    first = min((row.submitted or 0 for row in rows), default=until)
+    return kept if first <= until + _REQUEUE_SECONDS else []

@@ -1,16 +1,18 @@
-"""One thread that asks Slurm about all the jobs a process waits for.
+"""One thread that asks Slurm about all jobs that this process waits for.
 
-It starts with the first watch, asks once for all ids together (squeue, then sacct for what is not
-live in the queue), and less often while nothing changes. While Slurm does not answer it goes on
-asking; nothing is ever guessed (`slurmkit.jobs.progress`).
+The thread starts with the first watch. It asks about all ids in one squeue, then in one sacct about
+the jobs that are not live in the queue. While nothing changes it asks less often. While Slurm does
+not answer it goes on asking and never guesses a state.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -19,23 +21,29 @@ from slurmkit.errors import (
     ControllerDown,
     DatabaseDown,
     HostKeyRefused,
+    NoSuchJob,
+    NotOver,
     SlurmError,
     SlurmkitError,
     SlurmMissing,
     SlurmTimeout,
     Unreachable,
 )
-from slurmkit.jobs.info import JobInfo
-from slurmkit.jobs.lookup import in_database, in_queue
-from slurmkit.jobs.progress import Known, Seen, learn
-from slurmkit.jobs.watch import Watch
-from slurmkit.plugins import Backend
-from slurmkit.slurm import Slurm
+from slurmkit.jobs.backends.protocol import Backend
+from slurmkit.jobs.info import UNKNOWN, JobInfo
+from slurmkit.jobs.lookup import merge_job_facts, read_database_runs, read_queue_rows
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.queue_rows import QueueRow
 
-_TOGETHER_SECONDS = 0.05  # jobs that are watched one right after the other are asked for at once
-_REFUSALS = 5  # so often in a row, and it is no hiccup of a busy slurmctld
+_TOGETHER_SECONDS = 0.05  # jobs that are watched within this time share one query
+_REFUSALS = 5  # so many in a row are no hiccup of a busy slurmctld
 _OUTAGES = (ControllerDown, DatabaseDown, SlurmTimeout, Unreachable, ConnectionLost)
 _FOR_GOOD = (SlurmMissing, HostKeyRefused)
+LAG_SECONDS = 10.0
+"""Time that slurmdbd gets to hear of an end, before slurmctld's facts alone are taken."""
+GRACE_SECONDS = 60.0
+"""Time out of the queue, unknown to slurmdbd, after which a job is given up as UNKNOWN."""
+_FIRST_LOOK_SECONDS = 10.0
 
 
 class PollSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,14 +56,14 @@ class PollSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor_seconds: Annotated[float, msgspec.Meta(ge=0.1)] = 2.0
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How often Slurm is asked, in seconds.
+class PollPace(msgspec.Struct, frozen=True, kw_only=True):
+    """Polling intervals in seconds.
 
     Attributes:
-        first: between two looks when something has just changed.
-        longest: between two looks when nothing has changed for long.
-        growth: how many times as long as the one before an interval is while nothing changes.
-        floor: no interval is shorter.
+        first: interval after a change.
+        longest: longest interval, reached when nothing changes for long.
+        growth: factor from one interval to the next while nothing changes.
+        floor: shortest interval.
     """
 
     first: float = 2.0
@@ -64,43 +72,45 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     floor: float = 2.0
 
     def after(self, interval: float, *, changed: bool) -> float:
-        """The interval that follows one in which something changed, or nothing did."""
+        """Return the interval that follows one in which something changed, or nothing did."""
         longer = min(interval * self.growth, self.longest)
         return max(self.floor, self.first if changed else longer)
 
 
 class Poller:
-    """Looks at jobs for any number of watches.
+    """Polls Slurm for any number of watches.
 
     Args:
-        backend: how slurmctld is asked.
-        slurm: how slurmdbd is asked.
-        pace: how often.
+        backend: asks slurmctld.
+        slurm: asks slurmdbd.
+        pace: polling intervals.
 
     Attributes:
-        calls: looks at squeue and at sacct so far, each at least one RPC.
-        trouble: why Slurm does not answer at the moment, in words; None when it does.
+        calls: queries of squeue and sacct so far, each at least one RPC.
+        trouble: message why Slurm does not answer at the moment; None when it does.
     """
 
-    def __init__(self, backend: Backend, slurm: Slurm, pace: Pace | None = None) -> None:
+    def __init__(
+        self, backend: Backend, slurm: SlurmCommands, pace: PollPace | None = None
+    ) -> None:
         self._backend = backend
         self._slurm = slurm
-        self._pace = pace or Pace()
+        self._pace = pace or PollPace()
         self.calls = 0
         self.trouble: str | None = None
         self._refusals = 0
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, WatchedJob] = {}
         self._watchers: dict[str, int] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._soon = False
 
     def watch(self, job_ids: Iterable[str]) -> Watch:
-        """Look at jobs until the watch is closed; for a `with` statement."""
+        """Poll jobs until the watch is closed; for a `with` statement."""
         ids = tuple(dict.fromkeys(job_ids))
         with self._changed:
             for job_id in ids:
-                self._known.setdefault(job_id, Known())
+                self._known.setdefault(job_id, WatchedJob())
                 self._watchers[job_id] = self._watchers.get(job_id, 0) + 1
             self._soon = True
             if self._thread is None or not self._thread.is_alive():  # not alive after a fork
@@ -110,94 +120,102 @@ class Poller:
         return Watch(self, ids)
 
     def forget(self, job_ids: Iterable[str]) -> None:
-        """Close a watch of these jobs."""
+        """Stop polling jobs for one watch; called when the watch is closed."""
         with self._changed:
             for job_id in job_ids:
                 self._watchers[job_id] -= 1
                 if not self._watchers[job_id]:
                     del self._watchers[job_id], self._known[job_id]
 
-    def known(self, job_ids: Iterable[str]) -> dict[str, Known]:
-        """What is known of watched jobs."""
+    def known(self, job_ids: Iterable[str]) -> dict[str, WatchedJob]:
+        """Return what is known of watched jobs."""
         with self._changed:
             return {job_id: self._known[job_id] for job_id in job_ids}
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Block until a look made `condition` true, or `timeout` seconds have passed."""
+        """Block until a poll made `condition` true, or `timeout` seconds have passed."""
         with self._changed:
             return self._changed.wait_for(condition, timeout)
 
     def _run(self) -> None:
-        interval, looked = self._pace.first, float("-inf")
+        interval, last_poll = self._pace.first, float("-inf")
         while True:
-            self._rest(looked, interval)
-            changed = self._look()
-            looked = time.monotonic()
+            self._sleep(last_poll, interval)
+            changed = self._poll()
+            last_poll = time.monotonic()
             interval = self._pace.after(interval, changed=changed)
 
-    def _rest(self, looked: float, interval: float) -> None:
-        """Sleep until it is time to look; what is new is looked at as soon as the floor allows."""
+    def _sleep(self, last_poll: float, interval: float) -> None:
+        """Sleep until the next poll; a new watch is polled as soon as the floor allows."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._asked()))
+            self._changed.wait_for(lambda: bool(self._unsettled()))
             new = self._soon
             if not new:
-                due = looked + interval
+                due = last_poll + interval
                 new = self._changed.wait_for(lambda: self._soon, due - time.monotonic())
             if new:
-                due = max(looked + self._pace.floor, time.monotonic() + _TOGETHER_SECONDS)
+                due = max(last_poll + self._pace.floor, time.monotonic() + _TOGETHER_SECONDS)
         if new:
             time.sleep(max(0, due - time.monotonic()))
 
-    def _asked(self) -> list[str]:
+    def _unsettled(self) -> list[str]:
         return [job_id for job_id, known in self._known.items() if not known.settled]
 
-    def _look(self) -> bool:
-        """Ask once about every job; returns whether anything has changed."""
+    def _poll(self) -> bool:
+        """Ask once about every job and return whether anything has changed."""
         with self._changed:
             self._soon = False
-            asked = {job_id: self._known[job_id] for job_id in self._asked()}
+            before = {job_id: self._known[job_id] for job_id in self._unsettled()}
         try:
-            seen = self._see(asked) if asked else {}
-            after = {job_id: learn(job_id, asked[job_id], one) for job_id, one in seen.items()}
+            seen = self._ask_slurm(before) if before else {}
+            after = {
+                job_id: update_watched(job_id, before[job_id], one) for job_id, one in seen.items()
+            }
         except SlurmkitError as error:
-            return self._troubled(error, asked)
+            return self._handle_error(error, before)
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
             wrong = SlurmError(f"watching jobs failed: {type(error).__name__}: {error}")
-            return self._tell({job_id: Known(error=wrong) for job_id in asked}, None)
+            return self._publish({job_id: WatchedJob(error=wrong) for job_id in before}, None)
         self._refusals = 0
-        silent = next((one.silent for one in seen.values() if _is_outage(one.silent)), None)
-        return self._tell(after, str(silent) if silent else None)
+        silent = next(
+            (one.silent for one in seen.values() if isinstance(one.silent, _OUTAGES)), None
+        )
+        return self._publish(after, str(silent) if silent else None)
 
-    def _see(self, asked: Mapping[str, Known]) -> dict[str, Seen]:
+    def _ask_slurm(self, asked: Mapping[str, WatchedJob]) -> dict[str, PollResult]:
+        """Run squeue for all jobs, and sacct for those that are not live in the queue."""
         self.calls += 1
-        user = None if self._refusals else _only_user(asked.values())  # it may be that one
-        rows = in_queue(self._backend, list(asked), user)
+        # After a refusal ask for all users: Slurm may have refused the user.
+        user = None if self._refusals else _only_user(asked.values())
+        rows = read_queue_rows(self._backend, list(asked), user)
         gone = [job_id for job_id, own in rows.items() if all(row.ended for row in own)]
         runs: dict[str, list[JobInfo]] = {}
         silent: SlurmError | None = None
         if gone:
             self.calls += 1
             try:
-                runs = in_database(self._slurm, gone)
+                runs = read_database_runs(self._slurm, gone)
             except SlurmMissing:
                 raise
             except SlurmError as error:
                 silent = error
         now = time.monotonic()
         return {
-            job_id: Seen(own, runs.get(job_id, ()), silent, now) for job_id, own in rows.items()
+            job_id: PollResult(own, runs.get(job_id, ()), silent, now)
+            for job_id, own in rows.items()
         }
 
-    def _troubled(self, error: SlurmkitError, asked: Mapping[str, Known]) -> bool:
-        """Keep asking through an outage; give up what Slurm refuses again and again."""
+    def _handle_error(self, error: SlurmkitError, asked: Mapping[str, WatchedJob]) -> bool:
+        """Keep asking through an outage; give up if Slurm refuses again and again."""
         self._refusals += not isinstance(error, _OUTAGES)
         if isinstance(error, _FOR_GOOD) or self._refusals >= _REFUSALS:
             self._refusals = 0
-            return self._tell({job_id: Known(error=error) for job_id in asked}, None)
-        self._tell({}, str(error))
+            return self._publish({job_id: WatchedJob(error=error) for job_id in asked}, None)
+        self._publish({}, str(error))
         return False
 
-    def _tell(self, after: Mapping[str, Known], trouble: str | None) -> bool:
+    def _publish(self, after: Mapping[str, WatchedJob], trouble: str | None) -> bool:
+        """Store the result of a poll, wake all watches, and return whether anything changed."""
         with self._changed:
             changed = trouble is None and self.trouble is not None
             self.trouble = trouble
@@ -209,12 +227,166 @@ class Poller:
         return changed
 
 
-def _is_outage(error: SlurmError | None) -> bool:
-    return isinstance(error, _OUTAGES)
-
-
-def _only_user(known: Iterable[Known]) -> str | None:
-    """Whose all these jobs are, once each was seen: slurmctld then sends only theirs."""
+def _only_user(known: Iterable[WatchedJob]) -> str | None:
+    """Return the owner of all these jobs, if they have one: slurmctld then sends only theirs."""
     users = {one.info.user if one.info else "" for one in known}
     (only,) = users if len(users) == 1 else ("",)
     return only if only and not only.isdigit() else None
+
+
+class WatchedJob(NamedTuple):
+    """What is known of a watched job.
+
+    Attributes:
+        info: its last facts.
+        over: whether the job has ended and its facts are final.
+        error: why it cannot be watched.
+        gone_since: monotonic time in seconds since which it is not live in the queue.
+    """
+
+    info: JobInfo | None = None
+    over: bool = False
+    error: SlurmkitError | None = None
+    gone_since: float | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to ask."""
+        return self.over or self.error is not None
+
+    def differs(self, other: WatchedJob) -> bool:
+        """Return whether something happened, other than time passing."""
+        return self.settled != other.settled or _gist(self.info) != _gist(other.info)
+
+
+class PollResult(NamedTuple):
+    """Slurm's answers about one job in one poll.
+
+    Attributes:
+        rows: rows of squeue.
+        runs: runs in sacct, which is asked only about jobs that are not live in the queue.
+        silent: why sacct did not answer.
+        now: monotonic time in seconds.
+    """
+
+    rows: Sequence[QueueRow]
+    runs: Sequence[JobInfo]
+    silent: SlurmError | None
+    now: float
+
+
+def update_watched(job_id: str, before: WatchedJob, seen: PollResult) -> WatchedJob:
+    """Return what is known of a job after one poll."""
+    info = merge_job_facts(job_id, seen.rows, seen.runs)
+    if any(not row.ended for row in seen.rows):
+        return WatchedJob(info)
+    since = seen.now if before.gone_since is None else before.gone_since
+    if seen.rows:
+        return _known_ended(job_id, info, seen, since)
+    if info is not None and info.is_over and not _is_earlier_run(info, before.info):
+        return WatchedJob(info, over=True)
+    if isinstance(seen.silent, DatabaseDown | SlurmTimeout):
+        return before._replace(gone_since=None)  # sacct said nothing: the grace starts anew
+    return _known_missing(job_id, before._replace(gone_since=since), info, seen.now)
+
+
+def _known_ended(job_id: str, info: JobInfo | None, seen: PollResult, since: float) -> WatchedJob:
+    """Handle a job that squeue shows as ended: wait `LAG_SECONDS` for sacct's fuller facts."""
+    if info is not None and info.is_over and info.source == "sacct":
+        return WatchedJob(info, over=True)
+    if seen.silent is not None or seen.now - since >= LAG_SECONDS:
+        return WatchedJob(merge_job_facts(job_id, seen.rows, ()), over=True)
+    return WatchedJob(info, gone_since=since)
+
+
+def _known_missing(job_id: str, before: WatchedJob, info: JobInfo | None, now: float) -> WatchedJob:
+    """Handle a job that has left the queue and whose end slurmdbd does not know yet."""
+    last_info = before.info or info
+    if last_info is None:
+        return WatchedJob(
+            error=NoSuchJob(f"no job {job_id} in the queue or in the accounting database")
+        )
+    if now - (before.gone_since or now) < GRACE_SECONDS:
+        return before._replace(info=last_info)
+    return WatchedJob(
+        msgspec.structs.replace(last_info, state=UNKNOWN, reason="", tally={}), over=True
+    )
+
+
+def _is_earlier_run(past: JobInfo, last_seen: JobInfo | None) -> bool:
+    """Return whether slurmdbd only knows a run before the one last seen in the queue."""
+    return last_seen is not None and (past.submitted or 0) < (last_seen.submitted or 0)
+
+
+def _gist(info: JobInfo | None) -> object:
+    """Return the facts whose change counts as a change of the job."""
+    return info and (info.state, info.reason, info.node_list, info.tally, info.submitted)
+
+
+class Watch:
+    """A set of jobs that a `Poller` polls; to be used in a `with` statement."""
+
+    def __init__(self, poller: Poller, job_ids: tuple[str, ...]) -> None:
+        self._poller = poller
+        self.job_ids = job_ids
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._poller.forget(self.job_ids)
+
+    @property
+    def known(self) -> dict[str, WatchedJob]:
+        """What is known of each job now, by id."""
+        return self._poller.known(self.job_ids)
+
+    @property
+    def trouble(self) -> str | None:
+        """Message why Slurm does not answer at the moment; polling goes on."""
+        return self._poller.trouble
+
+    def changes(
+        self, timeout: float | None = None, every: float | None = None
+    ) -> Iterator[dict[str, WatchedJob]]:
+        """Yield what is known of all jobs at each change, until all have ended.
+
+        A job that cannot be watched counts as ended; its `WatchedJob.error` says why.
+
+        Args:
+            timeout: seconds after which to give up.
+            every: yield again after so many seconds even if nothing has changed.
+
+        Raises:
+            NotOver: when the timeout ends first.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            known, trouble = self.known, self.trouble
+            yield known
+            going_on = [job_id for job_id, one in known.items() if not one.settled]
+            if not going_on:
+                return
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                unseen = any(known[job_id].info is None for job_id in going_on)
+                if not unseen or trouble or left <= -_FIRST_LOOK_SECONDS:
+                    what = "nothing heard of it" if unseen else "not over"
+                    raise NotOver(f"{what} after {timeout:g} s: {_join_ids(going_on)}")
+                left += _FIRST_LOOK_SECONDS  # say "not over" only of jobs that were seen
+            waits = [wait for wait in (left, every) if wait is not None]
+            changed = partial(self._has_changed, known, trouble)
+            self._poller.wait_for(changed, min(waits, default=None))
+
+    def _has_changed(self, known: dict[str, WatchedJob], trouble: str | None) -> bool:
+        return self.known != known or self.trouble != trouble
+
+
+def _join_ids(job_ids: Sequence[str]) -> str:
+    rest = f" and {len(job_ids) - 3} more" if len(job_ids) > 3 else ""
+    return f"job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids[:3])}{rest}"

@@ -1,1 +1,1 @@
-"""The steps from a spec to what is sent: kinds of GPU, layout, amounts, script."""
+"""The steps from a spec to what is sent: GPUs meant, layout, amounts and script."""

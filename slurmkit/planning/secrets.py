@@ -1,26 +1,88 @@
-"""What looks like a secret must not stand in a script: slurmctld and slurmdbd keep scripts."""
+"""Secrets in a spec: they must not be in a script, which slurmctld and slurmdbd keep."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 
-from slurmkit.findings import Finding
-from slurmkit.options import option_values
-from slurmkit.spec import JobSpec
+from slurmkit.config.paths import state_folder
+from slurmkit.spec.findings import Finding
+from slurmkit.spec.jobspec import JobSpec
+from slurmkit.spec.sbatch_options import option_values
 
-# A name that ends so is one of a secret: HF_TOKEN_2 and PGPASSWORD, but neither MAX_TOKENS nor
+SECRETS_FOLDER = "secrets"  # of the state folder; one file for each job
+_COMMENT = ": in a file that you alone can read"
+
+
+def secret_lines(names: Iterable[str]) -> tuple[str, ...]:
+    """Return POSIX shell lines that read a job's secrets and define how to remove the file."""
+    comment = f"# {', '.join(names)}{_COMMENT}, named once the job is sent."
+    return (
+        comment,
+        f"slurmkit_file={shlex.quote(str(state_folder(SECRETS_FOLDER)))}",
+        *_READ_LINES,
+    )
+
+
+_READ_LINES = tuple(
+    """
+slurmkit_file=$slurmkit_file/$SLURM_CLUSTER_NAME/${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID} slurmkit_try=0
+until [ -r "$slurmkit_file" ]; do
+  slurmkit_try=$((slurmkit_try + 1))
+  if [ "$slurmkit_try" -gt 60 ]; then
+    echo "slurmkit: $slurmkit_file is not there (any more): submit the job anew, with slurmkit" >&2
+    exit 1
+  fi
+  sleep 1
+  ls "${slurmkit_file%/*}" >/dev/null 2>&1 || :  # NFS looks again
+done
+. "$slurmkit_file"
+# Its end; but what failed or is being requeued, and other tasks of an array, may need them again.
+slurmkit_forget() {
+  slurmkit_code=$?
+  if [ "$slurmkit_code" = 0 ] && [ -z "${SLURM_ARRAY_JOB_ID:-}" ] &&
+    [ "$(squeue -h -j "$SLURM_JOB_ID" -t RUNNING -o %i 2>/dev/null)" ]; then
+    rm -f "$slurmkit_file"
+  fi
+}
+""".strip().split("\n")
+)
+FORGET_LINES = ("slurmkit_forget", 'exit "$slurmkit_code"')
+FORGET_TRAP = ("trap slurmkit_forget EXIT",)
+_READ_PATTERN = re.compile(
+    rf"^# (?P<names>[\w, ]+){_COMMENT}[^\n]*\n.*?^slurmkit_forget\(\) \{{\n.*?^\}}\n"
+    r"(trap slurmkit_forget EXIT\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+_FORGET_PATTERN = re.compile(
+    r'^(slurmkit_code=\$\?\n)?slurmkit_forget\nexit "\$slurmkit_code"\n*\Z', re.M
+)
+
+
+def without_secret_lines(script: str) -> tuple[str, str]:
+    """Return a sent script without the lines about secrets, and the secrets' names.
+
+    The secrets' file belongs to that job only; a second job would wait for it in vain.
+    """
+    match = _READ_PATTERN.search(script)
+    if match is None:
+        return script, ""
+    return _FORGET_PATTERN.sub("", script[: match.start()] + script[match.end() :]), match["names"]
+
+
+# Endings of names of secrets: HF_TOKEN_2 and PGPASSWORD, but neither MAX_TOKENS nor
 # TOKENIZERS_PARALLELISM nor HF_TOKEN_PATH.
 _PASSWORD = re.compile(r"((^|_)(PASS|PASSPHRASE|PWD)|PASSWORD|PASSWD)(_?\d+)?$", re.IGNORECASE)
 _NAME = re.compile(
     r"((^|_)(TOKEN|SECRET|CREDENTIALS?)|_PAT|_KEY|API_?KEY)(_?\d+)?$|" + _PASSWORD.pattern,
     re.IGNORECASE,
 )
-# A password may look like anything, and a token does not look so.
+# Values that no token has; a password may have any value.
 _NO_SECRET = re.compile(r"/[\w./~+\-]*\.\w+|true|false|yes|no|on|off|none|\d{1,6}", re.IGNORECASE)
-_READS = "slurmkit_forget() {"  # see slurmkit.secretfiles
+_READS = "slurmkit_forget() {"  # see slurmkit.cluster.secret_files
 _NOT_SECRETS = ("PWD", "OLDPWD")
-# Well-known forms of tokens, so that nothing else is taken for one.
+# Well-known forms of tokens only, so that other values do not match.
 _VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{40,}|glpat-[\w\-]{20}"
     r"|AKIA[0-9A-Z]{16}|xox[abps]-[\w\-]{20,}|sk-[A-Za-z0-9]{40,}"
@@ -29,10 +91,10 @@ _VALUE = re.compile(
 )
 
 
-def secrets(spec: JobSpec) -> Iterator[Finding]:
+def check_secrets(spec: JobSpec) -> Iterator[Finding]:
     """Name each place of `spec` that looks like a secret, never the secret itself."""
-    if kept := secret_variables(spec):
-        message = f"{', '.join(kept)} travels in a file that only you can read, not in the script"
+    if names := secret_variables(spec):
+        message = f"{', '.join(names)} travels in a file that only you can read, not in the script"
         yield Finding(severity="note", code="secret-file", message=message, source="slurmkit")
     elif _READS in (spec.script or ""):
         message = (
@@ -52,17 +114,20 @@ def secrets(spec: JobSpec) -> Iterator[Finding]:
 
 
 def secret_variables(spec: JobSpec) -> dict[str, str]:
-    """Those of a job's environment that look like secrets: they travel in a file of their own."""
+    """Return a job's variables that look like secrets; they travel in a private file."""
     return {n: value for n, value in spec.environment.items() if _is_secret(n, value)}
 
 
-def masked(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables as they may be shown: `***` for what looks like a secret."""
+def mask_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for display: `***` for each that looks like a secret."""
     return {n: "***" if _is_secret(n, value) else value for n, value in environment.items()}
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """By its form, or its name unless it is plainly something else: a file's path, a number."""
+    """Return whether a variable looks like a secret, by its value or its name.
+
+    A name does not count if the value is plainly something else: the path of a file, a number.
+    """
     if _VALUE.search(value):
         return True
     if not value or name in _NOT_SECRETS or not _NAME.search(name):

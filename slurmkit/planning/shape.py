@@ -1,6 +1,6 @@
-"""What a spec takes on this cluster: the GPUs meant, and how it spreads over nodes.
+"""The shape of a job on this cluster: the GPUs that the spec means, and its layout over nodes.
 
-One answer for the script, for every check and for every fix that is tried.
+The script, every check and every fix that is tried use the same shape.
 """
 
 from __future__ import annotations
@@ -9,96 +9,108 @@ import re
 
 import msgspec
 
-from slurmkit.capabilities.model import Capabilities, Node, Partition
-from slurmkit.findings import Finding
-from slurmkit.planning.kinds import Kind, kind_of
-from slurmkit.planning.layout import Layout, layout_of
-from slurmkit.planning.pool import Names, Pool, from_several
-from slurmkit.planning.requests import Shape, chosen, job_default
-from slurmkit.prices import gpu_settings, partition_gpu_types
-from slurmkit.spec import JobSpec
+from slurmkit.config.prices import gpu_settings, partition_gpu_types
+from slurmkit.planning.gpu_request import (
+    GpuPool,
+    GpuTypeNames,
+    ResolvedGpus,
+    resolve_gpus,
+    shares_across_gpus,
+)
+from slurmkit.planning.layout import Layout, lay_out
+from slurmkit.planning.request import JobShape, job_default, selected_by_spec
+from slurmkit.spec.findings import Finding
+from slurmkit.spec.jobspec import JobSpec
+from slurmkit.state.model import Capabilities, Node, Partition
 
 _CPUS = re.compile(r"\bcpu[:=](\d+)")  # in `--tres-per-task`
 
 
-def site_names() -> Names:
-    """What the configuration says of GPU types.
+def load_gpu_type_names() -> GpuTypeNames:
+    """Load the names of GPU types from the site's configuration.
 
     Raises:
         BadConfig: for a wrong file.
     """
     settings = gpu_settings()
     aliases = {alias.casefold(): name for name, gpu in settings.items() for alias in gpu.aliases}
-    return Names(aliases, partition_gpu_types())
+    return GpuTypeNames(aliases, partition_gpu_types())
 
 
-def shape_of(
-    spec: JobSpec, capabilities: Capabilities, partitions: tuple[Partition, ...], names: Names
-) -> Shape:
-    """Find the GPUs meant and lay the job out over nodes of these partitions."""
+def job_shape(
+    spec: JobSpec,
+    capabilities: Capabilities,
+    partitions: tuple[Partition, ...],
+    names: GpuTypeNames,
+) -> JobShape:
+    """Resolve the GPUs that a spec means and lay the job out over nodes of these partitions."""
     nodes = capabilities.nodes_of(*(partition.name for partition in partitions))
     if spec.gpus is None or not (partitions or not capabilities.partitions):
         kind, layout = None, _layout(spec, None, nodes)
     else:
-        pool = Pool(
+        pool = GpuPool(
             nodes,
             tuple(p.name for p in partitions),
             capabilities.nodes,
             names,
-            from_several(capabilities.config),
+            shares_across_gpus(capabilities.config),
         )
         kind, layout = _with_gpus(spec, pool)
-    return kind, _with_cpus(spec, layout, partitions[:1], capabilities)
+    return JobShape(kind, _with_cpus(spec, layout, partitions[:1], capabilities))
 
 
-def _with_gpus(spec: JobSpec, pool: Pool) -> Shape:
-    """Among the nodes that the spec itself leaves, or where that gives none, among all."""
-    left = chosen(spec, pool.nodes)
+def _with_gpus(spec: JobSpec, pool: GpuPool) -> JobShape:
+    """Use the nodes that the spec selects; if none fits, all nodes of the partitions."""
+    left = selected_by_spec(spec, pool.nodes)
     if 0 < len(left) < len(pool.nodes):
-        found = _spread(spec, msgspec.structs.replace(pool, nodes=left))
-        if not _wrong(found):
-            return found
-    return _spread(spec, pool)
+        shape = _resolve_and_lay_out(spec, msgspec.structs.replace(pool, nodes=left))
+        if not _has_errors(shape):
+            return shape
+    return _resolve_and_lay_out(spec, pool)
 
 
-def _spread(spec: JobSpec, pool: Pool) -> Shape:
-    """Only a job of several nodes must keep to GPUs of one typing; how many shows with them."""
+def _resolve_and_lay_out(spec: JobSpec, pool: GpuPool) -> JobShape:
+    """Resolve the GPUs, and lay the job out.
+
+    Only a job of several nodes must keep to nodes that all name their GPU type, or all do not. The
+    number of nodes is known only after a first layout.
+    """
     gpus = spec.gpus
     assert gpus is not None  # noqa: S101 - seen by shape_of
-    kind = kind_of(gpus, pool, many=False)
+    kind = resolve_gpus(gpus, pool, many=False)
     layout = _layout(spec, kind, kind.fitting)
     plain = gpus.type is None and gpus.mig is None and not gpus.is_part
-    if (layout.most or layout.nodes) == 1 or not plain or _wrong((kind, layout)):
-        return kind, layout
-    kind = kind_of(gpus, pool, many=True, least=layout.gpus)
-    return kind, _layout(spec, kind, kind.fitting)
+    if (layout.most or layout.nodes) == 1 or not plain or _has_errors(JobShape(kind, layout)):
+        return JobShape(kind, layout)
+    kind = resolve_gpus(gpus, pool, many=True, least=layout.gpus)
+    return JobShape(kind, _layout(spec, kind, kind.fitting))
 
 
-def _layout(spec: JobSpec, kind: Kind | None, nodes: tuple[Node, ...]) -> Layout:
-    return layout_of(spec, kind, max((node.cpus for node in nodes), default=0))
+def _layout(spec: JobSpec, kind: ResolvedGpus | None, nodes: tuple[Node, ...]) -> Layout:
+    return lay_out(spec, kind, max((node.cpus for node in nodes), default=0))
 
 
-def _wrong(made: Shape) -> bool:
-    kind, layout = made
-    findings: tuple[Finding, ...] = (*(kind.findings if kind else ()), *layout.findings)
+def _has_errors(shape: JobShape) -> bool:
+    of_gpus: tuple[Finding, ...] = shape.gpus.findings if shape.gpus else ()
+    findings = (*of_gpus, *shape.layout.findings)
     return any(finding.severity == "error" for finding in findings)
 
 
 def _with_cpus(
     spec: JobSpec, layout: Layout, partitions: tuple[Partition, ...], capabilities: Capabilities
 ) -> Layout:
-    """CPUs of a task that named none: those of its GPUs, as asked for or by the site's default.
+    """Set the CPUs of a task that names none: those of its GPUs, or the site's default.
 
-    Slurm gives the site's (DefCpuPerGPU) only to jobs without `--cpus-per-task`, and a step needs
-    that option; so they are worked out here.
+    Slurm applies DefCpuPerGPU only to jobs without `--cpus-per-task`. A step needs that option, so
+    the CPUs are computed here.
     """
-    said = _CPUS.search(spec.options.get("tres-per-task", ""))
-    if spec.cpus_per_task is not None or said:
-        cpus = spec.cpus_per_task or int(said[1] if said else 1)
+    per_task = _CPUS.search(spec.options.get("tres-per-task", ""))
+    if spec.cpus_per_task is not None or per_task:
+        cpus = spec.cpus_per_task or int(per_task[1] if per_task else 1)
         return msgspec.structs.replace(layout, cpus_per_task=cpus)
-    given = spec.options.get("cpus-per-gpu", "")
+    per_gpu_option = spec.options.get("cpus-per-gpu", "")
     default = job_default("DefCpuPerGPU", partitions, capabilities.config)
-    per_gpu = int(given) if given.isdecimal() else default or 0
+    per_gpu = int(per_gpu_option) if per_gpu_option.isdecimal() else default or 0
     gpus = 0 if spec.gpus is None or spec.gpus.is_part else layout.gpus
     on_each = -(-layout.tasks // layout.least_nodes)
     return msgspec.structs.replace(layout, cpus_per_task=max(1, gpus * per_gpu // on_each))

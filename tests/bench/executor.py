@@ -1,4 +1,4 @@
-"""Python functions as jobs: `slurmkit.Executor` beside submitit of PyPI, on the same calls."""
+"""Python functions as jobs: slurmkit's `Executor` beside submitit of PyPI, on the same calls."""
 
 from __future__ import annotations
 

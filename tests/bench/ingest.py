@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurmkit_accounting.dump_ingest import File, ingest_file
-from slurmkit_accounting.ledger import open_for_writing
-from slurmkit_accounting.sacct_rows import FIELDS
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ingest.file import SacctFile, ingest_file
+from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.sacct.query import SACCT_FIELDS
 
 from tests.bench import history
 from tests.bench.lab import Budget, Lab, median_ms, say
@@ -132,7 +132,9 @@ def read(folder: Path) -> dict[str, float]:
         (folder / "dump.txt").open("rb") as stream,
     ):
         began = time.process_time()
-        done = ingest_file(ledger, File("dump", stream, "lab", FIELDS, "|", zone("UTC")))
+        done = ingest_file(
+            ledger, SacctFile("dump", stream, "lab", SACCT_FIELDS, "|", find_zone("UTC"))
+        )
         cpu = time.process_time() - began
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"rows": done.entered.read, "cpu": cpu, "megabytes": most}
@@ -158,7 +160,7 @@ def _peer(folder: Path) -> Path | None:
 
 
 def _speed_of(python: Path, folder: Path) -> float:
-    argv = [python, _INSIDE / "peer.py", folder / "some.txt", ",".join(FIELDS), folder]
+    argv = [python, _INSIDE / "peer.py", folder / "some.txt", ",".join(SACCT_FIELDS), folder]
     said = subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout
     found: dict[str, float] = json.loads(said)
     return found["rows"] / found["seconds"]

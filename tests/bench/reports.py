@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurmkit_accounting import query, read
-from slurmkit_accounting.ledger import open_for_writing
-from slurmkit_accounting.schema import SUMS
+from slurmkit_accounting import read
+from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.ledger.schema.usage import SUMS
+from slurmkit_accounting.usage import query
 from sqlalchemy import Connection, text
 
 from tests.bench.lab import Budget, median_ms, say
@@ -104,14 +105,14 @@ _RUNS = (
 def _in_process(url: str) -> tuple[float, float]:
     """Milliseconds of the query alone, and of the report with everything it says."""
     queries, reports = [], []
-    asked = query.Asked((BEGIN + 3600, BEGIN + DAYS * 86400 - 3600), BEGIN + 40 * 86400)
+    asked = query.UsageQuery((BEGIN + 3600, BEGIN + DAYS * 86400 - 3600), BEGIN + 40 * 86400)
     os.environ["SLURMKIT_DB"] = url
     with read.ledger(url) as books:
         assert isinstance(books, read.Ledger)
         for _ in range(RUNS):
             begun = time.perf_counter()
             with books.transaction() as connection:
-                query.usage(connection, asked)
+                query.query_usage(connection, asked)
             queries.append(time.perf_counter() - begun)
             begun = time.perf_counter()
             read.usage(books, "2026-11-01", "2026-12-01", by="pi", timezone="Europe/Berlin")

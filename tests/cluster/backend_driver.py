@@ -12,14 +12,15 @@ from typing import Any
 
 import msgspec
 
-from slurmkit.backends import pyslurm
-from slurmkit.backends.beside import Beside
-from slurmkit.cluster import Cluster
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.plugins import load_plugin
 from slurmkit.errors import SlurmkitError
-from slurmkit.planner import Submission
-from slurmkit.plugins import Backend, load
-from slurmkit.queue.snapshot import QueueFilter
-from slurmkit.slurm import LocalSlurm, Slurm
+from slurmkit.jobs.backends import pyslurm
+from slurmkit.jobs.backends.commands import SubmitOverrides
+from slurmkit.jobs.backends.protocol import Backend
+from slurmkit.slurm.commands import LocalSlurmCommands, SlurmCommands
+from slurmkit.spec.submission import Submission
+from slurmkit.state.queue import QueueFilter
 
 
 def main() -> None:
@@ -37,14 +38,14 @@ def main() -> None:
 def made(name: str) -> Backend:
     if name == "commands over SSH":
         return Cluster("lab").backend
-    make: Callable[[Slurm], Backend] = load("backends", name)  # type: ignore[assignment]
-    return make(LocalSlurm())
+    make: Callable[[SlurmCommands], Backend] = load_plugin("backends", name)  # type: ignore[assignment]
+    return make(LocalSlurmCommands())
 
 
 def call(backend: Backend, name: str, given: dict[str, Any]) -> object:
     if name == "submit":
         made = msgspec.convert(given.pop("submission"), Submission)
-        return backend.submit(made, msgspec.convert(given, Beside))
+        return backend.submit(made, msgspec.convert(given, SubmitOverrides))
     if name == "queue":
         queue = backend.queue(msgspec.convert(given, QueueFilter))
         return msgspec.to_builtins(queue.rows)

@@ -13,8 +13,7 @@ import sys
 from multiprocessing import get_context
 from typing import Any
 
-from slurmkit.cli import cli
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import cli, run_to_exit_code
 
 
 def typed(*argv: str) -> tuple[int, str, str]:

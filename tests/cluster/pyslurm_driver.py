@@ -11,12 +11,12 @@ import sys
 
 import msgspec
 
-from slurmkit.backends import pyslurm
-from slurmkit.backends.commands import CommandsBackend
-from slurmkit.planner import Submission
-from slurmkit.slurm import LocalSlurm
+from slurmkit.jobs.backends import pyslurm
+from slurmkit.jobs.backends.commands import CommandsBackend
+from slurmkit.slurm.commands import LocalSlurmCommands
+from slurmkit.spec.submission import Submission
 
-slurm = LocalSlurm()
+slurm = LocalSlurmCommands()
 commands, ours = CommandsBackend(slurm), pyslurm.PyslurmBackend(slurm)
 answers = []
 for each in json.load(sys.stdin):

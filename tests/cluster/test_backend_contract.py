@@ -19,8 +19,8 @@ import pytest
 from cluster_lab import CLUSTER
 
 from slurmkit import errors
-from slurmkit.jobs.ids import tasks
-from slurmkit.plugins import plugins
+from slurmkit.config.plugins import plugins
+from slurmkit.formats.job_ids import parse_task_indices
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -340,7 +340,11 @@ def test_an_array(backend: Remote) -> None:
     assert backend.cancel(f"{job_id}_[4-5]", f"{job_id}_7", f"{job_id}_99") == {
         f"{job_id}_99": "NoSuchJob"
     }
-    spans = [span for row in backend("queue", job_ids=[job_id]) for span in tasks(row["job_id"])]
+    spans = [
+        span
+        for row in backend("queue", job_ids=[job_id])
+        for span in parse_task_indices(row["job_id"])
+    ]
     assert sorted(index for span in spans for index in span) == [1, 2, 3, 6, 8, 9]
     assert backend.cancel(job_id) == {}
     until(lambda: backend("queue", job_ids=[job_id]) == [])

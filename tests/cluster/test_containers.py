@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster_lab import Lab
-from test_launch import MPI4PY, TORCH, Place
+from launch_place import MPI4PY, TORCH, Place
 
 pytestmark = pytest.mark.cluster
 
@@ -170,7 +170,7 @@ def test_functions_run_in_it(place: Place, inside: tuple[str, ...]) -> None:
     mounts = tuple(filter(None, given.get("mounts", "").split(",")))
     script = f"""
 from slurmkit import Executor
-from slurmkit.container import Container
+from slurmkit.spec.containers import Container
 inside = Container(image={given["image"]!r}, mounts={mounts!r}, runtime={given.get("runtime")!r})
 with Executor(partition="cpu", time="5", mem="200M", container=inside) as executor:
     print(executor.submit(lambda: open("/mark").read()).result(180))

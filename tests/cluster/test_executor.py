@@ -191,7 +191,7 @@ from slurmkit.executor import resultfiles
 class Evil:
     def __reduce__(self):
         return exec, ({evil!r},)
-result = resultfiles.Result(0, resultfiles.VALUE, pickle.dumps(Evil()))
+result = resultfiles.StoredResult(0, resultfiles.VALUE, pickle.dumps(Evil()))
 data = resultfiles.sized(resultfiles.dumped(result))
 resultfiles.write_whole({forged!r}, data)
 """

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster_lab import Lab
+from launch_place import MPI4PY, TORCH, Place
 
 pytestmark = pytest.mark.cluster
 
@@ -33,16 +34,6 @@ else:
     peer.sendall(b"%d" % rank)
     total = int(peer.recv(9))
 print(socket.gethostname(), rank, os.environ["LOCAL_RANK"], total, where[1], flush=True)
-"""
-TORCH = """
-import os, socket, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank, total = dist.get_rank(), torch.tensor([float(dist.get_rank())])
-dist.all_reduce(total)
-said = [socket.gethostname(), rank, os.environ["LOCAL_RANK"], int(total.item()), 0]
-os.write(1, (" ".join(map(str, said)) + chr(10)).encode())
-dist.barrier()
-dist.destroy_process_group()
 """
 # What a script for the deepspeed command begins with.
 DEEPSPEED = (
@@ -73,13 +64,6 @@ if given.num_machines > 1:
     args.rdzv_endpoint = f"{given.main_process_ip}:{given.main_process_port}"
 run.run(args)
 """
-MPI4PY = """
-import socket
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-total = world.allreduce(world.rank, op=MPI.SUM)
-print(socket.gethostname(), world.rank, 0, total, 0, flush=True)
-"""
 MPI_C = r"""
 #include <mpi.h>
 #include <stdio.h>
@@ -99,48 +83,6 @@ int main(int argc, char **argv) {
 """
 # On 26.05 Debian's Slurm has no plugin that serves its OpenMPI.
 _OWN_MPI = ("--mpi=mpirun", "--env=OMPI_MCA_btl_tcp_if_include=eth0")
-
-
-class Place:
-    """A folder of alice's with programs, and jobs that run there."""
-
-    def __init__(self, lab: Lab, folder: str) -> None:
-        self.lab = lab
-        self.folder = folder
-        self.jobs: list[str] = []
-
-    def write(self, name: str, text: str) -> None:
-        self.lab.run("sh", "-c", f"cat >{self.folder}/{name}", input=text)
-
-    def submit(self, *words: str) -> str:
-        options = ("--parsable", f"--chdir={self.folder}", "--time=10")
-        said = self.lab.run("slurmkit", "submit", *options, *words).stdout
-        self.jobs.append(said.strip())
-        return self.jobs[-1]
-
-    def end(self, job_id: str) -> str:
-        """Wait for a job; its log."""
-        self.wait(job_id)
-        return self.log(job_id)
-
-    def wait(self, job_id: str) -> None:
-        deadline = time.monotonic() + 600  # of what hangs; a busy machine takes its time
-        while self.lab.run("squeue", "-h", "-t", "PD,R,CG", "-j", job_id, check=False).stdout:
-            assert time.monotonic() < deadline, job_id
-            time.sleep(0.5)
-
-    def log(self, job_id: str) -> str:
-        return self.lab.run("cat", f"{self.folder}/slurm-{job_id}.out").stdout
-
-    def ranks(self, job_id: str, size: int, nodes: int) -> set[str]:
-        """The ports of a job whose ranks have all met, evenly on its nodes."""
-        rows = [line.split() for line in self.end(job_id).splitlines() if line.count(" ") == 4]
-        rows = [row for row in rows if row[1].isdigit()]
-        assert sorted(int(rank) for _, rank, *_ in rows) == list(range(size)), rows
-        assert {int(total) for *_, total, _ in rows} == {sum(range(size))}
-        hosts = [host for host, *_ in rows]
-        assert {hosts.count(host) for host in set(hosts)} == {size // nodes}
-        return {port for *_, port in rows}
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from cluster_lab import Lab
 
-from slurmkit.facts import rounded
+from slurmkit.formats.display import format_number
 
 pytestmark = pytest.mark.cluster
 
@@ -119,7 +119,7 @@ def check_the_line(lab: Lab, db: str, number: str) -> None:
 
     words = ["report", "usage", "--from", window[0], "--to", window[1], "--timezone", "UTC"]
     table = keep(lab, *words, "--by", "pi", db=db).stdout
-    assert rounded(hours) in table.split()
+    assert format_number(hours) in table.split()
 
     # Again: nothing is new, and every number is as before.
     before = usage(lab, db, "pi", *window)

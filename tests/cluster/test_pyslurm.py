@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slurmkit.planning.script import option_lines
+from slurmkit.spec.submission import option_lines
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -203,8 +203,9 @@ def test_a_libslurm_that_ends_the_process(broken: Lab) -> None:
 def test_no_slurm_conf(pyslurm: Lab) -> None:
     """Commands find it by SLURM_CONF_SERVER or DNS; libslurm in this process is not asked to."""
     code = (
-        "from slurmkit.backends import usable; from slurmkit.slurm import LocalSlurm\n"
-        "usable.conf_path = lambda: ''\nprint(usable.verdict(LocalSlurm()).why_not)"
+        "from slurmkit.jobs.backends import pyslurm_usable as usable\n"
+        "from slurmkit.slurm.commands import LocalSlurmCommands\n"
+        "usable.conf_path = lambda: ''\nprint(usable.check_pyslurm(LocalSlurmCommands()).why_not)"
     )
     said = pyslurm.run(PYTHON, "-c", code).stdout
     assert said.startswith("there is no slurm.conf on this machine")

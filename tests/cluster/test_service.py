@@ -18,13 +18,12 @@ PYTHON = "/opt/slurmkit/venv/bin/python"
 SEND = """
 import http.client, sys, time
 from slurmkit.config import load_section
-from slurmkit_accounting.service.client import Remote
-from slurmkit_accounting.service.config import ServiceSection
-from slurmkit_accounting.service.munge import seal
-from slurmkit_accounting.service.wire import Query, open_answer, seal_query
+from slurmkit_accounting.config import ServiceSection
+from slurmkit_accounting.remote.protocol import seal
+from slurmkit_accounting.remote.protocol import ServiceQuery, open_answer, seal_query
 import pwd
 keeper = pwd.getpwnam("slurmkit").pw_uid
-query = Query("usage", {"begin": "2020-01-01", "end": "2100-01-01", "by": ["user"]})
+query = ServiceQuery("usage", {"begin": "2020-01-01", "end": "2100-01-01", "by": ["user"]})
 kind, times = sys.argv[1], int(sys.argv[2])
 sealed = {
     "query": lambda: seal_query(query, service=keeper),
@@ -62,9 +61,9 @@ def wait_for(what: Callable[[], object], lab: Lab) -> None:
         time.sleep(1)
 
 
-def report(lab: Lab, user: str, *words: str) -> dict:
+def report(lab: Lab, user: str, *words: str, service: str = "login") -> dict:
     command = ("slurmkit", "report", "usage", *WINDOW, "--format", "json", *words)
-    return json.loads(lab.run(*command, user=user).stdout)
+    return json.loads(lab.run(*command, user=user, service=service).stdout)
 
 
 def users(lab: Lab, user: str) -> set[str]:
@@ -94,8 +93,7 @@ def test_the_service_and_the_books_say_the_same(lab: Lab) -> None:
     by = ("--to", time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()), "--by", "user,account")
 
     def books() -> list[dict]:
-        words = ("slurmkit", "report", "usage", *WINDOW, *by, "--format", "json")
-        return json.loads(lab.run(*words, service="ledger", user="slurmkit").stdout)["rows"]
+        return report(lab, "slurmkit", *by, service="ledger")["rows"]
 
     end = time.monotonic() + 90
     before, asked, after = None, None, books()
@@ -132,7 +130,7 @@ def test_what_is_not_a_query_for_the_service_is_refused(lab: Lab, kind: str, wor
 
 def test_nobody_else_can_read_a_query_or_an_answer(lab: Lab) -> None:
     seal = (
-        "from slurmkit_accounting.service.munge import seal\n"
+        "from slurmkit_accounting.remote.protocol import seal\n"
         "print(seal(b'secret', reader=10011).decode())"  # alice
     )
     credential = lab.run(PYTHON, "-c", seal, user="slurmkit").stdout
@@ -146,7 +144,7 @@ def test_nobody_else_can_read_a_query_or_an_answer(lab: Lab) -> None:
 def test_an_expired_credential_is_refused(lab: Lab) -> None:
     code = (
         "import subprocess, time\n"
-        "from slurmkit_accounting.service.munge import unseal\n"
+        "from slurmkit_accounting.remote.protocol import unseal\n"
         "made = subprocess.run(['munge', '--ttl=1', '-n'], capture_output=True).stdout\n"
         "time.sleep(2.1)\n"
         "unseal(made)"

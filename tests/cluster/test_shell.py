@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from cluster_lab import Lab
-from test_tui import Terminal, terminal
+from tui_terminal import Terminal, open_terminal
 
 pytestmark = pytest.mark.cluster
-assert terminal  # a fixture
+assert open_terminal  # a fixture
 
 
 def test_a_shell_has_its_gpus_and_gives_them_back(lab: Lab, terminal: Terminal) -> None:

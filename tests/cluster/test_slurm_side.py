@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slurmkit.refusals import words
+from slurmkit.planning.refusals import refusal_text
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -54,26 +54,34 @@ def root(lab: Lab, service: str, *argv: str) -> str:
     [
         (
             "-p gpu --gres=shard:h100:3",
-            words("typed-shard", name="shard", type="h100", count=3),
+            refusal_text("typed-shard", name="shard", type="h100", count=3),
         ),
-        ("-p mps --gres=mps:a100:50", words("typed-shard", name="mps", type="a100", count=50)),
+        (
+            "-p mps --gres=mps:a100:50",
+            refusal_text("typed-shard", name="mps", type="a100", count=50),
+        ),
         (
             "--gpus-per-node=9",
-            words("gpus-per-node", asked="gpu:9", most="gpu:8", partition="gpu"),
+            refusal_text("gpus-per-node", asked="gpu:9", most="gpu:8", partition="gpu"),
         ),
         (
             "-p gpu,mps --gpus=a100:20 -N2",
-            words("gpus-per-node", asked="gpu:a100:10", most="gpu:a100:8", partition="gpu,mps"),
+            refusal_text(
+                "gpus-per-node", asked="gpu:a100:10", most="gpu:a100:8", partition="gpu,mps"
+            ),
         ),
         (
             "-p untyped --gpus-per-task=2 --ntasks-per-node=3 -N1 -n3",
-            words("gpus-per-node", asked="gpu:6", most="gpu:4", partition="untyped"),
+            refusal_text("gpus-per-node", asked="gpu:6", most="gpu:4", partition="untyped"),
         ),
-        ("-p gpu --gres=shard:5", words("shards-per-gpu", asked=5, most=4, partition="gpu")),
-        ("-p mps --gres=mps:150", words("mps-per-gpu", asked=150, most=100, partition="mps")),
+        ("-p gpu --gres=shard:5", refusal_text("shards-per-gpu", asked=5, most=4, partition="gpu")),
+        (
+            "-p mps --gres=mps:150",
+            refusal_text("mps-per-gpu", asked=150, most=100, partition="mps"),
+        ),
         (
             "-p mig --gres=gpu:3g.20gb:1",
-            words("mig-profile", asked="3g.20gb", types="gpu:a100_3g.20gb"),
+            refusal_text("mig-profile", asked="3g.20gb", types="gpu:a100_3g.20gb"),
         ),
     ],
 )
@@ -116,7 +124,7 @@ def test_what_sbatch_itself_stops_is_stopped_for_other_clients(
 ) -> None:
     script = HARNESS.format(job=job)
     said = root(lab, "ctld", "python3", "-c", LUA, script).splitlines()
-    assert said == [f"%s\t{words(code, name='shard')}", "-1"]
+    assert said == [f"%s\t{refusal_text(code, name='shard')}", "-1"]
 
 
 def test_a_defect_lets_jobs_pass(lab: Lab) -> None:

@@ -18,13 +18,14 @@ import pytest
 from cutting_proxy import CuttingProxy
 from ssh_person import Person
 
-from slurmkit import Cluster, JobSpec, plan
+from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import HostKeyRefused, SshError
-from slurmkit.ssh.asking import nobody
-from slurmkit.ssh.border import SshSlurm
-from slurmkit.ssh.once import OnceBackend
-from slurmkit.ssh.section import ClusterSection
-from slurmkit.ssh.sending import all_noted
+from slurmkit.jobs.backends.ssh import OnceBackend, load_pending_submits
+from slurmkit.planning.planner import plan
+from slurmkit.slurm.ssh.authentication import ask_nobody
+from slurmkit.slurm.ssh.hosts import ClusterSection
+from slurmkit.slurm.ssh.login import SshSlurmCommands
+from slurmkit.spec.jobspec import JobSpec
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -80,7 +81,7 @@ def over(person: Person, monkeypatch: pytest.MonkeyPatch, port: int, *more: str)
     for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(person.folder / name.lower()))
     person.configure("lab", port, *more)
-    slurm = SshSlurm("lab", ClusterSection(ssh_config=str(person.config)), nobody)
+    slurm = SshSlurmCommands("lab", ClusterSection(ssh_config=str(person.config)), ask_nobody)
     return Cluster(slurm, OnceBackend(slurm))
 
 
@@ -251,7 +252,7 @@ def test_cuts_neither_double_nor_lose(alice: Person, monkeypatch: pytest.MonkeyP
     assert set(ever.split()) <= set(ids)
     assert cut == CUTS
     assert all("does not speak SSH" in words or "cannot log in" in words for words in told)
-    assert all_noted() == []
+    assert load_pending_submits() == []
 
 
 def test_an_unknown_host_key_is_refused_until_it_is_trusted(alice: Person, tmp_path: Path) -> None:
@@ -306,7 +307,9 @@ def test_through_a_jump_host(alice: Person, monkeypatch: pytest.MonkeyPatch) -> 
         "Host inside\nHostName 127.0.0.1", "Host inside\nHostName login"
     )
     alice.config.write_text(text, "utf-8")
-    slurm = SshSlurm("inside", ClusterSection(ssh_config=str(alice.config), host="inside"), nobody)
+    slurm = SshSlurmCommands(
+        "inside", ClusterSection(ssh_config=str(alice.config), host="inside"), ask_nobody
+    )
     assert "c7" in Cluster(slurm, OnceBackend(slurm)).slurm.run(["sinfo", "-hN"])
     assert len(slurm.connection._line) == 2
     slurm.connection.close()

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from test_tui import Terminal
+from tui_terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,7 +198,7 @@ def test_a_log_of_a_gigabyte(lab: Lab, terminal: Terminal, job: str) -> None:
     terminal.type("-l", "steady")
     terminal.type("Enter")
     terminal.type("l")
-    terminal.wait_for("the last line", "1.07 GB", seconds=20)
+    terminal.wait_for("the last line", "1 GiB", seconds=20)
     terminal.type("g")
     terminal.wait_for("begun", seconds=20)
     terminal.type("E")

@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from slurmkit.jobs.sacct import _FIELDS as SACCT_FIELDS
-from slurmkit.queue.rows import squeue_format
+from slurmkit.jobs.accounting_records import _FIELDS as SACCT_FIELDS
+from slurmkit.state.queue_rows import squeue_format
 
 HERE = Path(__file__).parent
 CLUSTER = HERE.parents[1] / "docker" / "cluster"

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from record import CLUSTER, Recorder
 
-from slurmkit.capabilities import details
-from slurmkit.capabilities.read import ASKED
-from slurmkit.checks.switches import SHOW
-from slurmkit.fairshare import factors_command, shares_command
+from slurmkit.planning.checks.live import SHOW_TOPOLOGY
+from slurmkit.state import associations
+from slurmkit.state.capabilities import CAPABILITY_COMMANDS
+from slurmkit.state.fairshare import factors_command, shares_command
 
 HERE = Path(__file__).parent
 LIMITS = """
@@ -106,20 +106,20 @@ def main() -> None:
 
 def record(recorder: Recorder, folder: Path) -> None:
     """Write what each release prints, whatever is set; srun's words once."""
-    for what, argv in ASKED.items():
+    for what, argv in CAPABILITY_COMMANDS.items():
         if argv[0] == "scontrol":
             write(folder / f"scontrol-{what}.txt", recorder, argv)
         elif folder.name != "limits":
             write(folder / f"srun-{'help' if what == 'srun' else what}.txt", recorder, argv)
     write(folder / "assoc_mgr.txt", recorder, assoc_mgr("alice"))
     if folder.name != "limits":
-        write(folder / "scontrol-topology.txt", recorder, SHOW)
+        write(folder / "scontrol-topology.txt", recorder, SHOW_TOPOLOGY)
 
 
 def record_limits(recorder: Recorder, folder: Path) -> None:
     reservations = ("scontrol", "--all", "--oneliner", "show", "reservation")
     write(folder / "scontrol-reservations.txt", recorder, reservations)
-    for what, argv in details.questions("alice").items():
+    for what, argv in associations.sacctmgr_commands("alice").items():
         write(folder / f"sacctmgr-{what}.txt", recorder, argv)
     write(folder / "sshare.txt", recorder, shares_command(everybody=False))
     write(folder / "sshare-all.txt", recorder, shares_command(everybody=True))

@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from slurmkit.jobs.sacct import _FIELDS as RUN_FIELDS
-from slurmkit.jobs.sacct import _STEP_FIELDS as STEP_FIELDS
+from slurmkit.jobs.accounting_records import _FIELDS as RUN_FIELDS
+from slurmkit.jobs.accounting_records import _STEP_FIELDS as STEP_FIELDS
 
 HERE = Path(__file__).parent
 CLUSTER = HERE.parents[1] / "docker" / "cluster"

@@ -13,9 +13,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from slurmkit.gpumap.read import JOBS_ASKED
-from slurmkit.nodes.holders import holders_asked
-from slurmkit.nodes.read import NODES_ASKED
+from slurmkit.state.gpumap import JOBS_COMMAND
+from slurmkit.state.gres import holding_jobs_command
+from slurmkit.state.nodes import NODES_COMMAND
 
 HERE = Path(__file__).parent
 CLUSTER = HERE.parents[1] / "docker" / "cluster"
@@ -71,9 +71,9 @@ def main() -> None:
     recorder.run("scontrol", "suspend", ids[2])
     recorder.run("scontrol", "update", "NodeName=c2", "State=DRAIN", "Reason=bad DIMM A=3")
     for name, argv in (
-        ("nodes", NODES_ASKED),
-        ("squeue", holders_asked(MARK)),
-        ("jobs", JOBS_ASKED),
+        ("nodes", NODES_COMMAND),
+        ("squeue", holding_jobs_command(MARK)),
+        ("jobs", JOBS_COMMAND),
     ):
         text = recorder.run(*argv, user="alice")
         (HERE / release / f"gpus-{name}.txt").write_bytes(text.encode())

@@ -5,20 +5,26 @@ from __future__ import annotations
 import time
 
 import pytest
-from fake_queue import Scene, job, running, table, text, until, view, waiting
-from slurmkit_tui.actions import ACTIONS, FOCUSED
-from slurmkit_tui.commands import Commands, cancel, job_argument, scontrol, signal
-from slurmkit_tui.dialogs import Confirm, Prompt
-from slurmkit_tui.filters import parse_filter
-from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.logs import actions, mistakes
-from slurmkit_tui.sheet import Wish
+from fake_queue import Scene, expect_text, job, running, table, text, until, view, waiting
+from slurmkit_tui.actions.commands import (
+    CommandsFor,
+    cancel_commands,
+    query_id,
+    scontrol_commands,
+    signal_commands,
+)
+from slurmkit_tui.actions.registry import ACTIONS, WIDGET_ACTIONS
+from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.state_files import action_log_path, error_log_path
 from slurmkit_tui.views import VIEWS
-from slurmkit_tui.views.queue import job_key
+from slurmkit_tui.views.queue import queue_row_key
+from slurmkit_tui.widgets.dialogs import ConfirmDialog, ValueDialog
+from slurmkit_tui.widgets.filters import parse_filter
+from slurmkit_tui.widgets.listing import RowQuery
 from textual.command import CommandPalette
 from textual.widgets import Input
 
-from slurmkit import Cluster
+from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import Refused
 
 
@@ -31,7 +37,7 @@ async def test_cancel_shows_the_command_asks_and_runs_just_that() -> None:
     app = cluster.app()
     async with running(app) as pilot:
         await pilot.press("c")
-        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.pause()
         assert "Cancel job 11 of alice?" in text(app)
         assert "scancel 11" in text(app)
@@ -40,7 +46,7 @@ async def test_cancel_shows_the_command_asks_and_runs_just_that() -> None:
         await pilot.press("y")
         await until(pilot, lambda: cluster.commands("scancel") == [["scancel", "11"]])
         await until(pilot, lambda: len(cluster.commands("squeue")) == asked + 1)
-        await until(pilot, lambda: "done: scancel 11" in text(app))
+        await expect_text(pilot, "done: scancel 11")
 
 
 @pytest.mark.parametrize("key", ["n", "escape", "enter"])
@@ -68,7 +74,7 @@ async def test_a_refused_cancel_is_told_in_slurms_words() -> None:
     app = cluster.app()
     async with running(app) as pilot:
         await pilot.press("c", "y")
-        await until(pilot, lambda: "Access/permission" in text(app))
+        await expect_text(pilot, "Access/permission")
         assert "[12]" in text(app)
 
 
@@ -91,23 +97,23 @@ async def test_a_command_for_each_of_many_jobs_is_run_one_at_a_time() -> None:
     async with running(app) as pilot:
         app.session.feed.run = run  # type: ignore[method-assign]
         await pilot.press("asterisk", "L")
-        await until(pilot, lambda: isinstance(app.screen, Prompt))
+        await until(pilot, lambda: isinstance(app.screen, ValueDialog))
         app.screen.query_one(Input).value = "5"
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.press("y")
-        await until(pilot, lambda: "done: 4 of 5 commands; 1 failed" in text(app))
+        await expect_text(pilot, "done: 4 of 5 commands; 1 failed")
         assert "Access/permission" in text(app)
     assert most == 1
     assert ran == [f"JobId={n}" for n in range(11, 16)]
-    assert actions().read_text().count("TimeLimit=5") == 5
+    assert action_log_path().read_text().count("TimeLimit=5") == 5
 
 
 async def test_the_answers_stay_in_sight_below_a_command_for_thousands() -> None:
     app = Scene([job(str(n), UserName="alice") for n in range(100_000, 102_500)]).app()
     async with running(app) as pilot:
         await pilot.press("asterisk", "c")
-        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.pause()
         assert "scancel 100000 100001" in text(app)
         assert text(app).count("signs more") == 3
@@ -120,19 +126,19 @@ async def test_what_is_chosen_is_looked_for_once_not_for_every_key() -> None:
     async with running(app) as pilot:
         await pilot.press("asterisk")
         shown = table(app)
-        assert shown.rows_chosen is shown.rows_chosen
-        assert len(shown.rows_chosen) == 10
+        assert shown.chosen_rows is shown.chosen_rows
+        assert len(shown.chosen_rows) == 10
         await pilot.press("space")
-        assert [row.job_id for row in shown.rows_chosen] == [str(n) for n in range(11, 20)]
-        view(app).wish_for(Wish(filter=parse_filter("19", view(app).LISTING)))
-        assert [row.job_id for row in shown.rows_chosen] == ["19"]
+        assert [row.job_id for row in shown.chosen_rows] == [str(n) for n in range(11, 20)]
+        view(app).set_row_query(RowQuery(filter=parse_filter("19", view(app).LISTING)))
+        assert [row.job_id for row in shown.chosen_rows] == ["19"]
         await pilot.press("asterisk")
-        shown.choose_none()
-        assert [row.job_id for row in shown.rows_chosen] == ["19"]  # under the cursor
+        shown.clear_choice()
+        assert [row.job_id for row in shown.chosen_rows] == ["19"]  # under the cursor
 
 
-@pytest.mark.parametrize("build", [scontrol("hold"), signal, cancel])
-def test_no_argument_is_longer_than_linux_takes(build: Commands) -> None:
+@pytest.mark.parametrize("build", [scontrol_commands("hold"), signal_commands, cancel_commands])
+def test_no_argument_is_longer_than_linux_takes(build: CommandsFor) -> None:
     rows = Cluster(Scene([job(str(n)) for n in range(10**7, 10**7 + 2500)]).slurm).queue().rows
     commands = build(rows, "USR1")
     assert len(commands) == 3
@@ -147,7 +153,7 @@ async def test_read_only_refuses_and_says_so() -> None:
     async with running(app) as pilot:
         assert "READ-ONLY" in text(app)
         await pilot.press("c")
-        await until(pilot, lambda: "cancel is refused: read-only" in text(app))
+        await expect_text(pilot, "cancel is refused: read-only")
         assert len(app.screen_stack) == 1
         await pilot.press("y")
         assert cluster.commands("scancel") == []
@@ -157,7 +163,7 @@ async def test_detail_shows_which_gpus_on_which_node() -> None:
     app = scene().app()
     async with running(app) as pilot:
         await pilot.press("enter")
-        await until(pilot, lambda: "squeue at" in text(app))
+        await expect_text(pilot, "squeue at")
         assert isinstance(app.screen, JobScreen)
         assert "GPUs       2 a100" in text(app)
         assert "  c1       GPU 0, 1" in text(app)
@@ -171,7 +177,7 @@ async def test_detail_of_a_job_that_has_left_keeps_what_the_row_said() -> None:
     async with running(app) as pilot:
         cluster.error = Refused("Slurm says [no]")
         await pilot.press("enter")
-        await until(pilot, lambda: "Slurm says [no]" in text(app))
+        await expect_text(pilot, "Slurm says [no]")
         assert "alice, account vision" in text(app)
 
 
@@ -205,7 +211,7 @@ async def test_the_palette_opens_over_the_queue() -> None:
     async with running(app, size=(120, 40)) as pilot:
         await pilot.press("ctrl+p")
         await until(pilot, lambda: isinstance(app.screen, CommandPalette))
-        await until(pilot, lambda: "Search for commands" in text(app))
+        await expect_text(pilot, "Search for commands")
 
 
 async def test_theme_can_be_switched() -> None:
@@ -226,7 +232,7 @@ async def test_quit() -> None:
 @pytest.mark.parametrize("focus", ["table", "map", "log"])
 def test_no_key_is_given_twice(focus: str) -> None:
     homes = ("job", "log") if focus == "log" else ("app", "view", focus)
-    known = [each for each in (*ACTIONS, *FOCUSED) if each.home in homes]
+    known = [each for each in (*ACTIONS, *WIDGET_ACTIONS) if each.home in homes]
     keys = [key for each in known for key in each.keys.split(",") if key]
     assert len(keys) == len(set(keys))
 
@@ -244,7 +250,7 @@ def test_no_key_is_given_twice(focus: str) -> None:
 )
 def test_ids_as_commands_take_them(job_id: str, argument: str, key: str) -> None:
     (row,) = Cluster(Scene([job(job_id)]).slurm).queue().rows
-    assert (job_argument(job_id), job_key(row)) == (argument, key)
+    assert (query_id(job_id), queue_row_key(row)) == (argument, key)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +264,7 @@ def test_ids_as_commands_take_them(job_id: str, argument: str, key: str) -> None
 )
 def test_the_command_that_cancels(job_id: str, argv: list[str]) -> None:
     (row,) = Cluster(Scene([job(job_id)]).slurm).queue().rows
-    assert cancel([row], "") == [argv]
+    assert cancel_commands([row], "") == [argv]
 
 
 async def test_what_ends_the_app_is_written_down() -> None:
@@ -271,4 +277,4 @@ async def test_what_ends_the_app_is_written_down() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await end()
-    assert "ZeroDivisionError" in mistakes().read_text()
+    assert "ZeroDivisionError" in error_log_path().read_text()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmkit.cli import cli
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import cli, run_to_exit_code
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,14 @@ import stat
 from pathlib import Path
 
 import pytest
-from fake_queue import Scene, job, running, table, text, until
-from slurmkit_tui.config import TuiSection
-from slurmkit_tui.help import sections
-from slurmkit_tui.keymap import keymap
-from slurmkit_tui.remembered import keep_columns, path, recall
-from slurmkit_tui.starting import options
+from fake_queue import Scene, expect_text, job, running, table, until
+from slurmkit_tui.actions.keymap import parse_keymap
+from slurmkit_tui.app.startup import TuiSection, load_options
+from slurmkit_tui.screens.help import key_sections
+from slurmkit_tui.state_files import load_choices, save_columns, saved_choices_path
 
-from slurmkit.cli import cli
-from slurmkit.cli.ending import run_to_exit_code
-from slurmkit.config import load_section
+from slurmkit.cli.main import cli, run_to_exit_code
+from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, BadInput
 
 
@@ -72,20 +70,20 @@ def test_what_is_wrong_is_said(
 )
 def test_keys_are_named_as_people_write_them(key: str, named: str) -> None:
     wanted = {"cancel": key} | ({"help": "Z"} if key == "?" else {})
-    assert keymap(wanted)["cancel"] == named
+    assert parse_keymap(wanted)["cancel"] == named
 
 
 def test_the_form_has_keys_of_its_own() -> None:
-    assert keymap({"time-limit": "ctrl+l", "send": "ctrl+x"}) == {
+    assert parse_keymap({"time-limit": "ctrl+l", "send": "ctrl+x"}) == {
         "time-limit": "ctrl+l",
         "send": "ctrl+x",
     }
 
 
 def test_one_name_is_one_key_in_table_map_and_log() -> None:
-    assert keymap({"down": "z"}) == {"down": "z"}
+    assert parse_keymap({"down": "z"}) == {"down": "z"}
     with pytest.raises(BadInput, match="'down' and 'next'"):
-        keymap({"down": "z", "next": "z"})
+        parse_keymap({"down": "z", "next": "z"})
 
 
 async def test_it_starts_as_configured(configure) -> None:
@@ -93,21 +91,21 @@ async def test_it_starts_as_configured(configure) -> None:
         "[tui]\ntheme='light'\ninterval=30\nview='queue'\nread_only=true\n"
         "columns.queue=['user','jobid']\nkeys.cancel='X'\n"
     )
-    made = options({"interval": None, "view": None, "read_only": None})
+    made = load_options({"interval": None, "view": None, "read_only": None})
     assert (made.interval, made.read_only) == (30, True)
-    assert options({"interval": 5.0, "read_only": False}).read_only is False
+    assert load_options({"interval": 5.0, "read_only": False}).read_only is False
     app = Scene([job("11", UserName="alice")]).app(
         theme=made.theme, columns=made.columns, keys=made.keys, read_only=False
     )
     async with running(app) as pilot:
         assert not app.current_theme.dark
         assert [column.name for column in table(app).columns] == ["user", "jobid"]
-        assert dict(dict(sections(app.screen))["This view"])["X"] == "Cancel jobs"
+        assert dict(dict(key_sections(app.screen))["This view"])["X"] == "Cancel jobs"
         await pilot.press("c")
         await pilot.pause()
         assert len(app.screen_stack) == 1
         await pilot.press("X")
-        await until(pilot, lambda: "scancel 11" in text(app))
+        await expect_text(pilot, "scancel 11")
 
 
 async def test_without_colour_no_colour_is_drawn() -> None:
@@ -121,12 +119,12 @@ async def test_without_colour_no_colour_is_drawn() -> None:
 
 
 async def test_columns_chosen_are_there_at_the_next_start() -> None:
-    app = Scene([job("11")]).app(keep_columns=keep_columns)
+    app = Scene([job("11")]).app(keep_columns=save_columns)
     async with running(app) as pilot:
         before = [column.name for column in table(app).columns]
         await pilot.press("C", "space", "enter")  # the first one goes
         await until(pilot, lambda: len(app.screen_stack) == 1)
-    made = options({})
+    made = load_options({})
     assert list(made.columns["queue"]) == before[1:]
     again = Scene([job("11")]).app(columns=made.columns)
     async with running(again):
@@ -134,24 +132,24 @@ async def test_columns_chosen_are_there_at_the_next_start() -> None:
 
 
 def test_what_is_kept_is_whole_and_private() -> None:
-    keep_columns("queue", ["job"])
-    keep_columns("nodes", ["node"])
-    assert recall()[0].columns == {"queue": ("job",), "nodes": ("node",)}
-    assert stat.S_IMODE(path().stat().st_mode) == 0o600
-    assert [file.name for file in path().parent.iterdir()] == ["tui.json"]
+    save_columns("queue", ["job"])
+    save_columns("nodes", ["node"])
+    assert load_choices()[0].columns == {"queue": ("job",), "nodes": ("node",)}
+    assert stat.S_IMODE(saved_choices_path().stat().st_mode) == 0o600
+    assert [file.name for file in saved_choices_path().parent.iterdir()] == ["tui.json"]
 
 
 @pytest.mark.parametrize("broken", ["", "{", '{"columns": 3}', "\x00"])
 async def test_a_broken_file_is_told_and_ignored(broken: str) -> None:
-    path().parent.mkdir(parents=True)
-    path().write_text(broken)
-    made = options({})
+    saved_choices_path().parent.mkdir(parents=True)
+    saved_choices_path().write_text(broken)
+    made = load_options({})
     assert dict(made.columns) == {}
     app = Scene([job("11")]).app(trouble=made.trouble)
     async with running(app) as pilot:
-        await until(pilot, lambda: "columns chosen before" in text(app))
-    keep_columns("queue", ["job"])
-    assert recall() == (recall()[0], "")
+        await expect_text(pilot, "columns chosen before")
+    save_columns("queue", ["job"])
+    assert load_choices() == (load_choices()[0], "")
 
 
 async def test_a_column_that_is_no_more_is_left_out() -> None:
@@ -166,7 +164,7 @@ def test_keys_and_columns_of_a_later_file_leave_those_of_the_site(
     files = [tmp_path / "site.toml", tmp_path / "own.toml"]
     files[0].write_text("[tui]\nkeys = {cancel = 'X', hold = 'Z'}\ncolumns.nodes = ['node']\n")
     files[1].write_text("[tui]\nkeys.hold = 'Q'\ncolumns.queue = ['jobid', 'user']\n")
-    monkeypatch.setattr("slurmkit.config.config_paths", lambda: files)
+    monkeypatch.setattr("slurmkit.config.files.config_paths", lambda: files)
     section = load_section("tui", TuiSection)
     assert section.keys == {"cancel": "X", "hold": "Q"}
     assert section.columns == {"nodes": ("node",), "queue": ("jobid", "user")}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from fake_queue import Scene, job, running, text, until, waiting
+from fake_queue import Scene, expect_text, job, running, until, waiting
 from form_scene import FormScene, form, the_form
-from slurmkit_tui.filterline import FilterLine
 from slurmkit_tui.submit.form import SubmitForm
+from slurmkit_tui.widgets.filter_line import FilterLine
 from textual.widgets import Input
 
 
@@ -18,9 +18,9 @@ async def test_on_a_view_it_says_what_quits() -> None:
     app = scene().app(keys={"quit": "Q"})
     async with running(app) as pilot:
         await pilot.press("ctrl+c")
-        await until(pilot, lambda: "Q quits" in text(app))
+        await expect_text(pilot, "Q quits")
         await pilot.press("slash", "1", "2", "ctrl+c")
-        await until(pilot, lambda: "Esc clears, Q quits" in text(app))
+        await expect_text(pilot, "Esc clears, Q quits")
         assert app.view.query_one(FilterLine).text == "12"
         assert app._exit is False
 

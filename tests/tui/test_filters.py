@@ -8,12 +8,11 @@ import pytest
 from fake_queue import Scene, job, waiting
 from hypothesis import given
 from hypothesis import strategies as st
-from slurmkit_tui.filters import FilterError, parse_filter
-from slurmkit_tui.listing import Context
-from slurmkit_tui.sheet import Wish, arrange, make_sheet
 from slurmkit_tui.views.queue import JOBS
+from slurmkit_tui.widgets.filters import FilterError, parse_filter
+from slurmkit_tui.widgets.listing import RowContext, RowQuery, arrange_rows, prepare_rows
 
-from slurmkit import Cluster
+from slurmkit.cluster.cluster import Cluster
 
 H100 = "cpu=8,mem=64G,node=1,gres/gpu=8,gres/gpu:h100=8"
 ROWS = (
@@ -30,11 +29,11 @@ ROWS = (
     .queue()
     .rows
 )
-SHEET = make_sheet(JOBS, ROWS, Context(me="alice"))
+SHEET = prepare_rows(JOBS, ROWS, RowContext(me="alice"))
 
 
 def passed(text: str) -> str:
-    found = arrange(SHEET, Wish(filter=parse_filter(text, JOBS)))
+    found = arrange_rows(SHEET, RowQuery(filter=parse_filter(text, JOBS)))
     return " ".join(ROWS[at].raw_id for at in found.order)
 
 
@@ -99,26 +98,26 @@ def test_what_is_refused(text: str, says: str) -> None:
 @given(st.text(max_size=30))
 def test_no_text_breaks_it(text: str) -> None:
     with contextlib.suppress(FilterError):
-        arrange(SHEET, Wish(filter=parse_filter(text, JOBS)))
+        arrange_rows(SHEET, RowQuery(filter=parse_filter(text, JOBS)))
 
 
 @pytest.mark.parametrize(
     ("wish", "ids"),
     [
-        (Wish(sort="gpus"), "14 11 12 13"),
-        (Wish(sort="gpus", descending=True), "13 11 12 14"),
-        (Wish(sort="user"), "11 14 12 13"),
-        (Wish(sort="priority", descending=True), "13 14 11 12"),  # only of those that wait
-        (Wish(mine=True), "11"),
+        (RowQuery(sort="gpus"), "14 11 12 13"),
+        (RowQuery(sort="gpus", descending=True), "13 11 12 14"),
+        (RowQuery(sort="user"), "11 14 12 13"),
+        (RowQuery(sort="priority", descending=True), "13 14 11 12"),  # only of those that wait
+        (RowQuery(mine=True), "11"),
     ],
 )
-def test_order(wish: Wish, ids: str) -> None:
-    assert " ".join(ROWS[at].raw_id for at in arrange(SHEET, wish).order) == ids
+def test_order(wish: RowQuery, ids: str) -> None:
+    assert " ".join(ROWS[at].raw_id for at in arrange_rows(SHEET, wish).order) == ids
 
 
 def test_sorting_by_the_same_column_turns_around_and_then_ends() -> None:
-    wish = Wish().sorted_by("user")
+    wish = RowQuery().sorted_by("user")
     assert (wish.sort, wish.descending) == ("user", False)
     wish = wish.sorted_by("user")
     assert (wish.sort, wish.descending) == ("user", True)
-    assert wish.sorted_by("user") == Wish()
+    assert wish.sorted_by("user") == RowQuery()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fake_queue import NOW, Scene, job, running, text, until
-from slurmkit_tui.feed.pictures import Usage
-from slurmkit_tui.jobscreen import JobScreen
+from slurmkit_tui.feed.composed import LedgerUsage
+from slurmkit_tui.screens.job import JobScreen
 from stub_feed import StubFeed
 
 NAMES = {
@@ -22,9 +22,9 @@ NAMES = {
 async def test_usage_and_its_notes(name: str, size: tuple[int, int]) -> None:
     row = {"month": "2026-11", "pi": name, "user": name, "jobs": 1, "gpu_hours": 2.0}
     budget = {"pi": name, "from": "2026-01-01", "to": "2027-01-01"}
-    app = StubFeed(usage=Usage((row,), (budget,), (name,), NOW)).app("usage")
+    app = StubFeed(usage=LedgerUsage((row,), (budget,), (name,), NOW)).app("usage")
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: app.session.picture(app.view.ask).prepared is not None)
+        await until(pilot, lambda: app.session.last_answer(app.view.ask).prepared is not None)
         await pilot.pause()
         shown = text(app)  # which checks that every line is as wide as the screen
         assert "2026-11" in shown

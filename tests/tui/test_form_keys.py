@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from fake_queue import text, until
 from form_scene import FormScene, form, the_form
-from slurmkit_tui.help import Help
-from slurmkit_tui.jump import Jump, targets
+from help_rows import check, missing, told
+from jump_letters import letters
+from slurmkit_tui.screens.help import HelpDialog, Jump, jump_targets
 from slurmkit_tui.submit.form import SubmitForm
-from test_help import check, missing, told
-from test_jump import letters
 
 
 async def test_help_has_the_keys_of_the_form_and_no_others() -> None:
@@ -20,7 +19,7 @@ async def test_help_has_the_keys_of_the_form_and_no_others() -> None:
         assert "Ctrl-S" in keys
         assert not {"c", "n", "q", "1"} & keys  # they are letters there
         await pilot.press("f1")
-        await until(pilot, lambda: isinstance(app.screen, Help))
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
         await pilot.pause()
         assert "Show the command, and submit the job once that is confirmed" in text(app)
         await pilot.press("escape")
@@ -32,7 +31,7 @@ async def test_jump_mode_goes_to_a_field() -> None:
         app = pilot.app
         await pilot.pause()
         chain = app.screen.focus_chain
-        assert len(targets(app)) == len([each for each in chain if each.region.area])
+        assert len(jump_targets(app)) == len([each for each in chain if each.region.area])
         before = the_form(app).texts
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, Jump))
@@ -48,14 +47,14 @@ async def test_what_comes_after_it_was_closed_is_dropped() -> None:
     scene = FormScene()
     async with form(scene) as pilot:
         app, left = pilot.app, the_form(pilot.app)
-        await until(pilot, lambda: left._checked is not None)
-        checked = left._checked
+        await until(pilot, lambda: left.planner.planned is not None)
+        planned = left.planner.planned
         with scene.gate:
             left._typed()
             await pilot.press("escape")
             await until(pilot, lambda: not isinstance(app.screen, SubmitForm))
         await until(pilot, lambda: not left.query("*"))
-        left._tell()
-        left._show(checked)
-        left._hint()
+        left._update_state()
+        left.show_planned(planned)
+        left._update_hint()
         assert len(app.screen_stack) == 1

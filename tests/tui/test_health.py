@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from fake_queue import NOW, until
-from slurmkit_tui.feed.pictures import Health
+from slurmkit_tui.feed.composed import ClusterHealth
 from slurmkit_tui.views.health import _NOW
 from stub_feed import StubFeed
 
-from slurmkit.doctor import now
+from slurmkit.doctor import activity
+from slurmkit.doctor.case import Diagnosis
 from slurmkit.doctor.checks import CHECKS
-from slurmkit.doctor.model import Diagnosis
 
 FOUND = (
     Diagnosis("enforce", "warning", "limits are not enforced"),
@@ -23,7 +23,7 @@ FOUND = (
 
 @pytest.mark.parametrize("columns", [80, 160])
 async def test_the_order_and_what_each_is_about(columns: int) -> None:
-    app = StubFeed(health=Health(FOUND, NOW)).app("health")
+    app = StubFeed(health=ClusterHealth(FOUND, NOW)).app("health")
     async with app.run_test(size=(columns, 24)) as pilot:
         await until(pilot, lambda: app.view.table.count == 5)
         assert [row.check for row in app.view.table.rows_shown] == [
@@ -34,5 +34,5 @@ async def test_the_order_and_what_each_is_about(columns: int) -> None:
 
 
 def test_all_that_passes_is_known_to_the_view() -> None:
-    assert {check.name for check in now.CHECKS} <= set(_NOW)
-    assert set(_NOW) <= {check.name for check in (*now.CHECKS, *CHECKS)}
+    assert {check.name for check in activity.CHECKS} <= set(_NOW)
+    assert set(_NOW) <= {check.name for check in (*activity.CHECKS, *CHECKS)}

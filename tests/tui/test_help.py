@@ -4,57 +4,20 @@ from __future__ import annotations
 
 import pytest
 from fake_gpus import Recorded
-from fake_queue import Scene, job, running, text, until
+from fake_queue import Scene, expect_text, job, running, text, until
 from form_scene import FormScene, form
-from slurmkit_tui.actions import ACTIONS, FOCUSED, Action
-from slurmkit_tui.app import SlurmkitApp
-from slurmkit_tui.dialogs import keys
-from slurmkit_tui.foot import Foot
-from slurmkit_tui.help import Help, sections
-from slurmkit_tui.jobscreen import JobScreen
+from help_rows import check, missing, told, works
+from slurmkit_tui.app.app import SlurmkitApp
+from slurmkit_tui.screens.help import HelpDialog
+from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.widgets.key_bar import KeyBar
 from stub_feed import StubFeed
-from test_pictures import VALUES
-from textual.actions import parse
 from textual.pilot import Pilot
+from usage_values import VALUES
 
 
 def scene() -> Scene:
     return Scene([job("11", UserName="alice")])
-
-
-def told(app: SlurmkitApp) -> dict[str, dict[str, str]]:
-    """What help says, by whose keys they are: the words by their keys."""
-    return {title: dict(rows) for title, rows in sections(app.screen)}
-
-
-def works(app: SlurmkitApp) -> set[str]:
-    return {key for key, active in app.screen.active_bindings.items() if active.enabled}
-
-
-def missing(app: SlurmkitApp, *homes: str) -> list[str]:
-    """Declared keys of homes that help leaves out, though they would do something."""
-    said = {words for rows in told(app).values() for words in rows.values()}
-    return [
-        each.help
-        for each in (*ACTIONS, *FOCUSED)
-        if each.home in homes and each.keys and each.help not in said
-        and offered(app, each)
-    ]  # fmt: skip
-
-
-def offered(app: SlurmkitApp, action: Action) -> bool:
-    node = app if action.home in ("app", "view") else app.screen
-    return bool(node.check_action(*parse(action.call)[1:]))
-
-
-def check(app: SlurmkitApp) -> None:
-    """Every key that works is in help, every key in help works, and something carries it out."""
-    shown = {key for rows in told(app).values() for keys_ in rows for key in keys_.split()}
-    assert shown == {part for key in works(app) for part in keys(key).split()}
-    for active in app.screen.active_bindings.values():
-        space, name, _ = parse(active.binding.action)
-        node = {"app": app, "screen": app.screen}.get(space, active.node)
-        assert hasattr(node, f"action_{name}") or hasattr(node, f"_action_{name}"), active
 
 
 async def test_the_queue() -> None:
@@ -66,11 +29,11 @@ async def test_the_queue() -> None:
         assert told(app)["This view"]["c"] == "Cancel jobs"
         assert "<" not in told(app)["Everywhere"]  # there is no recording
         await pilot.press("question_mark")
-        await until(pilot, lambda: "Esc closes" in text(app))
+        await expect_text(pilot, "Esc closes")
         assert "Filter: terms that all have to pass" in text(app)
         assert text(app).index("The table") < text(app).index("This view")
         await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(app.screen, Help))
+        await until(pilot, lambda: not isinstance(app.screen, HelpDialog))
 
 
 async def test_what_is_typed_is_not_a_key() -> None:
@@ -81,7 +44,7 @@ async def test_what_is_typed_is_not_a_key() -> None:
         assert "q" not in works(app)
         assert "The line" in told(app)
         await pilot.press("f1")
-        await until(pilot, lambda: isinstance(app.screen, Help))
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
 
 
 async def test_the_map_has_keys_of_its_own() -> None:
@@ -99,7 +62,7 @@ async def test_the_map_has_keys_of_its_own() -> None:
 async def test_the_other_views(view: str) -> None:
     app = StubFeed(**VALUES).app(view)
     async with app.run_test(size=(120, 60)) as pilot:
-        await until(pilot, lambda: app.session.picture(app.view.ask).prepared is not None)
+        await until(pilot, lambda: app.session.last_answer(app.view.ask).prepared is not None)
         await pilot.pause()
         check(app)
         assert missing(app, "app", "view", "table", view) == []
@@ -123,7 +86,7 @@ def foot(app: SlurmkitApp) -> str:
 
 async def resized(pilot: Pilot[None], width: int) -> None:
     await pilot.resize_terminal(width, 24)
-    await until(pilot, lambda: pilot.app.query_one(Foot).size.width == width)
+    await until(pilot, lambda: pilot.app.query_one(KeyBar).size.width == width)
 
 
 async def test_on_a_narrow_screen_the_foot_has_what_matters_most_and_nothing_is_cut() -> None:
@@ -143,15 +106,15 @@ async def test_on_a_narrow_screen_the_foot_has_what_matters_most_and_nothing_is_
         app.push_screen(JobScreen("11", [("Name", "x")]))
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
         await pilot.pause()
-        await until(pilot, lambda: "Job 11   f Facts  l Log  e Stderr  w Why" in text(app))
+        await expect_text(pilot, "Job 11   f Facts  l Log  e Stderr  w Why")
         await until(pilot, lambda: "esc Back" in foot(app) and "? Help" in foot(app))
 
 
 async def test_a_click_at_the_foot_presses_the_key() -> None:
     app = scene().app()
     async with running(app, size=(130, 24)) as pilot:
-        await pilot.click(Foot, offset=(foot(app).index("? Help") + 3, 0))
-        await until(pilot, lambda: isinstance(app.screen, Help))
+        await pilot.click(KeyBar, offset=(foot(app).index("? Help") + 3, 0))
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
 
 
 async def test_the_foot_of_the_form_fits_80_columns() -> None:

@@ -6,24 +6,34 @@ import subprocess
 import sys
 
 import pytest
-from slurmkit_tui.feed.kinds import KINDS
-from slurmkit_tui.feed.sources import SOURCES
-from slurmkit_tui.views import VIEWS, Place
+from slurmkit_tui.feed import SOURCE_NAMES
+from slurmkit_tui.feed.kinds import QUESTION_KINDS
+from slurmkit_tui.views import VIEWS, ViewEntry
 
 _LATER = (
-    "slurmkit_tui.dialogs", "slurmkit_tui.jobscreen", "slurmkit_tui.tables", "slurmkit_tui.filters",
-    "slurmkit_tui.feed.kinds", "slurmkit_tui.feed.recording", "slurmkit_tui.views.gpus",
-    "slurmkit_tui.views.mine", "slurmkit_tui.views.utilization", "slurmkit.nodes.read",
-    "slurmkit.gpumap.read", "slurmkit.capabilities.model", "ClusterShell", "plotext",
-)  # fmt: skip
+    "slurmkit_tui.widgets.dialogs",
+    "slurmkit_tui.screens.job",
+    "slurmkit_tui.screens.tables",
+    "slurmkit_tui.widgets.filters",
+    "slurmkit_tui.feed.kinds",
+    "slurmkit_tui.feed.recording",
+    "slurmkit_tui.views.gpus",
+    "slurmkit_tui.views.mine",
+    "slurmkit_tui.views.utilization",
+    "slurmkit.state.nodes",
+    "slurmkit.state.gpumap",
+    "slurmkit.state.model",
+    "ClusterShell",
+    "plotext",
+)
 
 
 def test_the_queue_is_painted_without_what_other_views_and_dialogs_need() -> None:
     code = (
-        "import sys, slurmkit_tui.cli, slurmkit.cluster\n"
-        "from slurmkit_tui.app import SlurmkitApp\n"
+        "import sys, slurmkit_tui.cli, slurmkit.cluster.cluster\n"
+        "from slurmkit_tui.app.app import SlurmkitApp\n"
         "from slurmkit_tui.feed.live import LiveFeed\n"
-        "SlurmkitApp(LiveFeed(slurmkit.cluster.Cluster()))\n"
+        "SlurmkitApp(LiveFeed(slurmkit.cluster.cluster.Cluster()))\n"
         "print(*sys.modules, sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -31,9 +41,9 @@ def test_the_queue_is_painted_without_what_other_views_and_dialogs_need() -> Non
 
 
 @pytest.mark.parametrize("place", VIEWS, ids=[each.name for each in VIEWS])
-def test_a_view_is_where_the_table_says(place: Place) -> None:
+def test_a_view_is_where_the_table_says(place: ViewEntry) -> None:
     assert place.name == place.load().NAME
-    assert SOURCES[place.name] == KINDS[place.load().ASK.what].source
+    assert SOURCE_NAMES[place.name] == QUESTION_KINDS[place.load().ASK.what].source
 
 
 def test_digits_are_in_order() -> None:

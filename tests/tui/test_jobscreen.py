@@ -6,26 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from fake_queue import Scene, job, running, text, until
-from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.log.view import LogView, shown, size_in_words
+from fake_queue import expect_text, job, running, text, until
+from job_scene import Logging, scene, view
+from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.widgets.log_view import safe_line
 
-
-class Logging(Scene):
-    """A cluster whose only job writes a file."""
-
-    def _scontrol(self, argv: Sequence[str], stdin: str | None) -> str:
-        if "batch_script" in argv:
-            return "#!/bin/bash\n#SBATCH --time=1\npython train.py '[red]'\x1b[2J\n"
-        return super()._scontrol(argv, stdin)
-
-
-def scene(path: Path) -> Scene:
-    return Logging([job("11", UserName="alice", STDOUT=str(path))])
-
-
-def view(app) -> LogView:
-    return app.screen.query_one("#log", LogView)
+from slurmkit.formats.memory import format_bytes
 
 
 async def test_the_log_begins_at_its_end_and_grows(tmp_path: Path) -> None:
@@ -34,15 +20,15 @@ async def test_the_log_begins_at_its_end_and_grows(tmp_path: Path) -> None:
     app = scene(path).app()
     async with running(app) as pilot:
         await pilot.press("l")
-        await until(pilot, lambda: "line 499" in text(app))
+        await expect_text(pilot, "line 499")
         assert "line 400" not in text(app)
         with path.open("a") as file:
             file.write("one more\x1b[31m red\n")
-        await until(pilot, lambda: "one more red" in text(app))
+        await expect_text(pilot, "one more red")
         await pilot.press("g")
-        await until(pilot, lambda: "line 0" in text(app))
+        await expect_text(pilot, "line 0")
         await pilot.press("pagedown", "k")
-        await until(pilot, lambda: "line 30" in text(app))
+        await expect_text(pilot, "line 30")
         await pilot.press("escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
 
@@ -56,16 +42,16 @@ async def test_search_and_the_first_error(tmp_path: Path) -> None:
     app = scene(path).app()
     async with running(app) as pilot:
         await pilot.press("l")
-        await until(pilot, lambda: "step 1999" in text(app))
+        await expect_text(pilot, "step 1999")
         await pilot.press("E")
-        await until(pilot, lambda: "Traceback" in text(app))
+        await expect_text(pilot, "Traceback")
         assert view(app).lines.found == "\n".join(lines).index("Traceback")
         await pilot.press("n")
-        await until(pilot, lambda: "error again" in text(app))
+        await expect_text(pilot, "error again")
         await pilot.press("N")
-        await until(pilot, lambda: "Traceback" in text(app))
+        await expect_text(pilot, "Traceback")
         await pilot.press("slash", *"step", "space", *"77$", "enter")
-        await until(pilot, lambda: "not found" in text(app))  # it lies before this page
+        await expect_text(pilot, "not found")  # it lies before this page
         await pilot.press("g", "slash", *"77$", "enter")
         await until(pilot, lambda: view(app).lines.found == "\n".join(lines).index("step 77"))
 
@@ -74,22 +60,22 @@ async def test_a_missing_log_and_a_bad_search_are_told(tmp_path: Path) -> None:
     app = scene(tmp_path / "none").app()
     async with running(app) as pilot:
         await pilot.press("l")
-        await until(pilot, lambda: "cannot read" in text(app))
+        await expect_text(pilot, "cannot read")
         await pilot.press("slash", "(", "enter")
-        await until(pilot, lambda: "is no regular expression" in text(app))
+        await expect_text(pilot, "is no regular expression")
 
 
 async def test_tabs(tmp_path: Path) -> None:
     app = scene(tmp_path / "none").app()
     async with running(app) as pilot:
         await pilot.press("enter")
-        await until(pilot, lambda: "squeue at" in text(app))
+        await expect_text(pilot, "squeue at")
         await pilot.press("s")
-        await until(pilot, lambda: "python train.py '[red]'\\x1b[2J" in text(app))
+        await expect_text(pilot, "python train.py '[red]'\\x1b[2J")
         await pilot.press("2")  # no view is switched below
         assert isinstance(app.screen, JobScreen)
         await pilot.press("c")
-        await until(pilot, lambda: "scancel 11" in text(app))
+        await expect_text(pilot, "scancel 11")
 
 
 @pytest.mark.parametrize(
@@ -103,12 +89,12 @@ async def test_tabs(tmp_path: Path) -> None:
     ],
 )
 def test_lines_are_safe_to_show(line: bytes, seen: str) -> None:
-    assert shown(line) == seen
+    assert safe_line(line) == seen
 
 
-@pytest.mark.parametrize(("size", "words"), [(0, "0 B"), (1500, "1.5 kB"), (1 << 30, "1.07 GB")])
+@pytest.mark.parametrize(("size", "words"), [(0, "0 B"), (1536, "1.5 KiB"), (1 << 30, "1 GiB")])
 def test_sizes(size: int, words: str) -> None:
-    assert size_in_words(size) == words
+    assert format_bytes(size) == words
 
 
 async def test_steps_of_a_running_job() -> None:
@@ -125,10 +111,10 @@ async def test_steps_of_a_running_job() -> None:
     app = cluster.app()
     async with running(app) as pilot:
         await pilot.press("enter", "T")
-        await until(pilot, lambda: "sacct and sstat at" in text(app))
+        await expect_text(pilot, "sacct and sstat at")
         busy = next(line for line in text(app).splitlines() if " sh " in line)
         assert busy.split()[2] == "RUNNING"
-        assert "3.2 MiB" in busy
+        assert "3.195 MiB" in busy
         assert "2 GiB" in busy
         assert "evil\\n[b]" in text(app)
 
@@ -140,9 +126,9 @@ async def test_facts_keep_up_while_they_are_looked_at(tmp_path: Path) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, JobScreen) and "squeue at" in text(app))
         cluster.jobs[:] = [job("11", UserName="alice", TimeLimit="7-07:07:07")]
-        await until(pilot, lambda: "7-07:07:07" in text(app))
+        await expect_text(pilot, "7-07:07:07")
         await pilot.press("s")
-        await until(pilot, lambda: "python train.py" in text(app))
+        await expect_text(pilot, "python train.py")
         asked = len(cluster.slurm.asked)
         await pilot.pause(0.5)
         assert not [argv for argv in cluster.slurm.asked[asked:] if "11" in " ".join(argv)]
@@ -156,7 +142,7 @@ async def test_a_job_is_asked_anew_after_a_change(tmp_path: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, JobScreen) and "squeue at" in text(app))
         cluster.jobs[:] = [job("11", UserName="alice", TimeLimit="7-07:07:07")]
         app.run_commands([("scancel", "12")])
-        await until(pilot, lambda: "7-07:07:07" in text(app))
+        await expect_text(pilot, "7-07:07:07")
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
@@ -165,7 +151,7 @@ async def test_the_line_to_search_in_is_left_before_the_job(key: str, tmp_path: 
     app = scene(tmp_path / "out").app()
     async with running(app) as pilot:
         await pilot.press("l")
-        await until(pilot, lambda: "one line" in text(app))
+        await expect_text(pilot, "one line")
         await pilot.press("slash", *"two", key)
         await until(pilot, lambda: app.focused is view(app).lines)
         await pilot.press(key)

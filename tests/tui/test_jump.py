@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from fake_gpus import Recorded
 from fake_queue import Scene, job, running, table, text, until, view
-from slurmkit_tui.filterline import FilterLine
-from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.jump import Jump, targets
+from jump_letters import letters
+from slurmkit_tui.screens.help import Jump, jump_targets
+from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.widgets.filter_line import FilterLine
+from slurmkit_tui.widgets.log_view import LogLines
 from textual import events
 from textual.widgets import Input
 
@@ -17,10 +17,6 @@ HOSTILE = "cyqd\n1\x1b[2Jy\nDy"
 
 def scene() -> Scene:
     return Scene([job("11", UserName="alice"), job("12", UserName="alice")])
-
-
-def letters(screen: str) -> list[str]:
-    return re.findall(r"\[([a-z])\]", screen)
 
 
 async def test_a_letter_stands_over_every_target_and_goes_there() -> None:
@@ -66,12 +62,12 @@ async def test_in_a_job_the_log_can_be_gone_to() -> None:
         app.push_screen(JobScreen("11", [("Name", "x")], "log"))
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
         await pilot.pause()
-        assert len(targets(app)) == 1
+        assert len(jump_targets(app)) == 1
         await pilot.press("J")
         await until(pilot, lambda: isinstance(app.screen, Jump))
         await pilot.press("a")
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
-        assert type(app.focused).__name__ == "Lines"
+        assert type(app.focused) is LogLines
 
 
 async def test_a_paste_into_the_table_does_nothing() -> None:

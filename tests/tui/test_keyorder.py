@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_queue import Scene, job, text, until
+from fake_queue import Scene, expect_text, job, until
 from form_scene import FormScene, form, the_form
-from slurmkit_tui.keyorder import InOrder
-from slurmkit_tui.submit.inputs import Row
+from slurmkit_tui.submit.inputs import FieldRow
+from slurmkit_tui.widgets.keyboard import OrderedKeysApp
 from textual.app import ComposeResult
 from textual.events import Key
 from textual.geometry import NULL_REGION
@@ -28,11 +28,11 @@ def read_at_once(app, keys: str) -> None:
 async def test_a_new_time_limit_read_at_once_is_that_time_limit() -> None:
     app = Scene([job("11", UserName="alice", TimeLimit="10:00")]).app()
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, lambda: "11" in text(app))
+        await expect_text(pilot, "11")
         await pilot.press("L")
-        await until(pilot, lambda: "Time limit" in text(app))
+        await expect_text(pilot, "Time limit")
         read_at_once(app, "\x155\r")
-        await until(pilot, lambda: "TimeLimit=5" in text(app))
+        await expect_text(pilot, "TimeLimit=5")
 
 
 async def test_what_is_typed_after_tab_goes_into_the_next_field() -> None:
@@ -48,18 +48,18 @@ async def test_tab_goes_to_the_next_field_though_others_have_no_place_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Under load some fields are there that were not laid out."""
-    early, laid_out = ("what", "job-name", "partition", "account"), Row.virtual_region.fget
+    early, laid_out = ("what", "job-name", "partition", "account"), FieldRow.virtual_region.fget
     late = property(lambda row: laid_out(row) if row.field.name in early else NULL_REGION)
     async with form(FormScene()) as pilot:
         await pilot.pause()
-        monkeypatch.setattr(Row, "virtual_region", late)
+        monkeypatch.setattr(FieldRow, "virtual_region", late)
         read_at_once(pilot.app, "ls\tname\tgpu")
         shown = the_form(pilot.app)
         await until(pilot, lambda: shown.texts.get("partition") == "gpu")
         assert shown.texts == {"what": "ls", "job-name": "name", "partition": "gpu"}
 
 
-class Stuck(InOrder):
+class Stuck(OrderedKeysApp):
     """Its first field lets no key through."""
 
     def compose(self) -> ComposeResult:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fake_queue import NOW, Scene, ids, job, text, until, waiting
-from slurmkit_tui.myjobs import MyJob, my_jobs
+from fake_queue import NOW, Scene, expect_text, ids, job, text, until, waiting
+from slurmkit_tui.jobform.my_jobs import MyJobRow, my_job_rows
 from slurmkit_tui.views.queue import COLUMNS
 
-from slurmkit import Cluster
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.cluster.my_jobs import MyJobs
 from slurmkit.errors import DatabaseDown
 from slurmkit.jobs.info import JobInfo
-from slurmkit.jobs.mine import Mine
-from slurmkit.logical import Tag
+from slurmkit.state.arrays import ArrayTag
 
 
 def ended(job_id: str, state: str, at: int) -> JobInfo:
@@ -21,7 +21,7 @@ def ended(job_id: str, state: str, at: int) -> JobInfo:
     )  # fmt: skip
 
 
-def mine(*runs: JobInfo) -> dict[str, MyJob]:
+def mine(*runs: JobInfo) -> dict[str, MyJobRow]:
     scene = Scene(
         [
             job("11", UserName="alice", NodeList="c1"),
@@ -30,8 +30,8 @@ def mine(*runs: JobInfo) -> dict[str, MyJob]:
         ]
     )
     rows = Cluster(scene.slurm).queue().rows
-    found = Mine(rows, {"11": {"c1": [0, 1, 3]}}, runs, "", NOW, 0.1)
-    return {each.key: each for each in my_jobs(found)}
+    found = MyJobs(rows, {"11": {"c1": [0, 1, 3]}}, runs, "", NOW, 0.1)
+    return {each.key: each for each in my_job_rows(found)}
 
 
 def test_an_array_is_one_row_with_a_tally() -> None:
@@ -56,8 +56,8 @@ def test_ended_jobs_come_last_and_the_worst_of_an_array_shows() -> None:
 
 
 def test_an_array_in_several_of_slurms_is_one_row() -> None:
-    first = Tag("0123456789ab", 0, 1500)
-    later = Tag("0123456789ab", 1001, 1500, "12").words()
+    first = ArrayTag("0123456789ab", 0, 1500)
+    later = ArrayTag("0123456789ab", 1001, 1500, "12").words()
     scene = Scene(
         [
             waiting("12_[900-1000%2]", UserName="alice", Comment=first.words()),
@@ -67,7 +67,7 @@ def test_an_array_in_several_of_slurms_is_one_row() -> None:
     )
     rows = Cluster(scene.slurm).queue().rows
     runs = (ended("9_1", "COMPLETED", 50), ended("8_1000", "FAILED", 40))
-    (queued, over) = my_jobs(Mine(rows, {}, runs, "", NOW, 0.1, {"9": "8"}))
+    (queued, over) = my_job_rows(MyJobs(rows, {}, runs, "", NOW, 0.1, {"9": "8"}))
     assert (queued.job_id, queued.whole, queued.state) == ("12_[…]", "12", "R 1, PD 591")
     assert len(queued.rows) == 3
     assert (over.whole, over.state) == ("8", "CD 1, F 1")
@@ -80,12 +80,15 @@ def test_jobs_of_a_workflow_have_its_name() -> None:
     rows = Cluster(Scene([job("12_1", UserName="alice", Name="x")]).slurm).queue().rows
     flows = {"12": "digits/train", "9": "digits/prepare"}
     runs = (ended("9_1", "COMPLETED", 50), ended("8", "COMPLETED", 40))
-    found = my_jobs(Mine(rows, {}, runs, "", NOW, 0.1, {}, flows))
+    found = my_job_rows(MyJobs(rows, {}, runs, "", NOW, 0.1, {}, flows))
     assert [each.name for each in found] == ["digits/train", "digits/prepare", "old"]
 
 
 async def test_the_queue_has_what_waits_of_it_in_one_row() -> None:
-    words = [Tag("0123456789ab", 0, 1500).words(), Tag("0123456789ab", 1001, 1500, "12").words()]
+    words = [
+        ArrayTag("0123456789ab", 0, 1500).words(),
+        ArrayTag("0123456789ab", 1001, 1500, "12").words(),
+    ]
     scene = Scene(
         [
             waiting("12_[900-1000%2]", UserName="alice", JobID="12", Comment=words[0]),
@@ -108,7 +111,7 @@ async def test_the_view_cancels_a_whole_array_and_names_a_missing_history() -> N
     scene = Scene([job("12_1", UserName="alice"), waiting("12_[2-40%2]", UserName="alice")])
     app = scene.app(view="mine")
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "R 1, PD 39" in text(app))
+        await expect_text(pilot, "R 1, PD 39")
         assert "1 running  ·  39 pending" in text(app)
         await pilot.press("c")
         await until(pilot, lambda: len(app.screen_stack) == 2)
@@ -120,9 +123,9 @@ async def test_the_view_cancels_a_whole_array_and_names_a_missing_history() -> N
 async def test_my_jobs_are_copied_as_they_are_shown() -> None:
     app = Scene([job("11", UserName="alice", Name="resnet")]).app(view="mine")
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "resnet" in text(app))
+        await expect_text(pilot, "resnet")
         await pilot.press("y")
-        await until(pilot, lambda: "copied 1 job" in text(app))
+        await expect_text(pilot, "copied 1 job")
         assert app.clipboard.startswith("11\tRUNNING\t1:56:40\t")
 
 
@@ -155,7 +158,7 @@ async def test_efficiency_so_far_comes_after_the_jobs_and_not_with_each_answer()
     cluster = Measured([job("11", UserName="alice"), job("13", UserName="alice")])
     app = cluster.app(view="mine")
     async with app.run_test(size=(160, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "CPU, MEM of sacct and sstat at" in text(app))
+        await expect_text(pilot, "CPU, MEM of sacct and sstat at")
         names = [argv[0] for argv in cluster.slurm.asked]
         assert names.index("squeue") < names.index("sstat")
         lines = [line.strip("▸ ").split() for line in text(app).splitlines() if "RUNNING" in line]
@@ -178,7 +181,7 @@ async def test_without_efficiency_the_jobs_are_there() -> None:
     app = Scene([job("11", UserName="alice")]).app(view="mine")
     app.session.feed._cluster.slurm._answers["sacct"] = _down
     async with app.run_test(size=(200, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "CPU, MEM unknown: slurmdbd is away" in text(app))
+        await expect_text(pilot, "CPU, MEM unknown: slurmdbd is away")
         assert "RUNNING" in text(app)
 
 
@@ -190,7 +193,7 @@ async def test_a_view_shown_again_asks_for_no_efficiency() -> None:
     cluster = Measured([job("11", UserName="alice"), job("13", UserName="alice")])
     app = cluster.app(view="mine")
     async with app.run_test(size=(160, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "CPU, MEM of sacct and sstat at" in text(app))
+        await expect_text(pilot, "CPU, MEM of sacct and sstat at")
         await pilot.press("p")
         for _ in range(4):
             await pilot.press("4", "1")
@@ -210,7 +213,7 @@ async def test_gpus_are_sorted_and_compared_as_numbers() -> None:
     app = Scene(jobs).app(view="mine")
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, lambda: app.view.table.count == 4)
-        app.view.wish_for(app.view.wish.sorted_by("gpus"))
+        app.view.set_row_query(app.view.row_query.sorted_by("gpus"))
         await until(pilot, lambda: [r.key for r in app.view.table.rows_shown] == list("2314"))
         await pilot.press("slash", *"gpus>=2", "enter")
         await until(pilot, lambda: [r.key for r in app.view.table.rows_shown] == list("31"))

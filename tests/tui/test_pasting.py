@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slurmkit_tui.pasting import Parser, Pasting
+from slurmkit_tui.widgets.keyboard import PasteCleaner, PasteSafeParser
 from textual.events import Key, Paste
 
 HOSTILE = "echo a\r\x1b[31m\x13y\x1b[A\rcy\t\x1b"
@@ -14,7 +14,7 @@ HOSTILE = "echo a\r\x1b[31m\x13y\x1b[A\rcy\t\x1b"
 @given(st.lists(st.integers(1, 60)))
 def test_a_paste_in_any_pieces_is_one_paste(cuts: list[int]) -> None:
     text = f"k\x1b[200~{HOSTILE}\x1b[201~q"
-    parser, events, at = Parser(), [], 0
+    parser, events, at = PasteSafeParser(), [], 0
     for cut in [*cuts, 100]:
         events += list(parser.feed(text[at : at + cut])) if at < len(text) else []
         at += cut
@@ -32,19 +32,19 @@ def test_a_paste_in_any_pieces_is_one_paste(cuts: list[int]) -> None:
     ],
 )
 def test_an_end_within_a_paste_ends_nothing(text: str, found: list[str]) -> None:
-    events = list(Parser().feed(text))
+    events = list(PasteSafeParser().feed(text))
     assert [e.text if isinstance(e, Paste) else e.key for e in events] == found
 
 
 @pytest.mark.parametrize("keys", ["\x1b", "\x1b[A", "abc\x1b[5~", "\x1b\x1b[200", "\x1b[201~x"])
 def test_keys_pass_as_they_are(keys: str) -> None:
-    pasting = Pasting()
+    pasting = PasteCleaner()
     assert "".join(pasting.clean(key) for key in keys) == keys
-    assert Pasting().clean(keys) == keys
+    assert PasteCleaner().clean(keys) == keys
 
 
 def test_the_end_of_the_input_is_told() -> None:
-    parser = Parser()
+    parser = PasteSafeParser()
     assert [e.key for e in parser.feed("a") if isinstance(e, Key)] == ["a"]
     list(parser.feed(""))
     with pytest.raises(Exception, match="end of file"):

@@ -5,9 +5,21 @@ from __future__ import annotations
 import threading
 
 import pytest
-from fake_queue import Scene, cells, ids, job, running, table, text, until, view, waiting
-from slurmkit_tui.app import SlurmkitApp
-from slurmkit_tui.table import Table
+from fake_queue import (
+    Scene,
+    cells,
+    expect_text,
+    ids,
+    job,
+    running,
+    table,
+    text,
+    until,
+    view,
+    waiting,
+)
+from slurmkit_tui.app.app import SlurmkitApp
+from slurmkit_tui.widgets.table import Table
 
 from slurmkit.errors import ControllerDown, SlurmMissing
 
@@ -206,7 +218,7 @@ async def test_a_hostile_name_is_shown_escaped(name: str) -> None:
     async with running(app, size=(160, 30)) as pilot:
         assert text(app).count(shown) == 2
         await pilot.press("enter")
-        await until(pilot, lambda: "squeue at" in text(app))
+        await expect_text(pilot, "squeue at")
         assert f"Name       {shown}" in text(app)
 
 
@@ -235,7 +247,7 @@ async def test_a_dead_slurmctld_leaves_the_rows_and_says_so() -> None:
     async with running(app) as pilot:
         scene.error = ControllerDown("slurmctld does not answer; [see] `scontrol ping`\x1b[2J")
         await pilot.press("r")
-        await until(pilot, lambda: "slurmctld does not answer" in text(app))
+        await expect_text(pilot, "slurmctld does not answer")
         assert r"[see] `scontrol ping`\x1b[2J · next try in 20 s" in " ".join(text(app).split())
         assert len(ids(app)) == 3
         assert "squeue 3 s ago" in text(app)
@@ -248,7 +260,7 @@ async def test_without_slurm_the_app_says_what_is_missing() -> None:
     scene = Scene([], error=SlurmMissing("Slurm's squeue is not on the PATH"))
     app = scene.app()
     async with app.run_test() as pilot:
-        await until(pilot, lambda: "squeue is not on the PATH" in text(app))
+        await expect_text(pilot, "squeue is not on the PATH")
         assert "cluster unknown" in text(app)
         assert "squeue has not answered yet" in text(app)
 
@@ -294,7 +306,7 @@ async def test_quitting_does_not_wait_for_squeue() -> None:
 async def test_an_empty_queue_says_so() -> None:
     app = Scene([]).app()
     async with app.run_test() as pilot:
-        await until(pilot, lambda: "no jobs in the queue" in text(app))
+        await expect_text(pilot, "no jobs in the queue")
         await pilot.press("j", "end", "enter", "c", "pageup")
         assert len(app.screen_stack) == 1
 
@@ -305,5 +317,5 @@ async def test_parts_of_gpus_are_said_as_such_and_are_less_than_one() -> None:
     async with running(app) as pilot:
         assert cells(app, "gpus") == ["1", "3 shard", "0", "50 mps"]
         assert " 50 mps " in text(app)
-        view(app).wish_for(view(app).wish.sorted_by("gpus"))
+        view(app).set_row_query(view(app).row_query.sorted_by("gpus"))
         await until(pilot, lambda: ids(app) == ["3", "2", "4", "1"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from fake_queue import NOW, Scene, running, text, until, waiting
-from slurmkit_tui.dialogs import Choose, Confirm
-from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.remedies import remedies
+from fake_queue import NOW, Scene, expect_text, running, text, until, waiting
+from slurmkit_tui.actions.remedies import remedies_for
+from slurmkit_tui.feed import FeedAnswer, FeedQuestion
+from slurmkit_tui.widgets.dialogs import ChoiceDialog, ConfirmDialog
 
-from slurmkit.why.model import Alternative, Explanation, Waiting
-from slurmkit.why.reasons import TIME
-from slurmkit.why.telling import telling
+from slurmkit.diagnose.model import Alternative, Explanation, WaitExplanation
+from slurmkit.diagnose.render import explanation_lines
+from slurmkit.jobs.pending_reasons import TIME
 
 ANEW = "scontrol write batch_script 11 - | sed '/x/d' > job-11.sh && sbatch job-11.sh && scancel 11"
 ALTERNATIVES = (
@@ -24,7 +24,7 @@ ALTERNATIVES = (
 
 
 def told(*alternatives: Alternative) -> Explanation:
-    waits = Waiting(
+    waits = WaitExplanation(
         reason="Resources", meaning="", who="you", advice="wait", alternatives=alternatives
     )
     return Explanation(
@@ -34,7 +34,7 @@ def told(*alternatives: Alternative) -> Explanation:
 
 
 def test_the_commands() -> None:
-    time, nodes, anew = remedies(told(*ALTERNATIVES))
+    time, nodes, anew = remedies_for(told(*ALTERNATIVES))
     assert time.commands == [["scontrol", "update", "JobId=11", "TimeLimit=10"]]
     assert nodes.commands == [["scontrol", "update", "JobId=11", "NumNodes=1"]]
     assert (anew.commands, anew.line) == ([], ANEW)
@@ -53,20 +53,22 @@ def test_the_commands() -> None:
 )
 def test_only_lists_of_commands_are_run(line: str, commands: list[list[str]]) -> None:
     each = Alternative(changes=(("gres", "1"),), start=0, test_only=0, command=line)
-    assert remedies(told(each))[0].commands == commands
+    assert remedies_for(told(each))[0].commands == commands
 
 
 async def opened(pilot, app) -> None:
     live = app.session.feed.fetch
 
-    def fetch(ask: Ask) -> Answer:
-        return Answer(told(*ALTERNATIVES), "squeue", NOW, 0.0) if ask.what == "why" else live(ask)
+    def fetch(ask: FeedQuestion) -> FeedAnswer:
+        return (
+            FeedAnswer(told(*ALTERNATIVES), "squeue", NOW, 0.0) if ask.what == "why" else live(ask)
+        )
 
     app.session.feed.fetch = fetch
     await pilot.press("w")
-    await until(pilot, lambda: "Waits" in text(app))
+    await expect_text(pilot, "Waits")
     await pilot.press("x")
-    await until(pilot, lambda: isinstance(app.screen, Choose))
+    await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
     await pilot.pause()
 
 
@@ -77,7 +79,7 @@ async def test_one_is_chosen_confirmed_and_run() -> None:
         await opened(pilot, app)
         assert "--time=10" in text(app)
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.pause()
         assert "Change job 11 of alice: --time=10?" in text(app)
         assert "scontrol update JobId=11 TimeLimit=10" in text(app)
@@ -93,7 +95,7 @@ async def test_what_needs_a_shell_is_copied_and_not_run() -> None:
     async with running(app) as pilot:
         await opened(pilot, app)
         await pilot.press("down", "down", "enter")
-        await until(pilot, lambda: "copied, for a shell" in text(app))
+        await expect_text(pilot, "copied, for a shell")
         assert app.clipboard == ANEW
         assert cluster.commands("scancel") == cluster.commands("sbatch") == []
 
@@ -105,7 +107,7 @@ async def test_nothing_is_changed_when_reading_only() -> None:
         assert "not now: read-only" in text(app)
         await pilot.press("enter")
         await pilot.pause()
-        assert isinstance(app.screen, Choose)
+        assert isinstance(app.screen, ChoiceDialog)
 
 
 async def test_there_is_no_key_where_nothing_is_proposed() -> None:
@@ -123,23 +125,23 @@ async def test_where_nothing_is_proposed_the_key_says_why() -> None:
     app = Scene([waiting("11", UserName="bob")]).app()
     live = app.session.feed.fetch
 
-    def fetch(ask: Ask) -> Answer:
+    def fetch(ask: FeedQuestion) -> FeedAnswer:
         found = msgspec.structs.replace(told(), user="bob", waiting=waits)
-        return Answer(found, "squeue", NOW, 0.0) if ask.what == "why" else live(ask)
+        return FeedAnswer(found, "squeue", NOW, 0.0) if ask.what == "why" else live(ask)
 
     app.session.feed.fetch = fetch
     async with running(app) as pilot:
         await pilot.press("w")
-        await until(pilot, lambda: "Waits" in text(app))
+        await expect_text(pilot, "Waits")
         await pilot.press("x")
-        await until(pilot, lambda: "no change is offered: what would start" in text(app))
-        assert not isinstance(app.screen, Choose)
+        await expect_text(pilot, "no change is offered: what would start")
+        assert not isinstance(app.screen, ChoiceDialog)
 
 
 def test_what_passes_by_itself_and_can_be_hurried_is_no_contradiction() -> None:
     waits = msgspec.structs.replace(told(*ALTERNATIVES).waiting, who=TIME)
     some = msgspec.structs.replace(told(*ALTERNATIVES), waiting=waits)
     none = msgspec.structs.replace(some, waiting=msgspec.structs.replace(waits, alternatives=()))
-    assert "nobody" not in dict(telling(some))["Who can"]
-    assert "by a change below" in dict(telling(some))["Who can"]
-    assert dict(telling(none))["Who can"] == f"{TIME}; wait"
+    assert "nobody" not in dict(explanation_lines(some))["Who can"]
+    assert "by a change below" in dict(explanation_lines(some))["Who can"]
+    assert dict(explanation_lines(none))["Who can"] == f"{TIME}; wait"

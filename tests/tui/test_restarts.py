@@ -7,21 +7,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_queue import NOW, Scene, job, running, text, until, waiting
+from fake_queue import NOW, Scene, expect_text, job, running, text, until, waiting
 from recorded_lab import capabilities
-from slurmkit_tui.app import SlurmkitApp
-from slurmkit_tui.feed import Ask
+from slurmkit_tui.app.app import SlurmkitApp
+from slurmkit_tui.feed import FeedQuestion
 from slurmkit_tui.feed.live import LiveFeed
-from slurmkit_tui.feed.turns import InTurns
-from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.log.view import LogView
-from slurmkit_tui.myjobs import my_jobs
+from slurmkit_tui.feed.threads import SlurmInTurns
+from slurmkit_tui.jobform.my_jobs import my_job_rows
+from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.widgets.log_view import LogView
 
-from slurmkit import Cluster
-from slurmkit.capabilities.cache import cluster_key, keep
-from slurmkit.jobs.mine import Mine
-from slurmkit.machine import HERE, machine_of
-from slurmkit.statehome import state_folder
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.cluster.my_jobs import MyJobs
+from slurmkit.config.paths import state_folder
+from slurmkit.slurm.machine import LOCAL_MACHINE, machine_of
+from slurmkit.state.cache import cluster_key, save_cached
 
 TIMEOUT = (
     "0\t1699990000\tbegin\tc1\n0\t1699991000\tend\ttimeout requeue 75 timeout: back to the queue\n"
@@ -32,8 +32,8 @@ LOST = "1\t1699992000\tbegin\tc2\n2\t1699993000\tbegin\tc3\n2\t1699993000\tafter
 def scene(*jobs: dict[str, str], **histories: str) -> Scene:
     """A cluster with a name, whose jobs left their histories on this home: `job_11=…`."""
     made = Scene(list(jobs))
-    setattr(made.slurm, "key", "lab")  # noqa: B010 - a stand-in has none
-    keep("capabilities", "lab", msgspec.structs.replace(capabilities(), taken=time.time()))
+    made.slurm.key = "lab"
+    save_cached("capabilities", "lab", msgspec.structs.replace(capabilities(), taken=time.time()))
     for name, history in histories.items():
         file = folder(name.removeprefix("job_")) / "history"
         file.parent.mkdir(parents=True)
@@ -99,18 +99,18 @@ def test_of_an_array_mine_counts_the_tasks_that_were_requeued() -> None:
     made = scene(job("12_1", NodeList="c2"), waiting("12_[2-4]"), job("13", NodeList="c1"))
     rows = Cluster(made.slurm).queue().rows
     said = {"12_1": "restart 1: oom"}
-    array, other = my_jobs(Mine(rows, {}, (), "", NOW, 0.1, restarts=said))
+    array, other = my_job_rows(MyJobs(rows, {}, (), "", NOW, 0.1, restarts=said))
     assert (array.where, other.where) == ("c2 (Priority) 1 restarted", "c1")
 
 
 def test_what_is_kept_of_a_cluster_is_found_by_who_reads_in_turn() -> None:
     made = scene()
-    assert cluster_key(InTurns(made.slurm)) == "lab"
-    assert machine_of(InTurns(made.slurm)) is HERE
+    assert cluster_key(SlurmInTurns(made.slurm)) == "lab"
+    assert machine_of(SlurmInTurns(made.slurm)) is LOCAL_MACHINE
     sent = state_folder("arrays") / "any" / "12.json"  # so that the cluster's name is needed
     sent.parent.mkdir(parents=True)
     sent.touch()
-    LiveFeed(Cluster(made.slurm), "alice").fetch(Ask("mine"))
+    LiveFeed(Cluster(made.slurm), "alice").fetch(FeedQuestion("mine"))
     assert {argv[0] for argv in made.slurm.asked} == {"squeue", "sacct"}
 
 
@@ -140,14 +140,14 @@ async def test_the_log_shows_where_runs_begin_and_goes_from_one_to_the_next(log:
 
     async with running(app) as pilot:
         await pilot.press("l")
-        await until(pilot, lambda: "run 2 step 99" in text(app))
+        await expect_text(pilot, "run 2 step 99")
         for run in (2, 1, 0):
             await pilot.press("left_square_bracket")
             await until(pilot, lambda run=run: is_at(run))
         await pilot.press("left_square_bracket")
-        await until(pilot, lambda: "not found" in text(app))
+        await expect_text(pilot, "not found")
         await pilot.press("E")
-        await until(pilot, lambda: "RuntimeError" in text(app))
+        await expect_text(pilot, "RuntimeError")
         await pilot.press("right_square_bracket")
         await until(pilot, lambda: is_at(1))
         assert f"{BEGINS.format(1, 2)} ─────" in text(app)

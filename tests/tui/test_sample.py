@@ -11,12 +11,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_queue import text, until
-from slurmkit_tui.app import Options, SlurmkitApp
+from fake_queue import expect_text, text, until
+from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.cli import SAMPLE, _feed
 from slurmkit_tui.feed import Feed
-from slurmkit_tui.feed.recording import _records
-from slurmkit_tui.jobscreen import JobScreen
+from slurmkit_tui.feed.recording import _load_records
+from slurmkit_tui.options import AppOptions
+from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.views import VIEWS
 
 SEEN = {
@@ -38,43 +39,43 @@ def feed() -> Feed:
 
 @pytest.mark.parametrize("view", [each.name for each in VIEWS])
 async def test_every_view(view: str) -> None:
-    app = SlurmkitApp(feed(), Options(view=view))
+    app = SlurmkitApp(feed(), AppOptions(view=view))
     app._replay.seek(app._replay.end)
     async with app.run_test(size=(160, 60)) as pilot:
-        await until(pilot, lambda: all(words in text(app) for words in SEEN[view]))
+        await expect_text(pilot, *SEEN[view])
         assert "nobody looked" not in text(app)
         assert "RECORDED" in text(app)
 
 
 async def test_a_job_with_its_log_and_why() -> None:
-    app = SlurmkitApp(feed(), Options(view="mine"))
+    app = SlurmkitApp(feed(), AppOptions(view="mine"))
     app._replay.seek(app._replay.end)
     async with app.run_test(size=(140, 40)) as pilot:
-        await until(pilot, lambda: "llama-pretrain" in text(app))
+        await expect_text(pilot, "llama-pretrain")
         await pilot.press("slash", *"pretrain", "enter", "enter")
         await until(pilot, lambda: isinstance(app.screen, JobScreen) and "GPU " in text(app))
         await pilot.press("l")
-        await until(pilot, lambda: "epoch" in text(app))
+        await expect_text(pilot, "epoch")
         await pilot.press("g")
-        await until(pilot, lambda: "epoch 1 step 100" in text(app))
+        await expect_text(pilot, "epoch 1 step 100")
         await pilot.press("s")
-        await until(pilot, lambda: "#!/bin/sh" in text(app))
+        await expect_text(pilot, "#!/bin/sh")
         await pilot.press("w")
-        await until(pilot, lambda: " runs on c[1-2]" in text(app))
+        await expect_text(pilot, " runs on c[1-2]")
 
 
 async def test_why_one_waits_and_why_one_failed() -> None:
-    app = SlurmkitApp(feed(), Options(view="mine"))
+    app = SlurmkitApp(feed(), AppOptions(view="mine"))
     app._replay.seek(app._replay.end)
     async with app.run_test(size=(140, 40)) as pilot:
-        await until(pilot, lambda: "llama-eval" in text(app))
+        await expect_text(pilot, "llama-eval")
         for name, words in {
             "eval": "Reason",
             "70b": "Sooner",
             "tokenize": "FileNotFoundError",
         }.items():
             await pilot.press("slash", *name, "enter", "w")
-            await until(pilot, lambda words=words: words in text(app))
+            await expect_text(pilot, words)
             await pilot.press("escape")
             await until(pilot, lambda: len(app.screen_stack) == 1)
             await pilot.press("escape")
@@ -82,11 +83,11 @@ async def test_why_one_waits_and_why_one_failed() -> None:
 
 def test_it_is_small_and_of_the_demo_alone() -> None:
     assert HERE.stat().st_size < 300_000
-    whole = b"\n".join(_records(HERE)).decode("utf-8", "replace")
+    whole = b"\n".join(_load_records(HERE)).decode("utf-8", "replace")
     people = {"vogel", "alice", "bob", "carol", "root"}
     assert people - {"root"} <= set(re.findall(r"[a-z]+", whole))
     for name in (socket.gethostname(), str(Path(__file__).parents[2]), "/tmp/bash"):
         assert name not in whole
     own = pwd.getpwuid(os.getuid()).pw_name
     assert own in people or not re.search(rf"\b{own}\b", whole)
-    assert msgspec.msgpack.decode(next(iter(_records(HERE))))["me"] == "vogel"
+    assert msgspec.msgpack.decode(next(iter(_load_records(HERE))))["me"] == "vogel"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import pytest
-from fake_queue import Scene, job, running, text, until, waiting
-from slurmkit_tui.dialogs import Choose
-from slurmkit_tui.logs import folder
-from slurmkit_tui.shells import hosts, shells
+from fake_queue import Scene, expect_text, job, running, text, until, waiting
+from slurmkit_tui.screens.shells import expand_nodelist, shell_commands
+from slurmkit_tui.widgets.dialogs import ChoiceDialog
 
-from slurmkit import Cluster
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.paths import state_folder
 
 
 def row(**fields: str):
@@ -28,16 +28,16 @@ def row(**fields: str):
     ],
 )
 def test_nodes_of_a_list(listed: str, names: list[str]) -> None:
-    assert list(hosts(listed)) == names
+    assert list(expand_nodelist(listed)) == names
 
 
 def test_the_commands() -> None:
     inside = ["srun", "--jobid", "11", "--overlap"]
-    assert shells(row(NodeList="c1")) == [[*inside, "--pty", "bash", "-l"], ["ssh", "c1"]]
-    several = shells(row(NodeList="c[1-2]"))
+    assert shell_commands(row(NodeList="c1")) == [[*inside, "--pty", "bash", "-l"], ["ssh", "c1"]]
+    several = shell_commands(row(NodeList="c[1-2]"))
     assert several[1] == [*inside, "-w", "c1", "--pty", "bash", "-l"]
     assert several[-1] == ["ssh", "c2"]
-    assert len(shells(row(NodeList="c[1-5000]"))) == 33
+    assert len(shell_commands(row(NodeList="c[1-5000]"))) == 33
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_task_and_a_part_of_a_het_job_as_srun_takes_them(
 ) -> None:
     told = {**job(job_id, UserName="alice", NodeList="c1"), "JobID": raw}
     (one,) = Cluster(Scene([told]).slurm).queue().rows
-    assert shells(one)[0] == ["srun", *words, "--overlap", "--pty", "bash", "-l"]
+    assert shell_commands(one)[0] == ["srun", *words, "--overlap", "--pty", "bash", "-l"]
 
 
 class Lending(Scene):
@@ -84,18 +84,18 @@ async def test_the_command_is_shown_run_told_and_written_down(waited: list[str])
     app = cluster.app()
     async with running(app) as pilot:
         await pilot.press("S")
-        await until(pilot, lambda: isinstance(app.screen, Choose))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.pause()
         assert "srun --jobid 11 --overlap --pty bash -l" in text(app)
         assert "ssh c1        where this cluster lets people in" in text(app)
         assert cluster.lent == []
         await pilot.press("enter")
-        await until(pilot, lambda: "ended with exit code 3" in text(app))
+        await expect_text(pilot, "ended with exit code 3")
         assert cluster.lent == [["srun", "--jobid", "11", "--overlap", "--pty", "bash", "-l"]]
-        written = (folder() / "tui-actions.log").read_text()
+        written = (state_folder() / "tui-actions.log").read_text()
         assert written.endswith("srun --jobid 11 --overlap --pty bash -l ended with exit code 3\n")
         assert waited == ["srun ended with exit code 3; Enter comes back "]
-        await until(pilot, lambda: not app.lent)
+        await until(pilot, lambda: not app.terminal_lent)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ async def test_who_gets_none_is_told_why(told: dict[str, str], words: str, read_
     app = cluster.app(read_only=read_only)
     async with running(app) as pilot:
         await pilot.press("S")
-        await until(pilot, lambda: f"shell is refused: {words}" in text(app))
+        await expect_text(pilot, f"shell is refused: {words}")
         assert len(app.screen_stack) == 1
         assert cluster.lent == []

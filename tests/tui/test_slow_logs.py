@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_queue import running, text, until
-from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.log import view as log_view
-from test_jobscreen import scene, view
+from fake_queue import expect_text, running, until
+from job_scene import scene, view
+from slurmkit_tui.feed import FeedAnswer, FeedQuestion
+from slurmkit_tui.widgets import log_view
 
 
 async def test_a_disk_slower_than_the_rhythm_is_followed(
@@ -22,7 +22,7 @@ async def test_a_disk_slower_than_the_rhythm_is_followed(
     app = scene(path).app()
     live, most = app.session.feed.fetch, 0
 
-    def slow(ask: Ask) -> Answer:
+    def slow(ask: FeedQuestion) -> FeedAnswer:
         nonlocal most
         if ask.what == "piece":
             most = max(most, sum("slurmkit-tui" in each.name for each in threading.enumerate()))
@@ -32,10 +32,10 @@ async def test_a_disk_slower_than_the_rhythm_is_followed(
     async with running(app) as pilot:
         app.session.feed.fetch = slow  # type: ignore[method-assign]
         await pilot.press("l")
-        await until(pilot, lambda: "begun" in text(app))
+        await expect_text(pilot, "begun")
         with path.open("a") as file:
             file.write("one more\n")
-        await until(pilot, lambda: "one more" in text(app))
+        await expect_text(pilot, "one more")
         assert most <= 3
 
 
@@ -45,7 +45,7 @@ async def test_a_search_ends_with_the_next_page_that_is_wanted(tmp_path: Path) -
     app = scene(path).app()
     live, gate, reads = app.session.feed.fetch, threading.Event(), 0
 
-    def gated(ask: Ask) -> Answer:
+    def gated(ask: FeedQuestion) -> FeedAnswer:
         nonlocal reads
         if ask.what == "piece" and int(ask.about[2]) > 1 << 17:  # as a search reads
             reads += 1
@@ -54,7 +54,7 @@ async def test_a_search_ends_with_the_next_page_that_is_wanted(tmp_path: Path) -
 
     async with running(app) as pilot:
         await pilot.press("l")
-        await until(pilot, lambda: "ValueError" in text(app))
+        await expect_text(pilot, "ValueError")
         app.session.feed.fetch = gated  # type: ignore[method-assign]
         await pilot.press("E")
         await until(pilot, lambda: reads == 1)
@@ -76,12 +76,12 @@ async def test_long_lines_are_made_ready_beside_the_screen(tmp_path: Path) -> No
         asked.append(threading.current_thread().name)
         return log_view_shown(text)
 
-    log_view_shown = log_view.shown
+    log_view_shown = log_view.safe_line
     async with running(app) as pilot:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(log_view, "shown", noting)
+            patch.setattr(log_view, "safe_line", noting)
             await pilot.press("l")
-            await until(pilot, lambda: "漢漢" in text(app))
+            await expect_text(pilot, "漢漢")
             await pilot.press("right", "left")
             await pilot.pause()
     assert set(asked) == {"slurmkit-tui"}

@@ -10,21 +10,18 @@ from collections.abc import Sequence
 import pytest
 from fake_gpus import Recorded
 from fake_queue import Scene, ids, job, running, until, view
-from slurmkit_tui import listview
-from slurmkit_tui.feed.threads import Latest
-from slurmkit_tui.gpugrid import GpuGrid
-from slurmkit_tui.listing import Context
-from slurmkit_tui.sheet import EVERYTHING
-from slurmkit_tui.views import gpus
+from slurmkit_tui.feed.threads import NewestOnly
+from slurmkit_tui.views import base, gpus
 from slurmkit_tui.views.queue import QueueView
+from slurmkit_tui.widgets.gpu_grid import GpuGrid
+from slurmkit_tui.widgets.listing import NO_FILTER, RowContext
 from textual.geometry import Region
 
-from slurmkit.gpumap.claims import read_records
-from slurmkit.gpumap.read import read_gpus
+from slurmkit.state.gpumap import parse_claim_records, read_gpus
 
 
 async def test_of_what_is_asked_for_meanwhile_only_the_last_is_done() -> None:
-    latest, begin, done = Latest(), threading.Event(), []
+    latest, begin, done = NewestOnly(), threading.Event(), []
 
     def work(number: int) -> int:
         begin.wait(10)
@@ -39,13 +36,13 @@ async def test_of_what_is_asked_for_meanwhile_only_the_last_is_done() -> None:
 
 
 async def test_many_rows_are_filtered_and_sorted_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listview, "AT_ONCE", 2)
+    monkeypatch.setattr(base, "AT_ONCE", 2)
     app = Scene([job(str(n), UserName="alice" if n % 2 else "bob") for n in range(1, 9)]).app()
     async with running(app) as pilot:
         await pilot.press("slash", *"user", "colon", *"alice", "enter")
         await until(pilot, lambda: ids(app) == ["1", "3", "5", "7"])
-        app.view.wish_for(app.view.wish.sorted_by("jobid"))
-        app.view.wish_for(app.view.wish.sorted_by("jobid"))
+        app.view.set_row_query(app.view.row_query.sorted_by("jobid"))
+        app.view.set_row_query(app.view.row_query.sorted_by("jobid"))
         await until(pilot, lambda: ids(app) == ["7", "5", "3", "1"])
 
 
@@ -77,8 +74,8 @@ async def test_a_frame_works_out_its_base_style_once(monkeypatch: pytest.MonkeyP
 def test_the_garbage_collector_need_not_look_at_nodes_and_gpus() -> None:
     """It stops everything for as long as looking at all objects takes: 40 ms for 80,000 GPUs."""
     found = read_gpus(Recorded().slurm)
-    drawn = gpus.draw(gpus.Found(found, Context(), []), "user", EVERYTHING)
-    records = read_records(["JobId=1 JobName=a\n", "JobId=2 JobName=b\n"])
+    drawn = gpus.draw_map(gpus.GpuMapAnswer(found, RowContext(), []), "user", NO_FILTER)
+    records = parse_claim_records(["JobId=1 JobName=a\n", "JobId=2 JobName=b\n"])
     gc.collect()
     assert found.gpus
     of_rows = (part for row in found.nodes for part in (row, row.gres, row.gpus, row.uses))
@@ -91,7 +88,7 @@ async def test_rows_are_counted_once_not_whenever_one_is_chosen(
 ) -> None:
     counted, tally = [], QueueView.tally
 
-    def counting(self: QueueView, rows: Sequence[object], context: Context) -> object:
+    def counting(self: QueueView, rows: Sequence[object], context: RowContext) -> object:
         counted.append(threading.current_thread())
         return tally(self, rows, context)
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_queue import NOW, text, until
-from form_scene import FormScene, form, looked_at, the_form, typed
+from fake_queue import NOW, expect_text, text, until
+from form_scene import FormScene, HeldPause, form, looked_at, the_form, typed
 from hypothesis import example, given
 from hypothesis import strategies as st
-from slurmkit_tui.feed import Ask
-from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.submit import form as form_module
-from slurmkit_tui.submit.draft import read, texts_of
-from slurmkit_tui.submit.fields import field_of
-from slurmkit_tui.submit.files import draft_of, write_draft
-from slurmkit_tui.submit.form import SubmitForm
-from slurmkit_tui.submit.words import is_unsure
+from slurmkit_tui.feed import FeedQuestion
+from slurmkit_tui.jobform.draft import form_texts, parse_form
+from slurmkit_tui.jobform.fields import field_of_finding
+from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.submit.form import SubmitForm, load_draft_file, write_job_file
+from slurmkit_tui.submit.messages import may_be_submitted
 
 from slurmkit.errors import (
     BadInput,
@@ -26,10 +24,11 @@ from slurmkit.errors import (
     SlurmkitError,
     SlurmTimeout,
 )
-from slurmkit.findings import Finding
-from slurmkit.gpus import Gpus
-from slurmkit.jobfile import job_file_text, read_job_file
-from slurmkit.spec import Container, JobSpec, Launch
+from slurmkit.spec.containers import Container
+from slurmkit.spec.findings import Finding
+from slurmkit.spec.gpus import Gpus
+from slurmkit.spec.jobfile import format_job_file, load_job_file
+from slurmkit.spec.jobspec import JobSpec, Launch
 
 SPECS = (
     JobSpec(command=("python", "train.py", "--lr", "0.1")),
@@ -84,12 +83,12 @@ SPECS = (
 
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
 def test_texts_and_job_files_mean_the_same_job(spec: JobSpec, tmp_path: Path) -> None:
-    assert read(texts_of(spec)).spec == spec
-    write_draft(tmp_path / "job.toml", spec)
-    assert JobSpec(**read_job_file(tmp_path / "job.toml")) == spec
-    assert read(draft_of(tmp_path / "job.toml").texts).spec == spec
+    assert parse_form(form_texts(spec)).spec == spec
+    write_job_file(tmp_path / "job.toml", spec)
+    assert JobSpec(**load_job_file(tmp_path / "job.toml")) == spec
+    assert parse_form(load_draft_file(tmp_path / "job.toml").texts).spec == spec
     with pytest.raises(BadInput, match="is there already"):
-        write_draft(tmp_path / "job.toml", spec)
+        write_job_file(tmp_path / "job.toml", spec)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +103,13 @@ def test_texts_and_job_files_mean_the_same_job(spec: JobSpec, tmp_path: Path) ->
     ],
 )
 def test_what_is_wrong_among_our_own_options_is_said(more: str, says: str) -> None:
-    found = read({"what": "x", "more": more})
+    found = parse_form({"what": "x", "more": more})
     assert found.spec is None
     assert says in found.wrong["more"]
 
 
 def test_a_job_file_of_a_spec_is_readable() -> None:
-    said = job_file_text(SPECS[2])
+    said = format_job_file(SPECS[2])
     assert '[gpus]\ntype = "a100"\nfraction = 0.5' in said
 
 
@@ -121,7 +120,7 @@ def test_any_command_is_the_same_after_the_form(words: list[str]) -> None:
     if any("\r\n" in word for word in words) or not "".join(words).strip():
         return
     spec = JobSpec(command=tuple(words))
-    assert read(texts_of(spec)).spec == spec
+    assert parse_form(form_texts(spec)).spec == spec
 
 
 @pytest.mark.parametrize(
@@ -137,14 +136,14 @@ def test_any_command_is_the_same_after_the_form(words: list[str]) -> None:
     ],
 )
 def test_what_a_shell_has_to_read_is_a_batch_script(runs: str, is_script: bool) -> None:
-    spec = read({"what": runs}).spec
+    spec = parse_form({"what": runs}).spec
     assert spec is not None
     assert (spec.script is not None) == is_script
 
 
 def test_a_scripts_own_lines_are_weaker_than_the_fields() -> None:
     runs = "#!/bin/bash\n#SBATCH --time=5 -N2\nls"
-    spec = read({"what": runs, "time": "10"}).spec
+    spec = parse_form({"what": runs, "time": "10"}).spec
     assert (spec.time, spec.nodes, spec.script) == ("10", 2, "#!/bin/bash\nls")
 
 
@@ -164,7 +163,7 @@ def test_a_scripts_own_lines_are_weaker_than_the_fields() -> None:
     ],
 )
 def test_what_is_wrong_is_told_of_its_field(texts: dict[str, str], field: str, words: str) -> None:
-    reading = read({"what": "ls", **texts})
+    reading = parse_form({"what": "ls", **texts})
     assert reading.spec is None
     assert list(reading.wrong) == [field]
     assert words in reading.wrong[field]
@@ -179,14 +178,14 @@ async def test_a_job_is_checked_while_it_is_typed_and_sent_once() -> None:
         app = pilot.app
         await pilot.press(*"python train.py")
         await typed(pilot, gpus="a100:1", time="10")
-        await until(pilot, lambda: "ready" in text(app))
+        await expect_text(pilot, "ready")
         assert "#SBATCH --gpus-per-node=a100:1" in text(app)
         assert "srun --cpus-per-task=1" in text(app)
         assert "--test-only)" in text(app)
         assert "asked" in text(app)
         assert not scene.sent
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "sbatch --parsable" in text(app))
+        await expect_text(pilot, "sbatch --parsable")
         await pilot.press("y", "y", "enter", "enter", "ctrl+s")
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
         plan = scene.fetch(scene.planned[-1]).value
@@ -203,7 +202,7 @@ async def test_the_log_of_actions_names_the_job(tmp_path: Path, monkeypatch) -> 
     async with form(scene) as pilot:
         await typed(pilot, what="hostname", job_name="[red]x")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "sbatch --parsable" in text(pilot.app))
+        await expect_text(pilot, "sbatch --parsable")
         await pilot.press("y")
         await until(pilot, lambda: bool(scene.sent))
         log = tmp_path / "slurmkit" / "tui-actions.log"
@@ -221,7 +220,7 @@ async def test_errors_stand_beside_their_field_and_stop_the_sending() -> None:
         assert "error: " in shown[at + 1]
         assert "fits:" in text(app)
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "not sent:" in text(app))
+        await expect_text(pilot, "not sent:")
         assert isinstance(app.screen, SubmitForm)
         assert not scene.sent
 
@@ -241,7 +240,7 @@ async def test_errors_stand_beside_their_field_and_stop_the_sending() -> None:
 def test_the_field_that_a_finding_is_about(code: str, source: str, field: str) -> None:
     fix = (("qos", "normal"), ("time", "1"))
     made = Finding(severity="error", code=code, message="", source=source, fix=fix if field else ())
-    assert field_of(made) == field
+    assert field_of_finding(made) == field
 
 
 async def test_what_fits_is_taken_over() -> None:
@@ -258,7 +257,7 @@ async def test_what_fits_changes_nothing_else_and_says_what_it_changed() -> None
     async with form(FormScene()) as pilot:
         await typed(pilot, what="cat x | wc  -l", time="30-0", mem="2048M")
         await pilot.press("ctrl+f")
-        await until(pilot, lambda: "Time: 30-0 is now 7-00:00:00" in text(pilot.app))
+        await expect_text(pilot, "Time: 30-0 is now 7-00:00:00")
         await looked_at(pilot)
         wanted = {"what": "cat x | wc  -l", "time": "7-00:00:00", "mem": "2048M"}
         assert the_form(pilot.app).texts == wanted
@@ -270,14 +269,14 @@ async def test_what_a_script_itself_asks_for_is_changed_too() -> None:
         await typed(pilot, what=script)
         await pilot.press("ctrl+f")
         await looked_at(pilot)
-        assert the_form(pilot.app)._checked.spec.time == "7-00:00:00"
-        assert not the_form(pilot.app)._checked.errors
+        assert the_form(pilot.app).planner.planned.spec.time == "7-00:00:00"
+        assert not the_form(pilot.app).planner.planned.errors
 
 
 async def test_too_much_memory_is_told_beside_memory() -> None:
     async with form(FormScene()) as pilot:
         await typed(pilot, what="ls", mem="900T")
-        beside = the_form(pilot.app)._checked.beside
+        beside = the_form(pilot.app).planner.planned.beside
         assert "of memory" in beside["mem"].words
         assert "nodes" not in beside
 
@@ -285,16 +284,16 @@ async def test_too_much_memory_is_told_beside_memory() -> None:
 async def test_too_many_gpus_and_too_much_memory_are_told_beside_gpus() -> None:
     async with form(FormScene()) as pilot:
         await typed(pilot, what="ls", gpus="99")
-        assert "gpus" in the_form(pilot.app)._checked.beside
+        assert "gpus" in the_form(pilot.app).planner.planned.beside
 
 
 async def test_escape_leaves_the_preview_first_and_then_the_form() -> None:
     async with form(FormScene(), (80, 24)) as pilot:
         await typed(pilot, what="hostname")
         await pilot.press("ctrl+t")
-        await until(pilot, lambda: "#SBATCH" in text(pilot.app))
+        await expect_text(pilot, "#SBATCH")
         await pilot.press("escape")
-        await until(pilot, lambda: "Runs" in text(pilot.app))
+        await expect_text(pilot, "Runs")
         await pilot.press("x")
         await until(pilot, lambda: the_form(pilot.app).texts["what"] == "xhostname")
         await pilot.press("escape")
@@ -308,7 +307,7 @@ async def test_the_palette_has_what_the_form_can_do() -> None:
         assert {"Send", "Preview", "Values", "Fit", "Open file", "Save file", "Close"} <= {*offered}
         assert "Cancel" not in offered
         await pilot.press("ctrl+p", *"Save file", "enter")
-        await until(pilot, lambda: "not saved: say what is to run" in text(app))
+        await expect_text(pilot, "not saved: say what is to run")
 
 
 async def test_an_answer_to_an_older_text_is_dropped() -> None:
@@ -319,43 +318,43 @@ async def test_an_answer_to_an_older_text_is_dropped() -> None:
             the_form(pilot.app).row("what").text = "first"
             await until(pilot, lambda: len(scene.planned) == 1)
             the_form(pilot.app).row("what").text = "second"
-            await until(pilot, lambda: "no error found" in text(pilot.app))
+            await expect_text(pilot, "no error found")
             await pilot.press("ctrl+s")  # sent once it was judged, not before
             await pilot.pause(0.5)
             assert len(scene.planned) == 1  # one question at a time
             assert isinstance(pilot.app.screen, SubmitForm)
-        await until(pilot, lambda: "Submit second to" in text(pilot.app))
+        await expect_text(pilot, "Submit second to")
         assert len(scene.planned) == 2
-        assert "first" not in str(the_form(pilot.app)._checked.texts)
+        assert "first" not in str(the_form(pilot.app).planner.planned.texts)
 
 
-async def test_typing_asks_slurm_nothing_and_a_form_left_still_asks_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(form_module, "_STILL", 1.0)
-    scene = FormScene()
-    async with form(scene) as pilot:
+async def test_typing_asks_slurm_nothing_and_a_form_left_still_asks_once() -> None:
+    scene, pause = FormScene(), HeldPause()
+    async with form(scene, pause=pause) as pilot:
         app, shown = pilot.app, the_form(pilot.app)
         app.paused = True
-        app._plan(None)
+        app._schedule(None)
         await looked_at(pilot)
         before, known = scene.calls, scene.asked.count("known")
         for number in range(1, 6):
             shown.row("what").text = f"python train.py --lr 0.{number}"
             shown.row("cpus-per-task").text = str(number)
-            await until(pilot, lambda: shown._is_looked_at)
-        await until(pilot, lambda: "no error found" in text(app))
+            await until(pilot, lambda: shown.planner.current is not None)
+        await expect_text(pilot, "no error found")
+        await until(pilot, lambda: pause.waiting == 1)
         assert "asked once nothing changes" in text(app)
         assert scene.calls == before
         assert scene.asked.count("known") == known == 1
-        await until(pilot, lambda: "ready, " in text(app))
+        pause.ends.set()
+        await expect_text(pilot, "ready, ")
         assert len(scene.planned) == 1
         assert "at the earliest" in text(app)
         judged = scene.calls
         await pilot.pause(1.5)
         assert scene.calls == judged  # as long as nothing changes
+        pause.ends.clear()
         shown.row("cpus-per-task").text = "1"
-        await until(pilot, lambda: shown._is_looked_at)
+        await until(pilot, lambda: shown.planner.current is not None)
         assert "at the earliest" not in text(app)  # the estimate was of another job
 
 
@@ -369,7 +368,7 @@ async def test_what_does_not_fit_is_checked_against_the_cluster_of_now_but_seldo
         await typed(pilot, time="31-0")
         await typed(pilot, time="32-0")
         assert [ask for ask in scene.abouts if ask.what == "known"][1:] == [
-            Ask("known", ("now",))
+            FeedQuestion("known", ("now",))
         ] * 2  # the fake's standing is as old as ever
         assert not scene.planned
 
@@ -380,7 +379,7 @@ async def test_a_refusal_keeps_what_was_typed() -> None:
     async with form(scene) as pilot:
         await typed(pilot, what="hostname")
         await pilot.press("ctrl+s", "y")
-        await until(pilot, lambda: "not submitted: [bold]Invalid\\x1b[2J" in text(pilot.app))
+        await expect_text(pilot, "not submitted: [bold]Invalid\\x1b[2J")
         assert the_form(pilot.app).texts == {"what": "hostname"}
         scene.refusal = None
         await pilot.press("ctrl+s", "y")
@@ -394,9 +393,9 @@ async def test_of_a_lost_answer_it_is_said_that_nobody_knows() -> None:
     async with form(scene) as pilot:
         await typed(pilot, what="hostname")
         await pilot.press("ctrl+s", "y")
-        await until(pilot, lambda: "unknown whether the job was submitted" in text(pilot.app))
+        await expect_text(pilot, "unknown whether the job was submitted")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "perhaps submitted from this form" in text(pilot.app))
+        await expect_text(pilot, "perhaps submitted from this form")
         assert not scene.sent
 
 
@@ -406,7 +405,7 @@ async def test_help_open_while_it_is_sent_leaves_no_form_to_send_again() -> None
         app = pilot.app
         await typed(pilot, what="hostname")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "sbatch --parsable" in text(app))
+        await expect_text(pilot, "sbatch --parsable")
         with scene.sending:
             await pilot.press("y", "f1")
             await until(pilot, lambda: "sending" in text(app) or app.screen.is_modal)
@@ -424,9 +423,9 @@ async def test_keys_for_a_dialog_never_answer_the_question_to_send() -> None:
         with scene.gate:
             the_form(app).row("what").text = "hostname"
             await pilot.press("ctrl+s", "ctrl+o")
-            await until(pilot, lambda: "Open file" in text(app))
+            await expect_text(pilot, "Open file")
             await until(pilot, lambda: len(scene.planned) == 1)
-        await until(pilot, lambda: not the_form(app)._judging)
+        await until(pilot, lambda: not the_form(app).planner.judging)
         await pilot.press("y", "y")
         await pilot.pause()
         assert "Open file" in text(app)
@@ -445,4 +444,4 @@ async def test_keys_for_a_dialog_never_answer_the_question_to_send() -> None:
     ],
 )
 def test_when_a_job_may_have_been_taken(error: SlurmkitError, unsure: bool) -> None:
-    assert is_unsure(error) == unsure
+    assert may_be_submitted(error) == unsure

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from fake_queue import job, text, until
+from fake_queue import expect_text, job, text, until
 from form_scene import FormScene, looked_at, the_form, typed
 from recorded_lab import capabilities, standing
-from slurmkit_tui.feed import Ask
-from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.submit.draft import Draft, read, texts_of_fields
+from slurmkit_tui.feed import FeedQuestion
+from slurmkit_tui.jobform.draft import Draft, form_texts_of_fields, parse_form
+from slurmkit_tui.jobform.past_jobs import _options_of_line
+from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.submit.form import SubmitForm
-from slurmkit_tui.submit.past import _options_of_line
 
 from slurmkit.errors import (
     ControllerDown,
 )
-from slurmkit.gpus import Gpus
-from slurmkit.planner import plan_unasked
-from slurmkit.spec import JobSpec
+from slurmkit.planning.planner import plan_offline
+from slurmkit.planning.request import SiteState
+from slurmkit.spec.gpus import Gpus
+from slurmkit.spec.jobspec import JobSpec
 
 # Old jobs
 
@@ -44,9 +45,9 @@ def run(**fields: str) -> dict[str, str]:
 def test_an_old_job_is_its_script_and_its_options() -> None:
     scene = FormScene()
     scene.runs, scene.batch = [run()], OURS
-    past = scene.fetch(Ask("past", ("9",))).value
+    past = scene.fetch(FeedQuestion("past", ("9",))).value
     assert past.notes == ()
-    spec = read(past.texts).spec
+    spec = parse_form(past.texts).spec
     assert spec.command == ("python", "train.py", "[bold]$x")
     assert (spec.gpus, spec.time, spec.qos) == (Gpus(2, "a100"), "00:10:00", "normal")
     assert past.proposals == ()
@@ -58,9 +59,9 @@ def test_secrets_of_an_old_job_are_to_be_given_again() -> None:
     command = JobSpec(command=("python", "a b"), environment=secret, time="1")
     script = JobSpec(script="#!/bin/sh\nhostname\n", environment=secret, time="1")
     for spec, what in ((command, "python 'a b'"), (script, "#!/bin/sh\n\n\nhostname\n")):
-        (sent,) = plan_unasked(spec, (capabilities(), standing())).submissions
+        (sent,) = plan_offline(spec, SiteState(capabilities(), standing())).submissions
         scene.batch = sent.script
-        past = scene.fetch(Ask("past", ("9",))).value
+        past = scene.fetch(FeedQuestion("past", ("9",))).value
         assert past.texts["what"].split() == what.split()
         assert past.notes == (
             "secret and not kept, so give it again with --env: HF_TOKEN, API_KEY",
@@ -71,14 +72,14 @@ def test_a_script_that_is_not_known_is_said_and_left_empty() -> None:
     scene = FormScene()
     scene.runs = [run(SubmitLine="sbatch job.sh --lr 3")]
     scene.stored = "Batch Script for 9\n-----\nNONE\n"
-    past = scene.fetch(Ask("past", ("9",))).value
+    past = scene.fetch(FeedQuestion("past", ("9",))).value
     assert "what" not in past.texts
     assert "script is not known any more" in past.notes[0]
     assert past.texts["gpus"] == "a100:2"
     assert past.texts["mem"] == "4G"
     assert past.texts["cpus-per-task"] == "2"
     scene.stored = "Batch Script for 9\n-----\n#!/bin/sh\nhostname\n"
-    assert scene.fetch(Ask("past", ("9",))).value.texts["what"] == "#!/bin/sh\nhostname\n"
+    assert scene.fetch(FeedQuestion("past", ("9",))).value.texts["what"] == "#!/bin/sh\nhostname\n"
 
 
 async def test_what_is_unknown_of_an_old_job_stays_on_the_form() -> None:
@@ -86,9 +87,9 @@ async def test_what_is_unknown_of_an_old_job_stays_on_the_form() -> None:
     scene.jobs, scene.runs = [job("9", UserName="alice")], [run(SubmitLine="sbatch job.sh --lr 3")]
     app = scene.app()
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
-        await until(pilot, lambda: "alice" in text(app))
+        await expect_text(pilot, "alice")
         await pilot.press("A")
-        await until(pilot, lambda: "note: its script is not known any more" in text(app))
+        await expect_text(pilot, "note: its script is not known any more")
         assert not app._notifications
         await typed(pilot, what="hostname")
         assert "note: its script is not known any more" in text(app)
@@ -98,11 +99,11 @@ def test_more_of_what_ran_out_is_offered_first() -> None:
     scene = FormScene()
     scene.batch = OURS
     scene.runs = [run(State="OUT_OF_MEMORY", ExitCode="0:125")]
-    (memory,) = scene.fetch(Ask("past", ("9",))).value.proposals
+    (memory,) = scene.fetch(FeedQuestion("past", ("9",))).value.proposals
     assert memory.texts["mem"] == "8G"
     assert "--mem=8G" in memory.why
     scene.runs = [run(State="TIMEOUT", ExitCode="0:0")]
-    (longer,) = scene.fetch(Ask("past", ("9",))).value.proposals
+    (longer,) = scene.fetch(FeedQuestion("past", ("9",))).value.proposals
     assert longer.texts["time"] == "20:00"
     assert "--time=20:00" in longer.why
 
@@ -123,7 +124,7 @@ def test_options_of_a_line_without_quotes(line: str, pairs: list, rest: list) ->
 
 
 def test_fields_no_job_can_have_are_named() -> None:
-    texts, wrong = texts_of_fields({"job_name": "a\nb", "time": "5"})
+    texts, wrong = form_texts_of_fields({"job_name": "a\nb", "time": "5"})
     assert texts == {"time": "5"}
     assert "line break" in wrong[0]
 
@@ -135,9 +136,9 @@ async def test_an_old_job_opens_the_form_with_a_choice() -> None:
     scene.runs = [run(State="OUT_OF_MEMORY", ExitCode="0:125")]
     app = scene.app()
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await until(pilot, lambda: "OUT_OF_MEMORY" in text(app))
+        await expect_text(pilot, "OUT_OF_MEMORY")
         await pilot.press("A")
-        await until(pilot, lambda: "More memory" in text(app))
+        await expect_text(pilot, "More memory")
         assert "As it was" in text(app)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, SubmitForm))
@@ -153,7 +154,7 @@ async def test_the_job_on_the_screen_is_submitted_again() -> None:
     scene.jobs = [job("9", UserName="alice")]
     app = scene.app()
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await until(pilot, lambda: "RUNNING" in text(app))
+        await expect_text(pilot, "RUNNING")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
         await pilot.press("A")
@@ -173,10 +174,10 @@ async def test_without_slurmctld_all_fields_are_there_and_nothing_is_sent(
     app = scene.app()
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("n")
-        await until(pilot, lambda: "offers is unknown: slurmctld" in text(app))
+        await expect_text(pilot, "offers is unknown: slurmctld")
         assert the_form(app).row("reservation").display
         await typed(pilot, what="hostname")
         assert "not ready: slurmctld does not answer" in text(app)
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "not sent: slurmctld does not answer" in text(app))
+        await expect_text(pilot, "not sent: slurmctld does not answer")
         assert not scene.sent

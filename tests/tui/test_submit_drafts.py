@@ -7,25 +7,24 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_queue import job, text, until
+from fake_queue import expect_text, job, text, until
 from form_scene import FormScene, form, looked_at, the_form, typed
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.submit import drafts
-from slurmkit_tui.submit.draft import Draft
-from slurmkit_tui.submit.fields import FIELDS
-from slurmkit_tui.submit.files import draft_of
-from slurmkit_tui.submit.inputs import Area, Row
-from slurmkit_tui.submit.offers import offers
-from slurmkit_tui.submit.script import ScriptView, cuts
+from slurmkit_tui.jobform.draft import Draft
+from slurmkit_tui.jobform.draft_store import DraftStore, drafts_path
+from slurmkit_tui.jobform.fields import FIELDS, field_offers
+from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.submit.form import load_draft_file
+from slurmkit_tui.submit.inputs import AreaInput, FieldRow
+from slurmkit_tui.submit.script_view import ScriptView, wrap_columns
 
-from slurmkit.capabilities.model import Reservation
 from slurmkit.errors import (
     BadInput,
 )
-from slurmkit.jobfile import read_job_file
+from slurmkit.spec.jobfile import load_job_file
+from slurmkit.state.model import Reservation
 
 
 async def test_a_draft_outlives_the_app_and_not_the_sending(tmp_path: Path, monkeypatch) -> None:
@@ -44,7 +43,7 @@ async def test_a_draft_outlives_the_app_and_not_the_sending(tmp_path: Path, monk
     async with form(scene, keep_drafts=True) as pilot:
         await typed(pilot, more="")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "sbatch --parsable" in text(pilot.app))
+        await expect_text(pilot, "sbatch --parsable")
         await pilot.press("y")
         await until(pilot, lambda: isinstance(pilot.app.screen, JobScreen))
     assert kept.read_text() == "{}"
@@ -52,13 +51,14 @@ async def test_a_draft_outlives_the_app_and_not_the_sending(tmp_path: Path, monk
 
 def test_drafts_of_clusters_do_not_mix(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    drafts.keep("a", Draft({"what": "x"}, "job 1", ("its script is unknown",)))
-    drafts.keep("b", Draft({"what": "y"}))
-    drafts.keep("b", None)
-    assert drafts.kept("a") == Draft({"what": "x"}, "job 1", ("its script is unknown",))
-    assert drafts.kept("b") is None
-    drafts.path().write_text("{")
-    assert drafts.kept("a") is None
+    first, second = DraftStore("a"), DraftStore("b")
+    first.save(Draft({"what": "x"}, "job 1", ("its script is unknown",)))
+    second.save(Draft({"what": "y"}))
+    second.save(None)
+    assert first.load() == Draft({"what": "x"}, "job 1", ("its script is unknown",))
+    assert second.load() is None
+    drafts_path().write_text("{")
+    assert first.load() is None
 
 
 async def test_a_long_script_is_there_whole_and_drawn_as_far_as_it_is_seen() -> None:
@@ -73,15 +73,15 @@ async def test_a_long_script_is_there_whole_and_drawn_as_far_as_it_is_seen() -> 
         real = view.render_line
         view.render_line = lambda y: drawn.append(y) or real(y)
         pilot.app.screen.query_one("#preview").scroll_end(animate=False)
-        await until(pilot, lambda: "[bold]end\\x1b" in text(pilot.app))
+        await expect_text(pilot, "[bold]end\\x1b")
         assert len(set(drawn)) < 200
         assert shown.row("what").text == big
-        assert not pilot.app.screen.query_one(Area).soft_wrap
+        assert not pilot.app.screen.query_one(AreaInput).soft_wrap
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.integers(2, 20))
 def test_rows_of_a_line_are_no_wider_than_the_screen(line: str, width: int) -> None:
-    begins = [*cuts(line, width)]
+    begins = [*wrap_columns(line, width)]
     ends = [*begins[1:], max(begins[-1], cell_len(line))]
     assert begins[0] == 0
     assert all(0 <= end - begin <= width for begin, end in zip(begins, ends, strict=True))
@@ -90,8 +90,8 @@ def test_rows_of_a_line_are_no_wider_than_the_screen(line: str, width: int) -> N
 async def test_all_fields_come_in_their_order() -> None:
     async with form(FormScene()) as pilot:
         screen = pilot.app.screen
-        await until(pilot, lambda: len(screen.query(Row)) == len(FIELDS))
-        assert [row.field for row in screen.query(Row)] == list(FIELDS)
+        await until(pilot, lambda: len(screen.query(FieldRow)) == len(FIELDS))
+        assert [row.field for row in screen.query(FieldRow)] == list(FIELDS)
 
 
 async def test_the_draft_is_kept_until_it_is_thrown_away() -> None:
@@ -103,7 +103,7 @@ async def test_the_draft_is_kept_until_it_is_thrown_away() -> None:
         await until(pilot, lambda: len(pilot.app.screen_stack) == 2)
         assert the_form(pilot.app).texts == {"what": "hostname", "mem": "2G"}
         await pilot.press("ctrl+n")
-        await until(pilot, lambda: "holds a draft" in text(pilot.app))
+        await expect_text(pilot, "holds a draft")
         await pilot.press("down", "enter")
         await until(pilot, lambda: the_form(pilot.app).texts == {})
 
@@ -116,19 +116,19 @@ async def test_files_fill_the_form_and_are_written(tmp_path: Path) -> None:
 
         async def opened(name: str) -> None:
             await pilot.press("ctrl+o")
-            await until(pilot, lambda: "Open file" in text(app))
+            await expect_text(pilot, "Open file")
             await pilot.press(*str(tmp_path / name), "enter")
 
         await opened("b.toml")
-        await until(pilot, lambda: "comand" in text(app))
+        await expect_text(pilot, "comand")
         await opened("a.toml")
         await until(pilot, lambda: the_form(app).texts == {"what": "hostname", "time": "5"})
         await looked_at(pilot)
         await pilot.press("ctrl+g")
-        await until(pilot, lambda: "Save file" in text(app))
+        await expect_text(pilot, "Save file")
         await pilot.press("ctrl+u", *str(tmp_path / "c.toml"), "enter")
         await until(pilot, (tmp_path / "c.toml").exists)
-        assert read_job_file(tmp_path / "c.toml") == read_job_file(tmp_path / "a.toml")
+        assert load_job_file(tmp_path / "c.toml") == load_job_file(tmp_path / "a.toml")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ async def test_files_fill_the_form_and_are_written(tmp_path: Path) -> None:
 def test_a_file_that_is_no_job_is_refused(tmp_path: Path, made, words: str) -> None:
     made(tmp_path / "x")
     with pytest.raises(BadInput, match=words):
-        draft_of(tmp_path / "x")
+        load_draft_file(tmp_path / "x")
 
 
 async def test_pasted_lines_stay_in_their_field_and_send_nothing() -> None:
@@ -164,7 +164,7 @@ async def test_pasted_lines_stay_in_their_field_and_send_nothing() -> None:
             app.focused.post_message(Paste(hostile))
             await pilot.pause()
             if name == "job-name":  # what is said is gone after some seconds
-                await until(pilot, lambda: said in text(app))
+                await expect_text(pilot, said)
         await looked_at(pilot)
         assert "job-name" not in the_form(app).texts
         the_form(app).row("job-name").enter()
@@ -188,13 +188,13 @@ async def test_it_fits_the_terminal(size: tuple[int, int]) -> None:
         assert "ready" in shown
         assert ("#SBATCH" in shown) == (size[0] >= 110)
         await pilot.press("ctrl+t")
-        await until(pilot, lambda: "#SBATCH" in text(pilot.app))
+        await expect_text(pilot, "#SBATCH")
         await pilot.press("ctrl+t")
-        await until(pilot, lambda: "Runs" in text(pilot.app))
+        await expect_text(pilot, "Runs")
         await pilot.resize_terminal(40, 10)
         await pilot.pause()
         await pilot.resize_terminal(*size)
-        await until(pilot, lambda: "ready" in text(pilot.app))
+        await expect_text(pilot, "ready")
 
 
 async def test_values_are_offered_and_completed() -> None:
@@ -204,7 +204,7 @@ async def test_values_are_offered_and_completed() -> None:
         await pilot.pause()
         assert "gpu, " in text(app)
         await pilot.press("u")
-        await until(pilot, lambda: "untyped" in text(app))
+        await expect_text(pilot, "untyped")
         await pilot.press("right")
         assert the_form(app).texts == {"partition": "untyped"}
         await pilot.press("ctrl+l")
@@ -220,9 +220,9 @@ async def test_read_only_opens_no_form(key: str) -> None:
     scene.jobs = [job("11", UserName="alice")]
     app = scene.app(read_only=True)
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "11" in text(app))
+        await expect_text(pilot, "11")
         await pilot.press(key)
-        await until(pilot, lambda: "is refused: read-only" in text(app))
+        await expect_text(pilot, "is refused: read-only")
         assert len(app.screen_stack) == 1
 
 
@@ -232,7 +232,7 @@ async def test_read_only_opens_no_form(key: str) -> None:
 def test_only_what_there_is_is_offered() -> None:
     from recorded_lab import capabilities, standing  # noqa: PLC0415
 
-    found = offers(capabilities(), standing())
+    found = field_offers(capabilities(), standing())
     assert found.values["partition"][0] == "gpu"
     assert found.values["account"] == ("vision",)
     assert set(found.values["qos"]) == {"normal", "high", "scavenger"}
@@ -241,13 +241,13 @@ def test_only_what_there_is_is_offered() -> None:
     reserved = Reservation(name="course", start=0, end=2_000_000_000, users=("alice",))
     other = Reservation(name="theirs", start=0, end=2_000_000_000, users=("bob",))
     with_some = msgspec.structs.replace(standing(), reservations=(reserved, other))
-    assert offers(capabilities(), with_some).values["reservation"] == ("course",)
+    assert field_offers(capabilities(), with_some).values["reservation"] == ("course",)
     bare = msgspec.structs.replace(
         capabilities(),
         nodes=tuple(msgspec.structs.replace(n, gres=()) for n in capabilities().nodes),
         config={"AccountingStorageType": "(null)"},
     )
-    assert {"account", "qos", "gpus", "gpus-for"} <= set(offers(bare, standing()).absent)
+    assert {"account", "qos", "gpus", "gpus-for"} <= set(field_offers(bare, standing()).absent)
     closed = msgspec.structs.replace(
         capabilities(),
         partitions=tuple(
@@ -255,4 +255,4 @@ def test_only_what_there_is_is_offered() -> None:
             for p in capabilities().partitions
         ),
     )
-    assert "gpu" not in offers(closed, standing()).values["partition"]
+    assert "gpu" not in field_offers(closed, standing()).values["partition"]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fake_gpus import Recorded
 from fake_queue import Scene, job, running, until, view
-from slurmkit_tui.feed import turns
-from slurmkit_tui.feed.turns import InTurns, Turns, pause
+from slurmkit_tui.feed import threads
+from slurmkit_tui.feed.threads import SlurmInTurns, ThreadTurns, let_others_run
 
-from slurmkit.slurm import LocalSlurm
+from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit.testing import FakeSlurm
 
 SECONDS = 20
@@ -22,7 +22,7 @@ SECONDS = 20
 @pytest.fixture(autouse=True)
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every slice is long enough for a pause."""
-    monkeypatch.setattr(turns, "_SLICE", 0.0)
+    monkeypatch.setattr(threads, "_SLICE", 0.0)
 
 
 class Worker:
@@ -32,7 +32,7 @@ class Worker:
         done: how many steps it has done.
     """
 
-    def __init__(self, turns_: Turns, whose: object) -> None:
+    def __init__(self, turns_: ThreadTurns, whose: object) -> None:
         self.done = 0
         self._steps, self._changed = threading.Semaphore(0), threading.Condition()
         work = threading.Thread(target=turns_.run, args=(whose, self._work), daemon=True)
@@ -40,7 +40,7 @@ class Worker:
 
     def _work(self) -> None:
         while True:
-            pause()
+            let_others_run()
             with self._changed:
                 self.done += 1
                 self._changed.notify_all()
@@ -63,7 +63,7 @@ class Worker:
 
 
 def test_a_second_one_waits_for_the_first_to_end() -> None:
-    both = Turns()
+    both = ThreadTurns()
     first = Worker(both, "queue")
     assert first.reaches(1)
     second = Worker(both, "nodes")
@@ -75,7 +75,7 @@ def test_a_second_one_waits_for_the_first_to_end() -> None:
 
 
 def test_what_is_on_screen_goes_first_and_what_was_left_waits_at_its_next_slice() -> None:
-    both = Turns()
+    both = ThreadTurns()
     both.prefer("queue")
     left = Worker(both, "queue")
     assert left.reaches(1)
@@ -95,7 +95,7 @@ def test_what_is_on_screen_goes_first_and_what_was_left_waits_at_its_next_slice(
 
 
 def test_nobody_waits_for_one_who_waits_for_slurm() -> None:
-    both, asked, answered = Turns(), threading.Event(), threading.Event()
+    both, asked, answered = ThreadTurns(), threading.Event(), threading.Event()
     both.prefer("nodes")
 
     def hangs(argv: Sequence[str], stdin: str | None) -> str:
@@ -104,8 +104,8 @@ def test_nobody_waits_for_one_who_waits_for_slurm() -> None:
         return ""
 
     def look() -> None:
-        pause()  # at work, until it asks
-        InTurns(FakeSlurm({"sacctmgr": hangs})).run(["sacctmgr"])
+        let_others_run()  # at work, until it asks
+        SlurmInTurns(FakeSlurm({"sacctmgr": hangs})).run(["sacctmgr"])
 
     shown = threading.Thread(target=both.run, args=("nodes", look), daemon=True)
     shown.start()
@@ -118,10 +118,10 @@ def test_nobody_waits_for_one_who_waits_for_slurm() -> None:
 
 
 def test_one_that_fails_is_no_longer_waited_for() -> None:
-    both = Turns()
+    both = ThreadTurns()
 
     def fails() -> None:
-        pause()
+        let_others_run()
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
@@ -130,8 +130,8 @@ def test_one_that_fails_is_no_longer_waited_for() -> None:
 
 
 def test_outside_of_turns_a_pause_is_nothing() -> None:
-    pause()
-    assert list(InTurns(FakeSlurm({"squeue": lambda *_: "1\n2\n"})).stream(["squeue"])) == [
+    let_others_run()
+    assert list(SlurmInTurns(FakeSlurm({"squeue": lambda *_: "1\n2\n"})).stream(["squeue"])) == [
         "1\n",
         "2\n",
     ]
@@ -146,39 +146,39 @@ def test_commands_that_only_ask_go_behind_the_screen(
     ask.write_text(f"#!/bin/sh\n{wait}\n")
     ask.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert InTurns(LocalSlurm()).run(["squeue"]) == f"{lower}\n"
-    assert list(InTurns(LocalSlurm()).stream(["squeue"])) == [f"{lower}\n"]
+    assert SlurmInTurns(LocalSlurmCommands()).run(["squeue"]) == f"{lower}\n"
+    assert list(SlurmInTurns(LocalSlurmCommands()).stream(["squeue"])) == [f"{lower}\n"]
 
 
 async def test_views_go_first_while_they_are_on_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     app, preferred = Scene([job("1")]).app(), list[object]()
-    prefer = Turns.prefer
+    prefer = ThreadTurns.prefer
 
-    def noting(self: Turns, whose: object) -> None:
+    def noting(self: ThreadTurns, whose: object) -> None:
         preferred.append(whose)
         prefer(self, whose)
 
-    monkeypatch.setattr(Turns, "prefer", noting)
+    monkeypatch.setattr(ThreadTurns, "prefer", noting)
     async with running(app) as pilot:
-        assert preferred[-1] is app.session.picture(view(app).ask)
+        assert preferred[-1] is app.session.last_answer(view(app).ask)
         await pilot.press("8")
         await until(pilot, lambda: app.view.NAME == "health")
-        assert preferred[-1] is app.session.picture(app.view.ask)
+        assert preferred[-1] is app.session.last_answer(app.view.ask)
         await pilot.press("2")
-        await until(pilot, lambda: preferred[-1] is app.session.picture(view(app).ask))
+        await until(pilot, lambda: preferred[-1] is app.session.last_answer(view(app).ask))
 
 
 @pytest.mark.parametrize("name", ["queue", "nodes", "gpus"])
 async def test_long_answers_are_read_in_turn(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     app, taken = Recorded().app(name), list[object]()
-    take = Turns.take
+    take = ThreadTurns.take
 
-    def noting(self: Turns, whose: object) -> None:
+    def noting(self: ThreadTurns, whose: object) -> None:
         taken.append(whose)
         take(self, whose)
 
-    monkeypatch.setattr(Turns, "take", noting)
+    monkeypatch.setattr(ThreadTurns, "take", noting)
     async with app.run_test() as pilot:
-        picture = app.session.picture(app.view.ask)
+        picture = app.session.last_answer(app.view.ask)
         await until(pilot, lambda: picture.prepared is not None)
         assert set(map(id, taken)) == {id(picture)}

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 from fake_gpus import Recorded
-from fake_queue import Scene, job, running, table, text, until, waiting
-from slurmkit_tui.app import SlurmkitApp
-from slurmkit_tui.dialogs import Confirm, Prompt
-from slurmkit_tui.gpugrid import GpuGrid
+from fake_queue import Scene, expect_text, job, running, table, text, until, waiting
+from slurmkit_tui.app.app import SlurmkitApp
+from slurmkit_tui.widgets.dialogs import ConfirmDialog, ValueDialog
+from slurmkit_tui.widgets.gpu_grid import GpuGrid
 from textual.pilot import Pilot
 
 
 @asynccontextmanager
 async def showing(app: SlurmkitApp, *words: str, size=(120, 30)) -> AsyncIterator[Pilot[None]]:
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: all(word in text(app) for word in words))
+        await expect_text(pilot, *words)
         await pilot.pause()
         yield pilot
 
@@ -44,7 +44,7 @@ async def test_the_map_is_filtered_like_a_table() -> None:
     app = Recorded().app("gpus")
     async with showing(app, "c1", "alice:") as pilot:
         await pilot.press("slash", *"user", "colon", *"bob")
-        await until(pilot, lambda: "pass user:bob" in text(app))
+        await expect_text(pilot, "pass user:bob")
         grid = app.view.query_one(GpuGrid)
         assert {gpu.user for line in grid.lines for gpu in line.gpus} <= {"bob", None}
         await pilot.press("escape")
@@ -56,7 +56,7 @@ async def test_enter_on_a_gpu_opens_its_job() -> None:
     app = cluster.app("gpus")
     async with showing(app, "c1", "alice:") as pilot:
         await pilot.press("enter")
-        await until(pilot, lambda: "Job 1" in text(app))
+        await expect_text(pilot, "Job 1")
         assert "0 of c1, a100" in text(app)
 
 
@@ -72,21 +72,21 @@ async def test_only_administrators_drain_and_the_reason_is_asked_for() -> None:
     app = cluster.app("nodes")
     async with showing(app, "c1", "mixed") as pilot:
         await pilot.press("d")
-        await until(pilot, lambda: "only Slurm's administrators may" in text(app))
+        await expect_text(pilot, "only Slurm's administrators may")
     cluster = Recorded(level="Operator")
     app = cluster.app("nodes")
     async with showing(app, "c1", "mixed") as pilot:  # Slurm lets them change jobs, not nodes
         await pilot.press("d")
-        await until(pilot, lambda: "only Slurm's administrators may" in text(app))
+        await expect_text(pilot, "only Slurm's administrators may")
     cluster = Recorded(level="Administrator")
     app = cluster.app("nodes")
     async with showing(app, "c1", "mixed") as pilot:
         await pilot.press("d")
-        await until(pilot, lambda: isinstance(app.screen, Prompt))
+        await until(pilot, lambda: isinstance(app.screen, ValueDialog))
         await pilot.press("enter")
-        await until(pilot, lambda: "a reason is due" in text(app))
+        await expect_text(pilot, "a reason is due")
         await pilot.press(*"fan", "enter")
-        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.press("y")
         wanted = ["scontrol", "update", "NodeName=c1", "State=DRAIN", "Reason=fan"]
         await until(pilot, lambda: wanted in cluster.slurm.asked)
@@ -97,10 +97,10 @@ async def test_digits_switch_and_what_was_seen_is_there_at_once() -> None:
     app = cluster.app("nodes")
     async with showing(app, "c1", "mixed") as pilot:
         await pilot.press("3")
-        await until(pilot, lambda: "alice:" in text(app))
+        await expect_text(pilot, "alice:")
         asked = len(cluster.slurm.asked)
         await pilot.press("4")
-        await until(pilot, lambda: "drained" in text(app))
+        await expect_text(pilot, "drained")
         assert len(cluster.slurm.asked) == asked  # the last answer is young enough
 
 
@@ -129,9 +129,9 @@ async def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
     app = scene.app()
     async with running(app) as pilot:
         await pilot.press("h")
-        await until(pilot, lambda: "job 11 does not wait" in text(app))
+        await expect_text(pilot, "job 11 does not wait")
         await pilot.press("end", "c")
-        await until(pilot, lambda: "job 13 is bob's" in text(app))
+        await expect_text(pilot, "job 13 is bob's")
         assert len(app.screen_stack) == 1
 
 
@@ -140,10 +140,10 @@ async def test_a_new_time_limit_is_checked_before_it_is_sent() -> None:
     app = scene.app()
     async with running(app) as pilot:
         await pilot.press("L")
-        await until(pilot, lambda: isinstance(app.screen, Prompt))
+        await until(pilot, lambda: isinstance(app.screen, ValueDialog))
         await pilot.press("ctrl+u", *"soon", "enter")
-        await until(pilot, lambda: "soon" in text(app) and "time" in text(app))
-        assert isinstance(app.screen, Prompt)
+        await expect_text(pilot, "soon", "time")
+        assert isinstance(app.screen, ValueDialog)
         await pilot.press("ctrl+u", *"30", "enter", "y")
         wanted = ["scontrol", "update", "JobId=11", "TimeLimit=30"]
         await until(pilot, lambda: wanted in scene.commands("scontrol"))
@@ -155,7 +155,7 @@ async def test_a_command_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     app = scene.app()
     async with running(app) as pilot:
         await pilot.press("c", "y")
-        await until(pilot, lambda: "done: scancel 11" in text(app))
+        await expect_text(pilot, "done: scancel 11")
     path = tmp_path / "slurmkit" / "tui-actions.log"
     assert " lab scancel 11 done\n" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -165,18 +165,18 @@ async def test_columns_and_order_are_chosen() -> None:
     app = two().app()
     async with running(app) as pilot:
         await pilot.press("o")
-        await until(pilot, lambda: "▸ JOBID" in text(app))
+        await expect_text(pilot, "▸ JOBID")
         await pilot.press("down")
-        await until(pilot, lambda: "▸ USER" in text(app))
+        await expect_text(pilot, "▸ USER")
         await pilot.press("enter")
-        await until(pilot, lambda: "USER▲" in text(app))
+        await expect_text(pilot, "USER▲")
         await pilot.click(table(app), offset=(2, 0))
-        await until(pilot, lambda: "JOBID▲" in text(app))
+        await expect_text(pilot, "JOBID▲")
         await pilot.press("C")
-        await until(pilot, lambda: "[x]▸JOBID" in text(app))
+        await expect_text(pilot, "[x]▸JOBID")
         assert re.search(r"\[ \] QOS", text(app))  # in signs, not in colours alone
         await pilot.press("space")
-        await until(pilot, lambda: "[ ]▸JOBID" in text(app))
+        await expect_text(pilot, "[ ]▸JOBID")
         await pilot.press("enter")
         await until(pilot, lambda: "JOBID" not in text(app))
 
@@ -188,12 +188,12 @@ async def test_export(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     async with running(app) as pilot:
         await pilot.press("e")
-        await until(pilot, lambda: isinstance(app.screen, Prompt))
+        await until(pilot, lambda: isinstance(app.screen, ValueDialog))
         await pilot.press("ctrl+u")
         app.screen.query_one("Input").value = path.name
         await pilot.press("enter")
         await until(pilot, path.exists)
-        await until(pilot, lambda: "wrote 3 jobs" in text(app))
+        await expect_text(pilot, "wrote 3 jobs")
         assert [said.message for said in app._notifications] == [f"wrote 3 jobs to {path}"]
     if ending == "json":
         names = [row["name"] for row in json.loads(path.read_text())]
@@ -208,8 +208,8 @@ async def test_a_bad_filter_says_what_is_wrong_and_keeps_the_rows() -> None:
     app = two().app()
     async with running(app) as pilot:
         await pilot.press("slash", *"usr", "colon", *"x")
-        await until(pilot, lambda: "did you mean user?" in text(app))
-        assert app.view.wish.filter.text == "usr"
+        await expect_text(pilot, "did you mean user?")
+        assert app.view.row_query.filter.text == "usr"
 
 
 @pytest.mark.parametrize("view", ["gpus", "nodes"])

@@ -5,30 +5,32 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, closing
 from difflib import get_close_matches
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import click
 from click.shell_completion import CompletionItem
 
-from slurmkit.chosen import choose
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.files import set_default_cluster
 from slurmkit.errors import BadInput
-from slurmkit_tui.app import SlurmkitApp
-from slurmkit_tui.config import Look
+from slurmkit_tui.app.app import SlurmkitApp
+from slurmkit_tui.app.startup import load_options
 from slurmkit_tui.feed import Feed
 from slurmkit_tui.feed.live import LiveFeed
-from slurmkit_tui.memory import calm
-from slurmkit_tui.pace import FLOOR
-from slurmkit_tui.starting import options
+from slurmkit_tui.feed.threads import tune_garbage_collector
+from slurmkit_tui.options import ThemeName
+from slurmkit_tui.session import SHORTEST_INTERVAL
 from slurmkit_tui.views import VIEWS
 
 NAMES = [view.name for view in VIEWS]
-LOOKS = get_args(Look)
+LOOKS = get_args(ThemeName)
 SAMPLE = "sample"
 
 
 def _recordings(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """The sample, or files."""
+    """Complete the name of the sample, or file names."""
     sample = [CompletionItem(SAMPLE)] if SAMPLE.startswith(begun) else []
     return sample or [CompletionItem(begun, type="file")]
 
@@ -36,10 +38,10 @@ def _recordings(_ctx: click.Context, _param: click.Parameter, begun: str) -> lis
 @click.command("tui")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=FLOOR),
+    type=click.FloatRange(min=SHORTEST_INTERVAL),
     show_default="10",
     metavar="SECONDS",
-    help=f"Ask this often; {FLOOR:g} at least, and less often when Slurm is slow.",
+    help=f"Ask this often; {SHORTEST_INTERVAL:g} at least, and less often when Slurm is slow.",
 )
 @click.option("--mine/--all", default=False, help="Start with my jobs or all.  [default: all]")
 @click.option("--theme", type=click.Choice(LOOKS), show_default="dark",
@@ -69,9 +71,8 @@ def tui_command(**given: Any) -> None:
       slurmkit tui --replay monday.rec
       slurmkit tui --replay sample
     """
-    calm()
     if given.pop("cluster") is not None:
-        choose(click.get_current_context().params["cluster"])
+        set_default_cluster(click.get_current_context().params["cluster"])
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("slurmkit tui needs a terminal; in a script use: slurmkit queue --json")
     record, replay = given.pop("record"), given.pop("replay")
@@ -79,7 +80,8 @@ def tui_command(**given: Any) -> None:
         raise BadInput("give either --record or --replay, not both")
     with ExitStack() as stack:
         feed = _feed(record, replay, stack)
-        app = SlurmkitApp(feed, options(given))
+        app = SlurmkitApp(feed, load_options(given))
+        tune_garbage_collector()
         app.run()
         if trouble := getattr(feed, "trouble", ""):
             click.echo(f"{record}: {trouble}", err=True)
@@ -87,34 +89,32 @@ def tui_command(**given: Any) -> None:
 
 
 def _feed(record: Path | None, replay: str | None, stack: ExitStack) -> Feed:
-    if replay is not None:
-        return _replay(replay, stack)
-    from slurmkit.cluster import Cluster  # noqa: PLC0415 - not for a recording
+    if record is None and replay is None:
+        return _live_feed()
+    from slurmkit_tui.feed import recording
 
+    if replay is not None:
+        return recording.ReplayFeed(_recording_path(replay, stack))
+    return stack.enter_context(closing(recording.RecordingFeed(_live_feed(), cast("Path", record))))
+
+
+def _live_feed() -> LiveFeed:
     cluster = Cluster()
     live = LiveFeed(cluster, name=cluster.name)
-    # What logging in asks is answered by now; from here on the screen is in the way.
+    # Login prompts have been answered by now; later ones would disturb the screen.
     getattr(cluster.slurm, "never_ask", lambda: None)()
-    if record is None:
-        return live
-    from slurmkit_tui.feed.recording import RecordingFeed  # noqa: PLC0415 - seldom used
-
-    return stack.enter_context(closing(RecordingFeed(live, record)))
+    return live
 
 
-def _replay(name: str, stack: ExitStack) -> Feed:
-    from importlib.resources import as_file, files  # noqa: PLC0415 - seldom used
-
-    from slurmkit_tui.feed.recording import ReplayFeed  # noqa: PLC0415 - seldom used
-
+def _recording_path(name: str, stack: ExitStack) -> Path:
     if name != SAMPLE:
         _refuse_missing(name)
-        return ReplayFeed(Path(name))
-    return ReplayFeed(stack.enter_context(as_file(files("slurmkit_tui") / "sample.rec")))
+        return Path(name)
+    return stack.enter_context(as_file(files("slurmkit_tui") / "sample.rec"))
 
 
 def _refuse_missing(name: str) -> None:
-    """Most that is no file was to be the sample."""
+    """Refuse a missing file; suggest the sample for a name that resembles it."""
     if not Path(name).exists():
         meant = f"did you mean {SAMPLE!r}? " if get_close_matches(name, [SAMPLE]) else ""
         wanted = f"name a file that --record wrote, or {SAMPLE!r} for the demo cluster"

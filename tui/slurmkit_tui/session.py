@@ -1,4 +1,4 @@
-"""What is known of one cluster: its feed, its last answers, and when it is asked again."""
+"""State of one cluster on the screen: its feed, the last answers, and when to ask again."""
 
 from __future__ import annotations
 
@@ -6,69 +6,115 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slurmkit_tui.feed import Answer, Ask, Feed
-from slurmkit_tui.pace import Pace
-from slurmkit_tui.rights import UNKNOWN_RIGHTS, Rights
+from slurmkit_tui.feed import Feed, FeedAnswer, FeedQuestion
+from slurmkit_tui.feed.rights import NO_KNOWN_RIGHTS, Rights
 
 if TYPE_CHECKING:
-    from slurmkit.site import Site
-    from slurmkit_tui.submit.draft import Draft
-    from slurmkit_tui.submit.known import Knowledge
+    from slurmkit.state.capabilities import SlurmConfig
+    from slurmkit_tui.feed.knowledge import ClusterDataCache
+    from slurmkit_tui.jobform.draft import Draft
+
+SHORTEST_INTERVAL = 2.0  # seconds; shortest interval
+WAITING_SHARE = 0.1  # largest share of the time spent waiting for answers
+LONGEST_AFTER_SLOW = 60.0  # seconds; longest delay after a slow answer: the next one may be fast
+LONGEST_AFTER_FAILURE = 120.0  # seconds; longest delay after failures
 
 
 @dataclass
-class Picture:
+class LastAnswer:
     """The last answer to a question.
 
     Attributes:
-        prepared: what its view made of it, for the screen.
-        problem: why there is no newer one; empty when there is.
+        pace: when the question is asked again.
+        prepared: the answer as its view prepared it for the screen.
+        problem: why the last attempt got no answer; empty when it got one.
     """
 
-    pace: Pace
-    answer: Answer | None = None
+    pace: PollSchedule
+    answer: FeedAnswer | None = None
     prepared: Any = None
     problem: str = ""
 
 
 @dataclass
-class Session:
-    """One cluster on the screen; another cluster has a session of its own, so nothing mixes."""
+class ClusterSession:
+    """State of one cluster on the screen. Each cluster has its own session, so nothing mixes."""
 
     feed: Feed
     interval: float
-    site: Site | None = None
-    rights: Rights = UNKNOWN_RIGHTS
-    pictures: dict[Ask, Picture] = field(default_factory=dict)
-    draft: Draft | None = None  # of a job that was not sent
-    knowledge: Knowledge | None = None  # for the form, once it was opened
+    site: SlurmConfig | None = None
+    rights: Rights = NO_KNOWN_RIGHTS
+    last_answers: dict[FeedQuestion, LastAnswer] = field(default_factory=dict)
+    draft: Draft | None = None  # of a job that was not submitted
+    knowledge: ClusterDataCache | None = None  # for the form, once it has been opened
 
-    def picture(self, ask: Ask, every: float = 1.0) -> Picture:
-        """What is known about a question.
+    def last_answer(self, ask: FeedQuestion, every: float = 1.0) -> LastAnswer:
+        """Return the last answer to a question, or an empty `LastAnswer`.
 
         Args:
             ask: the question.
-            every: how many times the interval lie between two answers; some cost more.
+            every: time between two questions, as a multiple of the interval; some cost more.
         """
-        if ask not in self.pictures:
-            self.pictures[ask] = Picture(Pace(self.interval * every))
-        return self.pictures[ask]
+        if ask not in self.last_answers:
+            self.last_answers[ask] = LastAnswer(PollSchedule(self.interval * every))
+        return self.last_answers[ask]
 
     @property
     def cluster(self) -> str | None:
-        """The cluster's name, as it says itself or else as it was asked for."""
+        """The cluster's name from Slurm, or else from the feed; None while unknown."""
         return (self.site and self.site.cluster_name) or self.feed.name or None
 
-    def look(self, ask: Ask, make: Callable[[Answer, Session], Any]) -> tuple[Answer, Any]:
-        """Ask, and make the answer ready. Blocks.
+    def look(
+        self, ask: FeedQuestion, make: Callable[[FeedAnswer, ClusterSession], Any]
+    ) -> tuple[FeedAnswer, Any]:
+        """Fetch an answer and prepare it for the screen. Blocks.
 
-        Until it is known, it is also asked what cluster this is, and what the person may do there.
+        While the cluster's name is unknown, the site and the person's rights are fetched as well.
 
         Raises:
             SlurmkitError: when there is no answer.
         """
         answer = self.feed.fetch(ask)
-        if self.site is None or not self.site.cluster_name:  # it did not say so when it was asked
-            self.site = self.feed.fetch(Ask("site")).value
-            self.rights = self.feed.fetch(Ask("rights")).value
+        if self.site is None or not self.site.cluster_name:
+            self.site = self.feed.fetch(FeedQuestion("site")).value
+            self.rights = self.feed.fetch(FeedQuestion("rights")).value
         return answer, make(answer, self)
+
+
+@dataclass
+class PollSchedule:
+    """The schedule of one question.
+
+    Attributes:
+        interval: seconds between two questions, as configured.
+        asking: whether an answer is awaited.
+        failures: attempts that failed since the last answer.
+        took: seconds the last attempt took.
+        next_at: epoch seconds of the next attempt; None when none is planned.
+    """
+
+    interval: float
+    asking: bool = False
+    failures: int = 0
+    took: float = 0.0
+    next_at: float | None = None
+
+    @property
+    def delay(self) -> float:
+        """Seconds from an answer or a failure to the next question.
+
+        At most a tenth of the time is spent on answers, as long as that delays the next question by
+        a minute at most. Each failure in a row doubles the delay, up to two minutes.
+        """
+        waited = max(self.interval, min(LONGEST_AFTER_SLOW, self.took * (1 / WAITING_SHARE - 1)))
+        doubled: float = waited * 2 ** min(self.failures, 10)
+        return min(doubled, max(LONGEST_AFTER_FAILURE, waited))
+
+    def answered(self, took: float) -> None:
+        """Record an answer that took `took` seconds."""
+        self.asking, self.failures, self.took = False, 0, took
+
+    def failed(self, took: float) -> None:
+        """Record a failure after `took` seconds."""
+        self.asking, self.took = False, took
+        self.failures += 1

@@ -1,12 +1,17 @@
-"""The two themes: one for dark rooms, one for paper-like terminals."""
+"""The two themes, for dark and for light terminals, and the style of each job state."""
 
 from __future__ import annotations
 
+from typing import get_args
+
 from textual.theme import Theme
 
-# Colours of holders on the map of GPUs; letters tell them apart, colours only repeat it.
+from slurmkit.formats.job_states import StateKind, state_kind
+
+# Colours of users, accounts or jobs on the GPU map. Letters distinguish them; colours only help.
 _ON_DARK = "#7fb3ff #ffa657 #d2a8ff #7ee0a1 #ff9bce #79e0d8 #e6db74 #f08d8d #a5b4fc #c3e88d"
 _ON_LIGHT = "#0b5cad #8a4b00 #6639ba #116329 #99286e #0f6b66 #6b5900 #a02c2c #3b3fb5 #3f6212"
+STATE_STYLES = frozenset(f"state--{each}" for each in get_args(StateKind))
 
 
 def _holders(colours: str) -> dict[str, str]:
@@ -43,3 +48,8 @@ LIGHT = Theme(
     panel="#e6ebf0",
     variables={"quiet": "#5b6672", **_holders(_ON_LIGHT)},
 )
+
+
+def state_style(state: str) -> str:
+    """Return the style class of a state; an unknown state looks like a failure, to be noticed."""
+    return f"state--{state_kind(state)}"

@@ -1,15 +1,38 @@
-"""`slurmkit ledger` and `slurmkit report`. Databases and LDAP are imported when a command runs."""
+"""The commands `slurmkit ledger`, `report` and `notify`.
+
+SQLAlchemy and LDAP are imported when a command runs, so that `--help` and Tab are quick.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from slurmkit_accounting.ledger.database import Ledger
 
 _DB = "Database of the ledger.  [default: SLURMKIT_DB, [ledger] db, or a file of your own]"
 
 
 def db_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--db`."""
+    """Add `--db` to a command."""
     return click.option("--db", metavar="URL", help=_DB)(command)
+
+
+def open_for_reading(db: str | None) -> AbstractContextManager[Ledger]:
+    """Open the ledger that a command reads; see `slurmkit_accounting.ledger.database`."""
+    return _open(db, writing=False)
+
+
+def open_for_writing(db: str | None) -> AbstractContextManager[Ledger]:
+    """Open the ledger that a command changes; see `slurmkit_accounting.ledger.database`."""
+    return _open(db, writing=True)
+
+
+def _open(db: str | None, *, writing: bool) -> AbstractContextManager[Ledger]:
+    from slurmkit_accounting.ledger import database
+
+    return database.open_for_writing(db) if writing else database.open_for_reading(db)

@@ -1,21 +1,16 @@
-"""`slurmkit ledger`: keep the books."""
+"""`slurmkit ledger`: ingest jobs, close months, serve the ledger."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+import time
+from typing import Any
 
 import click
 
-from slurmkit.errors import BadInput
-from slurmkit.text import printable
-from slurmkit_accounting.cli import db_option
-from slurmkit_accounting.cli.closing import close_command
-from slurmkit_accounting.cli.keeping import (
+from slurmkit.formats.display import printable
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.cli import db_option, open_for_writing
+from slurmkit_accounting.cli.maintenance import (
     export_command,
     import_command,
     rebuild_command,
@@ -25,33 +20,12 @@ from slurmkit_accounting.cli.keeping import (
     verify_command,
 )
 from slurmkit_accounting.cli.people import people_group
-from slurmkit_accounting.cli.service import serve_command
-
-if TYPE_CHECKING:
-    from slurmkit_accounting.books import Entered
-    from slurmkit_accounting.dump_ingest import Loaded
-    from slurmkit_accounting.ingest import Ingested
-    from slurmkit_accounting.zones import Zone
+from slurmkit_accounting.render.format import format_utc
 
 
 @click.group("ledger")
 def ledger_group() -> None:
-    """Keep the books: jobs from sacct, people from LDAP."""
-
-
-ledger_group.add_command(close_command)
-ledger_group.add_command(people_group)
-for command in (
-    status_command,
-    verify_command,
-    rebuild_command,
-    rejects_command,
-    retract_command,
-    export_command,
-    import_command,
-):
-    ledger_group.add_command(command)
-ledger_group.add_command(serve_command)
+    """Keep the ledger: jobs from sacct, people from LDAP."""
 
 
 @ledger_group.command("ingest")
@@ -75,9 +49,10 @@ ledger_group.add_command(serve_command)
 def ingest_command(since: str | None, path: str | None, db: str | None, **file: Any) -> None:
     """Read new and changed jobs from sacct, or from a file, into the ledger.
 
-    It goes on where the books end, less 48 hours in which rows still change; the first one
-    begins 30 days ago. It can be interrupted and repeated at any time, and goes on where it was
-    cut off. A file may hold any fields in any order: the more of them, the more can be told.
+    An ingest starts 48 hours before the end of the last one, since recent jobs still change; the
+    first ingest starts 30 days ago. It can be interrupted and repeated at any time: the next one
+    continues from there. A file may have any fields in any order; with more fields, reports can
+    show more.
 
     \b
     Examples:
@@ -86,143 +61,73 @@ def ingest_command(since: str | None, path: str | None, db: str | None, **file: 
       slurmkit ledger ingest --file old.txt --cluster lab --timezone Europe/Berlin
         --fields JobIDRaw,User,Account,Submit,Start,End,State,AllocTRES,JobName
     """
-    if path is not None:
-        _ingest_file(path, db, since, **file)
-        return
-    _refuse_without_file(file)
-    from slurmkit.slurm import LocalSlurm  # noqa: PLC0415
-    from slurmkit_accounting.ingest import ingest  # noqa: PLC0415
-    from slurmkit_accounting.ledger import open_for_writing  # noqa: PLC0415
-    from slurmkit_accounting.progress import shown  # noqa: PLC0415
-    from slurmkit_accounting.zones import zone_or_utc  # noqa: PLC0415
+    from slurmkit_accounting.cli import ingest
 
-    here = zone_or_utc()
-    begin = None if since is None else here.epoch(since)
-    with open_for_writing(db) as ledger, shown() as progress:
-        slurm, private = LocalSlurm(), _is_private(db)
-        done = ingest(ledger, slurm, since=begin, progress=progress, private=private)
-    _show_ingested(done, here)
-    _tell_of_the_sites(db, ledger.source)
+    if path is None:
+        ingest.ingest_from_sacct(db, since, **file)
+    else:
+        ingest.ingest_from_file(path, db, since, **file)
 
 
-def _is_private(db: str | None) -> bool:
-    """Whether it is a person's own ledger, and not that of the site's service."""
-    from slurmkit.config import load_section  # noqa: PLC0415
-    from slurmkit_accounting.location import is_own, ledger_url  # noqa: PLC0415
-    from slurmkit_accounting.service.client import is_the_service  # noqa: PLC0415
-    from slurmkit_accounting.service.config import ServiceSection  # noqa: PLC0415
+@click.command("close")
+@click.argument("month", metavar="YYYY-MM")
+@click.option("--timezone", metavar="TZ", help="Of the month.  [default: the host's]")
+@db_option
+def close_command(month: str, timezone: str | None, db: str | None) -> None:
+    """Close a month: freeze its usage.
 
-    service = load_section("ledger.service", ServiceSection)
-    return is_own(ledger_url(db)) and not is_the_service(service)
+    From then on, reports show the usage as it was at the closing. Changes by later ingests appear
+    as corrections, in rows of their own. A month that is already closed stays unchanged.
 
+    \b
+    Examples:
+      slurmkit ledger close 2026-10
+      slurmkit ledger close 2026-10 --timezone Europe/Berlin
+    """
+    from slurmkit_accounting.usage.closed_months import close_month
 
-def _refuse_without_file(file: dict[str, Any]) -> None:
-    for name in ("cluster", "fields", "timezone", "header"):
-        if file[name]:
-            raise BadInput(f"--{name} is for --file DUMP; sacct itself says so")
-
-
-def _ingest_file(path: str, db: str | None, since: str | None, **asked: Any) -> None:
-    from slurmkit_accounting.dump import cannot_say, field_names  # noqa: PLC0415
-    from slurmkit_accounting.dump_ingest import File, ingest_file  # noqa: PLC0415
-    from slurmkit_accounting.ledger import open_for_writing  # noqa: PLC0415
-    from slurmkit_accounting.progress import shown  # noqa: PLC0415
-    from slurmkit_accounting.zones import zone  # noqa: PLC0415
-
-    if since is not None:
-        raise BadInput("--since is for sacct; a file is read as a whole")
-    for name in ("cluster", "fields", "delimiter"):
-        if not asked[name]:
-            raise BadInput(f"--file needs --{name}")
-    fields, where = field_names(asked["fields"]), zone(asked["timezone"])
-    for line in cannot_say(fields):
-        click.echo(line, err=True)
-    with (
-        _opened(path) as stream, open_for_writing(db) as ledger, shown() as progress,
-    ):  # fmt: skip
-        file = File(
-            path, stream, asked["cluster"], fields, asked["delimiter"], where, asked["header"]
-        )
-        done = ingest_file(ledger, file, progress)
-    _show_loaded(done, where)
-    _tell_of_the_sites(db, ledger.source)
+    with open_for_writing(db) as ledger:
+        closings = close_month(ledger, month, find_zone(timezone), int(time.time()))
+    for one in closings:
+        status = "closed" if one.new else f"was closed at {format_utc(one.at)}"
+        where = f"{one.month} of {printable(one.cluster)} ({one.timezone})"
+        click.echo(f"{where} {status}; checksum {one.checksum[:16]}")
 
 
-def _tell_of_the_sites(db: str | None, source: str) -> None:
-    """Say that reports are not made of these books, where nobody has named them."""
-    from slurmkit.config import load_section  # noqa: PLC0415
-    from slurmkit_accounting.location import is_sqlite, ledger_url  # noqa: PLC0415
-    from slurmkit_accounting.service.client import is_the_service  # noqa: PLC0415
-    from slurmkit_accounting.service.config import ServiceSection  # noqa: PLC0415
-
-    section = load_section("ledger.service", ServiceSection)
-    if db or os.environ.get("SLURMKIT_DB") or not section.url or is_the_service(section):
-        return
-    url = f"sqlite:///{source}" if is_sqlite(ledger_url()) else source
-    click.echo(
-        f"these books are in {printable(source)}, and not the site's: reports ask the ledger's"
-        f" service at {printable(section.url)}; to read these: --db {printable(url)}",
-        err=True,
-    )
+ledger_group.add_command(close_command)
+ledger_group.add_command(people_group)
+for command in (
+    status_command,
+    verify_command,
+    rebuild_command,
+    rejects_command,
+    retract_command,
+    export_command,
+    import_command,
+):
+    ledger_group.add_command(command)
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    if path == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        with Path(path).open("rb") as stream:
-            yield stream
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+@click.command("serve")
+@db_option
+def serve_command(db: str | None) -> None:
+    """Keep the site's ledger up to date and answer queries, until SIGTERM.
+
+    Ingest, people, budgets, closing and mail run at the times of [ledger.schedule], one at a time.
+    A task that was missed while the service was down runs once after its start. Queries are
+    answered on the address [ledger.service] listen. Users see their own runs, PIs those of their
+    groups, operators everything; munged vouches for who asks. /health and /metrics are served on
+    the address `monitor`. The service can be stopped and killed at any time: nothing is lost.
+
+    \b
+    Examples:
+      slurmkit ledger serve
+      slurmkit ledger serve --db postgresql+psycopg://slurmkit@db/slurmkit
+      curl http://127.0.0.1:6831/health
+    """
+    from slurmkit_accounting.service.server import serve
+
+    serve(db)
 
 
-def _show_ingested(done: Ingested, here: Zone) -> None:
-    begin, end = map(here.show, done.window)
-    window = f"window {begin} to {end} {here.name}"
-    click.echo(_counted(done.cluster, done.entered, window, done.seconds))
-    _show_rejected(done.entered)
-    if done.only:
-        click.echo(
-            f"slurmdbd's PrivateData=jobs shows {printable(done.only)} no other people's jobs:"
-            " this ledger holds only theirs",
-            err=True,
-        )
-    if done.gone:
-        click.echo(
-            f"{done.gone} runs are gone from sacct; they still count (slurmkit ledger retract"
-            " takes them out)",
-            err=True,
-        )
-    if done.first:
-        click.echo(
-            f"the books begin at {here.show(done.books_begin)}; for older jobs: slurmkit ledger"
-            " ingest --since DATE",
-            err=True,
-        )
-
-
-def _show_loaded(done: Loaded, where: Zone) -> None:
-    window = "no rows"
-    if done.window:
-        begin, end = map(where.show, done.window)
-        window = f"times from {begin} to {end} {where.name}"
-    click.echo(_counted(done.cluster, done.entered, window, done.seconds))
-    _show_rejected(done.entered)
-    if done.steps:
-        click.echo(f"{done.steps} lines of steps were left out", err=True)
-
-
-def _counted(cluster: str, rows: Entered, window: str, seconds: float) -> str:
-    read = f"{rows.read} row{'' if rows.read == 1 else 's'}"
-    return (
-        f"cluster {printable(cluster)}: {read} read, {rows.new} new, {rows.changed} changed,"
-        f" {rows.rejected} rejected; {window}; {seconds:.1f} s"
-    )
-
-
-def _show_rejected(rows: Entered) -> None:
-    if rows.rejected:
-        kept = "rejected lines are kept; see them with: slurmkit ledger rejects"
-        click.echo(f"{kept}; the first: {printable(rows.why)}", err=True)
+ledger_group.add_command(serve_command)

@@ -1,4 +1,4 @@
-"""`slurmkit ledger people`: who was who, in which group, under which PI, and when."""
+"""`slurmkit ledger people`: people, their groups and PIs, over time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from slurmkit.cli.show import key_values, table
-from slurmkit.text import printable
-from slurmkit_accounting.cli import db_option
+from slurmkit.cli.tables import print_key_values, print_table
+from slurmkit.errors import BadConfig
+from slurmkit.formats.display import printable
+from slurmkit.slurm import commands
+from slurmkit_accounting.calendar import host_zone_or_utc
+from slurmkit_accounting.cli import db_option, open_for_reading, open_for_writing
+from slurmkit_accounting.render.format import format_amount
 
 if TYPE_CHECKING:
-    from slurmkit_accounting.dated import Change
-    from slurmkit_accounting.history import History
-    from slurmkit_accounting.moves import Move
-    from slurmkit_accounting.people_sync import Synced
+    from slurmkit_accounting.people.dated import PeopleChange
+    from slurmkit_accounting.people.history import History
+    from slurmkit_accounting.people.sync import PeopleSync
+    from slurmkit_accounting.people.unmapped import UsageMove
 
 _CHANGES_SHOWN = 50
 HOUR_SECONDS = 3600
-_KINDS = {
+_PLURALS = {
     "person": "people",
     "group": "groups",
     "membership": "memberships",
@@ -30,7 +34,7 @@ _KINDS = {
 
 @click.group("people")
 def people_group() -> None:
-    """Who was who, in which group, under which PI, and when."""
+    """People, their groups and PIs, over time."""
 
 
 @people_group.command("sync")
@@ -40,22 +44,19 @@ def people_group() -> None:
 def sync_command(db: str | None, *, dry_run: bool, force: bool) -> None:
     """Read people and groups from LDAP, coordinators from Slurm, and the site's overrides.
 
-    The server is named in section [ldap] of the configuration; the password of its bind_dn comes
-    from bind_password_file or SLURMKIT_LDAP_PASSWORD; the file of overrides is [ledger] overrides.
+    Section [ldap] of the configuration names the server. The password of its bind_dn comes from
+    bind_password_file or SLURMKIT_LDAP_PASSWORD. [ledger] overrides names the file of overrides.
 
-    A dry run also says how many GPU-hours would be another PI's.
+    A dry run also says how many GPU-hours would move to another PI.
 
     \b
     Examples:
       slurmkit ledger people sync --dry-run
       slurmkit ledger people sync
     """
-    from slurmkit.slurm import LocalSlurm  # noqa: PLC0415
-    from slurmkit_accounting.ledger import open_for_writing  # noqa: PLC0415
-    from slurmkit_accounting.people_sources import hear  # noqa: PLC0415
-    from slurmkit_accounting.people_sync import sync_people  # noqa: PLC0415
+    from slurmkit_accounting.people.sync import read_people_sources, sync_people
 
-    heard = hear(LocalSlurm())
+    heard = read_people_sources(commands.LocalSlurmCommands())
     share = 1.0 if force else heard.max_vanish
     with open_for_writing(db) as ledger:
         synced = sync_people(ledger, heard.told, dry_run=dry_run, max_vanish=share)
@@ -66,7 +67,7 @@ def sync_command(db: str | None, *, dry_run: bool, force: bool) -> None:
     click.echo(f"{printable(heard.read)}{end}", err=True)
 
 
-def _show_synced(synced: Synced, *, dry_run: bool) -> None:
+def _show_synced(synced: PeopleSync, *, dry_run: bool) -> None:
     _show_changes(synced.changes)
     if dry_run:
         _show_moves(synced.moves)
@@ -74,12 +75,12 @@ def _show_synced(synced: Synced, *, dry_run: bool) -> None:
         click.echo(f"it would be refused: {printable(synced.refusal)}", err=True)
 
 
-def _show_changes(changes: tuple[Change, ...]) -> None:
+def _show_changes(changes: tuple[PeopleChange, ...]) -> None:
     for change in changes[:_CHANGES_SHOWN]:
         click.echo(f"{change.kind} {change.what}: {printable(change.who)}")
     if len(changes) > _CHANGES_SHOWN:
         click.echo(f"and {len(changes) - _CHANGES_SHOWN} more")
-    for kind, plural in _KINDS.items():
+    for kind, plural in _PLURALS.items():
         mine = [one.what for one in changes if one.kind == kind]
         words = (
             ("added", "changed", "closed") if kind in {"person", "group"} else ("added", "closed")
@@ -88,13 +89,11 @@ def _show_changes(changes: tuple[Change, ...]) -> None:
             click.echo(f"{plural}: {', '.join(f'{mine.count(what)} {what}' for what in words)}")
 
 
-def _show_moves(moves: tuple[Move, ...]) -> None:
-    from slurmkit_accounting.render.words import amount  # noqa: PLC0415
-
+def _show_moves(moves: tuple[UsageMove, ...]) -> None:
     if not moves:
         click.echo("no GPU-hours in the books would be another PI's")
     for move in moves:
-        hours = amount(move.gpu_seconds / HOUR_SECONDS)
+        hours = format_amount(move.gpu_seconds / HOUR_SECONDS)
         names = printable(f"{move.giver.name} to {move.taker.name}")
         click.echo(f"GPU-hours that would move: {hours} from {names}")
 
@@ -103,36 +102,34 @@ def _show_moves(moves: tuple[Move, ...]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @db_option
 def unmapped_command(db: str | None, *, as_json: bool) -> None:
-    """Show usage that has no PI, and how to mend it.
+    """Show usage that has no PI, and how to fix it.
 
-    Of runs that have ended. A run by somebody in the directory is on its account's own line in a
-    report by PI, any other one on the line `unmapped`.
+    Only ended runs are shown. In a report by PI, such a run of a person in the directory is on a
+    line for its account, any other such run on the line `unmapped`.
 
     \b
     Examples:
       slurmkit ledger people unmapped
       slurmkit ledger people unmapped --json
     """
-    from slurmkit_accounting.ledger import open_for_reading  # noqa: PLC0415
-    from slurmkit_accounting.render.words import amount  # noqa: PLC0415
-    from slurmkit_accounting.unmapped import unmapped  # noqa: PLC0415
+    from slurmkit_accounting.people.unmapped import load_unmapped_usage
 
     with open_for_reading(db) as ledger, ledger.transaction() as connection:
-        found = unmapped(connection)
+        usage = load_unmapped_usage(connection)
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        click.echo(msgspec.json.encode(usage))
         return
     header = ("CLUSTER", "ACCOUNT", "USER", "COUNTED_AS", "RUNS", "GPU_HOURS", "FIX")
     rows = [
         (one.cluster, one.account, one.user, one.counted_as, f"{one.runs:,}",
-         amount(one.gpu_hours), one.fix)
-        for one in found
+         format_amount(one.gpu_hours), one.fix)
+        for one in usage
     ]  # fmt: skip
-    table(header, rows, right=("RUNS", "GPU_HOURS"))
-    _advise(found[0].account if found else None)
+    print_table(header, rows, right=("RUNS", "GPU_HOURS"))
+    _show_advice(usage[0].account if usage else None)
 
 
-def _advise(account: str | None) -> None:
+def _show_advice(account: str | None) -> None:
     if account is None:
         click.echo("everything in the books has a PI", err=True)
         return
@@ -150,25 +147,24 @@ def _advise(account: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @db_option
 def show_command(name: str, db: str | None, *, as_json: bool) -> None:
-    """Show all that is known of a person or a group, with dates.
+    """Show everything known about a person or a group, with dates.
 
-    NAME is a user name or the name of a group, of today or of any time. Groups are those a person
-    was in directly or through other groups; PIs those of their jobs under the groups' accounts.
+    NAME is a present or former name of a user or group. The groups of a person include groups of
+    groups. The PIs of a person are those of jobs under the accounts of these groups.
 
     \b
     Examples:
       slurmkit ledger people show alice
       slurmkit ledger people show vision --json
     """
-    from slurmkit_accounting.history import histories  # noqa: PLC0415
-    from slurmkit_accounting.ledger import open_for_reading  # noqa: PLC0415
+    from slurmkit_accounting.people.history import load_histories
 
     with open_for_reading(db) as ledger, ledger.transaction() as connection:
-        found = histories(connection, name)
+        people_and_groups = load_histories(connection, name)
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        click.echo(msgspec.json.encode(people_and_groups))
         return
-    for number, one in enumerate(found):
+    for number, one in enumerate(people_and_groups):
         if number:
             click.echo()
         _show_history(one)
@@ -185,9 +181,9 @@ def _show_history(one: History) -> None:
     if one.mail is not None:
         facts.append(("mail", one.mail or "?"))
         facts.append(("account", "active" if one.active else "expired or gone"))
-    key_values(facts)
+    print_key_values(facts)
     rows = ((each.what, each.value, *_dates(each.since, each.until)) for each in one.lines)
-    table(("WHAT", "VALUE", "FROM", "UNTIL"), rows)
+    print_table(("WHAT", "VALUE", "FROM", "UNTIL"), rows)
 
 
 def _dates(since: int, until: int | None) -> tuple[str, str]:
@@ -195,14 +191,12 @@ def _dates(since: int, until: int | None) -> tuple[str, str]:
 
 
 def _date(epoch: int) -> str:
-    from slurmkit_accounting.zones import zone_or_utc  # noqa: PLC0415
-
-    return zone_or_utc().show(epoch)
+    return host_zone_or_utc().show(epoch)
 
 
 @people_group.group("overrides")
 def overrides_group() -> None:
-    """The site's own word on whose an account or a user is."""
+    """PIs that the site sets for accounts or users itself."""
 
 
 @overrides_group.command("check")
@@ -210,23 +204,22 @@ def overrides_group() -> None:
 def check_command(*, as_json: bool) -> None:
     """Check the file that [ledger] overrides names, and show its entries.
 
-    What would change: slurmkit ledger people sync --dry-run.
+    To see what it would change: slurmkit ledger people sync --dry-run.
 
     \b
     Examples:
       slurmkit ledger people overrides check
     """
-    from slurmkit.errors import BadConfig  # noqa: PLC0415
-    from slurmkit_accounting.people_sources import configured_overrides  # noqa: PLC0415
+    from slurmkit_accounting.people.sync import load_configured_overrides
 
-    found = configured_overrides()
-    if found is None:
+    overrides = load_configured_overrides()
+    if overrides is None:
         raise BadConfig("there is no file of overrides; name one in [ledger] overrides")
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        click.echo(msgspec.json.encode(overrides))
         return
     rows = [
         (one.account or "any", one.user or "anybody", one.pi, *_dates(one.valid_from, one.valid_to))
-        for one in found
+        for one in overrides
     ]
-    table(("ACCOUNT", "USER", "PI", "FROM", "UNTIL"), rows)
+    print_table(("ACCOUNT", "USER", "PI", "FROM", "UNTIL"), rows)

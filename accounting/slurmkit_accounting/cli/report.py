@@ -1,36 +1,260 @@
-"""`slurmkit report`: GPU-hours, and what they cost, out of the ledger."""
+"""`slurmkit report`: reports from the ledger, shown, written to files, or mailed to PIs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
 
 import click
 
 from slurmkit_accounting.cli import db_option
-from slurmkit_accounting.cli.asking import (
-    Names,
+from slurmkit_accounting.cli.report_options import (
+    Command,
+    DimensionNames,
+    OutputFormat,
     filter_options,
-    filters_of,
     format_options,
+    show_report,
     window_options,
 )
-from slurmkit_accounting.cli.mailing import mail_command
-from slurmkit_accounting.cli.reports import (
-    budget_command,
-    efficiency_command,
-    explain_command,
-    idle_command,
-    reconcile_command,
-    wait_command,
-)
-from slurmkit_accounting.cli.showing import show
+
+
+def _ask_and_show(
+    name: Literal["budget", "efficiency", "usage", "wait"],
+    form: OutputFormat,
+    db: str | None,
+    asked: Mapping[str, Any],
+    begin: str | None = None,
+    end: str | None = None,
+) -> None:
+    """Ask the read API for a report, and show it."""
+    from slurmkit_accounting.cli import ledger_reports
+
+    show_report(ledger_reports.REPORTS[name](db, begin, end, asked), form)
+
+
+def _by_option(usual: str) -> Callable[[Command], Command]:
+    """Return the option `--by` for a report that cannot be split by time."""
+    text = f"One row for each; names as in `report usage`, no times.  [default: {usual}]"
+    return click.option(
+        "--by",
+        metavar="NAME[,NAME...]",
+        type=DimensionNames(),
+        multiple=True,
+        default=(usual,),
+        help=text,
+    )
 
 
 @click.group("report")
 def report_group() -> None:
-    """GPU-hours, what they cost and what came of them, out of the ledger."""
+    """Reports from the ledger: GPU-hours, costs, budgets, wait times, efficiency."""
+
+
+@report_group.command("usage")
+@window_options
+@click.option(
+    "--by", metavar="NAME[,NAME...]", type=DimensionNames(), multiple=True, default=("pi",),
+    help="One row for each: pi, group, department, user, account, cluster, partition, qos,"
+    " gpu-type, state, hour (31 days at most), day, week, month.  [default: pi]",
+)  # fmt: skip
+@filter_options
+@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
+@click.option(
+    "--suspended", type=click.Choice(["charge", "skip"]), default="charge",
+    help="Whether GPUs count that a suspended run holds; sreport charges them.  [default: charge]",
+)  # fmt: skip
+@format_options
+@db_option
+def usage_command(
+    begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
+) -> None:
+    """Sum GPU-hours, other usage and costs by any dimensions.
+
+    Every run counts for the time it held its GPUs within the window, whatever its outcome. Jobs
+    that still run count up to now. Without dates, the window is this month up to now.
+
+    \b
+    Examples:
+      slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by pi
+      slurmkit report usage --month 2026-10 --by pi,gpu-type --output october.html
+      slurmkit report usage --from 2026-01-01 --to 2027-01-01 --by month --pi vogel --format csv
+      slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by user --format json | jq .rows
+      slurmkit report usage --from 2026-11-20T10:15:00 --to 2026-11-21 --by account --timezone UTC
+      slurmkit report usage --by state --job 4711
+    """
+    panels = form.name not in {"table", "csv", "json", "xlsx"}  # a site's own may have charts
+    _ask_and_show("usage", form, db, {**asked, "panels": panels}, begin, end)
+
+
+@click.command("wait")
+@window_options
+@_by_option("partition,gpu-type")
+@filter_options
+@format_options
+@db_option
+def wait_command(
+    begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
+) -> None:
+    """Show how long runs waited from submission to start.
+
+    \b
+    Examples:
+      slurmkit report wait --month 2026-10
+      slurmkit report wait --month 2026-10 --by qos,partition --user alice
+    """
+    _ask_and_show("wait", form, db, asked, begin, end)
+
+
+@click.command("efficiency")
+@window_options
+@_by_option("user,partition")
+@filter_options
+@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
+@format_options
+@db_option
+def efficiency_command(
+    begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
+) -> None:
+    """Show resources that were held but not used, and the request that would have fitted.
+
+    \b
+    Examples:
+      slurmkit report efficiency --month 2026-10 --pi vogel
+      slurmkit report efficiency --job 4711
+    """
+    _ask_and_show("efficiency", form, db, asked, begin, end)
+
+
+@click.command("budget")
+@click.option("--timezone", metavar="TZ", help="Of the budgets' days.  [default: the host's]")
+@format_options
+@db_option
+def budget_command(timezone: str | None, form: OutputFormat, db: str | None) -> None:
+    """Show how much of their GPU-hours PIs have used, and when the rest runs out.
+
+    Budgets are read from budgets.toml next to the configuration, or from the file that
+    `[ledger] budgets` names.
+
+    \b
+    Examples:
+      slurmkit report budget
+      slurmkit report budget --output budgets.html
+    """
+    _ask_and_show("budget", form, db, {"timezone": timezone})
+
+
+@click.command("explain")
+@window_options
+@filter_options
+@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
+@click.option("--row", type=int, metavar="NUMBER", help="Everything the books have of one run.")
+@format_options
+@db_option
+def explain_command(
+    begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
+) -> None:
+    """List the runs behind a cell of a report, or show everything about one run.
+
+    Give the cell's filters: the GPU-hours of the runs add up to the cell. A task of a sweep that
+    Slurm holds as several arrays has the id that you know, if you submitted it from this home.
+
+    \b
+    Examples:
+      slurmkit report explain --month 2026-10 --pi vogel --gpu-type a100 --state FAILED
+      slurmkit report explain --job 4711 --from 2026-01-01
+      slurmkit report explain --row 1234
+    """
+    from slurmkit_accounting.cli import ledger_reports
+
+    if asked["row"] is not None:
+        ledger_reports.print_evidence(db, asked["row"], as_json=form.name == "json")
+    else:
+        show_report(ledger_reports.explain(db, begin, end, asked), form)
+
+
+@click.command("idle")
+@click.option(
+    "--source", metavar="NAME", help="Who knows: slurm, prometheus, a plugin.  [default: slurm]"
+)
+@click.option(
+    "--below", type=click.FloatRange(0, 100), default=5.0, metavar="PERCENT",
+    help="Idle is a GPU less busy than that.  [default: 5]",
+)  # fmt: skip
+@click.option("--minutes", type=click.IntRange(1), default=30, help="For so long.  [default: 30]")
+@format_options
+def idle_command(source: str | None, below: float, minutes: int, form: OutputFormat) -> None:
+    """Show GPUs that are allocated now and idle.
+
+    Slurm measures GPUs only if AccountingStorageTRES has gres/gpuutil, and then only for jobs with
+    one GPU and jobs that use none of theirs. Prometheus measures every GPU. `?` is unknown.
+
+    \b
+    Examples:
+      slurmkit report idle
+      slurmkit report idle --source prometheus --below 10 --minutes 120
+    """
+    from slurmkit.slurm.commands import LocalSlurmCommands
+    from slurmkit_accounting.reports.idle import IdleBound, idle_report
+
+    show_report(idle_report(LocalSlurmCommands(), source, IdleBound(below, minutes * 60)), form)
+
+
+@click.command("reconcile")
+@click.option("--month", metavar="YYYY-MM", help="Up to sreport's last rollup.")
+@window_options
+@click.option("--tres", default="gres/gpu", help="gres/gpu or cpu.  [default: gres/gpu]")
+@format_options
+@db_option
+def reconcile_command(
+    begin: str | None, end: str | None, tres: str, form: OutputFormat, db: str | None, **asked: Any
+) -> None:
+    """Compare the ledger with sreport, and split the difference by cause.
+
+    Run it where sreport runs, after an ingest, as the account that keeps the ledger: it reads the
+    ledger itself, not through its service. Without dates, the window is this month. sreport knows
+    whole hours up to its last rollup. It shows the current hour (after `sacctmgr -i roll`) only if
+    the window is that hour alone.
+
+    \b
+    Examples:
+      slurmkit report reconcile --month 2026-10
+      slurmkit report reconcile --month 2026-10 --tres cpu --timezone Europe/Berlin
+      slurmkit report reconcile --from 2026-11-20 --to 2026-11-21
+    """
+    from slurmkit_accounting.cli.ledger_reports import reconcile
+
+    report = reconcile(db, begin, end, month=asked["month"], timezone=asked["timezone"], tres=tres)
+    show_report(report, form)
+
+
+@click.command("mail")
+@click.option("--month", metavar="YYYY-MM", required=True, help="Which; it must be over.")
+@click.option("--timezone", metavar="TZ", help="Whose month it is.  [default: the service's]")
+@click.option(
+    "--dry-run", metavar="FOLDER", type=click.Path(path_type=Path), help="Write .eml files there."
+)
+@click.option("--again", is_flag=True, help="Send also what was cut off and may have arrived.")
+@db_option
+def mail_command(
+    month: str, timezone: str | None, dry_run: Path | None, db: str | None, *, again: bool
+) -> None:
+    """Mail each PI the report of their month, to the address in the directory.
+
+    Each PI gets a month once, however often the command runs. A mail that was cut off during the
+    handover to the mail server may have arrived, so it is only sent again with --again. Section
+    [mail] of the configuration names the mail server. The command reads the ledger itself, not
+    through its service.
+
+    \b
+    Examples:
+      slurmkit report mail --month 2026-10 --dry-run ./mails
+      slurmkit report mail --month 2026-10
+    """
+    from slurmkit_accounting.cli.ledger_reports import mail_reports
+
+    mail_reports(month, timezone, dry_run, db, again=again)
 
 
 report_group.add_command(mail_command)
@@ -45,52 +269,3 @@ for _command in (
     wait_command,
 ):
     report_group.add_command(_command)
-
-
-@report_group.command("usage")
-@window_options
-@click.option(
-    "--by", metavar="NAME[,NAME...]", type=Names(), multiple=True, default=("pi",),
-    help="One row for each: pi, group, department, user, account, cluster, partition, qos,"
-    " gpu-type, state, hour (31 days at most), day, week, month.  [default: pi]",
-)  # fmt: skip
-@filter_options
-@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
-@click.option(
-    "--suspended", type=click.Choice(["charge", "skip"]), default="charge",
-    help="Whether GPUs count that a suspended run holds; sreport charges them.  [default: charge]",
-)  # fmt: skip
-@format_options
-@db_option
-def usage_command(
-    begin: str | None, end: str | None, by: Sequence[tuple[str, ...]], db: str | None, **asked: Any
-) -> None:
-    """Sum GPU-hours and what goes with them, by whatever is asked.
-
-    Every run counts for as long as it held its GPUs within the window, whatever became of it;
-    jobs still running count up to now. Without dates it is this month up to now.
-
-    \b
-    Examples:
-      slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by pi
-      slurmkit report usage --month 2026-10 --by pi,gpu-type --output october.html
-      slurmkit report usage --from 2026-01-01 --to 2027-01-01 --by month --pi vogel --format csv
-      slurmkit report usage --from 2026-10-01 --to 2026-11-01 --by user --format json | jq .rows
-      slurmkit report usage --from 2026-11-20T10:15:00 --to 2026-11-21 --by account --timezone UTC
-      slurmkit report usage --by state --job 4711
-    """
-    from slurmkit_accounting import read  # noqa: PLC0415
-    from slurmkit_accounting.cli import wholes  # noqa: PLC0415
-
-    form = asked.pop("form")
-    names = list(dict.fromkeys(chain.from_iterable(by)))
-    more = read.More(
-        timezone=asked["timezone"],
-        filters=filters_of(asked),
-        suspended=asked["suspended"],
-        job=wholes.as_slurm_has(asked["job"], asked["cluster"]),
-    )
-    panels = form.name not in {"table", "csv", "json", "xlsx"}  # a site's own may have charts
-    with read.ledger(db) as books:
-        report = read.usage(books, begin, end, by=names, panels=panels, **more)
-    show(report, form)

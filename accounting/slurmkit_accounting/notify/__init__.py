@@ -1,1 +1,1 @@
-"""Telling people: mail, webhooks, and what has been told to whom."""
+"""Notices to people by mail and webhook, each sent once."""

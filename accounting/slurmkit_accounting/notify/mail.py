@@ -1,4 +1,7 @@
-"""Mail by SMTP: encrypted and verified unless told otherwise, no header forged, sent once."""
+"""Notices and reports by SMTP; encrypted and verified unless configured otherwise.
+
+A report becomes plain text, with a self-contained HTML page as an alternative.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,19 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
 
-from slurmkit.config import load_section
+from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, BadInput, MaybeSent, NotSent
-from slurmkit_accounting.notify.config import MailSection
-from slurmkit_accounting.password import secret_in
+from slurmkit.formats.display import printable
+from slurmkit_accounting.config import MailSection
+from slurmkit_accounting.people.passwords import read_secret_file
 from slurmkit_accounting.plugins import Notice
+from slurmkit_accounting.render import render_report
+from slurmkit_accounting.render.format import footer_lines
+from slurmkit_accounting.render.text import table_columns, text_rows
+from slurmkit_accounting.reports.model import Report
 
 _ADDRESS = re.compile(r"[^\s@,;:<>()\[\]\"\\]+@[^\s@,;:<>()\[\]\"\\]+")
-_TAKEN, _FOR_GOOD = 250, 500
+_ACCEPTED, _PERMANENT = 250, 500  # SMTP reply codes: accepted; from 500 on refused permanently
 
 
 class Mail:
@@ -29,7 +37,7 @@ class Mail:
         self.section = load_section("mail", MailSection)
 
     def check(self) -> None:
-        """See that there is somebody to send by.
+        """Check that a server and a sender are configured.
 
         Raises:
             BadConfig: when `[mail]` names no server or no sender.
@@ -38,57 +46,54 @@ class Mail:
             raise BadConfig("[mail] names no host or no sender; set both to send mail")
 
     def send(self, notice: Notice) -> None:
-        """Send one mail to the addresses of a notice; without any there is nothing to do.
+        """Send one mail to the addresses of a notice; nothing if it has no address.
 
         Raises:
             BadConfig: when `[mail]` names no server or no sender.
-            BadInput: when an address is none, or a header holds a newline.
-            NotSent: when the server does not take it for anybody, or not yet for one of them.
-            MaybeSent: when the line broke before the server said that it took it.
+            BadInput: when an address is not valid, or a header contains a newline.
+            NotSent: when the server refuses all addresses, or one of them temporarily.
+            MaybeSent: when the connection broke before the server confirmed the mail.
         """
         if not notice.to:
             return
         self.check()
         message = compose(self.section, notice)
-        with _server(self.section) as server:
+        with _connected_server(self.section) as server:
             _hand_over(server, self.section.sender, notice.to, message)
 
 
 def compose(section: MailSection, notice: Notice) -> EmailMessage:
-    """Make a mail: plain text, and HTML beside it where there is some.
+    """Compose a mail: plain text, with HTML as an alternative if the notice has some.
 
     Raises:
         BadConfig: when there is no sender.
-        BadInput: when an address is none, or a header holds a newline.
+        BadInput: when an address is not valid, or a header contains a newline.
     """
     if not section.sender:
         raise BadConfig("[mail] names no sender; set it to the address that mail comes from")
     message = EmailMessage(policy=SMTP)
+    digest = hashlib.sha256("\0".join((notice.identity, *notice.to)).encode()).hexdigest()
     headers = {
-        "From": _address(section.sender),
-        "To": ", ".join(map(_address, notice.to)),
+        "From": _check_address(section.sender),
+        "To": ", ".join(map(_check_address, notice.to)),
         "Subject": notice.subject,
         "Date": formatdate(),
-        # The same for the same notice: a server or reader that gets it twice can tell.
-        "Message-ID": f"<{_digest(notice)}@{section.sender.partition('@')[2]}>",
+        # The same for the same notice, so that a duplicate can be recognised.
+        "Message-ID": f"<{digest[:32]}@{section.sender.partition('@')[2]}>",
         "Auto-Submitted": "auto-generated",
     }
     if section.reply_to:
-        headers["Reply-To"] = _address(section.reply_to)
+        headers["Reply-To"] = _check_address(section.reply_to)
     for name, value in headers.items():
-        message[name] = _one_line(name, value)
+        message[name] = _check_header(name, value)
     message.set_content(notice.text, cte="quoted-printable")
     if notice.html:
         message.add_alternative(notice.html, subtype="html", cte="quoted-printable")
     return message
 
 
-def _digest(notice: Notice) -> str:
-    return hashlib.sha256("\0".join((notice.identity, *notice.to)).encode()).hexdigest()[:32]
-
-
-def _address(text: str) -> str:
-    # Not every server takes other letters, and none is told of them in a header.
+def _check_address(text: str) -> str:
+    # ASCII only: not every server supports SMTPUTF8.
     if not (_ADDRESS.fullmatch(text) and text.isascii() and text.isprintable()):
         raise BadInput(
             f"{text!r} is not a mail address in ASCII; write NAME@DOMAIN, one and without a name"
@@ -96,13 +101,13 @@ def _address(text: str) -> str:
     return text
 
 
-def _one_line(name: str, value: str) -> str:
+def _check_header(name: str, value: str) -> str:
     if any(ord(char) < 32 or char in "\x7f\x85\u2028\u2029" for char in value):
         raise BadInput(f"the mail's {name} holds a newline or control character: {value!r}")
     return value
 
 
-def _trusted(section: MailSection) -> ssl.SSLContext:
+def _ssl_context(section: MailSection) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=section.ca_file or None)
     except OSError as error:
@@ -110,37 +115,39 @@ def _trusted(section: MailSection) -> ssl.SSLContext:
 
 
 @contextmanager
-def _server(section: MailSection) -> Iterator[smtplib.SMTP]:
-    """Connect and log in; whatever goes wrong until then, nothing was sent."""
+def _connected_server(section: MailSection) -> Iterator[smtplib.SMTP]:
+    """Connect and log in; any error up to then is `NotSent`."""
     server: smtplib.SMTP
-    with _nothing_sent(section):
+    with _errors_as_not_sent(section):
         if section.security == "tls":
             server = smtplib.SMTP_SSL(
-                section.host, section.port, timeout=section.timeout, context=_trusted(section)
+                section.host, section.port, timeout=section.timeout, context=_ssl_context(section)
             )
         else:
             server = smtplib.SMTP(section.host, section.port, timeout=section.timeout)
     try:
-        with _nothing_sent(section):
+        with _errors_as_not_sent(section):
             if section.security == "starttls":
-                server.starttls(context=_trusted(section))
+                server.starttls(context=_ssl_context(section))
             if section.user:
-                server.login(section.user, secret_in("[mail] password_file", section.password_file))
+                server.login(
+                    section.user, read_secret_file("[mail] password_file", section.password_file)
+                )
         yield server
     finally:
-        with suppress(smtplib.SMTPException, OSError):  # taken or not: that is known by now
+        with suppress(smtplib.SMTPException, OSError):  # the outcome is known by now
             server.quit()
         server.close()
 
 
 @contextmanager
-def _nothing_sent(section: MailSection) -> Iterator[None]:
+def _errors_as_not_sent(section: MailSection) -> Iterator[None]:
     try:
         yield
     except (smtplib.SMTPException, OSError) as error:
         raise NotSent(
-            f"the mail server {section.host}:{section.port} did not take the mail: {_words(error)};"
-            " see section [mail]"
+            f"the mail server {section.host}:{section.port} did not take the mail:"
+            f" {_error_text(error)}; see section [mail]"
         ) from error
 
 
@@ -149,43 +156,72 @@ def _hand_over(
 ) -> None:
     try:
         server.ehlo_or_helo_if_needed()
-        _expect(server.mail(sender), f"from {sender}")
-        _offer(server, to)
+        _check_reply(server.mail(sender), f"from {sender}")
+        _send_recipients(server, to)
     except (smtplib.SMTPException, OSError) as error:
-        raise NotSent(f"the mail server took no mail: {_words(error)}") from error
+        raise NotSent(f"the mail server took no mail: {_error_text(error)}") from error
     try:
-        _expect(server.data(message.as_bytes()), "as a whole")
-    except smtplib.SMTPDataError as error:  # refused before the mail itself
-        raise NotSent(f"the mail server took no mail: {_words(error)}") from error
+        _check_reply(server.data(message.as_bytes()), "as a whole")
+    except smtplib.SMTPDataError as error:  # refused before the content was sent
+        raise NotSent(f"the mail server took no mail: {_error_text(error)}") from error
     except (smtplib.SMTPException, OSError) as error:
         raise MaybeSent(
-            f"the mail server was lost while it took the mail: {_words(error)}"
+            f"the mail server was lost while it took the mail: {_error_text(error)}"
         ) from error
 
 
-def _offer(server: smtplib.SMTP, to: tuple[str, ...]) -> None:
-    """Name those whom it is for; one who is refused for good keeps no other from getting it."""
+def _send_recipients(server: smtplib.SMTP, to: tuple[str, ...]) -> None:
+    """Send the recipients; a permanently refused one does not stop mail to the others.
+
+    Raises:
+        NotSent: when all are refused, or one is refused temporarily.
+    """
     refused: list[NotSent] = []
     for address in to:
         code, words = server.rcpt(address)
         try:
-            _expect((code, words), f"to {address}")
+            _check_reply((code, words), f"to {address}")
         except NotSent as error:
-            if code < _FOR_GOOD or len(refused) + 1 == len(to):
+            if code < _PERMANENT or len(refused) + 1 == len(to):
                 raise
             refused.append(error)
 
 
-def _expect(said: tuple[int, bytes], what: str) -> None:
-    code, words = said
-    if code not in {_TAKEN, 251}:
+def _check_reply(reply: tuple[int, bytes], what: str) -> None:
+    """Check that the server accepts a command; raises `NotSent`."""
+    code, words = reply
+    if code not in {_ACCEPTED, 251}:
         reason = words.decode("utf-8", "replace")
         raise NotSent(f"the mail server takes no mail {what}: {code} {reason}")
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, smtplib.SMTPResponseException):
-        said = error.smtp_error
-        words = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+        reason = error.smtp_error
+        words = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
         return f"{error.smtp_code} {words}"
     return str(error) or type(error).__name__
+
+
+def report_as_html(report: Report) -> str:
+    """Return the report as a self-contained page."""
+    return render_report(report, "html").decode()
+
+
+def report_as_text(report: Report, title: str) -> str:
+    """Return the report as plain text: title, table, and the lines about its data."""
+    columns = table_columns(report)
+    right = [column.kind != "text" for column in columns]
+    table = [[column.name.upper() for column in columns], *text_rows(report, columns)]
+    rows = [[printable(cell) for cell in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: list[str]) -> str:
+        padded = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    notes = [printable(text) for text in footer_lines(report.meta)]
+    return "\n".join((title, "", *map(line, rows), "", *notes, ""))

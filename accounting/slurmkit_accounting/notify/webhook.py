@@ -1,4 +1,4 @@
-"""A webhook: notices as JSON over HTTPS, signed so that the receiver knows who sent them."""
+"""Send notices to a webhook: JSON over HTTPS, signed with a shared secret."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from slurmkit.config import load_section
+from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, MaybeSent, NotSent
-from slurmkit_accounting.notify.config import WebhookSection
-from slurmkit_accounting.password import secret_in
+from slurmkit_accounting.config import WebhookSection
+from slurmkit_accounting.people.passwords import read_secret_file
 from slurmkit_accounting.plugins import Notice
 
 _LONGEST_ANSWER = 300
@@ -24,26 +24,27 @@ _LONGEST_ANSWER = 300
 class Webhook:
     """The notifier `webhook`.
 
-    The body is the notice as a JSON object, without its HTML. `X-Slurmkit-Signature` is
-    `sha256=` and the hex HMAC-SHA256, with the shared secret, of the text of `X-Slurmkit-Time`
-    (epoch seconds), a dot, and the body: refuse what is older than some minutes. `X-Slurmkit-Id`
-    is the same when the same notice is sent again.
+    The body is the notice as a JSON object, without its HTML. `X-Slurmkit-Signature` is `sha256=`
+    and a hex HMAC-SHA256 with the shared secret. It covers the text of `X-Slurmkit-Time` (epoch
+    seconds), a dot, and the body. A receiver should refuse notices older than some minutes.
+    `X-Slurmkit-Id` is the same when the same notice is sent again.
     """
 
     def __init__(self) -> None:
         self.section = load_section("webhook", WebhookSection)
 
     def send(self, notice: Notice) -> None:
-        """Post one notice; any answer of 200 to 299 is well, a redirect is not followed.
+        """Post one notice; any status from 200 to 299 is success, a redirect is not followed.
 
         Raises:
             BadConfig: when `[webhook]` has no HTTPS URL or no secret.
-            NotSent: when the server was not reached, or refuses it.
-            MaybeSent: when the line broke before it answered.
+            NotSent: when the server cannot be reached, or refuses the notice.
+            MaybeSent: when the connection broke before the server answered.
         """
-        url, host, port = _parsed(self.section.url)
-        body = msgspec.json.encode(_told(notice))
-        headers = signed(body, self._secret()) | {
+        url, host, port = _parse_url(self.section.url)
+        fields = msgspec.to_builtins(notice)
+        body = msgspec.json.encode({name: fields[name] for name in fields if name != "html"})
+        headers = signature_headers(body, self._secret()) | {
             "Content-Type": "application/json",
             "X-Slurmkit-Id": hashlib.sha256(notice.identity.encode()).hexdigest()[:32],
         }
@@ -55,7 +56,7 @@ class Webhook:
             _post(connection, path, body, headers)
 
     def _secret(self) -> str:
-        secret = secret_in("[webhook] secret_file", self.section.secret_file)
+        secret = read_secret_file("[webhook] secret_file", self.section.secret_file)
         if not secret:
             raise BadConfig("[webhook] has no secret: set secret_file to a file that holds one")
         return secret
@@ -67,25 +68,21 @@ class Webhook:
             raise BadConfig(f"[webhook] ca_file: cannot read {self.section.ca_file}") from error
 
 
-def _parsed(text: str) -> tuple[SplitResult, str, int | None]:
-    with suppress(ValueError):  # half an IPv6 address; a port that is no number, or too big
+def _parse_url(text: str) -> tuple[SplitResult, str, int | None]:
+    """Return the parts, host and port of an HTTPS URL; raises `BadConfig`."""
+    with suppress(ValueError):  # a bad IPv6 address or port
         url = urlsplit(text)
         if url.scheme == "https" and url.hostname:
             return url, url.hostname, url.port
-    # Not what it is: it may hold a token.
+    # The message does not show the URL: it may contain a token.
     raise BadConfig("[webhook] url is none; write https://HOST/PATH")
 
 
-def signed(body: bytes, secret: str, now: int | None = None) -> dict[str, str]:
-    """The headers by which a receiver knows the sender and the time."""
+def signature_headers(body: bytes, secret: str, now: int | None = None) -> dict[str, str]:
+    """Return the headers that prove the sender and the time to the receiver."""
     moment = str(int(time.time()) if now is None else now)
     mac = hmac.new(secret.encode(), f"{moment}.".encode() + body, hashlib.sha256)
     return {"X-Slurmkit-Time": moment, "X-Slurmkit-Signature": f"sha256={mac.hexdigest()}"}
-
-
-def _told(notice: Notice) -> dict[str, object]:
-    told = msgspec.to_builtins(notice)
-    return {name: value for name, value in told.items() if name != "html"}
 
 
 def _post(
@@ -99,8 +96,8 @@ def _post(
     try:
         connection.request("POST", path, body, headers)
         response = connection.getresponse()
-        said = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").strip()
+        text = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").strip()
     except (OSError, http.client.HTTPException) as error:
         raise MaybeSent(f"{where} was lost before it answered: {error}") from error
     if not 200 <= response.status < 300:
-        raise NotSent(f"{where} took no notice: {response.status} {said or response.reason}")
+        raise NotSent(f"{where} took no notice: {response.status} {text or response.reason}")

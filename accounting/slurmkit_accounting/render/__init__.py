@@ -1,28 +1,27 @@
-"""Reports as table, CSV, JSON, XLSX or HTML: the same numbers in all of them."""
+"""Render reports as table, CSV, JSON, XLSX or HTML, with the same numbers in all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from slurmkit_accounting.render.words import several
+from slurmkit.config.plugins import load_plugin
+from slurmkit_accounting.render.format import format_count
 
 if TYPE_CHECKING:
     from slurmkit_accounting.plugins import Renderer
     from slurmkit_accounting.reports.model import Report
 
-__all__ = ["rendered", "several"]
+__all__ = ["format_count", "render_report"]
 
 
-def rendered(report: Report, form: str) -> bytes:
-    """Make the file of a format: that of the plugin of its name, ours (`files`) or a site's.
+def render_report(report: Report, form: str) -> bytes:
+    """Render a report as a file, with the renderer plugin named `form`: ours or a site's.
 
     Raises:
-        BadInput: for a name of none.
+        BadInput: for an unknown format.
         BrokenPlugin: when the plugin cannot be used.
     """
-    from slurmkit.plugins import load  # noqa: PLC0415  a table needs no plugin
-
-    renderer: Renderer = cast("Callable[[], Renderer]", load("renderers", form))()
-    made: bytes = renderer.render(report)
-    return made
+    renderer: Renderer = cast("Callable[[], Renderer]", load_plugin("renderers", form))()
+    content: bytes = renderer.render(report)
+    return content

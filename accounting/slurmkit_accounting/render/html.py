@@ -1,4 +1,4 @@
-"""Reports as one self-contained HTML file: no scripts, nothing from the network."""
+"""Render reports as one self-contained HTML file: no scripts, nothing from the network."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from slurmkit.text import printable
-from slurmkit_accounting.render.charts import Chart, draw, legend
-from slurmkit_accounting.render.text import cells, first, seen
-from slurmkit_accounting.render.words import brief, footer, moment, shown
+from slurmkit.formats.display import printable
+from slurmkit_accounting.render.charts import Chart, chart_layouts, legend_names
+from slurmkit_accounting.render.format import footer_lines, format_brief, format_utc, format_value
+from slurmkit_accounting.render.text import filled_columns, main_columns, text_rows
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
 
 if TYPE_CHECKING:
@@ -24,19 +24,19 @@ TITLES = {
     "idle": "Idle GPUs",
     "reconcile": "The books and sreport",
 }
-_WORDS = {"gpu": "GPU", "cpu": "CPU", "gib": "GiB", "kwh": "kWh", "pi": "PI", "qos": "QOS"}
+_HEADING_WORDS = {"gpu": "GPU", "cpu": "CPU", "gib": "GiB", "kwh": "kWh", "pi": "PI", "qos": "QOS"}
 
 
 class Tile(NamedTuple):
-    """A number that stands out: what, how much, and what to make of it."""
+    """A key number at the top of the page."""
 
     name: str
     value: str
     note: str = ""
 
 
-class Table(NamedTuple):
-    """Some columns of the rows, as text."""
+class HtmlTable(NamedTuple):
+    """A table of some columns, all values as text; `total` is empty or the last row."""
 
     title: str
     columns: list[Column]
@@ -45,7 +45,7 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A panel with its charts by the name of their width."""
+    """A panel with its charts by page width (`charts.WIDTHS`)."""
 
     panel: Panel
     charts: dict[str, Chart]
@@ -53,23 +53,31 @@ class Figure(NamedTuple):
 
 
 def as_html(report: Report) -> str:
-    """Make the page; everything that came from outside is escaped."""
+    """Render the page; all text from outside is escaped."""
     return _template().render(
         meta=report.meta,
         title=_title(report.meta),
-        span=_span(report.meta),
+        span=_window_and_clusters(report.meta),
         tiles=list(_tiles(report.meta)),
-        figures=[_figure(panel) for panel in report.panels if panel.labels],
+        figures=[
+            Figure(
+                panel, chart_layouts(panel), legend_names(panel) if len(panel.series) > 1 else []
+            )
+            for panel in report.panels
+            if panel.labels
+        ],
         tables=list(_tables(report)),
-        footer=list(footer(report.meta)),
-        made=moment(report.meta.made),
+        footer=list(footer_lines(report.meta)),
+        made=format_utc(report.meta.made),
     )
 
 
-def heading(name: str) -> str:
-    """The name of a column in words; what is one does not break."""
+def column_heading(name: str) -> str:
+    """Return the heading of a column; `GPU-hours` has a hyphen at which lines do not break."""
     words = name.replace("gpu_hours", "GPU\u2011hours").replace("cpu_hours", "CPU\u2011hours")
-    return " ".join(_WORDS.get(word, word) for word in words.replace("-type", " type").split("_"))
+    return " ".join(
+        _HEADING_WORDS.get(word, word) for word in words.replace("-type", " type").split("_")
+    )
 
 
 @cache
@@ -81,7 +89,7 @@ def _template() -> Template:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"printable": printable, "heading": heading}
+    environment.filters |= {"printable": printable, "heading": column_heading}
     return environment.get_template("report.html")
 
 
@@ -91,14 +99,14 @@ def _title(meta: Meta) -> str:
     return f"{title} of {'; '.join(whose)}" if whose else title
 
 
-def _span(meta: Meta) -> str:
-    """The window in as few words as are exact, and of which clusters it is."""
+def _window_and_clusters(meta: Meta) -> str:
+    """Return the window, its time zone and the clusters."""
     words = [_window(*meta.window), meta.timezone] if meta.window else []
     return " · ".join(", ".join(each) for each in (words, meta.clusters) if each)
 
 
 def _window(begin: str, end: str) -> str:
-    """A month by its name, days as the first and the last, anything else to the second."""
+    """Return a window as briefly as is exact: a month, days, or times to the second."""
     first, last = (dt.datetime.fromisoformat(text[:19]) for text in (begin, end))
     if first.time() != dt.time() or last.time() != dt.time():
         return f"{begin[:19]} to {end[:19]}"
@@ -109,56 +117,57 @@ def _window(begin: str, end: str) -> str:
 
 
 def _tiles(meta: Meta) -> list[Tile]:
+    """Return the key numbers of a usage report."""
     total = meta.total
     hours, lost = total.get("gpu_hours"), total.get("gpu_hours_lost")
     if not isinstance(hours, float | int):
         return []
     jobs, users = total.get("jobs"), total.get("users")
     people = f"{jobs:,} jobs of {users:,} {'person' if users == 1 else 'people'}"
-    found = [Tile("GPU-hours", brief(hours), people)]
+    tiles = [Tile("GPU-hours", format_brief(hours), people)]
     if isinstance(lost, float | int):
         share = f"{lost / hours:.1%} of all" if hours else ""
-        found.append(Tile("lost GPU-hours", brief(lost), share))
-    found += _money(meta)
+        tiles.append(Tile("lost GPU-hours", format_brief(lost), share))
+    tiles += _cost_tiles(meta)
     efficiency = total.get("gpu_efficiency")
     if isinstance(efficiency, float):
-        found.append(Tile("GPU utilisation", f"{efficiency:.1%}", "of the runs that were measured"))
+        tiles.append(Tile("GPU utilisation", f"{efficiency:.1%}", "of the runs that were measured"))
     for name, note in (
         ("energy_kwh", "measured"),
         ("energy_kwh_estimated", "GPUs under full load"),
     ):
         energy = total.get(name)
         if isinstance(energy, float):
-            found.append(Tile("kWh", brief(energy), note))
+            tiles.append(Tile("kWh", format_brief(energy), note))
             break
-    return found
+    return tiles
 
 
-def _money(meta: Meta) -> list[Tile]:
+def _cost_tiles(meta: Meta) -> list[Tile]:
     cost, cloud = meta.total.get("cost"), meta.total.get("cloud_cost")
-    found = []
+    tiles = []
     if isinstance(cost, float):
-        found.append(Tile(f"cost in {meta.currency}", brief(cost), "at this site's prices"))
+        tiles.append(Tile(f"cost in {meta.currency}", format_brief(cost), "at this site's prices"))
     if isinstance(cloud, float):
         times = f"{cloud / cost:.1f} times as much" if isinstance(cost, float) and cost else ""
-        found.append(Tile(f"in a cloud, {meta.currency}", brief(cloud), times))
-    return found
+        tiles.append(Tile(f"in a cloud, {meta.currency}", format_brief(cloud), times))
+    return tiles
 
 
-def _tables(report: Report) -> Iterator[Table]:
-    """What one looks at first, and the rest in a table of its own: both fit a printed page."""
-    main = first(report)
+def _tables(report: Report) -> Iterator[HtmlTable]:
+    """Yield a table of the main columns and one of the rest, so that both fit a printed page."""
+    main = main_columns(report)
     yield _table(report, "", main)
-    if rest := [one for one in seen(report) if one not in main]:
+    if rest := [one for one in filled_columns(report) if one not in main]:
         keys = [one for one in main if one.kind == "text"]
         yield _table(report, "In detail", [*keys, *rest])
 
 
-def _table(report: Report, title: str, columns: list[Column]) -> Table:
+def _table(report: Report, title: str, columns: list[Column]) -> HtmlTable:
     total = report.meta.total if len(report.rows) > 1 else {}
-    words = [shown(total[one.name], one.kind) if one.name in total else "" for one in columns]
-    return Table(title, columns, cells(report, columns), ["all", *words[1:]] if total else [])
-
-
-def _figure(panel: Panel) -> Figure:
-    return Figure(panel, draw(panel), legend(panel) if len(panel.series) > 1 else [])
+    words = [
+        format_value(total[one.name], one.kind) if one.name in total else "" for one in columns
+    ]
+    return HtmlTable(
+        title, columns, text_rows(report, columns), ["all", *words[1:]] if total else []
+    )

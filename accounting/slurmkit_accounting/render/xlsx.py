@@ -1,4 +1,4 @@
-"""Reports as a spreadsheet: the rows, and a sheet of what they rest on."""
+"""Render reports as a spreadsheet: a sheet of rows, and a sheet about their data."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from slurmkit.text import printable
-from slurmkit_accounting.render.words import footer
-from slurmkit_accounting.reports.model import Column, Kind, Report, Value
+from openpyxl import Workbook
+from openpyxl.cell import WriteOnlyCell
+from openpyxl.styles import Font
+from openpyxl.utils import get_column_letter
+
+from slurmkit.formats.display import printable
+from slurmkit_accounting.render.format import footer_lines
+from slurmkit_accounting.reports.model import Column, ColumnKind, Report, Value
 
 if TYPE_CHECKING:
     from openpyxl.worksheet._write_only import WriteOnlyWorksheet
 
-_FORMATS: dict[Kind, str] = {
+_FORMATS: dict[ColumnKind, str] = {
     "count": "#,##0",
     "hours": "#,##0.00",
     "share": "0.0%",
@@ -24,9 +29,7 @@ _WIDTH = 14
 
 
 def as_xlsx(report: Report) -> bytes:
-    """Make the file; text stays text, whatever it begins with."""
-    from openpyxl import Workbook  # noqa: PLC0415  a tenth of a second that few commands pay
-
+    """Render the file; text stays text, even if it looks like a formula."""
     book = Workbook(write_only=True)
     sheet = book.create_sheet(report.meta.report)
     sheet.freeze_panes = "A2"
@@ -35,23 +38,22 @@ def as_xlsx(report: Report) -> bytes:
     for row in report.rows:
         sheet.append([_cell(sheet, row[one.name], one.kind) for one in report.columns])
     about = book.create_sheet("about")
-    for line in footer(report.meta):
+    for line in footer_lines(report.meta):
         about.append([_cell(about, line, "text")])
     out = io.BytesIO()
     book.save(out)
     return out.getvalue()
 
 
-def _cell(sheet: WriteOnlyWorksheet, value: Value, kind: Kind, *, bold: bool = False) -> object:
-    from openpyxl.cell import WriteOnlyCell  # noqa: PLC0415  see as_xlsx
-    from openpyxl.styles import Font  # noqa: PLC0415  see as_xlsx
-
+def _cell(
+    sheet: WriteOnlyWorksheet, value: Value, kind: ColumnKind, *, bold: bool = False
+) -> object:
     if value is None:
         return None
     text = printable(value) if isinstance(value, str) else repr(value)
     cell = WriteOnlyCell(sheet, text)
-    # Text is never a formula, and stays text when somebody edits it. Numbers go in as they are in
-    # JSON: openpyxl itself would round them to 16 digits.
+    # With quotePrefix, text stays text when somebody edits it. Numbers are written as in JSON:
+    # openpyxl itself would round them to 16 digits.
     cell.data_type = "s" if isinstance(value, str) else "n"
     cell.quotePrefix = isinstance(value, str)
     if kind in _FORMATS:
@@ -62,8 +64,6 @@ def _cell(sheet: WriteOnlyWorksheet, value: Value, kind: Kind, *, bold: bool = F
 
 
 def _set_widths(sheet: WriteOnlyWorksheet, columns: Iterable[Column]) -> None:
-    from openpyxl.utils import get_column_letter  # noqa: PLC0415  see as_xlsx
-
     for place, column in enumerate(columns, 1):
         letter = get_column_letter(place)
         width = max(_WIDTH, len(column.name) + 2)

@@ -1,25 +1,33 @@
-"""`report budget`: what PIs have used of their GPU-hours, and when these run out."""
+"""`report budget`: how much of their GPU-hours PIs have used, and when the rest runs out.
+
+The budgets are in a file of their own, which `[ledger] budgets` names.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import tomllib
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.pi import People
+from slurmkit.config.files import config_paths, load_section
+from slurmkit.errors import BadConfig
+from slurmkit_accounting.calendar import day_of
+from slurmkit_accounting.config import LedgerSection
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.usage import DAY
+from slurmkit_accounting.people.pi import People
 from slurmkit_accounting.reports import provenance
-from slurmkit_accounting.reports.budgets import Budget, budgets_path, load_budgets
-from slurmkit_accounting.reports.counted import Counted, Question
+from slurmkit_accounting.reports.counted import CountedUsage, Question
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series
-from slurmkit_accounting.reports.panels import unit_of
-from slurmkit_accounting.reports.periods import day_of
-from slurmkit_accounting.reports.scope import Scope
-from slurmkit_accounting.schema import DAY
+from slurmkit_accounting.reports.panels import chart_unit
+from slurmkit_accounting.reports.question import Scope
 
 COLUMNS = (
     Column("pi"),
@@ -35,18 +43,19 @@ COLUMNS = (
 )
 RATE_DAYS = 30
 NOTICES = (1.0, 0.8)
-_FEW = 4  # charts
+_MOST_CHARTS = 4  # the most burn-down charts in a usage report
+BUDGETS_FILE = "budgets.toml"
 
 
-class Spent(msgspec.Struct, frozen=True):
-    """A budget, and what was used of it.
+class BudgetUse(msgspec.Struct, frozen=True):
+    """A budget and its use so far.
 
     Attributes:
         used: GPU-hours so far.
-        per_day: GPU-hours a day, of the last 30 days or since the budget began.
-        left: at the end of each day, week or month so far.
-        labels: of those.
-        evenly: what would be left then, were it used evenly.
+        per_day: GPU-hours per day, over the last 30 days or since the budget began.
+        labels: each day, week or month so far.
+        left: GPU-hours left at the end of each of them.
+        evenly: GPU-hours that would be left then if the budget were used evenly.
     """
 
     budget: Budget
@@ -58,7 +67,7 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 def budget_report(ledger: Ledger, question: Question) -> Report:
-    """What is used of every budget in force at `question.now`; its window says nothing.
+    """Report the use of every budget in force at `question.now`; the window is ignored.
 
     Raises:
         BadConfig: for budgets or prices that cannot be read.
@@ -66,8 +75,8 @@ def budget_report(ledger: Ledger, question: Question) -> Report:
     """
     budgets = load_budgets()
     with ledger.transaction() as connection:
-        shown = _shown(connection, budgets, question)
-        spent = [_spent(connection, budget, question) for budget in shown]
+        shown = _budgets_in_force(connection, budgets, question)
+        spent = [_count_use(connection, budget, question) for budget in shown]
         meta = Meta(
             report="budget",
             by=("pi",),
@@ -75,52 +84,62 @@ def budget_report(ledger: Ledger, question: Question) -> Report:
             suspended=question.suspended,
             running_until=question.zone.show(question.now),
             notes=tuple(_notes(len(budgets), len(spent), question.scope)),
-            **provenance.of_books(ledger, connection, question.now, question.scope),
+            **provenance.ledger_fields(ledger, connection, question.now, question.scope),
         )
-    rows = tuple(_row(each, question) for each in sorted(spent, key=_fullest))
-    return Report(meta, COLUMNS, rows, tuple(map(_burn_down, spent)))
+    fullest_first = sorted(
+        spent, key=lambda one: (-float(one.used) / one.budget.gpu_hours, one.budget.pi)
+    )
+    rows = tuple(_row(one, question) for one in fullest_first)
+    return Report(meta, COLUMNS, rows, tuple(map(_burn_down_panel, spent)))
 
 
-def burn_downs(connection: Connection, question: Question) -> tuple[Panel, ...]:
-    """What is left of the budgets of the PIs that a report is about, if they are a few."""
-    asked = question.filters.get("pi")
+def burn_down_panels(connection: Connection, question: Question) -> tuple[Panel, ...]:
+    """Return the burn-down charts of the PIs of a report.
+
+    A report with more than `_MOST_CHARTS` budgets has none.
+    """
+    pis = question.filters.get("pi")
     now = min(question.now, question.window[1] - 1)
     whole = replace(question, filters={}, job=None, now=now)
-    budgets = [one for one in load_budgets() if asked is None or one.pi in asked]
-    shown = _shown(connection, budgets, whole)
-    few = shown if len(shown) <= _FEW else []
-    return tuple(_burn_down(_spent(connection, budget, whole)) for budget in few)
+    budgets = [budget for budget in load_budgets() if pis is None or budget.pi in pis]
+    shown = _budgets_in_force(connection, budgets, whole)
+    if len(shown) > _MOST_CHARTS:
+        return ()
+    return tuple(_burn_down_panel(_count_use(connection, budget, whole)) for budget in shown)
 
 
-def _burn_down(spent: Spent) -> Panel:
-    """What is left at the end of each day, week or month."""
-    left = tuple(max(each, 0.0) for each in spent.left)
+def _burn_down_panel(spent: BudgetUse) -> Panel:
+    """Return a chart of the GPU-hours left at the end of each day, week or month."""
+    left = tuple(max(hours, 0.0) for hours in spent.left)
     title = f"Budget of {spent.budget.pi}, {spent.budget.begin} to {spent.budget.end}"
     series = (Series("left", left), Series("left if used evenly", spent.evenly))
     return Panel("lines", title, "GPU-hours left", spent.labels, series)
 
 
-def _shown(connection: Connection, budgets: Iterable[Budget], question: Question) -> list[Budget]:
-    """Budgets in force of PIs whose whole groups the reader may see."""
+def _budgets_in_force(
+    connection: Connection, budgets: Iterable[Budget], question: Question
+) -> list[Budget]:
+    """Return the budgets in force, of PIs whose whole groups the reader may see."""
     now = question.now
-    found = [one for one in budgets if _begin(one, question) <= now < _end(one, question)]
-    if not found or question.scope.is_everything:
-        return found
+    in_force = [one for one in budgets if _begin(one, question) <= now < _end(one, question)]
+    if not in_force or question.scope.is_everything:
+        return in_force
     people = People.load(connection)
     shows = question.scope.shows_group
-    return [one for one in found if shows(people.person(one.pi, None, now))]
+    return [one for one in in_force if shows(people.person(one.pi, None, now))]
 
 
-def _spent(connection: Connection, budget: Budget, question: Question) -> Spent:
+def _count_use(connection: Connection, budget: Budget, question: Question) -> BudgetUse:
+    """Return the use of a budget up to `question.now`."""
     begin, now = _begin(budget, question), question.now
-    unit = unit_of((begin, _end(budget, question)))
-    asked = replace(
+    unit = chart_unit((begin, _end(budget, question)))
+    so_far = replace(
         question,
         window=(begin, max(now, begin + 1)),
         units=frozenset((unit,)),
         filters={"pi": (budget.pi,)},
     )
-    counted = Counted(connection, asked)
+    counted = CountedUsage(connection, so_far)
     hours = {
         labels[0]: tally.gpu_hours(counted.rates) for labels, tally in counted.rows((unit,)).items()
     }
@@ -132,12 +151,12 @@ def _spent(connection: Connection, budget: Budget, question: Question) -> Spent:
         used += hours.get(label, Fraction(0))
         left.append(float(Fraction(budget.gpu_hours) - used))
     since = max(begin, now - RATE_DAYS * DAY)
-    recent = Counted(connection, replace(asked, window=(since, max(now, since + 1))))
+    recent = CountedUsage(connection, replace(so_far, window=(since, max(now, since + 1))))
     per_day = recent.total().gpu_hours(recent.rates) * DAY / max(now - since, DAY)
-    return Spent(budget, used, per_day, tuple(ends), tuple(left), tuple(evenly))
+    return BudgetUse(budget, used, per_day, tuple(ends), tuple(left), tuple(evenly))
 
 
-def _row(spent: Spent, question: Question) -> dict[str, Any]:
+def _row(spent: BudgetUse, question: Question) -> dict[str, Any]:
     budget, used = spent.budget, float(spent.used)
     share = used / budget.gpu_hours
     notice = next((limit for limit in NOTICES if share >= limit), None)
@@ -155,8 +174,8 @@ def _row(spent: Spent, question: Question) -> dict[str, Any]:
     }
 
 
-def _runs_out(spent: Spent, question: Question) -> str:
-    """The day at the present rate; empty where that is after the budget's end."""
+def _runs_out(spent: BudgetUse, question: Question) -> str:
+    """Return the day on which a budget runs out at the present rate; empty if after its end."""
     left = Fraction(spent.budget.gpu_hours) - spent.used
     if left <= 0:
         return "used up"
@@ -165,10 +184,6 @@ def _runs_out(spent: Spent, question: Question) -> str:
     at = question.now + int(left / spent.per_day * DAY)
     inside = at < _end(spent.budget, question)
     return day_of(at, question.zone).isoformat() if inside else ""
-
-
-def _fullest(spent: Spent) -> tuple[float, str]:
-    return (-float(spent.used) / spent.budget.gpu_hours, spent.budget.pi)
 
 
 def _begin(budget: Budget, question: Question) -> int:
@@ -190,3 +205,46 @@ def _notes(budgets: int, shown: int, scope: Scope) -> Iterable[str]:
         f"rate: of the last {RATE_DAYS} days; a day on which a budget runs out is shown where it"
         " comes before the budget's end"
     )
+
+
+class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The GPU-hours of a PI from day `begin` until before day `end`."""
+
+    pi: str
+    gpu_hours: Annotated[float, msgspec.Meta(gt=0)]
+    begin: dt.date = msgspec.field(name="from")
+    end: dt.date = msgspec.field(name="to")
+
+    def __post_init__(self) -> None:
+        if self.begin >= self.end:
+            raise ValueError(f"the budget of {self.pi} ends before it begins")
+
+
+class _BudgetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    budget: tuple[Budget, ...] = ()
+
+
+def load_budgets() -> tuple[Budget, ...]:
+    """Load all budgets from the file of `[ledger] budgets`, else next to the configuration.
+
+    Raises:
+        BadConfig: when the file cannot be read or is not a file of budgets.
+    """
+    path = budgets_path()
+    if path is None:
+        return ()
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), _BudgetsFile).budget
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadConfig(f"cannot read the budgets {path}: {error}") from error
+    except msgspec.ValidationError as error:
+        raise BadConfig(f"{path}: {error}; a [[budget]] has pi, gpu_hours, from and to") from error
+
+
+def budgets_path() -> Path | None:
+    """Return the path of the file of budgets; None if there is no file."""
+    configured = load_section("ledger", LedgerSection).budgets
+    if configured:
+        return Path(configured)
+    candidates = [path.parent / BUDGETS_FILE for path in config_paths()]
+    return next((path for path in reversed(candidates) if path.exists()), None)

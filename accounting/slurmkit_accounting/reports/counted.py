@@ -1,41 +1,55 @@
-"""Usage of a window, counted once and summed by whatever is asked."""
+"""The usage of a window: counted once, then summed by any dimensions.
+
+Closed months keep the numbers of their closing; corrections are listed apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
+from operator import sub
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, select
 
 from slurmkit.errors import BadInput
-from slurmkit_accounting.bins import NO_GPU, Key
-from slurmkit_accounting.closing import Closing, closed_sums, known_closings
-from slurmkit_accounting.held import Sums, while_suspended
-from slurmkit_accounting.query import AT, Asked, Cells, usage
-from slurmkit_accounting.reports.dimensions import ALL, Dimensions
-from slurmkit_accounting.reports.frozen import freeze
-from slurmkit_accounting.reports.periods import UNITS, Part, parts
+from slurmkit_accounting.calendar import UNITS, WindowPart, Zone, split_window
+from slurmkit_accounting.ledger.schema.runs import clusters
+from slurmkit_accounting.ledger.schema.usage import HOUR, SUMS
+from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, Dimensions
+from slurmkit_accounting.reports.question import EVERYTHING, Scope
 from slurmkit_accounting.reports.rates import Rates
-from slurmkit_accounting.reports.scope import EVERYTHING, Scope
-from slurmkit_accounting.reports.tally import Tally
-from slurmkit_accounting.schema import HOUR, clusters
-from slurmkit_accounting.zones import Zone
+from slurmkit_accounting.reports.tally import Tally, run_outcome
+from slurmkit_accounting.usage.bins import NO_GPU, UsageKey
+from slurmkit_accounting.usage.closed_months import (
+    ClosedMonth,
+    load_closed_months,
+    load_closed_usage,
+)
+from slurmkit_accounting.usage.partial import Sums, usage_while_suspended
+from slurmkit_accounting.usage.query import SUM_INDEX, UsageCells, UsageQuery, query_usage
 
 Labels = tuple[str, ...]
+_NOTHING = (0,) * len(SUMS)
+# What runs held.
+_HELD_SUMS = slice(0, 5)
+# What runs held and how many there were; measured use is known only once a run has ended.
+_COMPARED_SUMS = slice(0, SUMS.index("cpu_used_ms"))
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report of usage is about.
+    """The question that a report answers.
 
     Attributes:
-        window: epoch seconds [from, to).
-        zone: of its days and months.
-        units: hour, day, week or month, where rows are told apart by them.
+        window: [from, to), epoch seconds.
+        zone: time zone of days and months.
+        units: hour, day, week or month, if rows are split by them.
         filters: only usage with one of these values, by dimension.
-        suspended: `charge` or `skip`.
-        job: only this one.
+        suspended: `charge` counts GPUs held while a run is suspended, `skip` does not.
+        job: count only this job; None for all jobs.
         scope: whose usage the reader may see.
         now: epoch seconds up to which runs without an end are counted.
     """
@@ -50,23 +64,23 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     now: int
 
 
-class Counted:
-    """The usage of a window that a reader may see and asked for.
+class CountedUsage:
+    """The usage that matches a question and that its reader may see.
 
     Attributes:
-        parts: of the window, in order.
+        parts: parts of the window, in order.
+        edges: epoch seconds at which the parts begin and end.
         closings: closed months within the window.
-        corrections: what was corrected since in those that are shown as they were closed.
-        edges: of those.
-        cells: part, key and sums.
+        corrections: changes since the closing, of the months shown as they were closed.
+        cells: (part, key, sums) for each part and usage key.
     """
 
     def __init__(self, connection: Connection, question: Question) -> None:
         self.question = question
         self.rates = Rates()
         self.dimensions = Dimensions(connection, self.rates)
-        self.closings = _closings(connection, question)
-        self.parts: list[Part] = parts(
+        self.closings = _closings_within(connection, question)
+        self.parts: list[WindowPart] = split_window(
             question.window,
             question.zone,
             question.units | (question.filters.keys() & set(UNITS)),
@@ -74,17 +88,19 @@ class Counted:
             [edge for closing in self.closings for edge in closing.span],
         )
         self.edges = (question.window[0], *(part.end for part in self.parts))
-        asked = Asked(
+        asked = UsageQuery(
             self.edges,
             question.now,
             question.suspended == "skip",
             question.job,
         )
-        cells = usage(connection, asked)
+        cells = query_usage(connection, asked)
         corrections = [
             each
             for closing in self.closings
-            for each in freeze(cells, self.parts, closing, closed_sums(connection, closing))
+            for each in restore_closed_month(
+                cells, self.parts, closing, load_closed_usage(connection, closing)
+            )
         ]
         self.cells = list(self._wanted(cells))
         self.corrections = [
@@ -92,129 +108,200 @@ class Counted:
             for each in corrections
             if self._keeps(each.key) and self._in_time(self.parts[each.part])
         ]
-        self._tracked = _tracked(connection)
+        self._tracked = _clusters_with_gpus(connection)
 
     def rows(self, by: Sequence[str]) -> dict[Labels, Tally]:
-        """Tallies by the values of some dimensions."""
-        label, found = self._labeller(by), dict[Labels, Tally]()
-        first = self._firsts([name for name in by if name in UNITS])
+        """Return a tally for each combination of values of some dimensions."""
+        label, tallies = self._labeller(by), dict[Labels, Tally]()
+        first = self._first_parts([name for name in by if name in UNITS])
         for part, key, sums in self.cells:
             labels = label(part, key)
-            tally = found.get(labels)
+            tally = tallies.get(labels)
             if tally is None:
-                tally = found[labels] = Tally()
+                tally = tallies[labels] = Tally()
             self._put(tally, key, part, sums, first=first[part])
-        return found
+        return tallies
 
     def corrected(self, by: Sequence[str]) -> dict[Labels, Tally]:
-        """Tallies of corrections, by the values of some dimensions and, after them, the month."""
-        label, found = self._labeller(by), dict[Labels, Tally]()
+        """Return tallies of the corrections, by some dimensions and then the closed month."""
+        label, tallies = self._labeller(by), dict[Labels, Tally]()
         for closing, part, key, sums in self.corrections:
-            tally = found.setdefault((*label(part, key), closing.month), Tally())
+            tally = tallies.setdefault((*label(part, key), closing.month), Tally())
             self._put(tally, key, part, sums, first=True)
-        return found
+        return tallies
 
-    def total(self, wanted: Callable[[Key], bool] = lambda _: True) -> Tally:
-        """Everything together, or all that is wanted."""
-        tally, first = Tally(), self._firsts([])
+    def total(self, wanted: Callable[[UsageKey], bool] = lambda _: True) -> Tally:
+        """Return one tally of all usage whose key is wanted, without corrections."""
+        tally, first = Tally(), self._first_parts([])
         for part, key, sums in self.cells:
             if wanted(key):
                 self._put(tally, key, part, sums, first=first[part])
         return tally
 
-    def _put(self, tally: Tally, key: Key, part: int, sums: Sums, *, first: bool) -> None:
+    def _put(self, tally: Tally, key: UsageKey, part: int, sums: Sums, *, first: bool) -> None:
         tally.add(key, part, sums, first=first)
         tally.tracked |= key.gpu_type != NO_GPU or self._tracked[key.cluster_id]
 
-    def everything(self) -> Tally:
-        """All rows together, corrections too."""
+    def total_with_corrections(self) -> Tally:
+        """Return one tally of all usage and all corrections."""
         tally = self.total()
         for _, part, key, sums in self.corrections:
             self._put(tally, key, part, sums, first=True)
         return tally
 
     def suspended_gpu_hours(self, connection: Connection) -> Fraction:
-        """GPU-hours held by runs while they were suspended."""
+        """Return the GPU-hours that runs held while they were suspended."""
         question, hours = self.question, Fraction(0)
-        for part, key, sums in while_suspended(connection, self.edges, question.job):
+        for part, key, sums in usage_while_suspended(connection, self.edges, question.job):
             if self._keeps(key) and self._in_time(self.parts[part]):
                 hours += self.gpu_hours(key, sums)
         return hours
 
-    def gpu_hours(self, key: Key, sums: Sums) -> Fraction:
-        """Whole GPUs times hours of some usage of one key."""
+    def gpu_hours(self, key: UsageKey, sums: Sums) -> Fraction:
+        """Return GPU-hours of the sums of one key, in whole GPUs."""
         kind = self.rates.kind(key.gpu_type, key.partition)
-        return (kind.weight or 0) * Fraction(sums[AT["gpu_seconds"]], HOUR)
+        return (kind.weight or 0) * Fraction(sums[SUM_INDEX["gpu_seconds"]], HOUR)
 
-    def _labeller(self, by: Sequence[str]) -> Callable[[int, Key], Labels]:
-        """Makes the values of a cell; those of a key are worked out once."""
-        of_keys: dict[Key, Labels] = {}
+    def _labeller(self, by: Sequence[str]) -> Callable[[int, UsageKey], Labels]:
+        """Return a function from part and key to dimension values; it caches those of a key."""
+        labels_of: dict[UsageKey, Labels] = {}
         names = [name for name in by if name not in UNITS]
 
-        def of(key: Key) -> Labels:
-            labels = of_keys.get(key)
+        def of_key(key: UsageKey) -> Labels:
+            labels = labels_of.get(key)
             if labels is None:
-                labels = of_keys[key] = tuple(self.dimensions.of(name, key) for name in names)
+                labels = labels_of[key] = tuple(self.dimensions.of(name, key) for name in names)
             return labels
 
         if len(names) == len(by):
-            return lambda _, key: of(key)
+            return lambda _, key: of_key(key)
 
-        def mixed(part: int, key: Key) -> Labels:
-            values, times = iter(of(key)), self.parts[part].labels
+        def of_part_and_key(part: int, key: UsageKey) -> Labels:
+            values, times = iter(of_key(key)), self.parts[part].labels
             return tuple(times[name] if name in UNITS else next(values) for name in by)
 
-        return mixed
+        return of_part_and_key
 
-    def _firsts(self, units: list[str]) -> list[bool]:
-        """Of each part, whether the one before it is none of the same row."""
-        found = [True] * len(self.parts)
+    def _first_parts(self, units: list[str]) -> list[bool]:
+        """Return for each part whether it is the first of its row in a sequence of parts.
+
+        Only there a run that began earlier is counted as another job.
+        """
+        firsts = [True] * len(self.parts)
         for place, (before, after) in enumerate(pairwise(self.parts), 1):
             same = all(before.labels[unit] == after.labels[unit] for unit in units)
-            found[place] = not (same and self._in_time(before))
-        return found
+            firsts[place] = not (same and self._in_time(before))
+        return firsts
 
-    def _wanted(self, cells: Cells) -> Iterator[tuple[int, Key, Sums]]:
-        known: dict[Key, bool] = {}
+    def _wanted(self, cells: UsageCells) -> Iterator[tuple[int, UsageKey, Sums]]:
+        """Yield the cells that match the question and that its reader may see."""
+        keeps: dict[UsageKey, bool] = {}
         wanted_parts = [self._in_time(part) for part in self.parts]
         for (part, key), sums in cells.items():
-            if key not in known:
-                known[key] = self._keeps(key)
-            if known[key] and wanted_parts[part]:
+            if key not in keeps:
+                keeps[key] = self._keeps(key)
+            if keeps[key] and wanted_parts[part]:
                 yield part, key, sums
 
-    def _keeps(self, key: Key) -> bool:
+    def _keeps(self, key: UsageKey) -> bool:
         question = self.question
         shown = self.dimensions.shown(key, question.scope)
         return shown and self.dimensions.matches(key, question.filters)
 
-    def _in_time(self, part: Part) -> bool:
+    def _in_time(self, part: WindowPart) -> bool:
         filters = self.question.filters
         return all(part.labels[unit] in filters[unit] for unit in UNITS if unit in filters)
 
 
-def _closings(connection: Connection, question: Question) -> list[Closing]:
-    """Those within the window; what was kept of them has suspended time, and tells no jobs."""
+def _closings_within(connection: Connection, question: Question) -> list[ClosedMonth]:
+    """Return the closed months within the window.
+
+    None for `skip` or a single job: the stored sums include suspended time and all jobs.
+    """
     if question.suspended != "charge" or question.job is not None:
         return []
     begin, end = question.window
     return [
-        one for one in known_closings(connection) if begin <= one.span[0] and one.span[1] <= end
+        one for one in load_closed_months(connection) if begin <= one.span[0] and one.span[1] <= end
     ]
 
 
-def check_dimensions(names: Sequence[str], known: Sequence[str] = ALL) -> None:
-    """See that these are dimensions.
+def check_dimensions(names: Sequence[str], known: Sequence[str] = ALL_DIMENSIONS) -> None:
+    """Check that names are dimensions.
 
     Raises:
-        BadInput: naming those there are.
+        BadInput: for any other name.
     """
     for name in names:
         if name not in known:
             raise BadInput(f"a report is not by {name!r}; it is by any of {', '.join(known)}")
 
 
-def _tracked(connection: Connection) -> dict[int, bool]:
-    """Whether each cluster's accounting counts GPUs; what nobody has said yet is not known."""
+def _clusters_with_gpus(connection: Connection) -> dict[int, bool]:
+    """Return for each cluster whether its accounting tracks GPUs; False if unknown."""
     query = select(clusters.c.id, clusters.c.tracks_gpus)
     return {row[0]: row[1] is True for row in connection.execute(query)}
+
+
+class Correction(NamedTuple):
+    """A change of the usage of a closed month, made after its closing."""
+
+    closing: ClosedMonth
+    part: int
+    key: UsageKey
+    sums: Sums
+
+
+def restore_closed_month(
+    cells: UsageCells, parts: list[WindowPart], closing: ClosedMonth, closed: dict[UsageKey, Sums]
+) -> list[Correction]:
+    """Replace the present usage of a closed month in `cells` by that of its closing.
+
+    This is done only if the month is exactly one part of the report. A month that is split into
+    parts is shown as it is now.
+
+    Returns:
+        The corrections, by key.
+    """
+    place = next(
+        (n for n, part in enumerate(parts) if (part.begin, part.end) == closing.span), None
+    )
+    if place is None:
+        return []
+    now = {
+        key: sums
+        for (part, key), sums in cells.items()
+        if part == place and key.cluster_id == closing.cluster_id
+    }
+    for key in _keys_that_only_ended(now, closed):
+        closed.pop(key, None)
+        if key in now:
+            closed[key] = now[key]
+    corrections = []
+    for key in dict.fromkeys((*closed, *now)):
+        at_closing = closed.get(key, _NOTHING)
+        changed = tuple(map(sub, now.get(key, _NOTHING), at_closing))
+        cells[place, key] = at_closing
+        if any(changed[_COMPARED_SUMS]):
+            corrections.append(Correction(closing, place, key, changed))
+    return corrections
+
+
+def _keys_that_only_ended(
+    now: dict[UsageKey, Sums], closed: dict[UsageKey, Sums]
+) -> Iterable[UsageKey]:
+    """Yield keys that differ only because a run has ended since the closing: no correction."""
+    by_owner: dict[UsageKey, set[UsageKey]] = defaultdict(set)
+    for key in (*now, *closed):
+        by_owner[key._replace(state="", redone=False)].add(key)
+    for keys in by_owner.values():
+        open_then = any(run_outcome(key.state) == "running" and key in closed for key in keys)
+        if open_then and _held_totals(now, keys) == _held_totals(closed, keys):
+            yield from keys
+
+
+def _held_totals(sums: dict[UsageKey, Sums], keys: Iterable[UsageKey]) -> list[int]:
+    return [
+        sum(each)
+        for each in zip(*(sums.get(key, _NOTHING)[_HELD_SUMS] for key in keys), strict=True)
+    ]

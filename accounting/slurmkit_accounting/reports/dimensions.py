@@ -1,33 +1,41 @@
-"""What usage is summed by: whose each usage key is, and what it is of."""
+"""The dimensions of reports: PI, group, user, partition, GPU type, ... of each usage key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from slurmkit_accounting.bins import UNKNOWN_UID, Key
-from slurmkit_accounting.pi import Owner, People
-from slurmkit_accounting.reports.periods import UNITS
+from slurmkit_accounting.calendar import UNITS
+from slurmkit_accounting.ledger.schema.runs import clusters
+from slurmkit_accounting.people.pi import Owner, People
+from slurmkit_accounting.reports.question import Scope
 from slurmkit_accounting.reports.rates import Rates
-from slurmkit_accounting.reports.scope import Scope
-from slurmkit_accounting.schema import clusters
+from slurmkit_accounting.usage.bins import UNKNOWN_UID, UsageKey
 
 UNMAPPED = "unmapped"
 NO_GROUP, NO_DEPARTMENT = "no group", "no department"
-OF_KEYS = (
+KEY_DIMENSIONS = (
     "pi", "group", "department", "user", "account", "cluster", "partition", "qos", "gpu-type",
     "state",
 )  # fmt: skip
-ALL = (*OF_KEYS, *UNITS)
+ALL_DIMENSIONS = (*KEY_DIMENSIONS, *UNITS)
+
+
+class RunOwner(NamedTuple):
+    """Who ran some runs (id in table `people`, None if unknown), and the PI who is charged."""
+
+    person: int | None
+    pi: Owner
 
 
 class Dimensions:
-    """Answers for usage keys, from memory.
+    """Dimension values of usage keys, from people and clusters loaded once.
 
     Attributes:
-        people: who was who.
-        clusters: names by number.
+        people: people and groups over time.
+        clusters: cluster names by id.
     """
 
     def __init__(self, connection: Connection, rates: Rates) -> None:
@@ -36,58 +44,61 @@ class Dimensions:
             row[0]: row[1] for row in connection.execute(select(clusters.c.id, clusters.c.name))
         }
         self._rates = rates
-        self._owners: dict[tuple[object, ...], tuple[int | None, Owner]] = {}
-        self._of: dict[str, Callable[[Key], str]] = {
-            "pi": lambda key: self.owner(key)[1].name,
+        self._owners: dict[tuple[object, ...], RunOwner] = {}
+        self._of: dict[str, Callable[[UsageKey], str]] = {
+            "pi": lambda key: self.owner(key).pi.name,
             "group": self._group,
             "department": self._department,
             "cluster": lambda key: self.clusters[key.cluster_id],
             "gpu-type": lambda key: rates.kind(key.gpu_type, key.partition).name,
         }
 
-    def of(self, name: str, key: Key) -> str:
-        """The value of a dimension, one of `OF_KEYS`."""
-        found = self._of.get(name)
-        return found(key) if found else str(getattr(key, name))
+    def of(self, name: str, key: UsageKey) -> str:
+        """Return the value of a dimension, one of `KEY_DIMENSIONS`."""
+        look_up = self._of.get(name)
+        return look_up(key) if look_up else str(getattr(key, name))
 
-    def owner(self, key: Key) -> tuple[int | None, Owner]:
-        """The person whose runs these are, and whom they are charged to."""
-        asked = (key.cluster_id, key.account, key.user, key.uid, key.era)
-        if asked not in self._owners:
+    def owner(self, key: UsageKey) -> RunOwner:
+        """Return the person who ran these runs, and the PI to whom they are charged."""
+        user = (key.cluster_id, key.account, key.user, key.uid, key.era)
+        if user not in self._owners:
             uid = None if key.uid == UNKNOWN_UID else key.uid
             person = self.people.person(key.user, uid, key.era)
             pi = self.people.pi(key.cluster_id, key.account, key.user, uid, key.era)
-            self._owners[asked] = (person, pi)
-        return self._owners[asked]
+            self._owners[user] = RunOwner(person, pi)
+        return self._owners[user]
 
-    def is_unmapped(self, key: Key) -> bool:
-        """Whether these runs have no PI."""
-        return self.owner(key)[1].via == UNMAPPED
+    def is_unmapped(self, key: UsageKey) -> bool:
+        """Return whether these runs have no PI."""
+        return self.owner(key).pi.via == UNMAPPED
 
-    def shown(self, key: Key, scope: Scope) -> bool:
-        """Whether a reader may see these runs."""
+    def shown(self, key: UsageKey, scope: Scope) -> bool:
+        """Return whether a reader may see these runs."""
         if scope.is_everything:
             return True
         person, pi = self.owner(key)
         return scope.shows(person, pi.person_id, key.uid)
 
-    def matches(self, key: Key, filters: Mapping[str, Collection[str]]) -> bool:
-        """Whether these runs are what filters ask for; days, weeks and months are not looked at."""
+    def matches(self, key: UsageKey, filters: Mapping[str, Collection[str]]) -> bool:
+        """Return whether these runs match the filters, but for those of time."""
         return all(
             self.of(name, key) in values for name, values in filters.items() if name not in UNITS
         )
 
-    def _group(self, key: Key) -> str:
-        """One for each run, so that rows add up: the group named like its account, if any."""
-        person, _ = self.owner(key)
+    def _group(self, key: UsageKey) -> str:
+        """Return one group value per run, so that rows add up.
+
+        It is the group named like the run's account, else all groups of the person, by `+`.
+        """
+        person = self.owner(key).person
         if person is None:
             return UNMAPPED
         names = self.people.groups(person, key.era)
         named = [name for name in names if name.lower() == key.account.lower()]
         return "+".join(sorted(named or names)) or NO_GROUP
 
-    def _department(self, key: Key) -> str:
-        person, _ = self.owner(key)
+    def _department(self, key: UsageKey) -> str:
+        person = self.owner(key).person
         if person is None:
             return UNMAPPED
         return self.people.department(person, key.era) or NO_DEPARTMENT

@@ -1,4 +1,4 @@
-"""`report idle`: GPUs that are held now and do nothing, as far as somebody measures them."""
+"""`report idle`: GPUs that are allocated now and idle, as far as they are measured."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import msgspec
 
+from slurmkit.config.plugins import load_plugin, plugins
 from slurmkit.errors import SlurmkitError
-from slurmkit.gpumap.model import Gpu
-from slurmkit.gpumap.read import read_gpus
-from slurmkit.plugins import GpuMetrics, GpuSample, load, plugins
-from slurmkit.slurm import Slurm
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample
+from slurmkit.state.gpumap import read_gpus
+from slurmkit.state.gpumap_model import Gpu
 from slurmkit_accounting.reports.model import Column, Meta, Report
 
 COLUMNS = (
@@ -27,35 +28,40 @@ COLUMNS = (
     Column("measured_minutes", "number"),
     Column("idle"),
 )
-USUAL = "slurm"
-_HELD = frozenset(("held", "shared"))
+DEFAULT_SOURCE = "slurm"
+_HELD_STATES = frozenset(("held", "shared"))
 
 
-class Bound(msgspec.Struct, frozen=True):
-    """What is idle: busy for less than `percent`, for `seconds`."""
+class IdleBound(msgspec.Struct, frozen=True):
+    """When a GPU is idle: utilisation below `percent` for `seconds`."""
 
     percent: float
     seconds: int
 
 
-def idle_report(slurm: Slurm, source: str | None, bound: Bound, now: float | None = None) -> Report:
-    """Every GPU that is held, idle ones first; `?` where nobody has measured it for long enough.
+def idle_report(
+    slurm: SlurmCommands, source: str | None, bound: IdleBound, now: float | None = None
+) -> Report:
+    """Report every allocated GPU, idle ones first.
+
+    `idle` is None for a GPU that was not measured, or not for long enough.
 
     Args:
-        slurm: says who holds which.
-        source: plugin that says what they do; Slurm itself when left out, as far as it can.
-        bound: what is idle.
-        now: epoch seconds; the clock's when left out.
+        slurm: runs Slurm's commands, which say who holds which GPU.
+        source: name of the plugin that measures utilisation; None for Slurm itself, as far as it
+            samples GPUs.
+        bound: which GPUs are idle.
+        now: epoch seconds; None for the present time.
 
     Raises:
-        BadInput: for a source that there is none of.
+        BadInput: for an unknown source.
         SlurmError: when slurmctld does not answer.
-        SlurmkitError: when the source cannot be asked.
+        SlurmkitError: when a named source does not answer.
     """
-    found = read_gpus(slurm)
+    gpu_map = read_gpus(slurm)
     moment = time.time() if now is None else now
-    held = [gpu for gpu in found.gpus if gpu.state in _HELD]
-    samples, silence = _samples(source, {gpu.node for gpu in held}, bound)
+    held = [gpu for gpu in gpu_map.gpus if gpu.state in _HELD_STATES]
+    samples, problems = _read_samples(source, {gpu.node for gpu in held}, bound)
     rows = [_row(gpu, samples.get(gpu.node, ()), bound, moment) for gpu in held]
     rows.sort(
         key=lambda row: (row["idle"] != "yes", row["idle"] == "no", -(row["held_hours"] or 0))
@@ -65,36 +71,41 @@ def idle_report(slurm: Slurm, source: str | None, bound: Bound, now: float | Non
     meta = Meta(
         report="idle",
         timezone="UTC",
-        source=f"slurmctld, and {source or USUAL}",
+        source=f"slurmctld, and {source or DEFAULT_SOURCE}",
         clusters=(),
         last_ingest=None,
-        data_age=int(max(moment - found.taken, 0)),
+        data_age=int(max(moment - gpu_map.taken, 0)),
         notes=(
             f"{idle} of {len(rows)} held GPUs are idle, {len(rows) - known} are unknown",
             f"idle: never {bound.percent:g} % busy for {bound.seconds // 60} minutes",
-            *found.warnings,
-            *silence,
+            *gpu_map.warnings,
+            *problems,
         ),
         made=int(moment),
     )
     return Report(meta, COLUMNS, tuple(rows))
 
 
-def _samples(
-    source: str | None, nodes: Iterable[str], bound: Bound
+def _read_samples(
+    source: str | None, nodes: Iterable[str], bound: IdleBound
 ) -> tuple[Mapping[str, tuple[GpuSample, ...]], Iterable[str]]:
-    """What is known, and in words why nothing is; a source that was named must answer."""
+    """Return samples by node, and notes on why there are none.
+
+    The default source may fail: that makes a note. A source that was named must answer.
+    """
     try:
-        made = cast("Callable[[], GpuMetrics]", load("gpu_metrics", source or USUAL))()
-        return made.read(sorted(nodes), seconds=bound.seconds), ()
+        metrics = cast(
+            "Callable[[], GpuMetrics]", load_plugin("gpu_metrics", source or DEFAULT_SOURCE)
+        )()
+        return metrics.read(sorted(nodes), seconds=bound.seconds), ()
     except SlurmkitError as error:
         if source is not None:
             raise
-        others = ", ".join(name for name in plugins("gpu_metrics") if name != USUAL)
+        others = ", ".join(name for name in plugins("gpu_metrics") if name != DEFAULT_SOURCE)
         return {}, (f"what GPUs do is unknown: {error}; --source names another source ({others})",)
 
 
-def _row(gpu: Gpu, samples: Iterable[GpuSample], bound: Bound, now: float) -> dict[str, Any]:
+def _row(gpu: Gpu, samples: Iterable[GpuSample], bound: IdleBound, now: float) -> dict[str, Any]:
     own = [one for one in samples if one.index == gpu.index and one.utilisation is not None]
     since = min((one.taken for one in own), default=None)
     busiest = max((one.utilisation or 0 for one in own), default=None)
@@ -109,18 +120,18 @@ def _row(gpu: Gpu, samples: Iterable[GpuSample], bound: Bound, now: float) -> di
         "held_hours": None if gpu.since is None else (now - gpu.since) / 3600,
         "busiest": None if busiest is None else busiest / 100,
         "measured_minutes": None if lasted is None else lasted / 60,
-        "idle": _idle(busiest, lasted, gpu.since, bound, now),
+        "idle": _is_idle(busiest, lasted, gpu.since, bound, now),
     }
 
 
-def _idle(
-    busiest: float | None, lasted: float | None, held: int | None, bound: Bound, now: float
+def _is_idle(
+    busiest: float | None, lasted: float | None, held: int | None, bound: IdleBound, now: float
 ) -> str | None:
-    """Whether; None is unknown: nobody measured it, or not for long enough."""
+    """Return `yes` or `no`; None if the GPU was not measured, or not for long enough."""
     if busiest is None or lasted is None:
         return None
     if busiest >= bound.percent:
         return "no"
     if held is not None and now - held < bound.seconds:
-        return "no"  # its job has not had that long
+        return "no"  # the job has not held the GPU for that long
     return "yes" if lasted >= bound.seconds * 0.9 else None

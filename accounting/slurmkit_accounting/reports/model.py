@@ -1,4 +1,4 @@
-"""What every report is: rows of named columns, and what they rest on."""
+"""Data types of a report: rows of named columns, metadata, and the panels of its charts."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import msgspec
 if TYPE_CHECKING:
     import pandas
 
-Kind = Literal["text", "count", "hours", "share", "money", "number", "time"]
+ColumnKind = Literal["text", "count", "hours", "share", "money", "number", "time"]
 Value: TypeAlias = str | int | float | bool | None
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column.
+    """A column of a report.
 
     Attributes:
-        name: its key in a row.
-        kind: of its values; `share` is a part of 1, `time` epoch seconds.
+        name: the column's key in a row.
+        kind: kind of the values; `share` is a fraction of 1, `time` is epoch seconds.
     """
 
     name: str
-    kind: Kind = "text"
+    kind: ColumnKind = "text"
 
 
-class Unmapped(msgspec.Struct, frozen=True):
-    """Runs that map to no PI, whatever a report is by."""
+class UnmappedTotal(msgspec.Struct, frozen=True):
+    """Total of the runs that map to no PI, whatever a report is grouped by."""
 
     jobs: int
     gpu_hours: float
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """GPU-hours of a report that sreport counts otherwise, by cause.
+class SreportDifference(msgspec.Struct, frozen=True):
+    """GPU-hours of a report that sreport counts differently, by cause.
 
     Attributes:
         suspended: held while suspended; sreport charges these GPUs, sacct's Elapsed does not.
-        running: of runs without an end; sreport knows them up to its last rollup.
-        requeued: of runs that were requeued; sacct shows them with -D alone.
-        command: how the whole difference is worked out.
+        running: of runs without an end; sreport counts them up to its last rollup.
+        requeued: of requeued runs; sacct shows them only with -D.
+        command: command that works out the whole difference.
     """
 
     suspended: float
@@ -48,14 +48,14 @@ class Difference(msgspec.Struct, frozen=True):
     command: str
 
 
-class Closed(msgspec.Struct, frozen=True):
-    """A closed month that a report is about.
+class ClosedMonthSummary(msgspec.Struct, frozen=True):
+    """A closed month within the window of a report.
 
     Attributes:
-        at: epoch seconds of its closing.
-        gpu_hours: what the books said then, of all runs.
-        corrected: what later corrections added or took away since.
-        jobs: the jobs that caused them, the first few.
+        at: when the month was closed, epoch seconds.
+        gpu_hours: GPU-hours of all runs, as stored when the month was closed.
+        corrected: GPU-hours that later corrections added, or (negative) took away.
+        jobs: the first few jobs that caused the corrections.
     """
 
     cluster: str
@@ -67,40 +67,40 @@ class Closed(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report is about and how far it can be trusted. Times are epoch seconds.
+    """Metadata of a report: its question, its sources and their limits. Times are epoch seconds.
 
     Attributes:
-        report: which one: `usage`, `budget`, ...
-        by: what its rows are summed by.
+        report: name of the report: `usage`, `budget`, ...
+        by: dimensions by which rows are summed.
         window: [from, to), as local times with offset.
-        timezone: the zone in which the window was given, and days and months are meant.
-        filters: only rows with one of these values, by name.
-        job: the one job it is about, None for all.
-        suspended: `charge` where held GPUs count while a run is suspended, `skip` where not.
-        source: where the numbers are from.
+        timezone: time zone of the window and of its days and months.
+        filters: only usage with one of these values, by dimension.
+        job: the only job counted; None for all jobs.
+        suspended: `charge` counts GPUs held while a run is suspended, `skip` does not.
+        source: the ledger or daemon that the numbers come from.
         clusters: clusters in the ledger.
-        gpus_not_tracked: those of them whose AccountingStorageTRES lacks gres/gpu.
-        last_ingest: start of the last finished ingest of the cluster longest not ingested.
-        data_age: seconds from then to `made`.
-        missing_before: local time before which a cluster's books say nothing, where the window
-            begins earlier than that.
-        gaps: cluster, from and to, of what no ingest has read within the window.
-        last_people_sync: None while no directory was read.
-        total: all rows together, by column.
-        runs: runs counted.
-        running: those of them without an end, counted up to `running_until`; those that sacct
-            does not show any more only up to the ingest that last saw them.
-        doubtful: runs in the window whose GPU count cannot be trusted.
+        gpus_not_tracked: clusters whose AccountingStorageTRES lacks gres/gpu.
+        last_ingest: start of the last finished ingest; with several clusters, the oldest such time.
+        data_age: seconds from `last_ingest` to `made`.
+        missing_before: local time before which a cluster has no data, if the window begins
+            earlier.
+        gaps: (cluster, from, to) of the times in the window that no ingest has read.
+        last_people_sync: None if no directory was read yet.
+        total: the sum of all rows, by column.
+        runs: number of runs counted.
+        running: number of them without an end, counted up to `running_until`; a run that sacct
+            no longer shows is counted up to the ingest that last saw it.
+        doubtful: number of runs in the window whose GPU count cannot be trusted.
         unmapped: runs without a PI.
-        rejects: lines of sacct, of any time, whose runs could not be read to this day; None for
-            who may not see everything, since nobody knows whose they are.
-        currency: of the prices in force; None without any.
-        prices: what the money columns are made of, or why they are empty.
-        weights: what one of a type counts in whole GPUs, where that is not 1; None is unknown
-            and counts nothing.
+        rejects: number of sacct lines, of any time, whose runs still could not be read. None for
+            a reader who may not see everything, since the owners of such lines are unknown.
+        currency: currency of the prices in force; None without prices.
+        prices: what the money columns include, or why they are empty.
+        weights: whole GPUs that one GPU (or part) of a type counts as, where not 1; None is
+            unknown and counts as 0.
         sreport: how the report differs from sreport.
-        closed: closed months within the window, and what was corrected since.
-        notes: what else a reader must know.
+        closed: closed months within the window, and their corrections.
+        notes: everything else that a reader must know.
         made: when the report was made.
     """
 
@@ -124,32 +124,32 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     running: int | None = None
     running_until: str | None = None
     doubtful: int | None = None
-    unmapped: Unmapped | None = None
+    unmapped: UnmappedTotal | None = None
     rejects: int | None = None
     currency: str | None = None
     prices: str | None = None
     weights: dict[str, float | None] = {}
-    sreport: Difference | None = None
-    closed: tuple[Closed, ...] = ()
+    sreport: SreportDifference | None = None
+    closed: tuple[ClosedMonthSummary, ...] = ()
     notes: tuple[str, ...] = ()
     made: int
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Numbers of a chart, one for each of its labels; None is unknown."""
+    """A named series of a chart: one value for each label; None is unknown."""
 
     name: str
     values: tuple[float | None, ...]
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """What a chart shows.
+    """The data of one chart.
 
     Attributes:
-        kind: how: bars over time on top of each other, bars side by side, or lines over time.
-        unit: of the values.
-        labels: days, weeks or months, or whose each bar is.
-        note: what a reader must know of it.
+        kind: `stacked` bars over time, `bars` for one value each, or `lines` over time.
+        unit: unit of the values.
+        labels: days, weeks or months; for `bars`, the name of each bar.
+        note: remark for the reader.
     """
 
     kind: Literal["stacked", "bars", "lines"]
@@ -161,11 +161,11 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Rows, and what they rest on.
+    """A report: metadata, columns and rows.
 
     Attributes:
         rows: values by column name, at full precision; None is unknown.
-        panels: charts, where they were asked for.
+        panels: charts, if they were requested.
     """
 
     meta: Meta
@@ -174,7 +174,7 @@ class Report(msgspec.Struct, frozen=True):
     panels: tuple[Panel, ...] = ()
 
     def frame(self) -> pandas.DataFrame:
-        """The rows as a DataFrame, for a notebook."""
+        """Return the rows as a DataFrame, for a notebook."""
         import pandas as pd  # noqa: PLC0415  a quarter of a second that only notebooks pay
 
         return pd.DataFrame(list(self.rows), columns=[column.name for column in self.columns])

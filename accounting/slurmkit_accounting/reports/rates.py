@@ -1,4 +1,4 @@
-"""What types of GPUs count and cost: weights and dated prices of the configuration."""
+"""Weights and dated prices of GPU types, CPUs and memory, from the configuration."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import datetime as dt
 from fractions import Fraction
 from typing import Literal, NamedTuple, cast
 
-from slurmkit.errors import BadConfig
-from slurmkit.prices import (
+from slurmkit.config.prices import (
     UNTYPED,
     Price,
     canonical_type,
@@ -17,23 +16,24 @@ from slurmkit.prices import (
     part_weight,
     partition_gpu_types,
     price_at,
-    price_of,
+    price_on,
 )
-from slurmkit_accounting.bins import NO_GPU
+from slurmkit.errors import BadConfig
+from slurmkit_accounting.usage.bins import NO_GPU
 
-PARTS = ("shard", "mps")
-NONE = "none"
+GPU_PARTS = ("shard", "mps")
+NO_GPU_NAME = "none"
 _ONE = Fraction(1)
 
 
-class Kind(NamedTuple):
-    """A type of GPU, or a part of one.
+class GpuKind(NamedTuple):
+    """A GPU type, or a part of a GPU (shard, MPS).
 
     Attributes:
-        name: as a report shows it.
-        whole: the type of the GPU that is priced; empty where nobody said.
-        weight: what one counts in whole GPUs; None where nobody said.
-        share: what one costs of the price of `whole`.
+        name: name in reports.
+        whole: the type of the whole GPU, which has the price; empty if unknown.
+        weight: how many whole GPUs one counts as; None if unknown.
+        share: the share of the price of `whole` that one costs.
     """
 
     name: str
@@ -43,18 +43,20 @@ class Kind(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Money by where the hours were, or would have been, used; None is unknown."""
+    """Price of one hour at this site and in a cloud; None is unknown."""
 
     on_premises: Fraction | None
     cloud: Fraction | None
 
 
 class Rates:
-    """The site's weights and prices; read once.
+    """The site's weights and prices, read from the configuration once.
 
     Attributes:
-        currency: of all prices; None without any.
-        dates: days on which any price changes.
+        currency: currency of all prices; None without prices.
+        dates: days on which a price changes.
+        of_cpus: whether CPUs have prices.
+        of_memory: whether memory has prices.
 
     Raises:
         BadConfig: for a wrong file, and for prices in several currencies.
@@ -67,32 +69,35 @@ class Rates:
         of_gpus = [price for each in self._settings.values() for price in each.prices]
         prices = [*of_gpus, *self._cpu, *self._memory]
         self.dates = frozenset(price.since for price in prices)
-        self.currency = _currency(prices)
+        self.currency = _common_currency(prices)
         self.of_cpus, self.of_memory = bool(self._cpu), bool(self._memory)
-        self._kinds: dict[tuple[str, str], Kind] = {}
+        self._kinds: dict[tuple[str, str], GpuKind] = {}
 
-    def kind(self, gpu_type: str, partition: str) -> Kind:
-        """What a type of the books is in a partition; the site may vouch for untyped GPUs."""
-        asked = (gpu_type, partition)
-        if asked not in self._kinds:
-            self._kinds[asked] = self._kind(gpu_type, self._partitions.get(partition, ""))
-        return self._kinds[asked]
+    def kind(self, gpu_type: str, partition: str) -> GpuKind:
+        """Return the kind of a GPU type as the ledger has it.
 
-    def gpu_hour(self, kind: Kind, day: dt.date) -> Cost:
-        """What an hour of one of them costs."""
+        For untyped GPUs the configuration may name the type of a partition's GPUs.
+        """
+        gpus = (gpu_type, partition)
+        if gpus not in self._kinds:
+            self._kinds[gpus] = self._kind(gpu_type, self._partitions.get(partition, ""))
+        return self._kinds[gpus]
+
+    def gpu_hour(self, kind: GpuKind, day: dt.date) -> Cost:
+        """Return the price of a GPU-hour on a day."""
         price = price_at(kind.whole, day, self._settings) if kind.whole else None
-        return _times(price, kind.share)
+        return _price_of_share(price, kind.share)
 
     def cpu_hour(self, day: dt.date) -> Cost:
-        """What an hour of a CPU costs."""
-        return _times(price_of(self._cpu, day), _ONE)
+        """Return the price of a CPU-hour on a day."""
+        return _price_of_share(price_on(self._cpu, day), _ONE)
 
     def gib_hour(self, day: dt.date) -> Cost:
-        """What an hour of a GiB of memory costs."""
-        return _times(price_of(self._memory, day), _ONE)
+        """Return the price of a GiB-hour of memory on a day."""
+        return _price_of_share(price_on(self._memory, day), _ONE)
 
-    def kilowatts(self, kind: Kind) -> Fraction | None:
-        """What one of them draws under load; None where nobody said."""
+    def kilowatts(self, kind: GpuKind) -> Fraction | None:
+        """Return the power of one GPU under full load, in kW; None if unknown."""
         settings = self._settings.get(kind.whole)
         share = kind.share
         if settings and settings.watts is None and settings.part_of:
@@ -102,44 +107,44 @@ class Rates:
             return None
         return Fraction(str(settings.watts)) * share / 1000
 
-    def _kind(self, gpu_type: str, vouched: str) -> Kind:
+    def _kind(self, gpu_type: str, partition_type: str) -> GpuKind:
         if gpu_type == NO_GPU:
-            return Kind(NONE, "", Fraction(0))
+            return GpuKind(NO_GPU_NAME, "", Fraction(0))
         part, _, of = gpu_type.partition(":")
-        if part in PARTS:
-            return self._part(cast("Literal['shard', 'mps']", part), of or vouched)
-        # The site may have a price for GPUs of no type: [gpu.untyped].
-        name = canonical_type(gpu_type or vouched or UNTYPED, self._settings)
+        if part in GPU_PARTS:
+            return self._part(cast("Literal['shard', 'mps']", part), of or partition_type)
+        # The site may have a price for untyped GPUs: [gpu.untyped].
+        name = canonical_type(gpu_type or partition_type or UNTYPED, self._settings)
         settings = self._settings.get(name)
         weight = Fraction(str(settings.weight)) if settings else _ONE
-        return Kind(name, name, weight)
+        return GpuKind(name, name, weight)
 
-    def _part(self, part: Literal["shard", "mps"], of: str) -> Kind:
+    def _part(self, part: Literal["shard", "mps"], of: str) -> GpuKind:
         named = canonical_type(of, self._settings) if of else ""
-        whole = named or self._only_one_with(part)
-        found = part_weight(whole, part, self._settings) if whole else None
-        weight = None if found is None else Fraction(str(found))
-        return Kind(f"{part}:{named}" if named else part, whole, weight, weight or Fraction(0))
+        whole = named or self._only_shared_type(part)
+        number = part_weight(whole, part, self._settings) if whole else None
+        weight = None if number is None else Fraction(str(number))
+        return GpuKind(f"{part}:{named}" if named else part, whole, weight, weight or Fraction(0))
 
-    def _only_one_with(self, part: Literal["shard", "mps"]) -> str:
-        """Where one type alone is shared, it is the one that untyped parts are of."""
-        named = [
+    def _only_shared_type(self, part: Literal["shard", "mps"]) -> str:
+        """Return the only GPU type that has such parts; empty if there is none or several."""
+        shared = [
             name for name in self._settings if part_weight(name, part, self._settings) is not None
         ]
-        return named[0] if len(named) == 1 else ""
+        return shared[0] if len(shared) == 1 else ""
 
 
-def _times(price: Price | None, share: Fraction) -> Cost:
+def _price_of_share(price: Price | None, share: Fraction) -> Cost:
     if price is None:
         return Cost(None, None)
     amounts = (price.on_premises, price.cloud)
     return Cost(*(None if each is None else Fraction(each) * share for each in amounts))
 
 
-def _currency(prices: list[Price]) -> str | None:
-    named = sorted({price.currency for price in prices})
-    if len(named) > 1:
+def _common_currency(prices: list[Price]) -> str | None:
+    currencies = sorted({price.currency for price in prices})
+    if len(currencies) > 1:
         raise BadConfig(
-            f"prices are in {' and '.join(named)}, which cannot be added up; write them in one"
+            f"prices are in {' and '.join(currencies)}, which cannot be added up; write them in one"
         )
-    return named[0] if named else None
+    return currencies[0] if currencies else None

@@ -1,4 +1,4 @@
-"""Add usage up into the columns of a report, in whole numbers and fractions until the end."""
+"""Add up usage into the columns of a report; exact integers and fractions until the end."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from fractions import Fraction
 from operator import add
 from typing import NamedTuple, TypeAlias
 
-from slurmkit_accounting.bins import NO_GPU, Key
-from slurmkit_accounting.held import Sums
-from slurmkit_accounting.query import AT, CARRIED
+from slurmkit_accounting.calendar import WindowPart
+from slurmkit_accounting.ledger.schema.usage import SUMS
 from slurmkit_accounting.reports.model import Column, Value
-from slurmkit_accounting.reports.periods import Part
-from slurmkit_accounting.reports.rates import Cost, Kind, Rates
-from slurmkit_accounting.schema import SUMS
+from slurmkit_accounting.reports.rates import Cost, GpuKind, Rates
+from slurmkit_accounting.usage.bins import NO_GPU, UsageKey
+from slurmkit_accounting.usage.partial import Sums
+from slurmkit_accounting.usage.query import CARRIED, SUM_INDEX
 
 OUTCOMES = (
     "completed", "failed", "timeout", "cancelled", "preempted", "out_of_memory", "node_fail",
     "other", "running",
 )  # fmt: skip
-_KEPT = frozenset(("completed", "running"))
-# States of runs that go on; whatever else is not an outcome by name is `other`.
-_GOING_ON = frozenset(
+_NOT_LOST = frozenset(("completed", "running"))
+# States of runs without an end. Any other state that is not an outcome by name is `other`.
+_OPEN_STATES = frozenset(
     "RUNNING SUSPENDED PENDING RESIZING COMPLETING CONFIGURING STAGE_OUT SIGNALING STOPPED".split()
 )
 _HOURS = ("cpu", "node", "wall")
@@ -48,8 +48,8 @@ _GIB = 1024
 _KWH = 3_600_000  # joules
 
 
-class _Detail(NamedTuple):
-    """What must be told apart until weights and prices are applied."""
+class _TallyKey(NamedTuple):
+    """Attributes of usage that weights, prices and outcomes depend on."""
 
     gpu_type: str
     partition: str
@@ -58,11 +58,17 @@ class _Detail(NamedTuple):
     part: int
 
 
-Details: TypeAlias = dict[_Detail, Sums]
+Details: TypeAlias = dict[_TallyKey, Sums]
 
 
 class Tally:
-    """What one row of a report is made of."""
+    """The usage of one row of a report.
+
+    Attributes:
+        users: user names with usage.
+        jobs: number of runs.
+        tracked: whether any cluster of the row tracks GPUs.
+    """
 
     def __init__(self) -> None:
         self._details: Details = {}
@@ -70,111 +76,112 @@ class Tally:
         self.jobs = 0
         self.tracked = False
 
-    def add(self, key: Key, part: int, sums: Sums, *, first: bool) -> None:
+    def add(self, key: UsageKey, part: int, sums: Sums, *, first: bool) -> None:
         """Add usage of one key in one part of the window.
 
         Args:
-            key: its.
-            part: place of the part.
-            sums: as `query.usage` gives them.
-            first: whether the row has no part before it, so that runs going on into it are new.
+            key: the usage key.
+            part: index of the part.
+            sums: sums as `query_usage` returns them.
+            first: whether no earlier part belongs to the row: then runs that began before this
+                part count as jobs too.
         """
-        detail = _Detail(key.gpu_type, key.partition, key.state, key.redone, part)
+        detail = _TallyKey(key.gpu_type, key.partition, key.state, key.redone, part)
         there = self._details.get(detail)
         self._details[detail] = sums if there is None else tuple(map(add, there, sums))
         self.users.add(key.user)
-        self.jobs += sums[AT["started"]] + (sums[CARRIED] if first else 0)
+        self.jobs += sums[SUM_INDEX["started"]] + (sums[CARRIED] if first else 0)
 
     def gpu_hours(self, rates: Rates) -> Fraction:
-        """Whole GPUs times hours."""
+        """Return the GPU-hours, in whole GPUs."""
         return sum((hours for _, _, hours in self._gpu_hours(rates)), _ZERO)
 
-    def values(self, rates: Rates, parts: list[Part]) -> dict[str, Value]:
-        """The values of `COLUMNS`."""
+    def values(self, rates: Rates, parts: list[WindowPart]) -> dict[str, Value]:
+        """Return the values of `COLUMNS`."""
         total = tuple(map(sum, zip(*self._details.values(), _NOTHING, strict=True)))
-        energy = total[AT["energy_joules"]]
+        energy = total[SUM_INDEX["energy_joules"]]
         return {
             "jobs": self.jobs,
             "users": len(self.users),
             **self._gpu_columns(rates),
-            **{f"{name}_hours": total[AT[f"{name}_seconds"]] / _HOUR for name in _HOURS},
-            "memory_gib_hours": total[AT["mem_mib_seconds"]] / (_HOUR * _GIB),
-            "wait_hours": total[AT["waited_seconds"]] / _HOUR,
-            "cpu_efficiency": _part_of(total, "cpu_used_ms", "cpu_measured_ms"),
-            "memory_efficiency": _part_of(
-                total, "mem_used_mib_seconds", "mem_measured_mib_seconds"
-            ),
-            "gpu_efficiency": _part_of(total, "gpu_used_ms", "gpu_measured_ms"),
+            **{f"{name}_hours": total[SUM_INDEX[f"{name}_seconds"]] / _HOUR for name in _HOURS},
+            "memory_gib_hours": total[SUM_INDEX["mem_mib_seconds"]] / (_HOUR * _GIB),
+            "wait_hours": total[SUM_INDEX["waited_seconds"]] / _HOUR,
+            "cpu_efficiency": _ratio(total, "cpu_used_ms", "cpu_measured_ms"),
+            "memory_efficiency": _ratio(total, "mem_used_mib_seconds", "mem_measured_mib_seconds"),
+            "gpu_efficiency": _ratio(total, "gpu_used_ms", "gpu_measured_ms"),
             "energy_kwh": energy / _KWH if energy else None,
-            "energy_kwh_estimated": _number(self._estimated(rates)),
+            "energy_kwh_estimated": _as_float(self._estimated_energy(rates)),
             **self._money(rates, parts),
         }
 
     def _gpu_columns(self, rates: Rates) -> dict[str, Value]:
-        """GPU-hours, all and by outcome; unknown where no cluster of the row tracks GPUs."""
+        """Return GPU-hours, in total and by outcome; None if no cluster of the row tracks GPUs."""
         names = ("gpu_hours", *(f"gpu_hours_{one}" for one in OUTCOMES), "gpu_hours_lost")
         if not self.tracked:
             return dict.fromkeys(names)
-        found: dict[str, Fraction] = defaultdict(Fraction)
+        totals: dict[str, Fraction] = defaultdict(Fraction)
         for detail, _, hours in self._gpu_hours(rates):
-            outcome = outcome_of(detail.state)
-            lost = outcome not in _KEPT and not detail.redone
+            outcome = run_outcome(detail.state)
+            lost = outcome not in _NOT_LOST and not detail.redone
             for name in ("gpu_hours", f"gpu_hours_{outcome}", *(["gpu_hours_lost"] * lost)):
-                found[name] += hours
-        return {name: float(found[name]) for name in names}
+                totals[name] += hours
+        return {name: float(totals[name]) for name in names}
 
-    def _gpu_hours(self, rates: Rates) -> Iterator[tuple[_Detail, Kind, Fraction]]:
+    def _gpu_hours(self, rates: Rates) -> Iterator[tuple[_TallyKey, GpuKind, Fraction]]:
         for detail, sums in self._details.items():
             kind = rates.kind(detail.gpu_type, detail.partition)
-            yield detail, kind, (kind.weight or _ZERO) * sums[AT["gpu_seconds"]] / _HOUR
+            yield detail, kind, (kind.weight or _ZERO) * sums[SUM_INDEX["gpu_seconds"]] / _HOUR
 
-    def _estimated(self, rates: Rates) -> Fraction | None:
-        """What the GPUs drew if they all were under load."""
-        whole = _ZERO
+    def _estimated_energy(self, rates: Rates) -> Fraction | None:
+        """Estimate the energy of the GPUs under full load, in kWh; None if a type is unknown."""
+        energy = _ZERO
         for detail, sums in self._details.items():
-            if sums[AT["gpu_seconds"]]:
+            if sums[SUM_INDEX["gpu_seconds"]]:
                 kilowatts = rates.kilowatts(rates.kind(detail.gpu_type, detail.partition))
                 if kilowatts is None:
                     return None
-                whole += kilowatts * sums[AT["gpu_seconds"]] / _HOUR
-        return whole or None
+                energy += kilowatts * sums[SUM_INDEX["gpu_seconds"]] / _HOUR
+        return energy or None
 
-    def _money(self, rates: Rates, parts: list[Part]) -> dict[str, Value]:
-        """Unknown as a whole where the price of any part of it is."""
+    def _money(self, rates: Rates, parts: list[WindowPart]) -> dict[str, Value]:
+        """Return the costs; a cost is None if any price that it needs is unknown."""
         if rates.currency is None or not self.tracked:
             return {"cost": None, "cloud_cost": None}
-        sums: list[Fraction | None] = [_ZERO, _ZERO]
-        for amount, price in self._priced(rates, parts):
-            for place, each in enumerate(price):
-                there = sums[place]
-                sums[place] = None if each is None or there is None else there + amount * each
-        return {"cost": _number(sums[0]), "cloud_cost": _number(sums[1])}
+        costs: list[Fraction | None] = [_ZERO, _ZERO]
+        for hours, price in self._priced_hours(rates, parts):
+            for place, per_hour in enumerate(price):
+                cost = costs[place]
+                costs[place] = None if per_hour is None or cost is None else cost + hours * per_hour
+        return {"cost": _as_float(costs[0]), "cloud_cost": _as_float(costs[1])}
 
-    def _priced(self, rates: Rates, parts: list[Part]) -> Iterator[tuple[Fraction, Cost]]:
-        """Hours, and what one of them costs."""
+    def _priced_hours(
+        self, rates: Rates, parts: list[WindowPart]
+    ) -> Iterator[tuple[Fraction, Cost]]:
+        """Yield hours (of a GPU, a CPU or a GiB of memory) and the price of one hour."""
         for detail, sums in self._details.items():
             day = parts[detail.part].day
-            if detail.gpu_type != NO_GPU and sums[AT["gpu_seconds"]]:
+            if detail.gpu_type != NO_GPU and sums[SUM_INDEX["gpu_seconds"]]:
                 kind = rates.kind(detail.gpu_type, detail.partition)
-                yield Fraction(sums[AT["gpu_seconds"]], _HOUR), rates.gpu_hour(kind, day)
-            if rates.of_cpus and sums[AT["cpu_seconds"]]:
-                yield Fraction(sums[AT["cpu_seconds"]], _HOUR), rates.cpu_hour(day)
-            if rates.of_memory and sums[AT["mem_mib_seconds"]]:
-                hours = Fraction(sums[AT["mem_mib_seconds"]], _HOUR * _GIB)
+                yield Fraction(sums[SUM_INDEX["gpu_seconds"]], _HOUR), rates.gpu_hour(kind, day)
+            if rates.of_cpus and sums[SUM_INDEX["cpu_seconds"]]:
+                yield Fraction(sums[SUM_INDEX["cpu_seconds"]], _HOUR), rates.cpu_hour(day)
+            if rates.of_memory and sums[SUM_INDEX["mem_mib_seconds"]]:
+                hours = Fraction(sums[SUM_INDEX["mem_mib_seconds"]], _HOUR * _GIB)
                 yield hours, rates.gib_hour(day)
 
 
-def outcome_of(state: str) -> str:
-    """What became of a run, one of `OUTCOMES`."""
-    if state in _GOING_ON:
+def run_outcome(state: str) -> str:
+    """Return the outcome of a run with a state, one of `OUTCOMES`."""
+    if state in _OPEN_STATES:
         return "running"
     name = state.lower()
     return name if name in OUTCOMES[:-2] else "other"
 
 
-def _part_of(sums: Sums, used: str, held: str) -> float | None:
-    return sums[AT[used]] / sums[AT[held]] if sums[AT[held]] else None
+def _ratio(sums: Sums, used: str, held: str) -> float | None:
+    return sums[SUM_INDEX[used]] / sums[SUM_INDEX[held]] if sums[SUM_INDEX[held]] else None
 
 
-def _number(amount: Fraction | None) -> float | None:
+def _as_float(amount: Fraction | None) -> float | None:
     return None if amount is None else float(amount)

@@ -8,14 +8,15 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, literal_column
 
-from slurmkit_accounting.ledger import Ledger
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.runs import runs
+from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series
-from slurmkit_accounting.reports.selected import Selection, started_within
-from slurmkit_accounting.schema import HOUR, runs
+from slurmkit_accounting.reports.selection import RunSelection, runs_started_within
 
-USUAL = ("partition", "gpu-type")
+DEFAULT_BY = ("partition", "gpu-type")
 COLUMNS = (
     Column("jobs", "count"),
     Column("wait_hours_mean", "hours"),
@@ -33,13 +34,13 @@ _NOTE = (
 )
 
 
-def wait_report(ledger: Ledger, question: Question, by: Sequence[str] = USUAL) -> Report:
-    """Wait times of the runs that started in the window.
+def wait_report(ledger: Ledger, question: Question, by: Sequence[str] = DEFAULT_BY) -> Report:
+    """Report wait times of the runs that started in the window, longest mean first.
 
     Args:
         ledger: open for reading.
-        question: which window, of whom.
-        by: dimensions but those of time.
+        question: window, filters and scope.
+        by: dimensions, but none of time.
 
     Raises:
         LedgerError: when the ledger cannot be read.
@@ -47,10 +48,10 @@ def wait_report(ledger: Ledger, question: Question, by: Sequence[str] = USUAL) -
     names = list(by)
     waits: dict[tuple[str, ...], Counter[int]] = defaultdict(Counter)
     with ledger.transaction() as connection:
-        chosen = Selection(connection, question)
-        for found in started_within(question.window):
-            where = (*found, runs.c.nodes > 0)
-            for labels, (wait, jobs) in chosen.grouped(names, (_WAIT,), (func.count(),), *where):
+        selection = RunSelection(connection, question)
+        for started in runs_started_within(question.window):
+            where = (*started, runs.c.nodes > 0)
+            for labels, (wait, jobs) in selection.sums_by(names, (_WAIT,), (func.count(),), *where):
                 waits[labels][wait] += jobs
         meta = Meta(
             report="wait",
@@ -59,35 +60,35 @@ def wait_report(ledger: Ledger, question: Question, by: Sequence[str] = USUAL) -
             job=question.job,
             runs=sum(each.total() for each in waits.values()),
             notes=(_NOTE,),
-            **provenance.of_books(ledger, connection, question.now, question.scope),
-            **provenance.of_window(connection, question.window, question.zone, question.now),
+            **provenance.ledger_fields(ledger, connection, question.now, question.scope),
+            **provenance.window_fields(connection, question.window, question.zone, question.now),
         )
     rows = [
-        {**dict(zip(names, labels, strict=True)), **_values(counts)}
+        {**dict(zip(names, labels, strict=True)), **_wait_columns(counts)}
         for labels, counts in waits.items()
     ]
     rows.sort(key=lambda row: -row["wait_hours_mean"])
     return Report(meta, (*map(Column, names), *COLUMNS), tuple(rows), (_panel(rows, names),))
 
 
-def _values(counts: Mapping[int, int]) -> dict[str, Any]:
+def _wait_columns(counts: Mapping[int, int]) -> dict[str, Any]:
     jobs = sum(counts.values())
     ordered = sorted(counts.items())
     return {
         "jobs": jobs,
         "wait_hours_mean": sum(wait * count for wait, count in ordered) / jobs / HOUR,
-        "wait_hours_median": _below(ordered, jobs * 0.5) / HOUR,
-        "wait_hours_90": _below(ordered, jobs * 0.9) / HOUR,
+        "wait_hours_median": _wait_not_exceeded_by(ordered, jobs * 0.5) / HOUR,
+        "wait_hours_90": _wait_not_exceeded_by(ordered, jobs * 0.9) / HOUR,
         "wait_hours_longest": ordered[-1][0] / HOUR,
     }
 
 
-def _below(ordered: Sequence[tuple[int, int]], share: float) -> int:
-    """The shortest wait that so many runs did not exceed."""
+def _wait_not_exceeded_by(ordered: Sequence[tuple[int, int]], runs_below: float) -> int:
+    """Return the shortest wait that at least so many runs did not exceed."""
     passed = 0
     for wait, count in ordered:
         passed += count
-        if passed >= share:
+        if passed >= runs_below:
             return wait
     return ordered[-1][0]
 

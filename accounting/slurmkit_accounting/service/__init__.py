@@ -1,1 +1,1 @@
-"""The ledger's service: it keeps the books up to date and answers who may ask."""
+"""The ledger's service: it keeps the ledger up to date and answers queries of its users."""

@@ -1,4 +1,4 @@
-"""`GET /metrics`: the service and the books for Prometheus; no users unless the site asks."""
+"""`GET /metrics`: metrics of the service and the ledger for Prometheus; users only on request."""
 
 from __future__ import annotations
 
@@ -10,37 +10,41 @@ from http import HTTPStatus
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from sqlalchemy import Connection
 
 from slurmkit.errors import SlurmkitError
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.service.app import Page
-from slurmkit_accounting.service.gpuhours import GpuHours
-from slurmkit_accounting.service.log import Log
+from slurmkit_accounting.calendar import Zone, month_of, month_span
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.reports.counted import CountedUsage, Question
+from slurmkit_accounting.reports.tally import OUTCOMES
+from slurmkit_accounting.service.monitoring import LedgerState, read_state
 from slurmkit_accounting.service.schedule import Schedule
-from slurmkit_accounting.service.state import State, read_state
+from slurmkit_accounting.service.wsgi import Log, Page
 
-KIND = "text/plain; version=0.0.4; charset=utf-8"
-_P = "slurmkit_ledger_"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX = "slurmkit_ledger_"
+_CACHED_SECONDS = 60
+_LABELS = ("cluster", "partition", "gpu-type")
 
 
-class Metrics(Collector):
-    """Makes the metrics when they are asked for.
+class LedgerMetrics(Collector):
+    """Collector of the metrics, which reads the ledger at each scrape.
 
     Args:
-        books: opens the ledger for reading.
-        schedule: whose runs are shown.
-        hours: GPU-hours of the month.
-        log: told when the ledger cannot be read.
+        open_ledger: opens the ledger for reading.
+        schedule: the schedule whose tasks are shown.
+        hours: the metric of this month's GPU-hours.
+        log: gets a line when the ledger cannot be read.
     """
 
     def __init__(
         self,
-        books: Callable[[], AbstractContextManager[Ledger]],
+        open_ledger: Callable[[], AbstractContextManager[Ledger]],
         schedule: Schedule,
-        hours: GpuHours,
+        hours: MonthGpuHours,
         log: Log,
     ) -> None:
-        self._books = books
+        self._open_ledger = open_ledger
         self._schedule = schedule
         self._hours = hours
         self._log = log
@@ -48,39 +52,39 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def page(self) -> Page:
-        """The page, in Prometheus' text format."""
-        return HTTPStatus.OK, KIND, generate_latest(self._registry)
+        """Return the page in Prometheus' text format."""
+        return HTTPStatus.OK, CONTENT_TYPE, generate_latest(self._registry)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: what there is shows when it is collected."""
+        """Return no metrics: they are known only once they are collected."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric; those of the books only where they can be read."""
+        """Yield all metrics; those of the ledger only if it can be read."""
         try:
-            with self._books() as ledger, ledger.transaction() as connection:
-                of_books = [
-                    *_of_books(read_state(connection)),
+            with self._open_ledger() as ledger, ledger.transaction() as connection:
+                of_ledger = [
+                    *_ledger_metrics(read_state(connection)),
                     self._hours.metric(connection, time.time()),
                 ]
         except SlurmkitError as error:
             self._log("failed", asked="metrics", why=error)
-            of_books = []
+            of_ledger = []
         yield GaugeMetricFamily(
-            f"{_P}up", "Whether the books could be read.", value=float(bool(of_books))
+            f"{_PREFIX}up", "Whether the books could be read.", value=float(bool(of_ledger))
         )
-        yield from of_books
-        yield from self._of_tasks()
+        yield from of_ledger
+        yield from self._task_metrics()
 
-    def _of_tasks(self) -> Iterator[Metric]:
+    def _task_metrics(self) -> Iterator[Metric]:
         seconds = GaugeMetricFamily(
-            f"{_P}task_seconds", "How long a task's last run took.", labels=["task"]
+            f"{_PREFIX}task_seconds", "How long a task's last run took.", labels=["task"]
         )
         failures = CounterMetricFamily(
-            f"{_P}task_failures", "Failed runs of a task since the start.", labels=["task"]
+            f"{_PREFIX}task_failures", "Failed runs of a task since the start.", labels=["task"]
         )
         running = GaugeMetricFamily(
-            f"{_P}task_running", "Whether a task runs now.", labels=["task"]
+            f"{_PREFIX}task_running", "Whether a task runs now.", labels=["task"]
         )
         for task in self._schedule.tasks:
             labels = [task.name]
@@ -91,14 +95,14 @@ class Metrics(Collector):
         yield from (seconds, failures, running)
 
 
-def _of_books(state: State) -> Iterator[Metric]:
+def _ledger_metrics(state: LedgerState) -> Iterator[Metric]:
     lag = GaugeMetricFamily(
-        f"{_P}ingest_lag_seconds",
+        f"{_PREFIX}ingest_lag_seconds",
         "Since the start of the last finished ingest.",
         labels=["cluster"],
     )
-    rows = CounterMetricFamily(f"{_P}rows", "Rows taken into the books.", labels=["cluster"])
-    still = GaugeMetricFamily(f"{_P}open_rows", "Rows without an end.", labels=["cluster"])
+    rows = CounterMetricFamily(f"{_PREFIX}rows", "Rows taken into the books.", labels=["cluster"])
+    still = GaugeMetricFamily(f"{_PREFIX}open_rows", "Rows without an end.", labels=["cluster"])
     for each in state.clusters:
         if each.last_ingest is not None:
             lag.add_metric([each.name], state.taken - each.last_ingest)
@@ -106,12 +110,12 @@ def _of_books(state: State) -> Iterator[Metric]:
         still.add_metric([each.name], each.open)
     yield from (lag, rows, still)
     words = "Lines whose runs could not be read to this day."
-    yield GaugeMetricFamily(f"{_P}rejects", words, value=state.rejects)
+    yield GaugeMetricFamily(f"{_PREFIX}rejects", words, value=state.rejects)
     if state.last_people_sync is not None:
         words, age = "Since people were last read.", state.taken - state.last_people_sync
-        yield GaugeMetricFamily(f"{_P}people_age_seconds", words, value=age)
+        yield GaugeMetricFamily(f"{_PREFIX}people_age_seconds", words, value=age)
     held = GaugeMetricFamily(
-        f"{_P}gpus_allocated",
+        f"{_PREFIX}gpus_allocated",
         "GPUs that running jobs hold, as of the last ingest.",
         labels=["cluster", "partition"],
     )
@@ -119,9 +123,47 @@ def _of_books(state: State) -> Iterator[Metric]:
         held.add_metric([allocated.cluster, allocated.partition], allocated.gpus)
     yield held
     well = GaugeMetricFamily(
-        f"{_P}task_success_timestamp_seconds", "When a task last ended well.", labels=["task"]
+        f"{_PREFIX}task_success_timestamp_seconds", "When a task last ended well.", labels=["task"]
     )
     for task in state.tasks.values():
         if task.well is not None:
             well.add_metric([task.task], task.well)
     yield well
+
+
+class MonthGpuHours:
+    """The metric of this month's GPU-hours, counted at most once a minute.
+
+    Args:
+        zone: time zone of the month.
+        by_user: whether the metric has a label `user`.
+    """
+
+    def __init__(self, zone: Zone, *, by_user: bool = False) -> None:
+        self._zone = zone
+        self._by = (*_LABELS, "user") if by_user else _LABELS
+        self._kept: GaugeMetricFamily | None = None
+        self._counted = float("-inf")
+
+    def metric(self, connection: Connection, now: float) -> GaugeMetricFamily:
+        """Return the metric, at most a minute old."""
+        if self._kept is None or not 0 <= now - self._counted < _CACHED_SECONDS:
+            self._kept, self._counted = self._count(connection, int(now)), now
+        return self._kept
+
+    def _count(self, connection: Connection, now: int) -> GaugeMetricFamily:
+        begin, _ = month_span(month_of(now, self._zone), self._zone)
+        metric = GaugeMetricFamily(
+            "slurmkit_ledger_month_gpu_hours",
+            f"GPU-hours since the month began in {self._zone.name}.",
+            labels=[*(name.replace("-", "_") for name in self._by), "outcome"],
+        )
+        question = Question(window=(begin, max(now, begin + 1)), zone=self._zone, now=now)
+        counted = CountedUsage(connection, question)
+        for labels, tally in counted.rows(self._by).items():
+            values = tally.values(counted.rates, counted.parts)
+            for outcome in OUTCOMES:
+                hours = values[f"gpu_hours_{outcome}"]
+                if isinstance(hours, float) and hours:
+                    metric.add_metric([*labels, outcome], hours)
+        return metric

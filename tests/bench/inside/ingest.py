@@ -10,14 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-from slurmkit_accounting.ingest import ingest
-from slurmkit_accounting.ledger import open_for_writing
-from slurmkit_accounting.sacct_rows import sacct_argv
-from slurmkit_accounting.steps_rows import steps_argv
-from slurmkit_accounting.windows import days
+from slurmkit_accounting.ingest.ingest import ingest
+from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.sacct.query import build_sacct_argv, split_into_days
+from slurmkit_accounting.sacct.steps import build_steps_argv
 
-from slurmkit.queue.rows import record_mark
-from slurmkit.slurm import LocalSlurm, environment_for
+from slurmkit.slurm.commands import LocalSlurmCommands, environment_for
+from slurmkit.state.queue_rows import record_mark
 
 ROUNDS, SINCE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 OURS = environment_for(["sacct"], os.environ)
@@ -26,9 +25,12 @@ OURS = environment_for(["sacct"], os.environ)
 def alone(begin: int, end: int) -> float:
     """Seconds that sacct takes to print all windows into memory."""
     began = time.perf_counter()
-    for window in days(begin, end):
+    for window in split_into_days(begin, end):
         when = ("-S", f"uts{window.begin}", "-E", f"uts{window.end}")
-        for argv in (sacct_argv(record_mark(), *when), steps_argv(record_mark(), *when)):
+        for argv in (
+            build_sacct_argv(record_mark(), *when),
+            build_steps_argv(record_mark(), *when),
+        ):
             subprocess.run(argv, check=True, stdout=subprocess.PIPE, env=OURS)
     return time.perf_counter() - began
 
@@ -39,7 +41,7 @@ def ours(begin: int) -> tuple[float, float, int]:
         left.unlink()
     began, worked = time.perf_counter(), time.process_time()
     with open_for_writing(f"sqlite:///{FOLDER}/ledger.db") as ledger:
-        done = ingest(ledger, LocalSlurm(), since=begin)
+        done = ingest(ledger, LocalSlurmCommands(), since=begin)
     return time.perf_counter() - began, time.process_time() - worked, done.entered.read
 
 
@@ -54,5 +56,5 @@ for number in range(ROUNDS):
     print(f"  {seconds:.0f} s, {cpu:.0f} s of CPU", file=sys.stderr, flush=True)
     found["ingest"].append(seconds)
     found["cpu"].append(cpu)
-    found["windows"] = len(days(SINCE, now))
+    found["windows"] = len(split_into_days(SINCE, now))
 print(json.dumps(found))

@@ -7,13 +7,15 @@ import json
 import sys
 import time
 
-from slurmkit import Cluster, JobSpec, plan
-from slurmkit.backends.commands import CommandsBackend
-from slurmkit.slurm import LocalSlurm
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.jobs.backends.commands import CommandsBackend
+from slurmkit.planning.planner import plan
+from slurmkit.slurm.commands import LocalSlurmCommands
+from slurmkit.spec.jobspec import JobSpec
 
 NAME = "bench-loop"
 jobs, names = int(sys.argv[1]), sys.argv[2:]
-slurm = LocalSlurm()
+slurm = LocalSlurmCommands()
 cluster = Cluster(names[0]) if names else Cluster(slurm, CommandsBackend(slurm))
 options = {"job_name": NAME, "time": "1", "partition": "cpu", "output": "/dev/null"}
 made = plan(JobSpec(command=("true",), hold=True, **options), cluster)

@@ -8,9 +8,9 @@ import threading
 import time
 from pathlib import Path
 
-from slurmkit.queue.rows import FIELDS, record_mark, squeue_format
-from slurmkit.queue.snapshot import read_queue
-from slurmkit.slurm import LocalSlurm, environment_for
+from slurmkit.slurm.commands import LocalSlurmCommands, environment_for
+from slurmkit.state.queue import read_queue
+from slurmkit.state.queue_rows import QUEUE_FIELDS, record_mark, squeue_format
 
 PLAIN = dict(os.environ)
 OURS = environment_for(["squeue"], os.environ)  # its tuning makes raw squeue quicker, too
@@ -37,7 +37,7 @@ def snapshot() -> tuple[float, int, float]:
     ticker = threading.Thread(target=tick)
     ticker.start()
     began = time.perf_counter()
-    queue = read_queue(LocalSlurm())
+    queue = read_queue(LocalSlurmCommands())
     took = time.perf_counter() - began
     over.set()
     ticker.join()
@@ -59,7 +59,7 @@ squeue(*raw)
 times = [(squeue(*raw), *snapshot()) for _ in range(runs)]
 found = {
     "rows": rows,
-    "fields": len(FIELDS),
+    "fields": len(QUEUE_FIELDS),
     "raw": [each[0] for each in times],
     "typed": [each[1] for each in times],
     "waits": [each[3] for each in times],

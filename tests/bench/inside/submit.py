@@ -10,16 +10,18 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from slurmkit import Cluster, JobSpec, plan
-from slurmkit.backends.choice import DefaultBackend
-from slurmkit.slurm import LocalSlurm
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.jobs.backends.choice import DefaultBackend
+from slurmkit.planning.planner import plan
+from slurmkit.slurm.commands import LocalSlurmCommands
+from slurmkit.spec.jobspec import JobSpec
 
 NAME = "bench-submit"
 LOOP = 'for ((i = 0; i < $1; i++)); do sbatch --parsable "$2" >/dev/null || exit 1; done'
 
 runs, jobs = map(int, sys.argv[1:3])
 by_pyslurm = sys.argv[3:] == ["pyslurm"]
-slurm = LocalSlurm()
+slurm = LocalSlurmCommands()
 cluster = Cluster(slurm, DefaultBackend(slurm, "pyslurm" if by_pyslurm else "commands"))
 options = {"job_name": NAME, "time": "1", "partition": "cpu", "output": "/dev/null"}
 made = plan(JobSpec(command=("true",), hold=True, **options), cluster)
@@ -48,11 +50,11 @@ def by_pyslurm_alone() -> None:
     """As its documentation has it, the job's environment made once."""
     import pyslurm  # noqa: PLC0415 - only where it is measured
 
-    from slurmkit.backends.jobenv import handed_on  # noqa: PLC0415 - as above
+    from slurmkit.jobs.backends.pyslurm import job_environment  # noqa: PLC0415 - as above
 
     asked = {"ntasks_per_node": 1, "cpus_per_task": 1, "nodes": 1, "priority": 0}
     asked |= {"name": NAME, "time_limit": 1, "partitions": "cpu", "standard_output": "/dev/null"}
-    environment = handed_on(dict(made.submissions[0].options), cluster.capabilities().config)
+    environment = job_environment(dict(made.submissions[0].options), cluster.capabilities().config)
     for _ in range(jobs):
         pyslurm.JobSubmitDescription(script=script, environment=environment, **asked).submit()
 

@@ -146,7 +146,7 @@ class Hands:
 
     @property
     def picture(self):
-        return self.app.session.picture(self.app.view.ask)
+        return self.app.session.last_answer(self.app.view.ask)
 
     async def until(self, reached) -> None:
         async with asyncio.timeout(120):
@@ -177,7 +177,7 @@ class Hands:
     async def sort(self, *names: str) -> None:
         self.meter.doing = "sort"
         for name in names:
-            self.app.view.wish_for(self.app.view.wish.sorted_by(name))
+            self.app.view.set_row_query(self.app.view.row_query.sorted_by(name))
             await asyncio.sleep(0.2)
 
     async def scroll(self) -> None:
@@ -225,14 +225,15 @@ async def stalls(app, use) -> dict[str, object]:
 
 def live():
     """The app on the cluster that Slurm's commands reach from here."""
-    from slurmkit_tui.app import Options, SlurmkitApp  # noqa: PLC0415 - the paint needs none
+    from slurmkit_tui.app.app import SlurmkitApp  # noqa: PLC0415 - the paint needs none
     from slurmkit_tui.feed.live import LiveFeed  # noqa: PLC0415
-    from slurmkit_tui.memory import calm  # noqa: PLC0415
+    from slurmkit_tui.feed.threads import tune_garbage_collector  # noqa: PLC0415
+    from slurmkit_tui.options import AppOptions  # noqa: PLC0415 - the paint needs none
 
-    from slurmkit import Cluster  # noqa: PLC0415
+    from slurmkit.cluster.cluster import Cluster  # noqa: PLC0415
 
-    app = SlurmkitApp(LiveFeed(Cluster()), Options(interval=3600))
-    calm()  # as `slurmkit tui` does
+    app = SlurmkitApp(LiveFeed(Cluster()), AppOptions(interval=3600))
+    tune_garbage_collector()  # as `slurmkit tui` does
     return app
 
 

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from slurmkit_accounting import query, read
-from slurmkit_accounting.dump_ingest import File, ingest_file
-from slurmkit_accounting.ledger import open_for_writing
-from slurmkit_accounting.sacct_rows import FIELDS
-from slurmkit_accounting.windows import days
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting import read
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ingest.file import SacctFile, ingest_file
+from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.sacct.query import SACCT_FIELDS, split_into_days
+from slurmkit_accounting.usage import query
 
-from slurmkit.slurm import environment_for
+from slurmkit.slurm.commands import environment_for
 
 RUNS, CLUSTER = int(sys.argv[1]), sys.argv[2]
 BEGIN, THERE, END = map(int, sys.argv[3:6])
@@ -33,14 +33,16 @@ BY_USER = ["cluster", "AccountUtilizationByUser", f"start={EDGES[0]}", f"end={ED
 def fill() -> Iterator[int]:
     """What the ledger lacks of the month, a day at a time."""
     flags = ["-a", "-X", "-D", "-P", "--noheader", "--noconvert", f"--delimiter={MARK}"]
-    words = ["sacct", *flags, f"--format={','.join(FIELDS)}"]
+    words = ["sacct", *flags, f"--format={','.join(SACCT_FIELDS)}"]
     with open_for_writing(URL) as ledger:
-        for day in days(BEGIN, THERE):
+        for day in split_into_days(BEGIN, THERE):
             argv = [*words, "-S", f"uts{day.begin}", "-E", f"uts{day.end}"]
             with subprocess.Popen(
                 argv, stdout=subprocess.PIPE, env=environment_for(argv, os.environ)
             ) as sacct:
-                file = File("sacct", sacct.stdout, CLUSTER, FIELDS, MARK, zone("UTC"))
+                file = SacctFile(
+                    "sacct", sacct.stdout, CLUSTER, SACCT_FIELDS, MARK, find_zone("UTC")
+                )
                 yield ingest_file(ledger, file).entered.new
 
 
@@ -72,13 +74,13 @@ with read.ledger(URL) as books:
 
     def asked() -> dict:
         with books.transaction() as connection:
-            return query.usage(connection, query.Asked((BEGIN, END), END))
+            return query.query_usage(connection, query.UsageQuery((BEGIN, END), END))
 
     def report() -> object:
         return read.usage(books, *EDGES, by="account,user", timezone="UTC")
 
     cells = asked()
-    at = query.AT["gpu_seconds"]
+    at = query.SUM_INDEX["gpu_seconds"]
     found = {
         "keys": len(cells),
         "gpu_seconds": sum(sums[at] for sums in cells.values()),

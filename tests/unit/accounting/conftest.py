@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from databases import KINDS, emptied
-from slurmkit_accounting.ledger import Ledger, open_for_writing
+from slurmkit_accounting.ledger.database import Ledger, open_for_writing
 
 
 @pytest.fixture(autouse=True)
 def _bare_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "slurmkit.config.config_paths", lambda: [tmp_path / "config" / "slurmkit.toml"]
+        "slurmkit.config.files.config_paths", lambda: [tmp_path / "config" / "slurmkit.toml"]
     )
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("TZ", "UTC")

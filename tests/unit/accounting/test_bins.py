@@ -6,18 +6,17 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slurmkit_accounting.bins import (
+from slurmkit_accounting.ledger.schema.usage import DAY, HOUR, SUMS
+from slurmkit_accounting.usage.bins import (
     NO_GPU,
     Eras,
-    Held,
-    contributions,
-    counts,
-    mebibytes,
-    read_tres,
-    within,
+    UsageRun,
+    ever_held_resources,
+    parse_alloc_tres,
+    parse_mebibytes,
+    usage_in_window,
 )
-from slurmkit_accounting.bins_bulk import Sums
-from slurmkit_accounting.schema import DAY, HOUR, SUMS
+from slurmkit_accounting.usage.bins_numpy import UsageSums
 
 T = 1_700_000_000
 TRES = (
@@ -35,11 +34,11 @@ used = maybe | st.sampled_from((10**15, 2**36, 2**59, 2**60 - 1, 2**60, 2**63 - 
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Held:
+def runs(draw: st.DrawFn) -> UsageRun:
     start = T + draw(st.integers(0, 3 * DAY))
     tres = draw(st.sampled_from(TRES))
     length = draw(st.sampled_from((0, 1, 59, HOUR, HOUR + 1, DAY)) | st.integers(0, 5 * DAY))
-    return Held(
+    return UsageRun(
         cluster_id=1,
         user=draw(st.sampled_from(("alice", "bob"))),
         uid=draw(st.none() | st.just(7)),
@@ -53,7 +52,7 @@ def runs(draw: st.DrawFn) -> Held:
         end=start + length,
         nodes=draw(few),
         cpus=draw(few | st.just(10**8)),
-        gpus=sum(count for _, count in read_tres(tres).gpus),
+        gpus=sum(count for _, count in parse_alloc_tres(tres).gpus),
         alloc_tres=tres,
         cpu_used_ms=draw(used),
         mem_peak_mib=draw(used),
@@ -63,16 +62,26 @@ def runs(draw: st.DrawFn) -> Held:
     )
 
 
+def contributions(run, width):
+    """Yield what an ended run adds to each bin of `width` seconds: key, begin of the bin, sums."""
+    if not ever_held_resources(run) or run.start is None or run.end is None:
+        return
+    last = max(run.end - 1, run.start) // width
+    for place in range(run.start // width, last + 1):
+        for key, sums in usage_in_window(run, place * width, (place + 1) * width):
+            yield key, place * width, sums
+
+
 @given(runs(), st.sampled_from((HOUR, DAY)))
 def test_the_parts_of_a_run_add_up_to_the_run(run, width):
     total = dict.fromkeys(SUMS, 0)
     for _, _, sums in contributions(run, width):
         for name, value in zip(SUMS, sums, strict=True):
             total[name] += value
-    if not counts(run):
+    if not ever_held_resources(run):
         assert not any(total.values())
         return
-    length, tres = run.end - run.start, read_tres(run.alloc_tres)
+    length, tres = run.end - run.start, parse_alloc_tres(run.alloc_tres)
     assert total["gpu_seconds"] == length * sum(count for _, count in tres.gpus)
     assert total["cpu_seconds"] == length * run.cpus
     assert total["node_seconds"] == length * run.nodes
@@ -102,7 +111,7 @@ def test_any_windows_that_touch_add_up(run, edges):
 
     def total(begin: int, end: int) -> dict:
         found: dict = defaultdict(int)
-        for key, sums in within(run, begin, end):
+        for key, sums in usage_in_window(run, begin, end):
             for name, value in zip(SUMS, sums, strict=True):
                 if name in where and value:
                     found[key, name] += value
@@ -124,7 +133,7 @@ def test_many_at_once_are_each_of_them_added(many, data, width):
         for key, begin, sums in contributions(run, width):
             row = expected[key, begin]
             row[:] = [a + sign * b for a, b in zip(row, sums, strict=True)]
-    added = Sums()
+    added = UsageSums()
     for sign in (1, -1):
         some = [run for run, each in zip(many, signs, strict=True) if each == sign]
         added.add(list(zip(*some, strict=True)), sign)
@@ -141,10 +150,10 @@ def test_what_runs_used_can_be_counted_later(pairs, width):
     old = [run for run, _ in pairs]
     before = [[getattr(run, name) for run in old] for name in facts]
     new = [run._replace(**{f: getattr(other, f) for f in facts}) for run, other in pairs]
-    whole, apart = Sums(), Sums()
+    whole, apart = UsageSums(), UsageSums()
     whole.add(list(zip(*new, strict=True)), 1)
     apart.add(list(zip(*old, strict=True)), 1)
-    apart.add_uses(list(zip(*new, strict=True)), before)
+    apart.replace_measured_use(list(zip(*new, strict=True)), before)
     assert whole.keys() == apart.keys()
     keys = range(len(whole.keys()))
     assert (whole.by_bin(keys, width) == apart.by_bin(keys, width)).all()
@@ -152,7 +161,7 @@ def test_what_runs_used_can_be_counted_later(pairs, width):
 
 def test_a_run_over_an_edge_is_split_to_the_second():
     midnight = T // DAY * DAY + DAY
-    run = Held(
+    run = UsageRun(
         1, "a", 1, "v", "p", "q", "COMPLETED", T, midnight - 10, midnight + 5, 1, 4, 2, TRES[0],
         energy_joules=100, cpu_used_ms=50_000,
     )  # fmt: skip
@@ -180,7 +189,7 @@ def test_a_run_over_an_edge_is_split_to_the_second():
     ],
 )
 def test_gpus_of_an_allocation(text, gpus):
-    assert read_tres(text).gpus == gpus
+    assert parse_alloc_tres(text).gpus == gpus
 
 
 @pytest.mark.parametrize(
@@ -191,11 +200,11 @@ def test_gpus_of_an_allocation(text, gpus):
     ],
 )  # fmt: skip
 def test_memory_in_slurms_words(text, mib):
-    assert mebibytes(text) == mib
+    assert parse_mebibytes(text) == mib
 
 
 def test_an_era_begins_with_its_time():
     eras = Eras([T, T + 5])
     assert [eras.of(at) for at in (5, T - 1, T, T + 4, T + 5)] == [0, 0, T, T, T + 5]
-    assert read_tres("").gpus == ()
+    assert parse_alloc_tres("").gpus == ()
     assert NO_GPU == "-"

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from entries import group, person
 from mail_lab import Inbox, smtp
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.notify.budgets import Told, tell_budgets
-from slurmkit_accounting.notify.once import Outcome
-from slurmkit_accounting.people import Directory
-from slurmkit_accounting.people_sync import Told as Heard
-from slurmkit_accounting.people_sync import sync_people
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.notify.delivery import DeliveryOutcome
+from slurmkit_accounting.notify.notices import BudgetNoticeResult, notify_budgets
+from slurmkit_accounting.people.model import Directory
+from slurmkit_accounting.people.sync import PeopleData as Heard
+from slurmkit_accounting.people.sync import sync_people
 from stored_runs import ran, store_runs
 
 from slurmkit.errors import BadInput
 
-UTC = zone("UTC")
+UTC = find_zone("UTC")
 BEGIN, HOUR = UTC.epoch("2026-10-05"), 3600
 NOW = UTC.epoch("2026-10-20")
 
@@ -53,8 +53,8 @@ def used(ledger: Ledger, *gpu_hours: int) -> None:
     store_runs(ledger, *(ran(BEGIN, hours * HOUR // 2, db_index=hours) for hours in gpu_hours))
 
 
-def told(ledger: Ledger) -> list[Outcome]:
-    return [each.outcome for each in tell_budgets(ledger, UTC, NOW)]
+def told(ledger: Ledger) -> list[DeliveryOutcome]:
+    return [each.outcome for each in notify_budgets(ledger, UTC, NOW)]
 
 
 def test_nothing_before_80_percent(ledger: Ledger, inbox: Inbox) -> None:
@@ -65,11 +65,11 @@ def test_nothing_before_80_percent(ledger: Ledger, inbox: Inbox) -> None:
 
 def test_at_80_and_at_100_percent_once_each(ledger: Ledger, inbox: Inbox) -> None:
     used(ledger, 8)
-    assert told(ledger) == [Outcome.SENT]
-    assert told(ledger) == [Outcome.BEFORE]
+    assert told(ledger) == [DeliveryOutcome.SENT]
+    assert told(ledger) == [DeliveryOutcome.BEFORE]
     used(ledger, 3)
-    assert told(ledger) == [Outcome.SENT]
-    assert told(ledger) == [Outcome.BEFORE]
+    assert told(ledger) == [DeliveryOutcome.SENT]
+    assert told(ledger) == [DeliveryOutcome.BEFORE]
     first, second = inbox.mails
     assert first["Subject"] == "GPU-hours of vogel: 80% of the budget used"
     assert first["To"] == "vogel@lab.example, olga@lab.example"
@@ -80,8 +80,8 @@ def test_at_80_and_at_100_percent_once_each(ledger: Ledger, inbox: Inbox) -> Non
 
 def test_a_jump_over_both_is_told_once(ledger: Ledger, inbox: Inbox) -> None:
     used(ledger, 12)
-    assert told(ledger) == [Outcome.SENT]
-    assert told(ledger) == [Outcome.BEFORE]
+    assert told(ledger) == [DeliveryOutcome.SENT]
+    assert told(ledger) == [DeliveryOutcome.BEFORE]
     assert len(inbox.mails) == 1
 
 
@@ -89,26 +89,26 @@ def test_a_budget_that_was_raised_is_told_of_again(
     ledger: Ledger, inbox: Inbox, tmp_path: Path
 ) -> None:
     used(ledger, 8)
-    assert told(ledger) == [Outcome.SENT]
+    assert told(ledger) == [DeliveryOutcome.SENT]
     budgets = tmp_path / "budgets.toml"
     budgets.write_text(budgets.read_text().replace("gpu_hours = 10\n", "gpu_hours = 20\n"))
     assert told(ledger) == []
     used(ledger, 9)
-    assert told(ledger) == [Outcome.SENT]
+    assert told(ledger) == [DeliveryOutcome.SENT]
     assert "17.00 of 20.00" in inbox.mails[1].get_content()
 
 
 def test_a_refused_notice_is_told_of_later(ledger: Ledger, inbox: Inbox) -> None:
     used(ledger, 9)
     inbox.data = "451 later"
-    (failed,) = tell_budgets(ledger, UTC, NOW)
-    assert (failed.outcome, failed.by) == (Outcome.FAILED, "mail")
+    (failed,) = notify_budgets(ledger, UTC, NOW)
+    assert (failed.outcome, failed.by) == (DeliveryOutcome.FAILED, "mail")
     inbox.data = "250 OK"
-    assert told(ledger) == [Outcome.SENT]
+    assert told(ledger) == [DeliveryOutcome.SENT]
 
 
 def test_an_unknown_notifier(ledger: Ledger, configure: Callable[[str], None]) -> None:
     used(ledger, 9)
     configure('[notify]\nby = ["pigeon"]\n')
     with pytest.raises(BadInput, match="no plugin 'pigeon'"):
-        list[Told](tell_budgets(ledger, UTC, NOW))
+        list[BudgetNoticeResult](notify_budgets(ledger, UTC, NOW))

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
-from slurmkit_accounting import directory
 from slurmkit_accounting.config import LdapSection
-from slurmkit_accounting.directory import _entries, read_directory
-from slurmkit_accounting.directory_entries import attributes, group_entry, person_entry
-from slurmkit_accounting.directory_entries import directory as made_of
+from slurmkit_accounting.people import ldap
+from slurmkit_accounting.people.ldap import _entries, read_directory
+from slurmkit_accounting.people.ldap_entries import attributes_to_read, parse_person
+from slurmkit_accounting.people.ldap_entries import parse_directory as made_of
 
 from slurmkit.errors import DirectoryError
 
-EXCEPTIONS = directory.ldap3.core.exceptions
+EXCEPTIONS = ldap.ldap3.core.exceptions
 NOW = 20_000 * 86400
 SECTION = LdapSection(
     uri="ldap://one ldaps://two:1636", people_base="ou=p", groups_base="ou=g", bind_dn="cn=reader"
@@ -61,12 +61,12 @@ class TestMembers:
         )
 
     def test_member_of_is_asked_for_only_where_it_is_used(self):
-        assert "memberOf" not in attributes(SECTION)
-        assert "memberOf" in attributes(with_(members="member_of"))
+        assert "memberOf" not in attributes_to_read(SECTION)
+        assert "memberOf" in attributes_to_read(with_(members="member_of"))
 
     def test_an_attribute_without_a_name_is_not_asked_for(self):
-        assert "" not in attributes(with_(expire_attribute=""))
-        assert person_entry(*ANN, with_(expire_attribute="", department_attribute=""), NOW).active
+        assert "" not in attributes_to_read(with_(expire_attribute=""))
+        assert parse_person(*ANN, with_(expire_attribute="", department_attribute=""), NOW).active
 
 
 @pytest.mark.parametrize("owner", [b"uid=ben,ou=p", b"ben", b"BEN"])
@@ -86,11 +86,12 @@ class TestActiveDirectory:
 
     def entry(self, **values: list[bytes]):
         fixed = {"objectGUID": [self.GUID], "sAMAccountName": [b"ann"], "cn": [b"ann"]}
-        return person_entry("cn=ann", fixed | values, self.SECTION, NOW)
+        return parse_person("cn=ann", fixed | values, self.SECTION, NOW)
 
     def test_a_guid_is_written_as_ad_does(self):
         assert self.entry().directory_id == "00112233-4455-6677-8899-aabbccddeeff"
-        group = group_entry("cn=g", {"objectGUID": [self.GUID[::-1]], "cn": [b"g"]}, self.SECTION)
+        entry = {"objectGUID": [self.GUID[::-1]], "cn": [b"g"]}
+        (group,) = made_of(self.SECTION, [], [("cn=g", entry)], NOW).groups
         assert group.directory_id != self.entry().directory_id
 
     @pytest.mark.parametrize(
@@ -134,8 +135,8 @@ class Server:
 @pytest.mark.parametrize("number", [1, 1500, 1501, 4000])
 def test_a_group_that_ad_shows_in_parts_is_read_whole(number):
     server = Server(*(b"uid=p%d" % n for n in range(number)))
-    ((dn, entry),) = _entries(server, SECTION, "ou=g", "(cn=*)")
-    assert group_entry(dn, entry, SECTION).members == tuple(f"uid=p{n}" for n in range(number))
+    found = list(_entries(server, SECTION, "ou=g", "(cn=*)"))
+    assert members(SECTION, *found, people=()) == tuple(f"uid=p{n}" for n in range(number))
     assert len(server.searches) == -(-number // Server.STEP)
     assert {base for base, _ in server.searches[1:]} <= {"cn=lab,ou=g"}
 
@@ -145,8 +146,8 @@ def test_parts_are_put_together_under_the_name_that_was_asked_for():
         with_(member_attribute="Member"),
         Server(*(b"uid=p%d" % n for n in range(3000))),
     )
-    ((dn, entry),) = _entries(server, section, "ou=g", "(cn=*)")
-    assert len(group_entry(dn, entry, section).members) == 3000
+    found = list(_entries(server, section, "ou=g", "(cn=*)"))
+    assert len(members(section, *found, people=())) == 3000
 
 
 def test_a_part_that_is_not_shown_is_an_error():
@@ -204,8 +205,8 @@ class TestLostConnections:
         def connection(server, *args, **options):
             return Connection(self.does, self.opened, server)
 
-        monkeypatch.setattr(directory.ldap3, "Connection", connection)
-        monkeypatch.setattr(directory.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(ldap.ldap3, "Connection", connection)
+        monkeypatch.setattr(ldap.time, "sleep", lambda seconds: None)
 
     def test_the_first_server_is_read(self):
         assert len(read_directory(SECTION, "x").people) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 from slurmkit_accounting.config import LdapSection, LedgerSection
-from slurmkit_accounting.overrides import read_overrides
+from slurmkit_accounting.people.sync import load_overrides
 
 TEXT = (Path(__file__).parents[3] / "docs" / "ledger-people.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
@@ -29,7 +29,7 @@ def test_the_overrides_can_be_meant(tmp_path: Path) -> None:
     (text,) = [block for block in BLOCKS if "[[override]]" in block]
     path = tmp_path / "overrides.toml"
     path.write_text(text, "utf-8")
-    assert [one.pi for one in read_overrides(path)] == ["vogel", "chen"]
+    assert [one.pi for one in load_overrides(path)] == ["vogel", "chen"]
 
 
 def test_every_key_is_in_the_table() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmkit.configcheck import survey
+from slurmkit.config.check import inspect_configuration
 
 TEXT = (Path(__file__).parents[3] / "docs/service.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_an_example(block: str, configure: Callable[[str], None]) -> None:
     configure(block)
-    assert survey().problems == ()
+    assert inspect_configuration().problems == ()
 
 
 def test_there_are_examples() -> None:

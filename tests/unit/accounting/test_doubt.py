@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from fake_sacct import FakeSacct, job
-from slurmkit_accounting.ingest import ingest
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.schema import runs
+from slurmkit_accounting.ingest.ingest import ingest
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.runs import runs
 from sqlalchemy import select
 
 NOW = int(time.time())

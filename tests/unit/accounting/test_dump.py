@@ -5,22 +5,23 @@ import io
 import pytest
 from fake_sacct import FakeSacct, job
 from slurmkit_accounting import read
+from slurmkit_accounting.audit.status import load_ledger_status
+from slurmkit_accounting.audit.verify import verify
+from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.cli.ledger import ledger_group
-from slurmkit_accounting.closing import close_month
-from slurmkit_accounting.dump import cannot_say, field_names
-from slurmkit_accounting.dump_ingest import File, Loaded, ingest_file
-from slurmkit_accounting.ingest import ingest
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.query import AT, Asked, usage
-from slurmkit_accounting.rejects import kept
-from slurmkit_accounting.retry import retry
-from slurmkit_accounting.schema import ingests, rejects, revisions, runs, spans, usage_hours
-from slurmkit_accounting.status import status
-from slurmkit_accounting.verify import verify
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.ingest.file import IngestedFile, SacctFile, ingest_file
+from slurmkit_accounting.ingest.ingest import ingest
+from slurmkit_accounting.ingest.rejects import load_rejects
+from slurmkit_accounting.ingest.retry import retry_rejects
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.runs import ingests, rejects, revisions, runs, spans
+from slurmkit_accounting.ledger.schema.usage import usage_hours
+from slurmkit_accounting.sacct.file import missing_information, parse_field_names
+from slurmkit_accounting.usage.closed_months import close_month
+from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
 from sqlalchemy import func, select
 
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput
 
 T = 1_700_000_000
@@ -38,9 +39,17 @@ def line(job: int = 1, **other: object) -> str:
 
 def load(
     ledger: Ledger, text: str | bytes, fields: str = FIELDS, where: str = "UTC", **other: object
-) -> Loaded:
+) -> IngestedFile:
     data = text.encode() if isinstance(text, str) else text
-    file = File("dump.txt", io.BytesIO(data), "old", field_names(fields), "|", zone(where), **other)  # type: ignore[arg-type]
+    file = SacctFile(
+        "dump.txt",
+        io.BytesIO(data),
+        "old",
+        parse_field_names(fields),
+        "|",
+        find_zone(where),
+        **other,
+    )  # type: ignore[arg-type]
     return ingest_file(ledger, file)
 
 
@@ -54,7 +63,7 @@ def gpu_seconds(ledger: Ledger) -> int:
         return int(connection.scalar(select(func.sum(usage_hours.c.gpu_seconds))) or 0)
 
 
-def counts(done: Loaded) -> tuple[int, int, int, int]:
+def counts(done: IngestedFile) -> tuple[int, int, int, int]:
     return (done.entered.read, done.entered.new, done.entered.changed, done.entered.rejected)
 
 
@@ -84,7 +93,7 @@ def test_the_last_field_takes_the_rest_of_the_line_and_of_its_lines(ledger):
 
 
 def test_rows_may_lie_across_blocks(ledger, monkeypatch):
-    monkeypatch.setattr("slurmkit_accounting.dump._BLOCK", 37)
+    monkeypatch.setattr("slurmkit_accounting.sacct.file._BLOCK", 37)
     names = ["plain", "two\nlines\nand three", "end"]
     load(ledger, "".join(line(n, JobName=name) for n, name in enumerate(names, 1)).rstrip("\n"))
     assert [row["name"] for row in everything(ledger)] == names
@@ -171,7 +180,7 @@ def test_a_header_must_name_the_fields(ledger):
 
 
 def test_what_is_missing_is_said():
-    assert cannot_say(field_names(FIELDS)) == [
+    assert missing_information(parse_field_names(FIELDS)) == [
         "without AllocNodes or NNodes there is no telling node-hours",
         "without Partition there is no telling hours by partition",
         "without QOS there is no telling hours by QOS",
@@ -179,7 +188,12 @@ def test_what_is_missing_is_said():
         "without ReqTRES there is no telling which GPU counts are doubtful",
         "without ConsumedEnergyRaw there is no telling energy",
     ]
-    assert field_names("jobidraw,SUBMIT,state%20,Weird") == ("JobIDRaw", "Submit", "State", "Weird")
+    assert parse_field_names("jobidraw,SUBMIT,state%20,Weird") == (
+        "JobIDRaw",
+        "Submit",
+        "State",
+        "Weird",
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +202,7 @@ def test_what_is_missing_is_said():
 )
 def test_fields_that_cannot_be_meant(given, words):
     with pytest.raises(BadInput, match=words):
-        field_names(given)
+        parse_field_names(given)
 
 
 def test_the_command_reads_a_file(tmp_path, capsys):
@@ -224,7 +238,7 @@ def live(number: int = 1, **other: object) -> dict:
 def test_a_run_of_a_file_without_dbindex_is_the_one_that_sacct_shows(
     ledger, monkeypatch, file_first
 ):
-    monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda: T + 9000)
+    monkeypatch.setattr("slurmkit_accounting.ingest.ingest.time.time", lambda: T + 9000)
     running = job(3, T, T + 10, None, AllocTRES=TRES, State="RUNNING")
     slurm = FakeSacct(live(), live(2), running)
     slurm.cluster = "old"
@@ -241,8 +255,8 @@ def test_a_run_of_a_file_without_dbindex_is_the_one_that_sacct_shows(
 
 def open_gpu_seconds(ledger: Ledger, now: int) -> int:
     with ledger.transaction() as connection:
-        found = usage(connection, Asked((T, now), now))
-    return sum(sums[AT["gpu_seconds"]] for sums in found.values())
+        found = query_usage(connection, UsageQuery((T, now), now))
+    return sum(sums[SUM_INDEX["gpu_seconds"]] for sums in found.values())
 
 
 def test_a_run_without_an_end_counts_to_the_last_time_in_its_file(ledger, monkeypatch):
@@ -255,7 +269,7 @@ def test_a_run_without_an_end_counts_to_the_last_time_in_its_file(ledger, monkey
     assert open_gpu_seconds(ledger, T + 10**8) == 2 * 1000
     slurm = FakeSacct()
     slurm.cluster = "old"
-    monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda: T + 9000)
+    monkeypatch.setattr("slurmkit_accounting.ingest.ingest.time.time", lambda: T + 9000)
     ingest(ledger, slurm)
     load(ledger, running)  # sacct knows it no more, whatever an old file says
     assert open_gpu_seconds(ledger, T + 10**8) == 2 * 1000
@@ -268,27 +282,27 @@ def test_rejects_of_a_file_are_read_again_as_the_file_was(ledger, monkeypatch):
     text = row.format(1, "2023-11-14T22:01:00", "COMPLETED") + row.format(2, "Unknown", "RUNNING")
     text += row.format(3, "soon", "COMPLETED")
     with monkeypatch.context() as patch:
-        patch.setattr("slurmkit_accounting.readers._MOST", 1)
+        patch.setattr("slurmkit_accounting.sacct.values._MOST", 1)
         assert counts(load(ledger, text, fields, "Europe/Berlin")) == (3, 0, 0, 3)
-    again = retry(ledger)
+    again = retry_rejects(ledger)
     assert (again.read, again.new, again.rejected) == (3, 2, 1)
     one, two = everything(ledger)
     began = 1_699_995_600  # 22:00 in Berlin
     assert (one["start"], one["end"], one["name"]) == (began + 10, began + 60, "a\x1fb|c")
     assert two["last_seen"] == began + 60
     with ledger.transaction() as connection:
-        assert [one.reason for one in kept(connection)] == ["End 'soon' cannot be read"]
+        assert [one.reason for one in load_rejects(connection)] == ["End 'soon' cannot be read"]
     load(ledger, row.format(2, "2023-11-14T22:02:00", "COMPLETED"), fields, "Europe/Berlin")
-    assert retry(ledger).new == 0
+    assert retry_rejects(ledger).new == 0
     assert everything(ledger)[1]["end"] == began + 120
 
 
 def test_a_file_is_no_proof_that_all_is_there_and_its_gpus_are_of_their_being_tracked(ledger):
     load(ledger, line(1, AllocTRES="cpu=1"))
-    (one,) = status(ledger).clusters
+    (one,) = load_ledger_status(ledger).clusters
     assert (one.covers, one.gaps, one.lag, one.tracks_gpus) == ([], [], None, None)
     load(ledger, line(2, End=T + 300))
-    (one,) = status(ledger).clusters
+    (one,) = load_ledger_status(ledger).clusters
     assert one.tracks_gpus is True
     assert [(file.source, file.begin, file.end, file.rows) for file in one.files] == [
         ("dump.txt", T, T + 300, 1)
@@ -309,9 +323,9 @@ def test_a_month_of_files_can_be_closed_beside_a_cluster_that_is_read_and_one_th
     for cluster, at in (("lab", december), ("gone", month - 9 * 86400)):
         slurm = FakeSacct()
         slurm.cluster = cluster
-        monkeypatch.setattr("slurmkit_accounting.ingest.time.time", lambda at=at: at)
+        monkeypatch.setattr("slurmkit_accounting.ingest.ingest.time.time", lambda at=at: at)
         ingest(ledger, slurm, since=at - 31 * 86400 if cluster == "lab" else at - 5)
-    closed = close_month(ledger, "2023-11", zone("UTC"), december)
+    closed = close_month(ledger, "2023-11", find_zone("UTC"), december)
     assert sorted(one.cluster for one in closed) == ["lab", "old"]
-    closed = close_month(ledger, "2023-09", zone("UTC"), december)  # before the books begin
+    closed = close_month(ledger, "2023-09", find_zone("UTC"), december)  # before the books begin
     assert [one.cluster for one in closed] == ["old"]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slurmkit_accounting import columns, readers
-from slurmkit_accounting.dump import Dump
-from slurmkit_accounting.dump_ingest import File, ingest_file
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.rows import Batch, Reject, Run
-from slurmkit_accounting.schema import runs
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ingest.file import SacctFile, ingest_file
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.runs import runs
+from slurmkit_accounting.sacct import columns, values
+from slurmkit_accounting.sacct.file import SacctFileReader
+from slurmkit_accounting.sacct.rows import Reject, RowBatch, RunRow
 from sqlalchemy import select
 
 FREE = ("JobIDRaw", "Submit", "State", "JobName")
@@ -54,12 +54,12 @@ def files(draw: st.DrawFn, delimiter: str) -> bytes:
 
 
 def split(data: bytes, fields: tuple[str, ...], delimiter: str, block: int) -> list[Any]:
-    dump = Dump(io.BytesIO(data), fields, delimiter, zone("UTC"))
+    dump = SacctFileReader(io.BytesIO(data), fields, delimiter, find_zone("UTC"))
     rows: list[tuple[str, ...]] = []
     prints: list[int] = []
     rejects: list[Reject] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slurmkit_accounting.dump._BLOCK", block)
+        patch.setattr("slurmkit_accounting.sacct.file._BLOCK", block)
         for batch in dump.batches():
             assert [batch.row(place) for place in range(len(batch.rows))] == [
                 *map(list, batch.rows)
@@ -81,7 +81,7 @@ def test_all_lines_at_once_are_the_same_as_line_by_line(
     text = data.draw(files(delimiter))
     quick = [split(text, fields, delimiter, size) for size in (block, 2**20)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Dump, "_at_once", lambda *_: [])
+        patch.setattr(SacctFileReader, "_at_once", lambda *_: [])
         slow = [split(text, fields, delimiter, size) for size in (block, 2**20)]
     assert quick == slow
     assert quick[0] == quick[1]
@@ -91,7 +91,7 @@ def test_whole_lines_are_split_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("line by line")
 
-    monkeypatch.setattr(Dump, "_put_together", never)
+    monkeypatch.setattr(SacctFileReader, "_put_together", never)
     rows, prints, rejects, steps = split(b"1|2|A|x\n2|3|B|y\r\n2.0|4|C|", FREE, "|", 2**20)
     assert rows == [("1", "2", "A", "x"), ("2", "3", "B", "y\r")]
     assert (len(set(prints)), rejects, steps) == (2, [], 1)
@@ -106,7 +106,9 @@ NUMBERS = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(1, 2**32).map(str)), st.lists(NUMBERS, max_size=3), st.randoms())
 @pytest.mark.parametrize(
-    "read", [readers.index, readers.number, readers.moment, readers.epoch], ids=lambda f: f.__name__
+    "read",
+    [values.parse_db_index, values.parse_number, values.parse_required_time, values.parse_time],
+    ids=lambda f: f.__name__,
 )
 def test_numbers_at_once_are_the_same_as_one_by_one(
     read: Callable[[str], Any], plain: list[str], odd: list[str], chance: Any
@@ -115,8 +117,8 @@ def test_numbers_at_once_are_the_same_as_one_by_one(
     chance.shuffle(texts)
     bad: dict[int, str] = {}
     slow_bad: dict[int, str] = {}
-    found = columns._digits(read, texts, "Start", bad)
-    assert found == list(columns._one_by_one(read, texts, "Start", slow_bad))
+    found = columns._parse_digits(read, texts, "Start", bad)
+    assert found == list(columns._parse_one_by_one(read, texts, "Start", slow_bad))
     assert all(type(value) in (int, type(None)) for value in found)
     assert bad == slow_bad
 
@@ -135,13 +137,16 @@ def test_what_is_stored_is_what_was_read(ledger: Ledger, same: str, cancelled: i
         row = (n, n, n % 3 or "", same, 10 + n, 20 + n, end, state, 0, same, "x" * (n % 2))
         lines.append("|".join(map(str, row)))
     stream = io.BytesIO("\n".join(lines).encode())
-    how = Dump(stream, fields, "|", zone("UTC")).how
+    how = SacctFileReader(stream, fields, "|", find_zone("UTC")).how
     prints = [number ^ how.seed for number in columns.fingerprints(map(str.encode, lines))]
-    told, rejects = how.runs(Batch.of([line.split("|") for line in lines], prints, []))
+    told, rejects = how.runs(RowBatch.of([line.split("|") for line in lines], prints, []))
     assert not rejects
     assert (
-        ingest_file(ledger, File("x", stream, "old", fields, "|", zone("UTC"))).entered.new == 300
+        ingest_file(
+            ledger, SacctFile("x", stream, "old", fields, "|", find_zone("UTC"))
+        ).entered.new
+        == 300
     )
     with ledger.transaction() as connection:
-        query = select(*(runs.c[name] for name in Run._fields)).order_by(runs.c.job_id_raw)
-        assert [Run(*row) for row in connection.execute(query)] == told
+        query = select(*(runs.c[name] for name in RunRow._fields)).order_by(runs.c.job_id_raw)
+        assert [RunRow(*row) for row in connection.execute(query)] == told

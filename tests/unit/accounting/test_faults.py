@@ -22,14 +22,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from slurmdbd import HOUR, Slurmdbd
-from slurmkit_accounting import ingest as module
-from slurmkit_accounting.dump_ingest import File, ingest_file
-from slurmkit_accounting.ingest import ingest
-from slurmkit_accounting.ledger import Ledger, open_for_writing
-from slurmkit_accounting.sacct_rows import FIELDS
-from slurmkit_accounting.schema import clusters, runs, suspensions, usage_days, usage_hours
-from slurmkit_accounting.verify import verify
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.audit.verify import verify
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ingest import ingest as module
+from slurmkit_accounting.ingest.file import SacctFile, ingest_file
+from slurmkit_accounting.ingest.ingest import ingest
+from slurmkit_accounting.ledger.database import Ledger, open_for_writing
+from slurmkit_accounting.ledger.schema.runs import clusters, runs, suspensions
+from slurmkit_accounting.ledger.schema.usage import usage_days, usage_hours
+from slurmkit_accounting.sacct.query import SACCT_FIELDS
 from sqlalchemy import func, select
 
 DAY = 86400
@@ -201,8 +202,10 @@ class Cluster(RuleBasedStateMachine):
         """All rows as a file, read in between."""
         one = self.clusters[which]
         mark = "\x1f|"
-        shown = "\n".join(mark.join(row[field] for field in FIELDS) for row in one.rows)
-        file = File("dump", BytesIO(shown.encode()), one.sacct.cluster, FIELDS, mark, zone(times))
+        shown = "\n".join(mark.join(row[field] for field in SACCT_FIELDS) for row in one.rows)
+        file = SacctFile(
+            "dump", BytesIO(shown.encode()), one.sacct.cluster, SACCT_FIELDS, mark, find_zone(times)
+        )
         ingest_file(self.ledger, file)
 
     def verify(self, ledger: Ledger | None = None) -> str:

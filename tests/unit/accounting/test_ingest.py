@@ -6,11 +6,11 @@ from itertools import islice, pairwise
 
 import pytest
 from fake_sacct import FakeSacct, halted, job, lately, step
-from slurmkit_accounting import ingest as module
-from slurmkit_accounting.ingest import FIRST_DAYS, OVERLAP_SECONDS, back, ingest
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.locks import alone
-from slurmkit_accounting.schema import (
+from slurmkit_accounting.ingest import ingest as module
+from slurmkit_accounting.ingest.ingest import FIRST_DAYS, OVERLAP_SECONDS, begin_of_reread, ingest
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.locks import hold_ledger_lock
+from slurmkit_accounting.ledger.schema.runs import (
     clusters,
     ingests,
     rejects,
@@ -19,9 +19,8 @@ from slurmkit_accounting.schema import (
     spans,
     steps,
     suspensions,
-    usage_hours,
-    usage_keys,
 )
+from slurmkit_accounting.ledger.schema.usage import usage_hours, usage_keys
 from sqlalchemy import func, select, text
 
 from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, LedgerError, SlurmError
@@ -139,7 +138,7 @@ def test_the_books_begin_where_the_first_ingest_was_told_to(ledger, at):
 def test_more_can_be_read_again_as_far_back_as_the_books_go(ledger, monkeypatch):
     def since(moment: int) -> int | None:
         monkeypatch.setattr(module.time, "time", lambda: moment)
-        return back(ledger, FakeSacct(), 40 * DAY)
+        return begin_of_reread(ledger, FakeSacct(), 40 * DAY)
 
     assert since(NOW) is None
     ingest(ledger, FakeSacct(), since=NOW - 30 * DAY)
@@ -309,7 +308,7 @@ def test_what_was_committed_stays_and_the_next_ingest_reads_the_whole_window(
     ledger, monkeypatch, end
 ):
     monkeypatch.setattr(module, "_BATCH", 2)
-    monkeypatch.setattr("slurmkit_accounting.windows._LINES", 2)
+    monkeypatch.setattr("slurmkit_accounting.sacct.query._LINES", 2)
     slurm = FakeSacct(*(job(n, NOW - 9, NOW - 9, NOW) for n in range(1, 6)))
     whole = slurm.stream
 
@@ -332,9 +331,9 @@ def test_what_was_committed_stays_and_the_next_ingest_reads_the_whole_window(
 
 def test_one_ingest_at_a_time(ledger):
     with (
-        alone(ledger, "ingest"),
+        hold_ledger_lock(ledger, "ingest"),
         pytest.raises(LedgerError, match="another ingest is writing"),
-        alone(ledger, "ingest"),
+        hold_ledger_lock(ledger, "ingest"),
     ):
         pass
     assert counts(ingest(ledger, FakeSacct())) == (0, 0, 0, 0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from slurmkit_accounting.notify.config import NotifySection
-from slurmkit_accounting.notify.jobs import News
+from slurmkit_accounting.config import NotifySection
+from slurmkit_accounting.notify.notices import JobNotices
 
 from slurmkit.errors import NoSuchJob
 from slurmkit.jobs.info import JobInfo
-from slurmkit.jobs.progress import Known
+from slurmkit.jobs.poller import WatchedJob
 
 INFO = JobInfo(
     job_id="12", raw_id="12", name="tr\nain", user="alice", account="vision", partition="gpu",
@@ -18,17 +18,17 @@ INFO = JobInfo(
 ALL = NotifySection(jobs=("start", "fail", "end"), to="alice@lab.example")
 
 
-def known(state: str, *, over: bool = False) -> dict[str, Known]:
-    return {"12": Known(msgspec.structs.replace(INFO, state=state), over)}
+def known(state: str, *, over: bool = False) -> dict[str, WatchedJob]:
+    return {"12": WatchedJob(msgspec.structs.replace(INFO, state=state), over)}
 
 
-def told(section: NotifySection, *looks: dict[str, Known]) -> list[str]:
-    news = News(section, "lab")
+def told(section: NotifySection, *looks: dict[str, WatchedJob]) -> list[str]:
+    news = JobNotices(section, "lab")
     return [notice.subject for look in looks for notice in news.of(look)]
 
 
 STORY = (
-    {"12": Known()}, known("PENDING"), known("RUNNING"), known("RUNNING"),
+    {"12": WatchedJob()}, known("PENDING"), known("RUNNING"), known("RUNNING"),
     known("COMPLETED"), known("COMPLETED", over=True), known("COMPLETED", over=True),
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ def test_each_event_once() -> None:
 
 def test_a_job_keeps_the_name_it_was_first_seen_with() -> None:
     unheard = msgspec.structs.replace(INFO, name="allocation", state="COMPLETED")
-    looks = (known("RUNNING"), {"12": Known(unheard, over=True)})
+    looks = (known("RUNNING"), {"12": WatchedJob(unheard, over=True)})
     assert told(ALL, *looks)[1] == r"job 12 (tr\nain) completed"
 
 
@@ -54,14 +54,14 @@ def test_a_bad_end_is_told_to_who_wants_ends_or_failures(state: str) -> None:
 
 
 def test_a_job_that_cannot_be_watched_is_no_news() -> None:
-    assert told(ALL, {"12": Known(error=NoSuchJob("no"))}) == []
+    assert told(ALL, {"12": WatchedJob(error=NoSuchJob("no"))}) == []
 
 
 def test_what_a_notice_says() -> None:
-    (notice,) = News(ALL, "lab").of(known("RUNNING"))
+    (notice,) = JobNotices(ALL, "lab").of(known("RUNNING"))
     assert notice.to == ("alice@lab.example",)
     assert notice.identity == "lab/12/7/start"
     assert notice.facts["event"] == "start"
     assert "\nain" not in notice.text.splitlines()[0]
-    (again,) = News(ALL, "lab").of(known("RUNNING"))
+    (again,) = JobNotices(ALL, "lab").of(known("RUNNING"))
     assert again.identity == notice.identity

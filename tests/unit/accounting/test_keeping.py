@@ -6,26 +6,27 @@ import time
 
 import pytest
 from fake_sacct import FakeSacct, halted, job, step
-from slurmkit_accounting import ingest as module
-from slurmkit_accounting.checksum import checksum
+from slurmkit_accounting.audit.copy import copy_ledger
+from slurmkit_accounting.audit.status import load_ledger_status
+from slurmkit_accounting.audit.verify import checksum, verify
+from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.cli.ledger import ledger_group
-from slurmkit_accounting.dump_ingest import File, ingest_file
-from slurmkit_accounting.ingest import ingest
-from slurmkit_accounting.ledger import Ledger, open_for_writing
-from slurmkit_accounting.locks import alone
-from slurmkit_accounting.moving import move
-from slurmkit_accounting.query import AT, Asked, usage
-from slurmkit_accounting.rejects import kept
-from slurmkit_accounting.retract import retract
-from slurmkit_accounting.retry import retry
-from slurmkit_accounting.schema import eras, runs, suspensions, usage_days, usage_hours, usage_keys
-from slurmkit_accounting.status import status
-from slurmkit_accounting.upkeep import rebuild, rekey
-from slurmkit_accounting.verify import verify
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.ingest import ingest as module
+from slurmkit_accounting.ingest.file import SacctFile, ingest_file
+from slurmkit_accounting.ingest.ingest import ingest
+from slurmkit_accounting.ingest.rejects import load_rejects
+from slurmkit_accounting.ingest.retract import retract
+from slurmkit_accounting.ingest.retry import retry_rejects
+from slurmkit_accounting.ledger.database import Ledger, open_for_writing
+from slurmkit_accounting.ledger.locks import hold_ledger_lock
+from slurmkit_accounting.ledger.schema.people import eras
+from slurmkit_accounting.ledger.schema.runs import runs, suspensions
+from slurmkit_accounting.ledger.schema.usage import usage_days, usage_hours, usage_keys
+from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
+from slurmkit_accounting.usage.tables import rebuild_usage, rekey_usage
 from sqlalchemy import delete, func, insert, select, update
 
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, LedgerError
 
 NOW = int(time.time())
@@ -94,7 +95,7 @@ def test_a_row_that_speaks_of_none_does_not_verify_where_none_looked(file_ledger
     astray = update(runs).values(first_ingest_id=77)
     with pytest.raises(LedgerError, match="FOREIGN KEY"), file_ledger.transaction() as connection:
         connection.execute(astray)
-    with file_ledger.trusting().transaction() as connection:
+    with file_ledger.without_foreign_keys().transaction() as connection:
         connection.execute(astray)
     with file_ledger.transaction() as connection:
         (wrong,) = verify(connection).wrong
@@ -108,7 +109,7 @@ def test_usage_can_be_worked_out_anew(ledger):
         connection.execute(update(usage_hours).values(cpu_seconds=5))
         connection.execute(update(runs).values(redone=False))
         connection.execute(delete(usage_days))
-        rebuild(connection)
+        rebuild_usage(connection)
     assert checked(ledger) == good
 
 
@@ -118,7 +119,7 @@ def test_a_new_era_moves_the_usage_of_runs_submitted_since(ledger):
     for at in (NOW - 600, NOW - 3 * DAY):  # in any order
         with ledger.transaction() as connection:
             connection.execute(insert(eras).values(at=at))
-            rekey(connection, at)
+            rekey_usage(connection, at)
         checked(ledger)
     assert sum_of(ledger, "gpu_seconds") == before
     with ledger.transaction() as connection:
@@ -159,24 +160,24 @@ def test_what_cannot_be_retracted(ledger, jobs, cluster, words):
 def test_rejects_are_listed_and_read_again(ledger, monkeypatch):
     slurm = some()
     with monkeypatch.context() as patch:
-        patch.setattr("slurmkit_accounting.readers._MOST", 3)
+        patch.setattr("slurmkit_accounting.sacct.values._MOST", 3)
         ingest(ledger, slurm)
     with ledger.transaction() as connection:
-        found = kept(connection)
+        found = load_rejects(connection)
     assert len(found) == 7
     assert {one.reason for one in found} >= {"Start 'soon' cannot be read"}
-    entered = retry(ledger)
+    entered = retry_rejects(ledger)
     assert (entered.read, entered.new, entered.rejected) == (7, 6, 1)
     with ledger.transaction() as connection:
-        assert [one.reason for one in kept(connection)] == ["Start 'soon' cannot be read"]
-        assert len(kept(connection, all_=True)) == 7
+        assert [one.reason for one in load_rejects(connection)] == ["Start 'soon' cannot be read"]
+        assert len(load_rejects(connection, all_=True)) == 7
     checked(ledger)
 
 
 def test_status_says_how_the_books_stand(ledger, monkeypatch):
     slurm = some()
     ingest(ledger, slurm)
-    found = status(ledger, NOW + 5 * DAY)
+    found = load_ledger_status(ledger, NOW + 5 * DAY)
     (one,) = found.clusters
     assert (one.name, one.runs, one.open, one.rejects, one.gone) == ("lab", 6, 1, 1, 0)
     assert one.runaways == [3]
@@ -187,7 +188,7 @@ def test_status_says_how_the_books_stand(ledger, monkeypatch):
     assert found.size
     monkeypatch.setattr(module.time, "time", lambda: NOW + 9 * DAY)
     ingest(ledger, slurm, since=NOW + 8 * DAY)
-    (one,) = status(ledger).clusters
+    (one,) = load_ledger_status(ledger).clusters
     assert [end - begin for begin, end in one.gaps] == [NOW + 8 * DAY - one.covers[0][1]]
 
 
@@ -196,11 +197,11 @@ def test_a_ledger_moves_with_an_equal_checksum_and_goes_on_there(ledger, tmp_pat
     ingest(ledger, slurm)
     before = checked(ledger)
     with open_for_writing(f"sqlite:///{tmp_path}/copy.db") as other:
-        assert move(ledger, other) == before == checked(other)
+        assert copy_ledger(ledger, other) == before == checked(other)
         with pytest.raises(LedgerError, match="has rows in clusters already"):
-            move(ledger, other)
-        with alone(other, "ingest"), pytest.raises(LedgerError, match="another ingest"):
-            move(ledger, other)
+            copy_ledger(ledger, other)
+        with hold_ledger_lock(other, "ingest"), pytest.raises(LedgerError, match="another ingest"):
+            copy_ledger(ledger, other)
         slurm.jobs.append(job(8, NOW - 9, NOW - 9, NOW))
         ingest(other, slurm)
         ingest(ledger, slurm)
@@ -215,15 +216,15 @@ def test_a_ledger_moves_to_postgresql_and_back(file_ledger, postgres, tmp_path):
         open_for_writing(postgres) as there,
         open_for_writing(f"sqlite:///{tmp_path}/b.db") as back,
     ):
-        assert move(file_ledger, there) == before == checked(there)
+        assert copy_ledger(file_ledger, there) == before == checked(there)
         slurm.jobs.append(job(8, NOW - 9, NOW - 9, NOW))
         ingest(there, slurm)
         ingest(file_ledger, slurm)
-        assert checked(there) == checked(file_ledger) == move(there, back)
+        assert checked(there) == checked(file_ledger) == copy_ledger(there, back)
 
 
 def test_the_commands_show_it(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("slurmkit.slurm.LocalSlurm", some)
+    monkeypatch.setattr("slurmkit.slurm.commands.LocalSlurmCommands", some)
     assert run_to_exit_code(ledger_group, ["ingest"]) == 0
     for words, expected in (
         (["status"], "6, 1 of them without an end"),
@@ -267,8 +268,8 @@ def test_no_run_was_suspended_for_longer_than_it_lasted(ledger):
     with ledger.transaction() as connection:
         columns = (suspensions.c.length, suspensions.c.seconds)
         assert connection.execute(select(*columns)).all() == [(60, 60)]
-        skipped = usage(connection, Asked((day, day + DAY), NOW, skip_suspended=True))
-    assert sum(sums[AT["gpu_seconds"]] for sums in skipped.values()) == 0
+        skipped = query_usage(connection, UsageQuery((day, day + DAY), NOW, skip_suspended=True))
+    assert sum(sums[SUM_INDEX["gpu_seconds"]] for sums in skipped.values()) == 0
     asked = len(slurm.asked)
     ingest(ledger, slurm)
     assert not any("-T" in argv for argv in slurm.asked[asked:])
@@ -278,7 +279,11 @@ def test_suspended_time_of_a_file_lies_somewhere_in_the_run(ledger):
     day = NOW // DAY * DAY - 9 * DAY
     row = f"1|{day}|{day}|{day + 1000}|00:05:00|cpu=1,gres/gpu=2|1\n"
     fields = ("JobIDRaw", "Submit", "Start", "End", "Suspended", "AllocTRES", "AllocNodes")
-    ingest_file(ledger, File("f", io.BytesIO(row.encode()), "old", fields, "|", zone("UTC")))
+    ingest_file(
+        ledger, SacctFile("f", io.BytesIO(row.encode()), "old", fields, "|", find_zone("UTC"))
+    )
     with ledger.transaction() as connection:
-        cells = usage(connection, Asked((day, day + 500, day + DAY), NOW, skip_suspended=True))
-    assert sorted(sums[AT["gpu_seconds"]] for sums in cells.values()) == [700, 700]
+        cells = query_usage(
+            connection, UsageQuery((day, day + 500, day + DAY), NOW, skip_suspended=True)
+        )
+    assert sorted(sums[SUM_INDEX["gpu_seconds"]] for sums in cells.values()) == [700, 700]

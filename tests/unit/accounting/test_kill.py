@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from databases import KINDS, emptied
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[2] / "support"
 KILLS = 50
 
 

@@ -10,7 +10,7 @@ from fake_sacct import FakeSacct, job
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.cli.report import report_group
 
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import run_to_exit_code
 
 NOW = int(time.time())
 LDAP = '[ldap]\nuri = "ldap://ldap"\npeople_base = "ou=p"\ngroups_base = "ou=g"\n'
@@ -20,7 +20,7 @@ WINDOW = ["--from", "2026-11-10", "--to", "2026-11-11", "--by", "pi"]
 @pytest.fixture
 def slurm(monkeypatch):
     fake = FakeSacct(job(1, NOW - 100, NOW - 90, NOW - 50))
-    monkeypatch.setattr("slurmkit.slurm.LocalSlurm", lambda: fake)
+    monkeypatch.setattr("slurmkit.slurm.commands.LocalSlurmCommands", lambda: fake)
     return fake
 
 

@@ -10,19 +10,22 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from slurmkit_accounting import ledger as module
-from slurmkit_accounting.bulk import insert_rows
-from slurmkit_accounting.filesystems import (
-    filesystem_of,
+from slurmkit_accounting.ledger import database as module
+from slurmkit_accounting.ledger.bulk_write import insert_rows
+from slurmkit_accounting.ledger.database import open_for_reading, open_for_writing
+from slurmkit_accounting.ledger.location import (
+    default_ledger_path,
+    describe_url,
     is_network,
+    ledger_url,
     refuse_network_filesystem,
 )
-from slurmkit_accounting.ledger import open_for_reading, open_for_writing
-from slurmkit_accounting.location import default_path, describe, ledger_url
-from slurmkit_accounting.locks import alone
-from slurmkit_accounting.schema import VERSION_TABLE, clusters, ingests, metadata
+from slurmkit_accounting.ledger.locks import hold_ledger_lock
+from slurmkit_accounting.ledger.schema.runs import clusters, ingests
+from slurmkit_accounting.ledger.schema.types import VERSION_TABLE, metadata
 from sqlalchemy import func, insert, select, text
 
+from slurmkit.config.paths import filesystem_type
 from slurmkit.errors import BadInput, LedgerError
 
 MOUNTS = """\
@@ -43,23 +46,30 @@ def mode(path: Path) -> int:
 def test_option_beats_environment_beats_configuration_beats_default(
     configure, monkeypatch, tmp_path
 ):
-    assert describe(ledger_url()) == str(default_path())
-    assert default_path() == tmp_path / "data" / "slurmkit" / "ledger.db"
+    assert describe_url(ledger_url()) == str(default_ledger_path())
+    assert default_ledger_path() == tmp_path / "data" / "slurmkit" / "ledger.db"
     configure('[ledger]\ndb = "sqlite:////from/config.db"\n')
-    assert describe(ledger_url()) == "/from/config.db"
+    assert describe_url(ledger_url()) == "/from/config.db"
     monkeypatch.setenv("SLURMKIT_DB", "sqlite:////from/environment.db")
-    assert describe(ledger_url()) == "/from/environment.db"
-    assert describe(ledger_url("sqlite:////from/option.db")) == "/from/option.db"
+    assert describe_url(ledger_url()) == "/from/environment.db"
+    assert describe_url(ledger_url("sqlite:////from/option.db")) == "/from/option.db"
 
 
 def test_a_relative_xdg_data_home_is_not_one(monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
-    assert default_path() == Path.home() / ".local/share/slurmkit/ledger.db"
+    assert default_ledger_path() == Path.home() / ".local/share/slurmkit/ledger.db"
+
+
+def test_without_a_home_directory_a_ledger_must_be_named(monkeypatch):
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", "nowhere")
+    with pytest.raises(BadInput, match="no home directory for a ledger; name one with --db"):
+        default_ledger_path()
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
 def test_a_password_is_not_shown(scheme):
-    shown = describe(ledger_url(f"{scheme}://me:s3cret@db/books"))
+    shown = describe_url(ledger_url(f"{scheme}://me:s3cret@db/books"))
     assert shown == "postgresql+psycopg://me:***@db/books"
 
 
@@ -127,7 +137,7 @@ def test_a_url_that_cannot_be_meant_is_bad_input(url):
     ],
 )
 def test_the_filesystem_of_a_path(path, kind):
-    assert filesystem_of(Path(path), MOUNTS) == kind
+    assert filesystem_type(Path(path), MOUNTS) == kind
 
 
 @pytest.mark.parametrize("kind", ["nfs", "cifs", "lustre", "gpfs", "beegfs", "fuse.sshfs"])
@@ -149,7 +159,7 @@ def test_a_network_filesystem_is_refused_with_the_reason():
 @pytest.mark.parametrize("opening", [open_for_writing, open_for_reading])
 def test_opening_looks_at_the_filesystem_and_leaves_nothing_behind(opening, monkeypatch, tmp_path):
     mounts = f"22 1 0:4 / / rw - ext4 a rw\n23 22 0:5 / {tmp_path} rw - nfs b rw\n"
-    monkeypatch.setattr("slurmkit_accounting.filesystems._mountinfo", lambda: mounts)
+    monkeypatch.setattr("slurmkit.config.paths._read_mountinfo", lambda: mounts)
     with pytest.raises(LedgerError, match="network filesystem"), opening():
         pass
     assert not (tmp_path / "data").exists()
@@ -174,7 +184,7 @@ def test_a_file_is_written_ahead_and_its_foreign_keys_hold(file_ledger):
 
 
 def test_foreign_keys_hold_again_after_a_writer_that_is_trusted(file_ledger):
-    for ledger, hold in ((file_ledger.trusting(), 0), (file_ledger, 1)):
+    for ledger, hold in ((file_ledger.without_foreign_keys(), 0), (file_ledger, 1)):
         with ledger.transaction() as connection:
             assert connection.scalar(text("PRAGMA foreign_keys")) == hold
 
@@ -288,7 +298,7 @@ def test_a_lock_that_cannot_be_had_is_one_line(file_ledger, monkeypatch):
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("slurmkit_accounting.locks.fcntl.flock", flock)
+    monkeypatch.setattr("slurmkit_accounting.ledger.locks.fcntl.flock", flock)
     with pytest.raises(LedgerError, match="ingest-lock: No locks available"):  # noqa: SIM117
-        with alone(file_ledger, "ingest"):
+        with hold_ledger_lock(file_ledger, "ingest"):
             pass

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from mail_lab import NOTICE, Inbox, certificate, smtp
-from slurmkit_accounting.notify.config import MailSection
+from slurmkit_accounting.config import MailSection
 from slurmkit_accounting.notify.mail import Mail, compose
 
 from slurmkit.errors import BadConfig, BadInput, MaybeSent, NotSent

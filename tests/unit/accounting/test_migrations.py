@@ -10,10 +10,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from databases import KINDS
-from slurmkit_accounting import schema
-from slurmkit_accounting.ledger import open_for_writing
-from slurmkit_accounting.location import ledger_url
-from slurmkit_accounting.schema import REVISION, VERSION_TABLE
+from slurmkit_accounting.ledger import schema
+from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.ledger.location import ledger_url
+from slurmkit_accounting.ledger.schema.types import REVISION, VERSION_TABLE
 from sqlalchemy import Connection, create_engine, text
 
 DAY = 86400
@@ -111,7 +111,7 @@ def test_a_first_ledger_comes_forward_with_its_rows(old):
 
 
 def test_the_migrations_make_what_the_schema_says(ledger):
-    for module in pkgutil.iter_modules(schema.__path__, "slurmkit_accounting.schema."):
+    for module in pkgutil.iter_modules(schema.__path__, "slurmkit_accounting.ledger.schema."):
         import_module(module.name)
     with ledger.transaction() as connection:
         context = MigrationContext.configure(

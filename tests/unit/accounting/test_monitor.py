@@ -11,25 +11,23 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from slurmkit_accounting.ledger import Ledger, open_for_reading, open_for_writing
-from slurmkit_accounting.schema import ingests, people_syncs, rejects
-from slurmkit_accounting.service import health, store
-from slurmkit_accounting.service.config import ScheduleSection, ServiceSection
-from slurmkit_accounting.service.crontext import trigger
-from slurmkit_accounting.service.gpuhours import GpuHours
-from slurmkit_accounting.service.metrics import Metrics
-from slurmkit_accounting.service.schedule import Schedule, Task
-from slurmkit_accounting.service.state import Cluster, State, read_state
-from slurmkit_accounting.service.store import TaskRun
-from slurmkit_accounting.service.tasks import Work
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.config import ScheduleSection, ServiceSection
+from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_for_writing
+from slurmkit_accounting.ledger.schema.people import people_syncs
+from slurmkit_accounting.ledger.schema.runs import ingests, rejects
+from slurmkit_accounting.service import monitoring, schedule
+from slurmkit_accounting.service.metrics import LedgerMetrics, MonthGpuHours
+from slurmkit_accounting.service.monitoring import ClusterState, LedgerState, read_state
+from slurmkit_accounting.service.schedule import Schedule, ScheduledTask, TaskRun, parse_cron
+from slurmkit_accounting.service.tasks import ServiceTasks
 from sqlalchemy import insert
 from stored_runs import ran, store_runs
 
 from slurmkit.errors import LedgerError
 from slurmkit.testing import FakeSlurm
 
-UTC = zone("UTC")
+UTC = find_zone("UTC")
 NOW = UTC.epoch("2026-10-20T12:00:00")
 MONTH = UTC.epoch("2026-10-01")
 HOUR = 3600
@@ -40,33 +38,39 @@ DASHBOARD = Path(__file__).parents[3] / "accounting/slurmkit_accounting/assets/d
 def quiet(*_: object, **__: object) -> None: ...
 
 
-def task(name: str, cron: str = "*/10 * * * *") -> Task:
-    return Task(name=name, when=trigger(name, cron, UTC), run=lambda _: "")
+def task(name: str, cron: str = "*/10 * * * *") -> ScheduledTask:
+    return ScheduledTask(name=name, when=parse_cron(name, cron, UTC), run=lambda _: "")
 
 
-def state(**changes: object) -> State:
+def state(**changes: object) -> LedgerState:
     run = TaskRun("ingest", NOW - 60, NOW - 60, NOW - 50, NOW - 50, None)
-    well = State(NOW, (Cluster("lab", NOW - 60, 7, 2),), (), 0, NOW - 90, {"ingest": run})
+    well = LedgerState(
+        NOW, (ClusterState("lab", NOW - 60, 7, 2),), (), 0, NOW - 90, {"ingest": run}
+    )
     return msgspec.structs.replace(well, **changes)
 
 
-def reasons(of: State, *names: str, running: str | None = None) -> tuple[str, ...]:
-    return health.judge(of, [task(name) for name in names], SECTION, running=running).reasons
+def reasons(of: LedgerState, *names: str, running: str | None = None) -> tuple[str, ...]:
+    return monitoring.judge_health(
+        of, [task(name) for name in names], SECTION, running=running
+    ).reasons
 
 
 def test_all_is_well() -> None:
-    judged = health.judge(state(), [task("ingest"), task("people")], SECTION, running="people")
+    judged = monitoring.judge_health(
+        state(), [task("ingest"), task("people")], SECTION, running="people"
+    )
     assert (judged.reasons, judged.ingest_age, judged.people_age) == ((), {"lab": 60}, 90)
-    assert health.page(lambda: judged)[0] == HTTPStatus.OK
+    assert monitoring.health_page(lambda: judged)[0] == HTTPStatus.OK
 
 
 def test_old_books_and_why() -> None:
     failed = TaskRun("ingest", NOW - 2 * HOUR, NOW - 60, NOW - 50, NOW - 2 * HOUR, "Slurm is away")
-    old = state(clusters=(Cluster("lab", NOW - 2 * HOUR, 7, 2),), tasks={"ingest": failed})
+    old = state(clusters=(ClusterState("lab", NOW - 2 * HOUR, 7, 2),), tasks={"ingest": failed})
     assert reasons(old, "ingest") == ("lab was last ingested 2:00:00 ago: Slurm is away",)
     assert reasons(old) == ()  # not on the schedule: somebody else's business
     assert reasons(state(clusters=()), "ingest") == ("nothing was ingested yet",)
-    files = Cluster("old", None, 9, 0)
+    files = ClusterState("old", None, 9, 0)
     assert reasons(state(clusters=(*state().clusters, files)), "ingest") == ()
 
 
@@ -87,10 +91,10 @@ def test_people_who_were_never_read_and_why() -> None:
 
 
 def test_a_ledger_that_cannot_be_read_is_a_reason() -> None:
-    def broken() -> health.Health:
+    def broken() -> monitoring.ServiceHealth:
         raise LedgerError("the disk is gone")
 
-    status, _, body = health.page(broken)
+    status, _, body = monitoring.health_page(broken)
     assert status == HTTPStatus.SERVICE_UNAVAILABLE
     assert json.loads(body)["reasons"] == ["the disk is gone"]
 
@@ -116,15 +120,15 @@ def books(ledger: Ledger) -> Ledger:
         connection.execute(insert(people_syncs), {"at": NOW - 30})
         bad = {"ingest_id": 1, "digest": "d", "reason": "r", "line": "l"}
         connection.execute(insert(rejects), bad)
-        store.first_met(connection, "ingest", NOW)
-        store.ended(connection, "ingest", NOW)
+        schedule.record_new_task(connection, "ingest", NOW)
+        schedule.record_success(connection, "ingest", NOW)
     return ledger
 
 
 def test_the_state_of_the_books(books: Ledger) -> None:
     with books.transaction() as connection:
         found = read_state(connection)
-    assert found.clusters == (Cluster("lab", NOW - 500, 4, 3),)
+    assert found.clusters == (ClusterState("lab", NOW - 500, 4, 3),)
     assert [(held.partition, held.gpus) for held in found.allocated] == [("gpu", 2)]
     assert (found.rejects, found.last_people_sync) == (1, NOW - 30)
     assert found.tasks["ingest"].well is not None
@@ -135,7 +139,7 @@ def metrics(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> dict[str, dict[
     schedule = Schedule([task("ingest")], open_for_writing, quiet)
     schedule.seconds["ingest"] = 1.5
     schedule.failures["ingest"] = 2
-    of = Metrics(open_for_reading, schedule, GpuHours(UTC, **settings), quiet)
+    of = LedgerMetrics(open_for_reading, schedule, MonthGpuHours(UTC, **settings), quiet)
     _, _, text = of.page()
     return {
         family.name: {
@@ -188,7 +192,7 @@ def test_the_dashboard_shows_these_metrics_and_no_others(monkeypatch: pytest.Mon
 
 def test_people_are_on_the_schedule_where_somebody_knows_them(configure: Any) -> None:
     def names(**section: str) -> list[str]:
-        work = Work(open_for_writing, FakeSlurm({}), lambda: None, UTC)
+        work = ServiceTasks(open_for_writing, FakeSlurm({}), lambda: None, UTC)
         return [each.name for each in work.tasks(ScheduleSection(**section))]
 
     assert names() == ["ingest", "sweep"]

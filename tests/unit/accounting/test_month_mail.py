@@ -11,44 +11,18 @@ from email.policy import default
 from pathlib import Path
 
 import pytest
-from entries import group, person
+from entries import person
 from mail_lab import Inbox, smtp
-from slurmkit_accounting.ledger import Ledger, open_for_writing
-from slurmkit_accounting.people import Directory
-from slurmkit_accounting.people_sync import Told, sync_people
-from slurmkit_accounting.schema import people
-from slurmkit_accounting.zones import zone
+from month_books import DAY, NOVEMBER, month_books
+from slurmkit_accounting.ledger.database import Ledger, open_for_writing
+from slurmkit_accounting.ledger.schema.people import people
+from slurmkit_accounting.people.model import Directory
+from slurmkit_accounting.people.sync import PeopleData, sync_people
 from sqlalchemy import update
-from stored_runs import ran, store_runs
 
-from slurmkit.cli import cli
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import cli, run_to_exit_code
 
-OCTOBER, NOVEMBER = (zone("UTC").epoch(f"2025-{month}-15") for month in (10, 11))
-HOUR, DAY = 3600, 86400
-
-
-@pytest.fixture
-def books(ledger: Ledger) -> Ledger:
-    names = ("alice", "bob", "vogel", "garcia", "chen", "lost")
-    mails = {"vogel": "vogel@lab.example", "chen": "", "garcia": "garcia@lab.example"}
-    everybody = [person(name, mail=mails.get(name, f"{name}@lab.example")) for name in names]
-    groups = (
-        group("vision", "uid=alice", "uid=vogel", owners=("vogel",)),
-        group("genomics", "uid=bob", "uid=garcia", owners=("garcia",)),
-        group("climate", "uid=chen", owners=("chen",)),
-        group("idle", "uid=lost", owners=("lost",)),
-    )
-    sync_people(ledger, Told(Directory(tuple(everybody), groups)), now=1)
-    store_runs(
-        ledger,
-        ran(OCTOBER, 2 * HOUR, user="alice", account="vision"),
-        ran(OCTOBER, 3 * HOUR, user="bob", account="genomics", name="\x1b[2J<b>"),
-        ran(OCTOBER, HOUR, user="chen", account="climate"),
-        ran(NOVEMBER, HOUR, user="alice", account="vision"),
-        ran(NOVEMBER, HOUR, user="stranger", account="nowhere"),
-    )
-    return ledger
+assert month_books  # a fixture
 
 
 @pytest.fixture
@@ -106,7 +80,7 @@ def test_each_pi_gets_their_own_month_once(
 def test_who_has_left_gets_no_mail_where_somebody_else_may_be_now(
     books: Ledger, inbox: Inbox, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sync_people(books, Told(Directory((person("alice"),), ())), now=NOVEMBER + DAY)
+    sync_people(books, PeopleData(Directory((person("alice"),), ())), now=NOVEMBER + DAY)
     assert mail("--month", "2025-11") == 1
     said = "vogel: not sent: the directory does not have them any more"
     assert capsys.readouterr().out.splitlines() == [said]

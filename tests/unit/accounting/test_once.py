@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from mail_lab import NOTICE
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.notify.once import Once, Outcome, send_once
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.tasks import mailings
+from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
 from slurmkit_accounting.plugins import Notice
-from slurmkit_accounting.schema import mailings
 from sqlalchemy import select
 
 from slurmkit.errors import MaybeSent, NotSent
 
-OCTOBER = Once("month", "2026-10", "garcia")
+OCTOBER = NoticeKey("month", "2026-10", "garcia")
 
 
 class Sender:
@@ -32,29 +32,34 @@ def sender() -> Sender:
     return Sender()
 
 
-def told(ledger: Ledger, sender: Sender, once: Once = OCTOBER, *, again: bool = False) -> Outcome:
+def told(
+    ledger: Ledger, sender: Sender, once: NoticeKey = OCTOBER, *, again: bool = False
+) -> DeliveryOutcome:
     return send_once(ledger, once, lambda: NOTICE, sender, again=again)[0]
 
 
 def test_once(ledger: Ledger, sender: Sender) -> None:
-    assert told(ledger, sender) is Outcome.SENT
-    assert told(ledger, sender) is Outcome.BEFORE
-    assert told(ledger, sender, again=True) is Outcome.BEFORE
+    assert told(ledger, sender) is DeliveryOutcome.SENT
+    assert told(ledger, sender) is DeliveryOutcome.BEFORE
+    assert told(ledger, sender, again=True) is DeliveryOutcome.BEFORE
     assert sender.sent == 1
     for other in (
-        Once("budget", "2026-10", "garcia"),
-        Once("month", "2026-11", "garcia"),
-        Once("month", "2026-10", "vogel"),
+        NoticeKey("budget", "2026-10", "garcia"),
+        NoticeKey("month", "2026-11", "garcia"),
+        NoticeKey("month", "2026-10", "vogel"),
     ):
-        assert told(ledger, sender, other) is Outcome.SENT
+        assert told(ledger, sender, other) is DeliveryOutcome.SENT
     assert sender.sent == 4
 
 
 def test_what_was_refused_is_sent_later(ledger: Ledger, sender: Sender) -> None:
     sender.error = NotSent("disk full")
-    assert send_once(ledger, OCTOBER, lambda: NOTICE, sender) == (Outcome.FAILED, "disk full")
+    assert send_once(ledger, OCTOBER, lambda: NOTICE, sender) == (
+        DeliveryOutcome.FAILED,
+        "disk full",
+    )
     sender.error = None
-    assert told(ledger, sender) is Outcome.SENT
+    assert told(ledger, sender) is DeliveryOutcome.SENT
     with ledger.transaction() as connection:
         row = connection.execute(select(mailings)).one()
     assert row.done is not None
@@ -67,15 +72,15 @@ def test_what_may_have_been_sent_is_not_sent_again_unasked(
 ) -> None:
     sender.error = error
     if isinstance(error, Exception):
-        assert told(ledger, sender) is Outcome.DOUBTFUL
+        assert told(ledger, sender) is DeliveryOutcome.DOUBTFUL
     else:  # cut off while it was handed over
         with pytest.raises(KeyboardInterrupt):
             told(ledger, sender)
     sender.error = None
-    assert told(ledger, sender) is Outcome.DOUBTFUL
+    assert told(ledger, sender) is DeliveryOutcome.DOUBTFUL
     assert sender.sent == 0
-    assert told(ledger, sender, again=True) is Outcome.SENT
-    assert told(ledger, sender) is Outcome.BEFORE
+    assert told(ledger, sender, again=True) is DeliveryOutcome.SENT
+    assert told(ledger, sender) is DeliveryOutcome.BEFORE
 
 
 def test_what_was_never_handed_over_is_no_doubt(ledger: Ledger, sender: Sender) -> None:
@@ -84,7 +89,7 @@ def test_what_was_never_handed_over_is_no_doubt(ledger: Ledger, sender: Sender) 
 
     with pytest.raises(KeyboardInterrupt):
         send_once(ledger, OCTOBER, cut, sender)
-    assert told(ledger, sender) is Outcome.SENT
+    assert told(ledger, sender) is DeliveryOutcome.SENT
 
 
 def test_a_notice_that_cannot_be_made_keeps_no_other_from_being_sent(
@@ -94,5 +99,5 @@ def test_a_notice_that_cannot_be_made_keeps_no_other_from_being_sent(
         raise ZeroDivisionError("by zero")
 
     said = send_once(ledger, OCTOBER, broken, sender)
-    assert said == (Outcome.FAILED, "ZeroDivisionError: by zero")
-    assert told(ledger, sender) is Outcome.SENT
+    assert said == (DeliveryOutcome.FAILED, "ZeroDivisionError: by zero")
+    assert told(ledger, sender) is DeliveryOutcome.SENT

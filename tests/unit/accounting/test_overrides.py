@@ -6,20 +6,24 @@ from pathlib import Path
 
 import pytest
 from entries import group, person
-from slurmkit_accounting.coordinators import Coordinator, parse_coordinators, read_coordinators
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.overrides import Override, read_overrides
-from slurmkit_accounting.people import Directory
-from slurmkit_accounting.people_sync import Told, sync_people
-from slurmkit_accounting.pi import People
-from slurmkit_accounting.schema import clusters, coordinators, eras
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.people import coordinators, eras
+from slurmkit_accounting.ledger.schema.runs import clusters
+from slurmkit_accounting.people.coordinators import (
+    Coordinator,
+    parse_coordinators,
+    read_coordinators,
+)
+from slurmkit_accounting.people.model import Directory
+from slurmkit_accounting.people.pi import People
+from slurmkit_accounting.people.sync import PeopleData, PiOverride, load_overrides, sync_people
 from sqlalchemy import insert, select
 
 from slurmkit.errors import BadConfig, SlurmError
 from slurmkit.testing import FakeSlurm
 
-BERLIN = zone("Europe/Berlin")
+BERLIN = find_zone("Europe/Berlin")
 KNOWN = Directory(
     (person("alice"), person("vogel"), person("chen")),
     (group("vision", "uid=alice", owners=("vogel",)),),
@@ -31,16 +35,16 @@ TWO = frozenset([Coordinator("lab", "vogel")])
 
 @pytest.fixture
 def read(tmp_path: Path):
-    def read_text(text: str) -> tuple[Override, ...]:
+    def read_text(text: str) -> tuple[PiOverride, ...]:
         path = tmp_path / "overrides.toml"
         path.write_text(text, "utf-8")
-        return read_overrides(path, BERLIN)
+        return load_overrides(path, BERLIN)
 
     return read_text
 
 
-def said(ledger: Ledger, at: int, *overrides: Override, **told) -> list[str]:
-    synced = sync_people(ledger, Told(KNOWN, overrides, **told), now=at)
+def said(ledger: Ledger, at: int, *overrides: PiOverride, **told) -> list[str]:
+    synced = sync_people(ledger, PeopleData(KNOWN, overrides, **told), now=at)
     return [f"{one.kind} {one.what}: {one.who}" for one in synced.changes if one.kind != "person"]
 
 
@@ -64,14 +68,14 @@ class TestReading:
             pi = "vogel"
             """
         ) == (
-            Override(
+            PiOverride(
                 account="climate",
                 user="bob",
                 pi="chen",
                 valid_from=BERLIN.epoch("2026-07-01"),
-                valid_to=zone("UTC").epoch("2026-12-01T12:00"),
+                valid_to=find_zone("UTC").epoch("2026-12-01T12:00"),
             ),
-            Override(user="eve", pi="vogel"),
+            PiOverride(user="eve", pi="vogel"),
         )
 
     def test_a_file_without_entries(self, read):
@@ -111,11 +115,11 @@ class TestReading:
 
     def test_a_file_that_is_not_there(self):
         with pytest.raises(BadConfig, match="cannot read /nowhere: No such file"):
-            read_overrides(Path("/nowhere"))
+            load_overrides(Path("/nowhere"))
 
 
 class TestKeeping:
-    EVE = Override(account="vision", pi="chen", valid_from=100, valid_to=200)
+    EVE = PiOverride(account="vision", pi="chen", valid_from=100, valid_to=200)
 
     def test_they_hold_for_their_dates_also_in_the_past(self, ledger):
         said(ledger, 1000)
@@ -132,7 +136,7 @@ class TestKeeping:
 
     def test_without_a_file_those_known_stay(self, ledger):
         said(ledger, 1000, self.EVE)
-        assert sync_people(ledger, Told(KNOWN), now=2000).changes == ()
+        assert sync_people(ledger, PeopleData(KNOWN), now=2000).changes == ()
         assert pi(ledger, 150) == "chen"
 
 

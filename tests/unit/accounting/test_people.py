@@ -4,19 +4,18 @@ import pytest
 from entries import group, person
 from msgspec import structs
 from slurmkit_accounting.config import LdapSection
-from slurmkit_accounting.directory import _entries, read_directory
-from slurmkit_accounting.directory_entries import group_entry, person_entry
-from slurmkit_accounting.dn import normal_dn
-from slurmkit_accounting.password import bind_password
-from slurmkit_accounting.people import (
+from slurmkit_accounting.people.ldap import _entries, read_directory
+from slurmkit_accounting.people.ldap_entries import normalise_dn, parse_directory, parse_person
+from slurmkit_accounting.people.model import (
     Directory,
     PersonEntry,
-    doubts,
-    expired,
-    groups_within,
-    owner_of,
-    people_in,
+    directory_warnings,
+    has_expired,
+    memberships_of_groups,
+    memberships_of_people,
+    pick_owner,
 )
+from slurmkit_accounting.people.passwords import read_bind_password
 
 from slurmkit.errors import BadConfig, DirectoryError
 
@@ -32,7 +31,7 @@ ALICE = {
 
 
 def test_an_entry_becomes_a_person():
-    assert person_entry("UID=Alice, OU=p", ALICE, SECTION, NOW) == PersonEntry(
+    assert parse_person("UID=Alice, OU=p", ALICE, SECTION, NOW) == PersonEntry(
         dn="uid=alice,ou=p",
         directory_id="uuid-1",
         username="alice",
@@ -48,33 +47,33 @@ def test_an_entry_becomes_a_person():
     [(None, False), (-1, False), (20_001, False), (20_000, True), (19_999, True), (0, True)],
 )
 def test_shadow_expire_is_in_days(days, is_expired):
-    assert expired(days, NOW) is is_expired
+    assert has_expired(days, NOW) is is_expired
     expire = {} if days is None else {"shadowExpire": [str(days).encode()]}
-    assert person_entry("uid=a", ALICE | expire, SECTION, NOW).active is not is_expired
+    assert parse_person("uid=a", ALICE | expire, SECTION, NOW).active is not is_expired
 
 
 @pytest.mark.parametrize("missing", ["entryUUID", "uid"])
 def test_an_entry_that_hides_who_it_is_is_an_error(missing):
     with pytest.raises(DirectoryError, match=f"shows no {missing}; nothing was changed"):
-        person_entry("uid=a", {**ALICE, missing: []}, SECTION, NOW)
+        parse_person("uid=a", {**ALICE, missing: []}, SECTION, NOW)
 
 
 def test_a_number_that_is_none_is_an_error():
     with pytest.raises(DirectoryError, match="uidNumber 'ten', which is no number"):
-        person_entry("uid=a", {**ALICE, "uidNumber": [b"ten"]}, SECTION, NOW)
+        parse_person("uid=a", {**ALICE, "uidNumber": [b"ten"]}, SECTION, NOW)
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63), 10**30])
 def test_a_number_too_big_to_store_is_an_error(number):
     entry = {**ALICE, "uidNumber": [str(number).encode()]}
     with pytest.raises(DirectoryError, match=f"uidNumber '{number}', which is too big"):
-        person_entry("uid=a", entry, SECTION, NOW)
-    assert person_entry("uid=a", {**ALICE, "uidNumber": [b"%d" % (2**63 - 1)]}, SECTION, NOW).uid
+        parse_person("uid=a", entry, SECTION, NOW)
+    assert parse_person("uid=a", {**ALICE, "uidNumber": [b"%d" % (2**63 - 1)]}, SECTION, NOW).uid
 
 
 def test_a_person_may_lack_the_rest():
     bare = {"entryUUID": [b"u"], "uid": [b"a"]}
-    found = person_entry("uid=a", bare, SECTION, NOW)
+    found = parse_person("uid=a", bare, SECTION, NOW)
     assert (found.uid, found.display_name, found.mail, found.active) == (None, "", "", True)
 
 
@@ -85,7 +84,7 @@ def test_an_entry_becomes_a_group():
         "member": [b"uid=alice,ou=p", b"CN=Sub, OU=g"],
         "owner": [b"uid=vogel,ou=p"],
     }
-    found = group_entry("cn=vision,ou=g", entry, SECTION)
+    (found,) = parse_directory(SECTION, [], [("cn=vision,ou=g", entry)], NOW).groups
     assert (found.name, found.owners) == ("vision", ("uid=vogel,ou=p",))
     assert found.members == ("uid=alice,ou=p", "cn=sub,ou=g")
 
@@ -93,7 +92,7 @@ def test_an_entry_becomes_a_group():
 def test_attributes_can_have_other_names():
     section = LdapSection(id_attribute="nsUniqueId", username_attribute="sAMAccountName")
     entry = {"nsUniqueId": [b"n1"], "sAMAccountName": [b"alice"]}
-    found = person_entry("cn=a", entry, section, NOW)
+    found = parse_person("cn=a", entry, section, NOW)
     assert (found.directory_id, found.username) == ("n1", "alice")
 
 
@@ -112,19 +111,19 @@ def test_attributes_can_have_other_names():
     ],
 )
 def test_equal_dns_are_equal_texts(one, other):
-    assert normal_dn(one) == normal_dn(other)
+    assert normalise_dn(one) == normalise_dn(other)
 
 
 def test_different_dns_are_different_texts():
-    assert normal_dn("cn=a\\,dc=b,dc=x") != normal_dn("cn=a,dc=b,dc=x")
-    assert normal_dn("cn=a\\5C,dc=x") != normal_dn("cn=a,dc=x")
-    assert normal_dn("cn=a\\ ,dc=x") != normal_dn("cn=a ,dc=x")
+    assert normalise_dn("cn=a\\,dc=b,dc=x") != normalise_dn("cn=a,dc=b,dc=x")
+    assert normalise_dn("cn=a\\5C,dc=x") != normalise_dn("cn=a,dc=x")
+    assert normalise_dn("cn=a\\ ,dc=x") != normalise_dn("cn=a ,dc=x")
 
 
 @pytest.mark.parametrize("text", ["no dn at all", "", "cn", "cn=a,", "cn=a,,dc=x", "=x", "cn=a\\"])
 def test_a_dn_that_is_none_is_an_error(text):
     with pytest.raises(DirectoryError, match="where a DN belongs"):
-        normal_dn(text)
+        normalise_dn(text)
 
 
 def test_who_and_which_groups_are_in_a_group_also_in_a_circle():
@@ -135,27 +134,27 @@ def test_who_and_which_groups_are_in_a_group_also_in_a_circle():
         group("apart", "uid=ann", "cn=unknown", "uid=stranger"),
     )
     found = Directory(people, groups)
-    assert people_in(found) == {
+    assert memberships_of_people(found) == {
         ("cn=outer", "uid=ann"),
         ("cn=outer", "uid=pi"),
         ("cn=inner", "uid=ben"),
         ("cn=apart", "uid=ann"),
     }
-    assert groups_within(found) == {("cn=inner", "cn=outer"), ("cn=outer", "cn=inner")}
+    assert memberships_of_groups(found) == {("cn=inner", "cn=outer"), ("cn=outer", "cn=inner")}
 
 
 def test_of_several_owners_the_first_by_name():
     people = {one.dn: one for one in (person("zed"), person("amy"))}
-    assert owner_of(group("g", owners=("zed", "amy", "gone")), people).username == "amy"
-    assert owner_of(group("g", owners=("gone",)), people) is None
+    assert pick_owner(group("g", owners=("zed", "amy", "gone")), people).username == "amy"
+    assert pick_owner(group("g", owners=("gone",)), people) is None
 
 
 def test_what_was_probably_not_meant_is_said():
-    directory = Directory(
+    found = Directory(
         (person("amy"), person("zed")),
         (group("none", "uid=amy"), group("two", "uid=gone", owners=("zed", "amy"))),
     )
-    assert list(doubts(directory)) == [
+    assert list(directory_warnings(found)) == [
         "group none has no owner among the people: its jobs have no PI",
         "group two has 2 owners: amy is PI",
         "group two has 1 members that are neither people nor groups",
@@ -251,27 +250,28 @@ def test_a_ca_file_that_is_not_there(tmp_path):
 
 class TestBindPassword:
     def test_nobody_needs_none(self):
-        assert bind_password(LdapSection()) == ""
+        assert read_bind_password(LdapSection()) == ""
 
     def test_from_a_file_without_its_line_end(self, tmp_path):
         path = tmp_path / "password"
         path.write_text(" s3cret \n", "utf-8")
         path.chmod(0o640)
         assert (
-            bind_password(LdapSection(bind_dn="cn=x", bind_password_file=str(path))) == " s3cret "
+            read_bind_password(LdapSection(bind_dn="cn=x", bind_password_file=str(path)))
+            == " s3cret "
         )
 
     def test_the_environment_wins(self, monkeypatch):
         monkeypatch.setenv("SLURMKIT_LDAP_PASSWORD", "from-env")
         section = LdapSection(bind_dn="cn=x", bind_password_file="/nowhere")
-        assert bind_password(section) == "from-env"
+        assert read_bind_password(section) == "from-env"
 
     def test_a_file_everybody_can_read_is_refused(self, tmp_path):
         path = tmp_path / "password"
         path.write_text("s3cret\n", "utf-8")
         path.chmod(0o644)
         with pytest.raises(BadConfig, match=r"everybody can read .*; run: chmod o=") as caught:
-            bind_password(LdapSection(bind_dn="cn=x", bind_password_file=str(path)))
+            read_bind_password(LdapSection(bind_dn="cn=x", bind_password_file=str(path)))
         assert "s3cret" not in str(caught.value)
 
     @pytest.mark.parametrize("text", ["", "\n"])
@@ -281,8 +281,8 @@ class TestBindPassword:
         path.chmod(0o600)
         for name in ("", str(path)):
             with pytest.raises(BadConfig, match="bind_dn needs a password"):
-                bind_password(LdapSection(bind_dn="cn=x", bind_password_file=name))
+                read_bind_password(LdapSection(bind_dn="cn=x", bind_password_file=name))
 
     def test_a_file_that_is_not_there(self):
         with pytest.raises(BadConfig, match="cannot read /nowhere"):
-            bind_password(LdapSection(bind_dn="cn=x", bind_password_file="/nowhere"))
+            read_bind_password(LdapSection(bind_dn="cn=x", bind_password_file="/nowhere"))

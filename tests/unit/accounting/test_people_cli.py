@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 from entries import group, person
+from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.cli.ledger import ledger_group
-from slurmkit_accounting.ledger import open_for_writing
-from slurmkit_accounting.people import Directory
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.people.model import Directory
 from stored_runs import ran, store_runs
 
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import DatabaseDown
 from slurmkit.testing import FakeSlurm
 
 LDAP = '[ldap]\nuri = "ldap://ldap"\npeople_base = "ou=p"\ngroups_base = "ou=g"\n'
-TENTH = zone("UTC").epoch("2026-11-10")
+TENTH = find_zone("UTC").epoch("2026-11-10")
 
 
 @pytest.fixture
@@ -34,7 +34,9 @@ def coordinators(monkeypatch):
                 raise users
         return "".join(f"{account}|{users}\n" for account, users in found.items())
 
-    monkeypatch.setattr("slurmkit.slurm.LocalSlurm", lambda: FakeSlurm({"sacctmgr": sacctmgr}))
+    monkeypatch.setattr(
+        "slurmkit.slurm.commands.LocalSlurmCommands", lambda: FakeSlurm({"sacctmgr": sacctmgr})
+    )
     return found
 
 
@@ -45,7 +47,7 @@ def directory(monkeypatch, configure, coordinators):
     entries = {"people": (person("alice"), person("vogel")), "groups": ()}
     entries["groups"] = (group("vision", "uid=alice", owners=("vogel",)),)
     monkeypatch.setattr(
-        "slurmkit_accounting.directory.read_directory",
+        "slurmkit_accounting.people.ldap.read_directory",
         lambda section, password: Directory(**entries),
     )
     return entries

@@ -10,13 +10,14 @@ from entries import group, person
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from slurmkit_accounting.bins import Eras
-from slurmkit_accounting.ledger import Ledger, open_for_writing
-from slurmkit_accounting.people import Directory, PersonEntry
-from slurmkit_accounting.people_sync import Told, sync_people
-from slurmkit_accounting.pi import People
-from slurmkit_accounting.schema import eras, metadata
-from slurmkit_accounting.schema import people as people_table
+from slurmkit_accounting.ledger.database import Ledger, open_for_writing
+from slurmkit_accounting.ledger.schema.people import eras
+from slurmkit_accounting.ledger.schema.people import people as people_table
+from slurmkit_accounting.ledger.schema.types import metadata
+from slurmkit_accounting.people.model import Directory, PersonEntry
+from slurmkit_accounting.people.pi import People
+from slurmkit_accounting.people.sync import PeopleData, sync_people
+from slurmkit_accounting.usage.bins import Eras
 from sqlalchemy import delete, select
 
 PEOPLE, GROUPS = range(4), range(3)
@@ -83,7 +84,7 @@ def expected(said: Directory, one: PersonEntry, account: str) -> str:
 def test_nothing_that_is_said_later_changes_whose_a_job_was(books, said):
     empty(books)
     for day, directory in enumerate(said, start=1):
-        sync_people(books, Told(directory), now=day * DAY)
+        sync_people(books, PeopleData(directory), now=day * DAY)
     with books.transaction() as connection:
         known, starts = People.load(connection), Eras(connection.scalars(select(eras.c.at)))
         query = select(people_table.c.id, people_table.c.directory_id)

@@ -6,30 +6,29 @@ from collections import Counter
 
 import pytest
 from entries import group, person
-from slurmkit_accounting.bins import Eras
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.people import Directory, GroupEntry, PersonEntry
-from slurmkit_accounting.people_sync import Told, sync_people
-from slurmkit_accounting.pi import People
-from slurmkit_accounting.schema import (
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.people import (
     eras,
     group_names,
     memberships,
     people,
     people_syncs,
     uids,
-    usage_days,
-    usage_keys,
     usernames,
 )
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.ledger.schema.usage import usage_days, usage_keys
+from slurmkit_accounting.people.model import Directory, GroupEntry, PersonEntry
+from slurmkit_accounting.people.pi import People
+from slurmkit_accounting.people.sync import PeopleData, sync_people
+from slurmkit_accounting.usage.bins import Eras
 from sqlalchemy import select
 from stored_runs import ran, store_runs
 
 from slurmkit.errors import DirectoryError
 
 DAY = 86400
-UTC = zone("UTC")
+UTC = find_zone("UTC")
 NOVEMBER = UTC.epoch("2026-11-01")
 ALICE, BOB, VOGEL, CHEN = (person(name) for name in ("alice", "bob", "vogel", "chen"))
 VISION = group("vision", "uid=alice", owners=("vogel",))
@@ -46,7 +45,7 @@ def sync(ledger: Ledger, on: int, *entries: PersonEntry | GroupEntry, dry_run: b
         tuple(one for one in entries if isinstance(one, PersonEntry)),
         tuple(one for one in entries if isinstance(one, GroupEntry)),
     )
-    synced = sync_people(ledger, Told(found), now=day(on), dry_run=dry_run)
+    synced = sync_people(ledger, PeopleData(found), now=day(on), dry_run=dry_run)
     return [f"{one.kind} {one.what}: {one.who}" for one in synced.changes]
 
 
@@ -264,7 +263,7 @@ def test_nothing_is_kept_of_a_sync_that_fails(ledger, monkeypatch):
     def fails(directory):
         raise RuntimeError
 
-    monkeypatch.setattr("slurmkit_accounting.directory_sync.people_in", fails)
+    monkeypatch.setattr("slurmkit_accounting.people.directory_sync.memberships_of_people", fails)
     with pytest.raises(RuntimeError):
         sync(ledger, 6, BOB, CLIMATE)
     after = [dated(ledger, table) for table in (people, usernames, memberships, people_syncs)]
@@ -356,7 +355,7 @@ class TestVanishing:
 
     def apply(self, ledger: Ledger, on: int, *left: PersonEntry, **options):
         found = Directory(left, (VISION, CLIMATE))
-        return sync_people(ledger, Told(found), now=day(on), **options)
+        return sync_people(ledger, PeopleData(found), now=day(on), **options)
 
     def test_more_than_the_share_is_refused_and_nothing_is_changed(self, ledger):
         self.apply(ledger, 5, *self.STAFF)
@@ -383,7 +382,7 @@ class TestVanishing:
     def test_groups_too(self, ledger):
         self.apply(ledger, 5, *self.STAFF)
         with pytest.raises(DirectoryError, match=r"1 of 2 known groups would be gone \(climate\)"):
-            sync_people(ledger, Told(Directory(self.STAFF, (VISION,))), max_vanish=0.1)
+            sync_people(ledger, PeopleData(Directory(self.STAFF, (VISION,))), max_vanish=0.1)
 
     @pytest.mark.parametrize(
         ("everybody", "groups", "words"),
@@ -399,8 +398,8 @@ class TestVanishing:
         self, ledger, everybody, groups, words
     ):
         known = (group("a", "uid=p0", "uid=p1", owners=("p2",)), group("b", owners=("p1",)))
-        sync_people(ledger, Told(Directory(self.STAFF, known)), now=day(5))
-        told = Told(Directory(tuple(everybody), groups or known))
+        sync_people(ledger, PeopleData(Directory(self.STAFF, known)), now=day(5))
+        told = PeopleData(Directory(tuple(everybody), groups or known))
         with pytest.raises(DirectoryError, match=words):
             sync_people(ledger, told, now=day(6), max_vanish=0.1)
         assert {row[2] for table in (uids, memberships) for row in dated(ledger, table)} == {None}
@@ -408,8 +407,8 @@ class TestVanishing:
 
     def test_half_of_the_groups_may_lose_their_owner(self, ledger):
         known = (group("a", owners=("p2",)), group("b", owners=("p1",)))
-        sync_people(ledger, Told(Directory(self.STAFF, known)), now=day(5))
-        told = Told(Directory(self.STAFF, (known[0], group("b", "uid=p1"))))
+        sync_people(ledger, PeopleData(Directory(self.STAFF, known)), now=day(5))
+        told = PeopleData(Directory(self.STAFF, (known[0], group("b", "uid=p1"))))
         assert sync_people(ledger, told, now=day(6), max_vanish=0.1).changes
 
     def test_a_dry_run_says_so_and_shows_who(self, ledger):
@@ -430,7 +429,7 @@ class TestMoves:
         sync(ledger, 1, *EVERYBODY, VISION)
         store_runs(ledger, *(ran(day(on) + 100, 3600) for on in (5, 15)))
         owned = group("vision", "uid=alice", owners=("chen",))
-        told = Told(Directory(EVERYBODY, (owned,)))
+        told = PeopleData(Directory(EVERYBODY, (owned,)))
         (move,) = sync_people(ledger, told, now=day(10), dry_run=True).moves
         assert (move.giver.name, move.taker.name) == ("vogel", "chen")
         assert move.gpu_seconds == 2 * 3600

@@ -7,41 +7,40 @@ import time
 import pytest
 from report_books import BEGIN, DAY, run, write_books
 from slurmkit_accounting import read
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.reports.periods import MOST, month, parts
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.calendar import MOST_PARTS, find_zone, month_span, split_window
+from slurmkit_accounting.ledger.database import Ledger
 
 from slurmkit.errors import BadInput
 
-UTC = zone("UTC")
+UTC = find_zone("UTC")
 EVER = (UTC.epoch("0001-01-01"), UTC.epoch("9999-12-31"))
 
 
 @pytest.mark.parametrize("unit", ["day", "week", "month"])
 def test_centuries_are_not_parted(unit: str) -> None:
     begun = time.process_time()
-    with pytest.raises(BadInput, match=f"more than {MOST} {unit}s; ask for a shorter window"):
-        parts(EVER, UTC, {unit})
+    with pytest.raises(BadInput, match=f"more than {MOST_PARTS} {unit}s; ask for a shorter window"):
+        split_window(EVER, UTC, {unit})
     assert time.process_time() - begun < 5
 
 
 def test_centuries_as_a_whole_are_one_part() -> None:
     begun = time.process_time()
-    assert len(parts(EVER, UTC, ())) == 1
+    assert len(split_window(EVER, UTC, ())) == 1
     assert time.process_time() - begun < 1
 
 
 def test_ten_years_of_days_are_no_more_than_that() -> None:
     window = (UTC.epoch("2020-01-01"), UTC.epoch("2030-01-01"))
-    found = parts(window, UTC, {"day"})
+    found = split_window(window, UTC, {"day"})
     assert len(found) == 3653
     assert found[-1].labels == {"day": "2029-12-31", "week": "2030-W01", "month": "2029-12"}
 
 
 def test_hours_of_a_day_on_which_clocks_go_back() -> None:
-    berlin = zone("Europe/Berlin")
+    berlin = find_zone("Europe/Berlin")
     window = (berlin.epoch("2026-10-25"), berlin.epoch("2026-10-26"))
-    found = parts(window, berlin, {"hour"})
+    found = split_window(window, berlin, {"hour"})
     assert len(found) == 25
     assert [part.labels["hour"] for part in found][1:4] == [
         "2026-10-25 01:00", "2026-10-25 02:00", "2026-10-25 02:00 again",
@@ -52,27 +51,27 @@ def test_hours_of_a_day_on_which_clocks_go_back() -> None:
 
 @pytest.mark.parametrize(("name", "at"), [("Asia/Kolkata", 1800), ("Asia/Kathmandu", 900)])
 def test_hours_begin_where_the_zone_says(name: str, at: int) -> None:
-    there = zone(name)
+    there = find_zone(name)
     window = (there.epoch("2026-10-05T10:20:30"), there.epoch("2026-10-05T12:30"))
-    found = parts(window, there, {"hour"})
+    found = split_window(window, there, {"hour"})
     assert [part.begin % 3600 for part in found][1:] == [at, at]
     assert [part.labels["hour"][-5:] for part in found] == ["10:00", "11:00", "12:00"]
 
 
 def test_31_days_by_hour_are_the_most() -> None:
     october = (UTC.epoch("2026-10-01"), UTC.epoch("2026-11-01"))
-    assert len(parts(october, UTC, {"hour"})) == 31 * 24
+    assert len(split_window(october, UTC, {"hour"})) == 31 * 24
     with pytest.raises(BadInput, match="2026-10-01 to 2026-11-02 is longer than 31 days, the most"):
-        parts((october[0], UTC.epoch("2026-11-02")), UTC, {"hour", "day"})
+        split_window((october[0], UTC.epoch("2026-11-02")), UTC, {"hour", "day"})
     with pytest.raises(BadInput, match="ask for a shorter window, or by day"):
-        parts(EVER, UTC, {"hour"})
+        split_window(EVER, UTC, {"hour"})
 
 
 @pytest.mark.parametrize("text", ["2026-1", "2026", "2026-13", "9999-12", "2026-01-01", "", "x"])
 def test_no_month(text: str) -> None:
     # One that is written otherwise than reports do would be the same month and match none of them.
     with pytest.raises(BadInput, match="is not a month: write YYYY-MM"):
-        month(text, UTC)
+        month_span(text, UTC)
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 import world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slurmkit_accounting.facts import Facts
-from slurmkit_accounting.nesting import Nesting
-from slurmkit_accounting.pi import NOBODY, Owner, People
-from slurmkit_accounting.schema import metadata
+from slurmkit_accounting.ledger.schema.types import metadata
+from slurmkit_accounting.people.dated import DatedFacts
+from slurmkit_accounting.people.model import GroupNesting
+from slurmkit_accounting.people.pi import NOBODY, Owner, People
 from sqlalchemy import Connection, create_engine
 from world import Fact, Oracle
 
@@ -193,7 +193,7 @@ class TestInTime:
         assert found.groups(1, 0) == found.groups(1, 5) == {"x", "y"}
 
     def test_a_chain_of_thousands_of_groups_is_followed(self):
-        chain = Nesting(Facts((n, 0, None, n + 1) for n in range(3000)))
+        chain = GroupNesting(DatedFacts((n, 0, None, n + 1) for n in range(3000)))
         assert chain.around([0], 5) == frozenset(range(3001))
         assert chain.around([], 5) == frozenset()
 

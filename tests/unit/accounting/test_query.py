@@ -11,8 +11,9 @@ import pytest
 from databases import KINDS, emptied
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slurmkit_accounting.query import CARRIED, Asked, usage
-from slurmkit_accounting.schema import SUMS, ingests
+from slurmkit_accounting.ledger.schema.runs import ingests
+from slurmkit_accounting.ledger.schema.usage import SUMS
+from slurmkit_accounting.usage.query import CARRIED, UsageQuery, query_usage
 from sqlalchemy import insert
 from usage_oracle import Job, counted, fill, jobs_around, new_books
 
@@ -30,7 +31,7 @@ def asked(engine, jobs, edges, now=2_000_000_000, **other):
     """Per part: by cluster, user, state, redone and GPU type; the sums that are not 0."""
     with engine.begin() as connection:
         fill(connection, jobs)
-        cells = usage(connection, Asked(tuple(edges), now, **other))
+        cells = query_usage(connection, UsageQuery(tuple(edges), now, **other))
     parts = [defaultdict(lambda: defaultdict(int)) for _ in pairwise(edges)]
     for (part, key), sums in cells.items():
         to = parts[part][key.cluster_id, key.user, key.state, key.redone, key.gpu_type]
@@ -95,7 +96,7 @@ def test_a_run_sacct_no_longer_shows_counts_until_it_last_did(engine):
         fill(connection, jobs)
         times = {"started": BEGIN + 900, "window_from": 0, "window_to": BEGIN + 900}
         connection.execute(insert(ingests).values(cluster_id=1, ended=BEGIN + 950, **times))
-        cells = usage(connection, Asked(WINDOW, BEGIN + 1000))
+        cells = query_usage(connection, UsageQuery(WINDOW, BEGIN + 1000))
     held = {key.user: dict(zip(SUMS, sums, strict=True)) for (_, key), sums in cells.items()}
     assert {user: sums["wall_seconds"] for user, sums in held.items()} == {
         "there": 1000,
@@ -108,7 +109,7 @@ def test_keys_tell_runs_apart_by_when_people_changed(engine):
     jobs = [Job(BEGIN + n, BEGIN + 10, BEGIN + 20) for n in (0, 5, 9)]
     with engine.begin() as connection:
         fill(connection, jobs, eras_at=(BEGIN + 5, BEGIN + 8))
-        cells = usage(connection, Asked(WINDOW, 0))
+        cells = query_usage(connection, UsageQuery(WINDOW, 0))
     assert {key.era for _, key in cells} == {0, BEGIN + 5, BEGIN + 8}
 
 
@@ -165,8 +166,8 @@ def test_parts_add_up_to_the_whole(engine, jobs, data):
     edges = (BEGIN, *sorted(inner), BEGIN + 30 * DAY)
     with engine.begin() as connection:
         fill(connection, jobs)
-        parted = usage(connection, Asked(edges, edges[-1]))
-        whole = usage(connection, Asked((edges[0], edges[-1]), edges[-1]))
+        parted = query_usage(connection, UsageQuery(edges, edges[-1]))
+        whole = query_usage(connection, UsageQuery((edges[0], edges[-1]), edges[-1]))
     added = defaultdict(lambda: [0] * len(SUMS))
     for (part, key), sums in parted.items():
         for place, amount in enumerate(sums):

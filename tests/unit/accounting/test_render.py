@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from openpyxl import load_workbook
-from slurmkit_accounting.render import rendered
-from slurmkit_accounting.render.charts import draw, few, short, ticks
-from slurmkit_accounting.render.text import cells, chosen, seen
-from slurmkit_accounting.render.words import footer
+from slurmkit_accounting.render import render_report
+from slurmkit_accounting.render.charts import axis_ticks, chart_layouts, limit_series, short_label
+from slurmkit_accounting.render.format import footer_lines
+from slurmkit_accounting.render.text import filled_columns, table_columns, text_rows
 from slurmkit_accounting.reports.model import (
-    Closed,
+    ClosedMonthSummary,
     Column,
-    Difference,
     Meta,
     Panel,
     Report,
     Series,
-    Unmapped,
+    SreportDifference,
+    UnmappedTotal,
 )
 
 from slurmkit.errors import BadInput
@@ -50,13 +50,13 @@ META = Meta(
     running=1,
     running_until="2026-11-20 00:00:00+01:00",
     doubtful=1,
-    unmapped=Unmapped(1, 0.25),
+    unmapped=UnmappedTotal(1, 0.25),
     rejects=2,
     currency="EUR",
     prices="GPU hours",
     weights={"shard": None, "mig": 0.125},
-    sreport=Difference(0.5, 1.0, 0.25, "slurmkit report reconcile"),
-    closed=(Closed("lab", "2026-11", 5, 10.0, -0.5, ("7", "8")),),
+    sreport=SreportDifference(0.5, 1.0, 0.25, "slurmkit report reconcile"),
+    closed=(ClosedMonthSummary("lab", "2026-11", 5, 10.0, -0.5, ("7", "8")),),
     made=2,
 )
 COLUMNS = (
@@ -91,20 +91,20 @@ def report() -> Report:
 
 
 def test_json_has_everything_at_full_precision(report):
-    found = json.loads(rendered(report, "json"))
+    found = json.loads(render_report(report, "json"))
     assert [tuple(row.values()) for row in found["rows"]] == list(ROWS)
     assert found["meta"]["unmapped"] == {"jobs": 1, "gpu_hours": 0.25}
 
 
 def test_csv_reads_back_equal(report):
-    header, *rows = csv.reader(io.StringIO(rendered(report, "csv").decode()))
+    header, *rows = csv.reader(io.StringIO(render_report(report, "csv").decode()))
     assert header == [column.name for column in COLUMNS]
     for row, given in zip(rows, ROWS, strict=True):
         assert [float(cell) if cell else None for cell in row[1:]] == list(given[1:])
 
 
 def test_xlsx_reads_back_equal(report):
-    book = load_workbook(io.BytesIO(rendered(report, "xlsx")))
+    book = load_workbook(io.BytesIO(render_report(report, "xlsx")))
     header, *rows = book["usage"].values
     assert header == tuple(column.name for column in COLUMNS)
     assert [row[1:] for row in rows] == [row[1:] for row in ROWS]
@@ -113,16 +113,16 @@ def test_xlsx_reads_back_equal(report):
 
 
 def test_no_spreadsheet_takes_a_name_for_a_formula(report):
-    sheet = load_workbook(io.BytesIO(rendered(report, "xlsx")))["usage"]
+    sheet = load_workbook(io.BytesIO(render_report(report, "xlsx")))["usage"]
     for row in sheet.iter_rows(min_row=2):
         assert row[0].data_type == "s"
-    _, *rows = csv.reader(io.StringIO(rendered(report, "csv").decode()))
+    _, *rows = csv.reader(io.StringIO(render_report(report, "csv").decode()))
     assert [row[0][:2] for row in rows[:4]] == ["'=", "'+", "'-", "'@"]
 
 
 @pytest.mark.parametrize("form", ["csv", "html", "xlsx"])
 def test_control_characters_go_nowhere(report, form):
-    raw = rendered(report, form)
+    raw = render_report(report, form)
     if form == "xlsx":
         raw = str(list(load_workbook(io.BytesIO(raw))["usage"].values)).encode()
     assert b"\x1b" not in raw
@@ -140,7 +140,7 @@ class _Page(HTMLParser):
 
 
 def test_html_stands_alone_and_runs_nothing(report):
-    text = rendered(report, "html").decode()
+    text = render_report(report, "html").decode()
     page = _Page()
     page.feed(text)
     assert not page.tags & {"script", "link", "img", "iframe", "object", "base", "form"}
@@ -151,18 +151,18 @@ def test_html_stands_alone_and_runs_nothing(report):
 
 
 def test_html_has_every_number_and_what_they_rest_on(report):
-    text = rendered(report, "html").decode()
-    for row in cells(report, seen(report)):
+    text = render_report(report, "html").decode()
+    for row in text_rows(report, filled_columns(report)):
         for cell in row[1:]:
             assert f">{escape(cell)}<" in text
-    for line in footer(META):
+    for line in footer_lines(META):
         assert line.split(":")[0].split("<")[0] in text
     assert text.count('<svg class="chart') == 3 * len(PANELS)
     assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;\\x1b[2J" in text
 
 
 def test_the_footer_says_what_the_numbers_rest_on():
-    assert list(footer(META)) == [
+    assert list(footer_lines(META)) == [
         (
             "window: 2026-11-01 00:00:00+01:00 to 2026-12-01 00:00:00+01:00 (not included),"
             f" Europe/Berlin; only pi {EVIL}"
@@ -197,22 +197,28 @@ def test_the_footer_says_what_the_numbers_rest_on():
 
 
 def test_a_table_shows_what_one_looks_at_first_where_there_is_something(report):
-    assert [column.name for column in chosen(report, ("all",))] == [one.name for one in COLUMNS]
-    names = [column.name for column in chosen(report)]
+    assert [column.name for column in table_columns(report, ("all",))] == [
+        one.name for one in COLUMNS
+    ]
+    names = [column.name for column in table_columns(report)]
     assert names == ["user", "jobs", "gpu_hours", "cost", "cpu_efficiency"]
-    assert [column.name for column in chosen(report, ("cost", "jobs"))] == ["user", "cost", "jobs"]
+    assert [column.name for column in table_columns(report, ("cost", "jobs"))] == [
+        "user",
+        "cost",
+        "jobs",
+    ]
     with pytest.raises(BadInput, match="no column 'colour'; there are user, jobs"):
-        chosen(report, ("colour",))
+        table_columns(report, ("colour",))
 
 
 def test_a_plugin_renders_what_we_do_not(report):
     with pytest.raises(BadInput, match=r"no plugin 'pdf' of slurmkit\.renderers"):
-        rendered(report, "pdf")
+        render_report(report, "pdf")
 
 
 @pytest.mark.parametrize("top", [0, 1e-9, 0.3, 1, 7, 99.99, 100, 123456])
 def test_axes_end_on_round_numbers_just_above_what_they_show(top):
-    marks = ticks(top)
+    marks = axis_ticks(top)
     assert marks[0] == 0
     assert top <= marks[-1] * (1 + 1e-9)
     assert len(marks) <= 7
@@ -220,7 +226,7 @@ def test_axes_end_on_round_numbers_just_above_what_they_show(top):
 
 
 def test_bars_stack_up_to_their_sum_within_the_picture():
-    for chart in draw(PANELS[0]).values():
+    for chart in chart_layouts(PANELS[0]).values():
         second = [shape for shape in chart.shapes if shape.title.startswith("2026-11-02")]
         low, high = sorted(second, key=lambda shape: -shape.y)
         assert low.y == pytest.approx(high.y + high.height)
@@ -232,7 +238,7 @@ def test_bars_stack_up_to_their_sum_within_the_picture():
 
 def test_more_series_than_colours_come_together():
     series = [Series(str(n), (float(n), None)) for n in range(10)]
-    kept = few(series)
+    kept = limit_series(series)
     assert [one.name for one in kept[-2:]] == ["6", "3 others"]
     assert kept[-1].values == (7.0 + 8 + 9, 0)
 
@@ -247,7 +253,7 @@ def test_more_series_than_colours_come_together():
     ],
 )
 def test_labels_of_time_are_short(label, words):
-    assert short(label) == words
+    assert short_label(label) == words
 
 
 @pytest.mark.parametrize(
@@ -269,23 +275,23 @@ def test_labels_of_time_are_short(label, words):
 )
 def test_a_page_says_its_window_in_few_words(report, begin, end, words):
     meta = replace(META, window=(begin, end))
-    page = rendered(Report(meta, report.columns, report.rows), "html").decode()
+    page = render_report(Report(meta, report.columns, report.rows), "html").decode()
     assert f'<p class="span">{words}, Europe/Berlin · lab</p>' in page
 
 
 def test_users_are_not_counted_where_each_row_is_one(report):
     columns = (COLUMNS[0], Column("users", "count"))
     rows = ({"user": "alice", "users": 1},)
-    assert [one.name for one in chosen(Report(META, columns, rows))] == ["user"]
+    assert [one.name for one in table_columns(Report(META, columns, rows))] == ["user"]
     by_pi = replace(META, by=("pi",))
-    assert [one.name for one in chosen(Report(by_pi, columns, rows))] == ["user", "users"]
+    assert [one.name for one in table_columns(Report(by_pi, columns, rows))] == ["user", "users"]
 
 
 def test_nothing_to_show_is_no_error():
     empty = Report(META, COLUMNS, (), (Panel("bars", "x", "h", (), (Series("h", ()),)),))
     for form in ("csv", "json", "xlsx", "html"):
-        assert rendered(empty, form)
-    assert re.search(r"There is nothing to show\.", rendered(empty, "html").decode())
+        assert render_report(empty, form)
+    assert re.search(r"There is nothing to show\.", render_report(empty, "html").decode())
 
 
 def test_the_pictures_are_of_this_report():

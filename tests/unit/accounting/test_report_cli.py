@@ -10,7 +10,7 @@ from openpyxl import load_workbook
 from report_books import BEGIN, run, write_books
 from slurmkit_accounting.cli.report import report_group
 
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import run_to_exit_code
 
 NOVEMBER = ["--from", "2026-11-01", "--to", "2026-12-01", "--timezone", "UTC"]
 
@@ -116,7 +116,7 @@ def test_a_runs_times_are_in_words(books, capsys):
 
 def test_who_has_no_ledger_is_told_who_reconciles(monkeypatch, tmp_path, capsys):
     (tmp_path / "x.toml").write_text('[ledger.service]\nurl = "http://ledger:6830"\nuser = "0"\n')
-    monkeypatch.setattr("slurmkit.config.config_paths", lambda: [tmp_path / "x.toml"])
+    monkeypatch.setattr("slurmkit.config.files.config_paths", lambda: [tmp_path / "x.toml"])
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("SLURMKIT_DB", raising=False)
     said = report(capsys, "reconcile", code=1).err

@@ -6,26 +6,27 @@ import json
 
 import pytest
 from report_books import BEGIN, DAY, run, write_books
-from slurmkit_accounting import read, upkeep
+from slurmkit_accounting import read
+from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.cli.report import report_group
-from slurmkit_accounting.closing import close_month
-from slurmkit_accounting.reports.dimensions import OF_KEYS
-from slurmkit_accounting.reports.idle import Bound, idle_report
+from slurmkit_accounting.ledger.schema.runs import ingests, revisions, runs
+from slurmkit_accounting.reports.dimensions import KEY_DIMENSIONS
+from slurmkit_accounting.reports.idle import IdleBound, idle_report
 from slurmkit_accounting.reports.reconcile import reconcile_report
-from slurmkit_accounting.schema import ingests, revisions, runs
-from slurmkit_accounting.sreport import Rollup, read_rollup, told_upto
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.sacct.sreport import RollupTime, end_of_sreport_data, parse_rollup_time
+from slurmkit_accounting.usage import tables
+from slurmkit_accounting.usage.closed_months import close_month
 from sqlalchemy import insert, update
 
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadConfig, BadInput
-from slurmkit.gpumap.model import Gpu, GpuMap
-from slurmkit.plugins import GpuSample
+from slurmkit.state.gpu_metrics import GpuSample
+from slurmkit.state.gpumap_model import Gpu, GpuMap
 from slurmkit.testing import FakeSlurm
 
 HOUR = 3600
-UTC = zone("UTC")
+UTC = find_zone("UTC")
 LATER = BEGIN + 40 * DAY
 NOVEMBER = {"begin": "2026-11-01", "end": "2026-12-01", "timezone": "UTC", "now": LATER}
 A100 = {"a100": 2}
@@ -37,7 +38,7 @@ def budgets(tmp_path, monkeypatch):
     path = tmp_path / "config" / "budgets.toml"
     path.parent.mkdir(exist_ok=True)
     monkeypatch.setattr(
-        "slurmkit_accounting.reports.budgets.config_paths", lambda: [path.with_name("x.toml")]
+        "slurmkit_accounting.reports.budget.config_paths", lambda: [path.with_name("x.toml")]
     )
     return path.write_text
 
@@ -104,7 +105,9 @@ def test_a_usage_page_has_the_burn_down_of_the_budgets_it_is_about(ledger, budge
         if panel.kind == "lines"
     ]
     assert line.series[0].values == (198.0,) * 30
-    begin, end = (zone("UTC").epoch(text) for text in line.title.split(" ", 3)[3].split(" to "))
+    begin, end = (
+        find_zone("UTC").epoch(text) for text in line.title.split(" ", 3)[3].split(" to ")
+    )
     evenly = [200 * (1 - (BEGIN + n * DAY - begin) / (end - begin)) for n in range(1, 31)]
     assert line.series[1].values == pytest.approx(evenly)
 
@@ -155,7 +158,7 @@ def test_wait_times_are_those_of_runs_that_started_in_the_window(ledger):
         read.wait(ledger, by="day")
 
 
-@pytest.mark.parametrize("by", OF_KEYS)
+@pytest.mark.parametrize("by", KEY_DIMENSIONS)
 @pytest.mark.parametrize("filters", [{}, {"pi": ["vogel"]}, {"gpu-type": ["h100"]}])
 def test_waits_are_those_of_usage_whatever_they_are_by(ledger, by, filters):
     jobs = [
@@ -280,7 +283,7 @@ def correct(ledger, number, **values):
         (ingest,) = later.inserted_primary_key
         connection.execute(insert(revisions).values(run_id=number, ingest_id=ingest, old="{}"))
         connection.execute(update(runs).where(runs.c.id == number).values(**values))
-        upkeep.rebuild(connection)
+        tables.rebuild_usage(connection)
 
 
 def test_a_closed_month_stays_and_corrections_stand_apart(ledger):
@@ -350,16 +353,20 @@ Cluster 'big' rollup statistics
 
 
 def test_how_far_usage_is_rolled_up():
-    assert read_rollup(STATS, "lab") == Rollup(1795248000, "sacctmgr show stats, of this cluster")
-    assert read_rollup(STATS, "big") == Rollup(1795244400, "sacctmgr show stats, of slurmdbd")
-    assert read_rollup("", "lab") is None
+    assert parse_rollup_time(STATS, "lab") == RollupTime(
+        1795248000, "sacctmgr show stats, of this cluster"
+    )
+    assert parse_rollup_time(STATS, "big") == RollupTime(
+        1795244400, "sacctmgr show stats, of slurmdbd"
+    )
+    assert parse_rollup_time("", "lab") is None
 
 
 def test_sreport_tells_of_this_hour_only_alone():
     hour, now = 1793491200, 1793491200 + 1300
-    assert told_upto((hour - 7200, hour + 3600), now) == hour
-    assert told_upto((hour, hour + 7200), now) == hour + 3600
-    assert told_upto((hour - 7200, hour - 3600), now) == hour - 3600
+    assert end_of_sreport_data((hour - 7200, hour + 3600), now) == hour
+    assert end_of_sreport_data((hour, hour + 7200), now) == hour + 3600
+    assert end_of_sreport_data((hour - 7200, hour - 3600), now) == hour - 3600
 
 
 def sreport(used: int, idle: int = 0, at: int = LATER) -> FakeSlurm:
@@ -453,18 +460,18 @@ class Metrics:
 
 
 def test_gpus_that_did_nothing_for_long_are_idle(gpus, monkeypatch):
-    monkeypatch.setattr("slurmkit_accounting.reports.idle.load", lambda kind, name: Metrics)
-    found = idle_report(FakeSlurm({}), "dcgm", Bound(5, 1800), now=10_000)
+    monkeypatch.setattr("slurmkit_accounting.reports.idle.load_plugin", lambda kind, name: Metrics)
+    found = idle_report(FakeSlurm({}), "dcgm", IdleBound(5, 1800), now=10_000)
     assert [(row["gpu"], row["idle"]) for row in found.rows] == [(0, "yes"), (2, None), (1, "no")]
     assert found.meta.notes[0] == "1 of 3 held GPUs are idle, 1 are unknown"
 
 
 def test_without_a_source_it_is_unknown_what_gpus_do(gpus):
-    found = idle_report(FakeSlurm({}), None, Bound(5, 1800), now=10_000)
+    found = idle_report(FakeSlurm({}), None, IdleBound(5, 1800), now=10_000)
     assert {row["idle"] for row in found.rows} == {None}
     assert any(note.startswith("what GPUs do is unknown") for note in found.meta.notes)
     with pytest.raises(BadInput, match="no plugin 'dcgm'"):
-        idle_report(FakeSlurm({}), "dcgm", Bound(5, 1800))
+        idle_report(FakeSlurm({}), "dcgm", IdleBound(5, 1800))
 
 
 @pytest.mark.parametrize(

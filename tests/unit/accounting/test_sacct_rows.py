@@ -2,29 +2,34 @@ from __future__ import annotations
 
 import pytest
 from fake_sacct import DEFAULTS, job
-from slurmkit_accounting.rows import Reject, Run
-from slurmkit_accounting.sacct_rows import FIELDS, layout, read_batches, sacct_argv
+from slurmkit_accounting.sacct.query import (
+    SACCT_FIELDS,
+    build_sacct_argv,
+    parse_batches,
+    sacct_layout,
+)
+from slurmkit_accounting.sacct.rows import Reject, RunRow
 
 MARK = "\x1fabcd1234"
 
 
 def line(**other: object) -> str:
     row = job(7, 100, 200, 300) | {name: str(value) for name, value in other.items()}
-    return "".join(row[field] + MARK for field in FIELDS) + "\n"
+    return "".join(row[field] + MARK for field in SACCT_FIELDS) + "\n"
 
 
-def read(text: str, mark: str = MARK) -> list[Run | Reject]:
+def read(text: str, mark: str = MARK) -> list[RunRow | Reject]:
     """Each row in a batch of its own, to keep their order."""
-    how, found = layout(), []
-    for batch in read_batches(text.splitlines(keepends=True), mark, how, 1):
+    how, found = sacct_layout(), []
+    for batch in parse_batches(text.splitlines(keepends=True), mark, how, 1):
         runs, rejects = how.runs(batch)
         found += [*batch.rejects, *rejects, *runs]
     return found
 
 
-def read_one(**other: object) -> Run:
+def read_one(**other: object) -> RunRow:
     (run,) = read(line(**other))
-    assert isinstance(run, Run), run
+    assert isinstance(run, RunRow), run
     return run
 
 
@@ -68,7 +73,7 @@ def test_half_a_row_says_whose_it_is_and_two_in_one_do_not():
 
 
 def test_the_command_asks_for_all_runs_and_no_steps():
-    argv = sacct_argv(MARK, "-S", "uts5000000")
+    argv = build_sacct_argv(MARK, "-S", "uts5000000")
     assert argv[0] == "sacct"
     assert {"-a", "-X", "-D", "--noheader", "-p", f"--delimiter={MARK}"} <= set(argv)
     assert argv[-2:] == ["-S", "uts5000000"]
@@ -136,19 +141,19 @@ def test_a_value_that_cannot_be_read_rejects_the_row_verbatim(field, value, word
     assert isinstance(reject, Reject)
     assert words in reject.reason
     assert reject.line == bad.removesuffix(MARK + "\n").replace(MARK, "\x1f")
-    assert isinstance(run, Run)
+    assert isinstance(run, RunRow)
 
 
 def test_text_between_rows_is_rejected_and_the_rows_are_kept():
     first, stray, second = read(line() + "sacct: warning\nof two lines\n" + line(DBIndex=2))
-    assert isinstance(first, Run)
+    assert isinstance(first, RunRow)
     assert stray == Reject("sacct: warning\nof two lines", "not part of a row")
-    assert isinstance(second, Run)
+    assert isinstance(second, RunRow)
 
 
 def test_a_row_cut_off_is_rejected():
     run, reject = read(line() + line()[:-20])
-    assert isinstance(run, Run)
+    assert isinstance(run, RunRow)
     assert isinstance(reject, Reject)
     assert "breaks off" in reject.reason
 
@@ -156,7 +161,7 @@ def test_a_row_cut_off_is_rejected():
 def test_a_row_with_too_many_fields_is_rejected():
     (reject,) = read(line(JobName=f"forged{MARK}field"))
     assert isinstance(reject, Reject)
-    assert f"{len(FIELDS) + 1} fields" in reject.reason
+    assert f"{len(SACCT_FIELDS) + 1} fields" in reject.reason
 
 
 def test_the_same_bad_row_is_the_same_reject_in_every_call():

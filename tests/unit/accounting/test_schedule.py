@@ -8,17 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from slurmkit_accounting.ledger import Ledger, open_for_writing
-from slurmkit_accounting.schema import task_runs
-from slurmkit_accounting.service import store
-from slurmkit_accounting.service.crontext import months_before, passed, trigger
-from slurmkit_accounting.service.schedule import Schedule, Task
-from slurmkit_accounting.zones import zone
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ledger.database import Ledger, open_for_writing
+from slurmkit_accounting.ledger.schema.tasks import task_runs
+from slurmkit_accounting.service import schedule
+from slurmkit_accounting.service.schedule import (
+    Schedule,
+    ScheduledTask,
+    months_before,
+    parse_cron,
+    times_passed,
+)
 from sqlalchemy import update
 
 from slurmkit.errors import BadConfig, DirectoryError, NotSent
 
-BERLIN = zone("Europe/Berlin")
+BERLIN = find_zone("Europe/Berlin")
 HOURLY, NEVER = "0 * * * *", "0 0 29 2 mon"
 
 
@@ -27,7 +32,10 @@ def at(text: str) -> int:
 
 
 def times(cron: str, after: str, until: str) -> list[str]:
-    return [f"{t:%m-%d %H:%M}" for t in passed(trigger("x", cron, BERLIN), at(after), at(until))]
+    return [
+        f"{t:%m-%d %H:%M}"
+        for t in times_passed(parse_cron("x", cron, BERLIN), at(after), at(until))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -51,13 +59,13 @@ def test_times(cron: str, after: str, until: str, expected: list[str]) -> None:
 
 
 def test_a_time_is_passed_from_its_second_on() -> None:
-    when = trigger("x", HOURLY, BERLIN)
-    assert not any(passed(when, at("2026-10-03T06:00"), at("2026-10-03T06:59:59")))
-    assert any(passed(when, at("2026-10-03T06:00"), at("2026-10-03T07:00")))
+    when = parse_cron("x", HOURLY, BERLIN)
+    assert not any(times_passed(when, at("2026-10-03T06:00"), at("2026-10-03T06:59:59")))
+    assert any(times_passed(when, at("2026-10-03T06:00"), at("2026-10-03T07:00")))
 
 
 def test_months_before() -> None:
-    when = trigger("close", "0 6 3 * *", BERLIN)
+    when = parse_cron("close", "0 6 3 * *", BERLIN)
     assert months_before(when, at("2026-10-04"), at("2027-01-03T06:00")) == [
         "2026-10", "2026-11", "2026-12",
     ]  # fmt: skip
@@ -66,7 +74,7 @@ def test_months_before() -> None:
 @pytest.mark.parametrize("text", ["", "hourly", "61 * * * *", "* * * *", "0 0 * * 5-1"])
 def test_no_time(text: str) -> None:
     with pytest.raises(BadConfig, match=r"\[ledger.schedule\] ingest: .* is not a time"):
-        trigger("ingest", text, BERLIN)
+        parse_cron("ingest", text, BERLIN)
 
 
 class Lines(list[str]):
@@ -75,7 +83,7 @@ class Lines(list[str]):
 
 
 @contextmanager
-def running(*tasks: Task, retry: float = 600) -> Iterator[tuple[Schedule, Lines]]:
+def running(*tasks: ScheduledTask, retry: float = 600) -> Iterator[tuple[Schedule, Lines]]:
     lines = Lines()
     schedule = Schedule(list(tasks), open_for_writing, lines, retry_seconds=retry)
     schedule.start()
@@ -106,13 +114,13 @@ class Doing:
         return "well"
 
 
-def task(run: Callable[[list[str]], str], name: str = "ingest", **other: object) -> Task:
-    return Task(name=name, when=trigger(name, NEVER, BERLIN), run=run, **other)  # type: ignore[arg-type]
+def task(run: Callable[[list[str]], str], name: str = "ingest", **other: object) -> ScheduledTask:
+    return ScheduledTask(name=name, when=parse_cron(name, NEVER, BERLIN), run=run, **other)  # type: ignore[arg-type]
 
 
-def row(ledger: Ledger, name: str = "ingest") -> store.TaskRun:
+def row(ledger: Ledger, name: str = "ingest") -> schedule.TaskRun:
     with ledger.transaction() as connection:
-        return store.last_runs(connection)[name]
+        return schedule.last_runs(connection)[name]
 
 
 def change(ledger: Ledger, **values: object) -> None:
@@ -139,7 +147,9 @@ def test_what_was_missed_runs_once(ledger: Ledger) -> None:
         wait_for(lambda: lines)
     change(ledger, due=at("2026-08-20"))
     doing = Doing()
-    mailed = Task(name="ingest", when=trigger("x", "0 6 3 9,10 *", BERLIN), run=doing, monthly=True)
+    mailed = ScheduledTask(
+        name="ingest", when=parse_cron("x", "0 6 3 9,10 *", BERLIN), run=doing, monthly=True
+    )
     with running(mailed) as (_, lines):
         wait_for(lambda: lines)
     assert [run[:2] for run in doing.runs] == [["2026-08", "2026-09"]]

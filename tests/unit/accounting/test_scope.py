@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from report_books import BEGIN, DAY, run, write_books
 from slurmkit_accounting import read
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.reports import explain, selected
-from slurmkit_accounting.schema import ingests, rejects
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.runs import ingests, rejects
+from slurmkit_accounting.reports import explain, selection
 from sqlalchemy import insert
 
 from slurmkit.errors import BadInput
@@ -98,9 +98,9 @@ def test_runs_of_others_are_not_even_read(books, report, monkeypatch) -> None:
         read_users.add(told["user"])
         return labels_of(self, by, told)
 
-    of, labels_of = selected.keys_of, selected.Selection._labels
-    monkeypatch.setattr(selected, "keys_of", keys_of)
-    monkeypatch.setattr(selected.Selection, "_labels", labels)
+    of, labels_of = selection.usage_keys_of, selection.RunSelection._labels
+    monkeypatch.setattr(selection, "usage_keys_of", keys_of)
+    monkeypatch.setattr(selection.RunSelection, "_labels", labels)
     monkeypatch.setattr(explain, "_row", lambda _, __, run, ___: read_users.add(run.user) or ())
     report(books, scope=ALICE, **NOVEMBER)
     # Of runs without an end nobody knows in advance whose they are.
@@ -108,7 +108,7 @@ def test_runs_of_others_are_not_even_read(books, report, monkeypatch) -> None:
 
 
 def test_an_explanation_has_an_end(books: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain, "MOST", 3)
+    monkeypatch.setattr(explain, "MOST_RUNS", 3)
     assert len(read.explain(books, scope=ALICE, **NOVEMBER).rows) == 1
     with pytest.raises(BadInput, match="more than 3 runs; ask for a shorter window"):
         read.explain(books, **NOVEMBER)

@@ -19,9 +19,9 @@ import pytest
 import slurmkit_accounting
 from service_lab import FakeMunge
 from slurmkit_accounting.cli.ledger import ledger_group
-from slurmkit_accounting.service.serve import _open, serve
+from slurmkit_accounting.service.server import _serve_all, serve
 
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadConfig, ServiceError
 
 
@@ -126,7 +126,7 @@ def large(_: object, start: Callable[[str, list[tuple[str, str]]], object]) -> l
 
 def test_who_sends_much_is_refused_at_once() -> None:
     address = f"127.0.0.1:{free_port()}"
-    with _open({address: (large, 1)}), socket.create_connection(_there(address), 5) as client:
+    with _serve_all({address: (large, 1)}), socket.create_connection(_there(address), 5) as client:
         client.sendall(b"POST /v1/query HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 413 ")
 
@@ -135,7 +135,7 @@ def test_who_sends_much_is_refused_at_once() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_who_reads_no_answer_keeps_nobody_else_waiting() -> None:
     address = f"127.0.0.1:{free_port()}"
-    with _open({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
+    with _serve_all({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
         idle.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with urllib.request.urlopen(f"http://{address}", timeout=5) as page:
             assert len(page.read()) == 64 * 2**20
@@ -149,7 +149,7 @@ def test_that_some_wait_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) 
         start("200 OK", [])
         return [b"well"]
 
-    with _open({address: (slow, 1)}), ExitStack() as stack:
+    with _serve_all({address: (slow, 1)}), ExitStack() as stack:
         clients = [
             stack.enter_context(socket.create_connection(_there(address), 5)) for _ in range(4)
         ]
@@ -165,7 +165,7 @@ def test_that_some_wait_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_door_that_is_closed_leaves_nothing_behind() -> None:
     address, before = f"127.0.0.1:{free_port()}", threading.active_count()
-    with _open({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
+    with _serve_all({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
         idle.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert idle.recv(100).startswith(b"HTTP/1.1 200 OK")
     assert threading.active_count() == before

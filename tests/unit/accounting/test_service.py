@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from entries import group, person
 from service_lab import FakeMunge, serving
-from slurmkit_accounting.ledger import Ledger, open_for_reading
-from slurmkit_accounting.people import Directory
-from slurmkit_accounting.people_sync import Told, sync_people
-from slurmkit_accounting.service import sight
-from slurmkit_accounting.service.answers import Answers
-from slurmkit_accounting.service.app import queries
-from slurmkit_accounting.service.config import ServiceSection
-from slurmkit_accounting.service.sight import Sights
-from slurmkit_accounting.service.wire import Answer, Query
+from slurmkit_accounting.config import ServiceSection
+from slurmkit_accounting.ledger.database import Ledger, open_for_reading
+from slurmkit_accounting.people.model import Directory
+from slurmkit_accounting.people.sync import PeopleData, sync_people
+from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceQuery
+from slurmkit_accounting.service import permissions
+from slurmkit_accounting.service.permissions import Permissions
+from slurmkit_accounting.service.queries import QueryAnswerer
+from slurmkit_accounting.service.wsgi import query_application
 from stored_runs import ran, store_runs
 
 from slurmkit.testing import FakeSlurm
@@ -54,9 +54,13 @@ def books(ledger: Ledger) -> Ledger:
         group("vision", *members, owners=("vogel",)),
         group("genomics", "uid=dave"),
     )
-    sync_people(ledger, Told(Directory((*everybody, person("olga", uid=OLGA)), groups)), now=1)
+    sync_people(
+        ledger, PeopleData(Directory((*everybody, person("olga", uid=OLGA)), groups)), now=1
+    )
     here = tuple(each for each in everybody if each.username != "left")
-    sync_people(ledger, Told(Directory((*here, person("olga", uid=OLGA)), groups)), now=BEGIN * 2)
+    sync_people(
+        ledger, PeopleData(Directory((*here, person("olga", uid=OLGA)), groups)), now=BEGIN * 2
+    )
     store_runs(ledger, *runs)
     return ledger
 
@@ -79,14 +83,14 @@ def service(
 ) -> Iterator[dict[str, str]]:
     """A service; what its clients have in their environment."""
     FakeMunge(tmp_path / "munge", monkeypatch)
-    monkeypatch.setattr(sight, "pwd", Accounts())
+    monkeypatch.setattr(permissions, "pwd", Accounts())
     slurm = FakeSlurm({"sacctmgr": lambda *_: ADMINS})
 
     def log(what: str, **facts: object) -> None:
         print(what, facts)  # shown where a test fails
 
-    sights = Sights(ServiceSection(**settings), slurm, log)  # type: ignore[arg-type]
-    app = queries(Answers(open_for_reading, sights, log), log)
+    sights = Permissions(ServiceSection(**settings), slurm, log)  # type: ignore[arg-type]
+    app = query_application(QueryAnswerer(open_for_reading, sights, log), log)
     with serving(app) as url:
         config = tmp_path / "client.toml"
         me = pwd.getpwuid(os.getuid()).pw_name
@@ -166,33 +170,37 @@ def test_nothing_that_a_client_says_widens_what_it_sees(
 def test_a_query_made_by_hand_gets_no_further(
     ask: str, arguments: dict[str, object], words: str
 ) -> None:
-    sights = Sights(ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), lambda *_: None)
-    answer = Answers(open_for_reading, sights, lambda *_: None)(ALICE, Query(ask, arguments))
+    sights = Permissions(
+        ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), lambda *_: None
+    )
+    answer = QueryAnswerer(open_for_reading, sights, lambda *_: None)(
+        ALICE, ServiceQuery(ask, arguments)
+    )
     assert answer.fault is not None
     assert (answer.fault.kind, words in answer.fault.message) == ("BadInput", True)
 
 
 @pytest.mark.usefixtures("books")
 def test_nobody_keeps_everybody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    sights = Sights(ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), print)
-    answers = Answers(open_for_reading, sights, print)
+    sights = Permissions(ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), print)
+    answers = QueryAnswerer(open_for_reading, sights, print)
     faults: list[str] = []
 
-    def ask_within(uid: int, depth: int) -> Answer:
+    def ask_within(uid: int, depth: int) -> ServiceAnswer:
         if depth:
             monkeypatch.setattr(answers, "_answer", lambda *_: ask_within(uid, depth - 1))
         else:
-            monkeypatch.setattr(answers, "_answer", lambda *_: Answer(seen_as="well"))
-            faults.append(answers(BOB, Query("usage", {})).seen_as)
-        answer = answers(uid, Query("usage", {}))
+            monkeypatch.setattr(answers, "_answer", lambda *_: ServiceAnswer(seen_as="well"))
+            faults.append(answers(BOB, ServiceQuery("usage", {})).seen_as)
+        answer = answers(uid, ServiceQuery("usage", {}))
         faults.append(answer.fault.message if answer.fault else answer.seen_as)
         return answer
 
     ask_within(ALICE, 2)
     assert faults[0] == "well"  # somebody else's, while two of alice's are under way
     assert faults[1].startswith("2 queries of yours")
-    monkeypatch.setattr(answers, "_answer", lambda *_: Answer())
-    assert answers(ALICE, Query("usage", {})).fault is None
+    monkeypatch.setattr(answers, "_answer", lambda *_: ServiceAnswer())
+    assert answers(ALICE, ServiceQuery("usage", {})).fault is None
 
 
 @pytest.mark.usefixtures("books")

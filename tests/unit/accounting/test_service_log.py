@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from slurmkit_accounting.service.log import log
+from slurmkit_accounting.service.wsgi import log
 
 
 @pytest.mark.parametrize(

@@ -11,24 +11,24 @@ import pytest
 from entries import person
 from fake_sacct import FakeSacct, job
 from mail_lab import Inbox, smtp
-from slurmkit_accounting import ingest
-from slurmkit_accounting.closing import known_closings
-from slurmkit_accounting.ledger import Ledger, open_for_writing
-from slurmkit_accounting.people import Directory
-from slurmkit_accounting.people_sync import Told, sync_people
-from slurmkit_accounting.schema import runs
-from slurmkit_accounting.service.schedule import Stopped
-from slurmkit_accounting.service.tasks import Work
-from slurmkit_accounting.zones import zone
+from month_books import month_books
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ingest import ingest
+from slurmkit_accounting.ledger.database import Ledger, open_for_writing
+from slurmkit_accounting.ledger.schema.runs import runs
+from slurmkit_accounting.people.model import Directory
+from slurmkit_accounting.people.sync import PeopleData, sync_people
+from slurmkit_accounting.service.schedule import ServiceStopped
+from slurmkit_accounting.service.tasks import ServiceTasks
+from slurmkit_accounting.usage.closed_months import load_closed_months
 from sqlalchemy import func, select
 from stored_runs import ran, store_runs
-from test_month_mail import books
 
 from slurmkit.errors import BadInput, NotSent
 
-assert books  # a fixture
+assert month_books  # a fixture
 
-HERE = zone("UTC")
+HERE = find_zone("UTC")
 JOBS = 30
 
 
@@ -37,8 +37,8 @@ def rows(ledger: Ledger) -> int:
         return connection.scalar(select(func.count()).select_from(runs)) or 0
 
 
-def work(fake: FakeSacct, check: Callable[[], None] = lambda: None) -> Work:
-    return Work(open_for_writing, fake, check, HERE)
+def work(fake: FakeSacct, check: Callable[[], None] = lambda: None) -> ServiceTasks:
+    return ServiceTasks(open_for_writing, fake, check, HERE)
 
 
 def _noon(days_ago: int) -> int:
@@ -57,9 +57,9 @@ def test_an_ingest_stops_between_batches_and_goes_on(
     def check() -> None:
         batches.append(rows(ledger))
         if len(batches) == 2:
-            raise Stopped
+            raise ServiceStopped
 
-    with pytest.raises(Stopped):
+    with pytest.raises(ServiceStopped):
         work(fake, check).ingest([])
     assert batches == [5, 10]
     assert rows(ledger) == 10
@@ -108,7 +108,7 @@ def test_a_month_is_closed_once_it_was_read(ledger: Ledger) -> None:
     assert work(fake).close([last]) == last
     assert work(fake).close([last]) == last
     with ledger.transaction() as connection:
-        (closing,) = known_closings(connection)
+        (closing,) = load_closed_months(connection)
     assert (closing.month, closing.timezone) == (last, "UTC")
 
 
@@ -116,7 +116,7 @@ def test_notices_of_budgets(
     ledger: Ledger, configure: Callable[[str], None], tmp_path: Path
 ) -> None:
     inbox, of, today = Inbox(), work(FakeSacct()), datetime.now(UTC).date()
-    sync_people(ledger, Told(Directory((person("alice"),), ())), now=1)
+    sync_people(ledger, PeopleData(Directory((person("alice"),), ())), now=1)
     start = int(time.time()) - 4 * 3600
     # An account of its own is nobody's group: vogel is not even known, and told by the site alone.
     store_runs(ledger, ran(start, 3600, account="vogel"))

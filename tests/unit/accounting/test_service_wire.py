@@ -8,18 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 from service_lab import FakeMunge, call
-from slurmkit_accounting.service import wire
-from slurmkit_accounting.service.app import pages, queries
-from slurmkit_accounting.service.munge import seal, unseal
-from slurmkit_accounting.service.wire import (
-    Answer,
-    Fault,
-    Query,
+from slurmkit_accounting.remote import protocol
+from slurmkit_accounting.remote.protocol import (
+    ServiceAnswer,
+    ServiceFault,
+    ServiceQuery,
     open_answer,
     open_query,
+    seal,
     seal_answer,
     seal_query,
+    unseal,
 )
+from slurmkit_accounting.service.wsgi import page_application, query_application
 
 from slurmkit.errors import NotVouched, ServiceError
 
@@ -81,7 +82,7 @@ def test_munged_that_is_down_and_munge_that_is_missing(
 
 
 def test_a_query_is_known_by_its_tag(munge: FakeMunge) -> None:
-    query = Query("usage", {"begin": "2026-10-01"})
+    query = ServiceQuery("usage", {"begin": "2026-10-01"})
     sealed = seal_query(query, service=KEEPER)
     munge.be(KEEPER)
     assert open_query(sealed) == (ALICE, query)
@@ -92,10 +93,10 @@ def test_a_query_is_known_by_its_tag(munge: FakeMunge) -> None:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_PAYLOAD", 40)
+    monkeypatch.setattr(protocol, "MAX_PAYLOAD", 40)
 
 
-ANSWER = Answer(msgspec.Raw(b'{"rows":[1,2,3]}'), "alice: own runs")
+ANSWER = ServiceAnswer(msgspec.Raw(b'{"rows":[1,2,3]}'), "alice: own runs")
 
 
 def answered(munge: FakeMunge, nonce: str = "n1", by: int = KEEPER) -> list[bytes]:
@@ -135,8 +136,8 @@ def test_a_cut_mixed_replayed_or_foreign_answer_is_noticed(munge: FakeMunge) -> 
 def test_an_answer_that_is_too_large_is_an_error(
     munge: FakeMunge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "MAX_PAYLOAD", 1)
-    monkeypatch.setattr(wire, "MAX_PIECES", 4)
+    monkeypatch.setattr(protocol, "MAX_PAYLOAD", 1)
+    monkeypatch.setattr(protocol, "MAX_PIECES", 4)
     with pytest.raises(ServiceError, match="too large"):
         list(seal_answer(ANSWER, "n1", asker=ALICE))
 
@@ -148,8 +149,8 @@ class Lines(list[str]):
 
 def test_the_door_answers_the_uid_that_munged_names(munge: FakeMunge) -> None:
     lines = Lines()
-    app = queries(lambda uid, query: Answer(seen_as=f"{uid} {query.ask}"), lines)
-    query = Query("usage", {"uid": 0})  # whatever it claims
+    app = query_application(lambda uid, query: ServiceAnswer(seen_as=f"{uid} {query.ask}"), lines)
+    query = ServiceQuery("usage", {"uid": 0})  # whatever it claims
     sealed = seal_query(query, service=KEEPER)
     munge.be(KEEPER)
     status, body = call(app, sealed)
@@ -163,7 +164,7 @@ def test_the_door_answers_the_uid_that_munged_names(munge: FakeMunge) -> None:
 
 
 def test_the_door_refuses_what_is_no_query(munge: FakeMunge) -> None:
-    app = queries(lambda uid, query: Answer(), Lines())
+    app = query_application(lambda uid, query: ServiceAnswer(), Lines())
     assert call(app, b"x", PATH_INFO="/")[0] == "404 Not Found"
     assert call(app, b"x", REQUEST_METHOD="GET")[0] == "405 Method Not Allowed"
     assert call(app, b"x", CONTENT_LENGTH="9" * 9)[0] == "413 Request Entity Too Large"
@@ -189,16 +190,18 @@ def test_an_answer_of_another_release_is_one_line(munge: FakeMunge) -> None:
 
 
 def test_faults_are_sealed_too(munge: FakeMunge) -> None:
-    app = queries(lambda uid, query: Answer(fault=Fault("BadInput", "no")), Lines())
-    query = Query("usage", {})
+    app = query_application(
+        lambda uid, query: ServiceAnswer(fault=ServiceFault("BadInput", "no")), Lines()
+    )
+    query = ServiceQuery("usage", {})
     sealed = seal_query(query, service=ALICE)
     _, body = call(app, sealed)
-    assert open_answer(body.splitlines(), query.nonce, service=ALICE).fault == Fault(
+    assert open_answer(body.splitlines(), query.nonce, service=ALICE).fault == ServiceFault(
         "BadInput", "no"
     )
 
 
 def test_pages() -> None:
-    app = pages({"/health": lambda: (HTTPStatus.OK, "text/plain", b"well\n")})
+    app = page_application({"/health": lambda: (HTTPStatus.OK, "text/plain", b"well\n")})
     assert call(app, PATH_INFO="/health") == ("200 OK", b"well\n")
     assert call(app, PATH_INFO="/") == ("404 Not Found", b"there are /health\n")

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from entries import person
-from slurmkit_accounting.ledger import Ledger
-from slurmkit_accounting.people import Directory
-from slurmkit_accounting.people_sync import Told, sync_people
-from slurmkit_accounting.service.config import ServiceSection
-from slurmkit_accounting.service.sight import Operators, Sights, admins_in
+from slurmkit_accounting.config import ServiceSection
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.people.model import Directory
+from slurmkit_accounting.people.sync import PeopleData, sync_people
+from slurmkit_accounting.service.permissions import Operators, Permissions, parse_admins
 
 from slurmkit.errors import DatabaseDown
 from slurmkit.testing import FakeSlurm
@@ -42,8 +42,8 @@ def operators(said: Slurmdbd, **settings: object) -> Operators:
 
 
 def test_admin_levels() -> None:
-    assert list(admins_in(ADMINS)) == ["root", "odd|name", ""]
-    assert list(admins_in("")) == []
+    assert list(parse_admins(ADMINS)) == ["root", "odd|name", ""]
+    assert list(parse_admins("")) == []
 
 
 def test_operators_by_name_by_group_and_by_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_operators_by_name_by_group_and_by_slurm(monkeypatch: pytest.MonkeyPatch
 
 
 def test_slurm_that_is_silent_makes_nobody_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmkit_accounting.service.sight._KEPT_SECONDS", -1)
+    monkeypatch.setattr("slurmkit_accounting.service.permissions._CACHED_SECONDS", -1)
     said = Slurmdbd(DatabaseDown("away"), "daemon|Operator\n", DatabaseDown("away"), "")
     who = operators(said)
     assert [who.include(DAEMON.pw_uid, "daemon") for _ in range(4)] == [False, True, True, False]
@@ -85,7 +85,7 @@ def test_an_operator_is_one_also_while_slurm_is_being_asked(
         answer.set()
         assert (first.result(5), second.result(5)) == (True, True)
         # Later nobody waits: what was known a minute ago will do.
-        monkeypatch.setattr("slurmkit_accounting.service.sight._KEPT_SECONDS", -1)
+        monkeypatch.setattr("slurmkit_accounting.service.permissions._CACHED_SECONDS", -1)
         asked.clear()
         answer.clear()
         third = pool.submit(who.include, DAEMON.pw_uid, "daemon")
@@ -97,9 +97,11 @@ def test_an_operator_is_one_also_while_slurm_is_being_asked(
 
 def test_a_number_of_two_people_or_of_one_who_left_is_nobodys(ledger: Ledger) -> None:
     alice, bob = person("alice", uid=7), person("bob", uid=8)
-    sync_people(ledger, Told(Directory((alice, bob), ())), now=10)
-    sync_people(ledger, Told(Directory((alice,), ())), now=20)
-    sights = Sights(ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ""}), lambda *_, **__: None)
+    sync_people(ledger, PeopleData(Directory((alice, bob), ())), now=10)
+    sync_people(ledger, PeopleData(Directory((alice,), ())), now=20)
+    sights = Permissions(
+        ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ""}), lambda *_, **__: None
+    )
     with ledger.transaction() as connection:
         known, left, never = (sights.of(connection, uid).scope for uid in (7, 8, NOBODY_ELSE))
     assert known.people is not None

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 from mail_lab import NOTICE, certificate
-from slurmkit_accounting.notify.config import WebhookSection
+from slurmkit_accounting.config import WebhookSection
 from slurmkit_accounting.notify.webhook import Webhook
 
 from slurmkit.errors import BadConfig, MaybeSent, NotSent

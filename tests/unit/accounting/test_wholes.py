@@ -7,22 +7,21 @@ import json
 import msgspec
 import pytest
 from report_books import BEGIN, run, write_books
+from slurmkit_accounting.cli.array_ids import to_slurm_ids
 from slurmkit_accounting.cli.report import report_group
-from slurmkit_accounting.cli.wholes import as_slurm_has
+from split_array_books import NOVEMBER
 
-from slurmkit.cli.ending import run_to_exit_code
-from slurmkit.spec import JobSpec
-from slurmkit.sweeps.records import Record, Sent
-
-NOVEMBER = ["--from", "2026-11-01", "--to", "2026-12-01", "--timezone", "UTC"]
+from slurmkit.cli.main import run_to_exit_code
+from slurmkit.cluster.sweeps import ArrayRecord, SentArray
+from slurmkit.spec.jobspec import JobSpec
 
 
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    sent = (Sent("12", "0-9", 0), Sent("13", "0-4", 10))
+    sent = (SentArray("12", "0-9", 0), SentArray("13", "0-4", 10))
     spec = JobSpec(command=("true",))
-    whole = Record(token="f" * 12, submitted=1.0, total=15, planned=2, sent=sent, spec=spec)
+    whole = ArrayRecord(token="f" * 12, submitted=1.0, total=15, planned=2, sent=sent, spec=spec)
     folder = tmp_path / "slurmkit" / "arrays" / "lab"
     folder.mkdir(parents=True)
     (folder / whole.name).write_bytes(msgspec.json.encode(whole))
@@ -59,9 +58,9 @@ def test_a_task_is_a_job_however_many_arrays_there_are(capsys):
 
 
 def test_only_what_is_remembered_is_meant_otherwise():
-    assert as_slurm_has("12") == "12,13"
-    assert as_slurm_has("12_14") == "13_4"
-    assert as_slurm_has("12", ("big",)) == "12"
-    assert as_slurm_has("13_2") == "13_2"
-    assert as_slurm_has("12+1") == "12+1"
-    assert as_slurm_has(None) is None
+    assert to_slurm_ids("12") == "12,13"
+    assert to_slurm_ids("12_14") == "13_4"
+    assert to_slurm_ids("12", ("big",)) == "12"
+    assert to_slurm_ids("13_2") == "13_2"
+    assert to_slurm_ids("12+1") == "12+1"
+    assert to_slurm_ids(None) is None

@@ -7,10 +7,10 @@ import json
 import pytest
 from report_books import BEGIN, run, write_books
 from slurmkit_accounting.cli.report import report_group
-from test_wholes import NOVEMBER
+from split_array_books import NOVEMBER
 
-from slurmkit.cli.ending import run_to_exit_code
-from slurmkit.statehome import state_folder
+from slurmkit.cli.main import run_to_exit_code
+from slurmkit.config.paths import state_folder
 
 HOUR = 3600
 HISTORY = f"""\

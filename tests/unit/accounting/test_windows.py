@@ -4,34 +4,41 @@ from collections.abc import Iterator
 
 import pytest
 from fake_sacct import FakeSacct, job, step
-from slurmkit_accounting.rows import Batch
-from slurmkit_accounting.sacct_rows import layout
-from slurmkit_accounting.steps_rows import StepBatch
-from slurmkit_accounting.windows import Call, Done, End, Sacct, Window, batches
+from slurmkit_accounting.sacct.query import (
+    CommandEnded,
+    CommandStarted,
+    SacctReader,
+    TimeWindow,
+    WindowDone,
+    parse_fetched,
+    sacct_layout,
+)
+from slurmkit_accounting.sacct.rows import RowBatch
+from slurmkit_accounting.sacct.steps import StepBatch
 
 from slurmkit.errors import DatabaseDown
 
 DAY = 86400
-WINDOW = Window(1_793_491_200, 1_793_491_200 + DAY)
+WINDOW = TimeWindow(1_793_491_200, 1_793_491_200 + DAY)
 
 
 def jobs(count: int) -> list[dict]:
     return [job(n, WINDOW.begin + n, WINDOW.begin + n, WINDOW.begin + n + 60) for n in range(count)]
 
 
-def read(sacct: Sacct, size: int = 100) -> list[Batch | StepBatch | Done]:
-    return list(batches(sacct.windows([WINDOW]), layout(), size))
+def read(sacct: SacctReader, size: int = 100) -> list[RowBatch | StepBatch | WindowDone]:
+    return list(parse_fetched(sacct.windows([WINDOW]), sacct_layout(), size))
 
 
 def test_rows_then_steps_then_the_end_of_the_window() -> None:
     slurm = FakeSacct(*jobs(3))
     slurm.steps = {row["DBIndex"]: [step(row, "batch")] for row in slurm.jobs}
-    rows, steps, done = read(Sacct(slurm))
-    assert isinstance(rows, Batch)
+    rows, steps, done = read(SacctReader(slurm))
+    assert isinstance(rows, RowBatch)
     assert [row[1] for row in rows.rows] == ["0", "1", "2"]
     assert isinstance(steps, StepBatch)
     assert [(key, one.step) for key, one in steps.steps] == [(1000 + n, "batch") for n in range(3)]
-    assert done == Done(WINDOW)
+    assert done == WindowDone(WINDOW)
 
 
 def test_a_command_that_breaks_off_within_a_row_is_asked_again_in_halves_and_rejects_nothing(
@@ -50,15 +57,15 @@ def test_a_command_that_breaks_off_within_a_row_is_asked_again_in_halves_and_rej
         raise DatabaseDown("slurmdbd does not answer")
 
     monkeypatch.setattr(FakeSacct, "stream", broken)
-    *some, done = read(Sacct(slurm, steps=False), size=2)
+    *some, done = read(SacctReader(slurm, steps=False), size=2)
     assert not any(batch.rejects for batch in some)
     assert {row[1] for batch in some for row in batch.rows} == {"0", "1", "2", "3", "4"}
     assert asked == [f"uts{at}" for at in (WINDOW.begin, WINDOW.begin, WINDOW.begin + DAY // 2)]
-    assert done == Done(WINDOW)
+    assert done == WindowDone(WINDOW)
 
 
 def test_the_last_rows_of_a_command_do_not_wait_for_the_next_command() -> None:
-    fetched = Sacct(FakeSacct(*jobs(3))).windows([WINDOW])
+    fetched = SacctReader(FakeSacct(*jobs(3))).windows([WINDOW])
     taken = []
 
     def seen() -> Iterator[object]:
@@ -66,8 +73,8 @@ def test_the_last_rows_of_a_command_do_not_wait_for_the_next_command() -> None:
             taken.append(item)
             yield item
 
-    first = next(batches(seen(), layout(), 100))
+    first = next(parse_fetched(seen(), sacct_layout(), 100))
     assert len(first) == 3
-    assert isinstance(taken[0], Call)
-    assert taken[-1] == End(whole=True)
+    assert isinstance(taken[0], CommandStarted)
+    assert taken[-1] == CommandEnded(whole=True)
     assert len(taken) == 3

@@ -5,39 +5,45 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from slurmkit_accounting import zones
-from slurmkit_accounting.zones import zone, zone_or_utc
+from slurmkit_accounting import calendar
+from slurmkit_accounting.calendar import find_zone, host_zone_or_utc
 
 from slurmkit.errors import BadInput
 
 
 def test_a_date_is_its_local_midnight():
-    assert zone("UTC").epoch("2026-11-20") == datetime(2026, 11, 20, tzinfo=UTC).timestamp()
-    assert zone("Europe/Berlin").epoch("2026-11-20") == zone("UTC").epoch("2026-11-19T23:00:00")
-    assert zone("Asia/Kathmandu").epoch("2026-11-20") == zone("UTC").epoch("2026-11-19T18:15:00")
+    assert find_zone("UTC").epoch("2026-11-20") == datetime(2026, 11, 20, tzinfo=UTC).timestamp()
+    assert find_zone("Europe/Berlin").epoch("2026-11-20") == find_zone("UTC").epoch(
+        "2026-11-19T23:00:00"
+    )
+    assert find_zone("Asia/Kathmandu").epoch("2026-11-20") == find_zone("UTC").epoch(
+        "2026-11-19T18:15:00"
+    )
 
 
 def test_summer_time_makes_days_of_23_and_25_hours():
-    berlin = zone("Europe/Berlin")
+    berlin = find_zone("Europe/Berlin")
     assert berlin.epoch("2026-03-30") - berlin.epoch("2026-03-29") == 23 * 3600
     assert berlin.epoch("2026-10-26") - berlin.epoch("2026-10-25") == 25 * 3600
 
 
 def test_a_repeated_hour_means_the_first():
-    assert zone("Europe/Berlin").epoch("2026-10-25T02:30:00") == zone("UTC").epoch(
+    assert find_zone("Europe/Berlin").epoch("2026-10-25T02:30:00") == find_zone("UTC").epoch(
         "2026-10-25T00:30:00"
     )
 
 
 def test_an_offset_wins_over_the_zone():
     moment = "2026-11-20T10:15:00+05:45"
-    assert zone("America/New_York").epoch(moment) == zone("UTC").epoch("2026-11-20T04:30:00")
+    assert find_zone("America/New_York").epoch(moment) == find_zone("UTC").epoch(
+        "2026-11-20T04:30:00"
+    )
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "2026-13-01", "2026-02-30", "20.11.2026"])
 def test_what_is_no_date(text):
     with pytest.raises(BadInput, match="is not a date: write YYYY-MM-DD"):
-        zone("UTC").epoch(text)
+        find_zone("UTC").epoch(text)
 
 
 @pytest.mark.parametrize(
@@ -51,33 +57,37 @@ def test_what_is_no_date(text):
 )
 def test_what_no_calendar_of_the_zone_holds(name, text):
     with pytest.raises(BadInput, match=f"is outside the years 1 to 9999 in {name}"):
-        zone(name).epoch(text)
+        find_zone(name).epoch(text)
 
 
 def test_the_edges_of_the_calendar_are_dates():
-    assert zone("UTC").show(zone("UTC").epoch("0001-01-01")) == "0001-01-01 00:00:00+00:00"
-    assert zone("UTC").show(zone("UTC").epoch("9999-12-31")) == "9999-12-31 00:00:00+00:00"
+    assert (
+        find_zone("UTC").show(find_zone("UTC").epoch("0001-01-01")) == "0001-01-01 00:00:00+00:00"
+    )
+    assert (
+        find_zone("UTC").show(find_zone("UTC").epoch("9999-12-31")) == "9999-12-31 00:00:00+00:00"
+    )
 
 
 def test_what_is_no_zone_names_the_nearest():
     with pytest.raises(BadInput, match="did you mean Europe/Berlin"):
-        zone("Europe/Berln")
+        find_zone("Europe/Berln")
     for name in ("../../etc/passwd", "/etc/passwd", "\0", ""):
         with pytest.raises(BadInput, match="is not in the time zone database"):
-            zone(name)
+            find_zone(name)
 
 
 @pytest.mark.parametrize("value", ["Europe/Berlin", ":Europe/Berlin"])
 def test_the_host_zone_comes_from_tz(monkeypatch, value):
     monkeypatch.setenv("TZ", value)
-    assert zone().name == "Europe/Berlin"
+    assert find_zone().name == "Europe/Berlin"
 
 
 def test_a_tz_that_is_no_name_is_refused(monkeypatch):
     monkeypatch.setenv("TZ", "CET-1CEST")
     with pytest.raises(BadInput, match=r"TZ 'CET-1CEST' is not in the time .* with --timezone"):
-        zone()
-    assert zone_or_utc() == zone("UTC")
+        find_zone()
+    assert host_zone_or_utc() == find_zone("UTC")
 
 
 def test_a_tz_that_is_a_file_without_a_zone_is_refused(monkeypatch, tmp_path):
@@ -85,15 +95,15 @@ def test_a_tz_that_is_a_file_without_a_zone_is_refused(monkeypatch, tmp_path):
     for name in ("notes", "missing"):
         monkeypatch.setenv("TZ", f":{tmp_path / name}")
         with pytest.raises(BadInput, match=f"{name} is no time zone file; .* with --timezone"):
-            zone()
+            find_zone()
 
 
 @pytest.mark.parametrize("mark", ["", ":"])
 def test_tz_may_name_a_file(monkeypatch, tmp_path, mark):
     source = Path("/usr/share/zoneinfo/Europe/Berlin")
     monkeypatch.setenv("TZ", f"{mark}{source}")
-    assert zone().name == "Europe/Berlin"  # the name tells, even where the file is not there
-    assert zone_or_utc().name == "Europe/Berlin"
+    assert find_zone().name == "Europe/Berlin"  # the name tells, even where the file is not there
+    assert host_zone_or_utc().name == "Europe/Berlin"
     if not source.exists():
         pytest.skip("this host has no time zone files")
     link, copy = tmp_path / "link", tmp_path / "copy"
@@ -101,8 +111,8 @@ def test_tz_may_name_a_file(monkeypatch, tmp_path, mark):
     shutil.copy(source, copy)
     for path, name in ((link, "Europe/Berlin"), (copy, str(copy))):
         monkeypatch.setenv("TZ", f"{mark}{path}")
-        assert zone().name == name
-        assert zone().epoch("2026-11-20") == zone("Europe/Berlin").epoch("2026-11-20")
+        assert find_zone().name == name
+        assert find_zone().epoch("2026-11-20") == find_zone("Europe/Berlin").epoch("2026-11-20")
 
 
 def test_the_host_zone_comes_from_localtime(monkeypatch, tmp_path):
@@ -111,21 +121,21 @@ def test_the_host_zone_comes_from_localtime(monkeypatch, tmp_path):
     if not source.exists():
         pytest.skip("this host has no time zone files")
     localtime = tmp_path / "localtime"
-    monkeypatch.setattr(zones, "_LOCALTIME", localtime)
-    assert zone().name == "UTC"
+    monkeypatch.setattr(calendar, "_LOCALTIME", localtime)
+    assert find_zone().name == "UTC"
     shutil.copy(source, localtime)
-    assert zone().epoch("2026-11-20") == zone("Europe/Berlin").epoch("2026-11-20")
+    assert find_zone().epoch("2026-11-20") == find_zone("Europe/Berlin").epoch("2026-11-20")
     localtime.unlink()
     localtime.symlink_to(source)
-    assert zone().name == "Europe/Berlin"
+    assert find_zone().name == "Europe/Berlin"
 
 
 def test_times_are_shown_with_their_offset():
-    assert zone("Europe/Berlin").show(0) == "1970-01-01 01:00:00+01:00"
+    assert find_zone("Europe/Berlin").show(0) == "1970-01-01 01:00:00+01:00"
 
 
 def test_no_zone_database_is_said(monkeypatch):
-    monkeypatch.setattr(zones, "available_timezones", set)
+    monkeypatch.setattr(calendar, "available_timezones", set)
     with pytest.raises(BadInput, match="install tzdata"):
-        zone("Mars/Olympus")
-    assert zone("UTC").epoch("1970-01-02") == 86400
+        find_zone("Mars/Olympus")
+    assert find_zone("UTC").epoch("1970-01-02") == 86400

@@ -9,10 +9,10 @@ import pytest
 from container_lab import argv, cluster
 from hypothesis import given
 from hypothesis import strategies as st
-from slurmkit_containers.apptainer import Apptainer
+from slurmkit_containers.runtimes.apptainer import Apptainer
 
-from slurmkit.container import Container
 from slurmkit.errors import BadInput
+from slurmkit.spec.containers import Container
 
 
 def words(*, gpus: bool = False, **fields: Any) -> list[str]:

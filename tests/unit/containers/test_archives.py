@@ -28,13 +28,12 @@ from image_lab import (
     stand_in,
     tar,
 )
-from slurmkit_containers import archives
-from slurmkit_containers.archives import import_path
-from slurmkit_containers.cache import Made
-from slurmkit_containers.layers import Tree
-from slurmkit_containers.manifests import Settings
-from slurmkit_containers.trust import silent
-from slurmkit_containers.unpacking import MAGIC, unpacker
+from slurmkit_containers.cache import ImageOrigin
+from slurmkit_containers.importing import archives
+from slurmkit_containers.importing.archives import MAGIC, import_path, unpacker
+from slurmkit_containers.importing.layers import LayerTree
+from slurmkit_containers.importing.manifests import ImageSettings
+from slurmkit_containers.trust import ignore_progress
 
 from slurmkit.errors import BadInput, ImageError
 
@@ -43,7 +42,7 @@ FILES = tar(folder("./etc"), member("./etc/hello", b"hi"), folder("bin"))
 
 @pytest.fixture(autouse=True)
 def amd64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "here", lambda: "amd64")
+    monkeypatch.setattr(archives, "local_architecture", lambda: "amd64")
 
 
 @pytest.fixture
@@ -52,18 +51,18 @@ def squash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stand_in(monkeypatch, tmp_path / "bin", mksquashfs=MKSQUASHFS)
 
 
-def imported(source: Path) -> tuple[Made, dict[str, tarfile.TarInfo], tarfile.TarFile]:
+def imported(source: Path) -> tuple[ImageOrigin, dict[str, tarfile.TarInfo], tarfile.TarFile]:
     """What is said of an image, and what mksquashfs was given."""
     file = source.parent / "work" / "x.sqsh"
     file.parent.mkdir(exist_ok=True)
-    made = import_path(source, file, silent)
+    made = import_path(source, file, ignore_progress)
     archive = tarfile.open(fileobj=io.BytesIO(file.read_bytes()[96:]))  # noqa: SIM115 - small
     return made, {each.name: each for each in archive}, archive
 
 
 def tree(*layers: bytes) -> dict[str, str]:
     """Layers on top of each other: path to text, `->` and target, or `/` for a folder."""
-    made = Tree()
+    made = LayerTree()
     for layer in layers:
         made.add(tarfile.open(fileobj=io.BytesIO(layer)))  # noqa: SIM115 - small
     out = io.BytesIO()
@@ -154,10 +153,10 @@ def test_devices_are_left_out() -> None:
 def test_what_its_owner_cannot_open_is_made_so(kind: bytes, mode: int) -> None:
     made, data = member("x", kind=kind)
     made.mode = 0
-    found = Tree()
+    found = LayerTree()
     found.add(tarfile.open(fileobj=io.BytesIO(tar((made, data)))))  # noqa: SIM115 - small
     ((_, node),) = found.walk()
-    assert node.outgoing("x")[0].mode == mode
+    assert node.tar_entry("x")[0].mode == mode
 
 
 def test_odd_names_and_long_ones_stay() -> None:
@@ -179,7 +178,9 @@ def test_what_docker_save_wrote(tmp_path: Path) -> None:
     }
     config = config_of(layers, **settings)
     made, files, archive = imported(docker_save(tmp_path / "x.tar", layers, config))
-    assert made == Made(source=str(tmp_path / "x.tar"), digest=digest(config), architecture="amd64")
+    assert made == ImageOrigin(
+        source=str(tmp_path / "x.tar"), digest=digest(config), architecture="amd64"
+    )
 
     def text(name: str) -> str:
         data = archive.extractfile(files[name])
@@ -195,9 +196,9 @@ def test_what_docker_save_wrote(tmp_path: Path) -> None:
 
 
 def test_the_script_that_starts_the_container_runs_entry_point_and_command(tmp_path: Path) -> None:
-    made = Tree()
+    made = LayerTree()
     folder_there = str(tmp_path / "a b")
-    config = Settings(entrypoint=("echo", "it's"), command=("me",), workdir=folder_there)
+    config = ImageSettings(entrypoint=("echo", "it's"), command=("me",), workdir=folder_there)
     archives._prepare(made, config, "evil'\n$(touch x)")
     (script,) = (node.text for path, node in made.walk() if path == "etc/rc")
     assert script is not None
@@ -367,7 +368,7 @@ def test_the_real_mksquashfs_takes_what_it_is_given(tmp_path: Path) -> None:
     source = docker_save(tmp_path / "x.tar", [files], config)
     (tmp_path / "work").mkdir()
     file = tmp_path / "work" / "x.sqsh"
-    import_path(source, file, silent)
+    import_path(source, file, ignore_progress)
     out = tmp_path / "out"
     subprocess.run(["unsquashfs", "-d", str(out), str(file)], check=True, capture_output=True)
     assert (out / "etc/hello").read_bytes() == (out / "same").read_bytes() == b"hi" * 100_000
@@ -384,7 +385,7 @@ def test_a_file_that_cannot_be_read_ends_the_import(
     refuses = MKSQUASHFS.replace("\n", '\n[[ " $* " == *" -exit-on-error "* ]] || exit 9\n', 1)
     stand_in(monkeypatch, tmp_path / "bin", mksquashfs=refuses)
     (tmp_path / "root" / "etc").mkdir(parents=True)
-    made = import_path(tmp_path / "root", tmp_path / "x.sqsh", silent)
+    made = import_path(tmp_path / "root", tmp_path / "x.sqsh", ignore_progress)
     assert made.source == str(tmp_path / "root")
 
 
@@ -395,7 +396,7 @@ def test_times_that_no_file_has_become_none() -> None:
             made = tarfile.TarInfo(time)
             made.pax_headers = {"mtime": time}
             archive.addfile(made)
-    tree, written = Tree(), io.BytesIO()
+    tree, written = LayerTree(), io.BytesIO()
     tree.add(tarfile.open(fileobj=io.BytesIO(out.getvalue())))  # noqa: SIM115 - small
     tree.write(written, lambda _: None)
     written.seek(0)

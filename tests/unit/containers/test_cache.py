@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from slurmkit_containers.cache import Cache, Cached, Made, over
-from slurmkit_containers.importing import clean
-from slurmkit_containers.trust import opened
+from slurmkit_containers.cache import CachedImage, ImageCache, ImageOrigin, longest_unused
+from slurmkit_containers.importing.importer import remove_leftovers
+from slurmkit_containers.trust import open_trusted
 
 from slurmkit.errors import ImageError
 
@@ -23,21 +23,21 @@ def squashfs(data: bytes = b"files") -> bytes:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    made = Cache(tmp_path / "images")
+def cache(tmp_path: Path) -> ImageCache:
+    made = ImageCache(tmp_path / "images")
     made.make_folder()
     return made
 
 
 def keep(
-    cache: Cache, name: str = UBUNTU, data: bytes = b"files", digest: str | None = None
-) -> Cached:
+    cache: ImageCache, name: str = UBUNTU, data: bytes = b"files", digest: str | None = None
+) -> CachedImage:
     file = cache.folder / "new"
     file.write_bytes(squashfs(data))
-    return cache.keep(file, name, Made(source="here", digest=digest))
+    return cache.keep(file, name, ImageOrigin(source="here", digest=digest))
 
 
-def test_what_is_kept_is_found_and_nothing_else_lies_there(cache: Cache) -> None:
+def test_what_is_kept_is_found_and_nothing_else_lies_there(cache: ImageCache) -> None:
     kept = keep(cache)
     found = cache.find(UBUNTU)
     assert found is not None
@@ -49,13 +49,13 @@ def test_what_is_kept_is_found_and_nothing_else_lies_there(cache: Cache) -> None
     assert cache.find("docker.io#ubuntu:22.04") is None
 
 
-def test_it_is_addressed_by_its_digest_or_else_by_what_is_in_it(cache: Cache) -> None:
+def test_it_is_addressed_by_its_digest_or_else_by_what_is_in_it(cache: ImageCache) -> None:
     assert keep(cache, digest=DIGEST).path.name == f"sha256-{'5' * 64}.sqsh"
     kept = keep(cache, "docker.io#other:1")
     assert kept.path.stem == f"sha256-{kept.entry.sha256}"
 
 
-def test_a_name_moves_to_the_newer_image_and_one_image_has_many_names(cache: Cache) -> None:
+def test_a_name_moves_to_the_newer_image_and_one_image_has_many_names(cache: ImageCache) -> None:
     old, new = keep(cache, data=b"old"), keep(cache, data=b"new")
     found = cache.find(UBUNTU)
     assert found is not None
@@ -68,15 +68,15 @@ def test_a_name_moves_to_the_newer_image_and_one_image_has_many_names(cache: Cac
 
 
 @pytest.mark.parametrize("data", [b"", b"hsqs", b"#!/bin/sh\n" + bytes(100), squashfs()[:-1]])
-def test_what_is_no_whole_squashfs_file_is_not_kept(cache: Cache, data: bytes) -> None:
+def test_what_is_no_whole_squashfs_file_is_not_kept(cache: ImageCache, data: bytes) -> None:
     file = cache.folder / "new"
     file.write_bytes(data)
     with pytest.raises(ImageError, match=r"no squashfs file|cut off"):
-        cache.keep(file, UBUNTU, Made(source="here"))
+        cache.keep(file, UBUNTU, ImageOrigin(source="here"))
     assert cache.entries() == []
 
 
-def test_a_file_of_the_same_size_and_time_with_other_bytes_is_refused(cache: Cache) -> None:
+def test_a_file_of_the_same_size_and_time_with_other_bytes_is_refused(cache: ImageCache) -> None:
     kept = keep(cache)
     before = kept.path.stat()
     kept.path.write_bytes(squashfs(b"evil!"))
@@ -87,7 +87,7 @@ def test_a_file_of_the_same_size_and_time_with_other_bytes_is_refused(cache: Cac
 
 
 def test_a_file_that_was_touched_or_restored_is_hashed_and_passes_once_for_all(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
+    cache: ImageCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = keep(cache)
     os.utime(kept.path)
@@ -102,14 +102,14 @@ def test_a_file_that_was_touched_or_restored_is_hashed_and_passes_once_for_all(
     cache.check(found)
 
 
-def test_a_cut_off_file_is_refused(cache: Cache) -> None:
+def test_a_cut_off_file_is_refused(cache: ImageCache) -> None:
     kept = keep(cache)
     os.truncate(kept.path, 50)
     with pytest.raises(ImageError, match="is not what was imported"):
         cache.check(kept)
 
 
-def test_a_link_in_place_of_the_file_is_refused(cache: Cache, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_file_is_refused(cache: ImageCache, tmp_path: Path) -> None:
     kept = keep(cache)
     kept.path.rename(tmp_path / "x.sqsh")
     kept.path.symlink_to(tmp_path / "x.sqsh")
@@ -117,7 +117,7 @@ def test_a_link_in_place_of_the_file_is_refused(cache: Cache, tmp_path: Path) ->
         cache.check(kept)
 
 
-def test_a_pipe_in_place_of_the_file_is_refused_and_not_waited_for(cache: Cache) -> None:
+def test_a_pipe_in_place_of_the_file_is_refused_and_not_waited_for(cache: ImageCache) -> None:
     kept = keep(cache)
     kept.path.unlink()
     os.mkfifo(kept.path)
@@ -126,21 +126,21 @@ def test_a_pipe_in_place_of_the_file_is_refused_and_not_waited_for(cache: Cache)
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
-def test_a_file_that_others_can_write_is_refused(cache: Cache, mode: int) -> None:
+def test_a_file_that_others_can_write_is_refused(cache: ImageCache, mode: int) -> None:
     kept = keep(cache)
     kept.path.chmod(mode)
     with pytest.raises(ImageError, match=rf"written by others \(mode {mode:04o}\)"):
         cache.check(kept)
 
 
-def test_a_foreign_file_is_refused(cache: Cache) -> None:
+def test_a_foreign_file_is_refused(cache: ImageCache) -> None:
     kept = keep(cache)
     with pytest.raises(ImageError, match=f"belongs to user {os.getuid()}"):
-        opened(kept.path, {os.getuid() + 1})
+        open_trusted(kept.path, {os.getuid() + 1})
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-def test_a_file_or_record_of_another_user_is_not_used(cache: Cache) -> None:
+def test_a_file_or_record_of_another_user_is_not_used(cache: ImageCache) -> None:
     kept = keep(cache)
     os.chown(kept.path, 4711, 4711)
     with pytest.raises(ImageError, match=r"belongs to user 4711, and is not used"):
@@ -149,7 +149,7 @@ def test_a_file_or_record_of_another_user_is_not_used(cache: Cache) -> None:
     assert cache.find(UBUNTU) is None
 
 
-def test_a_folder_that_others_can_write_is_refused(cache: Cache) -> None:
+def test_a_folder_that_others_can_write_is_refused(cache: ImageCache) -> None:
     keep(cache)
     cache.folder.chmod(0o777)
     with pytest.raises(ImageError, match="chmod go-w"):
@@ -158,37 +158,37 @@ def test_a_folder_that_others_can_write_is_refused(cache: Cache) -> None:
         cache.make_folder()
 
 
-def test_a_folder_that_is_a_link_is_refused(cache: Cache, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_link_is_refused(cache: ImageCache, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(cache.folder)
     with pytest.raises(ImageError, match="is no folder"):
-        Cache(tmp_path / "link").entries()
+        ImageCache(tmp_path / "link").entries()
 
 
-def test_a_record_that_is_none_of_ours_is_left_out(cache: Cache) -> None:
+def test_a_record_that_is_none_of_ours_is_left_out(cache: ImageCache) -> None:
     kept = keep(cache)
     (cache.folder / "sha256-1.json").write_text("{}", "utf-8")
     (cache.folder / "sha256-2.json").write_bytes(kept.path.with_suffix(".json").read_bytes())
     assert [each.entry.address for each in cache.entries()] == [kept.entry.address]
 
 
-def test_the_longest_unused_go_first(cache: Cache) -> None:
+def test_the_longest_unused_go_first(cache: ImageCache) -> None:
     kept = [keep(cache, f"docker.io#i:{n}", data=bytes([n])) for n in range(4)]
     for at, each in enumerate(kept):
         os.utime(each.path.with_suffix(".json"), (at, at))
     cache.used(kept[0])  # now the last used
     size = kept[0].entry.size
-    gone = [each.path for each in over(cache.entries(), 2 * size)]
+    gone = [each.path for each in longest_unused(cache.entries(), 2 * size)]
     assert gone == [kept[2].path, kept[1].path]
-    cache.remove(over(cache.entries(), 2 * size))
+    cache.remove(longest_unused(cache.entries(), 2 * size))
     assert {each.path for each in cache.entries()} == {kept[0].path, kept[3].path}
     assert not kept[1].path.exists()
 
 
-def test_what_is_kept_can_be_read_by_all_and_written_by_its_owner(cache: Cache) -> None:
+def test_what_is_kept_can_be_read_by_all_and_written_by_its_owner(cache: ImageCache) -> None:
     assert keep(cache).path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_record_without_its_file_and_a_file_without_its_record(cache: Cache) -> None:
+def test_a_record_without_its_file_and_a_file_without_its_record(cache: ImageCache) -> None:
     kept, other = keep(cache), keep(cache, "docker.io#other:1", data=b"other")
     kept.path.unlink()
     assert cache.find(UBUNTU) is None
@@ -202,21 +202,21 @@ def test_a_record_without_its_file_and_a_file_without_its_record(cache: Cache) -
 def test_a_folder_that_is_below_a_file_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ImageError, match="cannot be read: Not a directory"):
-        Cache(tmp_path / "file" / "images").entries()
+        ImageCache(tmp_path / "file" / "images").entries()
 
 
-def test_files_of_ones_own_in_the_folder_stay(cache: Cache) -> None:
+def test_files_of_ones_own_in_the_folder_stay(cache: ImageCache) -> None:
     left = cache.folder / f"sha256-{'a' * 64}.sqsh"
     mine = [cache.folder / name for name in ("mine.sqsh", "sha256-x.sqsh", "import-mine-1")]
     for file in (left, *mine):
         file.touch()
-    clean(cache)
+    remove_leftovers(cache)
     assert not left.exists()
     assert all(file.exists() for file in mine)
 
 
 def test_an_image_that_was_imported_anew_meanwhile_is_judged_by_its_new_record(
-    cache: Cache,
+    cache: ImageCache,
 ) -> None:
     old = keep(cache, digest=DIGEST)
     keep(cache, data=b"packed otherwise", digest=DIGEST)
@@ -225,7 +225,7 @@ def test_an_image_that_was_imported_anew_meanwhile_is_judged_by_its_new_record(
 
 
 def test_times_are_not_noted_over_a_newer_record(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
+    cache: ImageCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = keep(cache, digest=DIGEST)
     os.utime(old.path)

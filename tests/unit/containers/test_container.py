@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmkit.container import Container, Mount
 from slurmkit.errors import BadInput
+from slurmkit.spec.containers import Container, Mount
 
 
 @pytest.mark.parametrize(

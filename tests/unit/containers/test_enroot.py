@@ -17,11 +17,11 @@ import pytest
 from container_lab import cluster
 from hypothesis import given
 from hypothesis import strategies as st
-from slurmkit_containers import enroot_scripts
-from slurmkit_containers.enroot import Enroot
+from slurmkit_containers.runtimes import enroot
+from slurmkit_containers.runtimes.enroot import Enroot
 
-from slurmkit.container import Container, Wrapped
 from slurmkit.errors import BadInput
+from slurmkit.spec.containers import Container, ContainerLaunch
 
 ENROOT = r"""#!/bin/bash
 set -eu
@@ -97,11 +97,11 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path / "lab")
 
 
-def wrapped(**fields: Any) -> Wrapped:
+def wrapped(**fields: Any) -> ContainerLaunch:
     return Enroot().step(Container(**fields), gpus=True)
 
 
-def script(made: Wrapped, *command: str) -> str:
+def script(made: ContainerLaunch, *command: str) -> str:
     step = shlex.join(["srun", *made.srun_options, "--", *made.prefix, *command])
     return "\n".join([*made.before, step, "ended=$?", *made.after, "exit $ended"])
 
@@ -272,10 +272,10 @@ export -f enroot exec
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shell_texts_are_what_shellcheck_wants() -> None:
     texts = {
-        "CREATE": enroot_scripts.CREATE,
-        "START": enroot_scripts.START,
-        "REMOVE": enroot_scripts.REMOVE,
-        "CONFIG": enroot_scripts.CONFIG + str(enroot_scripts.ENTRYPOINTS[False]),
+        "CREATE": enroot.CREATE,
+        "START": enroot.START,
+        "REMOVE": enroot.REMOVE,
+        "CONFIG": enroot.CONFIG + str(enroot.ENTRYPOINTS[False]),
     }
     for name, text in texts.items():
         argv = ["shellcheck", "--shell=bash", "--severity=warning", "-"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmkit.errors import BadInput
-from slurmkit.image import Image
+from slurmkit.spec.images import Image
 
 DIGEST = "sha256:" + "24127712aa9025dc" * 4
 

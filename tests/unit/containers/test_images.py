@@ -16,20 +16,29 @@ from click.testing import CliRunner
 from container_lab import cluster
 from image_lab import ENROOT, MKSQUASHFS, stand_in
 from recorded_lab import capabilities, standing
-from slurmkit_containers.catalogue import catalogue
-from slurmkit_containers.images import age, canonical, look_up, mirrored, own_cache, settle, size
+from slurmkit_containers.images import (
+    canonical,
+    find_imported,
+    format_age,
+    image_at_mirror,
+    load_catalogue,
+    own_cache,
+    parse_size,
+    settle,
+)
 
-from slurmkit.cli import cli, submit
-from slurmkit.cli.ending import run_to_exit_code
-from slurmkit.cli.tab import ImageNames
-from slurmkit.cluster import Cluster
-from slurmkit.configcheck import survey
-from slurmkit.container import Container
+from slurmkit.cli import submit
+from slurmkit.cli.completion import ImageNames
+from slurmkit.cli.main import cli, run_to_exit_code
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.check import inspect_configuration
 from slurmkit.errors import BadConfig, BadInput
-from slurmkit.image import Image
-from slurmkit.planner import Plan, plan_unasked
-from slurmkit.runtimes import NOT_HERE
-from slurmkit.spec import JobSpec
+from slurmkit.planning.containers import IMAGE_NOT_IMPORTED
+from slurmkit.planning.planner import Plan, plan_offline
+from slurmkit.planning.request import SiteState
+from slurmkit.spec.containers import Container
+from slurmkit.spec.images import Image
+from slurmkit.spec.jobspec import JobSpec
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "containers.md").read_text("utf-8")
 
@@ -68,7 +77,7 @@ def planned(
         ),
     )
     spec = JobSpec(command=("x",), nodes=nodes, container=Container(image=name, runtime=runtime))
-    return plan_unasked(spec, (known, standing()))
+    return plan_offline(spec, SiteState(known, standing()))
 
 
 @pytest.mark.parametrize(
@@ -127,15 +136,15 @@ def test_an_image_for_several_nodes_is_imported_before_the_job_is_sent(
 ) -> None:
     monkeypatch.setattr(submit, "plan", lambda spec, _: planned(spec.container.image, spec.nodes))
     before = planned(SEVERAL, nodes=2)
-    assert NOT_HERE in [note.code for note in before.notes]
+    assert IMAGE_NOT_IMPORTED in [note.code for note in before.notes]
     assert not before.warnings
-    after = submit._with_image(Cluster(), before, before.spec)
+    after = submit._import_image(Cluster(), before, before.spec)
     path = own_cache().find(canonical(Image.parse(SEVERAL)))
     assert path
     assert f" --container-image={path.path} " in after.submissions[0].script
     assert "nvcr.io/nvidia/x:1: " in capsys.readouterr().err
     assert len((tmp_path / "count").read_text().splitlines()) == 1
-    assert submit._with_image(Cluster(), after, after.spec) is after
+    assert submit._import_image(Cluster(), after, after.spec) is after
 
 
 def test_an_image_that_cannot_be_imported_is_left_to_the_nodes(
@@ -143,7 +152,7 @@ def test_an_image_that_cannot_be_imported_is_left_to_the_nodes(
 ) -> None:
     stand_in(monkeypatch, tmp_path / "bin", enroot="#!/bin/sh\necho no such image >&2\nexit 1\n")
     before = planned(SEVERAL, nodes=2)
-    assert submit._with_image(Cluster(), before, before.spec) is before
+    assert submit._import_image(Cluster(), before, before.spec) is before
     assert "; each node fetches the image" in capsys.readouterr().err
 
 
@@ -152,7 +161,7 @@ def test_only_runtimes_that_lose_nothing_have_it_imported(
 ) -> None:
     configure(monkeypatch, tmp_path, '[containers]\nruntimes = ["apptainer"]\n')
     made = planned(SEVERAL, nodes=2, runtime="apptainer")
-    assert NOT_HERE not in [note.code for note in made.notes]
+    assert IMAGE_NOT_IMPORTED not in [note.code for note in made.notes]
 
 
 def test_an_image_is_for_the_machines_that_the_nodes_are(
@@ -178,7 +187,7 @@ def test_a_changed_file_keeps_the_job_from_being_sent(capsys: pytest.CaptureFixt
 
 def test_a_name_of_the_catalogue_is_its_image_with_what_to_know() -> None:
     made = planned("pytorch")
-    image_of_it = catalogue()["pytorch"].image.replace("/", "#", 1)
+    image_of_it = load_catalogue()["pytorch"].image.replace("/", "#", 1)
     assert f"--container-image={image_of_it}'" in made.submissions[0].script
     note, _ = (each.message for each in made.notes if each.code == "container-image")
     assert "needs an NVIDIA driver 525.60.13 at the very least, not checked;" in note
@@ -186,7 +195,7 @@ def test_a_name_of_the_catalogue_is_its_image_with_what_to_know() -> None:
 
 
 def test_every_image_of_ours_is_pinned() -> None:
-    for entry in catalogue().values():
+    for entry in load_catalogue().values():
         found = Image.parse(entry.image)
         assert found.tag not in (None, "latest")
         assert entry.launch in ("", "torchrun", "mpi", "srun")
@@ -201,9 +210,9 @@ def test_the_site_adds_to_the_catalogue_and_changes_it(
     text += '[containers.catalogue.cuda]\nimage = "r.site/cuda:1"\n'
     configure(monkeypatch, tmp_path, text)
     assert settle(Container(image="ours"), 4).container.image == "/images/ours.sqsh"
-    assert catalogue()["pytorch"].driver == "570"
-    assert catalogue()["pytorch"].image.startswith("nvcr.io/")
-    assert catalogue()["cuda"].driver == ""  # ours was for another image
+    assert load_catalogue()["pytorch"].driver == "570"
+    assert load_catalogue()["pytorch"].image.startswith("nvcr.io/")
+    assert load_catalogue()["cuda"].driver == ""  # ours was for another image
 
 
 def test_a_catalogue_whose_image_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -223,8 +232,8 @@ def test_a_mirror_is_asked_where_nothing_is_imported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mirror: str, given: str, asked: str
 ) -> None:
     configure(monkeypatch, tmp_path, f'[containers.mirrors]\n"docker.io" = "{mirror}"\n')
-    assert mirrored(Image.parse(given)).enroot == asked
-    assert mirrored(Image.parse("nvcr.io/x")).enroot == "docker://nvcr.io#x"
+    assert image_at_mirror(Image.parse(given)).enroot == asked
+    assert image_at_mirror(Image.parse("nvcr.io/x")).enroot == "docker://nvcr.io#x"
     notes = settle(Container(image=f"docker.io/{given}"), 1).findings
     assert f"the nodes fetch it from {mirror.partition('/')[0]}" in notes[-1].message
 
@@ -232,7 +241,7 @@ def test_a_mirror_is_asked_where_nothing_is_imported(
 def test_a_mirror_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     configure(monkeypatch, tmp_path, '[containers.mirrors]\n"docker.io" = "https://r.site"\n')
     with pytest.raises(BadConfig, match="is no registry"):
-        mirrored(Image.parse("ubuntu"))
+        image_at_mirror(Image.parse("ubuntu"))
 
 
 def test_a_container_without_an_image_and_a_path_stay() -> None:
@@ -252,7 +261,7 @@ def test_a_shared_folder_is_used_as_far_as_its_owner_is_trusted(
     assert "ubuntu:24.04" in image(capsys, "list")[0]
     assert "is not imported in" in image(capsys, "prune", "ubuntu:24.04", code=1)[1]
     (tmp_path / "shared").chmod(0o777)
-    assert look_up("docker.io#ubuntu:24.04") is None
+    assert find_imported("docker.io#ubuntu:24.04") is None
     warning, _ = settle(Container(image="ubuntu:24.04"), 1).findings
     assert warning.severity == "warning"
     assert "can be written by others" in warning.message
@@ -260,7 +269,7 @@ def test_a_shared_folder_is_used_as_far_as_its_owner_is_trusted(
     more = '[containers]\nshared = ["/x"]\nshared_owner = "no one"\n'
     configure(monkeypatch, tmp_path, more)
     with pytest.raises(BadConfig, match="there is no account 'no one' here"):
-        look_up("docker.io#ubuntu:24.04")
+        find_imported("docker.io#ubuntu:24.04")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
@@ -344,7 +353,7 @@ def test_a_file_is_named_after_itself_or_as_one_likes(
 
 def test_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert "pytorch" in image(capsys, "search", "TORCH")[0]
-    assert set(json.loads(image(capsys, "search", "--json")[0])) == set(catalogue())
+    assert set(json.loads(image(capsys, "search", "--json")[0])) == set(load_catalogue())
     assert "nothing in the catalogue" in image(capsys, "search", "zzz")[1]
 
 
@@ -367,14 +376,14 @@ def test_every_example_of_the_guide_is_right(
     block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     configure(monkeypatch, tmp_path, block)
-    assert survey().problems == ()
+    assert inspect_configuration().problems == ()
 
 
 def test_sizes_and_ages() -> None:
-    assert size("1.5G") == 1.5 * (1 << 30)
+    assert parse_size("1.5G") == 1.5 * (1 << 30)
     with pytest.raises(BadInput, match="is no size"):
-        size("x")
-    assert [age(n) for n in (5, 60, 7200, 86400 * 3)] == [
+        parse_size("x")
+    assert [format_age(n) for n in (5, 60, 7200, 86400 * 3)] == [
         "less than a minute", "1 minute", "2 hours", "3 days",
     ]  # fmt: skip
 

@@ -16,24 +16,23 @@ from pathlib import Path
 
 import pytest
 from image_lab import ENROOT, MKSQUASHFS, stand_in
-from slurmkit_containers import wanted
-from slurmkit_containers.cache import Cache, Made
+from slurmkit_containers.cache import ImageCache, ImageOrigin
 from slurmkit_containers.images import own_cache
-from slurmkit_containers.importing import Again, import_once, need_room, run_child
-from slurmkit_containers.trust import silent
+from slurmkit_containers.importing import sources
+from slurmkit_containers.importing.importer import ReimportMode, check_room, import_once, run_child
+from slurmkit_containers.trust import ignore_progress
 
-from slurmkit.cli import cli
-from slurmkit.cli.ending import run_to_exit_code
+from slurmkit.cli.main import cli, run_to_exit_code
 from slurmkit.errors import ImageError
 
 NAME = "docker.io#ubuntu:24.04"
-WORKER = "from slurmkit.cli import main; main()"
+WORKER = "from slurmkit.cli.main import main; main()"
 # 32 children of one process, so that Python is started and imported once.
 CROWD = """
 import os, sys
-from slurmkit.cli import cli
-from slurmkit.cli.ending import run_to_exit_code
-import slurmkit_containers.cli, slurmkit_containers.wanted
+from slurmkit.cli.main import cli
+from slurmkit.cli.main import run_to_exit_code
+import slurmkit_containers.cli, slurmkit_containers.importing.sources
 children = []
 for _ in range(32):
     if not (child := os.fork()):
@@ -296,11 +295,11 @@ def test_a_full_disk_is_told_with_its_folder_and_leaves_nothing(
     stand_in(monkeypatch, tmp_path / "bin", enroot=writes)
     argv = ["enroot", "import", "--output"]
 
-    def make(file: Path, _: object) -> Made:
-        run_child([*argv, str(file), "docker://x"], file, silent)
-        return Made(source="x")
+    def make(file: Path, _: object) -> ImageOrigin:
+        run_child([*argv, str(file), "docker://x"], file, ignore_progress)
+        return ImageOrigin(source="x")
 
-    cache = Cache(tiny / "images")
+    cache = ImageCache(tiny / "images")
     with pytest.raises(ImageError, match=r"tiny/images is full \("):
         import_once(cache, NAME, make)
     assert not list(cache.folder.glob("import-*"))
@@ -310,19 +309,19 @@ def test_a_full_disk_is_told_with_its_folder_and_leaves_nothing(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_or_quota_that_is_full_for_us_is_told_the_same(tmp_path: Path, number: int) -> None:
-    def make(file: Path, _: object) -> Made:
+    def make(file: Path, _: object) -> ImageOrigin:
         file.write_bytes(bytes(1 << 20))
         raise OSError(number, os.strerror(number))
 
-    cache = Cache(tmp_path / "images")
+    cache = ImageCache(tmp_path / "images")
     with pytest.raises(ImageError, match=rf"images is full \({os.strerror(number)}\);"):
         import_once(cache, NAME, make)
     assert not list(cache.folder.glob("import-*"))
 
 
 def test_what_can_never_fit_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match=r"has no room: about \d+\.0 GiB needed, .* free"):
-        need_room(tmp_path, 1 << 60)
+    with pytest.raises(ImageError, match=r"has no room: about 1024 PiB needed, .* free"):
+        check_room(tmp_path, 1 << 60)
 
 
 def test_a_file_that_was_changed_is_not_taken_for_imported(
@@ -342,17 +341,17 @@ def test_a_file_that_was_changed_is_not_taken_for_imported(
     [("missing", 0, False), ("anew", -60, True), ("anew", 60, False), ("always", 60, True)],
 )
 def test_what_another_imported_meanwhile_is_used_only_if_it_began_since(
-    again: Again, begun: float, made: bool, tmp_path: Path
+    again: ReimportMode, begun: float, made: bool, tmp_path: Path
 ) -> None:
-    cache = Cache(tmp_path / "images")
+    cache = ImageCache(tmp_path / "images")
     cache.make_folder()
 
-    def make(file: Path, _: object) -> Made:
+    def make(file: Path, _: object) -> ImageOrigin:
         file.write_bytes(b"hsqs" + bytes(92))
-        return Made(source="x")
+        return ImageOrigin(source="x")
 
     make(cache.folder / "new", None)
-    cache.keep(cache.folder / "new", NAME, Made(source="x", begun=time.time() + begun))
+    cache.keep(cache.folder / "new", NAME, ImageOrigin(source="x", begun=time.time() + begun))
     assert import_once(cache, NAME, make, again=again)[1] is made
 
 
@@ -360,10 +359,12 @@ def test_a_path_is_read_anew_though_another_import_of_its_name_began_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(wanted, "import_once", lambda *_, again, **__: asked.append(again))
+    monkeypatch.setattr(sources, "import_once", lambda *_, again, **__: asked.append(again))
     (tmp_path / "etc").mkdir()
     for what in (str(tmp_path), "ubuntu"):
-        wanted.wanted(what, "x").have(own_cache(), again=True, report=silent)
+        sources.parse_import_source(what, "x").import_into(
+            own_cache(), again=True, report=ignore_progress
+        )
     assert asked == ["always", "anew"]
 
 

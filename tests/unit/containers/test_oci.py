@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from container_lab import argv, cluster
-from slurmkit_containers.oci import Oci
+from slurmkit_containers.runtimes.oci import Oci
 
-from slurmkit.container import Container
+from slurmkit.spec.containers import Container
 
 
 def test_the_one_option() -> None:

@@ -8,11 +8,11 @@ import pytest
 from container_lab import RELEASES, argv, cluster
 from hypothesis import given
 from hypothesis import strategies as st
-from slurmkit_containers.pyxis import Pyxis
+from slurmkit_containers.runtimes.pyxis import Pyxis
 
-from slurmkit.capabilities.read import _CONTAINER_OPTION
-from slurmkit.container import Container
 from slurmkit.errors import BadInput
+from slurmkit.spec.containers import Container
+from slurmkit.state.capabilities import _CONTAINER_OPTION
 
 
 def options(**fields: Any) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from container_lab import cluster
 
-from slurmkit.container import UNSET_PYXIS, Container, Wrapped
+from slurmkit.config.plugins import Plugin, plugins
 from slurmkit.errors import BadInput, BrokenPlugin
-from slurmkit.plugins import Plugin, plugins
-from slurmkit.runtimes import ORDER, choose, runtime
+from slurmkit.planning.containers import RUNTIME_ORDER, choose_runtime, make_runtime
+from slurmkit.spec.containers import UNSET_PYXIS, Container, ContainerLaunch
 
 
 @pytest.fixture
@@ -49,42 +49,42 @@ def test_what_suits_image_and_cluster(
     image: str, pyxis: str | None, installed: tuple[str, ...], chosen: str, site: Path
 ) -> None:
     says(site, *installed)
-    assert choose(Container(image=image), cluster(pyxis)) == chosen
+    assert choose_runtime(Container(image=image), cluster(pyxis)) == chosen
 
 
 def test_what_is_named_is_taken(site: Path) -> None:
     says(site, *ALL, runtime="apptainer")
     here = cluster("0.24")
-    assert choose(Container(image="ubuntu"), here) == "apptainer"
-    assert choose(Container(image="ubuntu", runtime="enroot"), here) == "enroot"
-    assert choose(Container(image="/bundle"), here) == "oci"
-    assert choose(Container(image="/bundle", runtime="pyxis"), here) == "pyxis"
-    assert list(runtime("pyxis").needs(Container(image="/bundle"), here))
+    assert choose_runtime(Container(image="ubuntu"), here) == "apptainer"
+    assert choose_runtime(Container(image="ubuntu", runtime="enroot"), here) == "enroot"
+    assert choose_runtime(Container(image="/bundle"), here) == "oci"
+    assert choose_runtime(Container(image="/bundle", runtime="pyxis"), here) == "pyxis"
+    assert list(make_runtime("pyxis").needs(Container(image="/bundle"), here))
 
 
 def test_what_is_named_must_be_there(site: Path) -> None:
     with pytest.raises(BadInput, match=r"apptainer cannot be used here: .containers. runtimes"):
-        choose(Container(image="ubuntu", runtime="apptainer"), cluster("0.24"))
+        choose_runtime(Container(image="ubuntu", runtime="apptainer"), cluster("0.24"))
     with pytest.raises(BadInput, match=r"no plugin 'podman' of slurmkit.runtimes"):
-        choose(Container(image="ubuntu", runtime="podman"), cluster("0.24"))
+        choose_runtime(Container(image="ubuntu", runtime="podman"), cluster("0.24"))
     says(site, runtime="pyxis")
     with pytest.raises(BadInput, match="pyxis cannot be used here: srun knows no"):
-        choose(Container(image="ubuntu"), cluster())
+        choose_runtime(Container(image="ubuntu"), cluster())
 
 
 def test_a_container_kept_by_its_name_is_pyxis_or_enroots(site: Path) -> None:
-    assert choose(Container(name="train"), cluster("0.24")) == "pyxis"
+    assert choose_runtime(Container(name="train"), cluster("0.24")) == "pyxis"
     says(site, *ALL)
-    assert choose(Container(name="train"), cluster()) == "enroot"
+    assert choose_runtime(Container(name="train"), cluster()) == "enroot"
     says(site, "apptainer", runtime="apptainer")
-    assert choose(Container(name="train"), cluster("0.24")) == "pyxis"
+    assert choose_runtime(Container(name="train"), cluster("0.24")) == "pyxis"
     with pytest.raises(BadInput, match=r"its name: pyxis: srun knows .*; apptainer: apptainer has"):
-        choose(Container(name="train"), cluster())
+        choose_runtime(Container(name="train"), cluster())
 
 
 def test_where_nothing_fits_every_runtime_says_why(site: Path) -> None:
     with pytest.raises(BadInput) as refused:
-        choose(Container(image="/x.sif"), cluster("0.24"))
+        choose_runtime(Container(image="/x.sif"), cluster("0.24"))
     assert str(refused.value) == (
         "no container runtime here can run a SIF file: pyxis: cannot run a SIF file; enroot:"
         " cannot run a SIF file; apptainer: [containers] runtimes in the configuration does not"
@@ -95,31 +95,31 @@ def test_where_nothing_fits_every_runtime_says_why(site: Path) -> None:
 def test_a_typing_error_in_the_configuration_is_an_error(site: Path) -> None:
     says(site, "enrot")
     with pytest.raises(BadInput, match=r"no plugin 'enrot'.*did you mean 'enroot'"):
-        choose(Container(image="ubuntu"), cluster("0.24"))
+        choose_runtime(Container(image="ubuntu"), cluster("0.24"))
 
 
 def test_a_plugin_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Plugin("runtimes", "broken", "slurmkit.container:Container", "site", "1")
-    monkeypatch.setattr("slurmkit.plugins.registered", lambda: (broken,))
+    broken = Plugin("runtimes", "broken", "slurmkit.spec.containers:Container", "site", "1")
+    monkeypatch.setattr("slurmkit.config.plugins.registered_plugins", lambda: (broken,))
     with pytest.raises(BrokenPlugin, match="has no runs"):
-        runtime("broken")
+        make_runtime("broken")
 
 
 def test_ours_are_registered_in_their_order() -> None:
     ours = [plugin.name for plugin in plugins("runtimes").values()]
-    assert sorted(ORDER) == ours
+    assert sorted(RUNTIME_ORDER) == ours
 
 
-@pytest.mark.parametrize("name", ORDER)
+@pytest.mark.parametrize("name", RUNTIME_ORDER)
 def test_every_runtime_takes_the_simplest_container(name: str) -> None:
     image = {"oci": "/bundle", "apptainer": "/x.sif"}.get(name, "ubuntu")
-    made = runtime(name)
+    made = make_runtime(name)
     container = Container(image=image)
     assert made.runs(container.source.kind if container.source else "")
     assert not made.runs("tape")
     assert not [f for f in made.needs(container, cluster("0.24")) if f.severity == "error"]
     step = made.step(container, gpus=False)
-    assert isinstance(step, Wrapped)
+    assert isinstance(step, ContainerLaunch)
     assert step == made.step(container, gpus=False)
 
 

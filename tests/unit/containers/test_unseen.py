@@ -10,11 +10,12 @@ import pytest
 from container_lab import cluster
 from recorded_lab import capabilities, standing
 
-from slurmkit.container import Container, Mount, View
-from slurmkit.findings import Finding
-from slurmkit.gpus import Gpus
-from slurmkit.planner import Plan, plan_unasked
-from slurmkit.spec import JobSpec, Launch
+from slurmkit.planning.planner import Plan, plan_offline
+from slurmkit.planning.request import SiteState
+from slurmkit.spec.containers import Container, ContainerPaths, Mount
+from slurmkit.spec.findings import Finding
+from slurmkit.spec.gpus import Gpus
+from slurmkit.spec.jobspec import JobSpec, Launch
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ def planned(*command: str, spec: dict[str, Any] | None = None, **fields: Any) ->
         capabilities(), container_options=cluster("0.24").container_options
     )
     container = Container(**({"image": "ubuntu"} | fields))
-    return plan_unasked(
-        JobSpec(command=command, container=container, **(spec or {})), (known, standing())
+    return plan_offline(
+        JobSpec(command=command, container=container, **(spec or {})), SiteState(known, standing())
     )
 
 
@@ -100,7 +101,7 @@ def test_apptainer_shows_home_and_folder_by_itself(
     file = tmp_path / "config.toml"
     file.write_text('[containers]\nruntimes = ["apptainer"]\n', "utf-8")
     monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
-    monkeypatch.setattr("slurmkit_containers.views._TMP", "/elsewhere")
+    monkeypatch.setattr("slurmkit_containers.runtimes.common._TMP", "/elsewhere")
     inside = {"image": "/x.sif", "runtime": "apptainer"}
     assert not told("python", "train.py", **inside)
     data = work.parent / "data"
@@ -119,7 +120,7 @@ def test_files_of_ranks_need_their_folder(work: Path) -> None:
 
 
 def test_where_a_path_is_inside() -> None:
-    view = View((Mount("/a", "/x"), Mount("/a/b", "/y/z"), Mount("/home", "/home")))
+    view = ContainerPaths((Mount("/a", "/x"), Mount("/a/b", "/y/z"), Mount("/home", "/home")))
     assert view.inside("/a/c") == "/x/c"
     assert view.inside("/a/b") == "/y/z"
     assert view.inside("/a/b/../d") == "/x/d"

@@ -12,12 +12,14 @@ from click.testing import CliRunner
 from container_lab import cluster
 from recorded_lab import capabilities, standing
 
-from slurmkit.cli.joboptions import job_options, spec_from
-from slurmkit.container import Container
-from slurmkit.gpus import Gpus
-from slurmkit.jobfile import job_file_text
-from slurmkit.planner import Plan, plan_unasked
-from slurmkit.spec import JobSpec, Launch, Survive
+from slurmkit.cli.job_options import job_options, parse_job_options
+from slurmkit.planning.planner import Plan, plan_offline
+from slurmkit.planning.request import SiteState
+from slurmkit.spec.containers import Container
+from slurmkit.spec.gpus import Gpus
+from slurmkit.spec.jobfile import format_job_file
+from slurmkit.spec.jobspec import JobSpec, Launch
+from slurmkit.spec.survival import Survive
 
 IMAGE = "nvcr.io/nvidia/pytorch:25.06-py3"
 
@@ -26,7 +28,7 @@ def planned(spec: JobSpec, pyxis: str | None = "0.24") -> Plan:
     known = msgspec.structs.replace(
         capabilities(), container_options=cluster(pyxis).container_options
     )
-    return plan_unasked(spec, (known, standing()))
+    return plan_offline(spec, SiteState(known, standing()))
 
 
 def script(spec: JobSpec, pyxis: str | None = "0.24") -> str:
@@ -133,7 +135,7 @@ def asked(*words: str) -> Container | None:
     @click.command()
     @job_options
     def command(**options: object) -> None:
-        found.append(spec_from(options).spec.container)
+        found.append(parse_job_options(options).spec.container)
 
     done = CliRunner().invoke(command, [*words, "--", "x"])
     if not found:
@@ -145,7 +147,7 @@ def test_options_are_named_as_those_of_pyxis(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     job = str(file)
     below = Container(image="ubuntu", mounts=("/scratch",), mount_home=True, runtime="pyxis")
-    file.write_text(job_file_text(JobSpec(command=("x",), container=below)), "utf-8")
+    file.write_text(format_job_file(JobSpec(command=("x",), container=below)), "utf-8")
     assert asked() is None
     assert asked("--job-file", job) == below.at("/")
     words = ("--container-image=debian", "--no-container-mount-home", "--container-env=A,B")
@@ -196,7 +198,7 @@ def test_paths_of_a_job_file_are_below_its_folder(
     folder.mkdir()
     below = Container(image="./x.sqsh", mounts=("./data", "./in:/in:ro"), save="./y.sqsh")
     spec = JobSpec(command=("x",), chdir="/elsewhere", container=below)
-    (folder / "job.toml").write_text(job_file_text(spec), "utf-8")
+    (folder / "job.toml").write_text(format_job_file(spec), "utf-8")
     monkeypatch.chdir(tmp_path)
     assert asked("--job-file", "jobs/job.toml") == below.at(str(folder))
     found = asked("--job-file", "jobs/job.toml", "--container-mounts=./here", "--chdir=/elsewhere")

@@ -1,6 +1,6 @@
-"""The one border of the TUI: questions by name, answers as typed values.
+"""The data source of the TUI: questions by name, answers as typed values.
 
-What is behind it is a live cluster, or a recording of one.
+A feed is a live cluster or a recording of one.
 """
 
 from __future__ import annotations
@@ -11,28 +11,39 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 
 if TYPE_CHECKING:
-    from slurmkit.planner import Plan
+    from slurmkit.planning.planner import Plan
+
+SOURCE_NAMES = {
+    "queue": "squeue",
+    "mine": "squeue",
+    "gpus": "scontrol",
+    "nodes": "scontrol",
+    "fairshare": "sshare",
+    "utilization": "ledger",
+    "usage": "ledger",
+    "health": "doctor",
+}
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """A question.
+class FeedQuestion(msgspec.Struct, frozen=True):
+    """A question to a feed.
 
     Attributes:
-        what: its name: `queue`, `nodes`, `job` …
-        about: what it is about: a job's id.
+        what: name of the question: `queue`, `nodes`, `job` …
+        about: its arguments, for example a job id.
     """
 
     what: str
     about: tuple[str, ...] = ()
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What was answered.
+class FeedAnswer(msgspec.Struct, frozen=True):
+    """An answer of a feed.
 
     Attributes:
         value: of the type that `kinds.KINDS` names for the question.
-        source: the command or daemon it is from, in words.
-        taken: epoch seconds at which it was asked.
+        source: name of the command or daemon that answered.
+        taken: epoch seconds at which the question was asked.
         seconds: how long the answer took.
     """
 
@@ -43,10 +54,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Feed(Protocol):
-    """Answers questions and runs commands; both may block, and are called in threads.
+    """A source of answers that also runs commands. All methods may block; call them in threads.
 
     Attributes:
-        name: what the cluster is called on the screen before it says so itself.
+        name: cluster name on the screen until Slurm reports its own.
         me: login name of the person at the screen.
         writable: whether commands can be run at all.
     """
@@ -57,10 +68,10 @@ class Feed(Protocol):
 
     @property
     def calls(self) -> int:
-        """Slurm commands run so far."""
+        """Number of Slurm commands run so far."""
         ...
 
-    def fetch(self, ask: Ask) -> Answer:
+    def fetch(self, ask: FeedQuestion) -> FeedAnswer:
         """Answer a question.
 
         Raises:
@@ -69,15 +80,15 @@ class Feed(Protocol):
         ...
 
     def run(self, argv: Sequence[str]) -> str:
-        """Run a command just as it was shown.
+        """Run a command exactly as shown and return its output.
 
         Raises:
-            SlurmkitError: in Slurm's words.
+            SlurmkitError: with Slurm's message.
         """
         ...
 
     def attach(self, argv: Sequence[str]) -> int:
-        """Lend the terminal to a command until it ends; returns its exit code.
+        """Give the terminal to a command until it ends, and return its exit code.
 
         Raises:
             SlurmkitError: when it cannot be run.
@@ -85,26 +96,26 @@ class Feed(Protocol):
         ...
 
     def submit(self, plan: Plan) -> str:
-        """Send a plan just as it was shown; returns the id of its job.
+        """Submit a plan exactly as shown and return the job id.
 
         Raises:
-            SlurmkitError: when it has errors, or in Slurm's words.
+            SlurmkitError: when the plan has errors, or with Slurm's message.
         """
         ...
 
 
 @runtime_checkable
-class Recorded(Feed, Protocol):
+class RecordedFeed(Feed, Protocol):
     """A feed whose time can be stopped and changed."""
 
     def clock(self) -> float:
-        """Epoch seconds in the recording."""
+        """Return the time in the recording, in epoch seconds."""
         ...
 
     def seek(self, at: float) -> None:
-        """Go to another time in it."""
+        """Jump to another time of the recording."""
         ...
 
     def pause(self, *, paused: bool) -> None:
-        """Let time stand still, or go on."""
+        """Stop the recording's clock, or let it run."""
         ...

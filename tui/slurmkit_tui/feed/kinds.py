@@ -1,4 +1,4 @@
-"""Every question the TUI asks: who answers it, and of which type the answer is."""
+"""All questions the TUI asks: who answers each, and the type of the answer."""
 
 from __future__ import annotations
 
@@ -9,52 +9,50 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from slurmkit.cluster import Cluster
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.cluster.my_jobs import MyJobs, read_my_jobs
+from slurmkit.diagnose.model import Explanation
 from slurmkit.errors import SlurmError
-from slurmkit.gpumap.model import GpuMap
-from slurmkit.gpumap.read import read_gpus
-from slurmkit.jobs.efficiency import Uses, read_uses
 from slurmkit.jobs.info import JobInfo
-from slurmkit.jobs.logpaths import LogFile
-from slurmkit.jobs.mine import Mine, read_mine
-from slurmkit.jobs.pages import Piece, read_piece
-from slurmkit.jobs.steps import Steps, read_step_uses
-from slurmkit.machine import machine_of
-from slurmkit.nodes.read import NodesSnapshot, read_nodes
-from slurmkit.queue.snapshot import Queue, read_queue
-from slurmkit.site import Site, read_site
-from slurmkit.slurm import Slurm
-from slurmkit.spec import JobSpec
-from slurmkit.survive.history import RunEnd
-from slurmkit.why.model import Explanation
-from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.feed.pictures import (
-    Fairness,
-    Health,
-    Usage,
+from slurmkit.jobs.log import FilePiece, LogFile, read_piece
+from slurmkit.jobs.run_history import RunRecord
+from slurmkit.jobs.steps import StepsSnapshot, UserEfficiency, read_step_uses, read_user_efficiency
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.machine import machine_of
+from slurmkit.spec.jobspec import JobSpec
+from slurmkit.state.capabilities import SlurmConfig, read_slurm_config
+from slurmkit.state.gpumap import read_gpus
+from slurmkit.state.gpumap_model import GpuMap
+from slurmkit.state.nodes import NodesSnapshot, read_nodes
+from slurmkit.state.queue import Queue, read_queue
+from slurmkit_tui.feed import SOURCE_NAMES, FeedAnswer, FeedQuestion
+from slurmkit_tui.feed.composed import (
+    ClusterHealth,
+    FairshareAnswer,
+    LedgerUsage,
     Utilization,
-    read_fairness,
+    read_fairshare,
     read_health,
     read_usage,
     read_utilization,
 )
-from slurmkit_tui.feed.sources import SOURCES
-from slurmkit_tui.feed.turns import InTurns
-from slurmkit_tui.rights import Rights, read_rights
+from slurmkit_tui.feed.knowledge import ClusterData
+from slurmkit_tui.feed.rights import Rights, read_rights
+from slurmkit_tui.feed.threads import SlurmInTurns
+from slurmkit_tui.jobform.past_jobs import read_past_job
 
 if TYPE_CHECKING:
-    from slurmkit.planner import Plan
-    from slurmkit_tui.submit.known import Known
-    from slurmkit_tui.submit.past import Past
+    from slurmkit.planning.planner import Plan
+    from slurmkit_tui.jobform.past_jobs import PastJob
 
 
-class Kind(NamedTuple):
+class QuestionKind(NamedTuple):
     """A kind of question.
 
     Attributes:
-        type: of the answer; or `module:name` of one that is imported when it is needed.
-        source: who answers, in words.
-        read: asks a cluster.
+        type: type of the answer, or `module:name` of a type that is imported only when needed.
+        source: name of the command or daemon that answers.
+        read: function that asks a cluster.
     """
 
     type: Any
@@ -70,111 +68,123 @@ class Kind(NamedTuple):
         return getattr(import_module(module), name)
 
 
-class Asker(NamedTuple):
-    """Who asks which cluster."""
+class ClusterReader(NamedTuple):
+    """A cluster, and the login name of the person who asks it."""
 
     cluster: Cluster
     me: str
 
     @property
-    def slurm(self) -> Slurm:
-        """The cluster's border, whose long answers are read in turn."""
-        return InTurns(self.cluster.slurm)
+    def slurm(self) -> SlurmCommands:
+        """The cluster's Slurm commands; only one thread at a time parses a long output."""
+        return SlurmInTurns(self.cluster.slurm)
 
 
-def _site(asker: Asker) -> Site:
+def _read_site(asker: ClusterReader) -> SlurmConfig:
     try:
-        return read_site(asker.slurm)
-    except SlurmError:  # what else is on the screen does not depend on it
-        return Site()
+        return read_slurm_config(asker.slurm)
+    except SlurmError:  # the rest of the screen does not need it
+        return SlurmConfig()
 
 
-def _job(asker: Asker, job_id: str) -> JobInfo:
+def _read_job(asker: ClusterReader, job_id: str) -> JobInfo:
     return asker.cluster.job(job_id).info()
 
 
-def _restarts(asker: Asker, job_id: str) -> tuple[RunEnd, ...]:
-    """Read from the home that nodes share; Slurm is not asked."""
+def _load_restarts(asker: ClusterReader, job_id: str) -> tuple[RunRecord, ...]:
+    """Read the run history from the shared home directory, without a Slurm command."""
     return asker.cluster.job(job_id).restarts()
 
 
-def _why(asker: Asker, job_id: str) -> Explanation:
-    from slurmkit.why.explain import explain  # noqa: PLC0415 - much of the library, seldom used
+def _explain(asker: ClusterReader, job_id: str) -> Explanation:
+    from slurmkit.diagnose.explain import explain  # noqa: PLC0415 - much of the library, seldom used
 
     return explain(asker.cluster, job_id)
 
 
-def _script(asker: Asker, job_id: str) -> str:
+def _read_script(asker: ClusterReader, job_id: str) -> str:
     return asker.slurm.run(["scontrol", "write", "batch_script", job_id, "-"])
 
 
-def _log_path(asker: Asker, job_id: str, which: str) -> str:
+def _read_log_path(asker: ClusterReader, job_id: str, which: str) -> str:
     return asker.cluster.job(job_id).log_path(LogFile(stderr=which == "stderr")) or ""
 
 
-def _piece(asker: Asker, path: str, begin: str, length: str) -> Piece:
+def _read_log_piece(asker: ClusterReader, path: str, begin: str, length: str) -> FilePiece:
     return read_piece(path, int(begin), int(length), machine_of(asker.slurm))
 
 
-def _plan(asker: Asker, spec: str) -> Plan:
-    """Of a spec as JSON."""
-    from slurmkit.planner import plan  # noqa: PLC0415 - much of the library, for the form alone
+def _plan(asker: ClusterReader, spec: str) -> Plan:
+    """Plan a job; `spec` is a JobSpec as JSON."""
+    from slurmkit.planning.planner import plan  # noqa: PLC0415 - much of the library, for the form alone
 
     return plan(msgspec.json.decode(spec, type=JobSpec), asker.cluster)
 
 
-def _known(asker: Asker, age: str = "") -> Known:
-    """What is known of the cluster as it is kept, or as it is now where `age` is `now`."""
-    from slurmkit_tui.submit.known import Known  # noqa: PLC0415 - for the form alone
-
-    return Known(asker.cluster.capabilities(refresh=age == "now"), asker.cluster.standing())
+def _read_cluster_data(asker: ClusterReader, age: str = "") -> ClusterData:
+    """Return capabilities and associations: cached ones, or new ones if `age` is `now`."""
+    return ClusterData(asker.cluster.capabilities(refresh=age == "now"), asker.cluster.standing())
 
 
-def _past(asker: Asker, job_id: str) -> Past:
-    from slurmkit_tui.submit.past import read_past  # noqa: PLC0415 - for the form alone
-
-    return read_past(asker.cluster, job_id)
+def _read_past_job(asker: ClusterReader, job_id: str) -> PastJob:
+    return read_past_job(asker.cluster, job_id)
 
 
-KINDS = {
-    "rights": Kind(Rights, "sacctmgr", lambda asker: read_rights(asker.slurm, asker.me)),
-    "site": Kind(Site, "scontrol", _site),
-    "queue": Kind(Queue, SOURCES["queue"], lambda asker: read_queue(asker.slurm)),
-    "mine": Kind(Mine, SOURCES["mine"], lambda asker: read_mine(asker.slurm, asker.me)),
-    "gpus": Kind(GpuMap, SOURCES["gpus"], lambda asker: read_gpus(asker.slurm)),
-    "nodes": Kind(NodesSnapshot, SOURCES["nodes"], lambda asker: read_nodes(asker.slurm)),
-    "fairshare": Kind(
-        Fairness, SOURCES["fairshare"], lambda asker: read_fairness(asker.cluster, asker.me)
+QUESTION_KINDS = {
+    "rights": QuestionKind(Rights, "sacctmgr", lambda asker: read_rights(asker.slurm, asker.me)),
+    "site": QuestionKind(SlurmConfig, "scontrol", _read_site),
+    "queue": QuestionKind(Queue, SOURCE_NAMES["queue"], lambda asker: read_queue(asker.slurm)),
+    "mine": QuestionKind(
+        MyJobs, SOURCE_NAMES["mine"], lambda asker: read_my_jobs(asker.slurm, asker.me)
     ),
-    "utilization": Kind(
-        Utilization, SOURCES["utilization"], lambda asker, by: read_utilization(asker.cluster, by)
+    "gpus": QuestionKind(GpuMap, SOURCE_NAMES["gpus"], lambda asker: read_gpus(asker.slurm)),
+    "nodes": QuestionKind(
+        NodesSnapshot, SOURCE_NAMES["nodes"], lambda asker: read_nodes(asker.slurm)
     ),
-    "usage": Kind(Usage, SOURCES["usage"], lambda _asker: read_usage()),
-    "health": Kind(Health, SOURCES["health"], lambda asker: read_health(asker.cluster)),
-    "job": Kind(JobInfo, "squeue", _job),
-    "restarts": Kind(tuple[RunEnd, ...], "file", _restarts),
-    "why": Kind(Explanation, "squeue", _why),
-    "script": Kind(str, "scontrol", _script),
-    "logpath": Kind(str, "squeue", _log_path),
-    "plan": Kind("slurmkit.planner:Plan", "slurmctld", _plan),
-    "known": Kind("slurmkit_tui.submit.known:Known", "scontrol", _known),
-    "past": Kind("slurmkit_tui.submit.past:Past", "sacct", _past),
-    "steps": Kind(Steps, "sacct", lambda asker, *ids: read_step_uses(asker.slurm, ids)),
-    "uses": Kind(Uses, "sacct", lambda asker: read_uses(asker.slurm, asker.me)),
-    "piece": Kind(Piece, "file", _piece),
+    "fairshare": QuestionKind(
+        FairshareAnswer,
+        SOURCE_NAMES["fairshare"],
+        lambda asker: read_fairshare(asker.cluster, asker.me),
+    ),
+    "utilization": QuestionKind(
+        Utilization,
+        SOURCE_NAMES["utilization"],
+        lambda asker, by: read_utilization(asker.cluster, by),
+    ),
+    "usage": QuestionKind(LedgerUsage, SOURCE_NAMES["usage"], lambda _asker: read_usage()),
+    "health": QuestionKind(
+        ClusterHealth, SOURCE_NAMES["health"], lambda asker: read_health(asker.cluster)
+    ),
+    "job": QuestionKind(JobInfo, "squeue", _read_job),
+    "restarts": QuestionKind(tuple[RunRecord, ...], "file", _load_restarts),
+    "why": QuestionKind(Explanation, "squeue", _explain),
+    "script": QuestionKind(str, "scontrol", _read_script),
+    "logpath": QuestionKind(str, "squeue", _read_log_path),
+    "plan": QuestionKind("slurmkit.planning.planner:Plan", "slurmctld", _plan),
+    "known": QuestionKind(
+        "slurmkit_tui.feed.knowledge:ClusterData", "scontrol", _read_cluster_data
+    ),
+    "past": QuestionKind("slurmkit_tui.jobform.past_jobs:PastJob", "sacct", _read_past_job),
+    "steps": QuestionKind(
+        StepsSnapshot, "sacct", lambda asker, *ids: read_step_uses(asker.slurm, ids)
+    ),
+    "uses": QuestionKind(
+        UserEfficiency, "sacct", lambda asker: read_user_efficiency(asker.slurm, asker.me)
+    ),
+    "piece": QuestionKind(FilePiece, "file", _read_log_piece),
 }
 
 
-def answer(asker: Asker, ask: Ask) -> Answer:
-    """Ask a cluster.
+def read_answer(asker: ClusterReader, ask: FeedQuestion) -> FeedAnswer:
+    """Ask a cluster one question.
 
     Raises:
-        SlurmkitError: when it does not answer.
+        SlurmkitError: when there is no answer.
     """
-    kind = KINDS[ask.what]
+    kind = QUESTION_KINDS[ask.what]
     taken, began = time.time(), time.perf_counter()
     value = kind.read(asker, *ask.about)
-    return Answer(
+    return FeedAnswer(
         value,
         getattr(value, "source", kind.source),
         getattr(value, "taken", taken),

@@ -1,4 +1,4 @@
-"""A live cluster behind the screen. Everything here blocks; it is called in threads."""
+"""The feed of a live cluster. All calls block, so they run in threads."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slurmkit.errors import BadInput
-from slurmkit.machine import machine_of
-from slurmkit_tui.feed import Answer, Ask
+from slurmkit.slurm.machine import machine_of
+from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 
 if TYPE_CHECKING:
-    from slurmkit.cluster import Cluster
-    from slurmkit.planner import Plan
+    from slurmkit.cluster.cluster import Cluster
+    from slurmkit.planning.planner import Plan
 
 
 class LiveFeed:
-    """Asks Slurm for what the screen shows, and runs what the person confirmed; see `Feed`."""
+    """A feed that asks Slurm, and runs the commands that the person confirmed; see `Feed`."""
 
     writable = True
 
@@ -30,11 +30,11 @@ class LiveFeed:
         """See `Feed.calls`."""
         return self._cluster.slurm.calls
 
-    def fetch(self, ask: Ask) -> Answer:
+    def fetch(self, ask: FeedQuestion) -> FeedAnswer:
         """See `Feed.fetch`."""
-        from slurmkit_tui.feed.kinds import Asker, answer  # noqa: PLC0415 - after the first paint
+        from slurmkit_tui.feed.kinds import ClusterReader, read_answer  # noqa: PLC0415 - after the first paint
 
-        return answer(Asker(self._cluster, self.me), ask)
+        return read_answer(ClusterReader(self._cluster, self.me), ask)
 
     def run(self, argv: Sequence[str]) -> str:
         """See `Feed.run`."""
@@ -50,7 +50,7 @@ class LiveFeed:
 
 
 def login_name(cluster: Cluster) -> str:
-    """Name of who asks there, or the number of one that has none."""
+    """Return the login name on the cluster, or the uid of an account without a name."""
     try:
         return machine_of(cluster.slurm).user
     except BadInput:

@@ -1,8 +1,8 @@
-"""Record what the screen was told, and replay it without Slurm.
+"""Record the answers that the screen shows, and replay them without Slurm.
 
-A recording is gzip: a header, then one record for each answer: its time, the question, and the
-answer's value as msgpack of the type that `kinds.KINDS` names, or why there was none. Every record
-is flushed whole, so that what was written before a crash can be replayed.
+A recording is a gzip file: a header, then one record for each answer. A record holds the time, the
+question, and the value as msgpack of the type that `kinds.KINDS` names, or why there was no answer.
+Each record is flushed at once, so that the records before a crash can be replayed.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from slurmkit.errors import BadInput, SlurmError, SlurmkitError
-from slurmkit.facts import clock
-from slurmkit.jobs.pages import Piece
-from slurmkit_tui.feed import Answer, Ask, Feed
-from slurmkit_tui.feed.kinds import KINDS
+from slurmkit.formats.display import format_time
+from slurmkit.jobs.log import FilePiece
+from slurmkit_tui.feed import Feed, FeedAnswer, FeedQuestion
+from slurmkit_tui.feed.kinds import QUESTION_KINDS
 
 if TYPE_CHECKING:
-    from slurmkit.planner import Plan
+    from slurmkit.planning.planner import Plan
 
 FORMAT = "slurmkit-tui-recording 1"
 _LENGTH = struct.Struct(">I")
 _NOTHING = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
-class Header(msgspec.Struct, frozen=True):
-    """What a recording begins with."""
+class RecordingHeader(msgspec.Struct, frozen=True):
+    """First record of a recording."""
 
     format: str
     cluster: str
     me: str
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One answer as it is stored.
+class RecordedAnswer(msgspec.Struct, frozen=True):
+    """One stored answer.
 
     Attributes:
-        value: msgpack, read only when it is shown.
+        at: epoch seconds of the answer.
+        value: msgpack, decoded only when it is shown.
         problem: why there was no answer; empty when there was.
     """
 
-    ask: Ask
+    ask: FeedQuestion
     at: float
     value: msgspec.Raw
     source: str = ""
@@ -62,15 +63,15 @@ class Record(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-# A replay submits nothing, and what is typed may hold secrets that no recording should.
-_OF_THE_FORM = frozenset(("plan", "known", "past"))
+# Not recorded: a replay submits nothing, and the text typed into the form may hold secrets.
+_FORM_QUESTIONS = frozenset(("plan", "known", "past"))
 
 
 class RecordingFeed:
-    """Hands every answer on, and writes it down; see `Feed`.
+    """A feed that passes every answer on and writes it to a file; see `Feed`.
 
     Attributes:
-        trouble: why no more is written down; empty while all is.
+        trouble: why writing has stopped; empty while all answers are written.
     """
 
     def __init__(self, feed: Feed, path: Path) -> None:
@@ -78,31 +79,33 @@ class RecordingFeed:
         self._lock = threading.Lock()
         self.name, self.me, self.writable = feed.name, feed.me, feed.writable
         try:
-            self._file = open(path, "xb", opener=_for_me_alone)  # noqa: SIM115 - closed by close()
+            self._file = open(path, "xb", opener=_open_private)  # noqa: SIM115 - closed by close()
         except FileExistsError as error:
             raise BadInput(f"{path} is there already; choose another name") from error
         except OSError as error:
             raise BadInput(f"{path} cannot be written: {error.strerror}") from error
         self.trouble = ""
-        self._write(Header(FORMAT, feed.name, feed.me))
+        self._write(RecordingHeader(FORMAT, feed.name, feed.me))
 
     @property
     def calls(self) -> int:
         """See `Feed.calls`."""
         return self._feed.calls
 
-    def fetch(self, ask: Ask) -> Answer:
+    def fetch(self, ask: FeedQuestion) -> FeedAnswer:
         """See `Feed.fetch`."""
-        if ask.what in _OF_THE_FORM:
+        if ask.what in _FORM_QUESTIONS:
             return self._feed.fetch(ask)
         try:
             answer = self._feed.fetch(ask)
         except Exception as error:
-            told = str(error) if isinstance(error, SlurmkitError) else f"a mistake: {error!r}"
-            self._write(Record(ask, time.time(), _NOTHING, problem=told))
+            problem = str(error) if isinstance(error, SlurmkitError) else f"a mistake: {error!r}"
+            self._write(RecordedAnswer(ask, time.time(), _NOTHING, problem=problem))
             raise
         value = msgspec.Raw(msgspec.msgpack.encode(answer.value))
-        self._write(Record(ask, answer.taken, value, answer.source, answer.taken, answer.seconds))
+        self._write(
+            RecordedAnswer(ask, answer.taken, value, answer.source, answer.taken, answer.seconds)
+        )
         return answer
 
     def run(self, argv: Sequence[str]) -> str:
@@ -118,17 +121,17 @@ class RecordingFeed:
         return self._feed.submit(plan)
 
     def close(self) -> None:
-        """End the recording."""
-        with self._lock, suppress(OSError):  # what a full disk did not take
+        """Close the file."""
+        with self._lock, suppress(OSError):  # a full disk may refuse the last bytes
             self._file.close()
 
-    def _write(self, what: msgspec.Struct) -> None:
-        """A gzip member of its own for each record: whole, or not there.
+    def _write(self, record: msgspec.Struct) -> None:
+        """Write one record as a gzip member of its own, so that it is whole or missing.
 
-        Nothing can be read after one that a full disk cut off, so none is written; nobody is kept
-        from working.
+        A reader stops at a record that a full disk cut off. So nothing is written after a failed
+        write; the TUI goes on working.
         """
-        data = msgspec.msgpack.encode(what)
+        data = msgspec.msgpack.encode(record)
         member = gzip.compress(_LENGTH.pack(len(data)) + data, 6)
         with self._lock:
             if self.trouble or self._file.closed:
@@ -137,29 +140,29 @@ class RecordingFeed:
                 self._file.write(member)
                 self._file.flush()
             except OSError as error:
-                self.trouble = f"the recording ends at {clock(time.time())}: {error.strerror}"
+                self.trouble = f"the recording ends at {format_time(time.time())}: {error.strerror}"
 
 
 class ReplayFeed:
-    """Answers from a recording as of a time in it; see `Feed`.
+    """A feed that answers from a recording, as of its own clock; see `Feed`.
 
     Attributes:
-        begin: epoch seconds of its first answer.
-        end: of its last one.
-        paused: whether its time stands still.
+        begin: epoch seconds of the first answer.
+        end: epoch seconds of the last answer.
+        paused: whether its clock is stopped.
     """
 
     writable = False
     calls = 0
 
     def __init__(self, path: Path) -> None:
-        records: dict[Ask, list[Record]] = defaultdict(list)
+        records: dict[FeedQuestion, list[RecordedAnswer]] = defaultdict(list)
         header = None
-        for data in _records(path):
+        for data in _load_records(path):
             if header is None:
-                header = _header(path, data)
+                header = _parse_header(path, data)
             else:
-                record = msgspec.msgpack.decode(data, type=Record)
+                record = msgspec.msgpack.decode(data, type=RecordedAnswer)
                 records[record.ask].append(record)
         if header is None or not records:
             raise BadInput(f"{path} holds no answer to show")
@@ -171,47 +174,51 @@ class ReplayFeed:
         self._at, self._since = self.begin, time.monotonic()
 
     def clock(self) -> float:
-        """Epoch seconds in the recording; they go on like those of a watch, up to its end."""
+        """See `Recorded.clock`; the clock runs in real time and stops at the end."""
         passed = 0.0 if self.paused else time.monotonic() - self._since
         return min(self._at + passed, self.end)
 
     def seek(self, at: float) -> None:
-        """Go to another time in it."""
+        """See `Recorded.seek`."""
         self._at, self._since = max(self.begin, min(at, self.end)), time.monotonic()
 
     def pause(self, *, paused: bool) -> None:
-        """Let time stand still, or go on."""
+        """See `Recorded.pause`."""
         at, self.paused = self.clock(), paused
         self.seek(at)
 
-    def fetch(self, ask: Ask) -> Answer:
-        """The last answer there was by now; the first one when there was none yet.
+    def fetch(self, ask: FeedQuestion) -> FeedAnswer:
+        """Return the last answer up to the current time, or the first one if there is none yet.
 
         Raises:
             SlurmkitError: when there was no answer, or the question was never asked.
         """
-        several = self._records.get(ask) or self._pieces_of(ask)
-        if not several:
+        records = self._records.get(ask) or self._pieces_of(ask)
+        if not records:
             raise SlurmkitError("nobody looked at this when the recording was made")
-        place = bisect_right(several, self.clock(), key=lambda record: record.at)
-        record = several[max(0, place - 1)]
+        after = bisect_right(records, self.clock(), key=lambda record: record.at)
+        record = records[max(0, after - 1)]
         if record.problem:
             raise SlurmkitError(record.problem)
-        value = msgspec.msgpack.decode(record.value, type=KINDS[ask.what].answers)
-        if isinstance(value, Piece):
-            value = part_of(value, *map(int, ask.about[1:]))
-        return Answer(value, record.source, record.taken, record.seconds)
+        value = msgspec.msgpack.decode(record.value, type=QUESTION_KINDS[ask.what].answers)
+        if isinstance(value, FilePiece):
+            value = cut_piece(value, *map(int, ask.about[1:]))
+        return FeedAnswer(value, record.source, record.taken, record.seconds)
 
-    def _pieces_of(self, ask: Ask) -> list[Record]:
-        """Of a file, whatever was read of it: a screen of another size asks for other pieces."""
+    def _pieces_of(self, ask: FeedQuestion) -> list[RecordedAnswer]:
+        """Return all records of the same file: a screen of another size asks for other pieces."""
         if ask.what != "piece":
             return []
-        same = (r for each, found in self._records.items() if each.about[:1] == ask.about[:1]
-                and each.what == "piece" for r in found)  # fmt: skip
-        return sorted(same, key=attrgetter("at"))
+        same_file = (
+            record
+            for question, records in self._records.items()
+            if question.what == "piece" and question.about[:1] == ask.about[:1]
+            for record in records
+        )
+        return sorted(same_file, key=attrgetter("at"))
 
     def run(self, argv: Sequence[str]) -> str:
-        """Nothing is run.
+        """Refuse: a recording runs nothing.
 
         Raises:
             SlurmError: always.
@@ -219,7 +226,7 @@ class ReplayFeed:
         raise SlurmError(f"this is a recording; {argv[0]} was not run")
 
     def attach(self, argv: Sequence[str]) -> int:
-        """Nothing is run.
+        """Refuse: a recording runs nothing.
 
         Raises:
             SlurmError: always.
@@ -227,7 +234,7 @@ class ReplayFeed:
         raise SlurmError(f"this is a recording; {argv[0]} was not run")
 
     def submit(self, plan: Plan) -> str:
-        """Nothing is sent.
+        """Refuse: a recording submits nothing.
 
         Raises:
             SlurmError: always.
@@ -236,21 +243,21 @@ class ReplayFeed:
         raise SlurmError("this is a recording; nothing was submitted")
 
 
-def _for_me_alone(path: str, flags: int) -> int:
-    """Scripts and logs may hold what is nobody else's business."""
+def _open_private(path: str, flags: int) -> int:
+    """Open a file with mode 0600: scripts and logs may be confidential."""
     return os.open(path, flags, 0o600)
 
 
-def part_of(piece: Piece, begin: int, length: int) -> Piece:
-    """The part of a piece that was asked for, as far as it was recorded."""
+def cut_piece(piece: FilePiece, begin: int, length: int) -> FilePiece:
+    """Cut the requested bytes out of a recorded piece, as far as it holds them."""
     at = begin if begin >= 0 else piece.size + begin
     skipped = max(0, at - piece.begin)
-    return Piece(piece.data[skipped : skipped + length], piece.begin + skipped, piece.size)
+    return FilePiece(piece.data[skipped : skipped + length], piece.begin + skipped, piece.size)
 
 
-def _header(path: Path, data: bytes) -> Header:
+def _parse_header(path: Path, data: bytes) -> RecordingHeader:
     try:
-        header = msgspec.msgpack.decode(data, type=Header)
+        header = msgspec.msgpack.decode(data, type=RecordingHeader)
     except msgspec.DecodeError as error:
         raise BadInput(f"{path} is no recording of slurmkit tui") from error
     if header.format != FORMAT:
@@ -258,16 +265,16 @@ def _header(path: Path, data: bytes) -> Header:
     return header
 
 
-def _records(path: Path) -> Iterator[bytes]:
+def _load_records(path: Path) -> Iterator[bytes]:
     try:
         with gzip.open(path) as file:
-            yield from _pieces(file)  # type: ignore[arg-type]
+            yield from _whole_records(file)  # type: ignore[arg-type]
     except (OSError, zlib.error) as error:
         raise BadInput(f"{path} cannot be read as a recording: {error}") from error
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    """Whole records; a last one that was cut off is left out."""
+def _whole_records(file: BinaryIO) -> Iterator[bytes]:
+    """Yield whole records; skip a last one that was cut off."""
     try:
         while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
             size = _LENGTH.unpack(head)[0]

@@ -1,1 +1,1 @@
-"""The form that submits a job: fields, what a plan says of them, and the sending."""
+"""The form that submits a job: fields, findings of the plan, and submission."""

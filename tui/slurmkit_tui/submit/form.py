@@ -1,9 +1,11 @@
-"""The form on the screen: what is typed, what a plan says of it, and the sending."""
+"""The form's screen: fields, preview, keys, submission, and job files opened and saved."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import stat
+from collections.abc import Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
@@ -12,337 +14,272 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.events import ScreenResume
 from textual.screen import ModalScreen
-from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
+from textual.worker import Worker
 
-from slurmkit.backends.commands import command
 from slurmkit.errors import BadInput, SlurmkitError
-from slurmkit_tui.actions import bindings
-from slurmkit_tui.dialogs import Choose, Confirm, Option
+from slurmkit.jobs.backends.commands import sbatch_command
+from slurmkit.spec.jobfile import format_job_file, load_job_file, load_script
+from slurmkit_tui.actions.commands import ValuePrompt
+from slurmkit_tui.actions.registry import key_bindings
+from slurmkit_tui.feed.knowledge import ClusterDataCache
 from slurmkit_tui.feed.threads import in_thread
-from slurmkit_tui.foot import Foot
-from slurmkit_tui.submit import drafts
-from slurmkit_tui.submit.checked import Checked, check, fitting, judge, unchecked
-from slurmkit_tui.submit.draft import Draft
-from slurmkit_tui.submit.fieldlist import FieldList
-from slurmkit_tui.submit.fields import WHAT
-from slurmkit_tui.submit.files import ask_open, ask_save
-from slurmkit_tui.submit.inputs import Row
-from slurmkit_tui.submit.known import Knowledge
-from slurmkit_tui.submit.offers import Offers, offers
-from slurmkit_tui.submit.script import ScriptView
-from slurmkit_tui.submit.sending import send
-from slurmkit_tui.submit.words import (
-    UNSURE,
-    changed,
-    hint,
-    is_unsure,
-    noted,
-    question,
-    refused,
-    title,
-    verdict,
+from slurmkit_tui.jobform.draft import Draft, form_texts_of_fields, parse_form
+from slurmkit_tui.jobform.draft_store import DraftStore
+from slurmkit_tui.jobform.fields import COMMAND_FIELD, FieldOffers, field_offers
+from slurmkit_tui.submit.form_planner import FormPlanner
+from slurmkit_tui.submit.inputs import FieldList, FieldRow
+from slurmkit_tui.submit.messages import (
+    MAYBE_SUBMITTED,
+    changes_text,
+    confirm_question,
+    field_hint,
+    form_state,
+    form_title,
+    may_be_submitted,
+    not_sent_text,
+    notes_text,
+    submit_plan,
 )
+from slurmkit_tui.submit.planned import PlannedForm, texts_with_fixes
+from slurmkit_tui.submit.script_view import ScriptView
+from slurmkit_tui.widgets.dialogs import ChoiceDialog, ChoiceOption, ConfirmDialog, ValueDialog
+from slurmkit_tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
-    from slurmkit.planner import Plan
-    from slurmkit_tui.app import SlurmkitApp
+    from slurmkit.planning.planner import Plan
+    from slurmkit.spec.jobspec import JobSpec
+    from slurmkit_tui.host import AppHost
 
-_PAUSE = 0.3  # seconds without a key after which the form is looked at
-_STILL = 2.0  # seconds without a key after which the controller is asked
-_STALE = 60.0  # seconds after which a plan is made anew before it is sent
+_LARGEST = 4 << 20  # bytes; sbatch refuses larger scripts by default (max_script_size)
 
 
 class SubmitForm(ModalScreen[str | None]):
-    """Returns the id of the job that was sent; None when none was, and the draft is kept."""
+    """The screen of the form. It returns the submitted job's id, or None and keeps the draft."""
 
-    app: SlurmkitApp
+    app: AppHost
     CSS_PATH = "form.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = bindings("form")
+    BINDINGS: ClassVar[list[BindingType]] = key_bindings("form")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - declared by Textual
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, drafts: DraftStore) -> None:
         super().__init__(id="submit-form")
-        self._draft = draft
-        self._offers: Offers | None = None
-        self._checked: Checked | None = None
-        self._timer: Timer | None = None
-        self._still: Timer | None = None
-        self._checking = False
-        self._judging = False
+        self._drafts = drafts
+        self._offers: FieldOffers | None = None
         self._sending = False
-        self._sent = ""  # the id of its job
+        self._sent = ""  # id of the submitted job
         self._maybe_sent = False
-        self._eager = False  # send it once it has been looked at
-        self._here: Row | None = None
-        self._list = FieldList(draft.texts)
+        self._current_row: FieldRow | None = None
+        self._fields = FieldList(drafts.draft.texts)
 
     def compose(self) -> ComposeResult:
-        """Put the form beside what is said of it."""
+        """Put the fields and the preview side by side."""
         yield Static("", id="form-title", markup=False)
         with Horizontal(id="form-body"):
-            yield self._list
+            yield self._fields
             with VerticalScroll(id="preview"):
                 yield Static("", id="form-found", markup=False)
                 yield ScriptView()
         yield Static("", id="form-hint", markup=False)
         yield Static("", id="form-verdict", markup=False)
-        yield Foot()
+        yield KeyBar()
 
     def on_mount(self) -> None:
-        """Let the person type, and ask what the cluster offers."""
+        """Focus the first field, and ask what the cluster offers."""
         self._session = self.app.session
-        self._place = self._session.cluster if self.app.options.keep_drafts else None
-        self._knowledge = self._session.knowledge or Knowledge(self._session.feed)
+        self._knowledge = self._session.knowledge or ClusterDataCache(self._session.feed)
         self._session.knowledge = self._knowledge
-        self.row(WHAT).enter()
-        self._tell_notes()
-        self._tell_title()
-        self.set_interval(1, self._tell)
+        self.planner = FormPlanner(
+            self, self._session.feed, self._knowledge, self.app.now, self.app.options.pause
+        )
+        self.row(COMMAND_FIELD).enter()
+        self._update_notes()
+        self._update_title()
+        self.set_interval(1, self._update_state)
         self._ask_offers()
-        self._look()
+        self._plan_texts()
 
-    # What stands in it
+    # Content
 
     @property
     def focus_chain(self) -> list[Widget]:
-        """The fields in their order: Textual goes by place, and some have none yet at first."""
-        order: dict[object, int] = {row: at for at, row in enumerate(self._list.rows.values())}
+        """The fields in order; Textual sorts by position, which unmounted fields do not have."""
+        order: dict[object, int] = {row: at for at, row in enumerate(self._fields.rows.values())}
         return sorted(super().focus_chain, key=lambda each: order.get(each.parent, len(order)))
 
-    def row(self, name: str) -> Row:
-        """A field of the form."""
-        return self._list.rows[name]
+    def row(self, name: str) -> FieldRow:
+        """Return a field of the form."""
+        return self._fields.rows[name]
 
     @property
     def texts(self) -> dict[str, str]:
-        """What stands in the form; fields with nothing in them are left out."""
-        return self._list.texts
+        """Texts of the form, without empty ones."""
+        return self._fields.texts
 
     def fill(self, draft: Draft) -> None:
-        """Put other texts into all fields."""
-        self._draft = draft
-        self._list.fill(draft.texts)
+        """Show another draft."""
+        self._drafts.draft = draft
+        self._fields.fill(draft.texts)
         lost = [n for n, text in draft.texts.items() if self.row(n).text != text]
         if lost:
-            said = "line ends that are none of Unix became plain ones: see the preview"
-            self.app.tell(said, "warning")
-        self._tell_notes()
-        self._tell_title()
-        self._look()
+            warning = "line ends that are none of Unix became plain ones: see the preview"
+            self.app.tell(warning, "warning")
+        self._update_notes()
+        self._update_title()
+        self._plan_texts()
 
     @work(group="offers", description="offers")
     async def _ask_offers(self) -> None:
         now = self.app.now()
 
-        def work() -> Offers:
+        def work() -> FieldOffers:
             known = self._knowledge.known(now)
-            return offers(known.capabilities, known.standing)
+            return field_offers(known.capabilities, known.standing)
 
         try:
             self._offers = await in_thread(work)
         except SlurmkitError as error:
-            if not self._is_open:
+            if not self.is_open:
                 return
             self.app.tell(f"what this cluster offers is unknown: {error}", "warning")
-            self._list.offer(None)
+            self._fields.offer(None)
         else:
-            if self._is_open:
-                self._list.offer(self._offers)
-                self._hint()
+            if self.is_open:
+                self._fields.offer(self._offers)
+                self._update_hint()
 
-    # What is said of it
+    # Planning
 
-    @on(Row.Typed)
+    @on(FieldRow.Typed)
     def _typed(self) -> None:
-        self._eager = False
-        for timer in (self._timer, self._still):
-            if timer is not None:
-                timer.stop()
-        self._timer = self.set_timer(_PAUSE, self._look)
-        self._tell()
+        self.planner.typed()
+        self._update_state()
+
+    def _plan_texts(self) -> None:
+        self.planner.plan()
+        self._update_state()
 
     @property
-    def _is_open(self) -> bool:
-        """What comes late finds the form closed, and its widgets gone."""
+    def is_open(self) -> bool:
+        """Whether the form is still mounted; late answers find it closed."""
         return bool(self.query("#form-verdict"))
 
-    @property
-    def _is_looked_at(self) -> bool:
-        return self._checked is not None and self._checked.texts == self.texts
+    def run_while_open(
+        self, work: Callable[[], Coroutine[None, None, None]], group: str, *, alone: bool = False
+    ) -> None:
+        """See `FormToPlan.run_while_open`."""
+        _: Worker[None] = self.run_worker(work, group=group, description=group, exclusive=alone)
 
-    def _look(self) -> None:
-        """Look at what stands there now, by what is known; one look at a time."""
-        known = self._checked if self._is_looked_at else None
-        if known is not None and known.judged and not (known.problem or self._is_old(known)):
-            self._show(known)
-        elif not self._checking:
-            self._checking = True
-            self._check(self.texts)
-        self._tell()
+    def show_planned(self, planned: PlannedForm) -> None:
+        """Show the findings and the script."""
+        if not self.is_open:
+            return
+        self._fields.say(planned.beside)
+        self.query_one("#form-found", Static).update(planned.found)
+        self.query_one(ScriptView).update(planned.script)
+        self._update_state()
 
-    @work(group="check", description="check")
-    async def _check(self, texts: Mapping[str, str]) -> None:
-        try:
-            checked = await in_thread(partial(check, self._knowledge, texts, self.app.now()))
-        except SlurmkitError as error:  # a mistake of ours
-            checked = unchecked(texts, None, error)
-        self._checking = False
-        if not self._is_open:
+    def _update_state(self) -> None:
+        """Show the state of the form and its age on one line."""
+        if not self.is_open:
             return
-        if checked.texts != self.texts:  # of an older text it is dropped
-            self._look()
-            return
-        self._show(checked)
-        if not self._eager:
-            self._still = self.set_timer(_STILL - _PAUSE, self._ask)
-        elif checked.errors:
-            self._answer(checked)
-        else:
-            self._ask()
-
-    def _ask(self) -> None:
-        """Have the controller judge what has no error; one question at a time, and once."""
-        checked = self._checked
-        if checked is None or not self._is_looked_at:
-            return
-        self.run_worker(self._keep(self._kept), group="keep", description="keep")
-        if self._judging:
-            return
-        if self._eager or (not checked.judged and checked.spec and not checked.errors):
-            self._judging = True
-            self._judge(checked)
-
-    @work(group="plan", description="plan")
-    async def _judge(self, checked: Checked) -> None:
-        try:
-            judged = await in_thread(partial(judge, self._session.feed, checked))
-        except SlurmkitError as error:  # a mistake of ours
-            judged = unchecked(checked.texts, checked.spec, error)
-        self._judging = False
-        if not self._is_open:
-            return
-        if judged.texts == self.texts:
-            self._show(judged)
-            if self._eager:
-                self._answer(judged)
-        elif self._eager:
-            self._ask()
-        elif self._is_looked_at:
-            self._still = self.set_timer(_STILL, self._ask)
-
-    def _show(self, checked: Checked) -> None:
-        """Show what was found."""
-        if not self._is_open:
-            return
-        self._checked = checked
-        self._list.say(checked.beside)
-        self.query_one("#form-found", Static).update(checked.found)
-        self.query_one(ScriptView).update(checked.script)
-        self._tell()
-
-    def _tell(self) -> None:
-        """Say on one line how the form stands, and how old that is."""
-        if not self._is_open:
-            return
-        current = self._checked if self._is_looked_at else None
-        words = verdict(current, self.app.now(), sending=self._sending)
+        current = self.planner.current
+        words = form_state(current, self.app.now(), sending=self._sending)
         self.query_one("#form-verdict", Static).update(words, layout=False)
         self.query_one("#preview").set_class(current is None, "-old")
-        self._tell_title()  # the cluster may have told its name only now
+        self._update_title()  # the cluster's name may be known only now
 
-    def _tell_notes(self) -> None:
+    def _update_notes(self) -> None:
         notes = self.query_one("#form-notes", Static)
-        notes.display = bool(self._draft.notes)
-        notes.update(noted(self._draft.notes))
+        notes.display = bool(self._drafts.draft.notes)
+        notes.update(notes_text(self._drafts.draft.notes))
 
-    def _tell_title(self) -> None:
-        words = title(self._session.cluster, self._draft)
+    def _update_title(self) -> None:
+        words = form_title(self._session.cluster, self._drafts.draft)
         self.query_one("#form-title", Static).update(words, layout=False)
 
-    @on(Row.Entered)
-    def _entered(self, event: Row.Entered) -> None:
-        self._here = event.row
-        self._hint()
+    @on(FieldRow.Entered)
+    def _entered(self, event: FieldRow.Entered) -> None:
+        self._current_row = event.row
+        self._update_hint()
 
-    def _hint(self) -> None:
-        row = self._here
-        if row is None or not self._is_open:
+    def _update_hint(self) -> None:
+        row = self._current_row
+        if row is None or not self.is_open:
             return
-        words = hint(row.field, row.offered, 2 * (self.size.width - 2))
+        words = field_hint(row.field, row.offered, 2 * (self.size.width - 2))
         self.query_one("#form-hint", Static).update(words)
 
-    # What its keys do
+    # Actions
 
     def action_leave(self) -> None:
-        """Go back to the fields, or close; what was typed is kept for `n`."""
+        """Go back to the fields, or close the form; the draft is kept."""
         if self._is_previewing:
             self.action_preview()
             return
         if self._sending:
             self.app.tell("it is being sent; wait for the answer", "warning")
             return
-        self._session.draft = self._kept
+        self._session.draft = self._drafts.with_texts(self.texts)
         self.dismiss(None)
 
-    @property
-    def _kept(self) -> Draft | None:
-        texts = self.texts
-        return self._draft._replace(texts=texts) if texts else None
-
     async def on_unmount(self) -> None:
-        """Keep what was not sent, however the form is left."""
-        await self._keep(self._session.draft if self._sent else self._kept)
+        """Save the draft if it was not submitted, however the form is left."""
+        unsent = self._session.draft if self._sent else self._drafts.with_texts(self.texts)
+        await self._save_draft(unsent)
 
-    async def _keep(self, draft: Draft | None) -> None:
-        if self._place is None:
-            return
+    def keep_draft(self) -> None:
+        """Save the current texts for the next start."""
+        draft = self._drafts.with_texts(self.texts)
+        self.run_while_open(partial(self._save_draft, draft), "keep")
+
+    async def _save_draft(self, draft: Draft | None) -> None:
         try:
-            await in_thread(partial(drafts.keep, self._place, draft))
+            await in_thread(partial(self._drafts.save, draft))
         except SlurmkitError as error:
             self.app.tell(f"the draft is not kept: {error}", "warning")
 
     def action_preview(self) -> None:
-        """Go to what was found, or back."""
+        """Go to the preview, or back."""
         if self._is_previewing:
             self.remove_class("-previewing")
-            (self._here or self.row(WHAT)).enter()
+            (self._current_row or self.row(COMMAND_FIELD)).enter()
         else:
             self.add_class("-previewing")
             self.query_one("#preview").focus()
 
     @property
     def _is_previewing(self) -> bool:
-        """Whether the keys are for the preview, or the fields are not on the screen at all."""
+        """Whether the preview has the focus, or hides the fields on a narrow screen."""
         narrow = self.has_class("-previewing") and self.has_class("-narrow")
         return narrow or self.query_one("#preview").has_focus
 
     def action_values(self) -> None:
-        """List what the field can be."""
-        row = self._here
+        """List the possible values of the field."""
+        row = self._current_row
         if row is None or not row.offered:
             self.app.tell("nothing is listed for this field; its help is below the form")
         else:
             row.choose()
 
     def action_fit(self) -> None:
-        """Take over what fits in the place of each error."""
+        """Apply the fixes of all errors."""
         try:
-            texts = fitting(self._checked if self._is_looked_at else None)
+            texts = texts_with_fixes(self.planner.current)
         except BadInput as error:
             self.app.tell(str(error), "warning")
         else:
-            self.app.tell(changed(self.texts, texts))
-            self.fill(self._draft._replace(texts=texts))
+            self.app.tell(changes_text(self.texts, texts))
+            self.fill(self._drafts.draft._replace(texts=texts))
 
     def action_anew(self) -> None:
-        """Throw the draft away, when that is meant."""
+        """Throw the draft away, after a confirmation."""
         self.replace(Draft({}))
 
     def replace(self, draft: Draft) -> None:
-        """Put another draft in the place of this one, once the person says so."""
-        if not self._is_open:
+        """Replace the draft, after a confirmation if the form is not empty."""
+        if not self.is_open:
             return
         if not self.texts or self.texts == dict(draft.texts):
             self.fill(draft)
@@ -352,9 +289,9 @@ class SubmitForm(ModalScreen[str | None]):
             if name == "replace":
                 self.fill(draft)
 
-        keep = Option("keep", "Keep", "go on with what stands in the form")
-        replace = Option("replace", "Replace", "what stands in the form is thrown away")
-        self.app.push_screen(Choose("The form holds a draft", [keep, replace]), chosen)
+        keep = ChoiceOption("keep", "Keep", "go on with what stands in the form")
+        replace = ChoiceOption("replace", "Replace", "what stands in the form is thrown away")
+        self.app.push_screen(ChoiceDialog("The form holds a draft", [keep, replace]), chosen)
 
     def action_open_file(self) -> None:
         """Fill the form from a file."""
@@ -364,37 +301,27 @@ class SubmitForm(ModalScreen[str | None]):
         """Write the form as a job file."""
         ask_save(self)
 
-    # Sending
+    # Submission
 
     def action_send(self) -> None:
-        """Show the command and ask; what was not looked at yet is looked at first."""
+        """Show the command and ask for confirmation; plan the current texts first if needed."""
         if self._sending or self._sent:
             return
-        self._eager = True
-        checked = self._checked if self._is_looked_at else None
-        if checked is None or checked.problem:
-            self._look()
-        elif self._is_old(checked) or not (checked.judged or checked.errors):
-            self._ask()
-        else:
-            self._answer(checked)
+        self.planner.submit()
+        self._update_state()
 
-    def _is_old(self, checked: Checked) -> bool:
-        return checked.taken is not None and self.app.now() - checked.taken > _STALE
-
-    def _answer(self, checked: Checked) -> None:
-        """Say what is in the way, or ask whether it is meant."""
-        self._eager = False
-        if not self.is_active:  # keys for what is open over the form must not answer
+    def refuse_or_confirm(self, planned: PlannedForm) -> None:
+        """Show the errors, or ask for confirmation."""
+        if not self.is_active:  # a dialog is open; keys meant for it must not confirm
             return
-        if checked.errors or checked.plan is None:
-            self._refuse(checked)
+        if planned.errors or planned.plan is None:
+            self._refuse(planned)
         else:
-            self._confirm(checked.plan)
+            self._confirm(planned.plan)
 
-    def _refuse(self, checked: Checked) -> None:
-        self.app.tell(refused(checked.errors), "warning")
-        wrong = [name for name, said in checked.beside.items() if said.severity == "error"]
+    def _refuse(self, planned: PlannedForm) -> None:
+        self.app.tell(not_sent_text(planned.errors), "warning")
+        wrong = [name for name, said in planned.beside.items() if said.severity == "error"]
         if wrong:
             self.row(wrong[0]).enter()
 
@@ -402,30 +329,127 @@ class SubmitForm(ModalScreen[str | None]):
         def answered(yes: bool | None) -> None:  # noqa: FBT001 - called by Textual
             if yes and not self._sending:
                 self._sending = True
-                self._tell()
+                self._update_state()
                 self._send(plan)
 
-        commands = [command(each) for each in plan.submissions]
+        commands = [sbatch_command(each) for each in plan.submissions]
         self.app.push_screen(
-            Confirm(question(plan, maybe_sent=self._maybe_sent), commands), answered
+            ConfirmDialog(confirm_question(plan, maybe_sent=self._maybe_sent), commands), answered
         )
 
     @work(group="send", description="send")
     async def _send(self, plan: Plan) -> None:
-        """Send just what was shown."""
-        job_id, refusal = await send(self._session, plan)
+        """Submit exactly the plan that was shown."""
+        job_id, refusal = await submit_plan(self._session, plan)
         self._sending = False
         if refusal is None:
             self._sent, self._session.draft = job_id, None
             self._close()
             return
-        self._maybe_sent = self._maybe_sent or is_unsure(refusal)
-        self._tell()
-        said = UNSURE if is_unsure(refusal) else "not submitted"
-        self.app.tell(f"{said}: {refusal}", "error")
+        self._maybe_sent = self._maybe_sent or may_be_submitted(refusal)
+        self._update_state()
+        result = MAYBE_SUBMITTED if may_be_submitted(refusal) else "not submitted"
+        self.app.tell(f"{result}: {refusal}", "error")
 
     @on(ScreenResume)
     def _close(self) -> None:
-        """Once it is sent; what is open over the form, help perhaps, is closed first."""
+        """Close the form after submission, once no other screen is open over it."""
         if self._sent and self.is_active:
             self.dismiss(self._sent)
+
+
+def load_draft_file(path: Path) -> Draft:
+    """Load a draft from a job file or a batch script.
+
+    Raises:
+        BadInput: with the file, and the key or line that is wrong.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a device or a pipe may have no end
+            raise BadInput(f"{path} is no plain file; name a job file or a batch script")
+        with path.open("rb") as file:
+            is_script = file.read(2) == b"#!"
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+    if status.st_size > _LARGEST:
+        raise BadInput(f"{path} is larger than any job file or batch script may be")
+    texts, wrong = form_texts_of_fields(load_script(path) if is_script else load_job_file(path))
+    if wrong:
+        raise BadInput(f"{path}: {'; '.join(wrong)}")
+    return Draft(texts, str(path))
+
+
+def write_job_file(path: Path, spec: JobSpec) -> None:
+    """Write a new job file.
+
+    Raises:
+        BadInput: when the file exists or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(format_job_file(spec))
+    except FileExistsError as error:
+        raise BadInput(f"{path} is there already; choose another name") from error
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}") from error
+
+
+def ask_open(form: SubmitForm) -> None:
+    """Ask for a file name, and fill the form from that file."""
+
+    def typed(name: str | None) -> None:
+        if name is not None:
+            form.run_worker(_open(form, _path(name)), description="open")
+
+    hint = "a job file in TOML (slurmkit submit --job-file), or a batch script"
+    form.app.push_screen(ValueDialog(ValuePrompt("Open file", hint, _check_name)), typed)
+
+
+def ask_save(form: SubmitForm) -> None:
+    """Ask for a file name, and write the form into that file."""
+    reading = parse_form(form.texts)
+    if reading.spec is None:
+        form.app.tell(f"not saved: {next(iter(reading.wrong.values()))}", "warning")
+        return
+    spec = reading.spec
+
+    def typed(name: str | None) -> None:
+        if name is not None:
+            form.run_worker(_save(form, _path(name), spec), description="save")
+
+    hint = "a job file in TOML, for slurmkit submit --job-file, plan and this form"
+    start = f"{spec.job_name or 'job'}.toml"
+    wanted = ValuePrompt("Save file", hint, _check_name, lambda _row: start)
+    form.app.push_screen(ValueDialog(wanted, start if start.isprintable() else "job.toml"), typed)
+
+
+async def _open(form: SubmitForm, path: Path) -> None:
+    try:
+        draft = await in_thread(partial(load_draft_file, path))
+    except SlurmkitError as error:
+        form.app.tell(str(error), "error")
+    else:
+        form.replace(draft)
+
+
+async def _save(form: SubmitForm, path: Path, spec: JobSpec) -> None:
+    try:
+        await in_thread(partial(write_job_file, path, spec))
+    except SlurmkitError as error:
+        form.app.tell(str(error), "error")
+    else:
+        form.app.tell(f"wrote {path.absolute()}")
+
+
+def _check_name(text: str) -> str:
+    if not text.strip() or "\0" in text:
+        raise BadInput("name a file")
+    return text.strip()
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # no such user in `~user`
+        return Path(name)

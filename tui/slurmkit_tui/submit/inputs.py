@@ -1,35 +1,40 @@
-"""A field on the screen: its name, what stands in it, and what is said of that."""
+"""Widgets of one field: label, input, and message."""
 
 from __future__ import annotations
 
 import textwrap
 import unicodedata
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Paste
 from textual.message import Message
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
-from textual.widgets import Input, TextArea
+from textual.widgets import Input, Static, TextArea
 
-from slurmkit.text import printable
-from slurmkit_tui.dialogs import Choose, Option
-from slurmkit_tui.submit.checked import Said
-from slurmkit_tui.submit.fields import Field
+from slurmkit.formats.display import printable
+from slurmkit_tui.jobform.draft import FormTexts
+from slurmkit_tui.jobform.fields import FIELDS, FormField
+from slurmkit_tui.submit.planned import FieldMessage
+from slurmkit_tui.widgets.dialogs import ChoiceDialog, ChoiceOption
 
-_INDENT = 15  # columns of the names
-_SAID = 3  # lines below a field
+if TYPE_CHECKING:
+    from slurmkit_tui.jobform.fields import FieldOffers
+
+_INDENT = 15  # width of the labels
+_SAID = 3  # most lines of a message
 _LONG = 20_000  # characters
 
 
-def shown(text: str) -> str:
-    """A text with a sign for each character that could move the cursor or hide something."""
+def visible_text(text: str) -> str:
+    """Replace each character that could move the cursor or hide text by `�`."""
     if text.isprintable():
         return text
     return "".join(
@@ -41,8 +46,8 @@ def _is_long(text: str) -> bool:
     return len(text) > _LONG
 
 
-class Line(Input):
-    """One line; of what is pasted with several, nothing is taken."""
+class LineInput(Input):
+    """An input of one line; a paste of several lines is refused."""
 
     class Several(Message):
         """Several lines were pasted."""
@@ -57,21 +62,21 @@ class Line(Input):
     ]
 
     @property
-    def _value(self) -> Text:  # the text as it is drawn, sign for sign
-        return Text(shown(self.value), no_wrap=True, overflow="ignore", end="")
+    def _value(self) -> Text:  # the text as drawn, with the same number of characters
+        return Text(visible_text(self.value), no_wrap=True, overflow="ignore", end="")
 
     def _on_paste(self, event: Paste) -> None:
         event.stop()
         event.prevent_default()
         lines = event.text.splitlines()
-        if len(lines) > 1:  # never in part: what was cut off would not be missed
+        if len(lines) > 1:  # refused as a whole: nobody would notice the missing rest
             self.post_message(self.Several(len(lines)))
         elif lines:
             self.replace(lines[0], *self.selection)
 
 
-class Area(TextArea):
-    """Several lines; of a long text they are not wrapped, which would take too long."""
+class AreaInput(TextArea):
+    """An input of several lines. Lines of a long text are not wrapped: that takes too long."""
 
     def __init__(self, text: str) -> None:
         super().__init__(
@@ -84,49 +89,51 @@ class Area(TextArea):
         super().load_text(text)
 
     def get_line(self, line_index: int) -> Text:
-        """See `TextArea.get_line`; nothing in it reaches the terminal raw."""
+        """See `TextArea.get_line`; characters unsafe for the terminal are replaced."""
         line = super().get_line(line_index)
         if line.plain.isprintable():
             return line
-        safe = "\t".join(map(shown, line.plain.split("\t")))  # tabs are drawn as blanks
+        safe = "\t".join(map(visible_text, line.plain.split("\t")))  # Textual draws tabs as blanks
         return Text(safe, end="", no_wrap=True)
 
     async def _on_paste(self, event: Paste) -> None:
-        event.stop()  # or it would be handed to the field a second time
+        event.stop()  # else the field gets the paste a second time
         if _is_long(event.text):
             self.soft_wrap = False
 
 
-class Row(Widget):
-    """A field of the form; its name and what is said of it are drawn, not widgets of their own."""
+class FieldRow(Widget):
+    """A field of the form. Label and message are drawn, not widgets of their own."""
 
     class Typed(Message):
-        """Something else stands in a field."""
+        """The text of a field has changed."""
 
     class Entered(Message):
-        """The person is in this field now."""
+        """A field got the focus."""
 
-        def __init__(self, row: Row) -> None:
+        def __init__(self, row: FieldRow) -> None:
             super().__init__()
             self.row = row
 
-    def __init__(self, field: Field, text: str) -> None:
+    def __init__(self, field: FormField, text: str) -> None:
         super().__init__(id=f"field-{field.name}")
         self.field = field
         self.offered: tuple[str, ...] = ()
-        self._said: Said | None = None
-        self._input: Line | Area = (
-            Line(text, compact=True, select_on_focus=False) if field.lines == 1 else Area(text)
+        self._said: FieldMessage | None = None
+        self._input: LineInput | AreaInput = (
+            LineInput(text, compact=True, select_on_focus=False)
+            if field.lines == 1
+            else AreaInput(text)
         )
         self._input.styles.height = field.lines
         self.styles.height = field.lines
 
     def compose(self) -> ComposeResult:
-        """Put the text beside the name."""
+        """Mount the input beside the label."""
         yield self._input
 
     def render(self) -> Content:
-        """Draw the name, and what is said below the text."""
+        """Draw the label, and the message below the input."""
         plain = "$primary bold" if self._input.has_focus else "$quiet"
         name = Content.styled(self.field.label, "$error bold" if self._is_wrong else plain)
         return Content("\n" * self.field.lines).join([name, *self._lines()])
@@ -136,7 +143,7 @@ class Row(Widget):
         return self._said is not None and self._said.severity == "error"
 
     def _lines(self) -> list[Content]:
-        """What is said, with its severity in words and not in colour alone."""
+        """Return the message, with its severity as a word and not only as a colour."""
         if self._said is None:
             return []
         severity, words = self._said
@@ -148,51 +155,51 @@ class Row(Widget):
         return [Content.styled(text, "$error" if severity == "error" else "$warning")]
 
     def _make_room(self) -> None:
-        said = sum(line.plain.count("\n") + 1 for line in self._lines())
-        self.styles.height = self.field.lines + said
+        message = sum(line.plain.count("\n") + 1 for line in self._lines())
+        self.styles.height = self.field.lines + message
 
     def on_resize(self) -> None:
-        """Have room for what is said at this width."""
+        """Fit the height to the message at the new width."""
         self._make_room()
 
     @property
     def text(self) -> str:
-        """What stands in it."""
-        return self._input.value if isinstance(self._input, Line) else self._input.text
+        """Text of the field."""
+        return self._input.value if isinstance(self._input, LineInput) else self._input.text
 
     @text.setter
     def text(self, text: str) -> None:
-        if isinstance(self._input, Line):
+        if isinstance(self._input, LineInput):
             self._input.value = text
         else:
             self._input.text = text
 
     def offer(self, values: Sequence[str]) -> None:
-        """Complete what is typed by one of these."""
+        """Set the values to complete with."""
         self.offered = tuple(values)
-        if isinstance(self._input, Line):
+        if isinstance(self._input, LineInput):
             safe = [value for value in values if value.isprintable()]
             self._input.suggester = SuggestFromList(safe, case_sensitive=False)
 
     def choose(self) -> None:
-        """Let the person choose one of what is offered."""
+        """Open a dialog with the values offered."""
 
         def chosen(value: str | None) -> None:
             if value is not None:
                 self.text = value
 
-        options = [Option(value, printable(value), "") for value in self.offered]
-        self.app.push_screen(Choose(self.field.label, options), chosen)
+        options = [ChoiceOption(value, printable(value), "") for value in self.offered]
+        self.app.push_screen(ChoiceDialog(self.field.label, options), chosen)
 
-    def say(self, said: Said | None) -> None:
-        """Say below it what is wrong with it."""
+    def say(self, said: FieldMessage | None) -> None:
+        """Show a message below the field."""
         if said != self._said:
             self._said = said
             self._make_room()
             self.refresh()
 
     def enter(self) -> None:
-        """Put the cursor into it."""
+        """Focus the field."""
         self._input.focus()
 
     @on(Input.Changed)
@@ -201,23 +208,87 @@ class Row(Widget):
         event.stop()
         self.post_message(self.Typed())
 
-    @on(Line.Several)
-    def _refuse(self, event: Line.Several) -> None:
+    @on(LineInput.Several)
+    def _refuse(self, event: LineInput.Several) -> None:
         event.stop()
         words = f"{self.field.label} takes one line; of the {event.count} pasted none was taken"
         self.notify(words, severity="warning", markup=False)
 
     @on(Input.Submitted)
     def _done(self, event: Input.Submitted) -> None:
-        """Enter goes on to the next field; it never sends anything."""
+        """Go on to the next field; Enter never submits."""
         event.stop()
         self.screen.focus_next()
 
     def on_descendant_focus(self) -> None:
-        """Tell that the person is here."""
+        """Redraw, and post `Entered`."""
         self.refresh()
         self.post_message(self.Entered(self))
 
     def on_descendant_blur(self) -> None:
-        """The person has gone on."""
+        """Redraw without focus."""
         self.refresh()
+
+
+_RARE = "reservation"  # hidden until the cluster has one
+_FIRST, _MORE = 4, 2  # number of fields mounted at first, and then at a time
+
+
+class FieldList(VerticalScroll, can_focus=False):
+    """All fields of the form; a field can be read and filled before it is mounted.
+
+    Attributes:
+        rows: the fields by name.
+    """
+
+    def __init__(self, texts: FormTexts) -> None:
+        super().__init__(id="form")
+        self.rows = {field.name: FieldRow(field, texts.get(field.name, "")) for field in FIELDS}
+        self.rows[_RARE].display = _RARE in texts
+        self._offers: FieldOffers | None = None
+
+    def compose(self) -> ComposeResult:
+        """Mount the draft's notes and the first fields."""
+        yield Static("", id="form-notes", markup=False)
+        yield from [*self.rows.values()][:_FIRST]
+
+    def on_mount(self) -> None:
+        """Start mounting the other fields."""
+        self.call_after_refresh(self._mount_more, _FIRST)
+
+    async def _mount_more(self, at: int) -> None:
+        """Mount some more fields; all at once would stall the screen."""
+        if at < len(self.rows):
+            await self.mount(*[*self.rows.values()][at : at + _MORE])
+            self.call_after_refresh(self._mount_more, at + _MORE)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Texts of the fields, without empty ones."""
+        return {name: row.text for name, row in self.rows.items() if row.text.strip()}
+
+    def fill(self, texts: FormTexts) -> None:
+        """Set the texts of all fields."""
+        for name, row in self.rows.items():
+            row.text = texts.get(name, "")
+            self._offer(row)
+
+    def say(self, beside: Mapping[str, FieldMessage]) -> None:
+        """Show the message of each field."""
+        for name, row in self.rows.items():
+            row.say(beside.get(name))
+
+    def offer(self, offers: FieldOffers | None) -> None:
+        """Set the values to complete with; None if they are unknown."""
+        self._offers = offers
+        if offers is None:
+            self.rows[_RARE].display = True
+        for row in self.rows.values():
+            self._offer(row)
+
+    def _offer(self, row: FieldRow) -> None:
+        """Offer values in a field; hide an empty field that this cluster has no use for."""
+        if self._offers is not None:
+            name = row.field.name
+            row.offer(self._offers.values.get(name, ()))
+            row.display = name not in self._offers.absent or bool(row.text.strip())

@@ -1,4 +1,4 @@
-"""The ways into the form: a new job, the draft of before, an old job once more."""
+"""Opening the form: for a new job, with the kept draft, or with an old job."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from typing import TYPE_CHECKING
 
 from textual.screen import Screen
 
-from slurmkit.cli.defaults import defaults, weakest
+from slurmkit.cli.job_options import default_fields, sbatch_variables
 from slurmkit.errors import BadInput, SlurmkitError
-from slurmkit.queue.rows import QueueRow
-from slurmkit_tui.commands import job_argument
-from slurmkit_tui.dialogs import Choose, Option
-from slurmkit_tui.feed import Ask
-from slurmkit_tui.feed.threads import in_thread
-from slurmkit_tui.jobscreen import JobScreen
-from slurmkit_tui.memory import calm
-from slurmkit_tui.myjobs import MyJob
-from slurmkit_tui.submit import drafts
-from slurmkit_tui.submit.draft import Draft, texts_of_fields
+from slurmkit.state.queue_rows import QueueRow
+from slurmkit_tui.actions.commands import query_id
+from slurmkit_tui.feed import FeedQuestion
+from slurmkit_tui.feed.threads import in_thread, tune_garbage_collector
+from slurmkit_tui.jobform.draft import Draft, form_texts_of_fields
+from slurmkit_tui.jobform.draft_store import DraftStore
+from slurmkit_tui.jobform.my_jobs import MyJobRow
+from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.widgets.dialogs import ChoiceDialog, ChoiceOption
 
 if TYPE_CHECKING:
-    from slurmkit_tui.app import SlurmkitApp
-    from slurmkit_tui.submit.past import Past
+    from slurmkit_tui.host import AppHost
+    from slurmkit_tui.jobform.past_jobs import PastJob
 
 _AS_IT_WAS = "as it was"
 
 
-def refusal(app: SlurmkitApp) -> str:
-    """Why no job can be submitted; empty when one can."""
+def submit_refusal(app: AppHost) -> str:
+    """Return why no job can be submitted; empty when one can."""
     if app.options.read_only:
         return "read-only"
     if not app.session.feed.writable:
@@ -40,97 +39,101 @@ def refusal(app: SlurmkitApp) -> str:
     return "the form is open already" if is_open else ""
 
 
-def open_new(app: SlurmkitApp) -> None:
-    """Open the form with the draft of before, or an empty one."""
-    if why := refusal(app):
+def open_new_job(app: AppHost) -> None:
+    """Open the form with the kept draft, or an empty one."""
+    if why := submit_refusal(app):
         app.tell(f"new job is refused: {why}", "warning")
     else:
-        app.run_worker(_open_new(app), group="form", exclusive=True, description="form")
+        app.run_worker(_open_kept_draft(app), group="form", exclusive=True, description="form")
 
 
-async def _open_new(app: SlurmkitApp) -> None:
+async def _open_kept_draft(app: AppHost) -> None:
     session = app.session
-    kept = await in_thread(partial(_kept, app))
-    if session is app.session and not refusal(app):
-        _open(app, kept or _from_environment(app))
+    draft = await in_thread(partial(_load_draft, app))
+    if session is app.session and not submit_refusal(app):
+        _push_form(app, draft or _from_environment(app))
 
 
-def _kept(app: SlurmkitApp) -> Draft | None:
-    """The draft of before; loads what the form needs, beside the screen. Blocks."""
+def _load_draft(app: AppHost) -> Draft | None:
+    """Return the kept draft, and import the form's modules in this thread. Blocks."""
     if "slurmkit_tui.submit.form" not in sys.modules:
         import_module("slurmkit_tui.submit.form")
-        import_module("slurmkit.planner")
-        calm()
-    cluster = app.session.cluster
-    if app.session.draft is None and app.options.keep_drafts and cluster:
-        return drafts.kept(cluster)
-    return app.session.draft
+        import_module("slurmkit.planning.planner")
+        tune_garbage_collector()
+    return app.session.draft or DraftStore(_cluster_to_keep(app)).load()
 
 
-def open_again(app: SlurmkitApp, screen: Screen[object], row: object) -> None:
-    """Open the form with the job of a screen, or else of a row of a view."""
+def _cluster_to_keep(app: AppHost) -> str | None:
+    """Return the cluster whose draft is kept in the file; None if no draft is kept."""
+    return app.session.cluster if app.options.keep_drafts else None
+
+
+def open_old_job(app: AppHost, screen: Screen[object], row: object) -> None:
+    """Open the form with the job of a screen, or else with the job of a row."""
     job_id = screen.job_id if isinstance(screen, JobScreen) else _job_of(row)
     if not job_id:
         return
-    if why := refusal(app):
+    if why := submit_refusal(app):
         app.tell(f"submit again is refused: {why}", "warning")
     else:
-        app.run_worker(_ask(app, job_id), description="past")
+        app.run_worker(_open_old_job(app, job_id), description="past")
 
 
 def _job_of(row: object) -> str:
     if isinstance(row, QueueRow):
-        return job_argument(row.job_id)
-    if isinstance(row, MyJob):
-        return job_argument(row.rows[0].job_id) if row.rows else row.whole
+        return query_id(row.job_id)
+    if isinstance(row, MyJobRow):
+        return query_id(row.rows[0].job_id) if row.rows else row.whole
     return ""
 
 
-def _from_environment(app: SlurmkitApp) -> Draft:
-    """A person's `SBATCH_*` variables count here as on the command line."""
+def _from_environment(app: AppHost) -> Draft:
+    """Return a draft from the `SBATCH_*` variables, which count here as on the command line."""
     try:
-        texts, _ = texts_of_fields(weakest(defaults(os.environ), {}))
+        texts, _ = form_texts_of_fields(default_fields(sbatch_variables(os.environ), {}))
     except BadInput as error:
         app.tell(str(error), "warning")
         texts = {}
     return Draft(texts, "SBATCH_* in the environment" if texts else "")
 
 
-async def _ask(app: SlurmkitApp, job_id: str) -> None:
+async def _open_old_job(app: AppHost, job_id: str) -> None:
     session = app.session
     try:
-        answer = await in_thread(partial(session.feed.fetch, Ask("past", (job_id,))))
+        answer = await in_thread(partial(session.feed.fetch, FeedQuestion("past", (job_id,))))
     except SlurmkitError as error:
         app.tell(f"job {job_id}: {error}", "error")
         return
-    kept = await in_thread(partial(_kept, app))
-    if session is app.session and not refusal(app):
-        _propose(app, answer.value, kept)
+    draft = await in_thread(partial(_load_draft, app))
+    if session is app.session and not submit_refusal(app):
+        _offer_changes(app, answer.value, draft)
 
 
-def _propose(app: SlurmkitApp, past: Past, kept: Draft | None) -> None:
-    """Offer more of what it ran out of first."""
+def _offer_changes(app: AppHost, past: PastJob, draft: Draft | None) -> None:
+    """Offer to change the resource that the job ran out of; then open the form."""
     texts = {each.label: each.texts for each in past.proposals} | {_AS_IT_WAS: past.texts}
     if not past.proposals:
-        _show(app, past, past.texts, kept)
+        _open_past_draft(app, past, past.texts, draft)
         return
 
     def chosen(name: str | None) -> None:
         if name is not None:
-            _show(app, past, texts[name], kept)
+            _open_past_draft(app, past, texts[name], draft)
 
-    options = [Option(each.label, each.label, each.why) for each in past.proposals]
-    options.append(Option(_AS_IT_WAS, "As it was", "with the same options"))
-    app.push_screen(Choose(f"Submit job {past.job_id} again", options), chosen)
+    options = [ChoiceOption(each.label, each.label, each.why) for each in past.proposals]
+    options.append(ChoiceOption(_AS_IT_WAS, "As it was", "with the same options"))
+    app.push_screen(ChoiceDialog(f"Submit job {past.job_id} again", options), chosen)
 
 
-def _show(app: SlurmkitApp, past: Past, texts: dict[str, str], kept: Draft | None) -> None:
+def _open_past_draft(
+    app: AppHost, past: PastJob, texts: dict[str, str], kept: Draft | None
+) -> None:
     draft = Draft(texts, f"job {past.job_id} ({past.state})", past.notes)
-    _open(app, kept or draft, draft if kept else None)
+    _push_form(app, kept or draft, draft if kept else None)
 
 
-def _open(app: SlurmkitApp, draft: Draft, instead: Draft | None = None) -> None:
-    """Open the form; `instead` replaces the draft once the person says so."""
+def _push_form(app: AppHost, draft: Draft, instead: Draft | None = None) -> None:
+    """Open the form; `instead` replaces the draft after a confirmation."""
 
     def closed(job_id: str | None) -> None:
         if job_id is not None:
@@ -138,9 +141,9 @@ def _open(app: SlurmkitApp, draft: Draft, instead: Draft | None = None) -> None:
             app.push_screen(JobScreen(job_id, [("Name", "asking…")]))
             app.action_refresh()
 
-    from slurmkit_tui.submit.form import SubmitForm  # noqa: PLC0415 - loaded beside the screen
+    from slurmkit_tui.submit.form import SubmitForm  # noqa: PLC0415 - imported in a thread by then
 
-    form = SubmitForm(draft)
+    form = SubmitForm(DraftStore(_cluster_to_keep(app), draft))
     app.push_screen(form, closed)
     if instead is not None:
         form.call_after_refresh(form.replace, instead)

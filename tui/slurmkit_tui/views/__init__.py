@@ -1,4 +1,4 @@
-"""The views, in the order of their digits; each is imported when it is first looked at."""
+"""The views in the order of their digits; each is imported when it is first opened."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
-    from slurmkit_tui.view import View
+    from slurmkit_tui.views.base import View
 
 
-class Place(NamedTuple):
-    """A view, not yet imported.
+class ViewEntry(NamedTuple):
+    """Name and class of a view, which is imported on demand.
 
     Attributes:
-        name: by which it is configured and asked for: `queue`; the module it is in.
-        title: a word for the line above.
+        name: name in the configuration, and of its module: `queue`.
+        title: title of its tab.
         key: the digit that switches to it.
         kind: name of its class.
     """
@@ -25,23 +25,23 @@ class Place(NamedTuple):
     kind: str
 
     def load(self) -> type[View]:
-        """Import it."""
+        """Import the module and return the class."""
         return cast("type[View]", getattr(import_module(f"{__name__}.{self.name}"), self.kind))
 
 
 VIEWS = (
-    Place("mine", "Mine", "1", "MineView"),
-    Place("queue", "Queue", "2", "QueueView"),
-    Place("gpus", "GPUs", "3", "GpusView"),
-    Place("nodes", "Nodes", "4", "NodesView"),
-    Place("utilization", "Utilization", "5", "UtilizationView"),
-    Place("fairshare", "Fairshare", "6", "FairshareView"),
-    Place("usage", "Usage", "7", "UsageView"),
-    Place("health", "Health", "8", "HealthView"),
+    ViewEntry("mine", "Mine", "1", "MineView"),
+    ViewEntry("queue", "Queue", "2", "QueueView"),
+    ViewEntry("gpus", "GPUs", "3", "GpusView"),
+    ViewEntry("nodes", "Nodes", "4", "NodesView"),
+    ViewEntry("utilization", "Utilization", "5", "UtilizationView"),
+    ViewEntry("fairshare", "Fairshare", "6", "FairshareView"),
+    ViewEntry("usage", "Usage", "7", "UsageView"),
+    ViewEntry("health", "Health", "8", "HealthView"),
 )
 
 
 def load_all() -> None:
-    """Import them all."""
+    """Import all views."""
     for place in VIEWS:
         place.load()

@@ -1,4 +1,4 @@
-"""The map of GPUs: every node, every index, and who is on it."""
+"""View of the GPU map: every node, every GPU index, and who uses it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,40 @@ from textual.content import Content
 from textual.widgets import Static
 
 from slurmkit.errors import SlurmkitError
-from slurmkit.gpumap.drawing import By, cell, count, letters, meanings, note_on, types_of
-from slurmkit.gpumap.free import free_gpus, in_words
-from slurmkit.gpumap.model import Gpu, GpuMap
-from slurmkit.nodes.read import NodeRow
-from slurmkit.text import printable
-from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.feed.threads import Latest
-from slurmkit_tui.filterline import FilterLine
-from slurmkit_tui.filters import FilterError, parse_filter
-from slurmkit_tui.gpugrid import GpuGrid, Holder, MapLine, Widths, widths_of
-from slurmkit_tui.listing import Column, Context, Listing
-from slurmkit_tui.session import Session
-from slurmkit_tui.sheet import EVERYTHING, Filter
-from slurmkit_tui.view import AT_ONCE, Part, View
+from slurmkit.formats.display import printable
+from slurmkit.state.gpumap import (
+    GroupGpusBy,
+    choose_letters,
+    count_by_holder,
+    format_gpu_types,
+    gpu_mark,
+    mark_meanings,
+    node_note,
+)
+from slurmkit.state.gpumap_model import Gpu, GpuMap, describe_free_gpus, free_gpus
+from slurmkit.state.nodes import NodeRow
+from slurmkit_tui.feed import FeedAnswer, FeedQuestion
+from slurmkit_tui.feed.threads import NewestOnly
+from slurmkit_tui.session import ClusterSession
+from slurmkit_tui.views.base import AT_ONCE, SummaryPart, View
+from slurmkit_tui.widgets.filter_line import FilterLine
+from slurmkit_tui.widgets.filters import FilterError, parse_filter
+from slurmkit_tui.widgets.gpu_grid import (
+    GpuGrid,
+    GpuMapLine,
+    GpuMapWidths,
+    LegendEntry,
+    measure_lines,
+)
+from slurmkit_tui.widgets.listing import NO_FILTER, Listing, RowContext, RowFilter, TableColumn
 
-BYS: tuple[By, ...] = ("user", "account", "job")
+GROUPINGS: tuple[GroupGpusBy, ...] = ("user", "account", "job")
 
 
-def _text(attribute: str) -> Column:
+def _text(attribute: str) -> TableColumn:
     get = attrgetter(attribute)
     title = attribute.upper()
-    return Column(attribute, title, lambda gpu, _: str(get(gpu)), get)
+    return TableColumn(attribute, title, lambda gpu, _: str(get(gpu)), get)
 
 
 def _people(gpu: Gpu) -> str:
@@ -63,10 +75,10 @@ GPUS = Listing(
         _text("type"),
         _text("state"),
         _text("mig"),
-        Column("user", "USER", lambda g, _: _people(g), attrgetter("user"), match=_people),
-        Column("account", "ACCOUNT", lambda g, _: _accounts(g), attrgetter("account"),
+        TableColumn("user", "USER", lambda g, _: _people(g), attrgetter("user"), match=_people),
+        TableColumn("account", "ACCOUNT", lambda g, _: _accounts(g), attrgetter("account"),
                match=_accounts),
-        Column("job", "JOB", lambda g, _: _jobs(g), attrgetter("job_id"), match=_jobs),
+        TableColumn("job", "JOB", lambda g, _: _jobs(g), attrgetter("job_id"), match=_jobs),
     ),
     key=lambda gpu: f"{gpu.node} {gpu.index}",
     haystack=_haystack,
@@ -74,88 +86,97 @@ GPUS = Listing(
 )  # fmt: skip
 
 
-class Map(NamedTuple):
-    """The map made ready for the screen.
+class DrawnGpuMap(NamedTuple):
+    """The map, prepared for the screen.
 
     Attributes:
-        lines: of the nodes that have GPUs.
-        legend: who holds how many, those with the most first.
-        free: what is free, in words.
+        lines: the nodes that have GPUs.
+        legend: holders with their numbers of GPUs, the largest first.
+        marks: the other signs on the map, with their meanings.
+        free: the free GPUs as text.
+        by: how holders are grouped.
+        total: number of GPUs on the cluster.
     """
 
-    lines: tuple[MapLine, ...]
-    widths: Widths
-    legend: tuple[Holder, ...]
+    lines: tuple[GpuMapLine, ...]
+    widths: GpuMapWidths
+    legend: tuple[LegendEntry, ...]
     marks: tuple[tuple[str, str], ...]
     free: str
     warnings: tuple[str, ...]
-    by: By
+    by: GroupGpusBy
     total: int
 
 
-class Found(NamedTuple):
-    """An answer.
+class GpuMapAnswer(NamedTuple):
+    """An answer, kept to draw the map again.
 
     Attributes:
-        texts: what is searched of each GPU; made when a filter first needs it.
+        texts: searchable text of each GPU; empty until a filter needs it.
     """
 
     map: GpuMap
-    context: Context
+    context: RowContext
     texts: list[str]
 
 
-def draw(of: Found, by: By, passed: Filter) -> Map:
-    """Give every holder a letter and every GPU its cell; what does not pass the filter is left out.
+def draw_map(found: GpuMapAnswer, by: GroupGpusBy, wanted: RowFilter) -> DrawnGpuMap:
+    """Draw the map: a letter for each holder, and a cell for each GPU that passes the filter.
 
-    Letters are given over the whole map, so that a filter does not change them.
+    Letters are assigned over the whole map, so that a filter does not change them.
     """
-    found = of.map
-    counted = count(found.gpus, by)
-    letter = letters(tuple(counted))
-    if passed.text.strip() and not of.texts:
-        of.texts[:] = [GPUS.haystack(gpu).lower() for gpu in found.gpus]
-    places = passed.passed(found.gpus, of.texts, range(len(found.gpus)), of.context)
-    rows = {row.name: row for row in found.nodes}
-    kept = groupby((found.gpus[at] for at in places), key=attrgetter("node"))
-    lines = tuple(_line(rows[name], tuple(gpus), by, letter) for name, gpus in kept if name in rows)
+    whole = found.map
+    gpus_of = count_by_holder(whole.gpus, by)
+    letter = choose_letters(tuple(gpus_of))
+    if wanted.text.strip() and not found.texts:
+        found.texts[:] = [GPUS.haystack(gpu).lower() for gpu in whole.gpus]
+    indices = wanted.passing(whole.gpus, found.texts, range(len(whole.gpus)), found.context)
+    rows = {row.name: row for row in whole.nodes}
+    by_node = groupby((whole.gpus[at] for at in indices), key=attrgetter("node"))
+    lines = tuple(
+        _line(rows[name], tuple(gpus), by, letter) for name, gpus in by_node if name in rows
+    )
     marks = {mark for line in lines for mark in line.cells}
-    return Map(
+    return DrawnGpuMap(
         lines,
-        widths_of(lines),
-        tuple(Holder(sign, name, counted[name]) for name, sign in letter.items()),
-        tuple(meanings(marks)),
-        in_words(free_gpus(found.nodes)),
-        found.warnings,
-        by,
-        len(found.gpus),
+        widths=measure_lines(lines),
+        legend=tuple(LegendEntry(sign, name, gpus_of[name]) for name, sign in letter.items()),
+        marks=tuple(mark_meanings(marks)),
+        free=describe_free_gpus(free_gpus(whole.nodes)),
+        warnings=whole.warnings,
+        by=by,
+        total=len(whole.gpus),
     )
 
 
-def _line(row: NodeRow, gpus: tuple[Gpu, ...], by: By, letter: dict[str, str]) -> MapLine:
-    cells = tuple(cell(gpu, by, letter) for gpu in gpus)
-    return MapLine(row, printable(types_of(row)), gpus, cells, printable(note_on(row, cells)))
+def _line(
+    row: NodeRow, gpus: tuple[Gpu, ...], by: GroupGpusBy, letter: dict[str, str]
+) -> GpuMapLine:
+    cells = tuple(gpu_mark(gpu, by, letter) for gpu in gpus)
+    return GpuMapLine(
+        row, printable(format_gpu_types(row)), gpus, cells, printable(node_note(row, cells))
+    )
 
 
 class GpusView(View):
-    """The map, its legend, and what is free as it can really be used."""
+    """The map, its legend, and the number of GPUs that are really usable."""
 
     NAME = "gpus"
     OF_JOBS = True
-    ASK = Ask("gpus")
+    ASK = FeedQuestion("gpus")
     EVERY = 2.0  # three RPCs, one of them with every job's details
     filters_rows: ClassVar[bool] = True
 
     def __init__(self, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
-        self._by: By = "user"
-        self._filter = EVERYTHING
-        self._found: Found | None = None
-        self._map: Map | None = None
-        self._latest = Latest()
+        self._by: GroupGpusBy = "user"
+        self._filter = NO_FILTER
+        self._found: GpuMapAnswer | None = None
+        self._map: DrawnGpuMap | None = None
+        self._latest = NewestOnly()
 
     def compose(self) -> ComposeResult:
-        """Stack the map, what its letters mean, and the filter."""
+        """Stack the map, the legend, and the filter."""
         yield GpuGrid("asking scontrol…")
         yield Static(id="legend")
         yield FilterLine()
@@ -165,13 +186,13 @@ class GpusView(View):
         """The map."""
         return self.query_one(GpuGrid)
 
-    def make(self, answer: Answer, session: Session) -> tuple[Found, Map]:
+    def make(self, answer: FeedAnswer, session: ClusterSession) -> tuple[GpuMapAnswer, DrawnGpuMap]:
         """See `View.make`."""
-        context = Context(session.feed.me, answer.taken, cluster=session.cluster)
-        found = Found(answer.value, context, [])
-        return found, draw(found, self._by, self._filter)
+        context = RowContext(session.feed.me, answer.taken, cluster=session.cluster)
+        found = GpuMapAnswer(answer.value, context, [])
+        return found, draw_map(found, self._by, self._filter)
 
-    def take(self, prepared: tuple[Found, Map]) -> None:
+    def take(self, prepared: tuple[GpuMapAnswer, DrawnGpuMap]) -> None:
         """See `View.take`."""
         self._found, drawn = prepared
         if drawn.by == self._by and not self._filter.text.strip():
@@ -181,9 +202,9 @@ class GpusView(View):
 
     def say(self, words: str) -> None:
         """See `View.say`."""
-        self.grid.show((), Widths(), "", words)
+        self.grid.show((), GpuMapWidths(), "", words)
 
-    def summary(self) -> Iterable[Part]:
+    def summary(self) -> Iterable[SummaryPart]:
         """See `View.summary`."""
         if self._map is None:
             return
@@ -202,7 +223,7 @@ class GpusView(View):
 
     @property
     def rows(self) -> Sequence[NodeRow]:
-        """See `View.rows`: the node under the cursor, which can be drained."""
+        """See `View.rows`: the node under the cursor, for example to drain it."""
         row = self.grid.node
         return () if row is None else (row,)
 
@@ -224,20 +245,20 @@ class GpusView(View):
         self.query_one(FilterLine).clear()
 
     @on(GpuGrid.By)
-    def _by_next(self, event: GpuGrid.By) -> None:
+    def _group_by_next(self, event: GpuGrid.By) -> None:
         event.stop()
-        self._by = BYS[(BYS.index(self._by) + 1) % len(BYS)]
+        self._by = GROUPINGS[(GROUPINGS.index(self._by) + 1) % len(GROUPINGS)]
         self._draw()
 
-    @on(FilterLine.Typed)
-    def _typed(self, event: FilterLine.Typed) -> None:
+    @on(FilterLine.FilterTyped)
+    def _typed(self, event: FilterLine.FilterTyped) -> None:
         event.stop()
         wrong = ""
         try:
             self._filter = parse_filter(event.text, GPUS)
         except FilterError as error:
             wrong = str(error)
-        self.query_one(FilterLine).object_to(wrong)
+        self.query_one(FilterLine).show_error(wrong)
         self._draw()
 
     @on(FilterLine.Left)
@@ -249,21 +270,23 @@ class GpusView(View):
         if self._found is None:
             return
         if len(self._found.map.gpus) <= AT_ONCE:
-            self._put(draw(self._found, self._by, self._filter), self._found.context)
+            self._put(draw_map(self._found, self._by, self._filter), self._found.context)
         else:
-            self._draw_beside(self._found, self._by, self._filter)
+            self._draw_in_thread(self._found, self._by, self._filter)
 
     @work(description="draw")
-    async def _draw_beside(self, of: Found, by: By, wanted: Filter) -> None:
+    async def _draw_in_thread(
+        self, found: GpuMapAnswer, by: GroupGpusBy, wanted: RowFilter
+    ) -> None:
         try:
-            drawn = await self._latest.run(partial(draw, of, by, wanted))
+            drawn = await self._latest.run(partial(draw_map, found, by, wanted))
         except SlurmkitError as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        if drawn and self._found is of and (by, wanted) == (self._by, self._filter):
-            self._put(drawn, of.context)
+        if drawn and self._found is found and (by, wanted) == (self._by, self._filter):
+            self._put(drawn, found.context)
 
-    def _put(self, drawn: Map, context: Context) -> None:
+    def _put(self, drawn: DrawnGpuMap, context: RowContext) -> None:
         self._map = drawn
         mine = {holder.sign for holder in drawn.legend if holder.name.split()[-1:] == [context.me]}
         text = self._filter.text.strip()
@@ -272,16 +295,16 @@ class GpusView(View):
         self.query_one("#legend", Static).update(self._legend(drawn))
         self.post_message(self.Changed())
 
-    def _legend(self, drawn: Map) -> Content:
-        """As many holders as two lines take, then the marks."""
-        held: list[Content] = []
+    def _legend(self, drawn: DrawnGpuMap) -> Content:
+        """Return as many holders as fit on two lines, then the marks."""
+        holders: list[Content] = []
         room = max(20, self.size.width - 2) * 2
         for at, holder in enumerate(drawn.legend):
-            said = f" {printable(holder.name)}: {holder.gpus}   "
-            words = Content.assemble((holder.sign, self.grid.colour(holder.sign)), said)
-            if sum(map(len, held)) + len(words) > room - 20:
-                held.append(Content(f"and {len(drawn.legend) - at} more"))
+            name = f" {printable(holder.name)}: {holder.gpus}   "
+            entry = Content.assemble((holder.sign, self.grid.colour(holder.sign)), name)
+            if sum(map(len, holders)) + len(entry) > room - 20:
+                holders.append(Content(f"and {len(drawn.legend) - at} more"))
                 break
-            held.append(words)
+            holders.append(entry)
         marks = "   ".join(f"{mark} {meaning}" for mark, meaning in drawn.marks)
-        return Content("\n").join([Content("").join(held), Content.styled(marks, "$quiet")])
+        return Content("\n").join([Content("").join(holders), Content.styled(marks, "$quiet")])

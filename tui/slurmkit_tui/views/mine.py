@@ -1,4 +1,4 @@
-"""My jobs: what runs and waits, and how the last ones ended."""
+"""View of my jobs: running, pending, and ended in the last two days."""
 
 from __future__ import annotations
 
@@ -6,90 +6,197 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from textual import work
 
-from slurmkit import arrays
-from slurmkit import states as slurm_states
-from slurmkit.durations import format_duration, parse_elapsed
 from slurmkit.errors import SlurmkitError
-from slurmkit.facts import clock, percent
-from slurmkit.jobs.efficiency import Uses
-from slurmkit.text import printable
-from slurmkit_tui import states
-from slurmkit_tui.feed import Answer, Ask, Recorded
+from slurmkit.formats import job_states as slurm_states
+from slurmkit.formats.display import format_percent, format_time, printable
+from slurmkit.formats.durations import format_duration, parse_elapsed
+from slurmkit.jobs.steps import UserEfficiency
+from slurmkit.state import arrays
+from slurmkit_tui import themes
+from slurmkit_tui.feed import FeedAnswer, FeedQuestion, RecordedFeed
 from slurmkit_tui.feed.threads import in_thread
-from slurmkit_tui.listing import Column, Context, Listing, longest
-from slurmkit_tui.listview import ListView
-from slurmkit_tui.myjobs import NOTHING, MyJob, my_jobs
-from slurmkit_tui.session import Picture, Session
-from slurmkit_tui.sheet import Arranged
-from slurmkit_tui.view import Part
+from slurmkit_tui.jobform.my_jobs import NO_EFFICIENCIES, MyJobRow, my_job_rows
+from slurmkit_tui.session import ClusterSession, LastAnswer
+from slurmkit_tui.views.base import SummaryPart, TableView
+from slurmkit_tui.widgets.listing import (
+    ArrangedRows,
+    Listing,
+    RowContext,
+    TableColumn,
+    longest_text,
+)
 
-USES = Ask("uses")
-_EVERY = 3  # answers about jobs between two about what they use
-_REST = 20  # times as long as it took
+EFFICIENCY_QUESTION = FeedQuestion("uses")
+_EVERY = 3  # answers about jobs per answer about efficiency
+_REST = 20  # shortest pause between two of these, as a multiple of the time one took
 
 
-def _number(job: MyJob) -> int:
+def _number(job: MyJobRow) -> int:
     return int(re.split(r"\D", job.job_id)[0])
 
 
-def _muted(_job: MyJob, _context: Context) -> str:
+def _muted(_job: MyJobRow, _context: RowContext) -> str:
     return "cell--muted"
 
 
-def _left_style(job: MyJob, _context: Context) -> str:
+def _left_style(job: MyJobRow, _context: RowContext) -> str:
     return "cell--warn" if job.left is not None and job.left < 600 else ""
 
 
-def _gpus(job: MyJob) -> float | None:
-    """Whole GPUs; parts of one are more than none and less than one."""
-    said = [piece.partition(" ") for piece in job.gpus.split(", ")]
-    counted = [(int(number), kind) for number, _, kind in said if number.isdecimal()]
+def _gpus(job: MyJobRow) -> float | None:
+    """Return the number of whole GPUs, to sort by; parts of a GPU count between 0 and 1."""
+    words = [piece.partition(" ") for piece in job.gpus.split(", ")]
+    counted = [(int(number), kind) for number, _, kind in words if number.isdecimal()]
     whole = sum(number for number, kind in counted if kind not in ("shard", "mps"))
     parts = sum(number for number, kind in counted if kind in ("shard", "mps"))
     return whole or parts / (parts + 1) if counted else None
 
 
-def _share(name: str) -> Callable[[MyJob, Context], str]:
-    return lambda job, _: percent(getattr(job, name)) if job.started else ""
+def _share(name: str) -> Callable[[MyJobRow, RowContext], str]:
+    return lambda job, _: format_percent(getattr(job, name)) if job.started else ""
 
 
 COLUMNS = (
-    Column("jobid", "JOBID", lambda j, _: j.job_id, _number, longest("job_id"),
-           match=attrgetter("job_id"), aliases=("id", "job"), limit=22),
-    Column("state", "STATE", lambda j, _: j.state, attrgetter("state"), longest("state"),
-           match=lambda j: f"{j.state} {j.kind} {slurm_states.code(j.kind)}", aliases=("st",),
-           limit=20, narrow=13, style=lambda j, _: states.style(j.kind)),
-    Column("time", "TIME", lambda j, _: j.elapsed, lambda j: parse_elapsed(j.elapsed),
-           longest("elapsed"), aliases=("elapsed",), right=True),
-    Column("left", "LEFT", lambda j, _: "" if j.left is None else format_duration(j.left),
-           attrgetter("left"), 10, right=True, style=_left_style),
-    Column("cpu", "CPU", _share("cpu"), attrgetter("cpu"), 5, right=True, wide=True),
-    Column("mem", "MEM", _share("mem"), attrgetter("mem"), 5, right=True, wide=True,
-           aliases=("memory",)),
-    Column("gpus", "GPUS", lambda j, _: j.gpus, _gpus, longest("gpus"), limit=18,
-           aliases=("gpu",), match=attrgetter("gpus"),
-           style=lambda j, _: "cell--gpus" if j.held else "cell--muted"),
-    Column("held", "GPU INDICES", lambda j, _: j.held, attrgetter("held"), longest("held"),
-           aliases=("indices",), limit=24, wide=True),
-    Column("where", "WHERE", lambda j, _: j.where, attrgetter("where"), longest("where"),
-           aliases=("on", "reason", "node"), limit=32, narrow=12),
-    Column("partition", "PARTITION", lambda j, _: j.partition, attrgetter("partition"),
-           longest("partition"), short="PART", limit=14, narrow=9, wide=True),
-    Column("account", "ACCOUNT", lambda j, _: j.account, attrgetter("account"),
-           longest("account"), limit=14, wide=True, style=_muted, shown=False),
-    Column("name", "NAME", lambda j, _: j.name, attrgetter("name"), longest("name"), limit=40,
-           narrow=60),
-    Column("ended", "ENDED", lambda j, _: clock(j.ended) if j.ended else "", attrgetter("ended"),
-           lambda rows: 23 if any(row.ended for row in rows) else 5, limit=23, wide=True,
-           style=_muted),
-    Column("exit", "EXIT", lambda j, _: j.exit_code, attrgetter("exit_code"), 6, limit=7),
-    Column("submit", "SUBMITTED", lambda j, _: clock(j.submitted), attrgetter("submitted"), 23,
-           limit=23, wide=True, style=_muted, shown=False),
-)  # fmt: skip
+    TableColumn(
+        "jobid",
+        "JOBID",
+        lambda j, _: j.job_id,
+        _number,
+        longest_text("job_id"),
+        match=attrgetter("job_id"),
+        aliases=("id", "job"),
+        limit=22,
+    ),
+    TableColumn(
+        "state",
+        "STATE",
+        lambda j, _: j.state,
+        attrgetter("state"),
+        longest_text("state"),
+        match=lambda j: f"{j.state} {j.kind} {slurm_states.state_code(j.kind)}",
+        aliases=("st",),
+        limit=20,
+        narrow=13,
+        style=lambda j, _: themes.state_style(j.kind),
+    ),
+    TableColumn(
+        "time",
+        "TIME",
+        lambda j, _: j.elapsed,
+        lambda j: parse_elapsed(j.elapsed),
+        longest_text("elapsed"),
+        aliases=("elapsed",),
+        right=True,
+    ),
+    TableColumn(
+        "left",
+        "LEFT",
+        lambda j, _: "" if j.left is None else format_duration(j.left),
+        attrgetter("left"),
+        10,
+        right=True,
+        style=_left_style,
+    ),
+    TableColumn("cpu", "CPU", _share("cpu"), attrgetter("cpu"), 5, right=True, wide=True),
+    TableColumn(
+        "mem",
+        "MEM",
+        _share("mem"),
+        attrgetter("mem"),
+        5,
+        right=True,
+        wide=True,
+        aliases=("memory",),
+    ),
+    TableColumn(
+        "gpus",
+        "GPUS",
+        lambda j, _: j.gpus,
+        _gpus,
+        longest_text("gpus"),
+        limit=18,
+        aliases=("gpu",),
+        match=attrgetter("gpus"),
+        style=lambda j, _: "cell--gpus" if j.held else "cell--muted",
+    ),
+    TableColumn(
+        "held",
+        "GPU INDICES",
+        lambda j, _: j.held,
+        attrgetter("held"),
+        longest_text("held"),
+        aliases=("indices",),
+        limit=24,
+        wide=True,
+    ),
+    TableColumn(
+        "where",
+        "WHERE",
+        lambda j, _: j.where,
+        attrgetter("where"),
+        longest_text("where"),
+        aliases=("on", "reason", "node"),
+        limit=32,
+        narrow=12,
+    ),
+    TableColumn(
+        "partition",
+        "PARTITION",
+        lambda j, _: j.partition,
+        attrgetter("partition"),
+        longest_text("partition"),
+        short="PART",
+        limit=14,
+        narrow=9,
+        wide=True,
+    ),
+    TableColumn(
+        "account",
+        "ACCOUNT",
+        lambda j, _: j.account,
+        attrgetter("account"),
+        longest_text("account"),
+        limit=14,
+        wide=True,
+        style=_muted,
+        shown=False,
+    ),
+    TableColumn(
+        "name",
+        "NAME",
+        lambda j, _: j.name,
+        attrgetter("name"),
+        longest_text("name"),
+        limit=40,
+        narrow=60,
+    ),
+    TableColumn(
+        "ended",
+        "ENDED",
+        lambda j, _: format_time(j.ended) if j.ended else "",
+        attrgetter("ended"),
+        lambda rows: 23 if any(row.ended for row in rows) else 5,
+        limit=23,
+        wide=True,
+        style=_muted,
+    ),
+    TableColumn("exit", "EXIT", lambda j, _: j.exit_code, attrgetter("exit_code"), 6, limit=7),
+    TableColumn(
+        "submit",
+        "SUBMITTED",
+        lambda j, _: format_time(j.submitted),
+        attrgetter("submitted"),
+        23,
+        limit=23,
+        wide=True,
+        style=_muted,
+        shown=False,
+    ),
+)
 MY_JOBS = Listing(
     "job",
     COLUMNS,
@@ -99,99 +206,106 @@ MY_JOBS = Listing(
 )
 
 
-class MineView(ListView):
-    """My jobs, arrays in one row."""
+class _Jobs(NamedTuple):
+    """An answer about my jobs, and the cluster it is from."""
+
+    answer: FeedAnswer
+    session: ClusterSession
+
+
+class MineView(TableView):
+    """My jobs, with each array in one row."""
 
     NAME = "mine"
     OF_JOBS = True
     LISTING: ClassVar[Listing] = MY_JOBS
-    ASK = Ask("mine")
+    ASK = FeedQuestion("mine")
 
     def __init__(self, *, mine: bool = False) -> None:
-        del mine  # all of them are
+        del mine  # all rows are mine
         super().__init__()
         self._without_history = ""
-        self._last: tuple[Answer, Session] | None = None
-        self._looks = 0
+        self._last: _Jobs | None = None
+        self._answers = 0  # since efficiency was last asked for
         self._fresh = False
 
-    def make(self, answer: Answer, session: Session) -> Arranged:
-        """See `View.make`; efficiencies as they are known by now, to be no later with the jobs."""
-        self._last, self._fresh = (answer, session), True
+    def make(self, answer: FeedAnswer, session: ClusterSession) -> ArrangedRows:
+        """See `View.make`; uses the efficiencies known now, so that the jobs need not wait."""
+        self._last, self._fresh = _Jobs(answer, session), True
         return super().make(answer, session)
 
-    def take(self, prepared: Arranged) -> None:
-        """See `View.take`; with every third answer the efficiencies are asked for as well."""
+    def take(self, prepared: ArrangedRows) -> None:
+        """See `View.take`; every third answer also asks for the efficiencies."""
         super().take(prepared)
-        if not self._fresh:  # shown again, maybe while nothing is to be asked
+        if not self._fresh:  # an old answer shown again, perhaps while paused
             return
         self._fresh = False
-        self._looks += 1
+        self._answers += 1
         if self._last is not None and self._is_due(*self._last):
-            self._looks = 0
-            self._measure(self._last[1])
+            self._answers = 0
+            self._measure(self._last.session)
 
-    def _is_due(self, answer: Answer, session: Session) -> bool:
-        picture = session.picture(USES)
-        last = picture.answer
-        if last is None and not picture.problem:
-            return not picture.pace.asking
-        # What takes long is not asked for as often.
+    def _is_due(self, answer: FeedAnswer, session: ClusterSession) -> bool:
+        uses = session.last_answer(EFFICIENCY_QUESTION)
+        last = uses.answer
+        if last is None and not uses.problem:
+            return not uses.pace.asking
+        # A slow answer is asked for less often.
         rested = last is None or answer.taken > last.taken + _REST * last.seconds
-        return self._looks >= _EVERY and rested and not picture.pace.asking
+        return self._answers >= _EVERY and rested and not uses.pace.asking
 
     @work(group="uses", description="uses")
-    async def _measure(self, session: Session) -> None:
-        """Ask, and show the same jobs again with what was found."""
-        picture = session.picture(USES)
-        picture.pace.asking = True
+    async def _measure(self, session: ClusterSession) -> None:
+        """Fetch the efficiencies, and show the same jobs again with them."""
+        uses = session.last_answer(EFFICIENCY_QUESTION)
+        uses.pace.asking = True
         try:
-            picture.answer = await in_thread(partial(session.feed.fetch, USES))
-            picture.problem = ""
+            uses.answer = await in_thread(partial(session.feed.fetch, EFFICIENCY_QUESTION))
+            uses.problem = ""
         except SlurmkitError as error:
-            # A recording may be older than this question: each `?` says enough.
-            picture.problem = "" if isinstance(session.feed, Recorded) else str(error)
+            # An old recording may lack this question; each `?` says enough.
+            uses.problem = "" if isinstance(session.feed, RecordedFeed) else str(error)
         finally:
-            picture.pace.asking = False
-        if self._last is not None and self._last[1] is session:
+            uses.pace.asking = False
+        if self._last is not None and self._last.session is session:
             super().take(await in_thread(partial(super().make, *self._last)))
 
-    def rows_of(self, answer: Answer) -> Sequence[MyJob]:
-        """See `ListView.rows_of`."""
+    def rows_of(self, answer: FeedAnswer) -> Sequence[MyJobRow]:
+        """See `TableView.rows_of`."""
         self._without_history = answer.value.without_history
-        return my_jobs(answer.value, self._uses.of if self._uses else NOTHING)
+        return my_job_rows(answer.value, self._uses.of if self._uses else NO_EFFICIENCIES)
 
     @property
-    def _picture(self) -> Picture | None:
-        return self._last[1].picture(USES) if self._last else None
+    def _uses_answer(self) -> LastAnswer | None:
+        return self._last.session.last_answer(EFFICIENCY_QUESTION) if self._last else None
 
     @property
-    def _uses(self) -> Uses | None:
-        answer = self._picture and self._picture.answer
+    def _uses(self) -> UserEfficiency | None:
+        answer = self._uses_answer and self._uses_answer.answer
         return answer.value if answer else None
 
     @property
     def rows(self) -> Sequence[Any]:
-        """See `View.rows`: those in the queue, which something can be done to."""
-        return [row for job in self.table.rows_chosen for row in job.rows]
+        """See `View.rows`: jobs in the queue, which can be changed."""
+        return [row for job in self.table.chosen_rows for row in job.rows]
 
-    def tally(self, rows: Sequence[MyJob], context: Context) -> Iterable[Part]:
-        """See `ListView.tally`."""
+    def tally(self, rows: Sequence[MyJobRow], context: RowContext) -> Iterable[SummaryPart]:
+        """See `TableView.tally`."""
         del context
         queued = [row for job in rows for row in job.rows]
-        waiting = sum(arrays.count(row) for row in queued if row.waits)
+        waiting = sum(arrays.count_tasks(row) for row in queued if row.waits)
         yield (f"{len([row for row in queued if not row.waits]):,} running", "$success")
         yield (f"{waiting:,} pending", "$warning")
         yield f"{len([job for job in rows if job.ended]):,} ended lately"
         if self._without_history:
             yield ("without those that ended: slurmdbd does not answer", "$warning")
 
-    def aside(self) -> Iterable[Part]:
-        """Who says what CPU and MEM are, and since when."""
-        if self._picture is None or (self._uses is None and not self._picture.problem):
+    def aside(self) -> Iterable[SummaryPart]:
+        """See `TableView.aside`: source and age of the columns CPU and MEM."""
+        if self._uses_answer is None or (self._uses is None and not self._uses_answer.problem):
             return
         if self._uses is not None:
-            at = clock(int(self._uses.taken))[11:19]
+            at = format_time(int(self._uses.taken))[11:19]
             yield f"CPU, MEM of {self._uses.source} at {at}"
-        if why := self._picture.problem or (self._uses and self._uses.missing):
+        if why := self._uses_answer.problem or (self._uses and self._uses.missing):
             yield (f"CPU, MEM unknown: {printable(why)}", "$warning")

@@ -1,4 +1,4 @@
-"""The queue of the whole cluster."""
+"""View of the queue of the whole cluster."""
 
 from __future__ import annotations
 
@@ -6,51 +6,56 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from slurmkit import arrays
-from slurmkit import states as slurm_states
-from slurmkit.facts import clock
-from slurmkit.logical import shown_id
-from slurmkit.queue.cells import counts_gpus, gpus, parts_in_words, waiting_for, where
-from slurmkit.queue.order import KEYS
-from slurmkit.queue.rows import QueueRow
-from slurmkit.tres import gpu_parts
-from slurmkit_tui import states
-from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.listing import Column, Context, Listing, longest
-from slurmkit_tui.listview import ListView
-from slurmkit_tui.session import Session
-from slurmkit_tui.view import Part
+from slurmkit.formats import job_states as slurm_states
+from slurmkit.formats.display import format_time
+from slurmkit.formats.tres import gpu_parts
+from slurmkit.state import arrays
+from slurmkit.state.arrays import shown_id
+from slurmkit.state.queue_cells import (
+    SORT_KEYS,
+    counts_gpus,
+    format_gpu_count,
+    format_gpu_parts,
+    format_where,
+    pending_reason,
+)
+from slurmkit.state.queue_rows import QueueRow
+from slurmkit_tui import themes
+from slurmkit_tui.feed import FeedAnswer, FeedQuestion
+from slurmkit_tui.session import ClusterSession
+from slurmkit_tui.views.base import SummaryPart, TableView
+from slurmkit_tui.widgets.listing import Listing, RowContext, TableColumn, longest_text
 
 
-def job_key(row: QueueRow) -> str:
-    """What stays the same of an id: a pending array `12_[4-9]` loses tasks as they start."""
+def queue_row_key(row: QueueRow) -> str:
+    """Return the fixed part of an id: a pending array `12_[4-9]` loses tasks as they start."""
     array, bracket, _ = row.job_id.partition("[")
     return array + bracket
 
 
-def held(row: QueueRow) -> int:
-    """GPUs it holds now; what a pending job asks for is not held."""
+def allocated_gpus(row: QueueRow) -> int:
+    """Return the number of GPUs allocated now; 0 for a pending job."""
     return row.gpus if row.node_list and not row.waits and not row.ended else 0
 
 
-def is_mine(row: QueueRow, context: Context) -> bool:
-    """Whether it belongs to the person at the screen."""
+def is_mine(row: QueueRow, context: RowContext) -> bool:
+    """Return whether a job belongs to the person at the screen."""
     return row.user == context.me
 
 
 def _haystack(row: QueueRow) -> str:
     return "\n".join(
         (shown_id(row), row.user, row.account, row.partition, row.state, row.node_list, row.reason,
-         row.name, slurm_states.code(row.state))
+         row.name, slurm_states.state_code(row.state))
     )  # fmt: skip
 
 
-def _muted(_row: QueueRow, _context: Context) -> str:
+def _muted(_row: QueueRow, _context: RowContext) -> str:
     return "cell--muted"
 
 
 def _state_searched(row: QueueRow) -> str:
-    return f"{row.state} {slurm_states.code(row.state)}"
+    return f"{row.state} {slurm_states.state_code(row.state)}"
 
 
 def _rank_sort(row: QueueRow) -> int | None:
@@ -62,84 +67,214 @@ def _holds_part(row: QueueRow) -> bool:
 
 
 def _gpus_size(rows: Sequence[QueueRow]) -> int:
-    """Numbers are short; parts of GPUs have a word. Many rows have the same TRES."""
+    """Return the width. Many rows share one TRES text, so each text is measured once."""
     shared = map(gpu_parts, set(map(attrgetter("tres"), rows)))
-    return max([4, *map(len, map(parts_in_words, filter(None, shared)))])
+    return max([4, *map(len, map(format_gpu_parts, filter(None, shared)))])
 
 
 COLUMNS = (
-    Column("jobid", "JOBID", lambda r, _: shown_id(r), KEYS["jobid"], longest("job_id"),
-           match=shown_id, aliases=("id", "job"), limit=22),
-    Column("user", "USER", lambda r, _: r.user, KEYS["user"], longest("user"), narrow=10,
-           style=lambda r, c: "cell--mine" if r.user == c.me else ""),
-    Column("account", "ACCOUNT", lambda r, _: r.account, KEYS["account"],
-           longest("account"), short="ACCT", limit=14, wide=True, style=_muted),
-    Column("partition", "PARTITION", lambda r, _: r.partition, KEYS["partition"],
-           longest("partition"), short="PART", limit=14, narrow=9),
-    Column("qos", "QOS", lambda r, _: r.qos, KEYS["qos"], longest("qos"), limit=14,
-           wide=True, style=_muted, shown=False),
-    Column("state", "STATE", lambda r, _: r.state, KEYS["state"], longest("state"),
-           match=_state_searched, aliases=("st",), short="ST", brief=slurm_states.code,
-           style=lambda r, _: states.style(r.state)),
-    Column("time", "TIME", lambda r, _: r.time_used, KEYS["time"],
-           longest("time_used"), right=True),
-    Column("limit", "LIMIT", lambda r, _: r.time_limit, KEYS["limit"],
-           longest("time_limit"), right=True, wide=True, style=_muted),
-    Column("nodes", "NODES", lambda r, _: str(r.nodes), KEYS["nodes"], 5, short="N",
-           aliases=("node",), right=True),
-    Column("cpus", "CPUS", lambda r, _: str(r.cpus), KEYS["cpus"], 6, aliases=("cpu",),
-           right=True, wide=True, shown=False),
-    Column("gpus", "GPUS", lambda r, c: gpus(r, known=c.gpus_known), KEYS["gpus"], _gpus_size,
-           match=attrgetter("tres"), aliases=("gpu",), short="GPU", right=True,
-           style=lambda r, _: "cell--gpus" if held(r) or _holds_part(r) else "cell--muted"),
-    Column("priority", "PRIORITY", lambda r, _: str(r.priority), _rank_sort, 10,
-           aliases=("prio",), right=True, wide=True, style=_muted, shown=False),
-    Column("submit", "SUBMITTED", lambda r, _: clock(r.submitted), KEYS["submit"], 16,
-           wide=True, style=_muted, shown=False),
-    Column("start", "START", lambda r, _: clock(r.started), KEYS["start"], 16, wide=True,
-           style=_muted, shown=False),
-    Column("where", "WHERE", lambda r, _: where(r.node_list, waiting_for(r)),
-           KEYS["where"], 28, match=lambda r: f"{r.node_list} {r.reason}",
-           aliases=("on", "reason"), limit=28,
-           style=lambda r, _: "" if r.node_list else "cell--muted"),
-    Column("name", "NAME", lambda r, _: r.name, KEYS["name"], longest("name"), limit=60,
-           narrow=60),
-)  # fmt: skip
-JOBS = Listing("job", COLUMNS, job_key, _haystack, is_mine, "no jobs in the queue")
+    TableColumn(
+        "jobid",
+        "JOBID",
+        lambda r, _: shown_id(r),
+        SORT_KEYS["jobid"],
+        longest_text("job_id"),
+        match=shown_id,
+        aliases=("id", "job"),
+        limit=22,
+    ),
+    TableColumn(
+        "user",
+        "USER",
+        lambda r, _: r.user,
+        SORT_KEYS["user"],
+        longest_text("user"),
+        narrow=10,
+        style=lambda r, c: "cell--mine" if r.user == c.me else "",
+    ),
+    TableColumn(
+        "account",
+        "ACCOUNT",
+        lambda r, _: r.account,
+        SORT_KEYS["account"],
+        longest_text("account"),
+        short="ACCT",
+        limit=14,
+        wide=True,
+        style=_muted,
+    ),
+    TableColumn(
+        "partition",
+        "PARTITION",
+        lambda r, _: r.partition,
+        SORT_KEYS["partition"],
+        longest_text("partition"),
+        short="PART",
+        limit=14,
+        narrow=9,
+    ),
+    TableColumn(
+        "qos",
+        "QOS",
+        lambda r, _: r.qos,
+        SORT_KEYS["qos"],
+        longest_text("qos"),
+        limit=14,
+        wide=True,
+        style=_muted,
+        shown=False,
+    ),
+    TableColumn(
+        "state",
+        "STATE",
+        lambda r, _: r.state,
+        SORT_KEYS["state"],
+        longest_text("state"),
+        match=_state_searched,
+        aliases=("st",),
+        short="ST",
+        brief=slurm_states.state_code,
+        style=lambda r, _: themes.state_style(r.state),
+    ),
+    TableColumn(
+        "time",
+        "TIME",
+        lambda r, _: r.time_used,
+        SORT_KEYS["time"],
+        longest_text("time_used"),
+        right=True,
+    ),
+    TableColumn(
+        "limit",
+        "LIMIT",
+        lambda r, _: r.time_limit,
+        SORT_KEYS["limit"],
+        longest_text("time_limit"),
+        right=True,
+        wide=True,
+        style=_muted,
+    ),
+    TableColumn(
+        "nodes",
+        "NODES",
+        lambda r, _: str(r.nodes),
+        SORT_KEYS["nodes"],
+        5,
+        short="N",
+        aliases=("node",),
+        right=True,
+    ),
+    TableColumn(
+        "cpus",
+        "CPUS",
+        lambda r, _: str(r.cpus),
+        SORT_KEYS["cpus"],
+        6,
+        aliases=("cpu",),
+        right=True,
+        wide=True,
+        shown=False,
+    ),
+    TableColumn(
+        "gpus",
+        "GPUS",
+        lambda r, c: format_gpu_count(r, known=c.gpus_known),
+        SORT_KEYS["gpus"],
+        _gpus_size,
+        match=attrgetter("tres"),
+        aliases=("gpu",),
+        short="GPU",
+        right=True,
+        style=lambda r, _: "cell--gpus" if allocated_gpus(r) or _holds_part(r) else "cell--muted",
+    ),
+    TableColumn(
+        "priority",
+        "PRIORITY",
+        lambda r, _: str(r.priority),
+        _rank_sort,
+        10,
+        aliases=("prio",),
+        right=True,
+        wide=True,
+        style=_muted,
+        shown=False,
+    ),
+    TableColumn(
+        "submit",
+        "SUBMITTED",
+        lambda r, _: format_time(r.submitted),
+        SORT_KEYS["submit"],
+        16,
+        wide=True,
+        style=_muted,
+        shown=False,
+    ),
+    TableColumn(
+        "start",
+        "START",
+        lambda r, _: format_time(r.started),
+        SORT_KEYS["start"],
+        16,
+        wide=True,
+        style=_muted,
+        shown=False,
+    ),
+    TableColumn(
+        "where",
+        "WHERE",
+        lambda r, _: format_where(r.node_list, pending_reason(r)),
+        SORT_KEYS["where"],
+        28,
+        match=lambda r: f"{r.node_list} {r.reason}",
+        aliases=("on", "reason"),
+        limit=28,
+        style=lambda r, _: "" if r.node_list else "cell--muted",
+    ),
+    TableColumn(
+        "name",
+        "NAME",
+        lambda r, _: r.name,
+        SORT_KEYS["name"],
+        longest_text("name"),
+        limit=60,
+        narrow=60,
+    ),
+)
+JOBS = Listing("job", COLUMNS, queue_row_key, _haystack, is_mine, "no jobs in the queue")
 
 
-class QueueView(ListView):
-    """Every job that slurmctld has, mine marked."""
+class QueueView(TableView):
+    """All jobs in slurmctld, with mine marked."""
 
     NAME = "queue"
     OF_JOBS = True
-    ASK = Ask("queue")
+    ASK = FeedQuestion("queue")
     LISTING: ClassVar[Listing] = JOBS
 
-    def rows_of(self, answer: Answer) -> Sequence[QueueRow]:
-        """See `ListView.rows_of`."""
-        return arrays.joined(answer.value.rows)
+    def rows_of(self, answer: FeedAnswer) -> Sequence[QueueRow]:
+        """See `TableView.rows_of`."""
+        return arrays.merge_pending_rows(answer.value.rows)
 
     @property
     def rows(self) -> Sequence[Any]:
-        """See `View.rows`: as Slurm has them, which something can be done to."""
-        chosen = self.table.rows_chosen
-        split = (row.rows if isinstance(row, arrays.Joined) else (row,) for row in chosen)
+        """See `View.rows`: Slurm's own rows of the chosen jobs, which can be changed."""
+        chosen = self.table.chosen_rows
+        split = (row.rows if isinstance(row, arrays.MergedArrayRow) else (row,) for row in chosen)
         return [row for rows in split for row in rows]
 
-    def context(self, answer: Answer, session: Session) -> Context:
-        """See `ListView.context`."""
+    def context(self, answer: FeedAnswer, session: ClusterSession) -> RowContext:
+        """See `TableView.context`."""
         tracked = session.site.tracks_gpus if session.site else None
         known = counts_gpus(answer.value.rows, tracked=tracked)
-        return Context(session.feed.me, answer.taken, gpus_known=known, cluster=session.cluster)
+        return RowContext(session.feed.me, answer.taken, gpus_known=known, cluster=session.cluster)
 
-    def tally(self, rows: Sequence[QueueRow], context: Context) -> Iterable[Part]:
-        """See `ListView.tally`."""
-        found = list(map(attrgetter("state"), rows))
-        yield (f"{found.count('RUNNING'):,} running", "$success")
-        yield (f"{found.count('PENDING'):,} pending", "$warning")
+    def tally(self, rows: Sequence[QueueRow], context: RowContext) -> Iterable[SummaryPart]:
+        """See `TableView.tally`."""
+        states_shown = list(map(attrgetter("state"), rows))
+        yield (f"{states_shown.count('RUNNING'):,} running", "$success")
+        yield (f"{states_shown.count('PENDING'):,} pending", "$warning")
         if context.gpus_known or not rows:
-            count = sum(map(held, rows))
+            count = sum(map(allocated_gpus, rows))
             yield f"{count:,} GPU{'' if count == 1 else 's'} held"
         else:
             yield "GPUs unknown"

@@ -1,16 +1,15 @@
-"""Usage: GPU-hours of this month and the last one, as the ledger's reports have them."""
+"""View of usage: GPU-hours of this month and the last one, from the ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from slurmkit.facts import rounded
-from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.listing import Column, Context, Listing, Value
-from slurmkit_tui.notedview import NotedView
-from slurmkit_tui.session import Session
-from slurmkit_tui.view import Part
+from slurmkit.formats.display import format_number
+from slurmkit_tui.feed import FeedAnswer, FeedQuestion
+from slurmkit_tui.session import ClusterSession
+from slurmkit_tui.views.base import SummaryPart, TableViewWithNotes
+from slurmkit_tui.widgets.listing import Listing, RowContext, TableColumn, Value
 
 Row = Mapping[str, Any]
 
@@ -19,7 +18,7 @@ def _value(name: str) -> Callable[[Row], Value]:
     return lambda row: row.get(name)
 
 
-def _text(name: str) -> Callable[[Row, Context], str]:
+def _text(name: str) -> Callable[[Row, RowContext], str]:
     return lambda row, _context: str(row.get(name) or "")
 
 
@@ -27,20 +26,21 @@ def _widest(name: str) -> Callable[[Sequence[Row]], int]:
     return lambda rows: max((len(str(row.get(name) or "")) for row in rows), default=0)
 
 
-def _hours(name: str, title: str, *, shown: bool = True, wide: bool = False) -> Column:
-    def text(row: Row, _context: Context) -> str:
-        value = row.get(name)
-        return "?" if value is None else rounded(value)
+def _hours(name: str, title: str, *, shown: bool = True, wide: bool = False) -> TableColumn:
+    def text(row: Row, _context: RowContext) -> str:
+        return _amount(row.get(name))
 
-    return Column(name, title, text, _value(name), 12, limit=14, right=True, shown=shown, wide=wide)
+    return TableColumn(
+        name, title, text, _value(name), 12, limit=14, right=True, shown=shown, wide=wide
+    )
 
 
 COLUMNS = (
-    Column("month", "MONTH", _text("month"), _value("month"), 7),
-    Column("pi", "PI", _text("pi"), _value("pi"), _widest("pi"), limit=20, narrow=10),
-    Column("user", "USER", _text("user"), _value("user"), _widest("user"), limit=20, narrow=10,
+    TableColumn("month", "MONTH", _text("month"), _value("month"), 7),
+    TableColumn("pi", "PI", _text("pi"), _value("pi"), _widest("pi"), limit=20, narrow=10),
+    TableColumn("user", "USER", _text("user"), _value("user"), _widest("user"), limit=20, narrow=10,
            style=lambda r, c: "cell--mine" if r.get("user") == c.me else ""),
-    Column("jobs", "JOBS", _text("jobs"), _value("jobs"), 7, right=True),
+    TableColumn("jobs", "JOBS", _text("jobs"), _value("jobs"), 7, right=True),
     _hours("gpu_hours", "GPU-HOURS"),
     _hours("gpu_hours_completed", "COMPLETED"),
     _hours("gpu_hours_lost", "LOST"),
@@ -64,21 +64,21 @@ USAGE = Listing(
 )
 
 
-class UsageView(NotedView):
-    """My hours and those of my groups; budgets below."""
+class UsageView(TableViewWithNotes):
+    """GPU-hours of mine and of my groups; budgets below."""
 
     NAME = "usage"
-    ASK = Ask("usage")
-    EVERY = 30.0  # the books change with every ingest, not every second
+    ASK = FeedQuestion("usage")
+    EVERY = 30.0  # the ledger changes only with an ingest
     LISTING: ClassVar[Listing] = USAGE
 
-    def notes(self, answer: Answer, session: Session) -> Sequence[str]:
-        """See `NotedView.notes`."""
+    def notes(self, answer: FeedAnswer, session: ClusterSession) -> Sequence[str]:
+        """See `TableViewWithNotes.notes`."""
         del session
         return [*map(_budget, answer.value.budgets), *answer.value.notes]
 
-    def tally(self, rows: Sequence[Row], context: Context) -> Iterable[Part]:
-        """See `ListView.tally`."""
+    def tally(self, rows: Sequence[Row], context: RowContext) -> Iterable[SummaryPart]:
+        """See `TableView.tally`."""
         month = max((str(row.get("month")) for row in rows), default="")
         these = [row for row in rows if row.get("month") == month]
         if not these:
@@ -92,7 +92,7 @@ class UsageView(NotedView):
 def _sum(rows: Iterable[Row]) -> str:
     hours = [row.get("gpu_hours") for row in rows]
     known = [each for each in hours if each is not None]
-    return f"{rounded(sum(known))}{'' if len(known) == len(hours) else ' and some unknown'}"
+    return f"{format_number(sum(known))}{'' if len(known) == len(hours) else ' and some unknown'}"
 
 
 def _budget(row: Row) -> str:
@@ -103,4 +103,4 @@ def _budget(row: Row) -> str:
 
 
 def _amount(hours: float | None) -> str:
-    return "?" if hours is None else rounded(hours)
+    return "?" if hours is None else format_number(hours)

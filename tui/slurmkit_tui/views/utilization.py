@@ -1,4 +1,4 @@
-"""Utilization: how much of the GPUs was held, by day or hour, and what is held and wanted now."""
+"""View of utilization: GPU-hours by day or hour, and GPUs allocated and requested now."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from typing import ClassVar
 import msgspec
 from textual.binding import BindingType
 
-from slurmkit.facts import rounded
-from slurmkit_tui.actions import bindings
-from slurmkit_tui.feed import Answer, Ask
-from slurmkit_tui.feed.pictures import Now, Utilization
-from slurmkit_tui.listing import Column, Context, Listing, longest
-from slurmkit_tui.notedview import NotedView
-from slurmkit_tui.session import Session
-from slurmkit_tui.view import Part
+from slurmkit.formats.display import format_number
+from slurmkit_tui.actions.registry import key_bindings
+from slurmkit_tui.feed import FeedAnswer, FeedQuestion
+from slurmkit_tui.feed.composed import CurrentUse, Utilization
+from slurmkit_tui.session import ClusterSession
+from slurmkit_tui.views.base import SummaryPart, TableViewWithNotes
+from slurmkit_tui.widgets.listing import Listing, RowContext, TableColumn, longest_text
 
-BYS = ("day", "gpu-type", "partition", "account")
-_HOURS = {"hour": 1.0, "day": 24.0}  # of a row
+UTILIZATION_DIMENSIONS = ("day", "gpu-type", "partition", "account")
+_HOURS = {"hour": 1.0, "day": 24.0}  # length of a row's time
 _BAR = 40  # cells of a whole bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-class Line(msgspec.Struct, frozen=True):
-    """A day, an hour, or a type, a partition, an account.
+class UtilizationRow(msgspec.Struct, frozen=True):
+    """One row: a day, an hour, a GPU type, a partition, or an account.
 
     Attributes:
         hours: GPU-hours; None is unknown.
-        share: of what the GPUs of now can give in that time, or of all hours; None is unknown.
+        lost: GPU-hours of jobs that did not complete; None is unknown.
+        share: share of what today's GPUs can give in that time, or of all GPU-hours; None is
+            unknown.
     """
 
     name: str
@@ -39,36 +40,36 @@ class Line(msgspec.Struct, frozen=True):
     share: float | None
 
 
-def lines(found: Utilization) -> list[Line]:
-    """The rows of the report with their shares; in order of time, or the largest first."""
-    total = sum(row.get("gpu_hours") or 0.0 for row in found.rows)
-    made = [
-        Line(
-            name=str(row.get(found.by) or "-"),
+def utilization_rows(report: Utilization) -> list[UtilizationRow]:
+    """Return the report's rows with shares, in order of time or else the largest first."""
+    total = sum(row.get("gpu_hours") or 0.0 for row in report.rows)
+    rows = [
+        UtilizationRow(
+            name=str(row.get(report.by) or "-"),
             jobs=row.get("jobs") or 0,
             hours=row.get("gpu_hours"),
             lost=row.get("gpu_hours_lost"),
-            share=_share(row.get("gpu_hours"), found, str(row.get(found.by) or ""), total),
+            share=_share(row.get("gpu_hours"), report, str(row.get(report.by) or ""), total),
         )
-        for row in found.rows
+        for row in report.rows
     ]
-    return made if found.by in _HOURS else sorted(made, key=lambda line: -(line.hours or 0.0))
+    return rows if report.by in _HOURS else sorted(rows, key=lambda row: -(row.hours or 0.0))
 
 
-def _share(hours: float | None, found: Utilization, name: str, total: float) -> float | None:
+def _share(hours: float | None, report: Utilization, name: str, total: float) -> float | None:
     if hours is None:
         return None
-    if found.by in _HOURS:
-        most = sum(found.now.gpus.values()) * _HOURS[found.by]
-    elif found.by == "gpu-type":
-        most = found.now.gpus.get(name, 0) * found.days * 24.0
+    if report.by in _HOURS:
+        most = sum(report.now.gpus.values()) * _HOURS[report.by]
+    elif report.by == "gpu-type":
+        most = report.now.gpus.get(name, 0) * report.days * 24.0
     else:
         most = total
     return hours / most if most else None
 
 
-def bar(share: float | None) -> str:
-    """A bar of blocks; more than all there is now is cut, with a mark."""
+def share_bar(share: float | None) -> str:
+    """Return a bar of block characters; a share over 100 % is cut and marked with `+`."""
     if share is None:
         return "?"
     eighths = round(min(share, 1.0) * _BAR * 8)
@@ -77,43 +78,77 @@ def bar(share: float | None) -> str:
 
 
 COLUMNS = (
-    Column("name", "", lambda r, _: r.name, attrgetter("name"), longest("name"), limit=24,
-           aliases=("day", "hour", "type", "partition", "account")),
-    Column("jobs", "JOBS", lambda r, _: str(r.jobs), attrgetter("jobs"), 7, right=True),
-    Column("gpu_hours", "GPU-HOURS", lambda r, _: "?" if r.hours is None else rounded(r.hours),
-           attrgetter("hours"), 12, right=True),
-    Column("lost", "LOST", lambda r, _: "?" if r.lost is None else rounded(r.lost),
-           attrgetter("lost"), 10, right=True, style=lambda _r, _c: "cell--muted"),
-    Column("share", "SHARE", lambda r, _: "?" if r.share is None else f"{r.share:.1%}",
-           attrgetter("share"), 7, right=True),
-    Column("bar", "", lambda r, _: bar(r.share), attrgetter("share"), _BAR + 1, limit=_BAR + 1,
-           narrow=24, style=lambda _r, _c: "cell--gpus"),
-)  # fmt: skip
-LINES = Listing("line", COLUMNS, key=attrgetter("name"), haystack=attrgetter("name"))
+    TableColumn(
+        "name",
+        "",
+        lambda r, _: r.name,
+        attrgetter("name"),
+        longest_text("name"),
+        limit=24,
+        aliases=("day", "hour", "type", "partition", "account"),
+    ),
+    TableColumn("jobs", "JOBS", lambda r, _: str(r.jobs), attrgetter("jobs"), 7, right=True),
+    TableColumn(
+        "gpu_hours",
+        "GPU-HOURS",
+        lambda r, _: "?" if r.hours is None else format_number(r.hours),
+        attrgetter("hours"),
+        12,
+        right=True,
+    ),
+    TableColumn(
+        "lost",
+        "LOST",
+        lambda r, _: "?" if r.lost is None else format_number(r.lost),
+        attrgetter("lost"),
+        10,
+        right=True,
+        style=lambda _r, _c: "cell--muted",
+    ),
+    TableColumn(
+        "share",
+        "SHARE",
+        lambda r, _: "?" if r.share is None else f"{r.share:.1%}",
+        attrgetter("share"),
+        7,
+        right=True,
+    ),
+    TableColumn(
+        "bar",
+        "",
+        lambda r, _: share_bar(r.share),
+        attrgetter("share"),
+        _BAR + 1,
+        limit=_BAR + 1,
+        narrow=24,
+        style=lambda _r, _c: "cell--gpus",
+    ),
+)
+UTILIZATION_ROWS = Listing("line", COLUMNS, key=attrgetter("name"), haystack=attrgetter("name"))
 
 
-class UtilizationView(NotedView):
+class UtilizationView(TableViewWithNotes):
     """GPU-hours by day or hour, or by type, partition, account."""
 
     NAME = "utilization"
-    ASK = Ask("utilization", ("day",))
-    EVERY = 30.0  # the books change with every ingest
-    LISTING: ClassVar[Listing] = LINES
-    BINDINGS: ClassVar[list[BindingType]] = bindings("utilization")
+    ASK = FeedQuestion("utilization", ("day",))
+    EVERY = 30.0  # the ledger changes only with an ingest
+    LISTING: ClassVar[Listing] = UTILIZATION_ROWS
+    BINDINGS: ClassVar[list[BindingType]] = key_bindings("utilization")
 
     def __init__(self, *, mine: bool = False) -> None:
         super().__init__(mine=mine)
         self._by = "day"
 
     @property
-    def ask(self) -> Ask:
+    def ask(self) -> FeedQuestion:
         """See `View.ask`."""
-        return Ask("utilization", (self._by,))
+        return FeedQuestion("utilization", (self._by,))
 
     def action_by(self) -> None:
         """Sum by the next dimension."""
-        at = BYS.index(self._by) if self._by in BYS else 0
-        self._show_by(BYS[(at + 1) % len(BYS)])
+        at = UTILIZATION_DIMENSIONS.index(self._by) if self._by in UTILIZATION_DIMENSIONS else 0
+        self._show_by(UTILIZATION_DIMENSIONS[(at + 1) % len(UTILIZATION_DIMENSIONS)])
 
     def action_hours(self) -> None:
         """Sum by hour, or by day again."""
@@ -124,31 +159,33 @@ class UtilizationView(NotedView):
         self.say(f"asking the ledger by {self._by}…")
         self.post_message(self.Asks())
 
-    def rows_of(self, answer: Answer) -> Sequence[Line]:
-        """See `ListView.rows_of`."""
-        return lines(answer.value)
+    def rows_of(self, answer: FeedAnswer) -> Sequence[UtilizationRow]:
+        """See `TableView.rows_of`."""
+        return utilization_rows(answer.value)
 
-    def notes(self, answer: Answer, session: Session) -> Sequence[str]:
-        """See `NotedView.notes`."""
+    def notes(self, answer: FeedAnswer, session: ClusterSession) -> Sequence[str]:
+        """See `TableViewWithNotes.notes`."""
         del session
-        found = answer.value
-        of = {
+        report = answer.value
+        base = {
             "day": "what the GPUs of now can give in a day",
             "hour": "what the GPUs of now can give in an hour",
             "gpu-type": "what the GPUs of the type can give in this time",
-        }.get(found.by, "all GPU-hours of this time")
-        said = f"by {found.by}, the last {found.days:.0f} days in UTC; the share is of {of}"
-        missing = [f"no history: {found.without_history}"] if found.without_history else []
-        return [*_now_in_words(found.now), *(missing or [said])]
+        }.get(report.by, "all GPU-hours of this time")
+        history = f"by {report.by}, the last {report.days:.0f} days in UTC; the share is of {base}"
+        if report.without_history:
+            history = f"no history: {report.without_history}"
+        return [_now_in_words(report.now), history]
 
-    def tally(self, rows: Sequence[Line], context: Context) -> Iterable[Part]:
-        """See `ListView.tally`."""
+    def tally(self, rows: Sequence[UtilizationRow], context: RowContext) -> Iterable[SummaryPart]:
+        """See `TableView.tally`."""
         del context
         yield f"by {self._by}"
-        yield f"{rounded(sum(row.hours or 0.0 for row in rows))} GPU-hours"
+        yield f"{format_number(sum(row.hours or 0.0 for row in rows))} GPU-hours"
 
 
-def _now_in_words(now: Now) -> list[str]:
+def _now_in_words(now: CurrentUse) -> str:
+    """Return the GPUs and CPUs in use now as one line."""
     held, total = sum(now.gpus_held.values()), sum(now.gpus.values())
     wanted = "an unknown number" if now.gpus_wanted is None else f"{now.gpus_wanted:,}"
     types = ", ".join(
@@ -156,4 +193,4 @@ def _now_in_words(now: Now) -> list[str]:
         for name, count in now.gpus.items()
     )
     gpus = f"now: {held} of {total} GPUs held ({types}), {wanted} more wanted by jobs that wait"
-    return [f"{gpus}; {now.cpus_held:,} of {now.cpus:,} CPUs held"]
+    return f"{gpus}; {now.cpus_held:,} of {now.cpus:,} CPUs held"

@@ -1,6 +1,6 @@
 """Usage by hour and day, steps, suspended time, closed months, PIs; gaps instead of one cover.
 
-Usage itself is worked out by `slurmkit_accounting.ledger` once all migrations are through.
+Usage itself is worked out by `slurmkit_accounting.ledger.database` once all migrations are through.
 """
 
 from typing import Any

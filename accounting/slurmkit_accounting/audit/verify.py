@@ -1,0 +1,224 @@
+"""Verify a ledger: recompute everything that follows from the runs, and compare it.
+
+The checksum of a ledger is equal on every database and after any order of ingests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Table,
+    and_,
+    create_engine,
+    func,
+    insert,
+    select,
+    type_coerce,
+)
+
+from slurmkit_accounting.ingest.steps import MEASURED_COLUMNS
+from slurmkit_accounting.ledger.coverage import load_spans
+from slurmkit_accounting.ledger.schema.runs import clusters, runs, spans, steps, suspensions
+from slurmkit_accounting.ledger.schema.types import metadata
+from slurmkit_accounting.ledger.schema.usage import SUMS, usage_days, usage_hours, usage_keys
+from slurmkit_accounting.sacct.rows import RunRow
+from slurmkit_accounting.sacct.steps import StepRow
+from slurmkit_accounting.usage.bins import UsageKey
+from slurmkit_accounting.usage.redone import find_wrong_redone
+from slurmkit_accounting.usage.tables import BIN_TABLES, change_usage, load_counted_runs, load_eras
+
+_MANY = 10_000
+
+
+class VerifyResult(msgspec.Struct, frozen=True):
+    """Result of verifying a ledger.
+
+    Attributes:
+        checksum: see `slurmkit_accounting.audit.verify`.
+        runs: number of runs.
+        wrong: errors in words; empty for a correct ledger.
+    """
+
+    checksum: str
+    runs: int
+    wrong: list[str]
+
+
+def verify(connection: Connection) -> VerifyResult:
+    """Check the whole ledger; nothing is changed."""
+    wrong = [*usage_differences(connection), *_invariants(connection)]
+    count = connection.scalar(select(func.count()).select_from(runs)) or 0
+    return VerifyResult(checksum(connection), count, wrong)
+
+
+def usage_differences(connection: Connection) -> Iterator[str]:
+    """Yield where the usage tables differ from the usage computed from the runs."""
+    with tempfile.TemporaryDirectory(prefix="slurmkit-verify-") as folder:
+        engine = create_engine(f"sqlite:///{Path(folder)}/usage.db")
+        try:
+            with engine.begin() as scratch:
+                _work_out(connection, scratch)
+                names = _names(scratch)
+                for table, _ in BIN_TABLES:
+                    yield from _compare_tables(table, names, connection, scratch)
+        finally:
+            engine.dispose()
+
+
+def _work_out(connection: Connection, scratch: Connection) -> None:
+    """Compute the usage tables from the runs, into a scratch database."""
+    metadata.create_all(scratch, tables=[clusters, usage_keys, usage_hours, usage_days])
+    for table in (clusters, usage_keys):
+        for some in connection.execute(select(table)).mappings().partitions(_MANY):
+            scratch.execute(insert(table), [dict(row) for row in some])
+    known = load_eras(connection)
+    for batch in load_counted_runs(connection):
+        change_usage(scratch, (), [run._replace(era=known.of(run.submit)) for run in batch])
+
+
+def _names(scratch: Connection) -> dict[int, str]:
+    """Return the text of each usage key, by row id."""
+    columns = [usage_keys.c[name] for name in UsageKey._fields if name != "cluster_id"]
+    query = select(usage_keys.c.id, clusters.c.name, *columns).join(clusters)
+    return {
+        number: ", ".join(map(str, (cluster, *key)))
+        for number, cluster, *key in scratch.execute(query)
+    }
+
+
+def _compare_tables(
+    table: Table, names: dict[int, str], connection: Connection, scratch: Connection
+) -> Iterator[str]:
+    """Merge the rows of both databases by bin and key, and yield the differences."""
+    query = select(table.c.bin, table.c.key_id, *(table.c[name] for name in SUMS))
+    query = query.order_by(table.c.bin, table.c.key_id)
+    streamed = {"yield_per": _MANY}
+    stored_rows, right_rows = (
+        iter(one.execute(query, execution_options=streamed)) for one in (connection, scratch)
+    )
+    a, b = next(stored_rows, None), next(right_rows, None)
+    while a is not None or b is not None:
+        here, there = _place(a), _place(b)
+        if here < there:
+            yield _format_difference(table, names, here, "is in no run")
+            a = next(stored_rows, None)
+        elif there < here:
+            yield _format_difference(table, names, there, "is missing")
+            b = next(right_rows, None)
+        else:
+            if a is not None and b is not None and tuple(a) != tuple(b):
+                yield _format_difference(table, names, here, _different_sums(a, b))
+            a, b = next(stored_rows, None), next(right_rows, None)
+
+
+def _place(row: Any) -> tuple[float, float]:
+    return (float("inf"), 0) if row is None else (row[0], row[1])
+
+
+def _different_sums(stored_row: Iterable[Any], right_row: Iterable[Any]) -> str:
+    """Say which sums of two rows differ."""
+    pairs = zip(SUMS, list(stored_row)[2:], list(right_row)[2:], strict=True)
+    return "; ".join(f"{name} is {a}, the runs say {b}" for name, a, b in pairs if a != b)
+
+
+def _format_difference(
+    table: Table, names: dict[int, str], place: tuple[float, float], what: str
+) -> str:
+    when = datetime.fromtimestamp(place[0], UTC).isoformat(sep=" ")
+    return f"{table.name} at {when} of {names.get(int(place[1]), '?')}: {what}"
+
+
+def _invariants(connection: Connection) -> Iterator[str]:
+    yield from _violated_foreign_keys(connection)
+    for number, should in find_wrong_redone(connection):
+        yield f"run {number} is{'' if should else ' not'} redone, and the books say otherwise"
+    known = set(connection.scalars(select(clusters.c.id)))
+    for cluster in known:
+        if any(a.finish >= b.begin for a, b in pairwise(load_spans(connection, cluster))):
+            yield f"spans of cluster {cluster} overlap"
+    if connection.scalar(select(spans.c.id).where(spans.c.begin > spans.c.finish).limit(1)):
+        yield "a span ends before it begins"
+    placed = select(suspensions.c.run_id).join(runs)
+    more = placed.group_by(suspensions.c.run_id, runs.c.suspended).having(
+        func.sum(suspensions.c.seconds) > runs.c.suspended
+    )
+    for number in connection.scalars(more):
+        yield f"run {number} has more suspended time in its windows than in all"
+
+
+def _violated_foreign_keys(connection: Connection) -> Iterator[str]:
+    """Yield violated foreign keys in SQLite; PostgreSQL allows none."""
+    if connection.dialect.name == "sqlite":
+        query = 'SELECT "table", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2'
+        for table, parent, count in connection.exec_driver_sql(query):
+            yield f"{count} rows of {table} speak of {parent} that are not there"
+
+
+_INDEX = type_coerce(runs.c.db_index, BigInteger)
+_IDENTITY = (clusters.c.name, _INDEX, runs.c.job_id_raw, runs.c.submit)
+# The row of a pending array disappears when its tasks appear; whether it was read is chance.
+RETIRED = and_(runs.c.gone_since.is_not(None), runs.c.start.is_(None))
+
+
+def checksum(connection: Connection) -> str:
+    """Return the sha256, in hexadecimal, of runs, steps, suspensions and usage.
+
+    Row ids and the records of ingests are left out. Rows are hashed one by one and the hashes are
+    summed, so that their order does not matter.
+    """
+    parts = {
+        "runs": _total(connection, _runs(), bools=2),
+        "steps": _total(connection, _of_runs(steps, StepRow._fields)),
+        "suspensions": _total(connection, _of_runs(suspensions, ("begin", "length", "seconds"))),
+        "usage_hours": _total(connection, _usage(usage_hours), bools=1),
+        "usage_days": _total(connection, _usage(usage_days), bools=1),
+    }
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _total(connection: Connection, query: Any, bools: int = 0) -> list[str]:
+    """Return the count of rows and the sum of their hashes; the last `bools` columns are bool."""
+    count, total = 0, 0
+    found = connection.execute(query, execution_options={"yield_per": _MANY})
+    for some in found.partitions():
+        count += len(some)
+        total += sum(_hash(list(row), bools) for row in some)
+    return [str(count), f"{total % 2**256:x}"]
+
+
+def _hash(values: list[Any], bools: int) -> int:
+    """Hash one row; SQLite returns bools as 0 and 1, which are converted first."""
+    if bools:
+        values[-bools:] = map(bool, values[-bools:])
+    return int.from_bytes(hashlib.sha256(msgspec.json.encode(values)).digest(), "big")
+
+
+def _runs() -> Any:
+    # `doubt` is left out too: it depends on the GPUs of the nodes on the day the run was read.
+    names = [name for name in RunRow._fields if name not in {"db_index", "fingerprint", "doubt"}]
+    columns = [runs.c[name] for name in (*names, *MEASURED_COLUMNS)]
+    last = (runs.c.retracted.is_not(None), runs.c.redone)
+    query = select(clusters.c.name, _INDEX, *columns, *last).join_from(runs, clusters)
+    return query.where(~RETIRED)
+
+
+def _of_runs(table: Table, names: Sequence[str]) -> Any:
+    columns = [table.c[name] for name in names]
+    return select(*_IDENTITY, *columns).join_from(table, runs).join(clusters)
+
+
+def _usage(table: Table) -> Any:
+    keys = [usage_keys.c[name] for name in UsageKey._fields if name not in {"cluster_id", "redone"}]
+    sums = [table.c[name] for name in SUMS]
+    query = select(table.c.bin, clusters.c.name, *keys, *sums, usage_keys.c.redone)
+    return query.join_from(table, usage_keys).join(clusters)

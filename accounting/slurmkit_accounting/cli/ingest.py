@@ -1,0 +1,180 @@
+"""The work of `slurmkit ledger ingest`: read sacct or a file into the ledger."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from slurmkit.config.files import load_section
+from slurmkit.errors import BadInput
+from slurmkit.formats.display import printable
+from slurmkit.slurm import commands
+from slurmkit_accounting.calendar import Zone, find_zone, host_zone_or_utc
+from slurmkit_accounting.config import ServiceSection
+from slurmkit_accounting.ingest.enter import IngestCounts
+from slurmkit_accounting.ingest.file import IngestedFile, SacctFile, ingest_file
+from slurmkit_accounting.ingest.ingest import Ingested, ingest
+from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.ledger.location import is_default_ledger, is_sqlite, ledger_url
+from slurmkit_accounting.remote.client import is_the_service
+from slurmkit_accounting.sacct.file import missing_information, parse_field_names
+
+
+def ingest_from_sacct(db: str | None, since: str | None, **file: Any) -> None:
+    """Read new and changed jobs from sacct, and print how many there were.
+
+    Args:
+        db: URL of the ledger's database; None for the usual one.
+        since: date from which jobs are read again, YYYY-MM-DD.
+        file: the options of `--file`, which are refused.
+    """
+    _refuse_file_options(file)
+    here = host_zone_or_utc()
+    begin = None if since is None else here.epoch(since)
+    with open_for_writing(db) as ledger, _show_progress() as progress:
+        slurm, private = commands.LocalSlurmCommands(), _is_own_ledger(db)
+        done = ingest(ledger, slurm, since=begin, progress=progress, private=private)
+    _show_ingested(done, here)
+    _mention_service(db, ledger.source)
+
+
+def _is_own_ledger(db: str | None) -> bool:
+    """Return whether this is a user's own ledger, not that of the site's service."""
+    service = load_section("ledger.service", ServiceSection)
+    return is_default_ledger(ledger_url(db)) and not is_the_service(service)
+
+
+def _refuse_file_options(file: dict[str, Any]) -> None:
+    """Refuse options that need `--file`."""
+    for name in ("cluster", "fields", "timezone", "header"):
+        if file[name]:
+            raise BadInput(f"--{name} is for --file DUMP; sacct itself says so")
+
+
+def ingest_from_file(path: str, db: str | None, since: str | None, **asked: Any) -> None:
+    """Read jobs from a file with output of sacct, and print how many there were.
+
+    Args:
+        path: the file; `-` for standard input.
+        db: URL of the ledger's database; None for the usual one.
+        since: refused, since it is for sacct.
+        asked: options `cluster`, `fields`, `delimiter`, `timezone` and `header`.
+    """
+    if since is not None:
+        raise BadInput("--since is for sacct; a file is read as a whole")
+    for name in ("cluster", "fields", "delimiter"):
+        if not asked[name]:
+            raise BadInput(f"--file needs --{name}")
+    fields, where = parse_field_names(asked["fields"]), find_zone(asked["timezone"])
+    for line in missing_information(fields):
+        click.echo(line, err=True)
+    with (
+        _open_input(path) as stream,
+        open_for_writing(db) as ledger,
+        _show_progress() as progress,
+    ):
+        file = SacctFile(
+            path, stream, asked["cluster"], fields, asked["delimiter"], where, asked["header"]
+        )
+        done = ingest_file(ledger, file, progress)
+    _show_file_ingested(done, where)
+    _mention_service(db, ledger.source)
+
+
+def _mention_service(db: str | None, source: str) -> None:
+    """Say that reports use the site's service, unless the user has named this ledger."""
+    section = load_section("ledger.service", ServiceSection)
+    if db or os.environ.get("SLURMKIT_DB") or not section.url or is_the_service(section):
+        return
+    url = f"sqlite:///{source}" if is_sqlite(ledger_url()) else source
+    click.echo(
+        f"these books are in {printable(source)}, and not the site's: reports ask the ledger's"
+        f" service at {printable(section.url)}; to read these: --db {printable(url)}",
+        err=True,
+    )
+
+
+@contextmanager
+def _open_input(path: str) -> Iterator[BinaryIO]:
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(path).open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+
+
+def _show_ingested(done: Ingested, here: Zone) -> None:
+    begin, end = map(here.show, done.window)
+    window = f"window {begin} to {end} {here.name}"
+    click.echo(_count_line(done.cluster, done.entered, window, done.seconds))
+    _show_rejected(done.entered)
+    if done.only:
+        click.echo(
+            f"slurmdbd's PrivateData=jobs shows {printable(done.only)} no other people's jobs:"
+            " this ledger holds only theirs",
+            err=True,
+        )
+    if done.gone:
+        click.echo(
+            f"{done.gone} runs are gone from sacct; they still count (slurmkit ledger retract"
+            " takes them out)",
+            err=True,
+        )
+    if done.first:
+        click.echo(
+            f"the books begin at {here.show(done.books_begin)}; for older jobs: slurmkit ledger"
+            " ingest --since DATE",
+            err=True,
+        )
+
+
+def _show_file_ingested(done: IngestedFile, where: Zone) -> None:
+    window = "no rows"
+    if done.window:
+        begin, end = map(where.show, done.window)
+        window = f"times from {begin} to {end} {where.name}"
+    click.echo(_count_line(done.cluster, done.entered, window, done.seconds))
+    _show_rejected(done.entered)
+    if done.steps:
+        click.echo(f"{done.steps} lines of steps were left out", err=True)
+
+
+def _count_line(cluster: str, rows: IngestCounts, window: str, seconds: float) -> str:
+    read = f"{rows.read} row{'' if rows.read == 1 else 's'}"
+    return (
+        f"cluster {printable(cluster)}: {read} read, {rows.new} new, {rows.changed} changed,"
+        f" {rows.rejected} rejected; {window}; {seconds:.1f} s"
+    )
+
+
+def _show_rejected(rows: IngestCounts) -> None:
+    if rows.rejected:
+        kept = "rejected lines are kept; see them with: slurmkit ledger rejects"
+        click.echo(f"{kept}; the first: {printable(rows.why)}", err=True)
+
+
+@contextmanager
+def _show_progress() -> Iterator[Callable[[IngestCounts, float], None]]:
+    """Show a progress bar on standard error during an ingest."""
+    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.fields[rows]} rows"))
+    console = Console(stderr=True)
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as progress:
+        task = progress.add_task("ingest", total=1.0, rows=0)
+        yield lambda entered, part: progress.update(task, completed=part, rows=entered.read)

@@ -1,0 +1,213 @@
+"""The work of the report commands: through the read API, or on the ledger itself.
+
+`asked` is what a command got on its command line, by the name of the option.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from slurmkit.cli.tables import print_key_values
+from slurmkit.config.files import load_section
+from slurmkit.errors import LedgerError, NotSent
+from slurmkit.formats.display import printable
+from slurmkit.slurm import commands
+from slurmkit_accounting import read
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.cli.array_ids import to_slurm_ids, with_end_reasons, with_user_ids
+from slurmkit_accounting.cli.report_options import parse_filters
+from slurmkit_accounting.config import ScheduleSection
+from slurmkit_accounting.ledger.database import open_for_reading, open_for_writing
+from slurmkit_accounting.notify.delivery import DeliveryOutcome
+from slurmkit_accounting.notify.monthly_mail import PastMonth, mail_month, write_month_mails
+from slurmkit_accounting.remote.client import configured_remote
+from slurmkit_accounting.render.format import format_utc, format_value
+from slurmkit_accounting.reports.model import ColumnKind, Report
+from slurmkit_accounting.reports.question import report_window
+from slurmkit_accounting.reports.reconcile import reconcile_report
+
+
+def budget(
+    db: str | None, _begin: str | None, _end: str | None, asked: Mapping[str, Any]
+) -> Report:
+    """Return the report of the budgets."""
+    with read.ledger(db) as books:
+        return read.budget(books, timezone=asked["timezone"])
+
+
+def efficiency(
+    db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]
+) -> Report:
+    """Return the report of resources that were held but not used."""
+    more = _more_of_job(asked)
+    with read.ledger(db) as books:
+        return read.efficiency(books, begin, end, by=_flatten(asked["by"]), **more)
+
+
+def explain(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
+    """Return the runs behind a cell of a report, with the job ids that users know."""
+    more = _more_of_job(asked)
+    with read.ledger(db) as books:
+        report = read.explain(books, begin, end, **more)
+    return with_user_ids(with_end_reasons(report) if more["job"] else report)
+
+
+def wait(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
+    """Return the report of waiting times."""
+    more = read.More(timezone=asked["timezone"], filters=parse_filters(asked))
+    with read.ledger(db) as books:
+        return read.wait(books, begin, end, by=_flatten(asked["by"]), **more)
+
+
+def usage(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
+    """Return the report of usage and costs; the option `panels` adds the series for charts."""
+    more = _more_of_job(asked)
+    more["suspended"] = asked["suspended"]
+    with read.ledger(db) as books:
+        return read.usage(
+            books, begin, end, by=_flatten(asked["by"]), panels=asked["panels"], **more
+        )
+
+
+REPORTS = {"budget": budget, "efficiency": efficiency, "usage": usage, "wait": wait}
+
+
+def _more_of_job(asked: Mapping[str, Any]) -> read.More:
+    """Return the zone, the filters and the job of a report; the job with Slurm's own ids."""
+    job = to_slurm_ids(asked["job"], asked["cluster"])
+    return read.More(timezone=asked["timezone"], filters=parse_filters(asked), job=job)
+
+
+def _flatten(by: Sequence[tuple[str, ...]]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(by)))
+
+
+def print_evidence(db: str | None, row: int, *, as_json: bool) -> None:
+    """Print everything that the ledger has of one run.
+
+    Args:
+        db: URL of the ledger's database; None for the usual one.
+        row: number of the run in the ledger.
+        as_json: print JSON instead of names and values.
+    """
+    with read.ledger(db) as books:
+        evidence = read.evidence(books, row)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(evidence), indent=2).decode())
+        return
+    facts = [(name, _format_fact(name, value)) for name, value in evidence.row.items()]
+    before = [
+        (
+            f"until {format_utc(at)}",
+            ", ".join(f"{name} {_format_fact(name, was)}" for name, was in old.items()),
+        )
+        for at, old in evidence.revisions
+    ]
+    lines = [
+        ("sacct said", evidence.line),
+        ("fields", "|".join(evidence.fields)),
+        ("ask", evidence.command),
+    ]
+    print_key_values([*facts, *before, *(("rejected", line) for line in evidence.rejects), *lines])
+
+
+_TIME_COLUMNS = frozenset(
+    ("submit", "eligible", "start", "end", "last_seen", "gone_since", "retracted")
+)
+
+
+def _format_fact(name: str, value: Any) -> str:
+    kind: ColumnKind = "time" if name in _TIME_COLUMNS and isinstance(value, int) else "text"
+    return format_value(value, kind)
+
+
+def mail_reports(
+    month: str, timezone: str | None, dry_run: Path | None, db: str | None, *, again: bool
+) -> None:
+    """Mail each PI the report of a month; with a folder `dry_run`, write the mails there instead.
+
+    Args:
+        month: YYYY-MM.
+        timezone: of the month; None for that of the service.
+        dry_run: folder for .eml files.
+        db: URL of the ledger's database; None for the usual one.
+        again: send mails again that may have arrived.
+    """
+    where = timezone or load_section("ledger.schedule", ScheduleSection).timezone
+    which = PastMonth(month, find_zone(where or None), int(time.time()))
+    if dry_run:
+        _write_mails(which, dry_run, db)
+    else:
+        _send_mails(which, db, again=again)
+
+
+def reconcile(
+    db: str | None,
+    begin: str | None,
+    end: str | None,
+    *,
+    month: str | None,
+    timezone: str | None,
+    tres: str,
+) -> Report:
+    """Return the report that compares the ledger with sreport.
+
+    Args:
+        db: URL of the ledger's database; None for the usual one.
+        begin: date at which the window begins.
+        end: date at which the window ends.
+        month: YYYY-MM, instead of the dates.
+        timezone: of the dates; None for the host's.
+        tres: `gres/gpu` or `cpu`.
+    """
+    where, now = find_zone(timezone), int(time.time())
+    months = {"month": (month,)} if month else {}
+    with ExitStack() as stack:
+        with _pointing_to_service(db):
+            ledger = stack.enter_context(open_for_reading(db))
+        span = report_window(begin, end, where, months, now)
+        return reconcile_report(
+            ledger, commands.LocalSlurmCommands(), span, zone=where, tres=tres, now=now
+        )
+
+
+def _write_mails(month: PastMonth, folder: Path, db: str | None) -> None:
+    with open_for_reading(db) as ledger:
+        for pi, path in write_month_mails(ledger, month, folder):
+            click.echo(f"{printable(pi.name)}: {printable(str(path))}")
+
+
+def _send_mails(month: PastMonth, db: str | None, *, again: bool) -> None:
+    missed = 0
+    with open_for_writing(db) as ledger:
+        for result in mail_month(ledger, month, again=again):
+            why = f": {printable(result.why)}" if result.why else ""
+            click.echo(f"{printable(result.pi.name)}: {result.outcome.value}{why}")
+            missed += result.outcome in {DeliveryOutcome.FAILED, DeliveryOutcome.DOUBTFUL}
+    if missed:
+        raise NotSent(
+            f"{missed} of the mails were not sent, or may not have arrived; the reasons are above."
+            " Run it again, with --again for those that may have arrived"
+        )
+
+
+@contextmanager
+def _pointing_to_service(db: str | None) -> Iterator[None]:
+    """Extend the error of a user without an own ledger: the site's is at the service."""
+    try:
+        yield
+    except LedgerError as error:
+        if db or not configured_remote():
+            raise
+        raise LedgerError(
+            "this reads the ledger itself: run it where the ledger's service runs, as its account,"
+            f" or name one with --db ({error})"
+        ) from error

@@ -1,0 +1,1 @@
+"""From sacct's rows to stored runs."""

@@ -1,0 +1,416 @@
+"""The upsert of runs into the ledger, batch by batch.
+
+A new run is inserted. A changed run keeps a revision with its old values. A row that cannot be
+parsed is kept as a reject. The usage tables follow in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import compress
+from operator import not_
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from slurmkit_accounting.ingest.rejects import mark_rejects_of_runs_read, store_rejects
+from slurmkit_accounting.ingest.steps import update_measured_use
+from slurmkit_accounting.ingest.stored import (
+    StoredRun,
+    find_runs,
+    find_runs_by_submit,
+    load_runs,
+    load_usage_runs,
+)
+from slurmkit_accounting.ledger.bulk_write import (
+    in_values,
+    insert_columns,
+    insert_rows,
+    update_rows,
+)
+from slurmkit_accounting.ledger.coverage import CoveredSpan, is_covered, load_spans
+from slurmkit_accounting.ledger.schema.runs import clusters, ingests, revisions, runs
+from slurmkit_accounting.sacct.columns import RowLayout
+from slurmkit_accounting.sacct.rows import (
+    Reject,
+    RowBatch,
+    RunColumns,
+    RunKey,
+    RunRow,
+    make_run_key,
+)
+from slurmkit_accounting.sacct.values import NodeGpus
+from slurmkit_accounting.usage.bins import Eras, UsageKey, UsageRun
+from slurmkit_accounting.usage.redone import mark_redone
+from slurmkit_accounting.usage.tables import UsageChange, load_eras
+
+COUNT_NAMES = ("read", "new", "changed", "rejected")
+_FINGERPRINT = RunRow._fields.index("fingerprint")
+# The columns of a run that its usage depends on, in the order of `UsageRun`.
+_COUNTED = RunRow._fields[RunRow._fields.index("user") : RunRow._fields.index("energy_joules") + 1]
+
+
+class IngestCounts(msgspec.Struct):
+    """Counts of the rows that an ingest entered.
+
+    Attributes:
+        read: rows, rejected ones included.
+        new: rows that the ledger did not have.
+        changed: rows that differ from the stored run. The old values are kept as a revision.
+        rejected: lines that could not be parsed.
+        why: the reason of the first reject.
+    """
+
+    read: int = 0
+    new: int = 0
+    changed: int = 0
+    rejected: int = 0
+    why: str = ""
+
+    def __iadd__(self, other: IngestCounts) -> IngestCounts:
+        for name in COUNT_NAMES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.why = self.why or other.why
+        return self
+
+
+class OngoingIngest(msgspec.Struct, frozen=True):
+    """One ingest in progress.
+
+    Attributes:
+        id: row id of the ingest.
+        cluster: row id of its cluster.
+        started: epoch seconds.
+        seen: epoch seconds at which the runs without an end still existed. 0 for a file: its last
+            time is known only after the whole file was read.
+        open: row ids of the runs without an end that were read while `seen` was 0.
+        keys: row ids of the usage keys used so far.
+        shapes: the GPUs of the nodes as they are now. None when the rows come from a file.
+    """
+
+    id: int
+    cluster: int
+    started: int
+    seen: int
+    open: set[int] = msgspec.field(default_factory=set)
+    keys: dict[UsageKey, int] = msgspec.field(default_factory=dict)
+    shapes: NodeGpus | None = None
+
+
+class _Transaction(msgspec.Struct):
+    """State of one transaction: what is written once, after the last batch.
+
+    Attributes:
+        eras: see `bins.Eras`.
+        settled: spans already read from sacct itself. A file changes no run that ended there.
+        usage: changes of the usage tables.
+        jobs: JobIDRaw of the runs that were written.
+    """
+
+    eras: Eras
+    settled: Sequence[CoveredSpan]
+    usage: UsageChange = msgspec.field(default_factory=UsageChange)
+    jobs: set[int] = msgspec.field(default_factory=set)
+
+
+class _RunChanges(msgspec.Struct):
+    """Updates of runs that the ledger already has."""
+
+    changed: list[tuple[int, RunRow, RunRow]] = msgspec.field(
+        default_factory=list
+    )  # id, before, after
+    same: list[tuple[int, int]] = msgspec.field(default_factory=list)  # id, fingerprint
+
+
+def find_or_add_cluster(connection: Connection, name: str) -> int:
+    """Return the row id of a cluster; insert the cluster if it is new."""
+    kind = sqlite if connection.dialect.name == "sqlite" else postgresql
+    connection.execute(kind.insert(clusters).values(name=name).on_conflict_do_nothing())
+    return int(
+        connection.execute(select(clusters.c.id).where(clusters.c.name == name)).scalar_one()
+    )
+
+
+def begin_ingest(connection: Connection, cluster: int, started: int, **facts: Any) -> OngoingIngest:
+    """Insert the row of a new ingest of sacct; for a file, set `seen` to 0 afterwards."""
+    values = {"cluster_id": cluster, "started": started, **facts}
+    inserted = connection.execute(insert(ingests).values(values))
+    (ingest_id,) = inserted.inserted_primary_key or (0,)
+    return OngoingIngest(ingest_id, cluster, started, started)
+
+
+def enter_batch(
+    connection: Connection, ingest: OngoingIngest, row_layout: RowLayout, batch: RowBatch
+) -> IngestCounts:
+    """Enter one batch. Entering the same batch again changes nothing."""
+    return enter_batches(connection, ingest, row_layout, [batch])
+
+
+def enter_batches(
+    connection: Connection,
+    ingest: OngoingIngest,
+    row_layout: RowLayout,
+    batches: Iterable[RowBatch],
+) -> IngestCounts:
+    """Enter the batches of one ingest; write the change of usage once, after the last batch."""
+    settled = load_spans(connection, ingest.cluster) if row_layout.dated else []
+    transaction, total = _Transaction(load_eras(connection), settled), IngestCounts()
+    for batch in batches:
+        total += _upsert(connection, ingest, transaction, row_layout, batch)
+        del batch  # free it before the next one is read, see `SacctFileReader.batches`
+    _update_redone(connection, ingest.cluster, transaction.jobs, transaction.usage)
+    transaction.usage.write(connection, ingest.keys)
+    return total
+
+
+def _upsert(
+    connection: Connection,
+    ingest: OngoingIngest,
+    transaction: _Transaction,
+    row_layout: RowLayout,
+    batch: RowBatch,
+) -> IngestCounts:
+    """Upsert the runs of a batch, store its rejects, and return the counts."""
+    keys = row_layout.keys(batch)
+    # Of several rows of one run in a batch, the last one counts.
+    last = {key: index for index, key in enumerate(keys) if key is not None}
+    known = _find_stored(connection, ingest.cluster, row_layout, batch, last)
+    all_new = not known and len(last) == len(keys)
+    columns, bad = row_layout.columns(
+        batch if all_new else _rows_to_parse(batch, keys, last, known)
+    )
+    if ingest.shapes:
+        ingest.shapes.look(columns)
+    bad = [*batch.rejects, *bad]
+    new, old = split_known(columns, known)
+    changes = _compare(
+        connection, row_layout, [(known[run.key], run) for run in old], transaction.settled
+    )
+    _insert_new(connection, ingest, transaction, new)
+    _update_changed(connection, ingest, transaction, changes)
+    stored = [known[key] for key in last if key in known] if known else []
+    _mark_seen_by_ingest(connection, ingest, stored, changes)
+    if not row_layout.dated:
+        _mark_shown_again(connection, stored)
+    _replace_rejects(connection, ingest, last, bad)
+    counts = len(new["submit"]), len(changes.changed), len(bad)
+    return IngestCounts(len(batch), *counts, bad[0].reason if bad else "")
+
+
+def _find_stored(
+    connection: Connection,
+    cluster: int,
+    row_layout: RowLayout,
+    batch: RowBatch,
+    last: Mapping[RunKey, int],
+) -> dict[RunKey, StoredRun]:
+    """Find the runs that the ledger already has, also those stored without their DBIndex."""
+    known = find_runs(connection, cluster, last)
+    unknown = {key: index for key, index in last.items() if key not in known} if known else last
+    known |= find_runs_by_submit(
+        connection, cluster, unknown, lambda index: row_layout.pair(batch.row(index))
+    )
+    return known
+
+
+def _rows_to_parse(
+    batch: RowBatch,
+    keys: Sequence[RunKey | None],
+    last: Mapping[RunKey, int],
+    known: Mapping[RunKey, StoredRun],
+) -> RowBatch:
+    """Return the rows to parse: each run's last row if new or changed, and rows without a key."""
+    prints = batch.fingerprints
+    indices = [
+        index
+        for key, index in last.items()
+        if (one := known.get(key)) is None or one.fingerprint != prints[index]
+    ]
+    indices += [index for index, key in enumerate(keys) if key is None]
+    return batch if indices == list(range(len(keys))) else batch.some(indices)
+
+
+def _compare(
+    connection: Connection,
+    row_layout: RowLayout,
+    old: Sequence[tuple[StoredRun, RunRow]],
+    settled: Sequence[CoveredSpan],
+) -> _RunChanges:
+    """Sort runs that were read again into changed and unchanged.
+
+    A row of a file changes no run that ended within `settled`, the spans read from sacct itself.
+    """
+    changes = _RunChanges()
+    before = load_runs(connection, [stored.id for stored, _ in old])
+    for stored, run in old:
+        run_id, was = stored.id, before[stored.id]
+        stays = not stored.gone and is_covered(settled, was.end)
+        after = was if stays else _merge(row_layout, was, run)
+        if after[:_FINGERPRINT] != was[:_FINGERPRINT]:
+            changes.changed.append((run_id, was, after))
+        else:
+            changes.same.append((run_id, after.fingerprint))
+    return changes
+
+
+def _merge(row_layout: RowLayout, was: RunRow, run: RunRow) -> RunRow:
+    """Return the run to store, merged from the stored run and the row.
+
+    Columns that the row lacks keep their stored values. A row of a file never takes a run back to
+    an earlier state, for example from ended to running.
+    """
+    if row_layout.dated and _run_stage(run) < _run_stage(was):
+        return was
+    if len(row_layout.given) != len(RunRow._fields):
+        pairs = zip(RunRow._fields, was, run, strict=True)
+        run = RunRow._make(b if name in row_layout.given else a for name, a, b in pairs)
+    # Keep the doubt that came from the GPUs of its nodes, see `NodeGpus`.
+    same = (run.alloc_tres, run.node_list) == (was.alloc_tres, was.node_list)
+    return run._replace(doubt=was.doubt) if same and run.doubt is None else run
+
+
+def _run_stage(run: RunRow) -> int:
+    """Return 0 for a pending run, 1 for one that started, 2 for one that ended."""
+    return 2 if run.end is not None else int(run.start is not None)
+
+
+def _insert_new(
+    connection: Connection, ingest: OngoingIngest, transaction: _Transaction, new: RunColumns
+) -> None:
+    if not new["submit"]:
+        return
+    insert_runs(connection, new, cluster=ingest.cluster, ingest=ingest.id, seen=ingest.seen)
+    transaction.usage.add_columns(usage_run_columns(ingest.cluster, new, transaction.eras))
+    transaction.jobs.update(new["job_id_raw"])
+
+
+def _update_changed(
+    connection: Connection, ingest: OngoingIngest, transaction: _Transaction, changes: _RunChanges
+) -> None:
+    if changes.same:
+        update_rows(connection, runs, ("id", "fingerprint"), changes.same)
+    if not changes.changed:
+        return
+    run_ids = [run_id for run_id, _, _ in changes.changed]
+    transaction.usage.take(load_usage_runs(connection, run_ids))
+    _store_revisions(connection, ingest, changes.changed)
+    transaction.usage.put(load_usage_runs(connection, run_ids))
+    update_measured_use(connection, run_ids)
+    transaction.jobs.update(run.job_id_raw for _, _, run in changes.changed)
+
+
+def update_redone(connection: Connection, cluster: int, jobs: Collection[int]) -> None:
+    """Recompute which runs of some jobs were redone, and update the usage tables."""
+    usage = UsageChange()
+    _update_redone(connection, cluster, jobs, usage)
+    usage.write(connection, {})
+
+
+def _update_redone(
+    connection: Connection, cluster: int, jobs: Collection[int], usage: UsageChange
+) -> None:
+    changed = load_usage_runs(connection, mark_redone(connection, cluster, jobs))
+    usage.take([run._replace(redone=not run.redone) for run in changed])
+    usage.put(changed)
+
+
+def _store_revisions(
+    connection: Connection, ingest: OngoingIngest, changed: Sequence[tuple[int, RunRow, RunRow]]
+) -> None:
+    old = [(run_id, ingest.id, _differences(was, run)) for run_id, was, run in changed]
+    insert_rows(connection, revisions, ("run_id", "ingest_id", "old"), old)
+    values = [(run_id, *run) for run_id, _, run in changed]
+    update_rows(connection, runs, ("id", *RunRow._fields), values)
+    ended = [(run_id, None) for run_id, _, run in changed if run.end is not None]
+    update_rows(connection, runs, ("id", "last_seen"), ended)
+
+
+def _differences(old: RunRow, new: RunRow) -> str:
+    """Return the old values of the columns that changed, as JSON."""
+    pairs = zip(RunRow._fields, old, new, strict=True)
+    changed = {name: a for name, a, b in pairs if a != b and name != "fingerprint"}
+    return msgspec.json.encode(changed).decode()
+
+
+def _mark_seen_by_ingest(
+    connection: Connection, ingest: OngoingIngest, stored: Sequence[StoredRun], changes: _RunChanges
+) -> None:
+    """Record that the runs without an end were seen by this ingest."""
+    still = {one.id for one in stored if one.open}
+    still |= {run_id for run_id, _, run in changes.changed if run.end is None}
+    if not ingest.seen:
+        ingest.open.update(still)
+    elif still:
+        mark_seen(connection, sorted(still), ingest.seen)
+
+
+def _mark_shown_again(connection: Connection, stored: Sequence[StoredRun]) -> None:
+    """Clear `gone_since` of runs that sacct shows again."""
+    if back := [one.id for one in stored if one.gone]:
+        where = in_values(connection, runs.c.id, back)
+        connection.execute(update(runs).where(where).values(gone_since=None))
+
+
+def _replace_rejects(
+    connection: Connection,
+    ingest: OngoingIngest,
+    last: Mapping[RunKey, int],
+    bad: Sequence[Reject],
+) -> None:
+    """Store the rejects of a batch; those of runs that could be parsed now are settled."""
+    rejected = {reject.key for reject in bad}
+    parsed = last.keys() - rejected if rejected else last.keys()
+    mark_rejects_of_runs_read(connection, ingest.cluster, ingest.id, parsed)
+    store_rejects(connection, ingest.cluster, ingest.id, bad)
+
+
+def mark_seen(connection: Connection, run_ids: Sequence[int], moment: int) -> None:
+    """Set `last_seen` of those of the given runs that have no end; `moment` in epoch seconds."""
+    earlier = or_(runs.c.last_seen.is_(None), runs.c.last_seen < moment)
+    where = (in_values(connection, runs.c.id, run_ids), runs.c.end.is_(None), earlier)
+    connection.execute(update(runs).where(*where).values(last_seen=moment))
+
+
+def split_known(columns: RunColumns, known: Collection[RunKey]) -> tuple[RunColumns, list[RunRow]]:
+    """Split runs into new ones, as columns, and those whose key is in `known`."""
+    identity = (columns[name] for name in ("db_index", "job_id_raw", "submit"))
+    old = [key in known for key in map(make_run_key, *identity)] if known else []
+    if not any(old):
+        return columns, []
+    fresh = list(map(not_, old))
+    new: RunColumns = {name: list(compress(values, fresh)) for name, values in columns.items()}
+    return new, [RunRow._make(row) for row in compress(zip(*columns.values(), strict=True), old)]
+
+
+def insert_runs(
+    connection: Connection, columns: RunColumns, *, cluster: int, ingest: int, seen: int | None
+) -> None:
+    """Insert new runs, given as columns.
+
+    Args:
+        connection: to the ledger.
+        columns: the values of the runs.
+        cluster: row id of their cluster.
+        ingest: row id of the ingest.
+        seen: epoch seconds at which the runs without an end still existed.
+    """
+    same = {"cluster_id": cluster, "first_ingest_id": ingest}
+    if seen is not None:
+        last = [seen if end is None else None for end in columns["end"]]
+        columns = {**columns, "last_seen": last}
+    insert_columns(connection, runs, columns, same)
+
+
+def usage_run_columns(cluster: int, columns: RunColumns, known: Eras) -> list[Sequence[Any]]:
+    """Return the columns of new runs in the order of `UsageRun`.
+
+    No run is redone, and nothing is measured yet.
+    """
+    count = len(columns["submit"])
+    never = [None] * count
+    found = {name: columns[name] for name in _COUNTED}
+    found |= {"cluster_id": [cluster] * count, "redone": [False] * count}
+    found["era"] = known.each(columns["submit"])
+    return [found.get(name, never) for name in UsageRun._fields]

@@ -1,0 +1,1 @@
+"""The ledger's database: where it is, its schema, locks and bulk writes."""

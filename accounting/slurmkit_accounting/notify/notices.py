@@ -1,0 +1,161 @@
+"""Notices of a user's own jobs: started, failed, ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from slurmkit.config.files import load_section
+from slurmkit.formats.display import printable
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.poller import WatchedJob
+from slurmkit_accounting.calendar import Zone
+from slurmkit_accounting.config import Event, NotifySection
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.locks import hold_ledger_lock
+from slurmkit_accounting.ledger.schema.people import people, usernames
+from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
+from slurmkit_accounting.plugins import Notice, notifier
+from slurmkit_accounting.reports.budget import NOTICES, budget_report
+from slurmkit_accounting.reports.counted import Question
+
+KIND = "job"
+
+
+class JobNotices:
+    """The events of jobs since the last call, as notices; the section selects the events."""
+
+    def __init__(self, section: NotifySection, cluster: str) -> None:
+        self._section = section
+        self._cluster = cluster
+        self._told: set[tuple[str, Event]] = set()
+        self._names: dict[str, str] = {}
+
+    def of(self, known: Mapping[str, WatchedJob]) -> Iterator[Notice]:
+        """Yield a notice for each wanted event that is new since the last call.
+
+        Args:
+            known: what the poller knows, by job id.
+        """
+        wanted = self._section.jobs
+        for job_id, one in known.items():
+            if one.info is None:
+                continue
+            # The first name counts: slurmdbd calls a job "allocation" if only its end has arrived.
+            self._names.setdefault(job_id, one.info.name)
+            event = _event(one.info, over=one.over)
+            if event and (job_id, event) not in self._told:
+                self._told.add((job_id, event))
+                # A failure is also an end.
+                if event in wanted or (event == "fail" and "end" in wanted):
+                    yield self._notice(job_id, event, one.info)
+
+    def _notice(self, job_id: str, event: Event, info: JobInfo) -> Notice:
+        word = {"start": "started", "fail": f"ended as {info.state}", "end": "completed"}[event]
+        name, where = printable(self._names[job_id]), printable(self._cluster)
+        text = (
+            f"Job {job_id} ({name}) on {where} {word}.\n"
+            f"partition {printable(info.partition)}, nodes {printable(info.node_list) or '?'},"
+            f" run time {info.elapsed or '?'}\n"
+        )
+        return Notice(
+            kind=KIND,
+            identity=f"{self._cluster}/{job_id}/{info.submitted}/{event}",
+            to=(self._section.to,) if self._section.to else (),
+            subject=f"job {job_id} ({name}) {word}",
+            text=text,
+            facts={"event": event, "cluster": self._cluster} | msgspec.to_builtins(info),
+        )
+
+
+def _event(info: JobInfo, *, over: bool) -> Event | None:
+    if over:
+        return "end" if info.state == "COMPLETED" else "fail"
+    return "start" if info.state == "RUNNING" else None
+
+
+BUDGETS_KIND = "budget"
+
+
+class BudgetNoticeResult(msgspec.Struct, frozen=True):
+    """The outcome of one notice by one notifier; `why` says why it was not sent."""
+
+    pi: str
+    by: str
+    outcome: DeliveryOutcome
+    why: str = ""
+
+
+def notify_budgets(ledger: Ledger, zone: Zone, now: int) -> Iterator[BudgetNoticeResult]:
+    """Notify PIs, and the addresses of `[notify] budgets`, of budgets used to 80 and to 100 %.
+
+    A budget that passes both limits between two calls causes one notice, at 100 %.
+
+    Args:
+        ledger: open for writing.
+        zone: time zone of the days on which budgets begin and end.
+        now: epoch seconds.
+
+    Raises:
+        BadConfig: when the budgets cannot be read.
+        BadInput: for an unknown notifier.
+        LedgerError: when another process is sending, or the ledger cannot be read.
+    """
+    section = load_section("notify", NotifySection)
+    question = Question(window=(now - 1, now), zone=zone, now=now)
+    rows = budget_report(ledger, question).rows
+    notifiers = {name: notifier(name) for name in section.by}
+    with hold_ledger_lock(ledger, "mail"):
+        for row in rows:
+            limit = next((limit for limit in NOTICES if row["used"] >= limit), None)
+            if limit is None:
+                continue
+            # The GPU-hours are included: a budget that was raised is a new budget.
+            about = f"{row['from']}/{row['to']}/{row['gpu_hours_budget']:g}/{limit:.0%}"
+            for name, by in notifiers.items():
+                once = NoticeKey(BUDGETS_KIND, about, f"{name}:{row['pi']}")
+                make = partial(_notice, ledger, once, row, section.budgets)
+                yield BudgetNoticeResult(row["pi"], name, *send_once(ledger, once, make, by.send))
+
+
+def _notice(
+    ledger: Ledger, once: NoticeKey, row: dict[str, Any], others: tuple[str, ...]
+) -> Notice:
+    with ledger.transaction() as connection:
+        own = _mail_address(connection, row["pi"])
+    name, share = printable(row["pi"]), f"{row['used']:.0%}"
+    text = (
+        f"{name} has used {share} of the GPU-hours from {row['from']} to {row['to']}:\n"
+        f"{row['gpu_hours_used']:,.2f} of {row['gpu_hours_budget']:,.2f},"
+        f" {row['gpu_hours_left']:,.2f} left.\n"
+        f"Of late it was {row['gpu_hours_per_day']:,.2f} a day"
+        f"{_end_words(row['runs_out'])}.\n\nslurmkit report budget shows more.\n"
+    )
+    return Notice(
+        kind=BUDGETS_KIND,
+        identity=once.identity,
+        to=tuple(dict.fromkeys(filter(None, (own, *others)))),
+        subject=f"GPU-hours of {name}: {share} of the budget used",
+        text=text,
+        facts=row,
+    )
+
+
+def _end_words(when: str) -> str:
+    if not when or when == "used up":
+        return f"; the budget is {when}" if when else ""
+    return f"; at this rate the budget is used up on {when}"
+
+
+def _mail_address(connection: Connection, pi: str) -> str:
+    """Return the mail address of the person who has a user name now; empty if unknown."""
+    query = (
+        select(people.c.mail)
+        .join(usernames, usernames.c.person_id == people.c.id)
+        .where(usernames.c.username == pi, usernames.c.valid_to.is_(None))
+    )
+    return (connection.scalar(query) or "").strip()

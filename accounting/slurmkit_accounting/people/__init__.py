@@ -1,0 +1,1 @@
+"""Who people are over time: LDAP, PIs and overrides."""

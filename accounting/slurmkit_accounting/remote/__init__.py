@@ -1,0 +1,1 @@
+"""Read a site's ledger through its service."""

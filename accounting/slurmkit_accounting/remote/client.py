@@ -1,0 +1,158 @@
+"""The client of the ledger's service."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from slurmkit import errors
+from slurmkit.config.files import load_section
+from slurmkit.errors import BadConfig, LedgerError, ServiceError, SlurmkitError
+from slurmkit.formats.display import printable
+from slurmkit_accounting.config import ServiceSection
+from slurmkit_accounting.remote.protocol import (
+    MAX_PAYLOAD,
+    PATH,
+    ServiceAnswer,
+    ServiceQuery,
+    open_answer,
+    seal_query,
+)
+
+_SCHEMES: dict[str, type[http.client.HTTPConnection]] = {
+    "http": http.client.HTTPConnection,
+    "https": http.client.HTTPSConnection,  # behind a site's own proxy
+}
+_LONGEST_LINE = 4 * MAX_PAYLOAD
+_LONGEST_REFUSAL = 2000
+
+AnswerT = TypeVar("AnswerT")
+
+
+class RemoteLedger:
+    """A ledger behind a service; functions of the read API take it in place of an open ledger.
+
+    Attributes:
+        source: the service's URL.
+        seen_as: who the service takes us for, and what we may see; empty before the first answer.
+    """
+
+    def __init__(self, section: ServiceSection) -> None:
+        self._section = section
+        self._service = service_uid(section)
+        self.source = section.url
+        self.seen_as = ""
+
+    def ask(self, name: str, arguments: dict[str, Any], wanted: type[AnswerT]) -> AnswerT:
+        """Call a function of the read API at the service.
+
+        Args:
+            name: name of the function.
+            arguments: arguments by name.
+            wanted: type of the result.
+
+        Raises:
+            NotVouched: when munged does not vouch for the query or the answer.
+            ServiceError: when the service cannot be reached.
+            SlurmkitError: any error that the function raised at the service.
+        """
+        query = ServiceQuery(name, msgspec.to_builtins(arguments))
+        answer = self._answer(query)
+        if answer.fault:
+            raise _fault_error(answer.fault.kind, answer.fault.message)
+        self.seen_as = answer.seen_as
+        try:
+            return msgspec.json.decode(answer.value, type=wanted)
+        except msgspec.ValidationError as error:
+            raise ServiceError(
+                f"the service at {self.source} has another release of slurmkit: {error}; upgrade"
+                " the older one"
+            ) from error
+
+    def _answer(self, query: ServiceQuery) -> ServiceAnswer:
+        sealed = seal_query(query, service=self._service)
+        try:
+            with closing(_connection(self._section)) as connection:
+                connection.request("POST", PATH, sealed, {"Content-Type": "application/x-munge"})
+                response = connection.getresponse()
+                if response.status != http.HTTPStatus.OK:
+                    raise _refusal_error(response)
+                return open_answer(_lines(response), query.nonce, service=self._service)
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceError(
+                f"the ledger's service at {self.source} does not answer:"
+                f" {str(error) or type(error).__name__};"
+                " ask your administrator, or read a ledger of your own with --db"
+            ) from error
+
+
+def configured_remote() -> RemoteLedger | None:
+    """Return the service of `[ledger.service] url`; None if that is empty.
+
+    Raises:
+        BadConfig: when the URL is not valid, or the service's account is unknown here.
+    """
+    section = load_section("ledger.service", ServiceSection)
+    return RemoteLedger(section) if section.url else None
+
+
+def service_uid(section: ServiceSection) -> int:
+    """Return the uid of the account that the service runs as.
+
+    Raises:
+        BadConfig: when this host does not know the account.
+    """
+    if section.user.isdecimal():
+        return int(section.user)
+    try:
+        return pwd.getpwnam(section.user).pw_uid
+    except KeyError as error:
+        raise BadConfig(
+            f"[ledger.service] user: there is no user {section.user!r} on this host; name the"
+            " account that the service runs as, or give its number"
+        ) from error
+
+
+def is_the_service(section: ServiceSection) -> bool:
+    """Return whether this process runs as the service's account."""
+    me = os.geteuid()
+    with suppress(KeyError):
+        return section.user in {str(me), pwd.getpwuid(me).pw_name}
+    return section.user == str(me)
+
+
+def _connection(section: ServiceSection) -> http.client.HTTPConnection:
+    try:
+        url = urlsplit(section.url)
+        kind = _SCHEMES[url.scheme]
+        return kind(url.hostname or "", url.port, timeout=section.timeout)
+    except (KeyError, ValueError, http.client.InvalidURL) as error:
+        raise BadConfig(
+            f"[ledger.service] url: {section.url!r} is none; write http://HOST:PORT"
+        ) from error
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while line := response.readline(_LONGEST_LINE):
+        yield line
+
+
+def _refusal_error(response: http.client.HTTPResponse) -> ServiceError:
+    """Return the error of a refusal, whose body is plain text: it was not sealed with MUNGE."""
+    text = printable(response.read(_LONGEST_REFUSAL).decode("utf-8", "replace").strip())
+    return ServiceError(f"the ledger's service refuses the query: {text or response.reason}")
+
+
+def _fault_error(kind: str, message: str) -> SlurmkitError:
+    """Return the error of a fault; `LedgerError` if this release has no such class."""
+    error_class = getattr(errors, kind, None)
+    if isinstance(error_class, type) and issubclass(error_class, SlurmkitError):
+        return error_class(message)
+    return LedgerError(message)

@@ -1,0 +1,227 @@
+"""The protocol of client and service: one sealed query, an answer in sealed pieces.
+
+Every message carries a tag with its purpose, so that a credential made for something else is never
+accepted. Each piece of an answer carries the query's nonce, its own number and the number of
+pieces, so that a forged, mixed or truncated answer is noticed. MUNGE seals all messages: munged
+vouches for the sender's uid.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from slurmkit.errors import NotVouched, ServiceError
+
+PATH = "/v1/query"
+MAX_QUERY = 256 * 1024  # bytes of a sealed query
+MAX_PIECES = 512
+MAX_PAYLOAD = 512 * 1024  # bytes; munged takes credentials of at most 1 MiB
+_MUNGE_SECONDS = 20  # time limit; munged normally answers within milliseconds
+# The exit codes of unmunge are munge's error numbers (munge.h).
+_REFUSALS = {
+    8: "is not a MUNGE credential",
+    14: "is invalid: it was changed on the way, or the two hosts have different MUNGE keys",
+    15: "has expired; if it was sent just now, set the clocks of both hosts right",
+    16: "comes from the future; set the clocks of both hosts right",
+    17: "was used before: each is good for one message; ask again",
+    18: "is for somebody else",
+}
+_NO_MUNGED = (2, 6, 7)
+
+
+class ServiceQuery(
+    msgspec.Struct, frozen=True, tag="slurmkit-ledger-query-1", forbid_unknown_fields=True
+):
+    """A query to the ledger's service.
+
+    Attributes:
+        ask: name of a function of the read API.
+        arguments: arguments by name, as JSON types.
+        nonce: random; different for each query.
+    """
+
+    ask: str
+    arguments: dict[str, Any]
+    nonce: str = msgspec.field(default_factory=lambda: secrets.token_hex(16))
+
+
+class ServiceFault(msgspec.Struct, frozen=True):
+    """An error in place of an answer: its class name and its message."""
+
+    kind: str
+    message: str
+
+
+class ServiceAnswer(msgspec.Struct, frozen=True):
+    """The service's answer to a query: a value as JSON, or a fault.
+
+    Attributes:
+        value: the result of the function of the read API.
+        seen_as: who the service takes the asker for, and what they may see.
+        fault: why there is no value; None if there is one.
+    """
+
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    seen_as: str = ""
+    fault: ServiceFault | None = None
+
+
+class _AnswerPiece(
+    msgspec.Struct, frozen=True, tag="slurmkit-ledger-answer-1", forbid_unknown_fields=True
+):
+    nonce: str
+    part: int
+    parts: int
+
+
+def seal_query(query: ServiceQuery, *, service: int) -> bytes:
+    """Seal a query for the service's uid.
+
+    Raises:
+        ServiceError: when munge does not work.
+    """
+    return seal(msgspec.json.encode(query), reader=service)
+
+
+def open_query(credential: bytes) -> tuple[int, ServiceQuery]:
+    """Open a sealed query; return the asker's uid and the query.
+
+    Raises:
+        NotVouched: when munged refuses it, or it is not a query.
+        ServiceError: when munge does not work.
+    """
+    opened = unseal(credential)
+    try:
+        return opened.uid, msgspec.json.decode(opened.payload, type=ServiceQuery)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NotVouched(
+            f"the credential holds no query that this release reads ({error}); have the client and"
+            " the service the same release of slurmkit?"
+        ) from error
+
+
+def seal_answer(answer: ServiceAnswer, nonce: str, *, asker: int) -> Iterator[bytes]:
+    """Seal an answer for the asker's uid; yield one piece per line.
+
+    Raises:
+        ServiceError: when the answer is too large, or munge does not work.
+    """
+    whole = msgspec.json.encode(answer)
+    parts = -(-len(whole) // MAX_PAYLOAD)
+    if parts > MAX_PIECES:
+        raise ServiceError("the answer is too large to send; ask for a shorter window")
+    for part in range(parts):
+        head = msgspec.json.encode(_AnswerPiece(nonce, part, parts))
+        body = whole[part * MAX_PAYLOAD : (part + 1) * MAX_PAYLOAD]
+        yield seal(head + b"\n" + body, reader=asker) + b"\n"
+
+
+def open_answer(credentials: Iterable[bytes], nonce: str, *, service: int) -> ServiceAnswer:
+    """Open the pieces of the answer to the query with a nonce.
+
+    Args:
+        credentials: the sealed pieces, in order.
+        nonce: nonce of the query.
+        service: uid of the service.
+
+    Raises:
+        NotVouched: when a piece is not from the service, belongs to another answer, or is missing.
+        ServiceError: when munge does not work, or the service has another release.
+    """
+    texts: list[bytes] = []
+    parts = 1
+    for credential in credentials:
+        opened = unseal(credential)
+        if opened.uid != service:
+            raise NotVouched(
+                f"the answer comes from uid {opened.uid}, but the service runs as uid {service};"
+                " set [ledger.service] user to the account it runs as"
+            )
+        piece, text = _split_piece(opened.payload)
+        if (piece.nonce, piece.part) != (nonce, len(texts)) or piece.parts > MAX_PIECES:
+            raise NotVouched("the answer belongs to another question; ask again")
+        texts.append(text)
+        parts = piece.parts
+    if len(texts) != parts:
+        raise NotVouched(f"the answer was cut off: {len(texts)} of {parts} pieces came; ask again")
+    try:
+        return msgspec.json.decode(b"".join(texts), type=ServiceAnswer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ServiceError(
+            f"the service has another release of slurmkit: {error}; upgrade the older one"
+        ) from error
+
+
+def _split_piece(payload: bytes) -> tuple[_AnswerPiece, bytes]:
+    head, _, text = payload.partition(b"\n")
+    try:
+        return msgspec.json.decode(head, type=_AnswerPiece), text
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise NotVouched("the answer is not one of slurmkit's ledger service") from error
+
+
+class OpenedCredential(msgspec.Struct, frozen=True):
+    """An opened credential: the payload, and the sender's uid as certified by munged."""
+
+    uid: int
+    payload: bytes
+
+
+def seal(payload: bytes, *, reader: int) -> bytes:
+    """Return a credential of the payload that only uid `reader` can open.
+
+    Raises:
+        ServiceError: when munge is missing or munged does not answer.
+    """
+    code, credential, error_text = _run_munge(("munge", f"--restrict-uid={reader}"), payload)
+    if code:
+        raise _munge_error("munge", code, error_text)
+    return credential.strip()
+
+
+def unseal(credential: bytes) -> OpenedCredential:
+    """Open a credential; munged opens each one only once.
+
+    Raises:
+        NotVouched: when munged refuses it: replayed, expired, from the future, forged, or for
+            another uid.
+        ServiceError: when munge is missing or munged does not answer.
+    """
+    # Output: metadata, one per line; an empty line; the payload. Numeric: no names to parse.
+    argv = ("unmunge", "--numeric", "--keys=STATUS,UID,LENGTH")
+    code, printed, error_text = _run_munge(argv, credential)
+    if code in _REFUSALS:
+        raise NotVouched(f"the credential {_REFUSALS[code]}")
+    if code:
+        raise _munge_error("unmunge", code, error_text)
+    head, _, payload = printed.partition(b"\n\n")
+    facts = dict(line.split(":", 1) for line in head.decode("ascii").splitlines())
+    if facts["STATUS"].strip() != "0" or int(facts["LENGTH"]) != len(payload):
+        raise NotVouched("unmunge printed something else than it opened; ask again")
+    return OpenedCredential(int(facts["UID"]), payload)
+
+
+def _run_munge(argv: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
+    """Run a command; return its exit code, output and error text."""
+    try:
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, timeout=_MUNGE_SECONDS, check=False
+        )
+    except FileNotFoundError as error:
+        raise ServiceError(
+            f"{argv[0]} is not on the PATH; the ledger's service needs MUNGE on both sides"
+        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServiceError(f"{argv[0]} does not work: {error}") from error
+    return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
+
+
+def _munge_error(command: str, code: int, error_text: str) -> ServiceError:
+    words = error_text.strip().removeprefix(f"{command}: Error: ") or f"exit code {code}"
+    hint = "; is munged running on this host?" if code in _NO_MUNGED else ""
+    return ServiceError(f"{command} failed: {words}{hint}")

@@ -1,0 +1,153 @@
+"""One read API for two kinds of ledgers: opened here, or the site's ledger behind its service.
+
+A function of the read API marked with `also_remote` takes either. The service calls the same
+function with the scope that the user may see; a `scope` given by the client is not sent.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_type_hints,
+)
+
+import msgspec
+
+from slurmkit.config.files import did_you_mean
+from slurmkit.errors import BadInput
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ledger.database import Ledger, open_for_reading
+from slurmkit_accounting.remote.client import configured_remote
+
+if TYPE_CHECKING:
+    from slurmkit_accounting.remote.client import RemoteLedger
+    from slurmkit_accounting.reports.question import Scope
+
+P = ParamSpec("P")
+AnswerT = TypeVar("AnswerT")
+AnyLedger: TypeAlias = "Ledger | RemoteLedger"
+"""A ledger that the read API can read: opened here or remote."""
+
+_BOOKS, _SCOPE = "books", "scope"
+_remote_functions: dict[str, RemoteFunction[Any]] = {}
+
+
+class RemoteFunction(Generic[AnswerT]):
+    """A function of the read API, as the service calls it."""
+
+    def __init__(self, function: Callable[..., AnswerT]) -> None:
+        self.function = function
+        self.name = function.__name__
+
+    def answer(self, ledger: Ledger, given: dict[str, Any], scope: Scope) -> AnswerT:
+        """Call the function with arguments from JSON.
+
+        Raises:
+            BadInput: for an unknown argument, or one of a wrong type.
+        """
+        types = self.types()
+        for name in given:
+            if name not in types:
+                hint = did_you_mean(name, sorted(types), "arguments")
+                raise BadInput(f"{self.name} takes no {name!r}; {hint}")
+        try:
+            named = {name: msgspec.convert(value, types[name]) for name, value in given.items()}
+        except msgspec.ValidationError as error:
+            raise BadInput(f"{self.name}: {error}") from error
+        return self.function(ledger, **named, scope=scope)
+
+    @property
+    def returns(self) -> type[AnswerT]:
+        """The return type of the function."""
+        return cast("type[AnswerT]", get_type_hints(self.function)["return"])
+
+    def arguments(self, *args: object, **named: object) -> dict[str, Any]:
+        """Return the arguments of a call by name, without the ledger and the scope."""
+        bound = inspect.signature(self.function).bind(None, *args, **named).arguments
+        for parameter in inspect.signature(self.function).parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                bound |= bound.pop(parameter.name, {})
+        return {name: each for name, each in bound.items() if name not in {_BOOKS, _SCOPE}}
+
+    def types(self) -> dict[str, Any]:
+        """Return the types of those arguments, by name."""
+        hints = get_type_hints(self.function)
+        types: dict[str, Any] = {}
+        for parameter in inspect.signature(self.function).parameters.values():
+            hint = hints[parameter.name]
+            if parameter.kind is parameter.VAR_KEYWORD:  # **more: Unpack[SomeTypedDict]
+                types |= get_type_hints(hint.__args__[0])
+            elif parameter.name not in {_BOOKS, _SCOPE}:
+                types[parameter.name] = hint
+        return types
+
+
+def also_remote(
+    function: Callable[Concatenate[Ledger, P], AnswerT],
+) -> Callable[Concatenate[AnyLedger, P], AnswerT]:
+    """Let a function of the read API also read the site's ledger through its service."""
+    remote = _remote_functions[function.__name__] = RemoteFunction(function)
+
+    @wraps(function)
+    def either(books: AnyLedger, /, *args: P.args, **named: P.kwargs) -> AnswerT:
+        if isinstance(books, Ledger):
+            return function(books, *args, **named)
+        arguments = remote.arguments(*args, **named)
+        if "timezone" in remote.types():
+            arguments["timezone"] = arguments.get("timezone") or _zone_here()
+        answer: AnswerT = books.ask(remote.name, arguments, remote.returns)
+        return answer
+
+    return either
+
+
+def find_remote_function(name: str) -> RemoteFunction[Any]:
+    """Return the function of the read API with a name.
+
+    Raises:
+        BadInput: when the read API has none.
+    """
+    if name not in _remote_functions:
+        raise BadInput(
+            f"the ledger's service answers no {name!r};"
+            f" {did_you_mean(name, sorted(_remote_functions), 'names')}"
+        )
+    return _remote_functions[name]
+
+
+@contextmanager
+def open_any_ledger(db: str | None = None) -> Iterator[AnyLedger]:
+    """Open the named ledger; without a name the site's, through its service, or the user's own.
+
+    Args:
+        db: URL of a database; SLURMKIT_DB may name one too.
+
+    Raises:
+        BadInput: for an invalid URL.
+        LedgerError: when there is no ledger, or its schema is newer or older.
+    """
+    if not (db or os.environ.get("SLURMKIT_DB")) and (remote := configured_remote()):
+        yield remote
+        return
+    with open_for_reading(db) as ledger:
+        yield ledger
+
+
+def _zone_here() -> str:
+    """Return the time zone of this machine; the service's host may have another."""
+    name = find_zone().name
+    if name.startswith("/"):
+        raise BadInput(f"{name} does not say which time zone it is; name one with --timezone")
+    return name

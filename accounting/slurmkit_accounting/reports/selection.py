@@ -1,0 +1,229 @@
+"""Select runs that match a question and that its reader may see.
+
+Runs come one by one, or summed by the database in as few groups as the report needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    TextClause,
+    func,
+    literal_column,
+    or_,
+    select,
+    text,
+)
+
+from slurmkit_accounting.calendar import UNITS
+from slurmkit_accounting.ledger.bulk_write import in_values
+from slurmkit_accounting.ledger.schema.runs import DOUBTFUL, LONG, OPEN, runs
+from slurmkit_accounting.ledger.schema.usage import DAY, usage_keys
+from slurmkit_accounting.reports.counted import CountedUsage, Question
+from slurmkit_accounting.reports.dimensions import Dimensions
+from slurmkit_accounting.reports.rates import Rates
+from slurmkit_accounting.usage.bins import NO_GPU, UNKNOWN_UID, Eras, UsageKey, parse_alloc_tres
+from slurmkit_accounting.usage.partial import is_of_job
+from slurmkit_accounting.usage.tables import load_eras
+
+Where: TypeAlias = "ColumnElement[bool] | TextClause"
+_KEY_COLUMNS = (
+    "cluster_id", "user", "uid", "account", "partition", "qos", "state", "redone", "submit",
+    "alloc_tres",
+)  # fmt: skip
+# Columns of `runs` from which dimensions are worked out; every other dimension is a column itself.
+_OWNER_COLUMNS = ("cluster_id", "user", "uid", "account", "era")
+_PEOPLE_DIMENSIONS = frozenset(("pi", "group", "department"))
+_COLUMNS_OF_DIMENSION = {
+    **dict.fromkeys(_PEOPLE_DIMENSIONS, _OWNER_COLUMNS),
+    "cluster": ("cluster_id",),
+    "gpu-type": ("alloc_tres", "partition"),
+}
+# Without bound values: so the database sees that SELECT and GROUP BY hold the same expression.
+_ERA: ColumnElement[int] = literal_column(
+    "coalesce((SELECT max(eras.at) FROM eras WHERE eras.at <= runs.submit), 0)"
+)
+
+
+class RunSelection:
+    """Queries for the runs of a question, as `CountedUsage` does for usage.
+
+    Args:
+        connection: of the ledger.
+        question: window, filters and scope.
+        dimensions: who owns which usage key; loaded from the ledger if None.
+    """
+
+    def __init__(
+        self, connection: Connection, question: Question, dimensions: Dimensions | None = None
+    ) -> None:
+        self.question = question
+        self.rates = Rates()
+        self.dimensions = dimensions or Dimensions(connection, self.rates)
+        self._connection = connection
+        self._eras = load_eras(connection)
+        self._kept: dict[UsageKey, bool] = {}
+        self._users: list[str] | None = None
+
+    def rows(
+        self,
+        columns: Sequence[str],
+        *where: Where,
+        retracted: bool = False,
+    ) -> Iterator[tuple[Any, tuple[UsageKey, ...]]]:
+        """Yield rows of `runs` with their usage keys, one key for each GPU type.
+
+        Args:
+            columns: columns to read besides those of the keys.
+            *where: conditions on `runs`.
+            retracted: include runs that were taken out of the ledger.
+        """
+        selected = [runs.c[name] for name in dict.fromkeys((*_KEY_COLUMNS, *columns))]
+        not_retracted = () if retracted else (runs.c.retracted.is_(None),)
+        query = select(*selected).where(*not_retracted, *where, *self.where())
+        for row in self._connection.execute(query.execution_options(yield_per=10_000)):
+            keys = tuple(filter(self.keeps, usage_keys_of(row, self._eras)))
+            if keys:
+                yield row, keys
+
+    def sums_by(
+        self,
+        by: Sequence[str],
+        shape: Sequence[ColumnElement[Any]],
+        sums: Sequence[ColumnElement[Any]],
+        *where: Where,
+    ) -> Iterator[tuple[tuple[str, ...], tuple[Any, ...]]]:
+        """Yield sums over groups of runs; the same dimension values may come several times.
+
+        Args:
+            by: dimensions to group by.
+            shape: further columns or expressions to group by.
+            sums: aggregates.
+            *where: conditions on `runs`.
+
+        Yields:
+            The values of `by`, and the values of `shape` and `sums`.
+        """
+        names = self._columns_for(by)
+        keys = [_ERA.label("era") if name == "era" else runs.c[name] for name in names]
+        groups = [*(_ERA if name == "era" else runs.c[name] for name in names), *shape]
+        query = select(*keys, *shape, *sums).where(runs.c.retracted.is_(None), *where)
+        query = query.where(*self.where()).group_by(*groups)
+        labels_of: dict[tuple[Any, ...], tuple[str, ...] | None] = {}
+        for row in self._connection.execute(query.execution_options(yield_per=10_000)):
+            values = tuple(row)
+            group = values[: len(names)]
+            if group not in labels_of:
+                labels_of[group] = self._labels(by, dict(zip(names, group, strict=True)))
+            if (labels := labels_of[group]) is not None:
+                yield labels, values[len(names) :]
+
+    def _columns_for(self, by: Sequence[str]) -> list[str]:
+        """Return the columns needed for dimensions, filters and permissions."""
+        names = [*by, *(name for name in self.question.filters if name not in UNITS)]
+        for_scope = () if self.question.scope.is_everything else _OWNER_COLUMNS
+        columns = (column for name in names for column in _COLUMNS_OF_DIMENSION.get(name, (name,)))
+        return list(dict.fromkeys((*for_scope, *columns)))
+
+    def _labels(self, by: Sequence[str], columns: dict[str, Any]) -> tuple[str, ...] | None:
+        """Return the dimension values of a group; None if its runs are hidden or filtered out."""
+        gpus = parse_alloc_tres(columns.pop("alloc_tres", "")).gpus or ((NO_GPU, 0),)
+        if "uid" in columns and columns["uid"] is None:
+            columns["uid"] = UNKNOWN_UID
+        # As in the usage tables: everything but GPU time is under the first of several types.
+        key = _ANY_KEY._replace(**columns, gpu_type=gpus[0][0])
+        return tuple(self.dimensions.of(name, key) for name in by) if self.keeps(key) else None
+
+    def keeps(self, key: UsageKey) -> bool:
+        """Return whether runs of a key match the question and may be seen."""
+        if key not in self._kept:
+            question = self.question
+            shown = self.dimensions.shown(key, question.scope)
+            self._kept[key] = shown and self.dimensions.matches(key, question.filters)
+        return self._kept[key]
+
+    def where(self) -> Iterable[ColumnElement[bool]]:
+        """Yield the conditions on `runs` that the database can check itself."""
+        filters = self.question.filters
+        if not self.question.scope.is_everything or filters.keys() & _PEOPLE_DIMENSIONS:
+            yield in_values(self._connection, runs.c.user, self._shown_users())
+        for name in ("user", "account", "partition", "qos", "state"):
+            if name in filters:
+                yield runs.c[name].in_(filters[name])
+        if self.question.job is not None:
+            yield is_of_job(self.question.job)
+
+    def _shown_users(self) -> list[str]:
+        """Return the user names that may have runs to show, so that no other runs are read.
+
+        Users with open runs are always included: the usage tables lack these runs.
+        """
+        if self._users is None:
+            question = self.question
+            people = {
+                name: question.filters[name]
+                for name in _PEOPLE_DIMENSIONS & question.filters.keys()
+            }
+            query = select(*(usage_keys.c[name] for name in UsageKey._fields))
+            keys = (UsageKey(*row) for row in self._connection.execute(query))
+            users = {
+                key.user
+                for key in keys
+                if self.dimensions.shown(key, question.scope)
+                and self.dimensions.matches(key, people)
+            }
+            with_open_runs = select(runs.c.user).where(text(OPEN)).distinct()
+            self._users = sorted(users.union(self._connection.scalars(with_open_runs)))
+        return self._users
+
+
+def count_doubtful_runs(connection: Connection, counted: CountedUsage) -> int:
+    """Count the runs of a report whose GPU count cannot be trusted."""
+    # Functions of the columns, so that SQLite uses the index of doubtful runs, not that of all.
+    first, last = counted.question.window
+    begin, end = func.coalesce(runs.c.start, last), func.coalesce(runs.c.end, last)
+    selection = RunSelection(connection, counted.question, counted.dimensions)
+    return sum(1 for _ in selection.rows((), text(DOUBTFUL), begin < last, end > first))
+
+
+_ANY_KEY = UsageKey(0, "", UNKNOWN_UID, "", "", "", "", False, NO_GPU, 0)  # noqa: FBT003
+
+
+def usage_keys_of(row: Any, known: Eras) -> Iterator[UsageKey]:
+    """Yield the usage keys of a row of `runs`, one for each GPU type."""
+    uid = UNKNOWN_UID if row.uid is None else row.uid
+    columns = (row.cluster_id, row.user, uid, row.account, row.partition, row.qos, row.state)
+    for gpu_type, _ in parse_alloc_tres(row.alloc_tres).gpus or ((NO_GPU, 0),):
+        yield UsageKey(*columns, bool(row.redone), gpu_type, known.of(row.submit))
+
+
+def overlapping_runs(window: tuple[int, int]) -> list[ColumnElement[bool]]:
+    """Return the conditions of runs that overlap a window."""
+    begin, end = window
+    return [
+        runs.c.start < end,
+        or_(runs.c.end > begin, runs.c.end.is_(None), runs.c.start >= begin),
+    ]
+
+
+def runs_ended_within(window: tuple[int, int]) -> list[ColumnElement[bool]]:
+    """Return the conditions of runs that ended within a window."""
+    return [runs.c.end > window[0], runs.c.end <= window[1], runs.c.start.is_not(None)]
+
+
+def runs_started_within(window: tuple[int, int]) -> Iterator[list[Where]]:
+    """Yield the conditions of runs that started within a window.
+
+    There are three disjoint sets, each of which an index finds: runs of at most a day (by their
+    end), longer runs, and open runs.
+    """
+    begin, end = window
+    started = [runs.c.start >= begin, runs.c.start < end]
+    soon = [runs.c.end >= begin, runs.c.end < end + DAY, runs.c.end - runs.c.start <= DAY]
+    yield [*started, *soon]
+    yield [*started, text(LONG)]
+    yield [*started, text(OPEN)]

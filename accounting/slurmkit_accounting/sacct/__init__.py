@@ -1,0 +1,1 @@
+"""What sacct and sreport print, as rows."""

@@ -1,0 +1,193 @@
+"""The state of the ledger and the service, as /health and /metrics show it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+
+import msgspec
+from sqlalchemy import Connection, case, func, select, text
+
+from slurmkit.errors import SlurmkitError
+from slurmkit.formats.durations import format_duration
+from slurmkit_accounting.config import ServiceSection
+from slurmkit_accounting.ledger.schema.people import people_syncs
+from slurmkit_accounting.ledger.schema.runs import OPEN, UNREAD, clusters, ingests, rejects, runs
+from slurmkit_accounting.service.schedule import ScheduledTask, TaskRun, last_runs, times_passed
+from slurmkit_accounting.service.wsgi import Page
+
+SACCT = "sacct"
+_FROM_SACCT = ingests.c.ended.is_not(None) & (ingests.c.source == SACCT)
+JSON = "application/json"
+
+
+class ClusterState(msgspec.Struct, frozen=True):
+    """The rows of one cluster in the ledger.
+
+    Attributes:
+        last_ingest: start of the last finished ingest from sacct, epoch seconds. None before the
+            first, and for a cluster whose rows come from files.
+        rows: number of rows that all ingests have added.
+        open: number of runs without an end.
+    """
+
+    name: str
+    last_ingest: int | None
+    rows: int
+    open: int
+
+
+class AllocatedGpus(msgspec.Struct, frozen=True):
+    """GPUs that the running jobs of a partition hold, as of the last ingest."""
+
+    cluster: str
+    partition: str
+    gpus: int
+
+
+class LedgerState(msgspec.Struct, frozen=True):
+    """The state of the ledger at one moment; times are epoch seconds.
+
+    Attributes:
+        taken: when the state was read.
+        rejects: number of sacct lines whose runs still could not be read.
+        last_people_sync: None before the first.
+        tasks: the last run of each task, by name.
+    """
+
+    taken: int
+    clusters: tuple[ClusterState, ...]
+    allocated: tuple[AllocatedGpus, ...]
+    rejects: int
+    last_people_sync: int | None
+    tasks: dict[str, TaskRun]
+
+
+def read_state(connection: Connection) -> LedgerState:
+    """Read the state from the ledger, without a sum over all runs."""
+    return LedgerState(
+        taken=int(time.time()),
+        clusters=tuple(_clusters(connection)),
+        allocated=tuple(_allocated(connection)),
+        rejects=connection.scalar(select(func.count()).select_from(rejects).where(UNREAD)) or 0,
+        last_people_sync=connection.scalar(select(func.max(people_syncs.c.at))),
+        tasks=last_runs(connection),
+    )
+
+
+def _clusters(connection: Connection) -> list[ClusterState]:
+    newest = func.max(case((_FROM_SACCT, ingests.c.started)))
+    read = select(ingests.c.cluster_id, newest, func.sum(ingests.c.rows_new))
+    totals = {row[0]: row[1:] for row in connection.execute(read.group_by(ingests.c.cluster_id))}
+    count = select(runs.c.cluster_id, func.count()).where(text(OPEN)).group_by(runs.c.cluster_id)
+    open_runs = {row[0]: row[1] for row in connection.execute(count)}
+    found = []
+    for number, name in connection.execute(select(clusters.c.id, clusters.c.name)):
+        last_ingest, rows = totals.get(number, (None, 0))
+        found.append(ClusterState(name, last_ingest, int(rows), open_runs.get(number, 0)))
+    return found
+
+
+def _allocated(connection: Connection) -> list[AllocatedGpus]:
+    ours = (ingests.c.cluster_id == clusters.c.id, _FROM_SACCT)
+    newest = select(func.max(ingests.c.started)).where(*ours).scalar_subquery()
+    held = (text(OPEN), runs.c.start.is_not(None), runs.c.last_seen >= newest)
+    query = (
+        select(clusters.c.name, runs.c.partition, func.sum(runs.c.gpus))
+        .join(clusters, clusters.c.id == runs.c.cluster_id)
+        .where(*held, runs.c.gone_since.is_(None), runs.c.retracted.is_(None))
+        .group_by(clusters.c.name, runs.c.partition)
+    )
+    return [AllocatedGpus(name, part, int(gpus)) for name, part, gpus in connection.execute(query)]
+
+
+class ServiceHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON of /health. Ages are seconds, None before the first ingest or sync.
+
+    Attributes:
+        reasons: why the service is unhealthy; empty if it is healthy.
+        ingest_age: seconds since the last ingest, by cluster.
+        people_age: seconds since people were last read.
+        overdue: seconds since a task should have run, by task; 0 if it is not due.
+        running: the task that runs now.
+        errors: why the last run of a task failed, by task.
+    """
+
+    reasons: tuple[str, ...] = ()
+    ingest_age: dict[str, int | None] = {}
+    people_age: int | None = None
+    overdue: dict[str, int] = {}
+    running: str | None = None
+    errors: dict[str, str] = {}
+
+
+def health_page(look: Callable[[], ServiceHealth]) -> Page:
+    """Return the page: status 200 if healthy, else 503; JSON in both cases."""
+    try:
+        health = look()
+    except SlurmkitError as error:
+        health = ServiceHealth(reasons=(str(error),))
+    status = HTTPStatus.SERVICE_UNAVAILABLE if health.reasons else HTTPStatus.OK
+    return status, JSON, msgspec.json.encode(health) + b"\n"
+
+
+def judge_health(
+    state: LedgerState,
+    tasks: list[ScheduledTask],
+    section: ServiceSection,
+    *,
+    running: str | None = None,
+) -> ServiceHealth:
+    """Judge the ledger by how long ago the scheduled tasks were done."""
+    now, scheduled = state.taken, {task.name for task in tasks}
+    health = ServiceHealth(
+        ingest_age={each.name: _age(each.last_ingest, now) for each in state.clusters},
+        people_age=_age(state.last_people_sync, now),
+        overdue={task.name: _overdue(task, state) for task in tasks},
+        running=running,
+        errors={name: run.error for name, run in state.tasks.items() if run.error},
+    )
+    reasons = tuple(_reasons(health, scheduled, state, section))
+    return msgspec.structs.replace(health, reasons=reasons)
+
+
+def _reasons(
+    health: ServiceHealth, scheduled: set[str], state: LedgerState, section: ServiceSection
+) -> Iterator[str]:
+    """Yield the reasons why the service is unhealthy."""
+    if "ingest" in scheduled:
+        # A cluster whose rows come from files has no age. If no cluster has one, nothing was
+        # ingested from sacct.
+        live = [each for each in state.clusters if each.last_ingest is not None]
+        if not live:
+            yield f"nothing was ingested yet{_why(health, 'ingest')}"
+        for each in live:
+            age = health.ingest_age[each.name] or 0
+            if age > section.stale_after:
+                since = format_duration(age)
+                yield f"{each.name} was last ingested {since} ago{_why(health, 'ingest')}"
+    if "people" in scheduled:
+        if health.people_age is None:
+            yield f"people were not read yet{_why(health, 'people')}"
+        elif health.people_age > section.people_stale_after:
+            since = format_duration(health.people_age)
+            yield f"people were last read {since} ago{_why(health, 'people')}"
+    for task, overdue in health.overdue.items():
+        if overdue > section.stale_after and task not in {"ingest", "people", health.running}:
+            yield f"{task} should have run {format_duration(overdue)} ago{_why(health, task)}"
+
+
+def _why(health: ServiceHealth, task: str) -> str:
+    return f": {health.errors[task]}" if task in health.errors else ""
+
+
+def _age(at: int | None, now: int) -> int | None:
+    return None if at is None else max(now - at, 0)
+
+
+def _overdue(task: ScheduledTask, state: LedgerState) -> int:
+    """Return the seconds since the first due time that no run has covered; 0 if there is none."""
+    run = state.tasks.get(task.name)
+    first = next(times_passed(task.when, run.due, state.taken), None) if run else None
+    return 0 if first is None else state.taken - int(first.timestamp())

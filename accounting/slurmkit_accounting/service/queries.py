@@ -1,0 +1,83 @@
+"""Answer queries: call functions of the read API, limited to what the asker may see."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import msgspec
+from msgspec.structs import replace
+
+import slurmkit_accounting.read  # noqa: F401 - registers the served functions
+from slurmkit.errors import ServiceError, SlurmkitError
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceFault, ServiceQuery
+from slurmkit_accounting.remote.served import find_remote_function
+from slurmkit_accounting.reports.model import Report
+from slurmkit_accounting.service.permissions import Permissions
+from slurmkit_accounting.service.wsgi import Log
+
+_QUERIES_PER_UID = 2  # queries of one uid that are answered at a time
+
+
+class QueryAnswerer:
+    """Answers the queries of users, identified by uid.
+
+    Args:
+        open_ledger: opens the ledger for reading.
+        sights: decides what a uid may see; a query cannot widen that.
+        log: gets a line for each failure.
+    """
+
+    def __init__(
+        self,
+        open_ledger: Callable[[], AbstractContextManager[Ledger]],
+        sights: Permissions,
+        log: Log,
+    ) -> None:
+        self._open_ledger = open_ledger
+        self._sights = sights
+        self._log = log
+        self._lock = threading.Lock()
+        self._busy: Counter[int] = Counter()
+
+    def __call__(self, uid: int, query: ServiceQuery) -> ServiceAnswer:
+        """Answer a query, with a fault if it cannot be answered; never raises."""
+        try:
+            with self._turn(uid):
+                return self._answer(uid, query)
+        except SlurmkitError as error:
+            return ServiceAnswer(fault=ServiceFault(type(error).__name__, str(error)))
+        except Exception as error:  # noqa: BLE001 - internals must not reach the asker
+            self._log("failed", uid=uid, ask=query.ask, why=f"{type(error).__name__}: {error}")
+            words = "the ledger's service failed to answer; its log says why"
+            return ServiceAnswer(fault=ServiceFault("ServiceError", words))
+
+    @contextmanager
+    def _turn(self, uid: int) -> Iterator[None]:
+        """Limit the queries that one uid has answered at a time, so that others need not wait."""
+        with self._lock:
+            if self._busy[uid] >= _QUERIES_PER_UID:
+                raise ServiceError(
+                    f"{_QUERIES_PER_UID} queries of yours are still being answered;"
+                    " wait for one of them"
+                )
+            self._busy[uid] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy[uid] -= 1
+
+    def _answer(self, uid: int, query: ServiceQuery) -> ServiceAnswer:
+        function = find_remote_function(query.ask)
+        with self._open_ledger() as ledger:
+            with ledger.transaction() as connection:
+                sight = self._sights.of(connection, uid)
+            value = function.answer(ledger, query.arguments, sight.scope)
+        if isinstance(value, Report):  # the reader must know which runs were counted
+            notes = (*value.meta.notes, f"seen as {sight.words}")
+            value = replace(value, meta=replace(value.meta, notes=notes))
+        return ServiceAnswer(msgspec.Raw(msgspec.json.encode(value)), sight.words)

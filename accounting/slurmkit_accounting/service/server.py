@@ -1,0 +1,185 @@
+"""The server process of the ledger's service: schedule, two HTTP servers, shutdown."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from waitress.server import create_server
+from waitress.wasyncore import close_all
+
+from slurmkit.config.files import load_section
+from slurmkit.errors import BadConfig, ServiceError
+from slurmkit.slurm.commands import LocalSlurmCommands
+from slurmkit_accounting.calendar import Zone, find_zone
+from slurmkit_accounting.config import ScheduleSection, ServiceSection
+from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_for_writing
+from slurmkit_accounting.remote.client import service_uid
+from slurmkit_accounting.remote.protocol import MAX_PAYLOAD, MAX_PIECES, MAX_QUERY, seal, unseal
+from slurmkit_accounting.service import monitoring
+from slurmkit_accounting.service.metrics import LedgerMetrics, MonthGpuHours
+from slurmkit_accounting.service.monitoring import read_state
+from slurmkit_accounting.service.permissions import Permissions
+from slurmkit_accounting.service.queries import QueryAnswerer
+from slurmkit_accounting.service.schedule import Schedule
+from slurmkit_accounting.service.tasks import ServiceTasks
+from slurmkit_accounting.service.wsgi import log, page_application, query_application
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+OpenLedger = Callable[[], AbstractContextManager[Ledger]]
+_QUERY_THREADS, _MONITOR_THREADS = 8, 1
+# A client is unknown until its query is opened, so until then it must not cost much. Nor may a
+# client that does not read its answer. waitress would by default read a gigabyte, and keep a thread
+# busy for each such client.
+_WAITRESS_LIMITS: dict[str, Any] = {
+    "max_request_body_size": MAX_QUERY + 1,
+    "outbuf_high_watermark": 2 * MAX_PIECES * MAX_PAYLOAD,
+    "connection_limit": 400,
+    "channel_timeout": 30,  # seconds in which nothing was sent or read
+    "cleanup_interval": 10,
+    "asyncore_use_poll": True,
+}
+
+
+def serve(db: str | None) -> None:
+    """Keep the ledger up to date and answer queries until SIGTERM or SIGINT.
+
+    At the end, the running task is finished, or stops between two batches.
+
+    Args:
+        db: database URL of the ledger; None for the configured one.
+
+    Raises:
+        BadConfig: when a setting is not valid.
+        LedgerError: when the ledger cannot be created or opened.
+        ServiceError: when munge does not work, or an address is taken.
+    """
+    section = load_section("ledger.service", ServiceSection)
+    plan = load_section("ledger.schedule", ScheduleSection)
+    here = find_zone(plan.timezone or None)
+    _check_munge(section)
+    with open_for_writing(db) as ledger:  # creates or migrates it before the first query
+        source = ledger.source
+    writable = partial(open_for_writing, db)
+    schedule = Schedule([], writable, log)
+    schedule.add(ServiceTasks(writable, LocalSlurmCommands(), schedule.check, here).tasks(plan))
+    doors = _applications(section, schedule, here, lambda: open_for_reading(db))
+    with _serve_all(doors):
+        schedule.start()
+        log("serving", ledger=source, queries=section.listen, monitor=section.monitor)
+        try:
+            _wait_for_signal()
+        finally:
+            log("stopping", task=schedule.running)
+            schedule.stop()
+    log("stopped")
+
+
+def _check_munge(section: ServiceSection) -> None:
+    """Check that munged works, and that clients will accept our answers."""
+    if service_uid(section) != os.getuid():
+        raise BadConfig(
+            f"the service runs as uid {os.getuid()}, but [ledger.service] user is {section.user!r},"
+            " whose answers alone clients take; set it here and for clients, or run as that account"
+        )
+    if unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
+        raise ServiceError("munged takes this account for another; is it of this host?")
+
+
+def _applications(
+    section: ServiceSection, schedule: Schedule, here: Zone, open_ledger: OpenLedger
+) -> dict[str, tuple[WSGIApplication, int]]:
+    """Return the two applications by address, each with its number of threads."""
+
+    def look() -> monitoring.ServiceHealth:
+        with open_ledger() as ledger, ledger.transaction() as connection:
+            state = read_state(connection)
+        return monitoring.judge_health(state, schedule.tasks, section, running=schedule.running)
+
+    answers = QueryAnswerer(open_ledger, Permissions(section, LocalSlurmCommands(), log), log)
+    hours = MonthGpuHours(here, by_user=section.metrics_by_user)
+    metrics = LedgerMetrics(open_ledger, schedule, hours, log)
+    monitor = page_application(
+        {"/health": lambda: monitoring.health_page(look), "/metrics": metrics.page}
+    )
+    return {
+        section.listen: (query_application(answers, log), _QUERY_THREADS),
+        section.monitor: (monitor, _MONITOR_THREADS),
+    }
+
+
+@contextmanager
+def _serve_all(doors: dict[str, tuple[WSGIApplication, int]]) -> Iterator[None]:
+    """Serve on every address until the end of the `with` block."""
+    with ExitStack() as opened:
+        for address, (app, threads) in doors.items():
+            opened.enter_context(serving_on(address, app, threads))
+        yield
+
+
+@contextmanager
+def serving_on(address: str, app: WSGIApplication, threads: int) -> Iterator[int]:
+    """Serve on one address until the end of the `with` block; yields the port.
+
+    Raises:
+        ServiceError: when the address is taken or does not belong to this host.
+    """
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting queries are normal
+    sockets: dict[int, Any] = {}
+    listening = [_listen(address)]
+    server: Any = create_server(
+        app, map=sockets, sockets=listening, threads=threads, ident="slurmkit", **_WAITRESS_LIMITS
+    )
+    loop = threading.Thread(target=server.run, daemon=True)
+    loop.start()
+    try:
+        yield server.effective_port
+    finally:
+        server.task_dispatcher.shutdown(timeout=5)  # first: threads still use the server's loop
+        # Closed by the thread that polls the sockets. If another thread closed them, their file
+        # descriptors could be reused meanwhile.
+        server.trigger.pull_trigger(partial(close_all, sockets))
+        loop.join(5)
+
+
+def _listen(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), family=family)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ServiceError(
+            f"cannot listen on {address}: {error}; write HOST:PORT of this host, free, as"
+            " [ledger.service] listen and monitor"
+        ) from error
+
+
+def _wait_for_signal() -> None:
+    """Wait for SIGTERM or SIGINT."""
+
+    def handle(number: int, _: FrameType | None) -> NoReturn:
+        raise _Signalled(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while True:
+            signal.pause()
+    except _Signalled as signalled:
+        log("told", signal=signalled)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Signalled(Exception):
+    pass

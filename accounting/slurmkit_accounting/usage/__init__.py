@@ -1,0 +1,1 @@
+"""Usage per hour and per day, derived from runs."""

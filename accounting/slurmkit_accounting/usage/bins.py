@@ -1,0 +1,228 @@
+"""What a run adds to usage, split exactly at the edges of hours and days.
+
+`usage_in_window` is the rule for one run and one window, in plain Python. `bins_numpy` does the
+same for many runs at once with numpy, which an ingest of millions of runs needs. A test compares
+the two.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from slurmkit.formats.memory import parse_mib
+from slurmkit.formats.tres import gpu_types, parse_tres
+from slurmkit_accounting.ledger.schema.usage import SUMS
+
+NO_GPU = "-"
+UNKNOWN_UID = -1
+# One run never used or held this much of anything, in seconds or milliseconds.
+IMPLAUSIBLE_AMOUNT = 2**60
+MAX_ENERGY_RUN_SECONDS = 2**31  # seconds; the energy of a longer run is ignored
+_MOST_MEMORY = 2**36  # MiB
+
+
+class UsageRun(NamedTuple):
+    """The part of a run that its usage depends on; the fields are columns of table `runs`.
+
+    Attributes:
+        era: the last time at or before `submit` at which anything about people changed.
+    """
+
+    cluster_id: int
+    user: str
+    uid: int | None
+    account: str
+    partition: str
+    qos: str
+    state: str
+    submit: int
+    start: int | None
+    end: int | None
+    nodes: int
+    cpus: int
+    gpus: int
+    alloc_tres: str
+    energy_joules: int | None
+    redone: bool = False
+    cpu_used_ms: int | None = None
+    mem_peak_mib: int | None = None
+    gpu_used_permille: int | None = None
+    era: int = 0
+
+
+class UsageKey(NamedTuple):
+    """What a report can group usage by: the columns of table `usage_keys` without its id."""
+
+    cluster_id: int
+    user: str
+    uid: int
+    account: str
+    partition: str
+    qos: str
+    state: str
+    redone: bool
+    gpu_type: str
+    era: int
+
+
+class AllocatedTres(NamedTuple):
+    """Memory and GPUs of an AllocTRES text.
+
+    Attributes:
+        mem_mib: whole MiB, rounded down; 0 for no amount or an absurd one.
+        gpus: GPUs by type, sorted; `shard` and `mps` only if there are no GPUs.
+    """
+
+    mem_mib: int
+    gpus: tuple[tuple[str, int], ...]
+
+
+class Eras:
+    """The times at which anything about people changed; between two of them lies one era."""
+
+    def __init__(self, times: Iterable[int]) -> None:
+        self._times = sorted({0, *times})
+
+    def of(self, submit: int) -> int:
+        """Return the era of a run submitted at a time."""
+        return self._times[max(bisect_right(self._times, submit) - 1, 0)]
+
+    def each(self, submits: Sequence[int]) -> Sequence[int]:
+        """Return the eras of many runs."""
+        return [0] * len(submits) if len(self._times) == 1 else list(map(self.of, submits))
+
+
+def ever_held_resources(run: UsageRun) -> bool:
+    """Return whether a run ever held resources.
+
+    Old releases print a Start even for a run that was cancelled before it started.
+    """
+    return run.start is not None and bool(run.cpus or run.gpus or run.nodes)
+
+
+@lru_cache(maxsize=65536)
+def parse_alloc_tres(text: str) -> AllocatedTres:
+    """Parse an AllocTRES text."""
+    parts = parse_tres(text)
+    held = gpu_types(text)
+    if not any(held.values()):
+        held = {
+            name.removeprefix("gres/"): int(value)
+            for name, value in parts.items()
+            if name.startswith(("gres/shard", "gres/mps")) and value.isdigit()
+        }
+        held = _without_totals(held)
+    gpus = sorted((kind, count) for kind, count in held.items() if count > 0)
+    return AllocatedTres(parse_mebibytes(parts.get("mem", "")) or 0, tuple(gpus))
+
+
+def parse_mebibytes(text: str) -> int | None:
+    """Parse an amount of memory (`62.50G`, `1024K`, `4096`: MiB) as whole MiB, rounded down.
+
+    Returns:
+        None for a text that is no amount, and for an absurd amount.
+    """
+    amount = parse_mib(text, rounding="down")
+    return amount if amount is not None and amount <= _MOST_MEMORY else None
+
+
+def make_usage_key(run: UsageRun, gpu_type: str) -> UsageKey:
+    """Return the usage key of a run for one type of GPU."""
+    uid = UNKNOWN_UID if run.uid is None else run.uid
+    return UsageKey(
+        run.cluster_id, run.user, uid, run.account, run.partition, run.qos, run.state,
+        bool(run.redone), gpu_type, run.era,
+    )  # fmt: skip
+
+
+def usage_in_window(
+    run: UsageRun, begin: int, end: int
+) -> Iterator[tuple[UsageKey, tuple[int, ...]]]:
+    """Compute what a run adds to the window [begin, end), once for each type of GPU it held.
+
+    For a run without an end, set `run.end` to the time up to which it counts.
+
+    Yields:
+        The usage key, and a number for each of `SUMS`. All but the GPUs are in the first item.
+    """
+    if not ever_held_resources(run) or run.start is None or run.end is None or run.end < run.start:
+        return
+    length = run.end - run.start
+    seconds = max(min(run.end, end) - max(run.start, begin), 0)
+    began = begin <= run.start < end
+    if not (seconds or (began and not length)):
+        return
+    tres = parse_alloc_tres(run.alloc_tres)
+    kinds = tres.gpus or ((NO_GPU, 0),)
+    done = begin < run.end <= end or not length
+    used = measured_use(run, tres) if done else (0,) * 6
+    rest = (
+        run.cpus * seconds,
+        run.nodes * seconds,
+        seconds,
+        tres.mem_mib * seconds,
+        _energy(run, length, begin, end),
+        1,
+        int(began),
+        max(run.start - run.submit, 0) if began else 0,
+        *used,
+    )
+    yield make_usage_key(run, kinds[0][0]), (kinds[0][1] * seconds, *rest)
+    for kind, count in kinds[1:]:
+        if seconds:
+            yield make_usage_key(run, kind), (count * seconds, *((0,) * len(rest)))
+
+
+def measured_use(run: UsageRun, tres: AllocatedTres) -> tuple[int, ...]:
+    """Return CPU, memory and GPU, each used and held by the whole run; zeros if not measured."""
+    length = (run.end or 0) - (run.start or 0)
+    gpus = sum(count for _, count in tres.gpus) if run.gpus else 0
+    return (
+        *_plausible_use(run.cpu_used_ms, run.cpus * length * 1000),
+        *_plausible_use(
+            None if run.mem_peak_mib is None else run.mem_peak_mib * length, tres.mem_mib * length
+        ),
+        *_plausible_use(
+            None if run.gpu_used_permille is None else run.gpu_used_permille * gpus * length,
+            gpus * length * 1000,
+        ),
+    )
+
+
+def _plausible_use(used: int | None, held: int) -> tuple[int, int]:
+    """Return used and held; zeros if `used` was not measured or a number is absurd."""
+    if used is None or not 0 < held < IMPLAUSIBLE_AMOUNT or used >= IMPLAUSIBLE_AMOUNT:
+        return 0, 0
+    return used, held
+
+
+def plausible_joules(run: UsageRun) -> int:
+    """Return the joules of the whole run; 0 if not measured or impossible."""
+    length, joules = (run.end or 0) - (run.start or 0), run.energy_joules or 0
+    return joules if 0 < length < MAX_ENERGY_RUN_SECONDS and joules < IMPLAUSIBLE_AMOUNT else 0
+
+
+def _energy(run: UsageRun, length: int, begin: int, end: int) -> int:
+    """Return the joules of a window, so that all windows add up exactly to the run."""
+    start, joules = run.start or 0, plausible_joules(run)
+    if not joules:
+        return 0
+    passed = (min(max(edge - start, 0), length) for edge in (end, begin))
+    upper, lower = (joules * seconds // length for seconds in passed)
+    return upper - lower
+
+
+def _without_totals(parts: dict[str, int]) -> dict[str, int]:
+    """Subtract the typed parts (`shard:a100`) from the total `shard`; the untyped rest is left."""
+    untyped = dict(parts)
+    for name in ("shard", "mps"):
+        typed = sum(count for kind, count in parts.items() if kind.startswith(f"{name}:"))
+        if name in untyped:
+            untyped[name] -= typed
+    return untyped
+
+
+assert SUMS[0] == "gpu_seconds" and len(SUMS) == 15  # noqa: S101, PT018  `within` relies on the order

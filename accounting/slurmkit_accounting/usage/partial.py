@@ -1,0 +1,179 @@
+"""Usage of single runs in parts of a window: around an edge, without an end, while suspended.
+
+The usage tables have the sums of whole hours and days. This module computes what they cannot give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+from sqlalchemy import ColumnElement, Connection, TextClause, and_, func, or_, select, text
+
+from slurmkit_accounting.ledger.schema.runs import LONG, OPEN, SUSPENDED, ingests, runs, suspensions
+from slurmkit_accounting.ledger.schema.usage import DAY, SUMS
+from slurmkit_accounting.usage.bins import UsageKey, UsageRun, usage_in_window
+from slurmkit_accounting.usage.tables import load_eras as known_eras
+
+Edges: TypeAlias = tuple[int, ...]
+Sums: TypeAlias = tuple[int, ...]
+_HELD = [runs.c[name] for name in UsageRun._fields[:-1]]
+_COUNTED = runs.c.retracted.is_(None)
+_PER_SECOND = SUMS[:5]
+
+
+class PartialUsage(NamedTuple):
+    """Usage of one run in one part of a window, under one of its keys."""
+
+    part: int
+    key: UsageKey
+    sums: Sums
+
+
+def load_runs_around(connection: Connection, begin: int, end: int) -> Iterator[UsageRun]:
+    """Load ended runs that may overlap a span of less than a day."""
+    after = and_(runs.c.end >= begin, runs.c.start < end)
+    soon = and_(runs.c.end < end + DAY, runs.c.end - runs.c.start <= DAY)
+    known = known_eras(connection)
+    for some in (soon, text(LONG)):
+        for row in connection.execute(select(*_HELD).where(_COUNTED, after, some)):
+            run = UsageRun(*row)
+            yield run._replace(era=known.of(run.submit))
+
+
+def usage_of_open_runs(connection: Connection, edges: Edges, now: int) -> Iterator[PartialUsage]:
+    """Compute usage of runs without an end up to now; if gone from sacct, up to `last_seen`."""
+    where = (text(OPEN), runs.c.start < edges[-1])
+    return _split_usage((run for _, run in load_runs_with_ends(connection, now, where)), edges)
+
+
+def usage_of_job(
+    connection: Connection, job: str, edges: Edges, now: int
+) -> Iterator[PartialUsage]:
+    """Compute usage of the runs of one job: `12` (with all its parts) or `12_3`."""
+    where = (is_of_job(job), runs.c.start < edges[-1])
+    return _split_usage((run for _, run in load_runs_with_ends(connection, now, where)), edges)
+
+
+def usage_of_retracted_runs(
+    connection: Connection, edges: Edges, now: int
+) -> Iterator[PartialUsage]:
+    """Compute the usage that retracted runs would have had."""
+    rows = connection.execute(select(*_HELD).where(runs.c.retracted.is_not(None)))
+    found = (
+        run._replace(end=now if run.end is None else run.end)
+        for run in (UsageRun(*row) for row in rows)
+    )
+    return _split_usage(found, edges)
+
+
+def usage_while_suspended(
+    connection: Connection, edges: Edges, job: str | None
+) -> Iterator[PartialUsage]:
+    """Compute usage of runs while they were suspended: all sums that grow with time, no energy."""
+    known = known_eras(connection)
+    for *row, begin, length, suspended in _suspensions(connection, edges[0], edges[-1], job):
+        run, seconds = UsageRun(*row), min(suspended, length)
+        # Count the suspended seconds of each part as a run of that length.
+        for part, (one, other) in enumerate(pairwise(edges)):
+            before, until = (
+                _suspended_until(edge - begin, length, seconds) for edge in (one, other)
+            )
+            if lasted := until - before:
+                short = _unmeasured(run)._replace(start=0, end=lasted, era=known.of(run.submit))
+                for key, sums in usage_in_window(short, 0, lasted):
+                    yield PartialUsage(part, key, _only_time_sums(sums))
+
+
+def _suspensions(
+    connection: Connection, window_begin: int, window_end: int, job: str | None
+) -> Iterator[Sequence[Any]]:
+    """Load columns of runs, each with begin, length and seconds of one suspension interval."""
+    span = (suspensions.c.begin, suspensions.c.length, suspensions.c.seconds)
+    placed = select(*_HELD, *(each.label(f"span_{each.name}") for each in span))
+    placed = placed.join_from(suspensions, runs)
+    # Runs of a file, or not looked up yet, have no intervals: take the whole run as one.
+    lasted = runs.c.end - runs.c.start
+    nowhere = ~select(suspensions.c.run_id).where(suspensions.c.run_id == runs.c.id).exists()
+    somewhere = select(*_HELD, runs.c.start.label("begin"), lasted, runs.c.suspended)
+    somewhere = somewhere.where(text(SUSPENDED), nowhere)
+    mine = (_COUNTED,) if job is None else (_COUNTED, is_of_job(job))
+    for some, begin, length in (
+        (placed, suspensions.c.begin, suspensions.c.length),
+        (somewhere, runs.c.start, lasted),
+    ):
+        overlap = (length > 0, begin < window_end, begin + length > window_begin)
+        yield from connection.execute(some.where(*mine, *overlap))
+
+
+def is_of_job(job: str) -> ColumnElement[bool]:
+    """Return the condition for the runs of a job; several ids are separated by commas.
+
+    `12` is a job, or all of an array or heterogeneous job. `12_3` and `12+1` are parts of one.
+    """
+    ids = job.split(",")
+    parts = (runs.c.job_id.startswith(f"{i}{sign}", autoescape=True) for i in ids for sign in "_+")
+    return or_(runs.c.job_id.in_(ids), *parts)
+
+
+def load_last_ingests(connection: Connection, *where: ColumnElement[bool]) -> dict[int, int]:
+    """Return by cluster the start of its newest finished ingest that meets the conditions."""
+    query = select(ingests.c.cluster_id, func.max(ingests.c.started)).group_by(ingests.c.cluster_id)
+    found = connection.execute(query.where(ingests.c.ended.is_not(None), *where))
+    return {row[0]: row[1] for row in found}
+
+
+def load_runs_with_ends(
+    connection: Connection,
+    now: int,
+    where: Iterable[ColumnElement[bool] | TextClause],
+    beside: Sequence[ColumnElement[Any]] = (),
+) -> Generator[tuple[tuple[Any, ...], UsageRun], None, None]:
+    """Load counted runs; a run without an end gets as its end the time up to which it counts.
+
+    Args:
+        connection: to the ledger.
+        now: epoch seconds.
+        where: conditions on the runs.
+        beside: further columns, whose values are yielded before each run.
+    """
+    last, known = load_last_ingests(connection, ingests.c.source == "sacct"), known_eras(connection)
+    columns = (*beside, runs.c.last_seen, runs.c.gone_since, *_HELD)
+    query = select(*columns).where(_COUNTED, *where).execution_options(yield_per=10_000)
+    with connection.execute(query) as found:
+        for row in found:
+            *further, seen, gone = row[: len(beside) + 2]
+            run = UsageRun(*row[len(beside) + 2 :])
+            if run.end is None:
+                # A run that came from files only was last seen at the end of its file.
+                latest = last.get(run.cluster_id, 0 if seen is None else now + 1)
+                unseen = seen is not None and (gone is not None or seen < latest)
+                until = min(seen or 0, now) if unseen else now
+                run = _unmeasured(run)._replace(end=max(until, run.start or 0))
+            yield tuple(further), run._replace(era=known.of(run.submit))
+
+
+def _unmeasured(run: UsageRun) -> UsageRun:
+    """Drop measured use and energy, which are not final for a run without an end."""
+    return run._replace(
+        cpu_used_ms=None, mem_peak_mib=None, gpu_used_permille=None, energy_joules=None
+    )
+
+
+def _split_usage(some: Iterable[UsageRun], edges: Edges) -> Iterator[PartialUsage]:
+    """Compute usage of runs in each part of a window."""
+    for run in some:
+        for part, (begin, end) in enumerate(pairwise(edges)):
+            for key, sums in usage_in_window(run, begin, end):
+                yield PartialUsage(part, key, sums)
+
+
+def _suspended_until(passed: int, length: int, seconds: int) -> int:
+    """Return the suspended seconds up to `passed` in a span, as if spread evenly over the span."""
+    return seconds * min(max(passed, 0), length) // length
+
+
+def _only_time_sums(sums: Sums) -> Sums:
+    """Keep the sums that grow with time; set the others to 0."""
+    return tuple(each if name in _PER_SECOND else 0 for name, each in zip(SUMS, sums, strict=True))

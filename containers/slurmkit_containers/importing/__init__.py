@@ -1,0 +1,1 @@
+"""From a registry or an archive to an image file."""

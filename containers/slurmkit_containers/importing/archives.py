@@ -1,0 +1,402 @@
+"""Images imported from files: archives of `docker save`, OCI layouts, and root file systems.
+
+Format of a layout: the OCI image specification (image-layout.md). Contents are unpacked (gzip, xz
+or zstd) and checked against their digests.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import lzma
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, cast
+
+from slurmkit.errors import BadInput, ImageError
+from slurmkit.formats.memory import format_bytes
+from slurmkit.spec.images import KERNEL_ARCHITECTURES
+from slurmkit_containers.cache import ImageOrigin
+from slurmkit_containers.importing.importer import check_room, run_child
+from slurmkit_containers.importing.layers import LayerTree
+from slurmkit_containers.importing.manifests import (
+    ImageSettings,
+    JsonObject,
+    check_digest,
+    digest_of,
+    images_for,
+    is_index,
+    parse_docker_manifest,
+    parse_image_settings,
+    parse_json,
+    parse_manifest,
+)
+from slurmkit_containers.trust import ReportProgress
+
+_ARCHITECTURES = {kernel: ours for ours, kernel in KERNEL_ARCHITECTURES.items()}
+# tarfile raises ValueError, OverflowError, KeyError and RecursionError for some damaged archives.
+_DAMAGED = (
+    *(tarfile.TarError, EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
+    *(ValueError, OverflowError, KeyError, RecursionError),
+)
+_RC_LOCAL = "# read by /etc/rc when the container starts\n"
+# With a fixed creation time, equal contents give equal files, which the cache keeps once.
+_OPTIONS = shlex.split(
+    "-all-root -root-mode 755 -mkfs-time 0 -no-xattrs -no-progress -noappend -no-recovery"
+    " -exit-on-error"
+)
+
+_SMALL = 16 << 20  # bytes; no manifest or configuration is larger
+MAGIC = 6
+"""Number of bytes at the start of a file that identify its compression."""
+_PIECE = 1 << 20
+Unpack = Callable[[IO[bytes], IO[bytes], Path], None]
+"""Unpacks the first file into the second, a real file; error messages name the path.
+
+Raises ImageError if nothing here reads the format, OSError if the disk is full, and EOFError (or an
+error of gzip or lzma) if the file is damaged.
+"""
+
+
+def local_architecture() -> str:
+    """Return this machine's architecture, as Docker names it."""
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
+def need_mksquashfs() -> None:
+    """Check that mksquashfs is installed.
+
+    Raises:
+        ImageError: when it is not.
+    """
+    if shutil.which("mksquashfs") is None:
+        raise ImageError("mksquashfs is not on the PATH; install squashfs-tools")
+
+
+def import_path(source: Path, file: Path, report: ReportProgress) -> ImageOrigin:
+    """Write the squashfs file of an image or root file system on disk.
+
+    Args:
+        source: a tar archive or folder.
+        file: the file to write.
+        report: called with the progress.
+
+    Raises:
+        BadInput: when `source` is neither an image nor a root file system.
+        ImageError: when it is damaged, for another architecture, or cannot be written.
+    """
+    need_mksquashfs()
+    if source.is_dir() and not (source / "oci-layout").exists():
+        return _folder(source, file, report)
+    with ExitStack() as stack:
+        try:
+            return _packed(source, file, report, stack)
+        except _DAMAGED as error:
+            raise ImageError(f"{source} is damaged, or no tar archive: {error}") from error
+
+
+def _folder(source: Path, file: Path, report: ReportProgress) -> ImageOrigin:
+    if not any((source / name).is_dir() for name in ("bin", "usr", "etc")):
+        raise BadInput(
+            f"{source} is no root file system: it has no bin, usr or etc; of an OCI bundle give"
+            " its folder rootfs"
+        )
+    # mksquashfs keeps links as links, and never opens devices and pipes.
+    argv = ["mksquashfs", str(source.resolve()), str(file), *_OPTIONS]
+    run_child(argv, file, report)
+    return ImageOrigin(source=str(source.resolve()))
+
+
+def _packed(source: Path, file: Path, report: ReportProgress, stack: ExitStack) -> ImageOrigin:
+    blobs = ImageFiles(source, stack, file.parent)
+    tree = LayerTree()
+    digest: str | None = None
+    config = ImageSettings()
+    layers: tuple[str, ...] = ()
+    if blobs.has("index.json") and blobs.has("oci-layout"):
+        digest, config, layers = _of_layout(blobs)
+    elif blobs.has("manifest.json"):
+        digest, config, layers = _of_docker(blobs)
+    elif blobs.archive is not None:
+        tree.add(blobs.archive)
+    else:
+        raise BadInput(f"{source} has an oci-layout, but no index.json")
+    if config.architecture not in (None, local_architecture()):
+        raise ImageError(
+            f"{source} is for {config.architecture}, and this machine is {local_architecture()}"
+        )
+    ids = config.layers
+    if len(ids) != len(layers):
+        raise ImageError(f"{source} is damaged: {len(layers)} layers, and digests of {len(ids)}")
+    for at, name in enumerate(layers):
+        report(f"reading layer {at + 1} of {len(layers)}", 0, None)
+        plain = blobs.plain(blobs.open(name))
+        _compare(plain, ids[at], f"{source}: layer {name}")
+        tree.add(stack.enter_context(tarfile.TarFile(fileobj=plain)))
+    if digest is not None:
+        _prepare(tree, config, str(source))
+    _squash(tree, file, report)
+    return ImageOrigin(
+        source=str(source.resolve()), digest=digest, architecture=config.architecture
+    )
+
+
+def _of_docker(blobs: ImageFiles) -> tuple[str, ImageSettings, tuple[str, ...]]:
+    images = parse_docker_manifest(blobs.table("manifest.json"))
+    if len(images) != 1:
+        raise BadInput("the archive holds several images, or none; save the one wanted by itself")
+    name, layers = images[0]
+    # Docker's id of an image is the digest of its configuration.
+    return digest_of(blobs.small(name)), parse_image_settings(_read(blobs, name)), layers
+
+
+def _of_layout(blobs: ImageFiles) -> tuple[str, ImageSettings, tuple[str, ...]]:
+    table, digest = _read(blobs, "index.json"), ""
+    for _ in range(3):  # an index may contain an index: one image for several architectures
+        if is_index(table):
+            digest = _digest_for_this_machine(table)
+            table = _read(blobs, _blob(digest), digest)
+    manifest = parse_manifest(table)
+    config = manifest.config.digest
+    layers = tuple(_blob(layer.digest) for layer in manifest.layers)
+    return digest, parse_image_settings(_read(blobs, _blob(config), config)), layers
+
+
+def _read(blobs: ImageFiles, name: str, digest: str | None = None) -> JsonObject:
+    table = blobs.table(name, digest)
+    return table if isinstance(table, dict) else {}
+
+
+def _digest_for_this_machine(index: JsonObject) -> str:
+    """Return the digest of the only image for this machine."""
+    digests, available = images_for(index, local_architecture())
+    if len(digests) != 1:
+        raise BadInput(
+            f"the archive holds {len(digests)} images for {local_architecture()}"
+            f" (architectures: {available}); one is wanted"
+        )
+    return digests[0]
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/{check_digest(digest).replace(':', '/')}"
+
+
+def _compare(plain: IO[bytes], wanted: str, what: str) -> None:
+    digest = hashlib.sha256()
+    while piece := plain.read(1 << 20):
+        digest.update(piece)
+    plain.seek(0)
+    if f"sha256:{digest.hexdigest()}" != wanted:
+        raise ImageError(f"{what} is damaged: its digest is not {wanted}")
+
+
+def _prepare(tree: LayerTree, config: ImageSettings, source: str) -> None:
+    """Add the files that `enroot start` reads: variables, and how the command is started.
+
+    Then the image is the same as if enroot had imported it (enroot's doc/image-format.md).
+    """
+    entrypoint = config.entrypoint
+    command = config.command if entrypoint or config.command else ("/bin/sh",)
+    folder = shlex.quote(config.workdir or "/")
+    lines = (
+        f"# slurmkit-source: {source!a}",
+        f"mkdir -p {folder} 2>/dev/null",
+        f"cd {folder} && unset OLDPWD || exit 1",
+        "if [ -s /etc/rc.local ]; then . /etc/rc.local; fi",
+        "if [ $# -gt 0 ]; then",
+        f'    exec {shlex.join(entrypoint)} "$@"',
+        "fi",
+        f"exec {shlex.join([*entrypoint, *command])}",
+    )
+    tree.put_text("etc/environment", "".join(f"{each}\n" for each in config.variables))
+    tree.put_text("etc/rc", "\n".join(lines) + "\n", mode=0o755)
+    tree.put_text("etc/rc.local", _RC_LOCAL)
+    tree.put_text("etc/fstab", "")
+    for path in ("dev", "proc", "sys", "tmp"):
+        tree.put_folder(path)
+
+
+def _squash(tree: LayerTree, file: Path, report: ReportProgress) -> None:
+    total, done = tree.size, 0
+    # A squashfs file is about half the size. A quarter refuses only what can never fit.
+    check_room(file.parent, total // 4)
+
+    def feed(pipe: IO[bytes]) -> None:
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+            report(f"packing {format_bytes(total)}", done, total)
+
+        tree.write(pipe, count)
+
+    run_child(
+        ["mksquashfs", "-", str(file), "-tar", "-root-time", "0", *_OPTIONS], file, report, feed
+    )
+
+
+class ImageFiles:
+    """The files of an archive or folder, by name.
+
+    Args:
+        source: the archive or folder.
+        stack: closes all files that are opened.
+        scratch: folder for uncompressed temporary files.
+
+    Attributes:
+        archive: the open archive; None for a folder.
+    """
+
+    def __init__(self, source: Path, stack: ExitStack, scratch: Path) -> None:
+        self._source, self._stack, self._scratch = source, stack, scratch
+        self.archive: tarfile.TarFile | None = None
+        self._members: dict[str, tarfile.TarInfo] = {}
+        if not source.is_dir():
+            plain = self.plain(stack.enter_context(source.open("rb")))
+            self.archive = stack.enter_context(tarfile.TarFile(fileobj=plain))
+            self._members = {m.name.removeprefix("./"): m for m in self.archive}
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file.
+
+        Raises:
+            ImageError: when there is no file of that name.
+        """
+        found: IO[bytes] | None = None
+        if self.archive is not None and name in self._members:
+            member = self._meant(name)
+            found = None if member is None else self.archive.extractfile(member)
+        elif self.archive is None and _is_below(self._source, name):
+            found = (self._source / name).open("rb")
+        if found is None:
+            raise ImageError(f"{self._source} is damaged: it has no file {name!r}")
+        return self._stack.enter_context(found)
+
+    def _meant(self, name: str) -> tarfile.TarInfo | None:
+        """Return a file; follow one link, since layers in older Docker archives are links."""
+        member = self._members[name]
+        if not member.issym():
+            return member
+        base = name.rpartition("/")[0].split("/") if "/" in name else []
+        for part in member.linkname.split("/"):
+            base = base[:-1] if part == ".." else [*base, part]
+        found = self._members.get("/".join(base))
+        return found if found is not None and found.isreg() else None
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of that name."""
+        if self.archive is None:
+            return _is_below(self._source, name)
+        return name in self._members
+
+    def small(self, name: str) -> bytes:
+        """Return the bytes of a manifest or configuration."""
+        return self.open(name).read(_SMALL)
+
+    def table(self, name: str, digest: str | None = None) -> Any:
+        """Parse a JSON file, after comparing it with its digest.
+
+        Raises:
+            ImageError: when the digest differs or the file is not JSON.
+        """
+        data = self.small(name)
+        if digest is not None and digest_of(data) != digest:
+            raise ImageError(f"{self._source} is damaged: {name} has not the digest {digest}")
+        try:
+            return parse_json(data)
+        except ValueError as error:
+            raise ImageError(f"{self._source} is damaged: {name} is no JSON: {error}") from error
+
+    def plain(self, file: IO[bytes]) -> IO[bytes]:
+        """Return the file uncompressed; a compressed one is unpacked to a temporary file."""
+        head = file.read(MAGIC)
+        file.seek(0)
+        if (unpack := unpacker(head)) is None:
+            return file
+        nameless = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 - see next
+        bare = cast("IO[bytes]", self._stack.enter_context(nameless))
+        unpack(file, bare, self._source)
+        bare.seek(0)
+        return bare
+
+
+def _is_below(folder: Path, name: str) -> bool:
+    path = (folder / name).resolve()
+    return path.is_relative_to(folder.resolve()) and path.is_file()
+
+
+def unpacker(head: bytes) -> Unpack | None:
+    """Return the function that unpacks a file starting with these `MAGIC` bytes; None if plain."""
+    return next((way for magic, way in _WAYS if head.startswith(magic)), None)
+
+
+def _gzip(file: IO[bytes], out: IO[bytes], source: Path) -> None:
+    del source
+    with gzip.open(file) as plain:
+        shutil.copyfileobj(plain, out, _PIECE)
+
+
+def _xz(file: IO[bytes], out: IO[bytes], source: Path) -> None:
+    del source
+    with lzma.open(file) as plain:
+        shutil.copyfileobj(plain, out, _PIECE)
+
+
+def _zstd(file: IO[bytes], out: IO[bytes], source: Path) -> None:
+    try:
+        python: Any = import_module("compression.zstd")
+    except ImportError:
+        return _zstd_program(file, out, source)
+    try:
+        with python.open(file) as plain:
+            shutil.copyfileobj(plain, out, _PIECE)
+    except python.ZstdError as error:
+        raise EOFError(f"zstd: {error}") from error
+
+
+def _zstd_program(file: IO[bytes], out: IO[bytes], source: Path) -> None:
+    program = shutil.which("zstd")
+    if program is None:
+        raise ImageError(
+            f"{source} has layers that are compressed with zstd, and nothing here reads that:"
+            " install zstd, or use Python 3.14 or later; or write the image anew with gzip: skopeo"
+            " copy --dest-compress-format gzip --dest-force-compress-format"
+        )
+    with tempfile.TemporaryFile() as errors:
+        argv = [program, "--decompress", "--stdout", "--quiet", "--no-progress"]
+        child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=out, stderr=errors)
+        try:
+            with suppress(BrokenPipeError), child.stdin or out as pipe:
+                shutil.copyfileobj(file, pipe, _PIECE)
+            code = child.wait()
+        finally:
+            child.kill()
+            child.wait()
+        if code:
+            errors.seek(0)
+            _failed(errors.read(4096).decode("utf-8", "replace").strip())
+
+
+def _failed(words: str) -> None:
+    full = os.strerror(errno.ENOSPC)
+    if full.lower() in words.lower():
+        raise OSError(errno.ENOSPC, full)
+    raise EOFError(words or "zstd failed")
+
+
+_WAYS: tuple[tuple[bytes, Unpack], ...] = (
+    (b"\x1f\x8b", _gzip),
+    (b"\xfd7zXZ\0", _xz),
+    (b"\x28\xb5\x2f\xfd", _zstd),
+)

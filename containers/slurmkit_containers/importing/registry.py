@@ -1,0 +1,248 @@
+"""Ask a registry, without a password, for an image: digest, size, architectures, and its blobs.
+
+Follows the OCI distribution specification ("Pulling manifests") and Docker's token authentication.
+It reads no credentials and follows no redirect of a manifest. Images that need more are left to
+enroot.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from http.client import HTTPException
+from typing import IO, Any
+
+import msgspec
+
+from slurmkit.errors import ImageError
+from slurmkit.spec.images import Image
+from slurmkit_containers.importing.manifests import (
+    JsonObject,
+    digest_of,
+    images_for,
+    is_index,
+    parse_json,
+    parse_manifest,
+)
+
+_PATIENCE = 10  # timeout of one request in seconds
+_MOST = 4 << 20  # bytes of a manifest; registries have the same limit
+_HUB = "registry-1.docker.io"
+_NO = re.compile(r"no?|N[oO]?|[fF](alse)?|FALSE", re.ASCII)  # as enroot reads its settings
+_REDIRECTS = (301, 302, 303, 307, 308)
+_FOLLOWS = 3
+_PART = 206
+_PIECE = 1 << 20
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"', re.ASCII)
+_MANIFESTS = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+
+
+class RemoteImage(msgspec.Struct, frozen=True):
+    """An image as its registry describes it.
+
+    Attributes:
+        digest: `sha256:…` of the manifest.
+        size: bytes of its compressed layers; at least as many have to be fetched.
+    """
+
+    digest: str
+    size: int
+
+
+class NoRegistryAnswer(Exception):
+    """The registry does not answer, or not without a password."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+
+
+def ask_registry(image: Image, architecture: str) -> RemoteImage | None:
+    """Ask the registry for an image; None if it does not answer, or not without a password.
+
+    Args:
+        image: an image of a registry.
+        architecture: the wanted architecture, as Docker names it.
+
+    Raises:
+        ImageError: when there is no such image, or none for that architecture.
+    """
+    if image.user is not None:
+        return None
+    try:
+        data, table = RegistrySession(image).manifest(architecture)
+    except NoRegistryAnswer:
+        return None
+    return RemoteImage(digest_of(data), sum(layer.size for layer in parse_manifest(table).layers))
+
+
+class RegistrySession:
+    """One image at its registry, with an anonymous token if the registry wants one."""
+
+    def __init__(self, image: Image) -> None:
+        given = os.environ.get("ENROOT_ALLOW_HTTP", "")
+        official = "library/" if image.registry is None and "/" not in image.name else ""
+        self._image = image
+        self._scheme = "http" if given and not _NO.fullmatch(given) else "https"
+        self._host = image.registry or _HUB
+        self._name = f"{official}{image.name}"
+        self._headers: dict[str, str] = {}
+
+    def manifest(self, architecture: str) -> tuple[bytes, JsonObject]:
+        """Fetch the image's manifest for an architecture; return its bytes and its content.
+
+        Raises:
+            ImageError: when there is none.
+            Unasked: when the registry does not answer.
+        """
+        data, table = self._manifest(self._image.digest or self._image.tag or "latest")
+        if not is_index(table):
+            return data, table
+        digests, available = images_for(table, architecture)
+        if not digests:
+            raise ImageError(
+                f"image {self._image} is not there for {architecture}; it is for: {available}"
+            )
+        return self._manifest(digests[0])
+
+    def blob(self, digest: str, begin: int = 0) -> IO[bytes]:
+        """Open a layer or configuration. A redirect is followed without the token.
+
+        Args:
+            digest: digest of the blob.
+            begin: index of the first byte wanted.
+
+        Raises:
+            Unasked: when the registry refuses it.
+        """
+        wanted = {"Range": f"bytes={begin}-"} if begin else {}
+        return _skip_to(begin, self._blob(digest, wanted))
+
+    def _blob(self, digest: str, headers: dict[str, str]) -> IO[bytes]:
+        try:
+            return self._open(f"blobs/{digest}", headers)
+        except urllib.error.HTTPError as error:
+            error.close()
+            place = error.headers.get("Location", "")
+            if error.code not in _REDIRECTS or not place.startswith(self._schemes):
+                raise NoRegistryAnswer from error
+        return _get_or_no_answer(place, headers, _FOLLOWS)
+
+    @property
+    def _schemes(self) -> tuple[str, ...]:
+        return ("https://", f"{self._scheme}://")
+
+    def _manifest(self, which: str) -> tuple[bytes, JsonObject]:
+        try:
+            with self._open(f"manifests/{which}", {"Accept": ", ".join(_MANIFESTS)}) as answer:
+                data = _read_all(answer)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 404:
+                raise NoRegistryAnswer from error
+            words = f"there is no image {self._image} ({self._host} says 404)"
+            raise ImageError(words) from error
+        if which.startswith("sha256:") and digest_of(data) != which:
+            raise ImageError(f"{self._host} gave another manifest of {self._image} than {which}")
+        return data, _table(data)
+
+    def _open(self, what: str, headers: dict[str, str]) -> IO[bytes]:
+        path = urllib.parse.quote(f"/v2/{self._name}/{what}", safe="/:")
+        url = f"{self._scheme}://{self._host}{path}"
+        try:
+            return _get(url, headers | self._headers)
+        except urllib.error.HTTPError as error:
+            if error.code != 401:  # also with a token, which may have expired
+                raise
+            error.close()
+            token = self._token(error.headers.get("WWW-Authenticate", ""))
+            self._headers = {"Authorization": f"Bearer {token}"}
+        return _get(url, headers | self._headers)
+
+    def _token(self, challenge: str) -> str:
+        """Fetch an anonymous token from the server that the registry names."""
+        kind, _, rest = challenge.partition(" ")
+        parameters = dict(_CHALLENGE.findall(rest))
+        realm = parameters.pop("realm", "")
+        if kind.lower() != "bearer" or not realm.startswith(self._schemes):
+            raise NoRegistryAnswer
+        with _get_or_no_answer(f"{realm}?{urllib.parse.urlencode(parameters)}", {}) as answer:
+            table = _table(_read_all(answer))
+        token = table.get("token") or table.get("access_token")
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise NoRegistryAnswer
+        return token
+
+
+def _skip_to(begin: int, answer: IO[bytes]) -> IO[bytes]:
+    """Skip to the byte `begin` if the server ignored the request for a range."""
+    status, part = getattr(answer, "status", 200), getattr(answer, "headers", {})
+    if begin and status == _PART:
+        if not part.get("Content-Range", "").startswith(f"bytes {begin}-"):
+            raise NoRegistryAnswer
+        return answer
+    while begin and (piece := read_registry_answer(answer, min(begin, _PIECE))):
+        begin -= len(piece)
+    return answer
+
+
+def _get_or_no_answer(url: str, headers: dict[str, str], follows: int = 0) -> IO[bytes]:
+    """Get a URL; an HTTP error counts as no answer, and up to `follows` redirects are followed."""
+    try:
+        return _get(url, headers)
+    except urllib.error.HTTPError as error:
+        error.close()
+        place = error.headers.get("Location", "")
+        if not follows or error.code not in _REDIRECTS or not place.startswith("https://"):
+            raise NoRegistryAnswer from error
+    return _get_or_no_answer(place, headers, follows - 1)
+
+
+def _get(url: str, headers: dict[str, str]) -> IO[bytes]:
+    opener = urllib.request.build_opener(_NoRedirect)
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - https, or as enroot's
+    try:
+        answer: IO[bytes] = opener.open(request, timeout=_PATIENCE)
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, ValueError, HTTPException) as error:
+        raise NoRegistryAnswer from error
+    return answer
+
+
+def read_registry_answer(answer: IO[bytes], most: int) -> bytes:
+    """Read at most `most` bytes of an answer.
+
+    Raises:
+        Unasked: when the connection breaks.
+    """
+    try:
+        return answer.read(most)
+    except (OSError, HTTPException) as error:
+        raise NoRegistryAnswer from error
+
+
+def _read_all(answer: IO[bytes]) -> bytes:
+    data = read_registry_answer(answer, _MOST + 1)
+    if len(data) > _MOST:
+        raise NoRegistryAnswer
+    return data
+
+
+def _table(data: bytes) -> JsonObject:
+    try:
+        table = parse_json(data)
+    except ValueError as error:
+        raise NoRegistryAnswer from error
+    if not isinstance(table, dict):
+        raise NoRegistryAnswer
+    return table

@@ -1,1 +1,0 @@
-"""What a cluster is and has: discovered, never assumed."""

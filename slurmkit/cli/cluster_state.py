@@ -1,0 +1,270 @@
+"""`slurmkit nodes` and `slurmkit gpus`: the nodes, and who is on which GPU."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle, groupby
+from typing import Any
+
+import click
+import msgspec
+
+from slurmkit.cli.tables import print_table
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.formats.display import format_time, printable
+from slurmkit.formats.memory import format_gib
+from slurmkit.state.gpumap import (
+    CLOSED,
+    GroupGpusBy,
+    choose_letters,
+    count_by_holder,
+    format_gpu_types,
+    gpu_mark,
+    mark_meanings,
+    node_note,
+    read_gpus,
+)
+from slurmkit.state.gpumap_model import (
+    FreeGpus,
+    Gpu,
+    GpuMap,
+    GpuSharing,
+    describe_free_gpus,
+    free_gpus,
+)
+from slurmkit.state.nodes import (
+    NodeChoice,
+    NodeRow,
+    format_gpu_use,
+    format_jobs,
+    format_load,
+    format_reason,
+    read_nodes,
+    select_nodes,
+)
+
+_LIST = tuple("NODE GPU TYPE STATE USER ACCOUNT JOBID SINCE PARTS".split())
+_FREE = ("TYPE", "FREE", "TOTAL", "LARGEST BLOCK", "ON", "UNUSABLE")
+_COLOURS = tuple(
+    "cyan magenta yellow blue green bright_red bright_cyan bright_magenta bright_yellow"
+    " bright_blue bright_green".split()
+)
+_LEGEND_PER_LINE = 4  # entries of the legend in one line
+_COLUMNS = tuple("NODE STATE PARTITIONS CPUS MEM LOAD GPUS JOBS REASON".split())
+_NUMERIC = {"CPUS", "MEM", "LOAD"}
+
+
+def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a command with the options that choose nodes."""
+    listed = click.option("--nodelist", "--node", default="", help="Only these, e.g. c[1-3],c7.")
+    parts = click.option("--partition", default="", help="Only nodes of these partitions: a,b.")
+    return parts(listed(command))
+
+
+@click.command("gpus")
+@node_options
+@click.option("--by", type=click.Choice(["user", "account", "job"]), default="user",
+              show_default=True, help="Whose letters to draw.")  # fmt: skip
+@click.option("--list", "as_list", is_flag=True, help="One GPU a line, with job and start.")
+@click.option("--free", "only_free", is_flag=True, help="What is free and usable, by type.")
+@click.option("--json", "as_json", is_flag=True, help="Print one entry per GPU as JSON.")
+def gpus_command(
+    partition: str, nodelist: str, by: GroupGpusBy, *, as_list: bool, only_free: bool, as_json: bool
+) -> None:
+    """Show who is on which GPU: a line for each node, a cell for each GPU, by index.
+
+    The first two examples answer "Can I run on GPU 2 of node c3, and who is on it?". A letter is a
+    person (named below the map), "." a free GPU, "x" a GPU of a drained or down node.
+
+    \b
+    Examples:
+      slurmkit gpus
+      slurmkit gpus --node c3 --list
+      slurmkit gpus --free
+      slurmkit gpus --partition gpu --by account
+      slurmkit gpus --json | jq '.[] | select(.node == "c3" and .index == 2)'
+    """
+    if sum((as_list, only_free)) > 1:
+        raise click.UsageError("give either --list or --free, not both")
+    full = read_gpus(Cluster().slurm)
+    rows = select_nodes(
+        full.nodes, NodeChoice(partitions=split_names(partition), nodelist=nodelist)
+    )
+    names = {row.name for row in rows}
+    gpus = [gpu for gpu in full.gpus if gpu.node in names]
+    if as_json:
+        click.echo(msgspec.json.encode(free_gpus(rows) if only_free else gpus))
+    elif only_free:
+        _print_free(free_gpus(rows))
+    elif as_list:
+        print_table(_LIST, map(_gpu_row, gpus))
+    else:
+        print_gpu_map(gpus, rows, by)
+    _print_source(full, gpus, rows)
+
+
+def _print_source(full: GpuMap, gpus: Sequence[Gpu], rows: Sequence[NodeRow]) -> None:
+    """Print warnings, a summary and the age of the data to standard error."""
+    for warning in full.warnings:
+        click.echo(f"warning: {printable(warning)}", err=True)
+    free = describe_free_gpus(free_gpus(rows))
+    click.echo(f"{len(gpus)} GPUs: {free}; from slurmctld at {format_time(full.taken)}", err=True)
+
+
+def _print_free(free: Iterable[FreeGpus]) -> None:
+    rows = [
+        (of.type or "untyped", str(of.free), str(of.total), str(of.largest), of.node or "-",
+         str(of.stranded) if of.stranded else "-")
+        for of in free
+    ]  # fmt: skip
+    print_table(_FREE, rows, right={"FREE", "TOTAL", "LARGEST BLOCK", "UNUSABLE"})
+
+
+def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
+    """Return the row of a GPU for --list."""
+    several = "several" if len(gpu.sharers) > 1 else "?"
+    nobody = several if gpu.state in ("held", "shared", "unknown") else "-"
+    return (
+        gpu.node,
+        "?" if gpu.index is None else str(gpu.index),
+        gpu.type or "?",
+        gpu.state,
+        gpu.user or nobody,
+        gpu.account or nobody,
+        gpu.job_id or nobody,
+        format_time(gpu.since) if gpu.since else nobody,
+        " ".join([*_sharing_words("shard", gpu.shard), *_sharing_words("mps", gpu.mps)]),
+    )
+
+
+def _sharing_words(name: str, sharing: GpuSharing | None) -> list[str]:
+    """Describe how many parts of a shared GPU are used, and by whom."""
+    if sharing is None:
+        return []
+    used, total = ("?" if n is None else str(n) for n in (sharing.used, sharing.total))
+    by = (f"{s.user} {s.job_id}:{'?' if s.amount is None else s.amount}" for s in sharing.by)
+    who = ", ".join(by)
+    return [f"{name} {used}/{total}" + (f" ({who})" if who else "")]
+
+
+class _NodeLine(msgspec.Struct, frozen=True):
+    """The line of a node: its name and GPU types, the cells of its GPUs, and a note after them."""
+
+    name: str
+    types: str
+    cells: tuple[str, ...]
+    note: str
+
+
+def print_gpu_map(gpus: Sequence[Gpu], rows: Sequence[NodeRow], by: GroupGpusBy) -> None:
+    """Print a line for each node that has GPUs, then the meaning of letters and marks."""
+    counted = count_by_holder(gpus, by)
+    letter = choose_letters(tuple(counted))
+    by_node = groupby(gpus, key=lambda gpu: gpu.node)
+    cells = {node: tuple(gpu_mark(gpu, by, letter) for gpu in own) for node, own in by_node}
+    lines = [_node_line(row, cells[row.name]) for row in rows if row.name in cells]
+    if not lines:
+        return
+    colours = dict(zip(letter.values(), cycle(_COLOURS), strict=False)) | {CLOSED: "red"}
+    _print_lines(lines, colours)
+    _print_legend(letter, counted, {mark for line in lines for mark in line.cells}, colours)
+
+
+def _node_line(row: NodeRow, cells: tuple[str, ...]) -> _NodeLine:
+    name, note = printable(row.name), printable(node_note(row, cells))
+    return _NodeLine(name, printable(format_gpu_types(row)), cells, note)
+
+
+def _print_lines(lines: Sequence[_NodeLine], colours: dict[str, str]) -> None:
+    """Print a header with the GPU indexes, then the lines, in aligned columns."""
+    most = max(len(line.cells) for line in lines)
+    size = max(len(mark) for line in lines for mark in (*line.cells, str(most - 1)))
+    name = max(len(line.name) for line in [*lines, _NodeLine("NODE", "", (), "")])
+    types = max(len(line.types) for line in [*lines, _NodeLine("", "TYPE", (), "")])
+    indices = " ".join(str(at).rjust(size) for at in range(most))
+    click.echo(f"{'NODE'.ljust(name)}  {'TYPE'.ljust(types)}  {indices}")
+    for line in lines:
+        drawn = " ".join(_colour_mark(mark, size, colours) for mark in line.cells)
+        gap = " " * ((size + 1) * (most - len(line.cells)))
+        note = f"{gap}  {line.note}" if line.note else ""
+        click.echo(f"{line.name.ljust(name)}  {line.types.ljust(types)}  {drawn}{note}".rstrip())
+
+
+def _print_legend(
+    letter: dict[str, str], counted: Counter[str], marks: set[str], colours: dict[str, str]
+) -> None:
+    """Print what each letter and mark means, and how many GPUs each holder has."""
+    entries = [
+        f"{_colour_mark(sign, len(sign), colours)} {printable(name)}: {counted[name]}"
+        for name, sign in letter.items()
+    ]
+    click.echo()
+    for at in range(0, len(entries), _LEGEND_PER_LINE):
+        click.echo("   ".join(entries[at : at + _LEGEND_PER_LINE]))
+    click.echo("   ".join(f"{mark} {meaning}" for mark, meaning in mark_meanings(marks)))
+
+
+def _colour_mark(mark: str, size: int, colours: dict[str, str]) -> str:
+    """Colour a mark; click removes the colour if the output is no terminal."""
+    colour = None if os.environ.get("NO_COLOR") else colours.get(mark)
+    return click.style(mark.rjust(size), fg=colour) if colour else mark.rjust(size)
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Split a list of names `a,b`."""
+    return tuple(word for word in text.split(",") if word)
+
+
+@click.command("nodes")
+@node_options
+@click.option(
+    "--state", "--states", default="", help="Only nodes in these states: idle,mix,drain,down …"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
+def nodes_command(partition: str, nodelist: str, state: str, *, as_json: bool) -> None:
+    """List the nodes: their state and its reason, and what is in use on them.
+
+    CPUS, MEM and GPUS show in use/total.
+
+    \b
+    Examples:
+      slurmkit nodes
+      slurmkit nodes --partition gpu --state idle,mix
+      slurmkit nodes --state drain,down
+      slurmkit nodes --json | jq '.rows[] | select(.reason != "") | [.name, .reason]'
+    """
+    snapshot = read_nodes(Cluster().slurm)
+    choice = NodeChoice(
+        partitions=split_names(partition), nodelist=nodelist, states=split_names(state)
+    )
+    rows = select_nodes(snapshot.rows, choice)
+    if as_json:
+        click.echo(msgspec.json.encode(msgspec.structs.replace(snapshot, rows=rows)))
+        return
+    print_table(_COLUMNS, [_node_row(row) for row in rows], right=_NUMERIC)
+    click.echo(f"{_count_nodes(rows)}; from slurmctld at {format_time(snapshot.taken)}", err=True)
+
+
+def _count_nodes(rows: Sequence[NodeRow]) -> str:
+    """Count the nodes by state, and the free GPUs."""
+    kinds = Counter(row.kind for row in rows)
+    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    plural = "" if len(rows) == 1 else "s"
+    gpus = describe_free_gpus(free_gpus(rows))
+    return f"{len(rows)} node{plural}: {counted or 'none'}; GPUs: {gpus}"
+
+
+def _node_row(row: NodeRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.state.lower(),
+        ",".join(row.partitions),
+        f"{row.cpus_allocated}/{row.cpus}",
+        f"{format_gib(row.memory_allocated)}/{format_gib(row.memory)}G",
+        format_load(row),
+        " ".join(format_gpu_use(row)),
+        format_jobs(row),
+        format_reason(row),
+    )

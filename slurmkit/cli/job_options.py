@@ -1,0 +1,526 @@
+"""The options that describe a job, from the command line and from the environment, as a JobSpec.
+
+The user's defaults in the environment are those of sbatch(1), for example `SBATCH_ACCOUNT`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from slurmkit.cli.completion import ImageNames, PluginNames
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.files import default_cluster_name, did_you_mean
+from slurmkit.errors import BadInput
+from slurmkit.slurm.machine import LOCAL_MACHINE, machine_of
+from slurmkit.spec.containers import Container
+from slurmkit.spec.findings import Finding
+from slurmkit.spec.jobfile import load_job_file, load_script, sbatch_only_options
+from slurmkit.spec.jobspec import PREFLIGHTS, JobSpec, Launch
+from slurmkit.spec.sbatch_options import has_own_field, merge_fields, parse_options, short_options
+from slurmkit.spec.survival import ACTIONS, SIGNALS, Survive
+from slurmkit.spec.sweep import parse_sweep_options
+
+_OPTIONS: tuple[tuple[str, str], ...] = (
+    ("job-name", "Name of the job.  [default: the command's]"),
+    ("nodes", "Number of nodes, or MIN-MAX.  [default: 1, or as many as the tasks need]"),
+    ("ntasks", "Processes of the whole job."),
+    ("ntasks-per-node", "Processes on each node.  [default: 1]"),
+    ("cpus-per-task", "CPUs for each process.  [default: 1, or what the site gives each GPU]"),
+    ("gpus-per-node", "GPUs on each node: 2, a100:2, 0.5, shard:3, mps:50, 3g.20gb:1."),
+    ("gpus-per-task", "GPUs for each process, in the same forms."),
+    ("gpus", "GPUs of the whole job, in the same forms."),
+    ("gres", "Generic resources per node, NAME[:TYPE]:COUNT."),
+    ("gpu-bind", "Which GPUs a task sees: none, closest, per_task:N, single:N, map:LIST."),
+    ("mem", "Memory per node, e.g. 64G."),
+    ("mem-per-cpu", "Memory per CPU."),
+    ("mem-per-gpu", "Memory per GPU."),
+    ("time", "Time limit: minutes, H:MM:SS or D-HH:MM:SS."),
+    ("time-min", "The least time limit that will do."),
+    ("partition", "Partition, or several with commas."),
+    ("account", "Slurm account to charge."),
+    ("qos", "Quality of service."),
+    ("reservation", "Advance reservation to run in."),
+    ("constraint", "Node features, e.g. 'a100&ib'."),
+    ("licenses", "Licences, e.g. matlab:2."),
+    ("nodelist", "Nodes the job must have, e.g. c[1-2]."),
+    ("exclude", "Nodes the job must not have."),
+    ("switches", "Most leaf switches, COUNT[@MAX-TIME]."),
+    ("segment", "Nodes per segment, with topology/block."),
+    ("array", "Indexes of a job array, e.g. 0-99%10."),
+    ("array-throttle", "How many tasks of an array or a sweep run at once."),
+    ("dependency", "Jobs to wait for, e.g. afterok:12:13."),
+    ("begin", "Not before, e.g. 18:00 or now+1hour."),
+    ("deadline", "Not later than."),
+    ("nice", "Lower (positive) priority by so much."),
+    ("signal", "Signal before the time limit, [B:]SIGNAL[@SECONDS]."),
+    ("mail-type", "When to send mail, e.g. END,FAIL."),
+    ("mail-user", "Where to send it."),
+    ("comment", "A comment kept with the job."),
+    ("chdir", "Directory the job starts in.  [default: the current one]"),
+    ("output", "File for the job's output.  [default: slurm-%j.out]"),
+    ("error", "File for its standard error.  [default: as --output]"),
+    ("open-mode", "append or truncate the output files."),
+)
+_FLAGS = (
+    ("hold", "Submit it held."),
+    ("requeue", "Let Slurm requeue it after a node failure."),
+    ("no-requeue", "Never requeue it."),
+)
+
+_LAUNCH_HELP = (
+    "How COMMAND is started: srun (a task per GPU, told its rank), torchrun, accelerate, deepspeed,"
+    " mpi, none (once)."
+)
+_ENV_HELP = "A variable of the job; without a value it has yours: a secret then stands in no argv."
+_SWEEP_HELP = (
+    "A parameter of a sweep: lr=1e-3,1e-4 or seed=0..9; each task has it in its environment and as"
+    " {lr} in COMMAND. Several make a grid."
+)
+_POINTS_HELP = "The points of a sweep, from CSV with a header, or TOML."
+
+OPTION_HELP = dict((*_OPTIONS, *_FLAGS))
+"""The help text of each long option."""
+
+_CONTAINER_OPTIONS = (
+    ("image", "Image: ubuntu:24.04, pytorch (slurmkit image search), ./x.sqsh, ./x.sif, a bundle."),
+    ("mounts", "What of the node is seen in it: SRC[:DST[:FLAG+FLAG]],…"),
+    ("workdir", "Where COMMAND starts in it."),
+    ("name", "Keep it on the nodes under this name."),
+    ("save", "Save it to this squashfs file at the end."),
+    ("env", "Variables whose values are the node's, not the image's: NAME,…"),
+    ("unshare", "Namespaces of its own: net, ipc, uts."),
+    ("runtime", "pyxis, enroot, apptainer or oci; by default what suits image and cluster."),
+)
+_CONTAINER_SWITCHES = (
+    ("mount-home", "Show the home directory in it, or do not."),
+    ("remap-root", "Be shown as root in it, or do not."),
+    ("entrypoint", "Run the image's entry point before COMMAND, or do not."),
+)
+_CONTAINER_TYPES = {"image": ImageNames(), "runtime": PluginNames("runtimes")}
+_LIST_OPTIONS = ("mounts", "env", "unshare")
+_CONTAINER_FIELDS = {"env": "environment"}
+_VALUE_OPTIONS = {f"container-{name}": name for name, _ in _CONTAINER_OPTIONS}
+_FLAG_OPTIONS = {
+    **{f"container-{name}": (name, True) for name, _ in _CONTAINER_SWITCHES},
+    **{f"no-container-{name}": (name, False) for name, _ in _CONTAINER_SWITCHES},
+    "container-writable": ("writable", True),
+    "container-readonly": ("writable", False),
+    "container-entrypoint-log": ("entrypoint-log", True),
+}
+
+_ENDING_OPTIONS = (
+    ("on-timeout", "At the time limit: come back (requeue), come back held, or fail."),
+    ("on-preempt", "When preempted; as --on-timeout."),
+    ("on-node-fail", "When a node is lost; as --on-timeout."),
+    ("on-oom", "Out of memory; as --on-timeout."),
+)
+_SURVIVE_NUMBERS = (
+    ("max-restarts", "Come back so often at most.  [default: 20]"),
+    ("restart-delay", "Seconds a short run waits for its next start, doubled each.  [default: 60]"),
+    ("grace", "Seconds the work has for its checkpoint, before the time limit.  [default: 60]"),
+)
+_SIGNAL_HELP = (
+    "Signal that asks the work for a checkpoint; processes that do not catch it get none."
+)
+_MEMORY_HELP = "With --on-oom requeue: ask for twice the memory, up to so much, e.g. 256G."
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a command with the options of a job and the COMMAND argument."""
+    command = click.argument("command", nargs=-1, type=click.UNPROCESSED)(command)
+    for option in reversed(_slurmkit_options()):
+        command = option(command)
+    for name, text in reversed(_FLAGS):
+        command = click.option(*_spellings(name), is_flag=True, default=None, help=text)(command)
+    exclusive = "Share the nodes with no other job, or none of another user (=user)."
+    command = click.option("--exclusive", is_flag=False, flag_value="", help=exclusive)(command)
+    for name, text in reversed(_OPTIONS):
+        command = click.option(*_spellings(name), help=text)(command)
+    return command
+
+
+def _spellings(name: str) -> list[str]:
+    """Return an option's spellings as in sbatch: `-N` and `--nodes`."""
+    letter = short_options().get(name)
+    return [*([f"-{letter}"] if letter else []), f"--{name}"]
+
+
+def _slurmkit_options() -> list[Callable[..., Any]]:
+    """Return the options that sbatch does not have, as decorators."""
+    path = click.Path(path_type=Path)
+    return [
+        click.option("--job-file", type=path, help="A job in TOML; options here go before it."),
+        click.option("--script", type=path, help="A batch script to run instead of COMMAND."),
+        click.option("--sweep", multiple=True, metavar="NAME=VALUES", help=_SWEEP_HELP),
+        click.option("--points", type=path, multiple=True, metavar="FILE", help=_POINTS_HELP),
+        click.option("--env", multiple=True, metavar="NAME[=VALUE]", help=_ENV_HELP),
+        click.option("--launch", type=PluginNames("launchers"), help=_LAUNCH_HELP),
+        click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
+        click.option("--label", is_flag=True, help="Put the task's number before its output."),
+        click.option(
+            "--log-per-rank", is_flag=True, help="Each task's output in its own file: OUTPUT.rankN."
+        ),
+        click.option(
+            "--nccl-debug",
+            is_flag=False,
+            flag_value="INFO",
+            metavar="[LEVEL]",
+            help="What NCCL tells: VERSION, WARN, INFO or TRACE.  [without LEVEL: INFO]",
+        ),
+        click.option(
+            "--preflight",
+            type=click.Choice(PREFLIGHTS),
+            help="Measure the nodes before COMMAND starts, and name a bad one.",
+        ),
+        *survive_options(),
+        *container_options(),
+        click.option(
+            "--option",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            help="Any other long option of sbatch, e.g. --option contiguous.",
+        ),
+    ]
+
+
+class CommandLineJob(msgspec.Struct, frozen=True):
+    """The job that a command line describes.
+
+    Attributes:
+        spec: the job.
+        notes: the sources of the parts that are not on the command line.
+        waits: whether the script's own #SBATCH lines say `--wait`.
+    """
+
+    spec: JobSpec
+    notes: tuple[Finding, ...]
+    waits: bool
+
+
+def parse_job_options(options: dict[str, Any]) -> CommandLineJob:
+    """Make the spec of a command line; removes the options of `job_options` from `options`.
+
+    Each source overrides the ones before it: the user's defaults in the environment, the script's
+    own `#SBATCH` lines, the job file, the options.
+
+    Raises:
+        BadInput: naming the option, the variable, or the file and its key.
+    """
+    take = options.pop
+    job_file, script, command = take("job_file"), take("script"), take("command")
+    environment = sbatch_variables(os.environ)
+    in_script: dict[str, Any] = load_script(script) if script else {}
+    files = merge_fields(in_script, load_job_file(job_file) if job_file else {})
+    below = merge_fields(default_fields(environment, files), files)
+    others = [text.removeprefix("--").partition("=") for text in take("option")]
+    passed_on = [(name, value) for name, _, value in others]
+    given = parse_options([*_take_sbatch_options(options), *passed_on], below)
+    own = merge_fields(files, given | {"environment": dict(map(_parse_variable, take("env")))})
+    if script and command:
+        raise BadInput("both --script and a COMMAND were given; give one of them")
+    if command:
+        own = {**own, "command": command, "script": None}
+    fields = merge_fields(default_fields(environment, own), own)
+    if chdir := fields.get("chdir"):
+        fields["chdir"] = os.path.normpath(Path(_base_folder(), chdir))
+    launch = fields.get("launch", Launch())
+    names = ("mpi", "label", "log_per_rank", "nccl_debug", "preflight")
+    changes = {name: take(name) for name in names} | {"launcher": take("launch")}
+    changes = {name: value for name, value in changes.items() if value}
+    fields["launch"] = msgspec.structs.replace(launch, **changes)
+    fields["survive"] = take_survive_options(take, fields.get("survive", Survive()))
+    fields["container"] = take_container_options(take, fields.get("container"))
+    if sweep := parse_sweep_options(take("sweep"), take("points")):
+        fields["sweep"] = sweep
+    spec = JobSpec(**fields)
+    aside = sbatch_only_options(script) if script else ()
+    about_script = tuple(_aside_note(name) for name in aside)
+    return CommandLineJob(
+        spec, (*default_notes(environment, in_script, own), *about_script), "wait" in aside
+    )
+
+
+def _base_folder() -> str:
+    """Return the folder that --chdir is relative to: this one, or over SSH the cluster's."""
+    if not default_cluster_name():
+        return LOCAL_MACHINE.folder
+    return machine_of(Cluster().slurm).folder
+
+
+def _aside_note(name: str) -> Finding:
+    """Return a note about an option of the script that is not part of the job."""
+    does = "slurmkit submit waits for the job" if name == "wait" else "it is not about the job"
+    message = f"the script's --{name}: {does}{'' if name == 'wait' else ', and is left out'}"
+    return Finding(severity="note", code="script-aside", message=message, source="#SBATCH")
+
+
+def _take_sbatch_options(options: dict[str, Any]) -> list[tuple[str, str]]:
+    """Remove sbatch's options from `options`; return those given, flags with an empty value."""
+    names = [name for name, _ in (*_OPTIONS, *_FLAGS)] + ["exclusive"]
+    values = {name: options.pop(name.replace("-", "_")) for name in names}
+    return [(n, "" if v is True else v) for n, v in values.items() if v is not None]
+
+
+def _parse_variable(text: str) -> tuple[str, str]:
+    """Parse `NAME=VALUE`, or `NAME` for a variable of this process, to its name and value."""
+    name, equals, value = text.partition("=")
+    if equals:
+        return name, value
+    if name not in os.environ:
+        raise BadInput(
+            f"--env {name}: no such variable is exported here; export it, or give --env NAME=VALUE"
+        )
+    return name, os.environ[name]
+
+
+def refuse_batch_options(names: Iterable[str]) -> None:
+    """Refuse options that make no sense for interactive jobs.
+
+    Raises:
+        BadInput: naming the first option in `names`.
+    """
+    for name in names:
+        raise BadInput(f"{name.replace('_', '-')} is for jobs that run by themselves; leave it out")
+
+
+def container_options() -> list[Callable[..., Any]]:
+    """Return the options of a container as decorators."""
+    texts = [
+        click.option(
+            f"--container-{name}",
+            help=text,
+            type=_CONTAINER_TYPES.get(name),
+            multiple=name in _LIST_OPTIONS,
+        )
+        for name, text in _CONTAINER_OPTIONS
+    ]
+    switches = [
+        click.option(f"--container-{name}/--no-container-{name}", default=None, help=text)
+        for name, text in _CONTAINER_SWITCHES
+    ]
+    writable = "Let its own files be changed, or do not."
+    return [
+        *texts,
+        *switches,
+        click.option("--container-writable/--container-readonly", default=None, help=writable),
+        click.option(
+            "--container-entrypoint-log", is_flag=True, help="Show what the entry point says."
+        ),
+    ]
+
+
+def take_container_options(take: Callable[[str], Any], below: Container | None) -> Container | None:
+    """Return the container that the options describe; they override the job file's.
+
+    Args:
+        take: removes an option and returns its value.
+        below: the container of the job file.
+
+    Raises:
+        BadInput: for an impossible value.
+    """
+    names = [name for name, _ in (*_CONTAINER_OPTIONS, *_CONTAINER_SWITCHES)]
+    given = {name: take(f"container_{name.replace('-', '_')}") for name in names}
+    given |= {"writable": take("container_writable")}
+    given |= {"entrypoint-log": take("container_entrypoint_log") or None}
+    fields = {
+        _container_field(name): _split_list(name, value)
+        for name, value in given.items()
+        if value not in (None, ())
+    }
+    if not fields and below is None:
+        return None
+    base = msgspec.structs.asdict(below) if below else {}
+    return Container(**{**base, **fields}).at(str(Path.cwd()))
+
+
+def parse_container_options(given: Mapping[str, str]) -> Container | None:
+    """Return the container that options describe, given by name; a flag has an empty value.
+
+    Raises:
+        BadInput: for an unknown option or an impossible value.
+    """
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _FLAG_OPTIONS and not value:
+            field, values[field] = _FLAG_OPTIONS[name]
+        elif name in _VALUE_OPTIONS and value:
+            values[_VALUE_OPTIONS[name]] = value
+        elif name in (*_FLAG_OPTIONS, *_VALUE_OPTIONS):
+            raise BadInput(f"--{name} {'has no' if value else 'needs a'} value")
+        else:
+            raise BadInput(
+                f"no option --{name}; {did_you_mean(name, [*_VALUE_OPTIONS, *_FLAG_OPTIONS])}"
+            )
+    named = {f"container_{name.replace('-', '_')}": value for name, value in values.items()}
+    return take_container_options(named.get, None)
+
+
+def format_container_options(container: Container) -> list[str]:
+    """Return the options from which `parse_container_options` makes this container."""
+    fields = {name: _container_field(name) for name in _VALUE_OPTIONS.values()}
+    given = {name: getattr(container, field) for name, field in fields.items()}
+    texts = {n: ",".join(v) if isinstance(v, tuple) else v for n, v in given.items() if v}
+    flags = [
+        f"--{name}"
+        for name, (field, value) in _FLAG_OPTIONS.items()
+        if getattr(container, _container_field(field)) is value
+    ]
+    return [*(f"--container-{name}={text}" for name, text in texts.items()), *flags]
+
+
+def _container_field(name: str) -> str:
+    """Return the field of Container that an option sets."""
+    return _CONTAINER_FIELDS.get(name, name.replace("-", "_"))
+
+
+def _split_list(name: str, value: Any) -> Any:
+    """Split a list option, which may have commas, be repeated as for pyxis, or both."""
+    if name not in _LIST_OPTIONS:
+        return value
+    texts = (value,) if isinstance(value, str) else value
+    return tuple(item for text in texts for item in text.split(","))
+
+
+def survive_options() -> list[Callable[..., Any]]:
+    """Return the options of survival as decorators."""
+    signal = click.Choice(SIGNALS, case_sensitive=False)
+    return [
+        *(
+            click.option(f"--{name}", type=click.Choice(ACTIONS), help=text)
+            for name, text in _ENDING_OPTIONS
+        ),
+        *(
+            click.option(f"--{name}", type=int, metavar="N", help=text)
+            for name, text in _SURVIVE_NUMBERS
+        ),
+        click.option("--checkpoint-signal", type=signal, help=_SIGNAL_HELP),
+        click.option("--oom-max-mem", metavar="SIZE", help=_MEMORY_HELP),
+    ]
+
+
+def take_survive_options(take: Callable[[str], Any], below: Survive) -> Survive:
+    """Return the policy that the options describe; they override the job file's.
+
+    Args:
+        take: removes an option and returns its value.
+        below: the policy of the job file.
+
+    Raises:
+        BadInput: for an impossible value.
+    """
+    base = {name: getattr(below, name) for name in Survive.__struct_fields__}
+    options = {name: take(name) for name in Survive.__struct_fields__}
+    return Survive(**base | {name: value for name, value in options.items() if value is not None})
+
+
+_PREFIX = "SBATCH_"
+_OTHER_NAMES = {
+    "ARRAY_INX": "array",
+    "MEM_PER_NODE": "mem",
+    "REQ_SWITCH": "switches",
+    "SEGMENT_SIZE": "segment",
+    "TIMELIMIT": "time",
+}
+_PASSED_ON = (
+    "acctg-freq batch core-spec delay-boot distribution gpu-freq gres-flags hint input mem-bind"
+    " network profile thread-spec threads-per-core tres-bind wckey"
+).split()
+_FLAG_NAMES = (
+    "no-kill",
+    "no-requeue",
+    "overcommit",
+    "requeue",
+    "spread-job",
+    "use-min-nodes",
+)
+_ONE_OF = ("mem", "mem_per_cpu", "mem_per_gpu")
+Fields = dict[str, Any]
+
+
+class SbatchVariable(msgspec.Struct, frozen=True):
+    """One variable, and the JobSpec fields it sets; None if slurmkit does not read it."""
+
+    variable: str
+    value: str
+    fields: Fields | None
+
+
+def sbatch_variables(environ: Mapping[str, str]) -> tuple[SbatchVariable, ...]:
+    """Return the user's `SBATCH_*` variables; none inside a job, where they belong to the job.
+
+    Raises:
+        BadInput: naming the variable whose value sbatch would refuse.
+    """
+    if "SLURM_JOB_ID" in environ:
+        return ()
+    names = sorted(name for name in environ if name.startswith(_PREFIX))
+    return tuple(
+        SbatchVariable(name, environ[name], _variable_fields(name, environ[name])) for name in names
+    )
+
+
+def _variable_fields(variable: str, value: str) -> Fields | None:
+    """Return the JobSpec fields that a variable sets; None if slurmkit does not read it."""
+    name = variable.removeprefix(_PREFIX)
+    option = _OTHER_NAMES.get(name, name.lower().replace("_", "-"))
+    if option in _FLAG_NAMES or (option == "exclusive" and value == "exclusive"):
+        value = ""
+    elif not (has_own_field(option) or option in _PASSED_ON):
+        return None
+    try:
+        return parse_options([(option, value)])
+    except BadInput as error:
+        raise BadInput(f"{variable}={value} in the environment: {error}") from error
+
+
+def default_fields(variables: tuple[SbatchVariable, ...], stronger: Fields) -> Fields:
+    """Return the fields of all defaults, without memory if `stronger` already sets it."""
+    fields: Fields = {}
+    for default in variables:
+        fields = merge_fields(fields, default.fields or {})
+    taken = _ONE_OF if any(name in stronger for name in _ONE_OF) else ()
+    return {name: value for name, value in fields.items() if name not in taken}
+
+
+def default_notes(
+    variables: tuple[SbatchVariable, ...], script: Fields, stronger: Fields
+) -> Iterator[Finding]:
+    """Yield a note for each default that is used, or that sbatch would use and slurmkit does not.
+
+    Args:
+        variables: all defaults.
+        script: fields of a batch script's #SBATCH lines, which the environment overrides in sbatch.
+        stronger: fields of everything that overrides the environment here.
+    """
+    for default in variables:
+        name, what = default.variable, f"{default.variable}={default.value}"
+        if default.fields is None:
+            yield _note(f"{name} in the environment is not taken over; give the option itself")
+        elif not _already_set(default.fields, stronger):
+            yield _note(f"taken from the environment: {what}")
+        elif _already_set(default.fields, script):
+            why = "the script's own line goes before it here, not with sbatch"
+            yield _note(f"{what} in the environment does not count: {why}")
+
+
+def _already_set(fields: Fields, stronger: Fields) -> bool:
+    """Return whether `stronger` already sets these fields."""
+    own = fields.get("options", {}).keys()
+    names = {name for name in fields if name != "options"}
+    if "gpus" in names and "gpus" in stronger:  # stronger may have set only the binding
+        return bool(msgspec.structs.replace(stronger["gpus"], bind=None) != fields["gpus"])
+    excluded = _ONE_OF if names & set(_ONE_OF) else ()
+    return bool(own & stronger.get("options", {}).keys()) or any(
+        name in stronger for name in (*names, *excluded)
+    )
+
+
+def _note(message: str) -> Finding:
+    return Finding(severity="note", code="environment", message=message, source="SBATCH_*")

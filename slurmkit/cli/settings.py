@@ -1,0 +1,243 @@
+"""`slurmkit config`, `plugins` and `doctor`: the settings, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import click
+import msgspec
+
+from slurmkit.cli.commands import COMMANDS
+from slurmkit.cli.tables import print_table, print_wrapped
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.check import inspect_configuration
+from slurmkit.config.files import config_paths
+from slurmkit.config.plugins import (
+    KINDS,
+    OWN_DISTRIBUTION,
+    UNREADABLE,
+    Plugin,
+    plugins,
+    registered_plugins,
+)
+from slurmkit.doctor.case import Diagnosis, Severity
+from slurmkit.doctor.checks import run_checks
+from slurmkit.errors import BadConfig, BrokenPlugin
+from slurmkit.formats.display import printable
+from slurmkit.planning.slurm_lua import site_lua
+from slurmkit.slurm.commands import LocalSlurmCommands
+from slurmkit.state.capabilities import read_capabilities
+
+_ORDER: tuple[Severity, ...] = ("error", "warning", "note", "unknown", "ok")
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "unknown": "magenta"}
+
+
+@click.group("config")
+def config_group() -> None:
+    """Show and check the configuration.
+
+    \b
+    Example:
+      slurmkit config check
+    """
+
+
+@config_group.command("show")
+@click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
+def show_command(*, as_json: bool) -> None:
+    """Show every setting with its value, source and meaning.
+
+    \b
+    Examples:
+      slurmkit config show
+      slurmkit config show --json | jq '.[] | select(.source != "default")'
+    """
+    configuration = inspect_configuration()
+    if configuration.problems:
+        raise BadConfig(f"{configuration.problems[0]}; all that is wrong: slurmkit config check")
+    settings = configuration.settings
+    if as_json:
+        click.echo(msgspec.json.encode(settings))
+        return
+    rows = [(s.section, s.key, _word(s.value), s.source, s.meaning) for s in settings]
+    print_table(("SECTION", "KEY", "VALUE", "FROM", "MEANING"), rows)
+    click.echo(f"files, the last wins: {_files()}", err=True)
+
+
+@config_group.command("check")
+@click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
+def check_command(*, as_json: bool) -> None:
+    """Check every configuration file.
+
+    It finds unknown sections and keys, and wrong types and values. The exit code is 2 when
+    something is wrong.
+
+    \b
+    Examples:
+      slurmkit config check
+      SLURMKIT_CONFIG=./new.toml slurmkit config check && sudo install new.toml /etc/slurmkit/
+    """
+    problems = inspect_configuration().problems
+    if as_json:
+        click.echo(msgspec.json.encode(problems))
+    else:
+        for problem in problems:
+            click.echo(printable(str(problem)))
+    if problems:
+        plural = "" if len(problems) == 1 else "s"
+        raise BadConfig(f"{len(problems)} problem{plural} in the configuration")
+    click.echo(f"nothing wrong in: {_files()}", err=True)
+
+
+@config_group.command("slurm-lua")
+def slurm_lua_command() -> None:
+    """Print this cluster's limits as Lua, for job_submit.lua.
+
+    They are those of the nodes as they are now. Run the command again when nodes change.
+
+    \b
+    Example:
+      slurmkit config slurm-lua > /etc/slurm/slurmkit_site.lua
+    """
+    click.echo(site_lua(read_capabilities(LocalSlurmCommands())), nl=False)
+
+
+def _word(value: object) -> str:
+    return "not set" if value is None else msgspec.json.encode(value).decode()
+
+
+def _files() -> str:
+    shown = (f"{path}{'' if path.exists() else ' (absent)'}" for path in config_paths())
+    return printable(", ".join(shown))
+
+
+@click.command("doctor")
+@click.option("--all", "everything", is_flag=True, help="Show also what is in order.")
+@click.option("--json", "as_json", is_flag=True, help="Print what every check found as JSON.")
+@click.pass_context
+def doctor_command(ctx: click.Context, *, everything: bool, as_json: bool) -> None:
+    """Check slurmkit's installation and this cluster's settings, and print what to improve.
+
+    Each finding says what it means for users, which setting to change, and where. The exit code is
+    1 when there is an error. The command changes nothing and submits no job.
+
+    \b
+    Examples:
+      slurmkit doctor
+      slurmkit doctor --json | jq -r '.[] | select(.severity == "error") | .fix'
+    """
+    diagnoses = sorted(run_checks(Cluster().slurm), key=lambda each: _ORDER.index(each.severity))
+    if as_json:
+        click.echo(msgspec.json.encode(diagnoses))
+    else:
+        for each in diagnoses:
+            if everything or each.severity != "ok":
+                _print_diagnosis(each)
+        click.echo(_count_by_severity(diagnoses), err=True)
+    if any(each.severity == "error" for each in diagnoses):
+        ctx.exit(1)
+
+
+def _print_diagnosis(diagnosis: Diagnosis) -> None:
+    """Print one diagnosis: the finding, its meaning and the fix."""
+    word = click.style(diagnosis.severity.ljust(7), fg=_COLOURS.get(diagnosis.severity))
+    print_wrapped(f"{word}  ", f"{diagnosis.check}: {diagnosis.message}", indent=9)
+    if diagnosis.meaning:
+        print_wrapped(" " * 11, diagnosis.meaning, indent=11)
+    if diagnosis.fix:
+        click.echo(f"           fix: {printable(diagnosis.fix)}   [{printable(diagnosis.where)}]")
+
+
+def _count_by_severity(diagnoses: Iterable[Diagnosis]) -> str:
+    """Count the findings by severity, as `1 error, 2 warnings, 30 ok`."""
+    counted = Counter(each.severity for each in diagnoses)
+    words = []
+    for severity in _ORDER:
+        if count := counted[severity]:
+            plural = "s" if count > 1 and severity in ("error", "warning", "note") else ""
+            words.append(f"{count} {severity}{plural}")
+    return ", ".join(words)
+
+
+class PluginStatus(msgspec.Struct, frozen=True):
+    """One plugin in the list.
+
+    Attributes:
+        module: `module:object`, as it was registered.
+        state: `not loaded`, `loaded`, `unused` or `failed`.
+        why: why it is `unused` or `failed`.
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    module: str
+    state: str
+    why: str = ""
+
+
+@click.command("plugins")
+@click.option("--check", is_flag=True, help="Import every plugin; exit code 1 if one is broken.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def plugins_command(*, check: bool, as_json: bool) -> None:
+    """List the installed plugins, by kind, and the packages they come from.
+
+    \b
+    Examples:
+      slurmkit plugins
+      slurmkit plugins --check
+      slurmkit plugins --json | jq -r '.[] | select(.kind == "policies") | .name'
+    """
+    lines = [_plugin_status(plugin, check=check) for plugin in registered_plugins()]
+    if as_json:
+        click.echo(msgspec.json.encode(lines))
+    else:
+        rows = [
+            (
+                line.kind,
+                line.name,
+                f"{line.distribution} {line.version}",
+                line.module,
+                f"{line.state}: {line.why}" if line.why else line.state,
+            )
+            for line in lines
+        ]
+        print_table(("KIND", "NAME", "FROM", "MODULE", "STATE"), rows)
+    failed = [line for line in lines if line.state == "failed"]
+    if check and failed:
+        plural = "" if len(failed) == 1 else "s"
+        raise BrokenPlugin(f"{len(failed)} broken plugin{plural}")
+
+
+def _plugin_status(plugin: Plugin, *, check: bool) -> PluginStatus:
+    state, why = _state_and_reason(plugin, check=check)
+    return PluginStatus(
+        plugin.kind, plugin.name, plugin.distribution, plugin.version, plugin.target, state, why
+    )
+
+
+def _state_and_reason(plugin: Plugin, *, check: bool) -> tuple[str, str]:
+    """Return the state of a plugin, and why it is unused or failed."""
+    if plugin.kind == UNREADABLE:
+        return "failed", "its list of entry points cannot be read; install it anew"
+    if why := _unused_reason(plugin):
+        return "unused", why
+    if not check:
+        return "not loaded", ""
+    try:
+        plugin.load()
+    except BrokenPlugin as error:
+        return "failed", str(error)
+    return "loaded", ""
+
+
+def _unused_reason(plugin: Plugin) -> str:
+    """Return why a plugin is never used; empty if it is."""
+    if plugin.kind not in KINDS:
+        return f"there is no kind {plugin.kind!r}; there are {', '.join(KINDS)}"
+    if plugin.kind == "commands" and plugin.name in COMMANDS:
+        return f"the name is taken by {OWN_DISTRIBUTION}"
+    taken_by = plugins(plugin.kind)[plugin.name]
+    return "" if taken_by == plugin else f"the name is taken by {taken_by.distribution}"

@@ -1,0 +1,119 @@
+"""All jobs of one user: those in the queue with the GPUs they hold, and those that just ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.cluster.sweeps import load_first_ids
+from slurmkit.cluster.workflow_record import load_workflow_names
+from slurmkit.errors import NoSuchJob, Refused, SlurmError
+from slurmkit.jobs.accounting_records import read_user_runs
+from slurmkit.jobs.info import JobInfo, parse_gpu_indices
+from slurmkit.jobs.run_history import read_restarts
+from slurmkit.jobs.steps import DAYS
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.gpumap import JOBS_COMMAND, parse_claim_records
+from slurmkit.state.queue import QueueFilter, read_queue
+from slurmkit.state.queue_rows import QueueRow
+
+_FEW_JOBS = 8  # up to so many jobs are asked about one by one
+
+
+class MyJobs(msgspec.Struct, frozen=True):
+    """One user's jobs at one time.
+
+    Attributes:
+        rows: jobs in the queue, in squeue's order.
+        indices: GPU indices by raw id and node, for jobs that hold whole GPUs; a job that is
+            missing here has none, or Slurm did not say.
+        ended: ended jobs of the last days, latest first.
+        wholes: for an array split into several Slurm arrays, the first id by each other id.
+        flows: workflow and job, e.g. `digits/train`, by id, of workflows sent from here.
+        restarts: e.g. `restart 2: timeout`, by id, of restarted jobs in the queue.
+        without_history: why `ended` is unknown; empty when it is known.
+        taken: epoch seconds at which Slurm was asked.
+        seconds: how long the answers took.
+    """
+
+    rows: tuple[QueueRow, ...]
+    indices: dict[str, dict[str, list[int]]]
+    ended: tuple[JobInfo, ...]
+    without_history: str
+    taken: float
+    seconds: float
+    wholes: dict[str, str] = msgspec.field(default_factory=dict)
+    flows: dict[str, str] = msgspec.field(default_factory=dict)
+    restarts: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def read_my_jobs(slurm: SlurmCommands, user: str, days: int = DAYS) -> MyJobs:
+    """Read one user's jobs from squeue, scontrol and sacct.
+
+    Raises:
+        SlurmError: when slurmctld does not answer. slurmdbd may be down.
+    """
+    taken, began = time.time(), time.perf_counter()
+    rows = read_queue(slurm, QueueFilter(users=(user,))).rows
+    holding = [row for row in rows if row.gpus and row.node_list and not row.waits]
+    missing = ""
+    ended: tuple[JobInfo, ...] = ()
+    try:
+        known = {row.raw_id for row in rows}
+        runs = read_user_runs(slurm, user, int(taken) - days * 86400)
+        ended = tuple(run for run in reversed(runs) if run.is_over and run.raw_id not in known)
+    except SlurmError as error:
+        missing = str(error)
+    indices = _read_indices(slurm, holding)
+    wholes, flows = _load_records(slurm, taken - days * 86400)
+    restarts = read_restarts(slurm, {row.job_id: row.waits for row in rows})
+    seconds = time.perf_counter() - began
+    return MyJobs(rows, indices, ended, missing, taken, seconds, wholes, flows, restarts)
+
+
+def _load_records(slurm: SlurmCommands, since: float) -> tuple[dict[str, str], dict[str, str]]:
+    """Load `MyJobs.wholes` and `MyJobs.flows` from our own records of what was sent."""
+    try:
+        return load_first_ids(Cluster(slurm), since), load_workflow_names(Cluster(slurm), since)
+    except SlurmError:
+        return {}, {}
+
+
+def _read_indices(slurm: SlurmCommands, rows: list[QueueRow]) -> dict[str, dict[str, list[int]]]:
+    """Read the GPU indices of jobs: one by one if they are few, otherwise in one query."""
+    if len(rows) > _FEW_JOBS:
+        return _read_all_indices(slurm, rows)
+    indices = {}
+    for row in rows:
+        try:
+            details = slurm.run(["scontrol", "show", "job", "--details", row.raw_id])
+        except (NoSuchJob, Refused):  # it has just ended
+            continue
+        if own := parse_gpu_indices(details, row.node_list):
+            indices[row.raw_id] = own
+    return indices
+
+
+def _read_all_indices(
+    slurm: SlurmCommands, rows: Iterable[QueueRow]
+) -> dict[str, dict[str, list[int]]]:
+    """Read the details of every job in one query.
+
+    A job with several records is left out: its name may have forged one.
+    """
+    records = parse_claim_records(slurm.stream(JOBS_COMMAND))
+    indices: dict[str, dict[str, list[int]]] = {}
+    for row in rows:
+        own_records = records.get(row.raw_id, ())
+        if len(own_records) != 1:
+            continue
+        held: dict[str, list[int]] = {}
+        for node, use in own_records[0]:
+            if use.name == "gpu" and use.indices:
+                held[node] = sorted({*held.get(node, ()), *use.indices})
+        if held:
+            indices[row.raw_id] = held
+    return indices

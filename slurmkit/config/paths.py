@@ -1,0 +1,102 @@
+"""The folders of a user (XDG Base Directory Specification), private files in them, filesystems."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+
+def read_private_file(path: Path) -> bytes:
+    """Read a file of this user; a file that another user put there is refused.
+
+    Raises:
+        OSError: when it belongs to another user, or cannot be read.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # so that a pipe does not block
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if os.fstat(file.fileno()).st_uid != os.getuid():
+            raise PermissionError(f"{path} belongs to somebody else")
+        return file.read()
+
+
+def write_private_file(path: Path, data: bytes) -> None:
+    """Write a file that only its owner can read, whole or not at all.
+
+    Raises:
+        OSError: when it cannot be written; the old file stays.
+    """
+    aside = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
+            file.write(data)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def state_folder(name: str = "") -> Path:
+    """Return `$XDG_STATE_HOME/slurmkit/NAME`, by default in ~/.local/state; it may not exist.
+
+    The home directory is shared by nodes and login nodes, so a job finds its files there.
+    """
+    return _folder("XDG_STATE_HOME", ".local/state", name)
+
+
+def cache_folder(name: str = "") -> Path:
+    """Return `$XDG_CACHE_HOME/slurmkit/NAME`, by default in ~/.cache; it may not exist."""
+    return _folder("XDG_CACHE_HOME", ".cache", name)
+
+
+def config_folder() -> Path:
+    """Return `$XDG_CONFIG_HOME/slurmkit`, by default in ~/.config; it may not exist."""
+    return _folder("XDG_CONFIG_HOME", ".config", "")
+
+
+def data_folder() -> Path:
+    """Return `$XDG_DATA_HOME/slurmkit`, by default in ~/.local/share; it may not exist."""
+    return _folder("XDG_DATA_HOME", ".local/share", "")
+
+
+def _folder(variable: str, fallback: str, name: str) -> Path:
+    """Return a folder of slurmkit; it begins with `~` for a user without a home directory."""
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
+    return _join(os.environ.get(variable, ""), f"{home}/{fallback}", name)
+
+
+@lru_cache(maxsize=64)  # called at every submit
+def _join(base: str, default: str, name: str) -> Path:
+    """Build the path; `base` counts only if it is absolute, as XDG demands."""
+    return Path(base if base.startswith("/") else default) / "slurmkit" / name
+
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def filesystem_type(path: Path, mountinfo: str | None = None) -> str:
+    """Return the filesystem type of an absolute, resolved path; empty when unknown.
+
+    Args:
+        path: it need not exist yet.
+        mountinfo: text of /proc/self/mountinfo (proc_pid_mountinfo(5)); read when left out.
+    """
+    best, kind = -1, ""
+    for line in (_read_mountinfo() if mountinfo is None else mountinfo).splitlines():
+        left, _, right = line.partition(" - ")
+        mount = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), left.split()[4]))
+        depth = len(mount.parts)
+        # A later mount on the same directory hides the earlier one, e.g. NFS that of autofs.
+        if depth >= best and path.is_relative_to(mount):
+            best, kind = depth, right.split()[0]
+    return kind
+
+
+def _read_mountinfo() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+    except OSError:  # not Linux
+        return ""

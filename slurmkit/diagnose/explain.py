@@ -1,0 +1,184 @@
+"""Explain one job: why it waits, or why it ended as it did."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slurmkit.diagnose import blockers as find
+from slurmkit.diagnose import details
+from slurmkit.diagnose.alternatives import FoundAlternatives
+from slurmkit.diagnose.alternatives import find_alternatives as look_for
+from slurmkit.diagnose.blockers import rank_in_partition, read_priority
+from slurmkit.diagnose.failure import explain_end
+from slurmkit.diagnose.model import Explanation, StartEstimate, WaitExplanation
+from slurmkit.diagnose.snapshot import PendingSnapshot, latest_end, read_pending_snapshot
+from slurmkit.errors import NoSuchJob, SlurmError
+from slurmkit.formats import display
+from slurmkit.formats.job_ids import check_job_id, group_by_id, whole_id
+from slurmkit.jobs import pending_reasons
+from slurmkit.jobs.accounting_records import read_runs
+from slurmkit.state.queue import QueueFilter, read_queue
+from slurmkit.state.queue_rows import QueueRow
+
+if TYPE_CHECKING:
+    from slurmkit.jobs.job import JobCluster
+
+_SHOWN = 5
+_STATES = {
+    "CONFIGURING": "has its nodes, which are being prepared (prolog, or powering up)",
+    "COMPLETING": "has ended on its own, and its nodes are being cleaned up (epilog)",
+    "SUSPENDED": "is suspended: it keeps its nodes and GPUs, and does not run",
+    "STOPPED": "is stopped: it keeps its nodes and GPUs, and does not run",
+    "STAGE_OUT": "has ended, and its burst buffer is being staged out",
+}
+
+
+def explain(cluster: JobCluster, job_id: str, *, alternatives: bool = True) -> Explanation:
+    """Explain why a job waits, what blocks it and what would start sooner; or why it failed.
+
+    Args:
+        cluster: the cluster of the job.
+        job_id: `12`, `12_3` or `12+1`. Of an array, the pending tasks are explained, else the
+            running ones.
+        alternatives: also look for changes that would start sooner. This runs
+            `sbatch --test-only` at most five times, and each run uses up a job id.
+
+    Raises:
+        BadInput: when `job_id` is not a job id.
+        NoSuchJob: when neither slurmctld nor slurmdbd knows the job.
+        SlurmError: when Slurm does not answer.
+    """
+    row = _find_row(cluster, check_job_id(job_id))
+    if row is None or row.ended:
+        return explain_end(cluster, job_id)
+    if not row.waits:
+        return _running(row)
+    pending = msgspec.structs.replace(row, state="PENDING")  # also for SPECIAL_EXIT, for example
+    return _waiting(cluster, pending, alternatives=alternatives)
+
+
+def _find_row(cluster: JobCluster, job_id: str) -> QueueRow | None:
+    try:
+        only = QueueFilter(job_ids=(job_id,), states=("all",))
+        rows = read_queue(cluster.slurm, only).rows
+    except NoSuchJob:
+        return None
+    pending = [row for row in rows if row.waits]
+    unfinished = [row for row in rows if not row.ended]
+    return next(iter([*pending, *unfinished, *rows]), None)
+
+
+def _explanation(row: QueueRow, answer: str, **more: object) -> Explanation:
+    return Explanation(
+        job_id=row.job_id,
+        name=row.name,
+        user=row.user,
+        account=row.account,
+        partition=row.partition,
+        qos=row.qos,
+        state=row.state,
+        answer=answer,
+        source="squeue",
+        **{"taken": time.time(), **more},  # type: ignore[arg-type]
+    )
+
+
+def _running(row: QueueRow) -> Explanation:
+    now = time.time()
+    end = latest_end(row)
+    last = (
+        "has no time limit"
+        if end is None
+        else f"ends by {display.format_moment(end, now)} at the latest"
+    )
+    runs = f"runs on {row.node_list} since {display.format_moment(row.started, now)} and {last}"
+    return _explanation(row, f"job {row.job_id} {_STATES.get(row.state, runs)}")
+
+
+def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Explanation:
+    snapshot = read_pending_snapshot(cluster.slurm, row)
+    # Commands take an array's own id for all its pending tasks.
+    job_id = whole_id(row.job_id) if "[" in row.job_id else row.job_id
+    reason = pending_reasons.explain_reason(row.reason, job_id)
+    facts = (
+        details.collect_reason_facts(snapshot)
+        if row.dependency == ""
+        else _dependent(cluster, snapshot)
+    )
+    start = _start(snapshot)
+    priority = read_priority(cluster.slurm, row, snapshot.capabilities.config)
+    sooner = FoundAlternatives()
+    if alternatives:
+        sooner = look_for(cluster.slurm, snapshot, start.at if start else None)
+    ranks = (
+        rank_in_partition(name, row, snapshot.rows, snapshot.taken) for name in snapshot.partitions
+    )
+    waiting = WaitExplanation(
+        reason=row.reason,
+        meaning=reason.meaning,
+        who=reason.who,
+        advice=reason.advice,
+        details=(*facts.details, *_runs_before(cluster, snapshot)),
+        blockers=facts.blockers[:_SHOWN],
+        more_blockers=max(0, len(facts.blockers) - _SHOWN),
+        ranks=tuple(rank for rank in ranks if rank),
+        priority=priority,
+        start=start,
+        alternatives=sooner.alternatives,
+        no_alternatives=sooner.why_none,
+    )
+    when = f"; it may start {display.format_moment(start.at, snapshot.taken)}" if start else ""
+    answer = f"job {row.job_id} waits: {reason.meaning}{when}"
+    hidden = "PrivateData may hide other people's jobs: rank and blockers count only those shown"
+    notes = (*snapshot.standing.hidden, *([hidden] if snapshot.hides_jobs else []))
+    return _explanation(row, answer, waiting=waiting, notes=notes, taken=snapshot.taken)
+
+
+def _start(snapshot: PendingSnapshot) -> StartEstimate | None:
+    """Return backfill's planned start; without a plan, the begin time."""
+    job = snapshot.job
+    if job.started is None or job.priority == 0:
+        return None
+    if job.reason == "BeginTime" or not snapshot.asked.planned_nodes:
+        if job.started <= snapshot.taken:  # the time at which a limit last refused the job
+            return None
+        source = "its begin time: not before" if job.started == job.eligible else "squeue --start"
+        return StartEstimate(job.started, source, snapshot.asked.evaluated)
+    return StartEstimate(
+        max(job.started, int(snapshot.taken)),
+        "squeue --start (backfill's plan)",
+        snapshot.asked.evaluated,
+        snapshot.asked.planned_nodes,
+    )
+
+
+def _dependent(cluster: JobCluster, snapshot: PendingSnapshot) -> details.ReasonFacts:
+    """Return the jobs that it depends on; sacct is asked for those that have left the queue."""
+    in_queue = group_by_id(find.parse_dependency_ids(snapshot.job.dependency), snapshot.rows)
+    states: dict[str, str] = {}
+    for job_id in [job_id for job_id, rows in in_queue.items() if not rows][:_SHOWN]:
+        try:
+            states[job_id] = cluster.job(job_id).info().state
+        except SlurmError:
+            states[job_id] = "unknown"
+    return details.ReasonFacts((), tuple(find.dependency_blockers(snapshot, states)))
+
+
+def _runs_before(cluster: JobCluster, snapshot: PendingSnapshot) -> list[str]:
+    """Describe how the last run of a requeued job ended."""
+    times = snapshot.asked.restarts
+    if not times:
+        return []
+    requeued = f"it was put back into the queue {times} time{'' if times == 1 else 's'}"
+    try:
+        runs = [run for run in read_runs(cluster.slurm, [snapshot.job.raw_id]) if run.started]
+    except SlurmError:
+        return [requeued]
+    if not runs:
+        return [requeued]
+    last = runs[-1]
+    ended = display.format_moment(last.ended, snapshot.taken)
+    return [f"{requeued}; its last run, on {last.node_list}, ended {last.state} {ended}"]

@@ -1,0 +1,126 @@
+"""Render an explanation as lines, for the command line and the TUI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurmkit.diagnose.model import (
+    Alternative,
+    Blocker,
+    EndExplanation,
+    Explanation,
+    Priority,
+    StartEstimate,
+    WaitExplanation,
+)
+from slurmkit.formats import display
+from slurmkit.jobs.pending_reasons import TIME
+
+ExplanationLine = tuple[str, str]
+
+
+def explanation_lines(explanation: Explanation) -> Iterator[ExplanationLine]:
+    """Yield an explanation as pairs of a name and a value, not escaped."""
+    if explanation.waiting is not None:
+        yield from _waiting(explanation.waiting, explanation.taken)
+    if explanation.ended is not None:
+        yield from _ended(explanation.ended)
+    yield from _listed("Note", explanation.notes)
+
+
+def _listed(name: str, values: Iterator[str] | tuple[str, ...]) -> Iterator[ExplanationLine]:
+    """Yield the name with the first value, then the other values without a name."""
+    for value in values:
+        yield name, value
+        name = ""
+
+
+def _waiting(waiting: WaitExplanation, now: float) -> Iterator[ExplanationLine]:
+    yield "Reason", waiting.reason
+    yield from _listed("Now", waiting.details)
+    yield from _listed("In its way", _blockers(waiting, now))
+    yield "Who can", _who(waiting)
+    for rank in waiting.ranks:
+        out = f"; {rank.out_of_it} more cannot start yet" if rank.out_of_it else ""
+        yield "Rank", f"{rank.place} of {rank.waiting} in partition {rank.partition}{out}"
+    for priority in waiting.priority:
+        yield from _listed("Priority", _priority(priority))
+    yield "Start", _start(waiting.start, now)
+    yield from _listed("Sooner", _alternatives(waiting, now))
+
+
+def _who(waiting: WaitExplanation) -> str:
+    """Return who can change the reason; with alternatives, the user can."""
+    if waiting.who == TIME and waiting.alternatives:
+        return "you, by a change below (Sooner); else wait: it passes by itself"
+    return f"{waiting.who}; {waiting.advice}"
+
+
+def _blockers(waiting: WaitExplanation, now: float) -> Iterator[str]:
+    for blocker in waiting.blockers:
+        yield _blocker(blocker, now)
+    if waiting.more_blockers:
+        yield f"and {waiting.more_blockers} more"
+
+
+def _blocker(blocker: Blocker, now: float) -> str:
+    who = f" of {blocker.user} ({blocker.account})" if blocker.user else ""
+    state = f", {blocker.state.lower()}" if blocker.state else ""
+    until = (
+        f", until {display.format_moment(blocker.until, now)} at the latest"
+        if blocker.until
+        else ""
+    )
+    return f"{blocker.kind} {blocker.name}{who}{state}: {blocker.holds}{until}"
+
+
+def _priority(priority: Priority) -> Iterator[str]:
+    yield f"{priority.total} in partition {priority.partition}; {priority.reading}"
+    parts = (
+        f"{factor.name} {factor.points:.0f}"
+        + (f" of {factor.most:.0f}" if factor.most is not None else "")
+        for factor in priority.factors
+    )
+    yield ", ".join(parts)
+
+
+def _start(start: StartEstimate | None, now: float) -> str:
+    if start is None:
+        return "unknown: Slurm has no estimate"
+    where = f" on {start.nodes}" if start.nodes else ""
+    age = f", worked out {display.format_seconds(now - start.taken)} ago" if start.taken else ""
+    return f"{display.format_moment(start.at, now)}{where}, from {start.source}{age}"
+
+
+def _alternatives(waiting: WaitExplanation, now: float) -> Iterator[str]:
+    for each in waiting.alternatives:
+        yield from _alternative(each, now)
+    if waiting.alternatives:
+        yield "by the nodes, jobs and plans of now; sbatch --test-only does not object"
+    elif waiting.no_alternatives:
+        yield waiting.no_alternatives
+
+
+def _alternative(each: Alternative, now: float) -> Iterator[str]:
+    changes = " ".join(f"--{n}={value}" if value else f"no --{n}" for n, value in each.changes)
+    yield f"{changes}: {display.format_moment(each.start, now)}"
+    for note in each.notes:
+        yield f"  {note}"
+    yield f"  {each.command}"
+
+
+def _ended(ended: EndExplanation) -> Iterator[ExplanationLine]:
+    yield from _listed("Details", ended.details)
+    if ended.advice:
+        yield "Do", ended.advice
+    steps = (
+        f"{step.step_id} {step.name} {step.state} {step.exit_code} on {step.nodes}"
+        for step in ended.steps
+    )
+    yield from _listed("Steps", steps)
+    if ended.first_error is not None:
+        at = f"line {ended.first_error.number}: " if ended.first_error.number else ""
+        yield "Error", f"{at}{ended.first_error.text}"
+        yield "", ended.error_means
+    yield "Log", ended.log_trouble or ended.log or "unknown"
+    yield from _listed("Its end", ended.last_lines)

@@ -1,0 +1,152 @@
+"""Checks of this machine and of slurmkit's installation."""
+
+from __future__ import annotations
+
+import locale
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from slurmkit.config.check import inspect_configuration
+from slurmkit.config.paths import filesystem_type
+from slurmkit.doctor.case import Check, CheckContext, CheckFinding
+from slurmkit.errors import LedgerError, SlurmkitError
+from slurmkit.jobs.backends.pyslurm_usable import check_pyslurm
+
+_COMMANDS = (
+    "sbatch squeue scontrol scancel sacct sacctmgr srun sinfo sprio sshare sdiag sreport".split()
+)
+_EXTRAS = {
+    "tui": (("textual",), "slurmkit tui"),
+    "accounting": (
+        tuple(
+            "alembic apscheduler jinja2 ldap3 openpyxl pandas prometheus_client sqlalchemy"
+            " waitress".split()
+        ),
+        "slurmkit ledger and report",
+    ),
+    "ssh": (("paramiko",), "submitting from a laptop over SSH"),
+    "postgres": (("psycopg",), "a ledger in PostgreSQL"),
+}
+_LEDGER = (
+    "slurmkit_accounting.remote.served",
+    "open_any_ledger",
+)  # by name: the package is optional
+# Types of file systems that other machines can mount, as in /proc/self/mountinfo.
+_SHARED_FILESYSTEMS = (
+    "nfs lustre gpfs beegfs ceph glusterfs afs wekafs panfs orangefs pvfs2 cifs smb3 9p"
+    " fuse.sshfs fuse.ceph fuse.juicefs".split()
+)
+
+
+def check_commands(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that Slurm's commands are on the PATH."""
+    del case
+    if missing := [name for name in _COMMANDS if shutil.which(name) is None]:
+        yield CheckFinding(
+            "error" if {"sbatch", "squeue", "scontrol"} & set(missing) else "warning",
+            f"not on the PATH: {', '.join(missing)}",
+            "what needs them fails",
+            "install Slurm's client commands, or load the site's Slurm module",
+            "on this machine",
+        )
+
+
+def check_configuration(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check every configuration file for unknown keys and wrong values."""
+    del case
+    for problem in inspect_configuration().problems:
+        yield CheckFinding(
+            "error",
+            str(problem),
+            "commands that need this section end with an error",
+            "slurmkit config check",
+            problem.file,
+        )
+
+
+def check_extras(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that slurmkit's optional parts are installed."""
+    del case
+    for extra, (modules, what) in _EXTRAS.items():
+        if missing := [name for name in modules if find_spec(name) is None]:
+            yield CheckFinding("note", f"the extra {extra} is not installed ({', '.join(missing)})",
+                        f"no {what}", f"pip install 'slurmkit-hpc[{extra}]'",
+                        sys.prefix)  # fmt: skip
+
+
+def check_pyslurm_usable(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that a process can submit many jobs without starting sbatch for each."""
+    found = check_pyslurm(case.slurm)
+    if found.why_not:
+        yield CheckFinding(
+            "warning" if found.version else "note",
+            f"PySlurm is not used: {found.why_not}",
+            "each submit of many starts an sbatch",
+            found.fix,
+            sys.prefix,
+        )
+
+
+def check_ledger(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that the ledger can be read: SLURMKIT_DB, the site's service, or your own."""
+    del case
+    if any(find_spec(name) is None for name in _EXTRAS["accounting"][0]):
+        raise SlurmkitError("the extra accounting is not installed")
+    module, opener = _LEDGER
+    try:
+        with getattr(import_module(module), opener)():
+            return
+    except LedgerError as error:
+        message = str(error)
+    named = bool(os.environ.get("SLURMKIT_DB"))
+    yield CheckFinding("warning" if named else "note", message,
+                "no reports of GPU-hours from this account", "slurmkit ledger ingest",
+                "as the account that keeps the books")  # fmt: skip
+
+
+def check_shared_folder(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that nodes can see the current directory."""
+    del case
+    here = Path.cwd()
+    kind = filesystem_type(here)
+    if not kind.startswith(tuple(_SHARED_FILESYSTEMS)):
+        raise SlurmkitError(
+            f"{here} is on {kind or 'an unknown filesystem'}, and only a node can tell whether it"
+            f" sees it; try: srun ls -d {here}"
+        )
+    yield from ()
+
+
+def check_terminal(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that the terminal can show names, colours and `slurmkit tui`."""
+    del case
+    encoding = locale.getencoding()
+    if encoding.lower().replace("-", "") != "utf8":
+        yield CheckFinding("note", f"the locale's encoding is {encoding}",
+                    "names and the lines of `slurmkit tui` are shown as question marks",
+                    "export LC_ALL=C.UTF-8", "~/.profile")  # fmt: skip
+    term = os.environ.get("TERM", "")
+    if sys.stdout.isatty() and term in ("", "dumb"):
+        yield CheckFinding(
+            "note",
+            f"TERM={term or 'is not set'}",
+            "no colours, and no `slurmkit tui`",
+            "export TERM=xterm-256color",
+            "~/.profile",
+        )
+
+
+CHECKS = (
+    Check("commands", "Slurm's commands are on the PATH", check_commands),
+    Check("configuration", "slurmkit's configuration is right", check_configuration),
+    Check("extras", "every extra of slurmkit is installed", check_extras),
+    Check("pyslurm", "PySlurm can send many jobs at once", check_pyslurm_usable),
+    Check("ledger", "the ledger can be read", check_ledger),
+    Check("shared-files", "nodes see the current directory", check_shared_folder),
+    Check("terminal", "the terminal shows names and colours", check_terminal),
+)

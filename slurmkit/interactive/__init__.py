@@ -1,0 +1,1 @@
+"""Interactive work in a job: notebook servers and tunnels."""

@@ -1,0 +1,182 @@
+"""Tunnels to a port of a job's node: an ssh command for a laptop, or a forward on this machine."""
+
+from __future__ import annotations
+
+import queue
+import shlex
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from slurmkit.config.files import load_section
+from slurmkit.errors import BadInput, JobOver, SlurmkitError
+from slurmkit.formats.scontrol import expand_nodes
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.job import Job
+from slurmkit.slurm.machine import LOCAL_MACHINE, Machine, PortConnection, machine_of
+
+if TYPE_CHECKING:
+    from slurmkit.slurm.commands import SlurmCommands
+    from slurmkit.slurm.ssh.login import SshSlurmCommands
+
+_PIECE = 1 << 16  # bytes
+
+
+class TunnelSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Section `[tunnel]`.
+
+    Attributes:
+        login: the host that people's own machines log in to with ssh; this one's name by default.
+    """
+
+    login: str = ""
+
+
+class NodePort(msgspec.Struct, frozen=True):
+    """A port of a node."""
+
+    node: str
+    port: int
+
+
+def ssh_command(place: NodePort, local: int, slurm: SlurmCommands | None = None) -> str:
+    """Return the ssh command that forwards port `local` of a laptop to `place`.
+
+    Args:
+        place: node and port to reach.
+        local: port of the laptop, on 127.0.0.1.
+        slurm: runs the cluster's commands; for a cluster over SSH the laptop is this machine.
+    """
+    forward = f"{local}:{place.node}:{place.port}"
+    if slurm is not None and not machine_of(slurm).is_here:
+        section = cast("SshSlurmCommands", slurm).section
+        pairs = (("-F", section.ssh_config), ("-l", section.user), ("-i", section.identity))
+        options = [word for flag, value in pairs if value for word in (flag, value)]
+        options += ["-p", str(section.port)] if section.port else []
+        host = section.host or cast("SshSlurmCommands", slurm).name
+        return shlex.join(["ssh", "-N", "-L", forward, *options, host])
+    login = load_section("tunnel", TunnelSection).login or socket.getfqdn()
+    return shlex.join(["ssh", "-N", "-L", forward, f"{LOCAL_MACHINE.user}@{login}"])
+
+
+def choose_node(job: Job, wanted: str | None) -> str:
+    """Return a node of the user's own running job.
+
+    Args:
+        job: the job.
+        wanted: a node name; None for the first node, where the batch script runs.
+
+    Raises:
+        BadInput: when it is another user's job, has no such node, or consists of several jobs.
+        JobOver: when it has ended.
+        SlurmkitError: when it does not run yet.
+    """
+    info = job.info()
+    _check_is_own_running_job(job.id, info, machine_of(job.cluster.slurm).user)
+    names = expand_nodes(info.node_list)
+    if wanted is not None and wanted not in names:
+        raise BadInput(f"job {job.id} does not run on {wanted}; it runs on {info.node_list}")
+    return wanted or names[0]
+
+
+def _check_is_own_running_job(job_id: str, info: JobInfo, user: str) -> None:
+    if info.user != user:
+        raise BadInput(
+            f"job {job_id} is {info.user}'s; a tunnel is for jobs of your own: slurmkit queue --me"
+        )
+    if info.tally:
+        raise BadInput(f"{job_id} are several jobs; name one of them, e.g. {info.part}")
+    if info.is_over:
+        raise JobOver(f"job {job_id} has ended ({info.state}), and has no node any more")
+    if info.state == "PENDING" or not info.node_list:
+        raise SlurmkitError(f"job {job_id} waits and has no node yet; see: slurmkit why {job_id}")
+
+
+def is_reachable(place: NodePort, machine: Machine = LOCAL_MACHINE) -> bool:
+    """Tell whether something listens at `place` and `machine` can connect to it."""
+    try:
+        machine.dial(place.node, place.port).close()
+    except OSError:
+        return False
+    return True
+
+
+def forward_until_job_ends(
+    place: NodePort, local: int, job: Job, opened: Callable[[], None]
+) -> None:
+    """Forward 127.0.0.1 and port `local` of this machine to `place` until the job has ended.
+
+    Args:
+        place: node and port to reach.
+        local: a free port of this machine.
+        job: the job on that node.
+        opened: called once the port is open.
+
+    Raises:
+        BadInput: when the port `local` cannot be opened.
+        SlurmkitError: when waiting for the job fails.
+    """
+    machine = machine_of(job.cluster.slurm)
+    over: queue.Queue[Exception | None] = queue.Queue()
+    try:
+        server = socket.create_server(("127.0.0.1", local))
+    except OSError as error:
+        raise BadInput(
+            f"port {local} of this machine cannot be had ({error.strerror}); choose another:"
+            " --local-port"
+        ) from error
+    with server:
+        _start_thread(_accept, server, machine, place)
+        _start_thread(_watch, job, over)
+        opened()
+        trouble = over.get()
+    if trouble is not None:
+        raise trouble
+
+
+def _start_thread(function: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=function, args=args, name="slurmkit-tunnel", daemon=True).start()
+
+
+def _watch(job: Job, over: queue.Queue[Exception | None]) -> None:
+    try:
+        job.wait()
+    except Exception as error:  # noqa: BLE001 - `forward_until_job_ends` raises it
+        over.put(error)
+    else:
+        over.put(None)
+
+
+def _accept(server: socket.socket, machine: Machine, place: NodePort) -> None:
+    """Accept connections until the server is closed."""
+    with suppress(OSError):
+        while True:
+            near, _ = server.accept()
+            _start_thread(_connect, near, machine, place)
+
+
+def _connect(near: socket.socket, machine: Machine, place: NodePort) -> None:
+    try:
+        far = machine.dial(place.node, place.port)
+    except (OSError, SlurmkitError):  # nothing listens (yet); the client sees a closed connection
+        near.close()
+        return
+    back = threading.Thread(target=_copy, args=(far, near), daemon=True)
+    back.start()
+    _copy(near, far)
+    back.join()
+    far.close()
+    near.close()
+
+
+def _copy(source: PortConnection, sink: PortConnection) -> None:
+    """Copy bytes until the source ends, then tell the sink."""
+    with suppress(OSError, EOFError):
+        while piece := source.recv(_PIECE):
+            sink.sendall(piece)
+    with suppress(OSError, EOFError):
+        sink.shutdown(socket.SHUT_WR)

@@ -1,0 +1,200 @@
+"""Read runs, steps, submit lines and output paths of jobs from the accounting database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from slurmkit.errors import Refused
+from slurmkit.formats.durations import reformat_elapsed
+from slurmkit.formats.job_ids import batch_job_ids
+from slurmkit.jobs.info import JobInfo
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.machine import LOCAL_MACHINE, Machine, machine_of
+from slurmkit.state.queue_rows import parse_epoch, record_mark
+
+# The sacct field for each JobInfo field. Text that a user chooses comes last.
+_FIELDS = {
+    "job_id": "JobID",
+    "raw_id": "JobIDRaw",
+    "user": "User",
+    "account": "Account",
+    "partition": "Partition",
+    "state": "State",
+    "node_list": "NodeList",
+    "tres": "AllocTRES",
+    "elapsed": "Elapsed",
+    "submitted": "Submit",
+    "started": "Start",
+    "ended": "End",
+    "exit_code": "ExitCode",
+    "name": "JobName",
+}
+_STEP_FIELDS = {
+    "step_id": "JobID",
+    "state": "State",
+    "exit_code": "ExitCode",
+    "max_rss": "MaxRSS",
+    "time_limit": "Timelimit",
+    "tres": "AllocTRES",
+}
+# --parsable (not --parsable2) also puts a delimiter after the last field.
+_FLAGS = ("--noheader", "--parsable")
+_CANCELLED = re.compile(r"CANCELLED by (?P<uid>\d+)")
+
+
+class SacctStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a job, or the allocation itself, as sacct prints it.
+
+    Attributes:
+        step_id: `12.0`, `12.batch`; for the allocation the job id.
+        state: in full, e.g. `CANCELLED by 10001`.
+        exit_code: `code:signal`.
+        max_rss: e.g. `399036K`; empty when it was not measured.
+        time_limit: time limit of the allocation.
+        tres: allocated TRES.
+    """
+
+    step_id: str
+    state: str
+    exit_code: str
+    max_rss: str
+    time_limit: str
+    tres: str
+
+
+def read_runs(slurm: SlurmCommands, job_ids: Iterable[str]) -> list[JobInfo]:
+    """Read every run of jobs, for an array those of every task, in the order of submit.
+
+    Raises:
+        DatabaseDown: when slurmdbd does not answer.
+    """
+    runs: list[JobInfo] = []
+    for batch in batch_job_ids(job_ids):
+        mark = record_mark()
+        # -D: every run of a requeued job, not only the last one.
+        text = slurm.run([*_sacct_argv(batch, mark, _FIELDS), "-X", "-D"])
+        runs += _parse_runs(text, mark, machine_of(slurm))
+    return sorted(runs, key=lambda run: run.submitted or 0)
+
+
+def read_user_runs(slurm: SlurmCommands, user: str, since: int) -> list[JobInfo]:
+    """Read a user's runs that were in the queue at or after `since`, in the order of submit.
+
+    Raises:
+        DatabaseDown: when slurmdbd does not answer.
+    """
+    mark = record_mark()
+    asked = [*_FLAGS, f"--delimiter={mark}", f"--user={user}", starttime_option(since), "-X", "-D"]
+    text = slurm.run(["sacct", *asked, f"--format={','.join(_FIELDS.values())}"])
+    return sorted(_parse_runs(text, mark, machine_of(slurm)), key=lambda run: run.submitted or 0)
+
+
+class SubmitLine(NamedTuple):
+    """The command line of a job's submission; `submitted` is in epoch seconds."""
+
+    job_id: str
+    user: str
+    submitted: int | None
+    text: str
+
+
+def read_submit_lines(slurm: SlurmCommands, *which: str) -> list[SubmitLine]:
+    """Read the submit lines of jobs.
+
+    A submit line shows the whole `--comment`, which slurmdbd does not keep by default.
+
+    Args:
+        slurm: runs the sacct.
+        which: options of sacct that choose the jobs.
+
+    Raises:
+        DatabaseDown: when slurmdbd does not answer.
+    """
+    mark = record_mark()
+    asked = [*_FLAGS, f"--delimiter={mark}", *which, "-X"]
+    text = slurm.run(["sacct", *asked, "--format=JobID,User,Submit,SubmitLine"])
+    return [
+        SubmitLine(job_id, user, parse_epoch(at), line)
+        for job_id, user, at, line in split_records(text, mark, len(SubmitLine._fields))
+    ]
+
+
+def starttime_option(since: int) -> str:
+    """Return sacct's option for jobs in the queue at or after `since` (epoch seconds)."""
+    return f"--starttime=uts{since}"  # uts: the login node may be in another time zone
+
+
+def read_steps(slurm: SlurmCommands, job_id: str) -> tuple[SacctStep, ...]:
+    """Read the allocation of a job's last run, then its steps.
+
+    Raises:
+        DatabaseDown: when slurmdbd does not answer.
+    """
+    mark = record_mark()
+    text = slurm.run(_sacct_argv([job_id], mark, _STEP_FIELDS))
+    return tuple(
+        SacctStep(**dict(zip(_STEP_FIELDS, values, strict=True)))
+        for values in split_records(text, mark, len(_STEP_FIELDS))
+    )
+
+
+def read_output_pattern(slurm: SlurmCommands, info: JobInfo, field: str) -> tuple[str, str] | None:
+    """Read an ended job's `StdOut` or `StdErr` pattern, and its working directory.
+
+    None before Slurm 24.05, which does not keep them.
+    """
+    mark = record_mark()
+    fields = {"pattern": field, "workdir": "WorkDir"}
+    try:
+        text = slurm.run([*_sacct_argv([info.job_id], mark, fields), "-X"])
+    except Refused:
+        return None
+    records = split_records(text, mark, len(fields))
+    return (records[-1][0], records[-1][1]) if records else None
+
+
+def read_work_dir(slurm: SlurmCommands, job_id: str) -> str | None:
+    """Read the working directory of an ended job."""
+    mark = record_mark()
+    text = slurm.run([*_sacct_argv([job_id], mark, {"workdir": "WorkDir"}), "-X"])
+    records = split_records(text, mark, 1)
+    return records[-1][0] if records else None
+
+
+def _sacct_argv(job_ids: list[str], mark: str, fields: dict[str, str]) -> list[str]:
+    flags = [*_FLAGS, f"--delimiter={mark}"]
+    return ["sacct", *flags, f"--jobs={','.join(job_ids)}", f"--format={','.join(fields.values())}"]
+
+
+def split_records(text: str, mark: str, count: int) -> list[list[str]]:
+    """Split sacct's output into records of `count` fields; `mark` ends each field."""
+    parts = text.split(mark)
+    records = [parts[at : at + count] for at in range(0, len(parts) - count, count)]
+    return [[record[0].lstrip("\n"), *record[1:]] for record in records]
+
+
+def _parse_runs(text: str, mark: str, on: Machine) -> list[JobInfo]:
+    return [_parse_run(record, on) for record in split_records(text, mark, len(_FIELDS))]
+
+
+def _parse_run(record: list[str], on: Machine) -> JobInfo:
+    raw = dict(zip(_FIELDS, record, strict=True))
+    values = raw | {
+        "state": raw["state"].partition(" ")[0],  # `CANCELLED by 10001`
+        "node_list": raw["node_list"].replace("None assigned", ""),
+        "cancelled_by": parse_canceller(raw["state"], on),
+        "source": "sacct",
+    }
+    times = {name: parse_epoch(raw[name]) for name in ("submitted", "started", "ended")}
+    elapsed = {"elapsed": reformat_elapsed(raw["elapsed"])}
+    return msgspec.convert(values | times | elapsed, JobInfo)
+
+
+def parse_canceller(state: str, on: Machine = LOCAL_MACHINE) -> str | None:
+    """Return the user name (or else the uid) in `CANCELLED by UID`; None for other states."""
+    match = _CANCELLED.fullmatch(state)
+    return match and (on.login(int(match["uid"])) or match["uid"])

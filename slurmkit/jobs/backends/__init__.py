@@ -1,0 +1,1 @@
+"""Ways to talk to slurmctld about jobs."""

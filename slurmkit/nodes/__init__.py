@@ -1,1 +1,0 @@
-"""Nodes now: their state, what is used of them, and by whom."""

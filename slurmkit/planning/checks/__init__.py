@@ -1,0 +1,1 @@
+"""Checks of a planned job against the limits of the cluster."""

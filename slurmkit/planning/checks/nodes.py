@@ -1,0 +1,355 @@
+"""Checks of nodes: whether enough have all that is asked for, and which ones the job selects.
+
+One node must have the GPUs, CPUs, memory and disk all at once. Nodes are selected by name or
+feature.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from slurmkit.config.files import did_you_mean
+from slurmkit.formats.display import printable
+from slurmkit.formats.memory import format_mib
+from slurmkit.formats.scontrol import expand_nodes, fold_nodes
+from slurmkit.formats.tres import Tres, format_tres
+from slurmkit.planning.request import (
+    Request,
+    feature_names,
+    find_shortage,
+    parse_memory_mib,
+    satisfies,
+    takes_whole_nodes,
+)
+from slurmkit.spec.findings import Finding, Pairs, error, note, warning
+from slurmkit.spec.option_values import OPTION_FORMS
+from slurmkit.state.model import Node
+
+_SHOWN = 4  # nodes named with their reasons
+_LONG_NODELIST_SINCE = (23, 2)
+
+
+def node_shapes(request: Request) -> Iterator[Finding]:
+    """Report that no node has all of it at once, that too few have, or that those are down."""
+    there, needs = candidate_nodes(request), _needs(request)
+    if not there:
+        yield from _wrong_gpus(request, needs)
+        return
+    having = _holding(there, needs)
+    if not having:
+        yield _no_node(request, needs, there)
+    elif len(having) < request.nodes:
+        yield _too_few(request, needs, having)
+    else:
+        yield from _unusable(request, having)
+
+
+def _holding(nodes: Sequence[Node], needs: Tres) -> list[Node]:
+    """Return the nodes that have all of these amounts; equal node shapes are judged once."""
+    kinds = {_shape(node): node for node in nodes}
+    known = {shape: has_all(node, needs) for shape, node in kinds.items()}
+    return [node for node in nodes if known[_shape(node)]]
+
+
+def _shape(node: Node) -> tuple[object, ...]:
+    return node.cpus, node.memory, node.tmp_disk, node.gres
+
+
+def has_all(node: Node, needs: Tres) -> bool:
+    """Return whether a node has all of these amounts."""
+    return all(tres_of_node(node, tres) >= count for tres, count in needs.items())
+
+
+def tres_of_node(node: Node, tres: str) -> int:
+    """Return how much of one TRES a node has; unlimited for a TRES that is not counted per node."""
+    if tres == "cpu":
+        return node.cpus
+    if tres == "mem":
+        return node.memory
+    if tres == "tmp":
+        return node.tmp_disk
+    if tres.startswith("gres/"):
+        name, _, kind = tres.removeprefix("gres/").partition(":")
+        return node.count(name, kind or None)
+    return 1 << 62
+
+
+def _needs(request: Request) -> Tres:
+    tmp = request.spec.options.get("tmp", "")
+    disk = {"tmp": parse_memory_mib(tmp)} if OPTION_FORMS["mem"].fits(tmp) else {}
+    tasks_may_share = "overcommit" in request.spec.options
+    cpus = {"cpu": 1} if tasks_may_share else {}
+    memory_: Tres = {}
+    # On whole nodes Slurm counts memory per CPU, or per GPU, for all CPUs or GPUs of the node.
+    if "mem" in request.total and takes_whole_nodes(request.spec, request.partition):
+        memory_ = {"mem": request.total["mem"] // request.nodes}
+    return {**request.per_node, **memory_, **cpus, **disk}
+
+
+def _no_node(request: Request, needs: Tres, there: Sequence[Node]) -> Finding:
+    kinds = {_shape(node): node for node in there}.values()
+    most = {tres: max(tres_of_node(node, tres) for node in kinds) for tres in needs}
+    over = {tres: count for tres, count in needs.items() if count > most[tres]}
+    name = request.partition.name
+    if over:
+        tres, count = next(iter(over.items()))
+        has_most = f"no node of partition {name} has more than {_amount(tres, most[tres])}"
+        message = f"asks for {_amount(tres, count)} on a node; {has_most}"
+    else:
+        asks = ", ".join(
+            _amount(tres, count) for tres, count in sorted(_without_gpu_total(needs).items())
+        )
+        message = f"no node of partition {name} has all of this at once: {asks}"
+    source = f"nodes of partition {name}"
+    refused = f"{message}; sbatch would refuse it"
+    return error("node-shape", refused, source)
+
+
+def _wrong_gpus(request: Request, needs: Tres) -> Iterator[Finding]:
+    """Report that the nodes selected by name or feature have no such GPUs.
+
+    That the partition has none at all is reported by other checks.
+    """
+    spec = request.spec
+    chosen = [("nodelist", spec.nodelist), ("constraint", spec.constraint)]
+    selecting = [(name, text) for name, text in chosen if text]
+    if not selecting or not selected_nodes(request):
+        return
+    asks = ", ".join(
+        _amount(t, n) for t, n in _without_gpu_total(needs).items() if t.startswith("gres/")
+    )
+    options = " and ".join(f"--{name}={text}" for name, text in selecting)
+    message = f"no node that {options} leaves has {asks}; sbatch would refuse it"
+    fix = tuple((name, "") for name, _ in selecting)
+    yield error("node-shape", message, f"nodes of partition {request.partition.name}", fix)
+
+
+def _too_few(request: Request, needs: Tres, having: Sequence[Node]) -> Finding:
+    asks = ", ".join(
+        _amount(tres, count) for tres, count in sorted(_without_gpu_total(needs).items())
+    )
+    name, there = request.partition.name, len(having)
+    message = (
+        f"asks for {request.nodes} nodes with {asks} each; partition {name} has {there};"
+        " it can never start"
+    )
+    fix = _fewer_nodes(request, having)
+    return error("node-count", message, f"nodes of partition {name}", fix)
+
+
+def _fewer_nodes(request: Request, having: Sequence[Node]) -> Pairs:
+    """Return options for the same number of GPUs on fewer nodes, where they fit."""
+    gpus = request.spec.gpus
+    if gpus is None or gpus.is_part or gpus.per != "node" or request.spec.ntasks:
+        return ()
+    typed = next((tres for tres in request.per_node if tres.startswith("gres/gpu:")), "gres/gpu")
+    total = request.nodes * request.per_node.get("gres/gpu", 0)
+    for nodes in range(len(having), 0, -1):
+        on_each, rest = divmod(total, nodes)
+        needs = {**request.per_node, "gres/gpu": on_each, typed: on_each}
+        if not rest and sum(has_all(node, needs) for node in having) >= nodes:
+            kind = gpus.mig or gpus.type
+            count = f"{kind}:{on_each}" if kind else str(on_each)
+            return (("nodes", str(nodes)), ("gpus-per-node", count))
+    return ()
+
+
+def _unusable(request: Request, having: Sequence[Node]) -> Iterator[Finding]:
+    usable = [node for node in having if node.usable]
+    if len(usable) >= request.nodes:
+        return
+    out = [node for node in having if not node.usable]
+    reasons = "; ".join(
+        f"{node.name} {'+'.join(node.states)}"
+        f"{f' ({printable(node.reason)})' if node.reason else ''}"
+        for node in out[:_SHOWN]
+    )
+    more = f" and {len(out) - _SHOWN} more" if len(out) > _SHOWN else ""
+    message = (
+        f"only {len(usable)} of the {len(having)} nodes that fit can be used now, and"
+        f" {request.nodes} are needed: it waits for {reasons}{more}"
+    )
+    yield warning("nodes-down", message, f"nodes of partition {request.partition.name}")
+
+
+def whole_node_memory(request: Request) -> Iterator[Finding]:
+    """Report that the job takes all memory of its nodes.
+
+    `--mem=0` means that; so does no `--mem` where the site has no default.
+    """
+    yield from _no_memory_given(request)
+    if request.spec.mem is not None and parse_memory_mib(request.spec.mem) == 0:
+        least = min((node.memory for node in request.fitting), default=None)
+        at_least = f", at least {format_mib(least)}" if least else ""
+        message = (
+            f"--mem=0 takes all memory of each of its nodes{at_least}: no other job fits there"
+        )
+        yield note("mem-all", message, "sbatch(1) --mem")
+
+
+def _no_memory_given(request: Request) -> Iterator[Finding]:
+    spec, select = request.spec, request.capabilities.config.get("SelectTypeParameters", "")
+    given = any((spec.mem, spec.mem_per_cpu, spec.mem_per_gpu))
+    if given or "mem" in request.per_node or "MEMORY" not in select.upper():
+        return
+    message = (
+        "no --mem given, and this cluster has no default: it takes all memory of each of its nodes,"
+        " so no other job fits there"
+    )
+    yield warning("mem-all", message, "slurm.conf: DefMemPerNode and DefMemPerCPU are not set")
+
+
+def _without_gpu_total(needs: Tres) -> Tres:
+    """Return the amounts without the total of GPUs where their type is named, too."""
+    typed = any(tres.startswith("gres/gpu:") for tres in needs)
+    return {tres: count for tres, count in needs.items() if not (typed and tres == "gres/gpu")}
+
+
+def _amount(tres: str, count: int) -> str:
+    return f"{format_mib(count)} of local disk" if tres == "tmp" else format_tres(tres, count)
+
+
+def candidate_nodes(request: Request) -> tuple[Node, ...]:
+    """Return nodes of the partition, in any state, that fit the spec's selection and its GPUs."""
+    fitting = {node.name for node in request.fitting}
+    return tuple(
+        n for n in selected_nodes(request) if n.name in fitting or _has_requested_gres(n, request)
+    )
+
+
+def selected_nodes(request: Request) -> tuple[Node, ...]:
+    """Return nodes of the partition, in any state, that the spec itself selects.
+
+    `--constraint`, `--nodelist` and `--exclude` count here.
+    """
+    spec = request.spec
+    here = request.capabilities.nodes_of(request.partition.name)
+    excluded, named = _node_set(spec.exclude), _node_set(spec.nodelist)
+    enough = len(named & {node.name for node in here}) >= request.nodes
+    return tuple(
+        node
+        for node in here
+        if node.name not in excluded
+        and (not enough or node.name in named)
+        and satisfies(spec.constraint, node.features)
+    )
+
+
+def _has_requested_gres(node: Node, request: Request) -> bool:
+    asked = [tres for tres in request.per_node if tres.startswith("gres/")]
+    typed = [tres for tres in asked if ":" in tres] or asked
+    if "gres/gpu" in typed and all(g.is_mig for g in node.gres if g.name == "gpu"):
+        return False
+    names = (tres.removeprefix("gres/").partition(":") for tres in typed)
+    return all(node.count(name, type_ or None) for name, _, type_ in names)
+
+
+def constraint_features(request: Request) -> Iterator[Finding]:
+    """Report a feature that no node has, or a combination that too few nodes have."""
+    constraint, nodes = request.spec.constraint, request.capabilities.nodes
+    if constraint is None or not nodes:
+        return
+    known = sorted({feature for node in nodes for feature in node.features})
+    missing = [name for name in feature_names(constraint) if name not in known]
+    if missing:
+        yield _no_feature(request, missing[0], known)
+        return
+    yield from _feature_combination(request, constraint)
+
+
+def _feature_combination(request: Request, constraint: str) -> Iterator[Finding]:
+    here = request.capabilities.nodes_of(request.partition.name)
+    if not any(satisfies(constraint, node.features) for node in here):
+        name = request.partition.name
+        have = sorted({feature for node in here for feature in node.features})
+        offers = f"its nodes have {', '.join(have)}" if have else "its nodes have no features"
+        message = f"no node of partition {name} has {constraint}; {offers}; sbatch would refuse it"
+        yield error("constraint", message, f"nodes of partition {name}")
+    elif short := find_shortage(constraint, here, request.nodes):
+        asked, there, wanted = short
+        name = request.partition.name
+        message = f"{wanted} nodes must have {asked}; partition {name} has {there}"
+        refused = f"{message}; sbatch would refuse it"
+        yield error("constraint-count", refused, f"nodes of partition {name}")
+
+
+def _no_feature(request: Request, name: str, known: list[str]) -> Finding:
+    hint = did_you_mean(name, known) if known else "this cluster's nodes have none"
+    if name.startswith("!"):
+        hint = f"Slurm has no NOT; leave nodes out with --exclude, {hint}"
+    fix: Pairs = ()
+    near = re.search(r"did you mean '(.+)'", hint)
+    if near:
+        changed = re.sub(rf"\b{re.escape(name)}\b", near[1], request.spec.constraint or "")
+        fix = (("constraint", changed),)
+    elif not known or request.spec.constraint == name:
+        fix = (("constraint", ""),)
+    message = f"no node has the feature {name!r} now; {hint}"
+    plugins = request.capabilities.config.get("NodeFeaturesPlugins", "(null)")
+    if plugins != "(null)":  # a reboot may add the feature
+        source = f"slurm.conf: NodeFeaturesPlugins={plugins}"
+        return warning("no-feature", f"{message}; Slurm may have to reboot nodes", source)
+    refused = f"{message}; sbatch would refuse it"
+    return error("no-feature", refused, "ActiveFeatures of the nodes", fix)
+
+
+def named_nodes(request: Request) -> Iterator[Finding]:
+    """Report named nodes that are unknown, elsewhere, too many, or also excluded."""
+    spec, name = request.spec, request.partition.name
+    there = {node.name for node in request.capabilities.nodes}
+    if not there:  # PrivateData hides them
+        return
+    for option, text in (("nodelist", spec.nodelist), ("exclude", spec.exclude)):
+        yield from _unknown(option, text, there)
+    wanted, out = _node_set(spec.nodelist), _node_set(spec.exclude)
+    here = {node.name for node in request.capabilities.nodes_of(name)}
+    yield from _too_long(request, wanted & there)
+    if away := (wanted & there) - here:
+        yield from _in_other_partitions(request, wanted, away)
+    if both := wanted & out:
+        message = (
+            f"{_folded_set(both)} is both in --nodelist and in --exclude; sbatch would refuse it"
+        )
+        yield error("node-both-ways", message, "--exclude", (("exclude", _folded_set(out - both)),))
+    if here and out >= here and not wanted & out:
+        message = f"--exclude leaves no node of partition {name}; sbatch would refuse it"
+        yield error("node-all-excluded", message, "--exclude", (("exclude", ""),))
+
+
+def _too_long(request: Request, wanted: set[str]) -> Iterator[Finding]:
+    """Report more named nodes than asked for: from 23.02 on Slurm takes those it needs."""
+    nodes = request.nodes
+    if request.capabilities.release < _LONG_NODELIST_SINCE and len(wanted) > nodes:
+        message = f"--nodelist names {len(wanted)} nodes, the job asks for {nodes}"
+        fix: Pairs = (("nodelist", _folded_set(set(sorted(wanted)[:nodes]))),)
+        yield error("node-list-long", f"{message}; sbatch would refuse it", "--nodelist", fix)
+
+
+def _in_other_partitions(request: Request, wanted: set[str], away: set[str]) -> Iterator[Finding]:
+    """Report named nodes of other partitions; of a longer list Slurm takes those it needs."""
+    if len(wanted) > request.nodes <= len(wanted - away):
+        return
+    message = (
+        f"{_folded_set(away)} is not in partition {request.partition.name}; it can never start"
+    )
+    yield error(
+        "node-elsewhere", message, "--nodelist", (("nodelist", _folded_set(wanted - away)),)
+    )
+
+
+def _unknown(option: str, text: str | None, there: set[str]) -> Iterator[Finding]:
+    names = _node_set(text)
+    missing = sorted(names - there)
+    if missing:
+        hint = did_you_mean(missing[0], sorted(there))
+        message = f"no node {missing[0]!r} (--{option}); {hint}; sbatch would refuse it"
+        yield error("no-node", message, f"--{option}", ((option, _folded_set(names & there)),))
+
+
+def _node_set(text: str | None) -> set[str]:
+    return set(expand_nodes(text))
+
+
+def _folded_set(names: set[str]) -> str:
+    return fold_nodes(sorted(names)) if names else ""

@@ -1,0 +1,124 @@
+"""Checks of options: ignored on this cluster, other than they seem, or for missing licences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurmkit.config.files import did_you_mean
+from slurmkit.planning.request import Request
+from slurmkit.spec.findings import Finding, Pairs, error, note, warning
+from slurmkit.spec.jobspec import JobSpec
+from slurmkit.spec.submission import has_foreign_options
+
+_SEGMENT_SINCE = (24, 5)
+# Before 26.05 a job smaller than its segment never starts.
+_LARGE_SEGMENT_IGNORED = (26, 5)
+
+
+_UNCHECKED_OPTIONS = ("gpus-per-socket", "tres-per-task", "ntasks-per-gpu")
+_SOURCE = "scontrol show license"
+
+
+def gpu_binding(spec: JobSpec) -> Iterator[Finding]:
+    """Check the binding of parts of a GPU, which allow two forms (sbatch(1) `--tres-bind`)."""
+    gpus = spec.gpus
+    if gpus is None or gpus.bind is None or not gpus.is_part:
+        return
+    if gpus.bind != "none" and not gpus.bind.startswith("per_task:"):
+        message = f"GPU binding {gpus.bind} is for whole GPUs; parts of one take none or per_task:N"
+        yield error("gpu-bind-part", message, "sbatch(1) --tres-bind")
+
+
+def unread_options(spec: JobSpec) -> Iterator[Finding]:
+    """Warn of options that are not read, have no effect, or whose amounts are not computed."""
+    if has_foreign_options(spec.script or ""):
+        message = "the script's #PBS or #BSUB lines are not read; write them as #SBATCH lines"
+        yield warning("script-foreign-options", message, "")
+    if spec.mem_per_gpu is not None and (spec.gpus is None or spec.gpus.is_part):
+        message = "--mem-per-gpu gives no memory to a job without whole GPUs; give --mem"
+        fix = (("mem-per-gpu", ""), ("mem", spec.mem_per_gpu))
+        yield warning("mem-without-gpus", message, "", fix)
+    for name in _UNCHECKED_OPTIONS:
+        if name in spec.options:
+            message = f"what --{name} asks for is passed on, but neither checked nor estimated"
+            yield warning("unchecked-option", message, "")
+
+
+def mail_options(request: Request) -> Iterator[Finding]:
+    """Warn of mail without an address, and of an address without `--mail-type`."""
+    spec, config = request.spec, request.capabilities.config
+    domain = config.get("MailDomain", "(null)")
+    if (spec.mail_type or "NONE").upper() != "NONE" and spec.mail_user is None:
+        to = f"{request.standing.user}@{domain}" if domain != "(null)" else "the local user"
+        message = f"mail goes to {to} on the controller's machine; name an address: --mail-user"
+        say = warning if domain == "(null)" else note
+        yield say("mail-no-address", message, f"slurm.conf: MailDomain={domain}")
+    if spec.mail_user is not None and spec.mail_type is None:
+        message = "no mail is sent without --mail-type"
+        yield warning(
+            "mail-no-type", message, "sbatch(1) --mail-user", (("mail-type", "END,FAIL"),)
+        )
+
+
+def topology_options(request: Request) -> Iterator[Finding]:
+    """Check `--switches` and `--segment` against the cluster's topology plugin."""
+    spec, plugin = request.spec, request.capabilities.config.get("TopologyPlugin", "")
+    source = f"slurm.conf: TopologyPlugin={plugin or 'unknown'}"
+    if spec.switches is not None and "tree" not in plugin:
+        message = f"--switches does nothing here: this cluster's topology is {plugin or 'unknown'}"
+        yield warning("switches-unused", message, source, (("switches", ""),))
+    if spec.segment is not None:
+        yield from _segment(request, plugin, source)
+
+
+def _segment(request: Request, plugin: str, source: str) -> Iterator[Finding]:
+    segment, nodes = request.spec.segment or 1, request.nodes
+    release = request.capabilities.release
+    off: Pairs = (("segment", ""),)
+    if release < _SEGMENT_SINCE:
+        version = ".".join(f"{part:02}" for part in release[:2])
+        message = f"Slurm {version} does not know --segment (since 24.05)"
+        yield error("segment-unknown", message, "release of Slurm", off)
+    elif "block" not in plugin:
+        message = f"--segment does nothing here: this cluster's topology is {plugin or 'unknown'}"
+        yield warning("segment-unused", message, source, off)
+    elif nodes % segment and not (nodes < segment and release >= _LARGE_SEGMENT_IGNORED):
+        message = f"{nodes} nodes do not divide into segments of {segment}; sbatch would refuse it"
+        fix: Pairs = (("nodes", str(max(nodes // segment, 1) * segment)),)
+        yield error("segment-uneven", message, source, fix)
+
+
+def license_counts(request: Request) -> Iterator[Finding]:
+    """Report unknown licences and more than exist; of alternatives (`a|b`) one must exist."""
+    text, total = request.spec.licenses, request.capabilities.licenses
+    if text is None:
+        return
+    if not total and request.capabilities.hidden:
+        yield warning("unknown-licenses", f"licences {text} could not be checked", _SOURCE)
+        return
+    asked = [_split(item) for item in re.split(r"[,;|]", text) if item]
+    wrong = [(name, count) for name, count in asked if count > total.get(name, 0)]
+    if not wrong or ("|" in text and len(wrong) < len(asked)):
+        return
+    name, count = wrong[0]
+    if name in total:
+        message = (
+            f"asks for {count} licences {name}; there are {total[name]}; sbatch would refuse it"
+        )
+        fix: Pairs = (("licenses", _without(asked, name, f"{name}:{total[name]}")),)
+        yield error("licenses", message, f"license {name}: Total={total[name]}", fix)
+    else:
+        hint = did_you_mean(name, sorted(total)) if total else "this cluster has none"
+        message = f"no licence {name!r}; {hint}; sbatch would refuse it"
+        yield error("no-license", message, _SOURCE, (("licenses", _without(asked, name, "")),))
+
+
+def _split(item: str) -> tuple[str, int]:
+    name, _, count = item.partition(":")
+    return name, int(count) if count.isdigit() else 1
+
+
+def _without(asked: list[tuple[str, int]], name: str, instead: str) -> str:
+    items = (instead if each == name else f"{each}:{count}" for each, count in asked)
+    return ",".join(filter(None, items))

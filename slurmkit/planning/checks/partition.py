@@ -1,0 +1,152 @@
+"""What a partition allows one job: time, nodes, CPUs and memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from slurmkit.config.files import did_you_mean
+from slurmkit.formats.durations import format_minutes, parse_time_limit
+from slurmkit.formats.memory import format_mib, memory_option
+from slurmkit.planning.checks.limits_use import time_limit_minutes
+from slurmkit.planning.request import Request
+from slurmkit.spec.findings import Finding, Pairs, error, note, warning
+from slurmkit.spec.jobspec import JobSpec
+from slurmkit.state.model import Capabilities, Partition
+
+REFUSING_VALUES = ("ALL", "ANY", "YES")
+"""Values of EnforcePartLimits with which sbatch refuses a job over a partition's limits."""
+
+
+def named_partitions(spec: JobSpec, capabilities: Capabilities) -> tuple[Partition, ...]:
+    """Return the partitions that a job names and the cluster has, else the default partition."""
+    if spec.partition is None:
+        default = capabilities.default_partition
+        return (default,) if default else ()
+    found = map(capabilities.partition, dict.fromkeys(spec.partition.split(",")))
+    return tuple(partition for partition in found if partition)
+
+
+def partition_names(spec: JobSpec, capabilities: Capabilities) -> Iterator[Finding]:
+    """Report each partition that does not exist, and a job without one.
+
+    If slurmctld hides all partitions (PrivateData), say that nothing could be checked.
+    """
+    known = [partition.name for partition in capabilities.partitions]
+    if not known:
+        why = "; ".join(capabilities.hidden) or "slurmctld shows no partition"
+        message = f"nothing could be checked but by slurmctld itself: {why}"
+        yield warning("unknown-partitions", message, "scontrol show partition")
+    elif spec.partition is not None:
+        for name in dict.fromkeys(spec.partition.split(",")):
+            if name not in known:
+                message = f"no partition {name!r}; {did_you_mean(name, known)}"
+                yield error("partition-unknown", message, "partitions")
+    elif capabilities.default_partition is None:
+        message = "this cluster has no default partition; name one with --partition: "
+        yield error("partition-none", message + ", ".join(known), "slurm.conf")
+
+
+def enforce_part_limits(request: Request) -> str:
+    """Return EnforcePartLimits: ALL, ANY or NO; the old YES means ALL."""
+    return request.capabilities.config.get("EnforcePartLimits", "NO").upper()
+
+
+def partition_consequence(request: Request) -> str:
+    """Return what Slurm does with a job over a partition's limits, in words."""
+    refused = enforce_part_limits(request) in REFUSING_VALUES
+    return "sbatch would refuse it" if refused else "it would pend for ever"
+
+
+def max_time(request: Request) -> Iterator[Finding]:
+    """Report a time limit above MaxTime, unless a shorter `--time-min` fits."""
+    partition, time = request.partition, time_limit_minutes(request)
+    if partition.max_time is None or time is None or _flag(request, "PartitionTimeLimit"):
+        return
+    least = request.spec.time_min
+    least_time = math.inf if least is None else -(-parse_time_limit(least) // 60)
+    if min(time, least_time) <= partition.max_time:
+        return
+    most = format_minutes(partition.max_time)
+    allows = f"partition {partition.name} allows {most} (MaxTime)"
+    message = f"asks for {format_minutes(time)}; {allows}; {partition_consequence(request)}"
+    yield error("partition-max-time", message, f"partition {partition.name}: MaxTime={most}")
+
+
+def _flag(request: Request, name: str) -> bool:
+    return request.qos is not None and name in request.qos.flags
+
+
+def node_counts(request: Request) -> Iterator[Finding]:
+    """Report fewer nodes than MinNodes, or more than MaxNodes."""
+    partition, nodes, spec = request.partition, request.nodes, request.spec
+    # slurmctld raises such a job to MinNodes itself.
+    raised = spec.nodes is None and spec.ntasks is not None and spec.gpus is None
+    raised = raised or (request.most_nodes or 0) >= partition.min_nodes
+    if nodes < partition.min_nodes and not raised and not _flag(request, "PartitionMinNodes"):
+        yield _nodes(request, "MinNodes", partition.min_nodes, "takes jobs of at least")
+    most = partition.max_nodes
+    if most is not None and nodes > most and not _flag(request, "PartitionMaxNodes"):
+        yield _nodes(request, "MaxNodes", most, "allows one job")
+
+
+def _nodes(request: Request, key: str, limit: int, allows: str) -> Finding:
+    name = request.partition.name
+    asks = f"asks for {request.nodes} node{'' if request.nodes == 1 else 's'}"
+    message = f"{asks}; partition {name} {allows} {limit} ({key}); {partition_consequence(request)}"
+    code = f"partition-{key[:3].lower()}-nodes"
+    fix: Pairs = (("nodes", str(limit)),) if key == "MinNodes" else ()
+    return error(code, message, f"partition {name}: {key}={limit}", fix)
+
+
+def max_cpus(request: Request) -> Iterator[Finding]:
+    """Report more CPUs on a node than MaxCPUsPerNode; newer releases always refuse this."""
+    name, most = request.partition.name, request.partition.max_cpus_per_node
+    cpus = request.per_node.get("cpu", 0)
+    if most is not None and cpus > most:
+        allows = f"partition {name} allows {most} (MaxCPUsPerNode)"
+        message = f"asks for {cpus} CPUs on a node; {allows}; it can never start"
+        source = f"partition {name}: MaxCPUsPerNode={most}"
+        yield error("partition-max-cpus-per-node", message, source)
+
+
+def max_memory(request: Request) -> Iterator[Finding]:
+    """Report more memory on a node than MaxMemPerNode; no `--mem` means all of a node."""
+    most, source = _limit(request, "MaxMemPerNode", request.partition.max_mem_per_node)
+    if most is None or _limit(request, "MaxMemPerCPU", request.partition.max_mem_per_cpu)[0]:
+        return
+    wanted = request.per_node.get("mem")
+    here = request.capabilities.nodes_of(request.partition.name)
+    all_of_it = here[0].memory if here else 0  # slurmctld, too, takes the first node for all
+    if (all_of_it if wanted is None else wanted) > most:
+        asks = "all memory of its nodes" if wanted is None else f"{format_mib(wanted)} on a node"
+        allows = f"{source} allows {format_mib(most)}"
+        message = f"asks for {asks}; {allows}; {partition_consequence(request)}"
+        yield error("partition-max-mem-per-node", message, source, (("mem", memory_option(most)),))
+
+
+def memory_per_cpu(request: Request) -> Iterator[Finding]:
+    """Report more memory per CPU than MaxMemPerCPU: Slurm gives the job more CPUs instead."""
+    most, source = _limit(request, "MaxMemPerCPU", request.partition.max_mem_per_cpu)
+    wanted, cpus = request.per_node.get("mem", 0), request.per_node.get("cpu", 1)
+    if most is None or wanted <= most * cpus:
+        return
+    raised = -(-wanted // most)
+    gets = f"{format_mib(wanted)} on a node makes it {raised} CPUs there instead of {cpus}"
+    why = f"{source} allows {format_mib(most)} for each"
+    fitting = max((node.cpus for node in request.fitting), default=0)
+    if fitting and raised > fitting:
+        message = f"{gets}; {why}, and no node has that many; sbatch would refuse it"
+        yield error("partition-max-mem-per-cpu", message, source)
+    else:
+        yield note("partition-max-mem-per-cpu", f"{gets}: {why}", source)
+
+
+def _limit(request: Request, key: str, own: int | None) -> tuple[int | None, str]:
+    """Return the partition's memory limit, else the cluster's, and the source of the limit."""
+    if own is not None:
+        return own, f"partition {request.partition.name}: {key}={own}M"
+    value = request.capabilities.config.get(key, "")
+    if value.isdigit() and int(value):
+        return int(value), f"slurm.conf: {key}={value}M"
+    return None, ""

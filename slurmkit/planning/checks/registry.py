@@ -1,0 +1,127 @@
+"""The registry of slurmkit's own checks, which find errors before the job is in the queue.
+
+Each check is a pure function from a `Request` to findings. `CHECKS` lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from slurmkit.planning.checks import access, limits_use, nodes, options, partition, times
+from slurmkit.planning.checks.fixes import FixSearch
+from slurmkit.planning.checks.limits import refused_at_submit
+from slurmkit.planning.checks.live import check_dependencies, check_topology
+from slurmkit.planning.request import Request
+from slurmkit.spec.findings import Finding
+
+__all__ = ["CHECKS", "check", "check_all", "check_dependencies", "check_topology"]
+
+CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
+    access.hidden_limits,
+    access.account_association,
+    access.requested_qos,
+    access.usage_threshold,
+    access.partition_state,
+    access.allowed_accounts,
+    access.allowed_qos,
+    access.allowed_groups,
+    access.partition_access,
+    partition.max_time,
+    partition.node_counts,
+    partition.max_cpus,
+    partition.max_memory,
+    partition.memory_per_cpu,
+    nodes.constraint_features,
+    nodes.named_nodes,
+    nodes.node_shapes,
+    nodes.whole_node_memory,
+    options.license_counts,
+    access.requested_reservation,
+    access.blocking_reservation,
+    limits_use.tres_limits,
+    limits_use.minimum_tres,
+    limits_use.default_time,
+    limits_use.job_wall_time,
+    limits_use.group_wall_time,
+    limits_use.job_minutes,
+    limits_use.group_minutes,
+    limits_use.running_minutes,
+    limits_use.running_jobs,
+    limits_use.submitted_jobs,
+    limits_use.array_limits,
+    times.begin,
+    times.deadline,
+    times.warning_signal,
+    times.endings,
+    times.survival_conflicts,
+    options.mail_options,
+    options.topology_options,
+)
+"""All checks, in the order in which their findings are shown."""
+
+
+def check(request: Request) -> tuple[Finding, ...]:
+    """Return every finding on one request.
+
+    The `fix` of an error gives options with which the request passes all checks.
+    """
+    findings = tuple(dict.fromkeys(finding for check_ in CHECKS for finding in check_(request)))
+    if not _errors(findings):
+        return findings
+    search = FixSearch(request, CHECKS)
+    return tuple(
+        msgspec.structs.replace(finding, fix=search.fix(finding))
+        if finding.severity == "error"
+        else finding
+        for finding in findings
+    )
+
+
+def check_all(requests: Sequence[Request]) -> tuple[Finding, ...]:
+    """Return the findings on one spec, judged in each partition it names.
+
+    The job starts in any partition that fits. So an error in one partition becomes a warning when
+    another partition fits, unless sbatch refuses the whole job for it.
+
+    """
+    judged = [(request, check(request)) for request in requests]
+    good = [request for request, findings in judged if not _errors(findings)]
+    if not good or len(good) == len(requests):
+        return tuple(dict.fromkeys(finding for _, findings in judged for finding in findings))
+    names = tuple(request.partition.name for request in good)
+    in_each = (
+        _while_others_fit(finding, request, names)
+        for request, findings in judged
+        for finding in findings
+    )
+    return tuple(dict.fromkeys(in_each))
+
+
+def _errors(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity == "error"]
+
+
+def _while_others_fit(finding: Finding, request: Request, good: tuple[str, ...]) -> Finding:
+    """Return the finding as it counts when the partitions `good` fit the job."""
+    if finding.severity != "error":
+        return finding
+    fits = ",".join(good)
+    fix = (("partition", fits),)
+    if _refused_everywhere(finding, request):
+        message = f"{finding.message}, whole, though partition {fits} fits"
+        return msgspec.structs.replace(finding, message=message, fix=fix)
+    name = request.partition.name
+    message = f"not in partition {name}: {finding.message}; partition {fits} fits"
+    return msgspec.structs.replace(finding, severity="warning", message=message, fix=fix)
+
+
+def _refused_everywhere(finding: Finding, request: Request) -> bool:
+    """Return whether this error in one partition keeps the job out of all (job_mgr.c)."""
+    if finding.code in access.DENIED_EVERYWHERE:
+        return True
+    if finding.code.startswith(("qos-", "assoc-")):
+        return refused_at_submit(request)
+    is_part = finding.code.startswith("partition-") and finding.code != "partition-state"
+    return is_part and partition.enforce_part_limits(request) in ("ALL", "YES")

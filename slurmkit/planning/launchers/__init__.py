@@ -1,0 +1,1 @@
+"""Launchers: how a job's command is started on its nodes."""

@@ -1,0 +1,152 @@
+"""The launchers srun, which starts the command once per task, and none, for the batch shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+import msgspec
+
+from slurmkit.planning.launchers import base
+from slurmkit.planning.launchers.base import (
+    END_ALL_ON_FAILURE,
+    LaunchStep,
+    check_output_is_file,
+    rank_log_lines,
+    srun_line,
+    srun_output,
+)
+from slurmkit.spec.findings import Finding, error, note, warning
+from slurmkit.spec.jobspec import JobSpec
+
+_NO_PROGRAM = re.compile(
+    r"=|^(if|then|elif|else|fi|time|for|in|until|while|do|done|case|esac|coproc|select|function)$"
+)
+_LAUNCHER_PROGRAMS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun")
+# Variables that torch.distributed reads with `env://`, set by a shell in each task.
+_EXPORT_RANKS = (
+    "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
+    ' NODE_RANK=$SLURM_NODEID; exec "$@"'
+)
+
+
+def one_task_per_gpu(spec: JobSpec) -> JobSpec:
+    """Return the job with one task for each GPU, if it has whole GPUs and gives no tasks."""
+    has_tasks = spec.ntasks or spec.ntasks_per_node or spec.launch.per_gpu is not None
+    if has_tasks or spec.gpus is None or spec.gpus.is_part or spec.script is not None:
+        return spec
+    return msgspec.structs.replace(spec, launch=msgspec.structs.replace(spec.launch, per_gpu=True))
+
+
+def check_is_command(spec: JobSpec, name: str) -> Iterable[Finding]:
+    """Report a whole script, which cannot be started more than once."""
+    if spec.script is not None:
+        message = (
+            f"the launcher {name} starts a command on each node, and this job is a whole script;"
+            " leave --launch out and start it in the script where tasks begin"
+        )
+        yield error("launcher-needs-command", message, f"launcher {name}")
+
+
+def check_not_a_launcher(spec: JobSpec, name: str) -> Iterable[Finding]:
+    """Warn when the command is itself a launcher (mpirun, torchrun).
+
+    srun would start it once per task.
+    """
+    program = PurePosixPath(spec.command[0]).name if spec.command else ""
+    if program in _LAUNCHER_PROGRAMS:
+        message = (
+            f"{program} starts processes itself, and the launcher {name} would start it more than"
+            " once; give the program alone, or --launch none"
+        )
+        yield warning("launcher-twice", message, f"launcher {name}")
+    yield from check_exclusive_cpus(spec)
+
+
+def check_exclusive_cpus(spec: JobSpec) -> Iterable[Finding]:
+    """Note that a step gets the CPUs of its tasks only, even on exclusive nodes."""
+    if spec.exclusive is True and spec.cpus_per_task is None:
+        message = "--exclusive takes whole nodes, but a task only its --cpus-per-task"
+        yield note("exclusive-cpus", message, "srun(1) --cpus-per-task")
+
+
+class Srun:
+    """The launcher that starts the command by one srun: once per task, on every node of the job.
+
+    With `--launch srun` it also starts one task for each GPU, exports each task's rank, and ends
+    all tasks when one fails.
+    """
+
+    def settle(self, spec: JobSpec) -> JobSpec:
+        """See `slurmkit.planning.launchers.base.Launcher`."""
+        return one_task_per_gpu(spec) if spec.launch.launcher else spec
+
+    def needs(self, step: LaunchStep) -> Iterable[Finding]:
+        """See `slurmkit.planning.launchers.base.Launcher`."""
+        spec = step.spec
+        yield from check_is_command(spec, "srun")
+        yield from check_exclusive_cpus(spec)
+        yield from check_output_is_file(step)
+
+    def lines(self, step: LaunchStep) -> tuple[str, ...]:
+        """See `slurmkit.planning.launchers.base.Launcher`."""
+        spec = step.spec
+        mpi = (f"--mpi={spec.launch.mpi}",) if spec.launch.mpi else ()
+        options, logs = (step.cpus, *step.options, *mpi), rank_log_lines(step)
+        if not spec.launch.launcher:
+            return (*logs, srun_line(options, (*step.prefix, *spec.command), srun_output(step)))
+        ranked = ("sh", "-c", _EXPORT_RANKS, "sh", *step.prefix, *spec.command)
+        started = srun_line((*options, *END_ALL_ON_FAILURE), ranked, srun_output(step))
+        return (*base.RENDEZVOUS_LINES, "", *logs, started)
+
+
+class BatchShell:
+    """The launcher none: the batch shell runs the command once, on the first node.
+
+    A whole script runs unchanged.
+    """
+
+    def settle(self, spec: JobSpec) -> JobSpec:
+        """See `slurmkit.planning.launchers.base.Launcher`."""
+        return spec
+
+    def needs(self, step: LaunchStep) -> Iterable[Finding]:
+        """See `Launcher`: warns of tasks that nothing would start."""
+        spec, launch = step.spec, step.spec.launch
+        named = {
+            "--mpi": launch.mpi,
+            "--label": launch.label,
+            "--log-per-rank": launch.log_per_rank,
+        }
+        if names := " and ".join(name for name, value in named.items() if value):
+            message = (
+                f"{names} is for srun, which the launcher none does not start; give it to"
+                " srun in the script"
+            )
+            yield warning("launcher-no-srun", message, "launcher none")
+        if spec.script is None and spec.gpus is not None and spec.gpus.bind:
+            message = (
+                f"GPU binding {spec.gpus.bind} is for what the command itself starts with"
+                " srun; the command sees all GPUs of its node"
+            )
+            yield note("launcher-no-binding", message, "launcher none")
+        tasks = (spec.ntasks or 1, spec.ntasks_per_node or 1, spec.most_nodes or 1)
+        if spec.script is None and max(tasks) > 1:
+            message = (
+                "the launcher none runs the command once, on the first node: the other"
+                " tasks and nodes are idle unless the command itself starts something there"
+            )
+            yield warning("launcher-runs-once", message, "launcher none")
+
+    def lines(self, step: LaunchStep) -> tuple[str, ...]:
+        """See `slurmkit.planning.launchers.base.Launcher`; srun's options are not used."""
+        first, *more = step.spec.command
+        return (" ".join([_program(first), *map(shlex.quote, more)]),)
+
+
+def _program(word: str) -> str:
+    """Quote a command's first word, also where a shell would read an assignment or a keyword."""
+    quoted = shlex.quote(word)
+    return f"'{word}'" if quoted == word and _NO_PROGRAM.search(word) else quoted

@@ -1,0 +1,449 @@
+"""Plans: a JobSpec turned into the exact submissions, checked against the live cluster."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from slurmkit.errors import BadInput, Refused
+from slurmkit.planning.arrays import array_chunks, check_array, is_logical, with_sweep_marks
+from slurmkit.planning.checks.live import TOO_FEW_SWITCHES, check_dependencies, check_topology
+from slurmkit.planning.checks.options import gpu_binding, unread_options
+from slurmkit.planning.checks.partition import named_partitions, partition_names
+from slurmkit.planning.checks.registry import check_all
+from slurmkit.planning.containers import ContainerStep, check_architecture, container_step
+from slurmkit.planning.estimate import Estimate, estimate_range
+from slurmkit.planning.fabric import with_nccl_variables
+from slurmkit.planning.gpu_request import ResolvedGpus
+from slurmkit.planning.launchers.base import Launcher, LaunchStep, make_launcher
+from slurmkit.planning.launchers.mpi import check_mpi_plugin
+from slurmkit.planning.policies import PolicyChange, apply_policies
+from slurmkit.planning.preflight.lines import PreflightTarget, preflight_lines, with_preflight
+from slurmkit.planning.request import (
+    JobShape,
+    Request,
+    SiteState,
+    request_for,
+    selected_by_spec,
+)
+from slurmkit.planning.script import step_options, write_submission
+from slurmkit.planning.secrets import check_secrets, secret_variables
+from slurmkit.planning.shape import job_shape, load_gpu_type_names
+from slurmkit.planning.survival import (
+    SurvivalTimings,
+    parse_kill_wait,
+    preempt_mode_of,
+    survival_lines,
+    with_survival_options,
+)
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.machine import Machine, machine_of
+from slurmkit.spec.findings import Finding
+from slurmkit.spec.jobspec import JobSpec, with_array
+from slurmkit.spec.sbatch_options import with_options
+from slurmkit.spec.submission import Chunk, Submission
+from slurmkit.spec.sweep import expand_marks
+from slurmkit.state.model import Capabilities, Partition, Standing
+
+__all__ = ["Plan", "Submission", "plan", "plan_offline"]
+
+Lines = tuple[str, ...]
+_FRESH = 5.0  # seconds; capabilities younger than this need not be read again after an error
+# 24.11 also prints this for jobs that sbatch takes and runs: with a nodelist shorter than the
+# number of nodes, or in a partition whose nodes are drained.
+_UNRELIABLE_REFUSAL = "Requested node configuration is not available"
+_START = re.compile(r"to start at (\d+)")
+
+
+class PlanTarget(Protocol):
+    """The part of a `Cluster` that planning uses."""
+
+    @property
+    def slurm(self) -> SlurmCommands:
+        """The runner of Slurm's commands."""
+        ...
+
+    def capabilities(self, *, refresh: bool = False) -> Capabilities:
+        """Return what the cluster is and has; see `Cluster.capabilities`."""
+        ...
+
+    def standing(self) -> Standing:
+        """Return the limits of who submits, and their use; see `Cluster.standing`."""
+        ...
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The submissions of a spec on one cluster at one moment, with all findings.
+
+    Attributes:
+        submissions: in the order they are sent.
+        errors: findings that stop the submit; `warnings` and `notes` do not.
+        changes: changes to the spec by the site's policies.
+        estimate: use, cost and start time.
+        spec: the spec as it is submitted, after the policies.
+        capabilities_taken: epoch seconds at which the cluster's settings and nodes were read.
+    """
+
+    submissions: tuple[Submission, ...]
+    errors: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+    changes: tuple[PolicyChange, ...] = ()
+    estimate: Estimate | None = None
+    spec: JobSpec
+    capabilities_taken: float
+
+    @property
+    def unsafe(self) -> tuple[Finding, ...]:
+        """Errors that stop the submit even with `--force`."""
+        return tuple(finding for finding in self.errors if finding.unsafe)
+
+
+def plan(
+    spec: JobSpec, cluster: PlanTarget, *, ask: bool = True, known: SiteState | None = None
+) -> Plan:
+    """Render and check `spec`; the same spec, cluster and working directory give the same bytes.
+
+    Args:
+        spec: the job.
+        cluster: the cluster it is for.
+        ask: also ask slurmctld (`sbatch --test-only`), which gives the start estimate; it is
+            asked only when our own checks find no error.
+        known: capabilities and standing, read a moment ago; by default they are read now.
+
+    Raises:
+        BadInput: when the spec cannot be rendered at all.
+        SlurmError: when Slurm does not answer.
+    """
+    spec = for_login_machine(spec, machine_of(cluster.slurm))
+    site = known or SiteState(cluster.capabilities(), cluster.standing())
+    checked = _plan_and_check(spec, site, cluster.slurm)
+    if checked.errors and time.time() - site.capabilities.taken > _FRESH:
+        # The cache on disk may be older than a change that an admin made a minute ago.
+        site = SiteState(cluster.capabilities(refresh=True), site.standing)
+        checked = _plan_and_check(spec, site, cluster.slurm)
+    # With fewer switches than the job needs, --test-only says "never", but after the maximum wait
+    # the job starts on more switches.
+    doubts = (*checked.warnings, *checked.notes)
+    in_vain = any(finding.code == TOO_FEW_SWITCHES for finding in doubts)
+    if not ask or in_vain or checked.errors:
+        return checked
+    begin = begin_after_reservation(checked.spec, site.standing)
+    start, refusal = run_test_only(cluster.slurm, checked.submissions[0], *begin)
+    return _with_test_result(checked, start, refusal)
+
+
+def plan_offline(spec: JobSpec, site: SiteState) -> Plan:
+    """Plan from known facts of a cluster, without running any command.
+
+    So there is no start estimate, and neither the jobs in `--dependency` nor slurmctld are asked.
+
+    Raises:
+        BadInput: when the spec cannot be rendered at all.
+    """
+    return _plan_and_check(spec, site, slurm=None)
+
+
+def requests_of(spec: JobSpec, site: SiteState) -> tuple[Request, ...]:
+    """Return the request in each partition the job names; empty if it cannot be computed."""
+    job = resolve_spec(spec, site.capabilities)
+    return amounts_per_partition(lay_out_job(job.spec, job.partitions, site.capabilities), site)
+
+
+def _plan_and_check(spec: JobSpec, site: SiteState, slurm: SlurmCommands | None) -> Plan:
+    """Plan a job step by step, and join the findings of all steps.
+
+    Args:
+        spec: the job.
+        site: the cluster's capabilities and the user's standing.
+        slurm: looks up the jobs of `--dependency` and the topology; None to run no command.
+    """
+    config = site.capabilities.config
+    resolved = resolve_spec(spec, site.capabilities)
+    job = lay_out_job(resolved.spec, resolved.partitions, site.capabilities)
+    requests = amounts_per_partition(job, site)
+    chunks = array_chunks(job.spec, config)
+    submissions = write_submissions(job, chunks, site)
+    written = (*job.findings, *check_array(job.spec, chunks, submissions, config))
+    findings = [
+        *resolved.findings,
+        *written,
+        *check_secrets(job.spec),
+        *check_all(requests or amounts_with_fixes(job, written, site)),
+        *(check_dependencies(slurm, job.spec) if slurm is not None else ()),
+        *(check_topology(slurm, requests) if slurm is not None else ()),
+    ]
+    return Plan(
+        submissions=submissions,
+        errors=_of(findings, "error"),
+        warnings=_of(findings, "warning"),
+        notes=_of(findings, "note"),
+        changes=resolved.changes,
+        estimate=estimate_range(requests[0]) if requests else None,
+        spec=job.spec,
+        capabilities_taken=site.capabilities.taken,
+    )
+
+
+def _of(findings: Iterable[Finding], severity: str) -> tuple[Finding, ...]:
+    return tuple(dict.fromkeys(f for f in findings if f.severity == severity))
+
+
+class ResolvedSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A spec with all options set that follow from it, and the partitions it names.
+
+    Attributes:
+        changes: changes by the site's policies.
+        findings: of the policies and of the network's profile.
+    """
+
+    spec: JobSpec
+    partitions: tuple[Partition, ...]
+    changes: tuple[PolicyChange, ...]
+    findings: tuple[Finding, ...]
+
+
+def resolve_spec(spec: JobSpec, capabilities: Capabilities) -> ResolvedSpec:
+    """Apply the policies, the launcher's defaults, preflight, survival and the network's profile.
+
+    Raises:
+        BadInput: for options that contradict each other.
+    """
+    reviewed = apply_policies(with_array(spec), capabilities)
+    spec = with_array(reviewed.spec)
+    spec = _launcher(spec).settle(spec)
+    spec = with_preflight(spec)
+    spec = with_survival_options(spec)
+    partitions = named_partitions(spec, capabilities)
+    spec, network = with_nccl_variables(spec, tuple(each.name for each in partitions))
+    return ResolvedSpec(
+        spec=spec,
+        partitions=partitions,
+        changes=reviewed.changes,
+        findings=(*reviewed.findings, *network),
+    )
+
+
+def _launcher(spec: JobSpec) -> Launcher:
+    return make_launcher(spec.launch.launcher or ("none" if spec.script is not None else "srun"))
+
+
+class LaidOutJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job on this cluster, before its script is written.
+
+    Attributes:
+        partitions: those that the job names and the cluster has.
+        shape: the GPUs meant, and the layout over nodes.
+        work: shell lines that do the job's work; empty for a whole script.
+        findings: on the partitions, the GPUs, the layout and the lines of work.
+    """
+
+    spec: JobSpec
+    partitions: tuple[Partition, ...]
+    shape: JobShape
+    work: Lines
+    findings: tuple[Finding, ...]
+
+
+def lay_out_job(
+    spec: JobSpec, partitions: tuple[Partition, ...], capabilities: Capabilities
+) -> LaidOutJob:
+    """Resolve the GPUs, lay the job out over nodes, and write the lines of its work."""
+    shape = job_shape(spec, capabilities, partitions, load_gpu_type_names())
+    launcher = _launcher(spec)
+    container = container_step(spec, capabilities, shape.layout.least_nodes)
+    step = LaunchStep(
+        spec=with_sweep_marks(spec),
+        layout=shape.layout,
+        options=(*step_options(spec), *container.wrapped.srun_options),
+        prefix=container.wrapped.prefix,
+        capabilities=capabilities,
+        view=container.view,
+    )
+    preflight, preflight_findings = _preflight(step, shape.gpus, partitions, container)
+    findings = (
+        *partition_names(spec, capabilities),
+        *(shape.gpus.findings if shape.gpus else ()),
+        *shape.layout.findings,
+        *gpu_binding(spec),
+        *container.findings,
+        *launcher.needs(step),
+        *_check_image_architecture(container, spec, partitions, capabilities),
+        *preflight_findings,
+        *check_mpi_plugin(spec, capabilities.mpi),
+        *unread_options(spec),
+    )
+    is_script = spec.script is not None
+    work = () if is_script else container.around((*preflight, *launcher.lines(step)))
+    return LaidOutJob(spec=spec, partitions=partitions, shape=shape, work=work, findings=findings)
+
+
+def _preflight(
+    step: LaunchStep,
+    gpus: ResolvedGpus | None,
+    partitions: Iterable[Partition],
+    container: ContainerStep,
+) -> tuple[Lines, tuple[Finding, ...]]:
+    """Return the lines that measure the nodes before the work, with the findings on them."""
+    type_asked = step.spec.gpus.type if step.spec.gpus else None
+    return preflight_lines(
+        PreflightTarget(
+            step=step,
+            type=(gpus.type if gpus else None) or type_asked,
+            partitions=tuple(each.name for each in partitions),
+            contained=container.named,
+            bare=step_options(step.spec),
+        )
+    )
+
+
+def _check_image_architecture(
+    container: ContainerStep,
+    spec: JobSpec,
+    partitions: Iterable[Partition],
+    capabilities: Capabilities,
+) -> Iterable[Finding]:
+    if not container.architecture:
+        return ()
+    nodes = capabilities.nodes_of(*(each.name for each in partitions))
+    return check_architecture(container, selected_by_spec(spec, nodes))
+
+
+def amounts_per_partition(job: LaidOutJob, site: SiteState) -> tuple[Request, ...]:
+    """Return the request in each partition; none if the GPUs or the layout do not fit.
+
+    Every limit would then only repeat that.
+    """
+    if _of(job.findings, "error"):
+        return ()
+    return tuple(request_for(job.spec, job.shape, each, site) for each in job.partitions)
+
+
+def amounts_with_fixes(
+    job: LaidOutJob, findings: Iterable[Finding], site: SiteState
+) -> tuple[Request, ...]:
+    """Return the requests as they are once the fixes of all errors are applied.
+
+    They are checked where GPUs or layout do not fit, so that one plan names every limit.
+    """
+    errors = _of(findings, "error")
+    if not all(error.fix for error in errors):
+        return ()
+    try:
+        spec = with_options(job.spec, (pair for error in errors for pair in error.fix))
+        partitions = named_partitions(spec, site.capabilities)
+        return amounts_per_partition(lay_out_job(spec, partitions, site.capabilities), site)
+    except BadInput:
+        return ()
+
+
+def write_submissions(
+    job: LaidOutJob, chunks: tuple[Chunk, ...], site: SiteState
+) -> tuple[Submission, ...]:
+    """Write the submission of the job, or of each Slurm array that its array is split into.
+
+    Raises:
+        BadInput: when an option would break out of its line.
+    """
+    spec = job.spec
+    mode = preempt_mode_of(*site, next(iter(job.partitions), None), spec.qos)
+    kill_wait = parse_kill_wait(site.capabilities.config)
+    survival = survival_lines(spec, mode, SurvivalTimings(kill_wait=kill_wait))
+    if not chunks:
+        return (write_submission(spec, job.shape, job.work, None, survival),)
+    work = tuple(map(expand_marks, job.work)) if spec.sweep else job.work
+    written = [write_submission(spec, job.shape, work, chunk, survival) for chunk in chunks]
+    if not is_logical(spec, chunks):
+        return tuple(written)
+    return tuple(map(_as_part, written, chunks))
+
+
+def _as_part(submission: Submission, chunk: Chunk) -> Submission:
+    """Return the submission of one part of a user array, after the part that it waits for."""
+    after = () if chunk.after is None else (chunk.after,)
+    order = "afterany" if after else submission.order
+    return msgspec.structs.replace(submission, after=after, order=order, part=chunk)
+
+
+def _with_test_result(checked: Plan, start: int | None, refusal: tuple[Finding, ...]) -> Plan:
+    """Return the plan with the start that `sbatch --test-only` estimates, or with its refusal."""
+    known = checked.estimate
+    if known and start is not None:
+        known = msgspec.structs.replace(known, start=start, start_source="sbatch --test-only")
+    return msgspec.structs.replace(
+        checked,
+        errors=_of((*checked.errors, *refusal), "error"),
+        warnings=_of((*checked.warnings, *refusal), "warning"),
+        estimate=known,
+    )
+
+
+def for_login_machine(spec: JobSpec, machine: Machine) -> JobSpec:
+    """Return the spec with its working folder named, if the cluster is reached over SSH.
+
+    Raises:
+        BadInput: for a container and for secrets, which need the login node itself.
+    """
+    if machine.is_here:
+        return spec
+    if spec.container is not None:
+        raise BadInput(
+            "a container's image is looked up on the login node: plan and submit this job there,"
+            " or start the container in a script of your own (--script)"
+        )
+    if names := ", ".join(secret_variables(spec)):
+        raise BadInput(
+            f"{names} looks like a secret, which is not sent over SSH: keep it in a file of yours"
+            " on the cluster, and let the job read that"
+        )
+    folder = posixpath.join(machine.folder, spec.chdir or "")
+    return msgspec.structs.replace(spec, chdir=posixpath.normpath(folder))
+
+
+def begin_after_reservation(spec: JobSpec, standing: Standing) -> tuple[str, ...]:
+    """Return the test's options for a job in a reservation that has not begun.
+
+    sbatch takes such a job and lets it wait. With --test-only it answers "Invalid time specified"
+    (24.11).
+    """
+    starts = [each.start for each in standing.reservations if each.name == spec.reservation]
+    if not starts or starts[0] <= standing.taken or spec.begin is not None:
+        return ()
+    return (f"--begin={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(starts[0]))}",)
+
+
+def run_test_only(
+    slurm: SlurmCommands, submission: Submission, *options: str
+) -> tuple[int | None, tuple[Finding, ...]]:
+    """Run `sbatch --test-only`; return the estimated start in epoch seconds, and a refusal.
+
+    An estimate is worth little: the test ignores QOS and association limits, and answers "now" for
+    jobs that then wait for ever. Each call uses up a job id.
+
+    Raises:
+        SlurmError: when slurmctld does not answer.
+    """
+    try:
+        answer = slurm.run(
+            ["sbatch", "--test-only", *options], stdin=submission.script, errors=True
+        )
+    except Refused as refusal:
+        finding = Finding(
+            severity="warning" if _UNRELIABLE_REFUSAL in str(refusal) else "error",
+            code="slurm-refuses",
+            message=f"slurmctld refuses it: {refusal}",
+            source="sbatch --test-only",
+        )
+        return None, (finding,)
+    return parse_start(answer), ()
+
+
+def parse_start(answer: str) -> int | None:
+    """Parse the start from sbatch's answer with SLURM_TIME_FORMAT=%s; None if it has none."""
+    match = _START.search(answer)
+    return int(match[1]) if match else None

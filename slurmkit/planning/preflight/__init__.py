@@ -1,0 +1,1 @@
+"""The bandwidth check that runs before a job's command."""

@@ -1,1 +1,0 @@
-"""Nodes measured with nccl-tests before a job's work begins, and the bad one found."""

@@ -1,1 +1,0 @@
-"""The queue as typed rows: read, ordered, and shown in cells."""

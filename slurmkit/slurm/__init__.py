@@ -1,0 +1,1 @@
+"""Run Slurm's commands, on this machine or over SSH."""

@@ -1,0 +1,1 @@
+"""Run Slurm's commands on a login node over SSH."""

@@ -1,0 +1,353 @@
+"""Sbatch's options, parsed into fields of a JobSpec and written back as text.
+
+Several GPU options, such as `--gpus` and `--gpus-per-node`, are combined into one request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from slurmkit.errors import BadInput
+from slurmkit.spec.gpus import Gpus, Per
+from slurmkit.spec.jobspec import JobSpec, node_sizes, option
+from slurmkit.spec.option_values import OPTION_FORMS, check_passed_through
+
+__all__ = [
+    "GPU_OPTIONS",
+    "SBATCH_ONLY_OPTIONS",
+    "has_own_field",
+    "is_flag",
+    "long_name",
+    "merge_fields",
+    "needs_value",
+    "option",
+    "option_values",
+    "parse_options",
+    "with_options",
+]
+
+OptionPairs = Iterable[tuple[str, str]]
+
+_NUMBERS = (
+    *("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment", "nice"),
+    "array_throttle",
+)
+GPU_OPTIONS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
+"""Options that ask for GPUs, and whether they count per job, node or task."""
+_FLAGS: dict[str, tuple[str, Any]] = {
+    "hold": ("hold", True),
+    "requeue": ("requeue", True),
+    "no-requeue": ("requeue", False),
+}
+_GPUS_BY_OPTION = (
+    "GPUs as each option asks for them"  # a key, not a field, until all options are read
+)
+SBATCH_ONLY_OPTIONS = ("wait", "quiet", "parsable", "verbose", "ignore-pbs")
+"""Options that sbatch also reads from a script, but that concern sbatch, not the job."""
+_TABLES = ("options", "environment")
+_ALIASES = {"tasks-per-node": "ntasks-per-node"}
+_SHORT = {
+    "A": "account",
+    "a": "array",
+    "B": "extra-node-info",
+    "b": "begin",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "d": "dependency",
+    "e": "error",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "i": "input",
+    "J": "job-name",
+    "k": "no-kill",
+    "L": "licenses",
+    "m": "distribution",
+    "N": "nodes",
+    "n": "ntasks",
+    "O": "overcommit",
+    "o": "output",
+    "p": "partition",
+    "Q": "quiet",
+    "q": "qos",
+    "S": "core-spec",
+    "s": "oversubscribe",
+    "t": "time",
+    "v": "verbose",
+    "W": "wait",
+    "w": "nodelist",
+    "x": "exclude",
+}
+_NICE = 100  # sbatch(1) --nice without a number
+_THOUSANDS = re.compile(r"(\d{1,9})([km])", re.ASCII | re.IGNORECASE)
+_TIMES = {"k": 1024, "m": 1024 * 1024}
+_INTEGER = re.compile(r"-?\d{1,9}", re.ASCII)
+
+# The order of the lines in a script.
+_OPTION_ORDER = (
+    "job_name nodes ntasks ntasks_per_node cpus_per_task gres mem mem_per_cpu mem_per_gpu"
+    " time time_min partition account qos reservation constraint licenses nodelist exclude"
+    " exclusive switches segment array dependency begin deadline nice signal mail_type mail_user"
+    " comment chdir output error open_mode"
+).split()
+_SIZES = ("nodes", "ntasks", "ntasks_per_node")
+
+
+def long_name(letter: str) -> str:
+    """Return the long option of a one-letter option, e.g. `nodes` for `N`.
+
+    Raises:
+        BadInput: for a letter that sbatch or slurmkit does not know.
+    """
+    if letter not in _SHORT:
+        raise BadInput(f"-{letter} is not understood here; write the long option")
+    return _SHORT[letter]
+
+
+def short_options() -> dict[str, str]:
+    """Return sbatch's one-letter options by long option, e.g. `N` for `nodes`."""
+    return {name: letter for letter, name in _SHORT.items()}
+
+
+def needs_value(name: str) -> bool:
+    """Tell whether an option must have a value; for `exclusive`, `nice` and unknown ones it may."""
+    return name == "gpu-bind" or (has_own_field(name) and not is_flag(name))
+
+
+def has_own_field(name: str) -> bool:
+    """Tell whether an option has a field of its own in a JobSpec."""
+    known = _ALIASES.get(name, name).replace("-", "_")
+    return name in GPU_OPTIONS or name in _FLAGS or known in _NUMBERS or known in OPTION_FORMS
+
+
+def is_flag(name: str) -> bool:
+    """Tell whether an option never takes the next word as its value; some take one after `=`."""
+    return name in _FLAGS or name in ("exclusive", "nice") or name in SBATCH_ONLY_OPTIONS
+
+
+def parse_options(pairs: OptionPairs, weaker: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Parse long options and their values into fields of a JobSpec; a flag's value is empty.
+
+    Options without a field of their own go to `options`.
+
+    Args:
+        pairs: options and values.
+        weaker: fields from elsewhere: GPUs for a `--gpu-bind` without any, and job sizes that
+            several GPU options must agree with.
+
+    Raises:
+        BadInput: naming the option.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        _parse_option(fields, name, value)
+    if asked := fields.pop(_GPUS_BY_OPTION, None):
+        gpus, sizes = combine_gpu_options(asked, {**(weaker or {}), **fields})
+        fields |= {"gpus": gpus, **sizes}
+    if bind := fields.pop("gpu_bind", None):
+        bound = fields.get("gpus") or (weaker or {}).get("gpus")
+        if bound is None:
+            raise BadInput("--gpu-bind needs GPUs; add e.g. --gpus-per-node=2")
+        fields["gpus"] = msgspec.structs.replace(bound, bind=bind)
+    return fields
+
+
+def merge_fields(weaker: dict[str, Any], stronger: dict[str, Any]) -> dict[str, Any]:
+    """Merge fields of a JobSpec; `options` and `environment` are merged name by name."""
+    both = {name: {**weaker[name], **stronger[name]} for name in _TABLES if name in weaker
+            and name in stronger}  # fmt: skip
+    return {**weaker, **stronger, **both}
+
+
+def _parse_option(fields: dict[str, Any], name: str, value: str) -> None:
+    name = _ALIASES.get(name, name)
+    known = name.replace("-", "_")
+    if name in GPU_OPTIONS:
+        _set_gpus(fields, Gpus.parse(value, GPU_OPTIONS[name]), name)  # the last one counts
+    elif name in _FLAGS:
+        if value:
+            raise BadInput(f"--{name} takes no value here, and was given {value!r}")
+        field, meaning = _FLAGS[name]
+        fields[field] = meaning
+    elif name == "gres":
+        _parse_gres(fields, value)
+    elif name == "exclusive":
+        fields["exclusive"] = value or True
+    elif name == "nodes":
+        fields[known] = _parse_nodes(value)
+    elif known in _NUMBERS:
+        fields[known] = _parse_number(name, value)
+    elif known in OPTION_FORMS or name == "gpu-bind":
+        fields[known] = value
+    else:
+        check_passed_through(name, value)
+        fields.setdefault("options", {})[name] = value
+
+
+def _parse_number(name: str, value: str) -> int:
+    if name == "nice" and not value:
+        return _NICE
+    if not _INTEGER.fullmatch(value):
+        raise BadInput(f"--{name} is a whole number, not {value!r}")
+    return int(value)
+
+
+def _parse_nodes(value: str) -> int | str:
+    """Parse one number, also as `2-2` or `1k`, or a range (str_to_nodes of sbatch)."""
+    text = _THOUSANDS.sub(lambda k: str(int(k[1]) * _TIMES[k[2].lower()]), value)
+    least, _, most = text.partition("-")
+    return _parse_number("nodes", least) if most in ("", least) and "," not in text else text
+
+
+def _parse_gres(fields: dict[str, Any], value: str) -> None:
+    """Read GPUs and parts of GPUs into fields; other generic resources stay text."""
+    items = value.split(",")
+    ours = [item for item in items if re.match(r"(gres[:/])?(gpu|shard|mps)(:|$)", item)]
+    rest = ",".join(item for item in items if item not in ours)
+    for item in ours:
+        if item is not ours[0]:
+            raise BadInput(f"--gres={value}: a job has GPUs of one kind, asked for once")
+        _set_gpus(fields, _parse_gres_gpus(re.sub(r"^gres[:/]", "", item)), "gres")
+    if rest:
+        fields["gres"] = rest
+
+
+def _parse_gres_gpus(words: str) -> Gpus:
+    kind, _, amount = words.partition(":")
+    if kind == "gpu":
+        return Gpus.parse(amount or "1")
+    name, typed, count = amount.rpartition(":")
+    if typed:  # `shard:h100:3`: a later check refuses the type; Slurm cannot run such a step
+        return msgspec.structs.replace(Gpus.parse(f"{kind}:{count}"), type=name)
+    return Gpus.parse(f"{kind}:{amount or 1}")
+
+
+def _set_gpus(fields: dict[str, Any], gpus: Gpus, name: str) -> None:
+    fields.setdefault(_GPUS_BY_OPTION, {})[name] = gpus
+
+
+def with_options(spec: JobSpec, pairs: OptionPairs) -> JobSpec:
+    """Return the spec with some options replaced; an empty value removes an option.
+
+    The `fix` of a finding is applied with it.
+
+    Raises:
+        BadInput: when the result is not a valid spec.
+    """
+    changed = list(pairs)
+    if passed := [n for n, value in changed if not value and n in spec.options]:
+        kept = {n: value for n, value in spec.options.items() if n not in passed}
+        spec = msgspec.structs.replace(spec, options=kept)
+        changed = [pair for pair in changed if pair[0] not in passed]
+    gone = {_field_name(name): None for name, value in changed if not value and name not in _FLAGS}
+    given = parse_options((name, value) for name, value in changed if value or name in _FLAGS)
+    if "gpus" in given and spec.gpus and not (given["gpus"].bind or given["gpus"].is_part):
+        given["gpus"] = msgspec.structs.replace(given["gpus"], bind=spec.gpus.bind)
+    fields = {**{name: getattr(spec, name) for name in spec.__struct_fields__}, **gone}
+    return JobSpec(**merge_fields(fields, given))
+
+
+def _field_name(name: str) -> str:
+    return "gpus" if name in GPU_OPTIONS else name.replace("-", "_")
+
+
+def option_values(spec: JobSpec) -> dict[str, str]:
+    """Return long options and values of all fields except GPUs, which depend on the cluster."""
+    values: dict[str, object] = {}
+    for name in _OPTION_ORDER:
+        values[name.replace("_", "-")] = getattr(spec, name)
+    values["requeue"] = "" if spec.requeue else None
+    values["no-requeue"] = "" if spec.requeue is False else None
+    values["hold"] = "" if spec.hold else None
+    values["exclusive"] = "" if spec.exclusive is True else spec.exclusive or None
+    values |= dict(sorted(spec.options.items()))
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def combine_gpu_options(
+    by_option: Mapping[str, Gpus], fields: Mapping[str, Any]
+) -> tuple[Gpus, dict[str, int]]:
+    """Combine GPU options into one request, and compute the job sizes that follow from it.
+
+    Args:
+        by_option: option without dashes to its GPUs; at least one.
+        fields: of the JobSpec so far.
+
+    Raises:
+        BadInput: naming two options that do not agree.
+    """
+    first, *more = by_option
+    counts: dict[Per, int] = {by_option[first].per: by_option[first].count}
+    kind = by_option[first]
+    for name in more:
+        kind = _same_kind(first, kind, name, by_option[name])
+        if counts.setdefault(by_option[name].per, by_option[name].count) != by_option[name].count:
+            raise _disagreement(by_option, "")
+    sizes = {name: fields[name] for name in _SIZES if isinstance(fields.get(name), int)}
+    complete = _complete_sizes(counts, sizes) if more else sizes
+    if more and not (_adds_up(counts, complete) and _in_range(fields.get("nodes"), complete)):
+        raise _disagreement(by_option, _size_options(sizes))
+    per = next(each for each in ("node", "task", "job") if each in counts)
+    gpus = msgspec.structs.replace(kind, count=counts[per], per=per)
+    return gpus, {name: size for name, size in complete.items() if name not in sizes}
+
+
+def _same_kind(name: str, gpus: Gpus, other_name: str, other: Gpus) -> Gpus:
+    """Return the GPUs of the option that names a type; both must mean the same type."""
+    types = {(g.mig or g.type or "").casefold() for g in (gpus, other)} - {""}
+    if gpus.is_part or other.is_part or len(types) > 1:
+        raise BadInput(
+            f"--{other_name} asks for other GPUs than --{name}: {other} and {gpus}; a job has GPUs"
+            " of one kind"
+        )
+    return gpus if gpus.mig or gpus.type else other
+
+
+def _complete_sizes(counts: Mapping[Per, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Add the sizes that were not given, as far as the GPU counts determine them."""
+    node, task, job = (counts.get(per) for per in ("node", "task", "job"))
+    complete = dict(sizes)
+    if node and task:  # set although it follows: Slurm might put 3 tasks and 1 on two nodes
+        complete.setdefault("ntasks_per_node", node // task)
+    if "nodes" in complete and "ntasks_per_node" in complete:
+        complete.setdefault("ntasks", complete["nodes"] * complete["ntasks_per_node"])
+    if task and job:
+        complete.setdefault("ntasks", job // task)
+    if node and job:
+        complete.setdefault("nodes", job // node)
+    if node and task and "ntasks" in complete:
+        complete.setdefault("nodes", max(1, complete["ntasks"] * task // node))
+    return complete
+
+
+def _adds_up(counts: Mapping[Per, int], sizes: Mapping[str, int]) -> bool:
+    """Tell whether all GPU counts come to the same number of GPUs in the job."""
+    node, task, job = (counts.get(per) for per in ("node", "task", "job"))
+    nodes, on_each = sizes.get("nodes", 1), sizes.get("ntasks_per_node", 1)
+    tasks = sizes.get("ntasks", nodes * on_each)
+    in_all = [node * nodes if node else None, task * tasks if task else None, job]
+    whole_tasks = not (node and task and node % task)
+    return whole_tasks and len({number for number in in_all if number is not None}) == 1
+
+
+def _in_range(nodes: int | str | None, sizes: Mapping[str, int]) -> bool:
+    ends = node_sizes(nodes)
+    return not ends or min(ends) <= sizes.get("nodes", min(ends)) <= max(ends)
+
+
+def _size_options(sizes: Mapping[str, int]) -> str:
+    options = " ".join(f"--{name.replace('_', '-')}={size}" for name, size in sizes.items())
+    return f" with {options}" if options else ""
+
+
+def _disagreement(by_option: Mapping[str, Gpus], where: str) -> BadInput:
+    words = {
+        name: f"gpu:{gpus}" if name == "gres" else str(gpus) for name, gpus in by_option.items()
+    }
+    options = " and ".join(f"--{name}={text}" for name, text in words.items())
+    return BadInput(f"{options} do not agree{where}; give one of them, or numbers that come to one")

@@ -1,0 +1,1 @@
+"""What the cluster is and does now, read from Slurm's commands."""

@@ -1,0 +1,192 @@
+"""GRES in use: the jobs that hold nodes now, and the GPUs and parts of GPUs held on each node.
+
+A job has only the fields that a map of nodes or GPUs needs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from slurmkit.errors import SlurmError
+from slurmkit.formats.scontrol import expand_nodes
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.queue_rows import parse_epoch, record_mark
+
+_FIELDS = tuple("JobID JobArrayID UserName Account State NodeList StartTime tres-alloc".split())
+# Suspended, stopped and completing jobs still hold what they have.
+_STATES = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED,RESIZING,SIGNALING,STAGE_OUT"
+
+NODES_LINE_START = "     Nodes="
+"""Beginning of a line of `scontrol show job --details` with the GRES held on nodes."""
+# `     Nodes=c[1-2] CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:0-1)`. The characters allowed in the
+# node list cannot form a ClusterShell group: to resolve a group it may run a shell command.
+_LINE = re.compile(r" {5}Nodes=(?P<nodes>[\w.,\[\]-]+) CPU_IDs=.* GRES=(?P<gres>\S+)")
+_BRACKET = re.compile(r"\[([^\]]*)\]")
+_RANGE = re.compile(r"(\d+)-(\d+)")
+_MOST = 1 << 16  # nodes that Slurm lets one range name
+
+# `gpu:a100:2(IDX:0-1)`, `gpu:2`, `gpu(CNT:2)`, `gpu:(null):1(IDX:3)`, `shard:h100:7(3/4,4/4,-/4)`.
+_USE = re.compile(
+    r"(?P<name>[^:,()]+)(?::(?P<type>\(null\)|[^:,()]*))??(?::(?P<count>\d+))?"
+    r"(?:\((?P<where>[^)]*)\))?(?:,|$)"
+)
+_SHARED = ("shard", "mps")
+_MAX_GPUS = 4096  # GPUs of a node; a larger index can only be a forged or damaged text
+
+
+class HoldingJob(msgspec.Struct, frozen=True, gc=False):
+    """A job that holds nodes.
+
+    Attributes:
+        raw_id: Slurm's own job id.
+        job_id: the id that people use: `12`, `12_3`.
+        nodes: names of its nodes.
+        started: epoch seconds; None if unknown.
+        tres: allocated TRES as squeue prints it.
+    """
+
+    raw_id: str
+    job_id: str
+    user: str
+    account: str
+    state: str
+    nodes: tuple[str, ...]
+    started: int | None
+    tres: str
+
+
+def read_holding_jobs(slurm: SlurmCommands) -> tuple[HoldingJob, ...]:
+    """Read all jobs that hold nodes from squeue.
+
+    Raises:
+        SlurmError: when Slurm does not answer or its answer cannot be read.
+    """
+    mark = record_mark()
+    return parse_holding_jobs(slurm.run(holding_jobs_command(mark)), mark)
+
+
+def holding_jobs_command(mark: str) -> list[str]:
+    """Return the squeue command; `--all` includes jobs in hidden partitions."""
+    fields = ",".join(f"{field}:{mark}" for field in _FIELDS)
+    return ["squeue", "--all", "--noheader", f"--states={_STATES}", "-O", fields]
+
+
+def parse_holding_jobs(text: str, mark: str) -> tuple[HoldingJob, ...]:
+    """Parse squeue's output, the oldest job first; jobs without nodes are left out.
+
+    Raises:
+        SlurmError: when the output does not consist of whole rows.
+    """
+    parts = text.split(mark)
+    size = len(_FIELDS)
+    count, rest = divmod(len(parts) - 1, size)
+    if rest or parts[-1].strip():
+        raise SlurmError(f"squeue's answer broke off after {count} rows; try again")
+    rows = (_holding_job(parts[at : at + size]) for at in range(0, count * size, size))
+    holders = [row for row in rows if row.nodes]
+    return tuple(sorted(holders, key=lambda row: (len(row.raw_id), row.raw_id)))
+
+
+def _holding_job(parts: list[str]) -> HoldingJob:
+    raw_id, job_id, user, account, state, nodes, started, tres = parts
+    return HoldingJob(
+        raw_id.strip(), job_id, user, account, state, _names(nodes), parse_epoch(started), tres
+    )
+
+
+@lru_cache(maxsize=4096)
+def _names(text: str) -> tuple[str, ...]:
+    return expand_nodes(text) if "[" in text or "," in text else tuple(filter(None, [text]))
+
+
+def parse_held_gres(line: str) -> Sequence[tuple[str, GresUse]]:
+    """Parse the GPUs, or shares of GPUs, held on each node; empty for any other line."""
+    match = _LINE.match(line)
+    if match is None:
+        return ()
+    try:
+        uses = [use for use in parse_gres_uses(match["gres"]) if use.name == "gpu" or use.shared]
+        return [(node, use) for node in _expand(match["nodes"]) for use in uses]
+    except ValueError:
+        return ()
+
+
+def _expand(text: str) -> tuple[str, ...]:
+    """Return the nodes of `c[1-3]`; refuse a range that is too large for memory."""
+    if math.prod(map(_range_size, _BRACKET.findall(text))) > _MOST:
+        raise ValueError("more nodes than Slurm can name")
+    if "[" not in text:
+        return tuple(text.split(","))
+    return expand_nodes(text)
+
+
+def _range_size(ranges: str) -> int:
+    return sum(max(int(last) - int(first), 1) for first, last in _RANGE.findall(ranges)) or 1
+
+
+class GresUse(msgspec.Struct, frozen=True, gc=False):
+    """GRES of one name and type that are in use.
+
+    Attributes:
+        name: `gpu`, `shard`, `mps` or another name of GresTypes.
+        type: None if Slurm prints none.
+        count: units in use. For a node's shards and MPS, Slurm 22.05 prints the number of GPUs
+            that they are on.
+        indices: GPUs that are used, in part or whole; None if Slurm does not say.
+        parts: for shards and MPS, the used and the total units of each GPU; None if Slurm does
+            not say.
+    """
+
+    name: str
+    type: str | None
+    count: int
+    indices: tuple[int, ...] | None = None
+    parts: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether several jobs may hold units of one GPU."""
+        return self.name in _SHARED
+
+
+def parse_gres_uses(text: str) -> tuple[GresUse, ...]:
+    """Parse a node's `GresUsed=` or the `GRES=` of a job on a node.
+
+    Raises:
+        ValueError: for an invalid number, or an index that no node can have.
+    """
+    return tuple(_use(match) for match in _USE.finditer(text))
+
+
+def _use(match: re.Match[str]) -> GresUse:
+    kind, _, what = (match["where"] or "").rpartition(":")
+    count = int(what if kind == "CNT" else match["count"] or 0)
+    type_ = None if match["type"] in (None, "", "(null)") else match["type"]
+    if kind == "IDX":
+        indices = tuple(_ranges(what))
+        return GresUse(match["name"], type_, count, indices if indices or not count else None)
+    if "/" in what and not kind:
+        parts = tuple(_part(item) for item in what.split(","))
+        indices = tuple(at for at, (used, _) in enumerate(parts) if used)
+        return GresUse(match["name"], type_, count, indices, parts)
+    return GresUse(match["name"], type_, count)
+
+
+def _part(text: str) -> tuple[int, int]:
+    """Parse `3/4`; since 26.05, `-/4` means that the whole GPU is taken, so no unit is used."""
+    used, _, total = text.partition("/")
+    return (0 if used == "-" else int(used), int(total))
+
+
+def _ranges(text: str) -> Iterator[int]:
+    for item in text.split(",") if text != "N/A" else ():
+        first, dash, last = item.partition("-")
+        last = last if dash else first
+        if int(last) >= _MAX_GPUS:
+            raise ValueError(f"no node has a GPU {last}")
+        yield from range(int(first), int(last) + 1)

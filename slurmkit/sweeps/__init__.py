@@ -1,1 +1,0 @@
-"""Sweeps: read from files, remembered when they are sent, and followed point by point."""

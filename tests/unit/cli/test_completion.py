@@ -1,0 +1,101 @@
+"""Completion on Tab: the scripts, and what they are answered."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from shell_completion import tab
+
+from slurmkit.cli.commands import COMMANDS
+from slurmkit.cli.completion import SHELLS
+from slurmkit.cli.main import cli, run_to_exit_code
+from slurmkit.state.cache import local_cluster_key, save_cached
+from slurmkit.state.model import Capabilities, Node, Partition
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_is_one_the_shell_reads(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_to_exit_code(cli, ["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert f"_SLURMKIT_COMPLETE={shell}_complete" in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_commands_and_options_are_offered() -> None:
+    assert tab("slurmkit ") == list(COMMANDS)
+    assert tab("slurmkit que") == ["queue"]
+    assert "--json" in tab("slurmkit queue --")
+    assert tab("slurmkit config ch") == ["check"]
+    assert tab("slurmkit tui --replay s") == ["sample"]
+
+
+def test_tab_on_commands_imports_none_of_them_and_scans_nothing() -> None:
+    code = (
+        "import atexit, sys\n"
+        "@atexit.register\n"
+        "def said():\n"
+        "    bad = {'slurmkit.cli.jobs', 'slurmkit.planning.planner',"
+        " 'importlib.metadata', 'rich'}\n"
+        "    print(*('plain,LOADED' for name in bad & {*sys.modules}))\n"
+        "from slurmkit.cli.main import main\n"
+        "main()"
+    )
+    assert tab("slurmkit ", code) == list(COMMANDS)
+
+
+def test_a_missing_extra_is_silent_on_tab() -> None:
+    code = (
+        "from slurmkit.cli.main import main\nfrom slurmkit.cli import commands\n"
+        "commands.COMMANDS['tui'] = commands.CommandEntry('not_installed_anywhere:x', '', 'tui')\n"
+        "main()"
+    )
+    assert tab("slurmkit tui --hel", code) == ["--help"]  # of slurmkit itself
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("slurmkit plan --partition ", ["cpu", "gpu"]),
+        ("slurmkit submit --partition=g", ["gpu"]),
+        ("slurmkit plan --partition cpu,g", ["cpu,gpu"]),
+        ("slurmkit queue --nodelist c", ["c1"]),
+        ("slurmkit plan --constraint ", ["ib"]),
+        ("slurmkit plan --account ", []),
+    ],
+)
+def test_values_are_offered_from_what_is_kept_on_disk(line: str, offered: list[str]) -> None:
+    node = Node(
+        name="c1",
+        states=("IDLE",),
+        cpus=1,
+        sockets=1,
+        cores_per_socket=1,
+        threads_per_core=1,
+        memory=1,
+        features=("ib",),
+    )
+    partitions = (Partition(name="gpu"), Partition(name="cpu"))
+    known = Capabilities(
+        taken=0, release=(24, 11), cluster_name="x", config={}, nodes=(node,), partitions=partitions
+    )
+    save_cached("capabilities", local_cluster_key(), known)
+    assert tab(line) == offered
+
+
+def test_sweeps_are_offered_the_newest_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in ("lab/9.json", "big/12.json", "lab/0123456789ab.json"):
+        (tmp_path / "slurmkit/arrays" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "slurmkit/arrays" / name).touch()
+    assert tab("slurmkit sweep show ") == ["12", "9"]
+    assert tab("slurmkit sweep rerun 1") == ["12"]
+
+
+def test_nothing_is_offered_where_nothing_is_kept() -> None:
+    assert tab("slurmkit plan --partition ") == []

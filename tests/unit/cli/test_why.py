@@ -1,0 +1,206 @@
+"""`slurmkit why`: the answer first, then facts; what others wrote is escaped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import why_scene as lab
+from click.testing import CliRunner
+from why_scene import NOW
+
+from slurmkit.cli import why as cli
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.diagnose import explain as module
+from slurmkit.diagnose.model import (
+    Alternative,
+    Blocker,
+    EndExplanation,
+    Explanation,
+    Factor,
+    FailedStep,
+    LogLine,
+    Priority,
+    Rank,
+    StartEstimate,
+    WaitExplanation,
+)
+from slurmkit.errors import NoSuchJob
+from slurmkit.testing import FakeSlurm
+
+HOSTILE = "evil\x1b[2J\nforged"
+
+
+def explanation(**values: object) -> Explanation:
+    usual = {
+        "job_id": "5",
+        "name": HOSTILE,
+        "user": "alice",
+        "account": "vision",
+        "partition": "gpu",
+        "state": "PENDING",
+        "answer": f"job 5 waits: {HOSTILE}",
+        "source": "squeue",
+        "taken": float(NOW),
+    }
+    return Explanation(**{**usual, **values})  # type: ignore[arg-type]
+
+
+WAITING = WaitExplanation(
+    reason="Resources",
+    meaning="it is next",
+    who="nobody: it passes by itself",
+    advice="wait",
+    details=("free now: 3", HOSTILE),
+    blockers=(
+        Blocker(kind="job", name="1", user="bob", account="a", state="RUNNING", holds="8 GPUs"),
+    ),
+    more_blockers=2,
+    ranks=(Rank("gpu", 2, 7, 3),),
+    priority=(Priority("gpu", 1000, (Factor("age", 5, 10), Factor("site", 1)), "age is weak"),),
+    start=StartEstimate(NOW + 600, "squeue --start", NOW - 12, "c1"),
+    alternatives=(
+        Alternative(
+            changes=(("time", "28:00"),),
+            start=NOW,
+            test_only=NOW,
+            command="slurmkit update 5 --time=28:00",
+            notes=("if it can be done in that time",),
+        ),
+    ),
+)
+ENDED = EndExplanation(
+    kind="failed",
+    meaning="failed",
+    advice="see its log",
+    details=("the script's last command failed",),
+    steps=(FailedStep(step_id="5.0", name="sh", state="FAILED", exit_code="1:0", nodes="c1"),),
+    first_error=LogLine(f"boom {HOSTILE}", 7),
+    error_means="Python raised this",
+    log="/home/alice/slurm-5.out",
+    last_lines=("one", HOSTILE),
+)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Explanation]:
+    """What the next call explains."""
+    answers: list[Explanation] = []
+    monkeypatch.setattr(cli, "explain", lambda *_, **__: answers.pop())
+    return answers
+
+
+def run(*args: str) -> str:
+    done = CliRunner().invoke(cli.why_command, [*args])
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.output
+    assert "\nforged" not in done.output
+    return done.output
+
+
+def test_why_it_waits_in_plain_lines(told: list[Explanation]) -> None:
+    told.append(explanation(waiting=WAITING, notes=("limits are hidden",)))
+    first, blank, *rest = run("5").splitlines()
+    assert first == "job 5 waits: evil\\x1b[2J\\nforged."
+    assert blank == ""
+    said = "\n".join(rest)
+    for words in (
+        "Reason      Resources",
+        "In its way  job 1 of bob (a), running: 8 GPUs",
+        "and 2 more",
+        "Rank        2 of 7 in partition gpu; 3 more cannot start yet",
+        "1000 in partition gpu; age is weak",
+        "age 5 of 10, site 1",
+        "on c1, from squeue --start, worked out 12 s ago",
+        "Sooner      --time=28:00: now",
+        "slurmkit update 5 --time=28:00",
+        "Note        limits are hidden",
+    ):
+        assert words in said
+
+
+def test_an_unknown_start_is_unknown(told: list[Explanation]) -> None:
+    waiting = WaitExplanation(
+        reason="None", meaning="m", who="w", advice="wait", no_alternatives="nothing found"
+    )
+    told.append(explanation(waiting=waiting))
+    said = run("5")
+    assert "Start    unknown: Slurm has no estimate" in said
+    assert "Sooner   nothing found" in said
+
+
+def test_why_it_failed_in_plain_lines(told: list[Explanation]) -> None:
+    told.append(explanation(ended=ENDED, state="FAILED"))
+    said = run("5")
+    for words in (
+        "Do       see its log",
+        "Steps    5.0 sh FAILED 1:0 on c1",
+        "Error    line 7: boom evil\\x1b[2J\\nforged",
+        "Log      /home/alice/slurm-5.out",
+        "Its end  one",
+    ):
+        assert words in said
+
+
+def test_json_is_the_whole_of_it(told: list[Explanation]) -> None:
+    told.append(explanation(waiting=WAITING))
+    found = json.loads(run("5", "--json"))
+    assert found["name"] == HOSTILE
+    assert found["waiting"]["alternatives"][0]["changes"] == [["time", "28:00"]]
+    assert found["ended"] is None
+
+
+def test_help_shows_examples() -> None:
+    assert "slurmkit why 12" in run("--help")
+
+
+# --- which job is meant --------------------------------------------------------------------------
+
+
+def with_rows(monkeypatch: pytest.MonkeyPatch, *rows: object) -> Cluster:
+    queue = type("Queue", (), {"rows": rows})
+    monkeypatch.setattr(module, "read_queue", lambda *_, **__: queue)
+    return Cluster(FakeSlurm({}))
+
+
+def test_of_an_array_the_tasks_that_wait_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = lab.running("6", "c1", "a100=2", 30, job_id="5_1", started=NOW)
+    waits = lab.row("5", job_id="5_[2-9]")
+    cluster = with_rows(monkeypatch, runs, waits)
+    assert module._find_row(cluster, "5") is waits
+    cluster = with_rows(monkeypatch, runs)
+    told = module.explain(cluster, "5")
+    assert told.answer.startswith("job 5_1 runs on c1 since ")
+    assert told.waiting is None
+
+
+def test_a_job_with_a_special_exit_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no node that it could run on, whatever squeue calls its state."""
+    seen: list[object] = []
+    monkeypatch.setattr(module, "_waiting", lambda _, row, **__: seen.append(row.state))
+    module.explain(with_rows(monkeypatch, lab.row("5", state="SPECIAL_EXIT")), "5")
+    assert seen == ["PENDING"]
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("COMPLETING", "its nodes are being cleaned up"),
+        ("CONFIGURING", "being prepared"),
+        ("SUSPENDED", "is suspended"),
+    ],
+)
+def test_jobs_between_waiting_and_end_have_words(
+    monkeypatch: pytest.MonkeyPatch, state: str, says: str
+) -> None:
+    cluster = with_rows(monkeypatch, lab.running("6", "c1", "a100=2", 30, state=state))
+    assert says in module.explain(cluster, "6").answer
+
+
+def test_a_job_that_nobody_knows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise NoSuchJob("no job 7")
+
+    monkeypatch.setattr(module, "read_queue", unknown)
+    cluster = Cluster(FakeSlurm({}))
+    assert module._find_row(cluster, "7") is None

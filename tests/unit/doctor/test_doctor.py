@@ -1,0 +1,464 @@
+"""Each check on recorded settings, changed to provoke it."""
+
+from __future__ import annotations
+
+import json
+import locale
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slurmkit.cli.settings import doctor_command
+from slurmkit.config.paths import filesystem_type
+from slurmkit.doctor import installation, people
+from slurmkit.doctor.case import Check, Diagnosis
+from slurmkit.doctor.checks import CHECKS, run_checks
+from slurmkit.errors import ControllerDown, DatabaseDown, LedgerError, Refused, SlurmMissing
+from slurmkit.jobs.backends.pyslurm_usable import PyslurmCheck
+from slurmkit.testing import FakeSlurm
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+ME = pwd.getpwuid(os.geteuid()).pw_name
+# What the clusters that were recorded do without.
+MENDED = {
+    "AccountingStorageEnforce": "associations,limits,qos,safe",
+    "AccountingStoreFlags": "job_comment,job_env,job_script",
+    "EnforcePartLimits": "ALL",
+    "SlurmctldParameters": "preempt_send_user_signal",
+    "TaskPlugin": "task/affinity,task/cgroup",
+    "ConstrainDevices": "yes",
+}
+
+
+@dataclass
+class Site:
+    """What Slurm answers on a site in order; a test spoils something."""
+
+    release: str
+    config: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str | Exception] = field(default_factory=dict)
+    nodes: str = ""
+    partitions: str = ""
+
+    def __post_init__(self) -> None:
+        folder = RECORDED / self.release
+        self.nodes = (folder / "scontrol-nodes.txt").read_text("utf-8")
+        self.partitions = (folder / "scontrol-partitions.txt").read_text("utf-8")
+        text = (folder / "scontrol-config.txt").read_text("utf-8")
+        self.settings = dict(re.findall(r"^(\S+)\s+=[ ](.*)$", text, re.MULTILINE)) | MENDED
+        cluster = self.settings["ClusterName"]
+        self.answers = {
+            "ping": "Slurmctld(primary) at ctld is UP\n",
+            "version": f"slurm-wlm {self.settings['SLURM_VERSION']}\n",
+            "sdiag": "Server thread count: 1\nDBD Agent queue size: 0\n",
+            "munge": "MUNGE:AwQ\n",
+            "unmunge": "STATUS:          Success (0)\n",
+            "cluster": f"{cluster}|ctld\n",
+            "assoc": f"{cluster}|root|root\n{cluster}|vision|\n{cluster}|vision|{ME}\n"
+            f"{cluster}|vision|alice\nother|vision|bob\n",
+            "limits": f"{cluster}|vision||{'|' * 10}\n{cluster}|vision|{ME}|{'|' * 10}\n",
+            "qos": f"normal|{'|' * 14}\n",
+            "user": f"alice|None\n{ME}|Operator\n",
+        }
+
+    def slurm(self) -> FakeSlurm:
+        names = "scontrol sdiag sacctmgr munge unmunge"
+        return FakeSlurm(dict.fromkeys(names.split(), self._answer))
+
+    def _answer(self, argv: Sequence[str], stdin: str | None) -> str:
+        answer = self.answers.get(self._asked(argv))
+        if isinstance(answer, Exception):
+            raise answer
+        return self._shown(argv[-1]) if answer is None else answer
+
+    def _asked(self, argv: Sequence[str]) -> str:
+        if argv[0] == "sacctmgr":
+            return "limits" if argv[4] == "assoc" and "grptres" in argv[5] else argv[4]
+        return argv[-1].lstrip("-") if argv[0] == "scontrol" else argv[0]
+
+    def _shown(self, what: str) -> str:
+        if what == "config":
+            head = f"Configuration data as of {int(time.time())}\n"
+            return head + "".join(f"{k} = {v}\n" for k, v in (self.settings | self.config).items())
+        return self.nodes if what == "node" else self.partitions
+
+
+@pytest.fixture(params=["22.05", "24.11", "26.05"])
+def site(request: pytest.FixtureRequest) -> Site:
+    return Site(request.param)
+
+
+def look(site: Site, name: str) -> list[Diagnosis]:
+    (check,) = [check for check in CHECKS if check.name == name]
+    return list(run_checks(site.slurm(), [check]))
+
+
+LOCAL = {check.name for check in installation.CHECKS} | {"directory"}
+
+
+def test_a_site_in_order(site: Site) -> None:
+    """No check of Slurm finds anything where nothing is wrong."""
+    checks = [check for check in CHECKS if check.name not in LOCAL]
+    found = list(run_checks(site.slurm(), checks))
+    assert [each for each in found if each.severity != "ok"] == []
+    assert len(found) == len(checks) >= 28
+
+
+def settings(**changes: str) -> Callable[[Site], None]:
+    return lambda site: site.config.update(changes)
+
+
+def answers(**changes: str | Exception) -> Callable[[Site], None]:
+    return lambda site: site.answers.update(changes)
+
+
+def nodes(old: str, new: str) -> Callable[[Site], None]:
+    def spoil(site: Site) -> None:
+        assert re.search(old, site.nodes)
+        site.nodes = re.sub(old, new, site.nodes)
+
+    return spoil
+
+
+def partitions(old: str, new: str) -> Callable[[Site], None]:
+    def spoil(site: Site) -> None:
+        assert re.search(old, site.partitions)
+        site.partitions = re.sub(old, new, site.partitions)
+
+    return spoil
+
+
+def every(*spoils: Callable[[Site], None]) -> Callable[[Site], None]:
+    def spoil(site: Site) -> None:
+        for each in spoils:
+            each(site)
+
+    return spoil
+
+
+UNLIMITED = settings(DefMemPerCPU="UNLIMITED", DefMemPerNode="UNLIMITED")
+BUDGET = "|vision||" + "|gres/gpu=10" + "|" * 9 + "\n"
+
+
+def drained(reason: str, since: float) -> Callable[[Site], None]:
+    return nodes(
+        r"(NodeName=c1 .*)State=\S+(.*)\n",
+        rf"\1State=IDLE+DRAIN\2 Reason={reason} [root@{since:.0f}]\n",
+    )
+
+
+PROVOKED = [
+    ("slurmctld", answers(ping=Refused("Slurmctld(primary) at ctld is DOWN")), "error", "is DOWN"),
+    ("slurmctld", answers(ping=ControllerDown("no source")), "error", "no source"),
+    ("slurmctld", answers(ping="what?"), "unknown", "names no slurmctld"),
+    (
+        "slurmctld",
+        answers(ping="Slurmctld(primary) at a is UP\nSlurmctld(backup1) at b is DOWN\n"),
+        "warning",
+        "(backup1) at b",
+    ),
+    ("slurmdbd", answers(cluster=DatabaseDown("no answer")), "error", "no answer"),
+    ("slurmdbd", answers(cluster="other|x\n"), "warning", "does not know the cluster"),
+    ("slurmdbd", settings(AccountingStorageType="(null)"), "error", "AccountingStorageType=none"),
+    ("slurmdbd-backlog", answers(sdiag="DBD Agent queue size: 7\n"), "note", "7 records"),
+    ("slurmdbd-backlog", answers(sdiag="DBD Agent queue size: 7000\n"), "warning", "7000 records"),
+    ("slurmdbd-backlog", answers(sdiag="nonsense"), "unknown", "does not print"),
+    ("release", settings(SLURM_VERSION="20.11.9"), "warning", "older than 22.05"),
+    ("release", settings(SLURM_VERSION="27.11.0"), "note", "newer than 26.05"),
+    ("client-release", answers(version="slurm 99.05.1\n"), "error", "of Slurm 99.5.1"),
+    ("client-release", answers(version="slurm 21.08.8\n"), "warning", "of Slurm 21.8.8"),
+    ("munge", answers(unmunge=Refused("unmunge: Error: Expired credential")), "error", "Expired"),
+    ("munge", answers(munge=SlurmMissing("not on the PATH")), "unknown", "munge is not on"),
+    ("gpu-tres", settings(AccountingStorageTRES="cpu,mem,license/x"), "error", "no gres/gpu"),
+    (
+        "gpu-tres",
+        settings(AccountingStorageTRES="cpu,gres/gpu,gres/gpu:a100,gres/shard,gres/mps"),
+        "warning",
+        "lacks gres/gpu:a100_1g.5gb, gres/gpu:a100_3g.20gb, gres/gpu:h100",
+    ),
+    ("enforce", settings(AccountingStorageEnforce="none"), "warning", "without an association"),
+    ("enforce", settings(AccountingStorageEnforce="associations"), "warning", "none are set"),
+    (
+        "enforce",
+        every(settings(AccountingStorageEnforce="associations"), answers(limits="x" + BUDGET)),
+        "warning",
+        "none are set",  # those of another cluster
+    ),
+    ("enforce", settings(AccountingStorageEnforce="limits"), "warning", "which QOS"),
+    ("store-flags", settings(AccountingStoreFlags="job_script"), "note", "job_comment, job_env"),
+    ("gathering", settings(JobAcctGatherType="(null)"), "warning", "is none"),
+    ("gathering", settings(JobAcctGatherType="jobacct_gather/none"), "warning", "is none"),
+    ("private-data", settings(PrivateData="jobs,usage"), "note", "PrivateData=jobs,usage"),
+    ("private-data", settings(PrivateData="nodes"), "warning", "PrivateData=nodes"),
+    ("fairshare", settings(PriorityWeightFairShare="0"), "warning", "is 0"),
+    ("fairshare", settings(PriorityType="priority/basic"), "warning", "priority/basic"),
+    ("billing", partitions(r",GRES/gpu=4.0", ""), "warning", "of mig has no GRES/gpu"),
+    ("select-type", settings(SelectType="select/linear"), "error", "select/linear"),
+    ("memory", settings(SelectTypeParameters="CR_CORE"), "warning", "memory is not given out"),
+    ("memory", UNLIMITED, "warning", "not set for gpu, untyped, mig, mps, cpu"),
+    (
+        "memory",
+        every(
+            UNLIMITED, partitions(r"(Name=(?!cpu).*)DefMemPerNode=UNLIMITED", r"\1DefMemPerCPU=9")
+        ),
+        "warning",
+        "not set for cpu,",
+    ),
+    ("time-limits", partitions(r"(=cpu .*)MaxTime=\S+", r"\1MaxTime=UNLIMITED"), "warning", "cpu"),
+    ("time-limits", partitions(r"(=cpu .*)DefaultTime=\S+", r"\1DefaultTime=NONE"), "note", "cpu"),
+    ("part-limits", settings(EnforcePartLimits="NO"), "warning", "EnforcePartLimits=NO"),
+    ("mixtures", nodes("Partitions=untyped", "Partitions=untyped,gpu"), "warning", "gpu has typed"),
+    ("mixtures", nodes("Partitions=mig", "Partitions=mig,gpu"), "warning", "MIG slices"),
+    ("preemption", settings(SlurmctldParameters="(null)"), "warning", "without send_user_signal"),
+    ("requeue", settings(JobRequeue="0"), "note", "JobRequeue=0"),
+    ("job-age", settings(MinJobAge="2 sec"), "warning", "MinJobAge=2"),
+    ("job-age", settings(MinJobAge="0 sec"), "warning", "MinJobAge=0"),
+    ("requeue-delay", settings(AuthInfo="(null)"), "note", "waits 120 s"),
+    ("requeue-delay", settings(AuthInfo="cred_expire=600"), "note", "waits 600 s"),
+    ("nodes-out", drained("bad DIMM", time.time() - 90), "note", "c1 drained: bad DIMM (root"),
+    ("nodes-out", drained("bad DIMM", time.time() - 90000), "warning", "c1 drained: bad DIMM"),
+    (
+        "gres-registered",
+        drained("gres/gpu count reported lower than configured (0 < 8)", 1),
+        "error",
+        "c1 registered with less",
+    ),
+    ("prolog", drained("Prolog error", 1), "error", "c1: Prolog error"),
+    ("gpus-confined", settings(ConstrainDevices="no"), "warning", "ConstrainDevices=no"),
+    ("gpus-confined", settings(TaskPlugin="task/affinity"), "warning", "TaskPlugin=task/affinity"),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil", "severity", "says"), PROVOKED)
+def test_what_is_wrong_is_found(
+    site: Site, name: str, spoil: Callable[[Site], None], severity: str, says: str
+) -> None:
+    assert [each.severity for each in look(site, name)] == ["ok"]
+    spoil(site)
+    found = [each for each in look(site, name) if says in each.message]
+    assert [each.severity for each in found] == [severity]
+    if severity != "unknown":
+        assert all((found[0].meaning, found[0].fix, found[0].where))
+
+
+def test_every_check_of_slurm_can_find_something() -> None:
+    elsewhere = {"clock", "enforce-safe", "own-association"}  # below
+    names = {check.name for check in CHECKS} - LOCAL - elsewhere
+    assert names == {name for name, *_ in PROVOKED}
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+
+
+def test_limits_that_are_set_and_not_enforced_are_an_error(site: Site) -> None:
+    site.config["AccountingStorageEnforce"] = "associations,qos"
+    site.answers["limits"] = site.settings["ClusterName"] + BUDGET
+    (found,) = look(site, "enforce")
+    assert (found.severity, "1 are set" in found.message) == ("error", True)
+    site.answers["limits"] = ""
+    site.answers["qos"] = "high" + "|" * 12 + "gres/gpu=8|||\n"
+    assert look(site, "enforce")[0].severity == "error"
+
+
+def test_budgets_want_safe(site: Site) -> None:
+    site.config["AccountingStorageEnforce"] = "associations,limits,qos"
+    assert look(site, "enforce-safe")[0].severity == "ok"  # no budget is set
+    site.answers["limits"] = site.settings["ClusterName"] + BUDGET
+    (found,) = look(site, "enforce-safe")
+    assert (found.severity, "account vision" in found.message) == ("warning", True)
+    assert found.fix == "AccountingStorageEnforce=associations,limits,qos,safe"
+
+
+def test_the_fix_keeps_what_is_tracked(site: Site) -> None:
+    site.config["AccountingStorageTRES"] = "cpu,mem,license/x"
+    (found,) = look(site, "gpu-tres")
+    assert found.fix.startswith("AccountingStorageTRES=gres/gpu,gres/gpu:a100,")
+    assert found.fix.endswith(",gres/mps,gres/shard,license/x")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "severity"), [(0, "ok"), (-30, "warning"), (30, "warning"), (-400, "error")]
+)
+def test_clocks(site: Site, seconds: float, severity: str) -> None:
+    site.answers["config"] = f"Configuration data as of {int(time.time() + seconds)}\nA = b\n"
+    (found,) = look(site, "clock")
+    assert found.severity == severity
+    assert severity == "ok" or ("behind" if seconds > 0 else "ahead of") in found.message
+
+
+def test_whoever_asks_wants_an_association(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(people, "current_user", lambda: "zoe")
+    assert look(site, "own-association")[0].severity == "error"
+    site.config["AccountingStorageEnforce"] = "(null)"
+    assert look(site, "own-association")[0].severity == "note"
+    monkeypatch.setattr(people, "current_user", lambda: "alice")
+    assert look(site, "own-association")[0].severity == "ok"
+
+
+def person(name: str, uid: int, shell: str = "/bin/bash") -> pwd.struct_passwd:
+    return pwd.struct_passwd((name, "x", uid, 20000, "", f"/home/{name}", shell))
+
+
+def test_people_of_the_directory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those in /etc/passwd, who have left, or are no people; bob is in another cluster."""
+    everybody = [
+        pwd.getpwnam("root"), person("alice", 10001), person("bob", 10002),
+        person("trent", 10003, "/usr/sbin/nologin"), person("daemonish", 200),
+    ]  # fmt: skip
+    monkeypatch.setattr(people.pwd, "getpwall", lambda: everybody)
+    (found,) = look(site, "directory")
+    assert found.severity == "warning"
+    assert found.message == "1 of 2 people of the directory have no association: bob"
+    assert found.fix == "sacctmgr add user bob account=ACCOUNT"
+    monkeypatch.setattr(people.pwd, "getpwall", lambda: everybody[:2])
+    assert look(site, "directory")[0].severity == "ok"
+    monkeypatch.setattr(people.pwd, "getpwall", lambda: everybody[:1])
+    assert "enumeration is off" in look(site, "directory")[0].message
+    site.answers["user"] = f"{ME}|None\n"
+    (found,) = look(site, "directory")
+    assert (found.severity, found.message[:11]) == ("unknown", "not checked")
+
+
+def test_nothing_stops_the_others(site: Site) -> None:
+    """Slurmctld is down: what needs it says so, once asked, and the rest goes on."""
+    site.answers["ping"] = Refused("Slurmctld(primary) at ctld is DOWN")
+    slurm = site.slurm()
+    found = {each.check: each for each in run_checks(slurm)}
+    assert set(found) == {check.name for check in CHECKS}
+    assert found["slurmctld"].severity == "error"
+    assert found["memory"] == Diagnosis("memory", "unknown", "slurmctld is down")
+    assert found["commands"].severity in ("ok", "error")
+    assert slurm.asked.count(["scontrol", "ping"]) == 1
+    assert not any("config" in argv for argv in slurm.asked)
+
+
+def test_a_check_that_breaks_says_so(site: Site) -> None:
+    def broken(case: object) -> object:
+        raise RuntimeError("oops")
+
+    (found,) = run_checks(site.slurm(), [Check("x", "fine", broken)])  # type: ignore[arg-type]
+    assert (found.severity, found.message) == ("unknown", "RuntimeError: oops")
+
+
+def test_each_command_runs_once(site: Site) -> None:
+    slurm = site.slurm()
+    list(run_checks(slurm))
+    asked = [tuple(argv) for argv in slurm.asked]
+    assert len(asked) == len(set(asked))
+
+
+# --- This machine ---------------------------------------------------------------------------------
+
+
+def test_commands(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert look(site, "commands")[0].severity == "ok"
+    monkeypatch.setattr(
+        installation.shutil, "which", lambda name: None if name == "sprio" else "/x"
+    )
+    assert look(site, "commands")[0].message == "not on the PATH: sprio"
+    assert look(site, "commands")[0].severity == "warning"
+
+
+def test_configuration(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[nonsense]\nx = 1\n")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
+    (found,) = look(site, "configuration")
+    assert (found.severity, found.where) == ("error", str(file))
+    assert "nonsense" in found.message
+
+
+def test_extras(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        installation, "find_spec", lambda name: None if name == "paramiko" else name
+    )
+    (found,) = look(site, "extras")
+    assert (found.severity, found.fix) == ("note", "pip install 'slurmkit-hpc[ssh]'")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "severity"),
+    [
+        (PyslurmCheck(version="26.5.0"), "ok"),
+        (PyslurmCheck("it ends the process", "wait", "26.5.0"), "warning"),
+        (PyslurmCheck("PySlurm is not installed", "install it"), "note"),
+    ],
+)
+def test_pyslurm(
+    site: Site, monkeypatch: pytest.MonkeyPatch, verdict: PyslurmCheck, severity: str
+) -> None:
+    monkeypatch.setattr(installation, "check_pyslurm", lambda _: verdict)
+    (found,) = look(site, "pyslurm")
+    assert (found.severity, found.fix) == (severity, verdict.fix)
+
+
+def test_ledger(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = look(site, "ledger")
+    assert (found.severity, "there is no ledger" in found.message) == ("note", True)
+
+    def unreachable() -> object:
+        raise LedgerError("cannot use the ledger: connection refused")
+
+    monkeypatch.setattr("slurmkit_accounting.remote.served.open_any_ledger", unreachable)
+    monkeypatch.setenv("SLURMKIT_DB", "postgresql+psycopg://x@y/z")
+    assert look(site, "ledger")[0].severity == "warning"
+
+
+MOUNTS = """\
+22 1 8:1 / / rw - ext4 /dev/sda rw
+23 22 0:30 / /home rw - autofs systemd-1 rw
+24 23 0:31 / /home rw - nfs4 fs:/home rw
+25 24 8:17 / /home/my\\040dir rw - xfs /dev/sdb rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/tmp", "ext4"), ("/home/alice", "nfs4"), ("/home/my dir/x", "xfs"), ("/homes", "ext4")],
+)
+def test_filesystem(path: str, kind: str) -> None:
+    """The NFS hides the automounter's own mount on /home, which is listed first."""
+    assert filesystem_type(Path(path), MOUNTS) == kind
+
+
+def test_locale(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locale, "getencoding", lambda: "ANSI_X3.4-1968")
+    (found,) = look(site, "terminal")
+    assert (found.severity, found.fix) == ("note", "export LC_ALL=C.UTF-8")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, site: Site, *args: str) -> tuple[int, str, str]:
+    slurm = site.slurm()
+    monkeypatch.setattr("slurmkit.cluster.cluster._LOCAL", slurm)
+    monkeypatch.setattr(installation.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(people, "current_user", lambda: "alice")
+    done = CliRunner().invoke(doctor_command, args, catch_exceptions=False)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_command(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.config |= {"EnforcePartLimits": "NO", "JobRequeue": "0"}
+    code, shown, said = run(monkeypatch, site)
+    assert code == 0
+    assert shown.startswith("warning  part-limits: EnforcePartLimits=NO\n")
+    assert "fix: EnforcePartLimits=ALL   [slurm.conf]" in shown
+    assert "ok " not in shown
+    assert "1 warning, " in said
+    assert re.search(r"[2-9] notes, ", said)
+    assert "ok       memory: " in run(monkeypatch, site, "--all")[1]
+
+
+def test_an_error_ends_with_1(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.answers["cluster"] = ControllerDown("x")
+    site.config["AccountingStorageTRES"] = "cpu,mem"
+    code, shown, _ = run(monkeypatch, site, "--json")
+    found = {each["check"]: each for each in json.loads(shown)}
+    assert code == 1
+    assert found["gpu-tres"]["severity"] == "error"
+    assert set(found["gpu-tres"]) == {"check", "severity", "message", "meaning", "fix", "where"}

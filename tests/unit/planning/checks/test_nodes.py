@@ -1,0 +1,291 @@
+"""Node shapes, features, nodes by name, reservations and licences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from checked_requests import (
+    NOW,
+    errors,
+    findings,
+    fixed,
+    replace,
+    request,
+    with_config,
+    with_nodes,
+    with_partition,
+)
+from recorded_lab import capabilities, standing
+
+from slurmkit.planning.checks.registry import check
+from slurmkit.spec.gpus import Gpus
+from slurmkit.state.model import Capabilities, Reservation
+
+
+def only(found: dict[str, Any]) -> Any:
+    (finding,) = found.values()
+    return finding
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "says", "fix"),
+    [
+        ({"mem": "600G"}, "node-shape", "more than 500 GiB of memory", "--mem=500G"),
+        ({"cpus_per_task": 65}, "node-shape", "more than 64 CPUs", "--cpus-per-task=64"),
+        ({"ntasks_per_node": 99}, "node-shape", "64 CPUs", "--ntasks-per-node=64"),
+        ({"gpus": Gpus(8, "a100"), "mem": "600G"}, "node-shape", "500 GiB", "--mem=500G"),
+        ({"nodes": 4}, "node-count", "partition gpu has 3", "--nodes=3"),
+        (
+            {"nodes": 4, "gpus": Gpus(4, "a100")},
+            "node-count",
+            "has 2",
+            "--nodes=2 --gpus-per-node=a100:8",
+        ),
+        ({"nodes": 3, "gpus": Gpus(8, "a100")}, "node-count", "has 2", "--nodes=2"),
+        ({"options": {"tmp": "10G"}}, "node-shape", "10 GiB of local disk", ""),
+    ],
+)
+def test_what_no_node_has(spec: dict[str, Any], code: str, says: str, fix: str) -> None:
+    asked = request(**spec)
+    (finding,) = [f for f in check(asked) if f.severity == "error"]
+    assert finding.code == code
+    assert says in finding.message
+    assert finding.fix_words == fix
+    if fix:
+        assert not [f for f in fixed(asked, finding) if f.severity == "error"]
+
+
+def test_memory_per_cpu_of_an_exclusive_job_is_that_of_all_its_cpus() -> None:
+    asked = request(mem_per_cpu="10G", exclusive=True)
+    (finding,) = [f for f in check(asked) if f.severity == "error"]
+    assert "asks for 640 GiB of memory on a node" in finding.message
+    assert finding.fix_words == "--mem-per-cpu=7G"
+    assert not [f for f in fixed(asked, finding) if f.severity == "error"]
+
+
+def test_tasks_that_may_share_cpus_fit() -> None:
+    assert errors(findings(ntasks_per_node=99)) == ["node-shape"]
+    assert not errors(findings(ntasks_per_node=99, options={"overcommit": ""}))
+
+
+def test_each_fits_alone_but_no_node_has_both() -> None:
+    """Eight GPUs stand in nodes of little memory; much memory in one of four GPUs."""
+    known = with_nodes(["c1", "c2"], memory=200 * 1024)
+    found = findings(known, gpus=Gpus(5), mem="300G")
+    finding = found["node-shape"]
+    assert "has all of this at once: 1 CPU, 5 GPUs, 300 GiB of memory" in finding.message
+    assert finding.fix == (("gpus-per-node", "4"),)
+    assert not errors(findings(known, gpus=Gpus(5), mem="100G"))
+    assert not errors(findings(known, gpus=Gpus(4), mem="300G"))
+
+
+def test_a_node_that_fits_but_is_down_is_waited_for() -> None:
+    known = with_nodes(["c1"], states=("DOWN",), reason="broken fan\x1b[2J")
+    finding = findings(known, gpus=Gpus(8, "a100"), nodes=2)["nodes-down"]
+    assert finding.severity == "warning"
+    assert "only 1 of the 2 nodes that fit" in finding.message
+    assert "c1 DOWN (broken fan\\x1b[2J)" in finding.message
+    assert not findings(known, gpus=Gpus(8, "a100"))
+
+
+def test_all_of_a_nodes_memory() -> None:
+    finding = only(findings(mem="0"))
+    assert (finding.severity, finding.code) == ("note", "mem-all")
+    assert "at least 500 GiB" in finding.message
+
+
+def test_without_a_default_a_job_takes_all_memory() -> None:
+    bare = with_partition("gpu", def_mem_per_cpu=None, def_mem_per_node=None)
+    known = with_config(bare, DefMemPerCPU="UNLIMITED", SelectTypeParameters="CR_CORE_MEMORY")
+    finding = only(findings(known))
+    assert (finding.severity, finding.code) == ("warning", "mem-all")
+    assert not findings(known, mem="1G")
+    assert not findings(with_config(known, SelectTypeParameters="CR_CORE"))
+
+
+def test_shards_are_counted_as_shards() -> None:
+    assert not errors(findings(gpus=Gpus(shard=4)))
+    found = findings(with_partition("gpu", max_nodes=1), gpus=Gpus(shard=4), nodes=1)
+    assert not errors(found)
+
+
+# --- features -------------------------------------------------------------------------------------
+
+
+def featured() -> Capabilities:
+    return replace(
+        capabilities(),
+        nodes=tuple(
+            replace(n, features=("ib", "gold") if n.name == "c1" else ("ib", "silver"))
+            for n in capabilities().nodes
+        ),
+    )
+
+
+def test_an_unknown_feature_has_a_nearest_one() -> None:
+    finding = only(findings(featured(), constraint="ib&goold"))
+    assert finding.code == "no-feature"
+    assert finding.fix == (("constraint", "ib&gold"),)
+
+
+def test_a_feature_where_no_node_has_any() -> None:
+    finding = only(findings(constraint="ib"))
+    assert finding.fix_words == "no --constraint"
+
+
+def test_a_feature_that_a_reboot_may_bring() -> None:
+    known = with_config(featured(), NodeFeaturesPlugins="node_features/helpers")
+    assert only(findings(known, constraint="diamond")).severity == "warning"
+
+
+def test_a_combination_no_node_has() -> None:
+    assert only(findings(featured(), constraint="gold&silver")).code == "constraint"
+    assert only(findings(featured(), constraint="gold", partition="cpu")).fix == (
+        ("partition", "gpu"),
+    )
+
+
+def test_features_choose_the_nodes_that_must_be_enough() -> None:
+    assert errors(findings(featured(), constraint="gold", nodes=2)) == ["node-count"]
+    assert not findings(featured(), constraint="silver", nodes=2)
+
+
+def test_counts_of_features_must_be_there() -> None:
+    assert not findings(featured(), constraint="gold*1", nodes=2)
+    assert not findings(featured(), constraint="[gold*1&silver*2]", nodes=3)
+    found = only(findings(featured(), constraint="[gold*2&silver*1]", nodes=3))
+    assert found.code == "constraint-count"
+    assert "2 nodes must have gold; partition gpu has 1" in found.message
+    assert errors(findings(featured(), constraint="[gold|silver]", nodes=3)) == ["constraint-count"]
+    assert not findings(featured(), constraint="[gold|silver]", nodes=2)
+
+
+def test_there_is_no_not() -> None:
+    assert "Slurm has no NOT" in only(findings(featured(), constraint="!gold")).message
+
+
+# --- nodes by name --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "fix"),
+    [
+        ({"nodelist": "c1,c9"}, "no-node", "--nodelist=c1"),
+        ({"exclude": "c9"}, "no-node", "no --exclude"),
+        ({"nodelist": "c[1-2],c7", "nodes": 3}, "node-elsewhere", "--nodelist='c[1-2]'"),
+        ({"nodelist": "c7"}, "node-elsewhere", "no --nodelist"),
+        ({"nodelist": "c1", "exclude": "c[1-2]"}, "node-both-ways", "--exclude=c2"),
+        ({"exclude": "c[1-3]"}, "node-all-excluded", "no --exclude"),
+    ],
+)
+def test_nodes_by_name(spec: dict[str, Any], code: str, fix: str) -> None:
+    finding = findings(**spec)[code]
+    assert finding.severity == "error"
+    assert finding.fix_words == fix
+
+
+def test_of_a_longer_list_slurm_takes_what_it_needs() -> None:
+    assert not findings(nodelist="c[1-2],c7")
+    old = findings(capabilities("22.05"), nodelist="c[1-2],c7")
+    assert old["node-list-long"].fix_words == "--nodelist=c1"
+
+
+def test_a_named_node_must_have_what_is_asked_for() -> None:
+    assert errors(findings(nodelist="c3", gpus=Gpus(2, "a100"))) == ["node-shape"]
+    assert not findings(nodelist="c1", gpus=Gpus(2, "a100"))
+
+
+# --- reservations ---------------------------------------------------------------------------------
+
+
+def reserved(**fields: Any) -> Any:
+    made = Reservation(
+        **{
+            "name": "course",
+            "start": NOW - 60,
+            "end": NOW + 3600,
+            "nodes": ("c1", "c2"),
+            "users": ("alice",),
+            **fields,
+        }
+    )
+    return replace(standing(), reservations=(made,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "spec", "code", "fix"),
+    [
+        ({"name": "other"}, {}, "no-reservation", "no --reservation"),
+        ({"end": NOW - 5}, {}, "reservation-over", "no --reservation"),
+        ({"users": ("bob",)}, {}, "reservation-access", "no --reservation"),
+        ({"accounts": ("-vision",)}, {}, "reservation-access", "no --reservation"),
+        ({}, {"nodes": 3}, "reservation-nodes", "--nodes=2"),
+        ({}, {"partition": "cpu"}, "reservation-nodes", "--partition=gpu"),
+    ],
+)
+def test_a_reservation_that_cannot_be_used(
+    fields: dict[str, Any], spec: dict[str, Any], code: str, fix: str
+) -> None:
+    asked = request(where=reserved(**fields), reservation="course", **spec)
+    (finding,) = [f for f in check(asked) if f.severity == "error"]
+    assert finding.code == code
+    assert finding.fix_words == fix
+    assert not [f for f in fixed(asked, finding) if f.severity == "error"]
+
+
+@pytest.mark.parametrize("flags", [(), ("FLEX",)])
+def test_a_reservation_kills_its_jobs_when_it_ends(flags: tuple[str, ...]) -> None:
+    found = findings(where=reserved(flags=flags), reservation="course", time="2:00:00")
+    if flags:
+        assert not found
+    else:
+        assert only(found).fix == (("time", "1:00:00"),)
+
+
+def test_maintenance_on_all_nodes_that_fit_is_waited_for() -> None:
+    where = reserved(
+        name="maint", nodes=("c1", "c2", "c3"), users=("root",), start=NOW + 1800, flags=("MAINT",)
+    )
+    finding = only(findings(where=where, time="1:00:00"))
+    assert (finding.severity, finding.code) == ("note", "reservation-in-the-way")
+    assert finding.fix == (("time", "30:00"),)
+    assert not findings(where=where, time="30"), "it ends before"
+    assert not findings(where=where, time="1:00:00", partition="cpu")
+    assert findings(where=where, time="1:00:00", gpus=Gpus(1, "h100"))
+
+
+def test_a_reservation_of_some_nodes_is_in_nobodys_way() -> None:
+    where = reserved(users=("root",))
+    assert not findings(where=where, time="1:00:00")
+    assert only(findings(where=where, time="1:00:00", nodes=2)).code == "reservation-in-the-way"
+
+
+# --- licences -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("licenses", "code", "fix"),
+    [
+        ("matlab:5", "licenses", "--licenses=matlab:2"),
+        ("matlab:1,anys:1", "no-license", "--licenses=matlab:1"),
+        ("anys", "no-license", "no --licenses"),
+        ("matlab:2", None, ""),
+        ("matlab:9|ansys:1", None, ""),
+        ("matlab:9|ansys:9", "licenses", ""),
+    ],
+)
+def test_licences(licenses: str, code: str | None, fix: str) -> None:
+    known = replace(capabilities(), licenses={"matlab": 2, "ansys": 1})
+    found = findings(known, licenses=licenses)
+    assert errors(found) == ([code] if code else [])
+    if fix:
+        assert only(found).fix_words == fix
+
+
+def test_licences_that_could_not_be_read() -> None:
+    known = replace(capabilities(), hidden=("licences: scontrol failed",))
+    assert only(findings(known, licenses="matlab")).code == "unknown-licenses"

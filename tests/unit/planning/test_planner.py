@@ -1,0 +1,262 @@
+"""From a spec to a plan, beside what a real cluster said of itself."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from planner_lab import Lab
+from recorded_lab import RELEASES, capabilities, slurm, standing
+
+from slurmkit.cli.submit import plan_json
+from slurmkit.errors import Refused
+from slurmkit.planning.planner import Plan, plan
+from slurmkit.spec.gpus import Gpus
+from slurmkit.spec.jobspec import JobSpec, Launch
+from slurmkit.state.model import Capabilities, Reservation, Standing
+from slurmkit.testing import FakeSlurm
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("SLURMKIT_CONFIG", raising=False)
+
+
+def made(border: FakeSlurm | None = None, **options: Any) -> Plan:
+    spec = JobSpec(**{"command": ("x",), "chdir": "/", "time": "10", **options})
+    return plan(spec, Lab(border or slurm()))
+
+
+def codes(found: Sequence[Any]) -> list[str]:
+    return [finding.code for finding in found]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_plan_is_the_script_and_what_it_would_take(release: str) -> None:
+    done = made(slurm(release), gpus=Gpus(2, "A100"), nodes=2)
+    assert dict(done.submissions[0].options)["gpus-per-node"] == "a100:2"
+    assert not done.errors
+    assert done.estimate
+    assert done.estimate.start == 1_700_000_100
+    assert msgspec.json.encode(done)
+
+
+def test_a_range_of_nodes_is_sent_as_it_is_and_estimated_at_both_ends() -> None:
+    done = made(gpus=Gpus(2, "a100"), nodes="1-400")
+    assert dict(done.submissions[0].options)["nodes"] == "1-400"
+    assert done.estimate
+    assert done.estimate.least
+    a100 = len(capabilities().nodes_of("gpu")) - 1  # one of them has no types
+    assert (done.estimate.nodes, done.estimate.least.nodes) == (a100, 1)
+    assert done.estimate.gpu_hours == {"a100": a100 * 2 / 6}
+    assert done.estimate.least.gpu_hours == {"a100": 2 / 6}
+    said = dict(done.estimate.facts())["Nodes"]
+    assert said.startswith(f"1 to {a100}, as Slurm finds them free; what follows is for {a100}")
+    for nodes in (2, "2-2,2"):
+        assert made(nodes=nodes).estimate.least is None  # type: ignore[union-attr]
+
+
+def test_the_same_bytes_every_time() -> None:
+    options = {"gpus": Gpus(fraction=0.5), "environment": {"B": "2", "A": "1"}}
+    assert made(**options).submissions == made(**options).submissions
+
+
+def test_slurmctld_is_asked_last_and_its_refusal_counts() -> None:
+    def refuse(argv: Sequence[str], _: str | None) -> str:
+        raise Refused("Invalid qos specification")
+
+    done = made(slurm(sbatch=refuse))
+    assert codes(done.errors) == ["slurm-refuses"]
+    assert "Invalid qos specification" in done.errors[0].message
+
+
+def test_a_refusal_that_slurm_itself_does_not_keep_to_is_a_warning() -> None:
+    def refuse(argv: Sequence[str], _: str | None) -> str:
+        raise Refused("allocation failure: Requested node configuration is not available")
+
+    done = made(slurm(sbatch=refuse))
+    assert not done.errors
+    assert codes(done.warnings) == ["slurm-refuses"]
+
+
+def test_slurmctld_is_not_asked_when_we_know_better() -> None:
+    border = slurm()
+    assert codes(made(border, gpus=Gpus(9, "a100")).errors) == ["gpus-per-node"]
+    assert not [argv for argv in border.asked if argv[0] == "sbatch"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        ({"partition": "gpus"}, "partition-unknown", "did you mean 'gpu'"),
+        ({"gpus": Gpus(1, "a10")}, "gpu-no-such-type", "did you mean 'a100'"),
+        ({"launch": Launch(mpi="pmi9")}, "mpi-unknown", "it has"),
+        ({"gpus": Gpus(shard=1, bind="closest")}, "gpu-bind-part", "whole GPUs"),
+        ({"launch": Launch(launcher="srun"), "command": (), "script": "#!/bin/sh\n"},
+         "launcher-needs-command", "whole script"),
+    ],
+)  # fmt: skip
+def test_errors(options: dict[str, Any], code: str, says: str) -> None:
+    done = made(**options)
+    assert code in codes(done.errors)
+    assert says in done.errors[0].message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"command": ("curl", "-H", "ghp_" + "b" * 36)},
+        {"comment": "glpat-" + "c" * 20},
+        {"job_name": "glpat-" + "c" * 20},
+        {"options": {"wckey": "sk-proj-" + "c" * 40}},
+        {"command": (), "script": "#!/bin/sh\necho AKIA" + "D" * 16 + "\n"},
+    ],
+)
+def test_secrets_are_never_sent(options: dict[str, Any]) -> None:
+    done = made(**options)
+    assert codes(done.unsafe) == ["secret"]
+    shown = done.unsafe[0].message
+    assert not any(part in shown for part in ("aaaa", "bbbb", "cccc", "DDDD"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WANDB_API_KEY", "xaaaa"),
+        ("X", "hf_" + "a" * 34),
+        ("AWS_SECRET_ACCESS_KEY", "aa/aaaaaaa+aaaa"),
+        ("PGPASSWORD", "aaaa"),
+        ("WANDB_KEY", "xaaaa"),
+        ("HF_TOKEN_2", "xaaaa"),
+        ("GITHUB_PAT", "xaaaa"),
+        ("PASSWORD", "/aaaa.x"),
+    ],
+)
+def test_variables_that_look_like_secrets_travel_in_a_file(name: str, value: str) -> None:
+    for more in ({}, {"command": (), "script": "#!/bin/sh\nexit 3\n"}):
+        done = made(environment={"A": "1", name: value}, **more)
+        assert not done.errors
+        assert "secret-file" in codes(done.notes)
+        (sent,) = done.submissions
+        assert "export A=1\n" in sent.script
+        assert 'slurmkit_file"' in sent.script
+        shown = (sent.script, *map(str, sent.options), *(n.message for n in done.notes))
+        assert not any("aaaa" in text for text in (*shown, json.dumps(plan_json(done))))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"environment": {"WANDB_API_KEY": ""}},
+        {"environment": {"TOKENIZERS_PARALLELISM": "false"}},
+        {"environment": {"MAX_TOKENS": "512", "NUM_TOKEN": "4", "OLDPWD": "/home/alice"}},
+        {"environment": {"GOOGLE_APPLICATION_CREDENTIALS": "/home/alice/key.json"}},
+        {"environment": {"HF_TOKEN_PATH": "/home/alice/.token", "PASSWORD_FILE": "x"}},
+        {"environment": {"AWS_ACCESS_KEY_ID": "x", "SORT_KEY": "1", "CLASSPATH": "x", "PAT": "x"}},
+        {"command": ("x", "--run=my-sk-learn-baseline-of-some-long-experiment-name")},
+    ],
+)
+def test_what_only_sounds_like_a_secret_is_sent(options: dict[str, Any]) -> None:
+    done = made(**options)
+    assert not done.errors
+    assert "slurmkit_file" not in done.submissions[0].script
+
+
+def test_a_script_that_waits_for_another_jobs_secrets_is_refused() -> None:
+    secret = {"HF_TOKEN": "x"}
+    (first,) = made(command=(), script="#!/bin/sh\n", environment=secret).submissions
+    sent = first.script.replace("#SBATCH", "#")
+    assert codes(made(command=(), script=sent).errors) == ["secret-gone"]
+    assert not made(command=(), script=sent, environment=secret).errors
+
+
+def test_a_password_may_be_a_number() -> None:
+    done = made(environment={"DB_PASS": "123456"})
+    assert "slurmkit_file" in done.submissions[0].script
+    assert "123456" not in done.submissions[0].script
+
+
+def test_what_slurmctld_does_not_show_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = ("nodes are unknown", "partitions are unknown")
+    bare = msgspec.structs.replace(capabilities(), nodes=(), partitions=(), hidden=hidden)
+    monkeypatch.setattr(Lab, "capabilities", lambda *_, **__: bare)
+    done = made(gpus=Gpus(2, "a100"), nodes=2, partition="gpu", constraint="ib")
+    assert not done.errors
+    assert {"unknown-partitions", "unknown-nodes"} == set(codes(done.warnings))
+    assert dict(done.submissions[0].options)["gpus-per-node"] == "a100:2"
+    assert done.estimate is None
+    nodes = msgspec.structs.replace(capabilities(), nodes=(), hidden=hidden[:1])
+    monkeypatch.setattr(Lab, "capabilities", lambda *_, **__: nodes)
+    assert not made(gpus=Gpus(2, "a100"), nodes=2, constraint="ib", nodelist="c[1-2]").errors
+
+
+def test_memory_for_each_gpu_needs_gpus() -> None:
+    found = made(mem_per_gpu="4G").warnings
+    assert codes(found) == ["mem-without-gpus"]
+    assert found[0].fix_words == "no --mem-per-gpu --mem=4G"
+    assert not made(mem_per_gpu="4G", gpus=Gpus(1, "a100")).warnings
+
+
+def test_whole_nodes_are_not_whole_for_a_task() -> None:
+    assert codes(made(exclusive=True).notes) == ["exclusive-cpus"]
+    assert not made(exclusive=True, cpus_per_task=64).notes
+    assert not made(exclusive=True, command=(), script="#!/bin/sh\n").notes
+
+
+def test_what_is_not_looked_at_is_said() -> None:
+    found = made(command=(), script="#!/bin/sh\n#PBS -q x\n", options={"gpus-per-socket": "2"})
+    assert codes(found.warnings) == ["script-foreign-options", "unchecked-option"]
+
+
+def test_one_plan_names_every_limit_in_the_way() -> None:
+    found = made(gpus=Gpus(9, "a100"), time="30-0").errors
+    assert {"gpus-per-node", "partition-max-time"} == set(codes(found))
+
+
+def test_an_error_on_kept_settings_is_judged_on_fresh_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is kept is from before the admin gave c1 its GPUs."""
+    bare = tuple(msgspec.structs.replace(node, gres=()) for node in capabilities().nodes)
+    old = msgspec.structs.replace(capabilities(), taken=1.0, nodes=bare)
+    asked: list[bool] = []
+
+    def kept(self: Lab, *, refresh: bool = False) -> Capabilities:
+        del self
+        asked.append(refresh)
+        return msgspec.structs.replace(capabilities(), taken=time.time()) if refresh else old
+
+    monkeypatch.setattr(Lab, "capabilities", kept)
+    assert not made(gpus=Gpus(1, "a100")).errors
+    assert asked == [False, True]
+    assert made(gpus=Gpus(9, "a100")).errors
+
+
+def test_a_job_for_a_reservation_to_come_is_tried_at_its_start() -> None:
+    """With --test-only alone sbatch refuses what it takes (24.11)."""
+    asked: list[list[str]] = []
+
+    def sbatch(argv: Sequence[str], _: str | None) -> str:
+        asked.append(list(argv))
+        return "sbatch: Job 7 to start at 1700090000 using 1 processors on nodes c1"
+
+    class Reserved(Lab):
+        def standing(self, user: str | None = None) -> Standing:
+            nodes, end = ("c1",), 1_700_190_000
+            later = Reservation(name="r", start=1_700_090_000, end=end, nodes=nodes)
+            return msgspec.structs.replace(standing(), reservations=(later,))
+
+    spec = JobSpec(command=("x",), chdir="/", time="10", reservation="r")
+    done = plan(spec, Reserved(slurm(sbatch=sbatch)))
+    assert not done.errors
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1_700_090_000))
+    assert asked == [["sbatch", "--test-only", f"--begin={at}"]]
+    plan(msgspec.structs.replace(spec, begin="now+2days"), Reserved(slurm(sbatch=sbatch)))
+    assert asked[1:] == [["sbatch", "--test-only"]]

@@ -1,0 +1,386 @@
+"""The shell of jobs that survive, by a real bash: never lost silently, never requeued for ever."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from survive_lab import PACE, WAYS, Slurmctld
+
+from slurmkit.spec.survival import Survive
+
+ALL = Survive(
+    on_timeout="requeue", on_preempt="requeue", on_node_fail="requeue", on_oom="requeue",
+    checkpoint_signal="USR1", grace=1, max_restarts=4, restart_delay=0,
+)  # fmt: skip
+ENDS = ("warned", "preempted", "lost", "limit", "nothing")
+
+
+def policy(**changes: object) -> Survive:
+    return Survive(**{name: getattr(ALL, name) for name in ALL.__struct_fields__} | changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_warned_run_comes_back_and_ends_with_the_right_count(tmp_path: Path, way: str) -> None:
+    slurm = Slurmctld(tmp_path, ALL, way, target=60)
+    slurm.start()
+    slurm.await_work()
+    slurm.warn()
+    assert slurm.finish() == "requeued", slurm.log
+    assert slurm.requests() == ["requeue 7"]
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 60
+    assert slurm.requests() == ["requeue 7"]
+    history = (slurm.home / ".local/state/slurmkit/runs/lab/7/history").read_text()
+    assert "\tend\ttimeout requeue " in history
+    assert "\tend\tdone - 0 " in history
+
+
+def test_work_in_a_process_group_of_its_own_is_told(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, policy(grace=2), "goes-on", target=10_000)
+    slurm.work = ("timeout", "60", *slurm.work)
+    slurm.start()
+    while slurm.count == 0 and not (tmp_path / "trace").exists():
+        time.sleep(0.02)
+    time.sleep(0.3)
+    slurm.warn()
+    assert slurm.finish() == "requeued", slurm.log
+    assert slurm.count > 0
+
+
+@pytest.mark.parametrize("left", [60, -60])
+def test_an_end_that_is_long_or_was_before_takes_nothing_of_the_grace(
+    tmp_path: Path, left: int
+) -> None:
+    slurm = Slurmctld(tmp_path, policy(grace=3), "file")
+    asked = 'until [ -e "$SLURMKIT_CHECKPOINT_FILE" ]; do sleep 0.1; done'
+    slurm.work = ("sh", "-c", f"{asked}; sleep 1; touch {tmp_path}/saved; exit 75")
+    slurm.start(left)
+    slurm.warn()
+    assert slurm.finish() == "requeued", slurm.log
+    assert (tmp_path / "saved").exists()
+
+
+def test_an_error_of_the_command_is_never_requeued(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "raises")
+    slurm.start()
+    assert slurm.finish() == "failed"
+    assert slurm.codes == [1]
+    assert slurm.requests() == []
+
+
+def test_a_loop_stops_at_its_limit(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, policy(max_restarts=2), "plain", target=10_000)
+    for _ in range(2):
+        slurm.start()
+        slurm.warn()
+        assert slurm.finish() == "requeued", slurm.log
+    slurm.start()
+    slurm.warn()
+    await_log(slurm, "not requeued, for it was 2 times already")
+    assert slurm.process is not None
+    assert slurm.process.poll() is None  # the work goes on to its real end
+    slurm.terminate()
+    assert slurm.finish() == "failed"
+    assert slurm.requests() == ["requeue 7"] * 2
+
+
+@pytest.mark.parametrize("on_timeout", ["requeue", "fail"])
+@pytest.mark.parametrize("disk", ["fine", "full"])
+@pytest.mark.parametrize("way", ["exits-0", "exits"])
+def test_what_stopped_and_may_not_come_back_is_not_done(
+    tmp_path: Path, way: str, disk: str, on_timeout: str
+) -> None:
+    slurm = Slurmctld(tmp_path, policy(max_restarts=1, on_timeout=on_timeout), way, target=10_000)
+    slurm.run = 1
+    if disk == "full":
+        slurm.output, slurm.home = Path("/dev/full"), Path("/proc/nobody")
+    slurm.start()
+    slurm.await_work()
+    slurm.warn()
+    assert slurm.finish() == "failed", slurm.log
+    assert slurm.codes == [75]
+    assert slurm.requests() == []
+
+
+def test_short_runs_wait_for_their_next_start_longer_and_longer(
+    tmp_path: Path,
+) -> None:
+    slurm = Slurmctld(tmp_path, policy(restart_delay=30), "exits", target=10_000)
+    slurm.pace = msgspec.structs.replace(PACE, short=600)
+    for _ in range(2):
+        slurm.start()
+        slurm.warn()
+        assert slurm.finish() == "requeued", slurm.log
+    assert slurm.requests(0) == ["requeue 7", "update JobId=7 StartTime=now+30"]
+    assert slurm.requests(1) == ["requeue 7", "update JobId=7 StartTime=now+60"]
+
+
+def test_slurm_requeues_a_preempted_job_and_the_script_does_not(tmp_path: Path) -> None:
+    for way in ("exits", "exits-0", "plain"):
+        folder = tmp_path / way
+        folder.mkdir()
+        slurm = Slurmctld(folder, ALL, way)
+        slurm.start()
+        slurm.await_work()
+        slurm.set(preempt="2026-11-22T07:00:00")
+        slurm.term_steps()
+        time.sleep(0.5)
+        assert slurm.process is not None
+        assert slurm.process.poll() is None, slurm.log  # or Slurm would take it for done
+        slurm.requeue()
+        assert slurm.finish() == "requeued"
+        assert slurm.requests() == []
+        slurm.start()
+        assert slurm.finish() == "done"
+        assert slurm.count == 12
+
+
+def test_a_step_that_ends_well_at_slurms_sigterm_is_not_done(tmp_path: Path) -> None:
+    """It may hear of the end before the batch shell does."""
+    slurm = Slurmctld(tmp_path, ALL, "exits-0", target=60)
+    slurm.start()
+    slurm.await_work()
+    slurm.requeue()
+    slurm.term_steps()
+    assert slurm.finish() == "requeued"
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 60
+    assert slurm.requests() == []
+
+
+def test_a_job_that_would_be_cancelled_requeues_itself_in_time(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "exits-0")
+    slurm.preempt_mode = "cancel"
+    slurm.start()
+    slurm.await_work()
+    slurm.set(preempt="2026-11-22T07:00:00")
+    slurm.term_steps()
+    assert slurm.finish() == "requeued", slurm.log
+    assert slurm.requests() == ["requeue 7"]
+
+
+def test_slurmctld_away_at_requeue_time(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "exits", target=10_000)
+    slurm.start()
+    slurm.await_work()
+    slurm.set(away="")
+    slurm.warn()
+    threading.Timer(2, slurm.clear, ["away"]).start()
+    assert slurm.finish() == "requeued", slurm.log
+    slurm.start()
+    slurm.await_work()
+    slurm.set(away="")
+    slurm.warn()
+    assert slurm.finish() == "failed", slurm.log  # it told so, and gave up after its patience
+    assert "could not be requeued: Unable to contact" in slurm.log
+    assert slurm.codes[-1] == 75
+
+
+@pytest.mark.parametrize("begin", ["slurmstepd-c7:", "[2026-11-22T10:26:08.729]"])  # 24.11, 26.05
+def test_more_memory_after_out_of_memory_or_held(tmp_path: Path, begin: str) -> None:
+    said = f"{begin} error: StepId=7.0 exceeded memory limit (2 > 1), being killed"
+    for late in (False, True):
+        folder = tmp_path / str(late)
+        folder.mkdir()
+        slurm = Slurmctld(folder, policy(oom_max_mem="1500"), "plain")
+        slurm.work = ("sh", "-c", f'echo "{said}"; exit 137')
+        if late:
+            slurm.set(late="")
+        slurm.start()
+        assert slurm.finish() == ("held" if late else "requeued"), slurm.log
+        more = ["update JobId=7 MinMemoryNode=1500", "release 7"]
+        assert slurm.requests() == ["requeuehold 7", *([] if late else more)]
+        assert ("held, for it could not be given more memory" in slurm.log) is late
+
+
+def test_what_slurm_requeued_by_itself_may_not_be_wanted(tmp_path: Path) -> None:
+    for action, end in (("fail", "failed"), ("hold", "held"), ("requeue", "done")):
+        folder = tmp_path / action
+        folder.mkdir()
+        slurm = Slurmctld(folder, policy(on_node_fail=action), "plain")
+        slurm.start()
+        slurm.await_work()
+        slurm.kill()
+        slurm.requeue()
+        slurm.finish()
+        slurm.start()
+        assert slurm.finish() == end, slurm.log
+
+
+def test_a_stale_run_writes_nothing_once_the_next_has_begun(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "deaf", target=60)
+    stale = slurm.start()
+    slurm.await_work()
+    slurm.run = 1  # slurmctld has lost its node, where it goes on
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert stale.wait(30) != 0
+    trace = [line.split() for line in (tmp_path / "trace").read_text().splitlines()]
+    order = [run for _, run, _ in trace]
+    assert order == sorted(order)
+    assert set(order) == {"0", "1"}
+    assert slurm.requests() == []
+    assert "a later run has begun" in slurm.log
+
+
+def test_a_run_that_is_ended_while_it_waits_for_its_turn_does_no_work(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "deaf", target=10_000)
+    slurm.pace = msgspec.structs.replace(PACE, lease=60)
+    folder = slurm.home / ".local/state/slurmkit/runs/lab/7"
+    folder.mkdir(parents=True)
+    (folder / "lease.0").touch()
+    slurm.run = 1
+    slurm.start()
+    await_log(slurm, "run 0 may still be at work")
+    slurm.requeue()
+    assert slurm.finish() == "requeued", slurm.log
+    assert not (tmp_path / "trace").exists()
+    assert "\tend\trequeued slurm " in (folder / "history").read_text()
+
+
+def cut_off(tmp_path: Path, answer: str = "") -> Slurmctld:
+    """A run whose home is away for 3 s, and whose slurmctld, too, or says where the job is."""
+    slurm = Slurmctld(tmp_path, policy(on_node_fail=None), "deaf", target=90)
+    slurm.start()
+    await_log(slurm, "begins on")
+    while not (tmp_path / "trace").exists():
+        time.sleep(0.02)
+    slurm.home.rename(tmp_path / "away-home")
+    slurm.set(**{answer: "1"} if answer else {"away": ""})
+    time.sleep(3)
+    return slurm
+
+
+def saves(slurm: Slurmctld) -> int:
+    return len((slurm.folder / "trace").read_text().splitlines())
+
+
+def test_a_run_that_runs_elsewhere_stops(tmp_path: Path) -> None:
+    slurm = cut_off(tmp_path, "restarts")
+    before = saves(slurm)
+    time.sleep(0.3)
+    assert saves(slurm) == before, slurm.log
+    await_log(slurm, "back to the queue")
+    assert slurm.requests() == []  # a later run is not requeued
+    slurm.terminate()
+
+
+@pytest.mark.parametrize("back", ["home", "slurmctld"])
+def test_a_run_that_cannot_know_whether_it_runs_elsewhere_pauses(tmp_path: Path, back: str) -> None:
+    slurm = cut_off(tmp_path)
+    await_log(slurm, "paused: neither")
+    time.sleep(0.3)
+    before = saves(slurm)
+    time.sleep(0.5)
+    assert saves(slurm) == before, slurm.log
+    if back == "home":
+        (tmp_path / "away-home").rename(slurm.home)
+    else:
+        slurm.clear("away")
+    await_log(slurm, "it goes on")
+    slurm.clear("away")
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 90
+    assert slurm.requests() == []
+
+
+def test_a_paused_run_whose_job_went_on_elsewhere_writes_nothing(tmp_path: Path) -> None:
+    slurm = cut_off(tmp_path)
+    await_log(slurm, "paused: neither")
+    time.sleep(0.3)
+    before = saves(slurm)
+    folder = tmp_path / "away-home/.local/state/slurmkit/runs/lab/7"
+    (folder / "lease.1").touch()
+    (tmp_path / "away-home").rename(slurm.home)
+    await_log(slurm, "a later run has begun")
+    assert saves(slurm) == before
+    slurm.clear("away")
+    slurm.terminate()
+
+
+@pytest.mark.parametrize("trouble", ["home", "refused", "slurmctld"])
+def test_work_is_not_stopped_while_either_is_there(tmp_path: Path, trouble: str) -> None:
+    slurm = Slurmctld(tmp_path, ALL, "plain", target=60)
+    slurm.start()
+    await_log(slurm, "begins on")
+    if trouble == "home":
+        slurm.home.rename(tmp_path / "away-home")
+    elif trouble == "refused":
+        touch = tmp_path / "bin" / "touch"
+        touch.write_text("#!/bin/sh\necho touch: no: Permission denied >&2\nexit 1\n")
+        touch.chmod(0o755)
+    if trouble != "home":
+        slurm.set(away="")
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 60
+
+
+def await_log(slurm: Slurmctld, words: str) -> None:
+    end = time.time() + 30
+    while words not in slurm.log:
+        assert time.time() < end, slurm.log
+        time.sleep(0.02)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    way=st.sampled_from(WAYS),
+    ends=st.lists(st.tuples(st.sampled_from(ENDS), st.floats(0, 0.7)), min_size=1, max_size=6),
+    away=st.sampled_from((0.0, 0.0, 0.5)),
+    disk=st.sampled_from(("fine", "full")),
+)
+def test_never_lost_silently_and_never_for_ever(
+    way: str, ends: list[tuple[str, float]], away: float, disk: str
+) -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        slurm = Slurmctld(Path(name), ALL, way)
+        if disk == "full":
+            slurm.output, slurm.home = Path("/dev/full"), Path("/proc/nobody")
+        state = "requeued"
+        for what, after in (*ends, *[("nothing", 0.0)] * 8):
+            if state != "requeued":
+                break
+            state = one_run(slurm, what, after, away)
+            assert len(slurm.requests(slurm.run - 1)) <= 1
+        assert slurm.run <= ALL.max_restarts + 1
+        if state == "done":
+            assert slurm.codes[-1] == 0
+            assert slurm.count == 12
+        else:
+            assert state == "failed"
+            assert slurm.codes[-1] != 0
+
+
+def one_run(slurm: Slurmctld, what: str, after: float, away: float) -> str:
+    """A run, what ends it, and when: from the first moment on."""
+    slurm.start()
+    if what == "warned":
+        slurm.warn() if after < 0.05 else time.sleep(after)
+        slurm.set(away="") if away else None
+        slurm.warn()
+        time.sleep(away)
+        slurm.clear("away")
+        return slurm.finish()
+    time.sleep(after)
+    if what == "preempted":
+        slurm.set(preempt="2026-11-22T07:00:00")
+        slurm.term_steps()
+        time.sleep(0.4)
+        if slurm.process and slurm.process.poll() is None:  # what is over is not preempted
+            slurm.requeue()
+    elif what == "lost" and slurm.process and slurm.process.poll() is None:
+        slurm.kill()
+        slurm.requeue()
+    elif what == "limit":
+        slurm.set(reason="TimeLimit")
+        slurm.terminate()
+    return slurm.finish()

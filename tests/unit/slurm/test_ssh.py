@@ -1,0 +1,433 @@
+"""A login node over SSH, on a real sshd: who it is, who we are, and what a shell is told."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+from cutting_proxy import CuttingProxy
+from ssh_lab import Spool, Sshd, keygen
+
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.errors import (
+    BadConfig,
+    BadInput,
+    ConnectionLost,
+    HostKeyRefused,
+    Refused,
+    SlurmMissing,
+    SlurmTimeout,
+    SshError,
+)
+from slurmkit.slurm.ssh.authentication import ask_nobody
+from slurmkit.slurm.ssh.hosts import ClusterSection, read_ssh_host
+from slurmkit.slurm.ssh.known_hosts import load_host_keys
+from slurmkit.slurm.ssh.login import SshSlurmCommands, only_reads
+from slurmkit.slurm.ssh.shell import SHELL_COMMAND, command_group, command_line
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    made = Sshd(tmp_path_factory.mktemp("sshd"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def section(sshd: Sshd, tmp_path: Path) -> ClusterSection:
+    sshd.configure(sshd.port)
+    return ClusterSection(ssh_config=str(sshd.config), path=str(Spool(tmp_path).bin))
+
+
+@pytest.fixture
+def slurm(section: ClusterSection) -> Iterator[SshSlurmCommands]:
+    made = SshSlurmCommands("lab", section, ask_nobody)
+    yield made
+    made.connection.close()
+
+
+def test_who_is_there(slurm: SshSlurmCommands, sshd: Sshd) -> None:
+    node = slurm.node
+    assert (node.user, node.name) == (getpass.getuser(), socket.gethostname())
+    assert node.home == slurm.folder == str(sshd.folder)
+    assert slurm.machine.user in subprocess.check_output(["id", "-un"], text=True)
+
+
+@pytest.mark.parametrize(
+    "words", [("a b", "it's", 'a "b"', "$HOME", "`id`", "\\n", "x\ny", "ü🙂", "")]
+)
+def test_words_and_input_arrive_as_they_are(
+    slurm: SshSlurmCommands, words: tuple[str, ...]
+) -> None:
+    assert slurm.run(["printf", "%s|", *words]) == "".join(f"{word}|" for word in words)
+    for text in ("", "no end", "ends\n\n", "it's $HOME `id` \\ \"\n" * 5000):
+        assert slurm.run(["cat"], stdin=text) == text
+
+
+def test_both_outputs_and_the_exit_code(slurm: SshSlurmCommands) -> None:
+    with pytest.raises(Refused, match="no way"):
+        slurm.run(["sh", "-c", "echo out; echo no way >&2; exit 3"])
+    with pytest.raises(Refused, match="exit code 3 and said nothing"):
+        slurm.run(["sh", "-c", "exit 3"])
+    said = slurm.run(["sh", "-c", "echo out; echo err >&2"], errors=True)
+    assert said == "out\nerr\n"
+    assert list(slurm.stream(["printf", "a\nb\nc"])) == ["a\n", "b\n", "c"]
+    assert len(slurm.run(["head", "-c", "9000000", "/dev/zero"])) == 9_000_000
+
+
+def test_what_takes_too_long_is_given_up(slurm: SshSlurmCommands) -> None:
+    with pytest.raises(SlurmTimeout, match=r"sleep gave no answer in 0\.3 s"):
+        slurm.run(["sleep", "5"], timeout=0.3)
+    assert slurm.run(["echo", "on"]) == "on\n"
+
+
+def test_times_are_asked_for_as_numbers_but_not_for_the_job(
+    slurm: SshSlurmCommands, tmp_path: Path
+) -> None:
+    show = "#!/bin/sh\nenv\n"
+    for name in ("squeue", "sbatch"):
+        (tmp_path / "bin" / name).write_text(show, "utf-8")
+    assert "SLURM_TIME_FORMAT=%s\n" in slurm.run(["squeue"])
+    assert "SLURM_TIME_FORMAT" not in slurm.run(["sbatch"])
+    assert "SLURM_TIME_FORMAT=%s\n" in slurm.run(["sbatch", "--test-only"])
+
+
+def test_many_threads_share_one_connection(slurm: SshSlurmCommands, sshd: Sshd) -> None:
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(slurm.run(["echo", str(n)])))
+        for n in range(24)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(int, found)) == list(range(24))
+
+
+def test_a_read_is_asked_again_and_a_change_is_not(sshd: Sshd, section: ClusterSection) -> None:
+    proxy = CuttingProxy(sshd.port)
+    sshd.trusted(proxy.port)
+    sshd.configure(proxy.port)
+    slurm = SshSlurmCommands("lab", section, ask_nobody)
+    slurm.run(["true"])
+    proxy.arm("up", 300)
+    assert slurm.run(["squeue", "-O", "JobID:x"]) == ""
+    assert proxy.cuts == 1
+    proxy.arm("up", 300)
+    with pytest.raises(ConnectionLost):
+        slurm.run(["scontrol", "requeue", "12"])
+    assert slurm.run(["echo", "again"]) == "again\n"
+    slurm.connection.close()
+    proxy.close()
+
+
+def test_what_only_reads() -> None:
+    assert only_reads(["scontrol", "show", "job", "1"])
+    assert only_reads(["sacctmgr", "-nP", "show", "qos"])
+    assert not only_reads(["scontrol", "requeue", "1"])
+    assert not only_reads(["scancel", "1"])
+    assert not only_reads(["sbatch"])
+
+
+def test_files_are_read_over_the_same_connection(slurm: SshSlurmCommands, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    data = bytes(range(256)) * 5000
+    path.write_bytes(data)
+    with slurm.machine.open(str(path)) as file:
+        assert file.seek(0, 2) == len(data)
+        file.seek(5)
+        assert file.read() == data[5:]
+    assert slurm.machine.exists(str(path))
+    assert not slurm.machine.exists(str(tmp_path / "none"))
+    with pytest.raises(IsADirectoryError):
+        slurm.machine.open(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        slurm.machine.open(str(tmp_path / "none"))
+
+
+def test_slurm_off_the_path_is_said(sshd: Sshd) -> None:
+    if shutil.which("squeue"):
+        pytest.skip("this machine has Slurm on its PATH")
+    sshd.configure(sshd.port)
+    slurm = SshSlurmCommands("lab", ClusterSection(ssh_config=str(sshd.config)), ask_nobody)
+    with pytest.raises(SlurmMissing, match=r"path = .* in \[clusters.NAME\]"):
+        slurm.run(["squeue"])
+    slurm.connection.close()
+
+
+def test_slurm_on_the_path_of_login_shells_alone(sshd: Sshd, tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    profile = sshd.folder / ".bash_profile"
+    profile.write_text(
+        f"echo noise\nPATH=$PATH:{spool.bin}\nexport SLURM_CONF=/x/slurm.conf\n", "utf-8"
+    )
+    sshd.configure(sshd.port)
+    slurm = SshSlurmCommands("lab", ClusterSection(ssh_config=str(sshd.config)), ask_nobody)
+    try:
+        if shutil.which("squeue"):
+            pytest.skip("this machine has Slurm on its PATH")
+        assert slurm.run(["squeue", "-O", "JobID:x"]) == ""
+        assert (slurm.node.path, slurm.node.conf) == (str(spool.bin), "/x/slurm.conf")
+    finally:
+        profile.unlink()
+        slurm.connection.close()
+
+
+def test_an_unknown_a_changed_and_a_revoked_host_key(
+    sshd: Sshd, section: ClusterSection, tmp_path: Path
+) -> None:
+    known = sshd.known.read_text("utf-8")
+    keygen(tmp_path / "other")
+    other = (tmp_path / "other.pub").read_text("utf-8")
+    own = Path(f"{sshd.host_key}.pub").read_text("utf-8")
+    at = f"[127.0.0.1]:{sshd.port}"
+    try:
+        for text, says in (
+            ("", "is not known: ssh-ed25519 SHA256:"),
+            (f"{at} {other}", "HAS CHANGED"),
+            (f"@revoked {at} {own}{at} {own}", "is revoked"),
+        ):
+            sshd.known.write_text(text, "utf-8")
+            with pytest.raises(HostKeyRefused, match=says):
+                SshSlurmCommands("lab", section, ask_nobody).run(["true"])
+    finally:
+        sshd.known.write_text(known, "utf-8")
+
+
+def test_names_in_known_hosts(tmp_path: Path) -> None:
+    path, kind = tmp_path / "known", "ssh-ed25519 AAAA"
+    path.write_text(
+        f"a,b.example {kind}\n*.wild,!no.wild {kind}\n[p]:22022 {kind}\n# c {kind}\n"
+        f"@cert-authority d {kind}\nbroken\n", "utf-8"
+    )  # fmt: skip
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "k"], check=True
+    )
+    hashed = tmp_path / "hashed"
+    hashed.write_text(f"h.example {(tmp_path / 'k.pub').read_text('utf-8')}", "utf-8")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", hashed], check=True, capture_output=True)
+    found = {
+        name: len(load_host_keys(name, (path, hashed)))
+        for name in ("a", "b.example", "x.wild", "no.wild", "[p]:22022", "p", "c", "d", "h.example")
+    }
+    assert found == {"a": 1, "b.example": 1, "x.wild": 1, "no.wild": 0, "[p]:22022": 1, "p": 0,
+                     "c": 0, "d": 0, "h.example": 1}  # fmt: skip
+
+
+def test_what_openssh_is_told_holds(tmp_path: Path) -> None:
+    (tmp_path / "more").write_text(
+        "Host lab\n HostName lab.example\n User ann\n Port 2222\n ProxyJump u@one:2200,two\n"
+        " ConnectTimeout 7\n ServerAliveInterval 11\n IdentitiesOnly yes\n", "utf-8"
+    )  # fmt: skip
+    config = tmp_path / "config"
+    config.write_text(
+        f"Include {tmp_path}/more\nHost two\n HostName two.example\n HostKeyAlias gate\n"
+        "Match host lab.example\n IdentityFile /k/%h-%r\n", "utf-8"
+    )  # fmt: skip
+    host = read_ssh_host("lab", ClusterSection(ssh_config=str(config)))
+    assert (host.name, host.user, host.port) == ("lab.example", "ann", 2222)
+    assert host.known_as == "[lab.example]:2222"
+    assert (host.jumps[0].name, host.jumps[0].user, host.jumps[0].port) == ("one", "u", 2200)
+    assert (host.jumps[1].name, host.jumps[1].known_as) == ("two.example", "gate")
+    assert Path("/k/lab.example-ann") in host.identities
+    assert (host.timeout, host.alive, host.only_identities) == (7.0, 11, True)
+    own = read_ssh_host("lab", ClusterSection(ssh_config=str(config), user="eve", port=22))
+    assert (own.user, own.port, own.known_as) == ("eve", 22, "lab.example")
+
+
+def test_what_openssh_refuses_is_told(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host lab\n ProxyJump lab\n", "utf-8")
+    with pytest.raises(BadConfig, match="loop via lab"):
+        read_ssh_host("lab", ClusterSection(ssh_config=str(config)))
+    config.write_text("Hots lab\n", "utf-8")
+    with pytest.raises(BadConfig, match=r"(?i)bad configuration option"):
+        read_ssh_host("lab", ClusterSection(ssh_config=str(config)))
+    with pytest.raises(BadConfig):
+        read_ssh_host("lab", ClusterSection(host="-oProxyCommand=id", ssh_config=str(config)))
+
+
+def test_a_key_with_a_passphrase(sshd: Sshd, section: ClusterSection, tmp_path: Path) -> None:
+    key = tmp_path / "locked"
+    keygen(key, "secret words")
+    with (sshd.folder / "authorized").open("a") as file:
+        file.write(Path(f"{key}.pub").read_text("utf-8"))
+    sshd.config.write_text(
+        sshd.config.read_text("utf-8").replace(str(sshd.user_key), str(key)), "utf-8"
+    )
+    with pytest.raises(SshError, match="it asks 'passphrase of"):
+        SshSlurmCommands("lab", section, ask_nobody).run(["true"])
+    answers = iter(["wrong", "secret words"])
+    slurm = SshSlurmCommands("lab", section, lambda _: next(answers))
+    assert slurm.run(["echo", "in"]) == "in\n"
+    slurm.connection.close()
+
+
+class CodeServer(paramiko.ServerInterface):  # type: ignore[misc]
+    """Takes a key, then a one-time code, as sites with two factors do; sshd would need PAM."""
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "keyboard-interactive" if getattr(self, "has_key", False) else "publickey"
+
+    def check_auth_publickey(self, username: str, key: Any) -> int:
+        self.has_key = True
+        return int(paramiko.AUTH_PARTIALLY_SUCCESSFUL)
+
+    def check_auth_interactive(self, username: str, submethods: str) -> Any:
+        return paramiko.InteractiveQuery("Two factors", "from your token", ("Code: ", False))
+
+    def check_auth_interactive_response(self, responses: list[str]) -> int:
+        return int(paramiko.AUTH_SUCCESSFUL if responses == ["123456"] else paramiko.AUTH_FAILED)
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return int(paramiko.OPEN_SUCCEEDED)
+
+    def check_channel_exec_request(self, channel: Any, command: bytes) -> bool:
+        threading.Thread(target=_answer, args=(channel, command), daemon=True).start()
+        return True
+
+
+def _answer(channel: Any, command: bytes) -> None:
+    """As sshd does: what comes is handed on at once, either way."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(["bash", "-c", command.decode()], bufsize=0, **pipes) as process:  # type: ignore[call-overload]
+        handed = [
+            threading.Thread(target=_hand_on, args=args, daemon=True)
+            for args in (
+                (channel.recv, process.stdin.write, process.stdin.close),
+                (process.stdout.read, channel.sendall, None),
+                (process.stderr.read, channel.sendall_stderr, None),
+            )
+        ]
+        for thread in handed:
+            thread.start()
+        for thread in handed:
+            thread.join()
+        channel.send_exit_status(process.wait())
+    channel.close()
+
+
+def _hand_on(
+    take: Callable[[int], bytes], give: Callable[[bytes], object], end: Callable[[], None] | None
+) -> None:
+    with suppress(OSError):
+        while piece := take(65536):
+            give(piece)
+    if end:
+        end()
+
+
+@pytest.fixture
+def coded(sshd: Sshd) -> Iterator[int]:
+    server = socket.create_server(("127.0.0.1", 0))
+    key = paramiko.PKey.from_path(str(sshd.host_key))
+
+    def serve() -> None:
+        while True:
+            try:
+                line, _ = server.accept()
+            except OSError:
+                return
+            transport = paramiko.Transport(line)
+            transport.add_server_key(key)
+            transport.start_server(server=CodeServer())
+
+    threading.Thread(target=serve, daemon=True).start()
+    port: int = server.getsockname()[1]
+    yield port
+    server.close()
+
+
+def test_a_one_time_code_after_a_key(sshd: Sshd, section: ClusterSection, coded: int) -> None:
+    sshd.trusted(coded)
+    sshd.configure(coded)
+    asked: list[str] = []
+
+    def ask(words: str) -> str:
+        asked.append(words)
+        return "000000" if len(asked) == 1 else "123456"
+
+    slurm = SshSlurmCommands("lab", section, ask)
+    assert slurm.run(["echo", "in"]) == "in\n"
+    assert asked == ["lab: Two factors from your token Code:"] * 2
+    assert slurm.run(["echo", "still"]) == "still\n"  # the connection is kept: nothing is asked
+    assert len(asked) == 2
+    slurm.connection.close()
+    with pytest.raises(SshError, match="it asks 'lab: Two factors from your token Code:'"):
+        SshSlurmCommands("lab", section, ask_nobody).run(["true"])
+
+
+@pytest.mark.parametrize("shell", ["tcsh", "fish", "zsh", "dash"])
+def test_other_login_shells(shell: str) -> None:
+    """What is asked of a login shell is `exec /bin/sh`, and the rest is its input."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    text = command_group([command_line(["printf", "%s|", "it's", "a!b", "$x"])], "end")
+    done = subprocess.run([shell, "-c", SHELL_COMMAND], input=text, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"it's|a!b|$x|\nend 0\n", b"\nend\n")
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_text_that_is_cut_off_runs_nothing(tmp_path: Path, shell: str, end: str) -> None:
+    """At any byte, in the shells that are /bin/sh somewhere."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    given = "a\nb'c $x `id` \\ \x81\x88ü🙂\n)\n}\n" * 3 + end
+    lines = [f"touch {tmp_path}/ran", command_line(["cat"], given)]
+    text = command_group(lines, "end")
+    whole = text.index(b") </dev/null")
+    for length in range(0, whole + 1, 3):
+        subprocess.run([shell], input=text[:length], capture_output=True, check=False)
+        assert not (tmp_path / "ran").exists(), text[:length]
+    done = subprocess.run([shell], input=text * 2, capture_output=True, check=True)
+    assert done.stdout == (given.encode() + b"\nend 0\n") * 2
+
+
+def test_a_shell_is_kept_for_the_next_command(slurm: SshSlurmCommands) -> None:
+    """Each in surroundings of its own; a shell that may still be at work is not used again."""
+
+    def shell(*more: str) -> list[str]:
+        return slurm.told(["x"], ["echo $$", *more], timeout=9).split()
+
+    (first, home, mask) = shell("pwd; umask; cd /; X=1; umask 077")
+    assert shell('echo "<$X>"; pwd; umask') == [first, "<>", home, mask]
+    assert slurm.run(["printf", "a\n\nslurmkit-\n"]) == "a\n\nslurmkit-\n"
+    assert slurm.run(["cat"]) == ""
+    assert shell() == [first]
+    with pytest.raises(SlurmTimeout):
+        slurm.run(["sleep", "5"], timeout=0.3)
+    (second,) = shell()
+    stream = slurm.stream(["yes"])
+    assert next(stream) == "y\n"
+    stream.close()
+    assert len({first, second, *shell()}) == 3
+
+
+def test_a_shell_that_was_ended_there_is_not_used(slurm: SshSlurmCommands) -> None:
+    slurm.run(["true"])
+    with pytest.raises(ConnectionLost):
+        slurm.told(["x"], ["kill -9 $$"], timeout=9)
+    assert slurm.run(["echo", "on"]) == "on\n"
+
+
+def test_an_unknown_cluster_names_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[clusters.lab]\nhost = "x"\n[clusters.big]\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    with pytest.raises(BadInput, match="no cluster 'lba'; did you mean 'lab'"):
+        Cluster("lba")
+    monkeypatch.setenv("SLURMKIT_CLUSTER", "lab")
+    assert Cluster().name == "lab"

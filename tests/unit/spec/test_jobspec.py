@@ -1,0 +1,133 @@
+"""What cannot be meant is refused where it is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmkit.errors import BadInput
+from slurmkit.spec.jobspec import JobSpec, Launch
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"command": ()}, "no command"),
+        ({"script": "#!/bin/sh\n"}, "both a command and a script"),
+        ({"command": (), "script": "echo hi"}, "must begin with the line of its interpreter"),
+        ({"command": (), "script": "#!/bin/sh\r\necho"}, "DOS line ends"),
+        ({"command": (), "script": "#!/bin/sh\n\0"}, "not text"),
+        ({"command": (), "script": "#!/bin/sh\n # x\n#SBATCH -N9\n"}, "go past every check"),
+        ({"command": (), "script": "#!/bin/sh\n#SLURM -N9\n"}, "go past every check"),
+        (
+            {"command": (), "script": "#!/usr/bin/env python3\n", "environment": {"A": "1"}},
+            "interpreter is none",
+        ),
+        ({"nodes": "2"}, "--nodes is a whole number, or a range such as '1-4', not '2'"),
+        ({"nodes": "4-2"}, "the most is less than the least"),
+        ({"nodes": "0-2"}, "--nodes is a whole number, or a range"),
+        ({"nodes": 2.5}, "--nodes is a whole number, not 2.5"),
+        ({"nodes": True}, "--nodes is a whole number"),
+        ({"time": 10}, "--time is text, e.g. '10', not 10"),
+        ({"mem": 64}, "--mem is text"),
+        ({"gpus": 2}, "gpus are Gpus"),
+        ({"gpus": "a100:2"}, "gpus are Gpus"),
+        ({"gres": "nvme:1,gpu:2"}, "give them as gpus"),
+        ({"gres": "shard:2"}, "give them as gpus"),
+        ({"environment": {"A": 8}}, "environment: the value of A is text, e.g. '8', not 8"),
+        ({"environment": ["A=8"]}, "environment is a table"),
+        ({"options": {"tmp": 1}}, "options: the value of tmp is text"),
+        ({"nodes": 0}, "--nodes must be at least 1"),
+        ({"ntasks_per_node": -1}, "--ntasks-per-node must be at least 1"),
+        ({"command": "hostname"}, "not one text"),
+        ({"command": ("\udcff",)}, "not UTF-8"),
+        ({"command": ("a\0b",)}, "NUL"),
+        ({"output": ""}, "--output may not be empty"),
+        ({"chdir": "here"}, "--chdir 'here' is not an absolute path"),
+        ({"time": "99999999999999"}, "more than Slurm can hold"),
+        ({"time": "soon"}, "not one of Slurm's forms"),
+        ({"mem": "lots"}, "--mem 'lots' is not a size"),
+        ({"mem": "1G", "mem_per_gpu": "1G"}, "--mem and --mem-per-gpu exclude"),
+        ({"partition": "gpu;rm"}, "--partition 'gpu;rm' is not a Slurm name"),
+        ({"array": "1-"}, "--array '1-' is not a list of indexes"),
+        ({"array": "0-3,5-1"}, "--array=0-3,5-1: 5-1 holds no index"),
+        ({"array": "0-9:0"}, "0-9:0 holds no index"),
+        ({"array": "0-4294967295"}, "more than Slurm can hold: 4000000"),
+        ({"dependency": "afterok"}, "--dependency 'afterok' is not a dependency"),
+        ({"dependency": "afterok:1,afterany:2?afterok:3"}, "is not a dependency"),
+        ({"exclusive": "mine"}, "one of user, mcs and topo"),
+        ({"signal": "USR1@x"}, "--signal"),
+        ({"mail_type": "SOMETIMES"}, "--mail-type"),
+        ({"open_mode": "w"}, "one of append and truncate"),
+        ({"nodelist": "/etc/passwd"}, "a list of nodes"),
+        ({"environment": {"A B": "x"}}, "not the name of a variable"),
+        ({"environment": {"SLURM_CONF": "x"}}, "read by Slurm as an option"),
+        ({"environment": {"PYXIS_X": "x"}}, "read by Slurm as an option"),
+        ({"environment": {"A": "\0"}}, "holds a NUL"),
+        ({"options": {"wrap": "x"}}, "give the command after --"),
+        ({"options": {"nodes": "2"}}, "has a place of its own"),
+        ({"options": {"--tmp": "2"}}, "did you mean 'tmp'"),
+    ],
+)
+def test_bad_specs_are_refused(options: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        JobSpec(**{"command": ("x",), **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["output", "chdir", "comment", "job_name", "time", "error"])
+@pytest.mark.parametrize("sign", ["\n", "\r", "\0"])
+def test_line_breaks_in_options_are_refused(option: str, sign: str) -> None:
+    with pytest.raises(BadInput, match="neither a line break"):
+        JobSpec(command=("x",), **{option: f"/a{sign}b"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "dependency", ["afterok:12", "afterok:12:13_4,afterany:14", "after:1?afterok:2", "singleton"]
+)
+def test_dependencies(dependency: str) -> None:
+    assert JobSpec(command=("x",), dependency=dependency).dependency == dependency
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("mail_type", "end,fail"),
+        ("mem", "64GB"),
+        ("mem_per_cpu", "4gb"),
+        ("signal", "b:usr1@60"),
+        ("qos", "high,normal"),
+        ("open_mode", "Append"),
+        ("licenses", "a:1;b:2"),
+        ("constraint", "(a=1|b)&c"),
+    ],
+)
+def test_forms_that_sbatch_takes_too(option: str, value: str) -> None:
+    assert getattr(JobSpec(command=("x",), **{option: value}), option) == value  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("time", ["0", "UNLIMITED", "infinite", "-1"])
+def test_no_time_limit_is_refused_for_what_it_is(time: str) -> None:
+    with pytest.raises(BadInput, match="would mean no limit"):
+        JobSpec(command=("x",), time=time)
+
+
+def test_options_after_the_first_command_are_comments() -> None:
+    text = "#!/usr/bin/env -S bash -l\ndate\n#SBATCH --nodes=9\n"
+    assert JobSpec(script=text, environment={"A": "1"}).script == text
+
+
+def test_launchers_are_names() -> None:
+    with pytest.raises(BadInput, match="is not a name"):
+        Launch(mpi="pmix; rm")
+
+
+def test_the_time_limit_in_seconds() -> None:
+    assert JobSpec(command=("x",), time="1-0").seconds == 86400
+    assert JobSpec(command=("x",)).seconds is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "least", "most"), [(None, None, None), (2, 2, 2), ("1-4", 1, 4), ("2,4-9:2", 2, 9)]
+)
+def test_ranges_of_nodes(nodes: int | str | None, least: int | None, most: int | None) -> None:
+    spec = JobSpec(command=("x",), nodes=nodes)
+    assert (spec.least_nodes, spec.most_nodes) == (least, most)

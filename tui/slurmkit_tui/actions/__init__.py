@@ -1,0 +1,1 @@
+"""Actions of the TUI: keys, palette entries and the commands they run."""

@@ -1,0 +1,439 @@
+"""All actions: key, palette entry, help and confirmation in one declaration each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from textual.binding import Binding, BindingType
+
+from slurmkit_tui.actions import commands
+from slurmkit_tui.actions.commands import ClusterChange, ValuePrompt, change_checker
+
+
+class ViewOfActions(Protocol):
+    """The view on the screen, as the actions see it.
+
+    Attributes:
+        OF_JOBS: whether Enter opens a job.
+        filters_rows: whether the rows can be filtered.
+        IS_TABLE: whether its rows are in a table.
+    """
+
+    OF_JOBS: ClassVar[bool]
+    filters_rows: ClassVar[bool]
+    IS_TABLE: ClassVar[bool]
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether it is on the screen already."""
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """Rows that actions apply to."""
+
+    @property
+    def clearable(self) -> bool:
+        """Whether there is a filter, or chosen rows, that Esc clears."""
+
+    @property
+    def knows_mine(self) -> bool:
+        """Whether it can show only my rows."""
+
+
+class ActionScope(NamedTuple):
+    """What is on the screen, as far as it decides which actions are available.
+
+    Attributes:
+        view: the view.
+        over_job: whether a job's screen is open over the view.
+        in_recording: whether a recording is shown instead of a cluster.
+    """
+
+    view: ViewOfActions
+    over_job: bool
+    in_recording: bool
+
+
+def _always(_scope: ActionScope) -> bool:
+    return True
+
+
+def _in_table(scope: ActionScope) -> bool:
+    return scope.view.IS_TABLE
+
+
+def _of_jobs(scope: ActionScope) -> bool:
+    return scope.view.OF_JOBS
+
+
+def _in_recording(scope: ActionScope) -> bool:
+    return scope.in_recording
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action of the TUI.
+
+    Attributes:
+        name: action in Textual: `refresh` calls the method `action_refresh`.
+        keys: keys separated by commas, the first one is shown; empty for an action that only the
+            menu and the palette offer.
+        label: a word for the key bar.
+        help: a sentence for the help and the palette.
+        home: where it works: `app`, `view`, or the widget or screen that has the focus.
+        footer: rank in the key bar. On a narrow screen the highest numbers are left out first;
+            1 always stays, 0 is never shown.
+        alias: name in the configuration, if it is not made from the label.
+        change: set if the action changes the cluster. Its commands are shown, confirmed, and run as
+            shown; never with --read-only.
+        first: whether its key has priority over the keys of the focused widget.
+        over_jobs: whether it also works over a job's screen; changes of the cluster always do.
+        offered: returns whether the view has something to use it on; not asked for changes.
+    """
+
+    name: str
+    keys: str
+    label: str
+    help: str
+    home: str = "app"
+    footer: int = 0
+    change: ClusterChange | None = None
+    alias: str = ""
+    first: bool = False
+    over_jobs: bool = False
+    offered: Callable[[ActionScope], bool] = _always
+
+    @property
+    def id(self) -> str:
+        """Name in the configuration: `time-limit`. It means the same in each home."""
+        return self.alias or self.label.lower().replace(" ", "-")
+
+    @property
+    def call(self) -> str:
+        """Action string that Textual runs."""
+        return f"propose('{self.name}')" if self.change else self.name
+
+    @property
+    def works_over_jobs(self) -> bool:
+        """Whether it also works over a job's screen."""
+        return self.over_jobs or self.change is not None
+
+    def applies_to(self, rows: Sequence[Any]) -> bool:
+        """Return whether it is a change of the cluster for this class of rows."""
+        return self.change is not None and bool(rows) and self.change.is_for(rows[0])
+
+    def available(self, scope: ActionScope) -> bool:
+        """Return whether the action can be used on what is on the screen."""
+        if scope.over_job and not self.works_over_jobs:
+            return False
+        if self.change is not None:
+            return scope.view.is_mounted and self.applies_to(scope.view.rows)
+        return self.offered(scope)
+
+
+_SIGNAL = ValuePrompt(
+    "Signal", "USR1 to its steps, B:USR1 to its batch script", commands.check_signal_name
+)
+_LIMIT = ValuePrompt(
+    "Time limit", "minutes, H:MM:SS or D-HH:MM; users may only lower that of a running job",
+    change_checker("time_limit"), lambda row: row.time_limit,
+)  # fmt: skip
+_PRIORITY = ValuePrompt("Priority", "a number; 0 holds the job", change_checker("priority"))
+_PARTITION = ValuePrompt("Partition", "a name, or several with commas", change_checker("partition"))
+_REASON = ValuePrompt("Reason", "why, for those who find it drained", commands.check_reason)
+
+_BACK = "Copy what is selected; else close what is open, as Esc does. It never quits"
+
+CHANGE_ACTIONS = (
+    Action(
+        "cancel",
+        "c",
+        "Cancel",
+        "Cancel jobs",
+        footer=3,
+        home="view",
+        change=ClusterChange(commands.is_queue_row, commands.cancel_commands, "Cancel {what}?"),
+    ),
+    Action(
+        "hold",
+        "h",
+        "Hold",
+        "Hold jobs back that wait",
+        home="view",
+        change=ClusterChange(
+            commands.is_queue_row,
+            commands.scontrol_commands("hold"),
+            "Hold {what}?",
+            commands.refuse_unless_pending,
+        ),
+    ),
+    Action(
+        "release",
+        "H",
+        "Release",
+        "Let held jobs go",
+        home="view",
+        change=ClusterChange(
+            commands.is_queue_row,
+            commands.scontrol_commands("release"),
+            "Release {what}?",
+            commands.refuse_unless_pending,
+        ),
+    ),
+    Action(
+        "requeue",
+        "R",
+        "Requeue",
+        "Stop jobs and put them back into the queue",
+        home="view",
+        change=ClusterChange(
+            commands.is_queue_row,
+            commands.scontrol_commands("requeue"),
+            "Stop and requeue {what}?",
+            commands.refuse_unless_started,
+        ),
+    ),
+    Action(
+        "signal",
+        "K",
+        "Signal",
+        "Send jobs a signal",
+        home="view",
+        change=ClusterChange(
+            commands.is_queue_row,
+            commands.signal_commands,
+            "Send the signal to {what}?",
+            commands.refuse_unless_started,
+            wanted=_SIGNAL,
+        ),
+    ),
+    Action(
+        "limit",
+        "L",
+        "Time limit",
+        "Change the time limit of jobs",
+        home="view",
+        change=ClusterChange(
+            commands.is_queue_row,
+            commands.update_commands("TimeLimit"),
+            "Change {what}?",
+            wanted=_LIMIT,
+        ),
+    ),
+    Action(
+        "partition",
+        "",
+        "Partition",
+        "Move waiting jobs to another partition",
+        home="view",
+        change=ClusterChange(
+            commands.is_queue_row,
+            commands.update_commands("Partition"),
+            "Move {what}?",
+            commands.refuse_unless_pending,
+            wanted=_PARTITION,
+        ),
+    ),
+    Action(
+        "priority",
+        "",
+        "Priority",
+        "Set the priority of waiting jobs; operators only",
+        home="view",
+        change=ClusterChange(
+            commands.is_queue_row,
+            commands.update_commands("Priority"),
+            "Change {what}?",
+            commands.refuse_unless_pending,
+            needs="operator",
+            wanted=_PRIORITY,
+        ),
+    ),
+    Action(
+        "shell",
+        "S",
+        "Shell",
+        "Open a shell in the node of a running job",
+        home="view",
+        change=ClusterChange(
+            commands.is_queue_row, commands.no_commands, "", commands.refuse_unless_running
+        ),
+    ),
+    Action(
+        "drain",
+        "d",
+        "Drain",
+        "Let nodes take no further jobs; administrators only",
+        home="view",
+        change=ClusterChange(
+            commands.is_node_row,
+            commands.node_state_commands("DRAIN"),
+            "Drain {what}?",
+            needs="administrator",
+            wanted=_REASON,
+        ),
+    ),
+    Action(
+        "resume",
+        "D",
+        "Resume",
+        "Let nodes take jobs again; administrators only",
+        home="view",
+        change=ClusterChange(
+            commands.is_node_row,
+            commands.node_state_commands("RESUME"),
+            "Resume {what}?",
+            needs="administrator",
+        ),
+    ),
+)
+ACTIONS = (
+    Action("filter", "slash", "Filter", "Show only some rows: words, user:me, >8gpu, -/regex/",
+           home="view", footer=2, offered=lambda scope: scope.view.filters_rows),
+    Action("clear", "escape", "Clear", "Clear the filter, then what was chosen", home="view",
+           footer=1, offered=lambda scope: scope.view.is_mounted and scope.view.clearable),
+    Action("mine", "u", "Mine", "Show only my jobs, or all again", home="view", footer=5,
+           offered=lambda scope: scope.view.knows_mine),
+    Action("detail", "enter", "Detail", "Show one row with all that is known of it", home="view",
+           footer=3),
+    Action("open_tab('log')", "l", "Log", "Show the log of the job", home="view", footer=4,
+           offered=_of_jobs),
+    Action("open_tab('why')", "w", "Why", "Say why the job waits, or why it failed", home="view",
+           footer=4, offered=_of_jobs),
+    Action("menu", "a", "Actions", "List what can be done to the rows chosen", home="view",
+           footer=2, over_jobs=True),
+    *CHANGE_ACTIONS,
+    Action("sort", "o", "Sort", "Choose the column to sort by", home="view", offered=_in_table),
+    Action("columns", "C", "Columns", "Choose the columns", home="view", offered=_in_table),
+    Action("copy", "y", "Copy", "Copy the rows chosen", home="view", offered=_in_table),
+    Action("export", "e", "Export", "Write the rows shown to a CSV or JSON file", home="view",
+           offered=_in_table),
+    Action("new_job", "n", "New job", "Fill in a job, see its plan, and submit it", footer=2,
+           over_jobs=True),
+    Action("submit_again", "A", "Submit again", "Fill in a new job from the one under the cursor",
+           over_jobs=True, offered=lambda scope: scope.view.OF_JOBS or scope.over_job),
+    Action("refresh", "r", "Refresh", "Ask now"),
+    Action("jump", "J,ctrl+j", "Jump", "Letters over all that the keys can go to", over_jobs=True),
+    Action("pause", "p", "Pause", "Stop asking, or go on"),
+    Action("seek(-60)", "less_than_sign", "Back", "In a recording: a minute back", footer=2,
+           offered=_in_recording),
+    Action("seek(60)", "greater_than_sign", "On", "In a recording: a minute on", footer=2,
+           offered=_in_recording),
+    Action("seek(-5)", "comma", "Step back", "In a recording: five seconds back",
+           offered=_in_recording),
+    Action("seek(5)", "full_stop", "Step on", "In a recording: five seconds on",
+           offered=_in_recording),
+    Action("shade", "t", "Theme", "Dark or light", over_jobs=True),
+    Action("help", "question_mark,f1", "Help", "Show the keys of what is on the screen",
+           footer=1, over_jobs=True),
+    Action("back", "ctrl+c", "Back", _BACK, alias="interrupt", first=True, over_jobs=True),
+    Action("quit", "q", "Quit", "Leave", footer=2, over_jobs=True),
+)  # fmt: skip
+WIDGET_ACTIONS = (
+    Action("move(1)", "j,down", "Down", "Next row", home="table"),
+    Action("move(-1)", "k,up", "Up", "Previous row", home="table"),
+    Action("page(1)", "pagedown", "Page down", "A screen down", home="table"),
+    Action("page(-1)", "pageup", "Page up", "A screen up", home="table"),
+    Action("edge(0)", "home,g", "First", "First row", home="table"),
+    Action("edge(1)", "end,G", "Last", "Last row", home="table"),
+    Action("pan(-8)", "left", "Left", "Columns to the left", home="table"),
+    Action("pan(8)", "right", "Right", "Columns to the right", home="table"),
+    Action("choose", "space", "Choose", "Choose the row, or not any more", home="table"),
+    Action("choose_all", "asterisk", "Choose all", "Choose all rows shown, or none",
+           home="table"),
+    Action("go(1, 0)", "j,down", "Down", "Next node", home="map"),
+    Action("go(-1, 0)", "k,up", "Up", "Previous node", home="map"),
+    Action("go(0, 1)", "right", "Right", "Next GPU", home="map"),
+    Action("go(0, -1)", "left", "Left", "Previous GPU", home="map"),
+    Action("page(1)", "pagedown", "Page down", "A screen down", home="map"),
+    Action("page(-1)", "pageup", "Page up", "A screen up", home="map"),
+    Action("edge(0)", "home,g", "First", "First node", home="map"),
+    Action("edge(1)", "end,G", "Last", "Last node", home="map"),
+    Action("by", "b", "By", "Letters by user, account or job", home="map", footer=2),
+    Action("by", "b", "By", "By day, GPU type, partition, account", home="utilization",
+           footer=2),
+    Action("hours", "h", "Hours", "By hour, or by day again", home="utilization", footer=3),
+    Action("dismiss", "escape", "Back", "Back to the view", home="job", footer=1,
+           alias="leave"),
+    Action("tab('facts')", "f", "Facts", "What is known of the job", home="job", footer=4),
+    Action("tab('log')", "l", "Log", "Its log", home="job", footer=4),
+    Action("tab('errors')", "e", "Stderr", "Its standard error", home="job", footer=4),
+    Action("tab('why')", "w", "Why", "Why it waits, or why it failed", home="job", footer=4),
+    Action("tab('steps')", "T", "Steps", "Its steps, what they use and used", home="job",
+           footer=4),
+    Action("tab('script')", "s", "Script", "Its script", home="job", footer=4),
+    Action("again", "r", "Refresh", "Ask anew for what is shown", home="job"),
+    Action("remedy", "enter,x", "Change", "Choose what would start the job sooner, and do it",
+           home="job", footer=1),
+    Action("send", "ctrl+s", "Send", "Show the command, and submit the job once that is confirmed",
+           home="form", footer=1),
+    Action("preview", "ctrl+t", "Preview", "What was found and the script, and back",
+           home="form", footer=2),
+    Action("values", "ctrl+l", "Values", "List what this field can be", home="form", footer=3),
+    Action("fit", "ctrl+f", "Fit", "Take over what fits in the place of the errors", home="form",
+           footer=2),
+    Action("open_file", "ctrl+o", "Open file", "Fill in a job file or a batch script",
+           home="form", footer=4),
+    Action("save_file", "ctrl+g", "Save file", "Write a job file", home="form", footer=4),
+    Action("anew", "ctrl+n", "Anew", "Throw the draft away", home="form"),
+    Action("app.help", "f1", "Help", "Show the keys of what is on the screen", home="form",
+           footer=1),
+    Action("app.jump", "ctrl+j", "Jump", "Letters over all that the keys can go to", home="form"),
+    Action("app.back", "ctrl+c", "Back", _BACK, home="form", alias="interrupt", first=True),
+    Action("leave", "escape", "Close", "Back to the fields; then close, and keep the draft",
+           home="form", footer=1),
+    Action("move(1)", "j,down", "Down", "Next line", home="log"),
+    Action("move(-1)", "k,up", "Up", "Previous line", home="log"),
+    Action("page(1)", "pagedown,space", "Page down", "A screen down", home="log"),
+    Action("page(-1)", "pageup,b", "Page up", "A screen up", home="log"),
+    Action("edge(0)", "home,g", "First", "The begin of the file", home="log"),
+    Action("edge(1)", "end,G", "Last", "The end of the file, followed", home="log"),
+    Action("pan(-16)", "left", "Left", "To the left", home="log"),
+    Action("pan(16)", "right", "Right", "To the right", home="log"),
+    Action("search", "slash", "Search", "Look for a regular expression", home="log",
+           footer=2),
+    Action("again(1)", "n", "Next", "Look for the same further down", home="log", footer=4),
+    Action("again(-1)", "N", "Previous", "Look for the same further up", home="log"),
+    Action("first_error", "E", "First error", "The first line that looks like an error",
+           home="log", footer=4),
+    Action("run(1)", "right_square_bracket", "Next run",
+           "Where the next run of a requeued job begins", home="log"),
+    Action("run(-1)", "left_square_bracket", "This run",
+           "Where this run began; again: the one before", home="log"),
+    Action("follow", "F", "Follow", "Follow what is written, or stop", home="log", footer=4),
+)  # fmt: skip
+ACTIONS_BY_NAME = {action.name: action for action in ACTIONS}
+_ACTIONS_BY_METHOD = {
+    action.name.partition("(")[0]: action for action in ACTIONS if not action.change
+}
+
+
+def is_available(method: str, parameters: Sequence[object], scope: ActionScope) -> bool:
+    """Return whether the app may run an action now.
+
+    Args:
+        method: name of the action as Textual calls it: `open_tab`, or `propose` for a change.
+        parameters: its parameters: for `propose`, the name of the change.
+        scope: what is on the screen.
+    """
+    if method == "propose":
+        change = ACTIONS_BY_NAME.get(str(parameters[0]))
+        return change is not None and change.available(scope)
+    action = _ACTIONS_BY_METHOD.get(method)
+    if action is None:  # of Textual itself, or one that opens a view
+        return not scope.over_job or method == "pop_screen"
+    return action.available(scope)
+
+
+def key_bindings(*homes: str) -> list[BindingType]:
+    """Return the key bindings of the actions with one of these homes."""
+    return [
+        Binding(
+            action.keys, action.call, action.label, show=bool(action.footer), tooltip=action.help,
+            id=action.id, priority=action.first,
+        )
+        for action in (*ACTIONS, *WIDGET_ACTIONS)
+        if action.home in homes and action.keys
+    ]  # fmt: skip

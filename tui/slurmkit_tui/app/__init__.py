@@ -1,0 +1,1 @@
+"""The Textual app: navigation, polling and start-up."""

@@ -1,0 +1,101 @@
+"""The options that the TUI starts with, and its section `[tui]` of the configuration.
+
+The command line wins over the configuration. So do columns that the user chose earlier.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from slurmkit.config.files import did_you_mean, load_section
+from slurmkit.errors import BadInput
+from slurmkit_tui.actions.keymap import parse_keymap
+from slurmkit_tui.options import AppOptions, ThemeName
+from slurmkit_tui.state_files import load_choices, save_columns
+from slurmkit_tui.views import VIEWS
+from slurmkit_tui.views.base import TableView
+
+
+class TuiSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[tui]`: how `slurmkit tui` starts. Its options win over these.
+
+    Attributes:
+        theme: `dark`, `light`, or `no-colour`, which NO_COLOR means, too.
+        interval: seconds between two questions, 2 at least.
+        view: the view it starts with, by name.
+        read_only: refuse everything that changes the cluster.
+        columns: of a view, names in the order they have there; those chosen in the TUI win.
+        keys: another key for an action, by the action's name; several keys with commas.
+    """
+
+    theme: ThemeName = "dark"
+    interval: Annotated[float, msgspec.Meta(ge=2)] = 10.0
+    view: str = "queue"
+    read_only: bool = False
+    columns: dict[str, tuple[str, ...]] = {}
+    keys: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        """Check names of views, columns, actions and keys, which only the app knows."""
+        if self.view != "queue":
+            _check_view(self.view, "view")
+        for view, names in self.columns.items():
+            _check_columns(view, names)
+        if self.keys:
+            try:
+                parse_keymap(self.keys)
+            except BadInput as error:
+                raise ValueError(f"{error} - at `$.keys`") from error
+
+
+def _check_view(name: str, key: str) -> None:
+    known = [view.name for view in VIEWS]
+    if name not in known:
+        raise ValueError(f"no view {name!r}; {did_you_mean(name, known, 'views')} - at `$.{key}`")
+
+
+def _check_columns(view: str, names: tuple[str, ...]) -> None:
+    _check_view(view, "columns")
+    kind = next(each for each in VIEWS if view == each.name).load()
+    if not issubclass(kind, TableView):  # msgspec turns a ValueError into its own error
+        raise ValueError(f"view {view} has no columns - at `$.columns`")  # noqa: TRY004
+    known = [column.name for column in kind.LISTING.columns]
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known, "columns")
+            raise ValueError(f"view {view} has no column {name!r}; {hint} - at `$.columns`")
+    if not names:
+        raise ValueError(f"view {view} would show no column - at `$.columns`")
+
+
+def load_options(given: dict[str, Any]) -> AppOptions:
+    """Combine command line, earlier choices and configuration into the app's options.
+
+    Args:
+        given: fields of `AppOptions` from the command line; None for those that were not given.
+
+    Raises:
+        BadConfig: for a wrong `[tui]` section.
+    """
+    section = load_section("tui", TuiSection)
+    saved, trouble = load_choices()
+    configured = {
+        name: getattr(section, name) for name in ("theme", "interval", "view", "read_only")
+    }
+    on_command_line = {name: value for name, value in given.items() if value is not None}
+    return AppOptions(
+        **{**configured, **on_command_line},
+        columns={**section.columns, **saved.columns},
+        keys=_keys(section),
+        keep_columns=save_columns,
+        keep_drafts=True,
+        trouble=trouble,
+    )
+
+
+def _keys(section: TuiSection) -> dict[str, str]:
+    if not section.keys:
+        return {}
+    return parse_keymap(section.keys)

@@ -1,0 +1,1 @@
+"""The submit form's data, without Textual."""

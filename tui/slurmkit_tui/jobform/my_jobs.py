@@ -1,0 +1,189 @@
+"""Rows of the list of my jobs: a job or a whole array, with GPUs, efficiency, and end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from slurmkit.cluster.my_jobs import MyJobs
+from slurmkit.formats import job_ids
+from slurmkit.formats import job_states as slurm_states
+from slurmkit.formats.durations import parse_elapsed, reformat_elapsed
+from slurmkit.formats.tres import format_gpus
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.steps import Efficiency, array_shares
+from slurmkit.state import arrays
+from slurmkit.state.arrays import shown_id, user_array_id
+from slurmkit.state.queue_cells import pending_reason
+from slurmkit.state.queue_rows import QueueRow
+
+NO_EFFICIENCIES: Mapping[str, Efficiency] = MappingProxyType({})
+
+
+class MyJobRow(msgspec.Struct, frozen=True):
+    """A job, or a whole array in one row.
+
+    Attributes:
+        job_id: `12`, or `12_[1-40]` for the tasks of an array.
+        key: stays the same in the next answer.
+        state: Slurm's state, or counts of an array's states: `R 2, PD 38`.
+        kind: the state that gives the colour.
+        gpus: GPUs allocated or requested: `2 a100`; `?` if Slurm does not say.
+        held: indices of the allocated GPUs by node: `n1:0-3  n2:0`.
+        where: nodes, the reason of a pending job, and restarts.
+        left: seconds until the time limit; None while pending, or without a limit.
+        ended: epoch seconds; None for a job in the queue.
+        rows: its rows of the queue, for actions on the job; empty once it ended.
+        started: whether it has run, so that efficiency can be measured.
+        cpu: used share of the allocated CPU time; None is unknown.
+        mem: peak share of the allocated memory, of tasks the worst; None is unknown.
+    """
+
+    job_id: str
+    key: str
+    name: str
+    partition: str
+    account: str
+    state: str
+    kind: str
+    gpus: str
+    held: str
+    where: str
+    elapsed: str
+    left: int | None
+    submitted: int | None
+    ended: int | None
+    exit_code: str
+    rows: tuple[QueueRow, ...] = ()
+    started: bool = False
+    cpu: float | None = None
+    mem: float | None = None
+
+    @property
+    def whole(self) -> str:
+        """Id of the job, or of the whole array."""
+        return self.job_id.partition("_[")[0]
+
+
+def my_job_rows(
+    mine: MyJobs, of: Mapping[str, Efficiency] = NO_EFFICIENCIES
+) -> tuple[MyJobRow, ...]:
+    """Return the rows: jobs in the queue first, then ended jobs, the latest first.
+
+    Args:
+        mine: the jobs.
+        of: known efficiencies by Slurm's raw job id.
+    """
+    queued = [_queued(rows, mine, of) for rows in arrays.group_by_array(mine.rows)]
+    alive = {job.key for job in queued}
+    ended: dict[str, list[JobInfo]] = {}
+    for run in mine.ended:
+        key = whole_array_id(run, mine.wholes)
+        ended.setdefault(f"{key} ended" if key in alive else key, []).append(run)
+    over = (_over(key, runs, of) for key, runs in ended.items())
+    named = (msgspec.structs.replace(job, name=_name(ended[job.key][0], mine)) for job in over)
+    return (*queued, *named)
+
+
+def _name(job: QueueRow | JobInfo, mine: MyJobs) -> str:
+    """Return the name of a job; in a workflow, the name there."""
+    return mine.flows.get(job_ids.whole_id(job.job_id), job.name)
+
+
+def whole_array_id(run: JobInfo, wholes: Mapping[str, str]) -> str:
+    """Return the id of the job's array; if Slurm holds it as several arrays, that of the first."""
+    own = run.job_id.partition("_")[0]
+    return wholes.get(own, own)
+
+
+def _queued(rows: Sequence[QueueRow], mine: MyJobs, of: Mapping[str, Efficiency]) -> MyJobRow:
+    first = rows[0]
+    one = len(rows) == 1 and "[" not in first.job_id
+    running = [row for row in rows if not row.waits]
+    held = [_indices(mine.indices[row.raw_id]) for row in running if row.raw_id in mine.indices]
+    waits = ",".join(dict.fromkeys(filter(None, map(pending_reason, rows))))
+    cpu, mem = array_shares([of.get(row.raw_id) for row in running])
+    nodes = ",".join(dict.fromkeys(row.node_list for row in rows if row.node_list))
+    return MyJobRow(
+        job_id=shown_id(first) if len(rows) == 1 else f"{user_array_id(first)}_[…]",
+        key=user_array_id(first) or first.job_id,
+        name=_name(first, mine),
+        partition=",".join(dict.fromkeys(row.partition for row in rows)),
+        account=first.account,
+        state=first.state if one else arrays.format_task_states(rows),
+        kind=(running or rows)[0].state,
+        gpus=", ".join(format_gpus(first.tres)) or ("0" if "=" in first.tres else "?"),
+        held="  ".join(held),
+        where=" ".join(
+            filter(None, [nodes, f"({waits})" if waits else "", _restarted(rows, mine)])
+        ),
+        elapsed=max((row.time_used for row in rows), key=lambda t: parse_elapsed(t) or 0),
+        left=min((left for row in running if (left := _left(row)) is not None), default=None),
+        submitted=first.submitted,
+        ended=None,
+        exit_code="",
+        rows=tuple(rows),
+        started=bool(running),
+        cpu=cpu,
+        mem=mem,
+    )
+
+
+def _restarted(rows: Sequence[QueueRow], mine: MyJobs) -> str:
+    """Return that a job was requeued, and why; for an array, how many tasks were."""
+    restarts = [mine.restarts[row.job_id] for row in rows if row.job_id in mine.restarts]
+    if not restarts:
+        return ""
+    return restarts[0] if len(rows) == 1 else f"{len(restarts)} restarted"
+
+
+def _left(row: QueueRow) -> int | None:
+    limit, used = parse_elapsed(row.time_limit), parse_elapsed(row.time_used)
+    return None if limit is None or used is None else max(0, limit - used)
+
+
+def _indices(held: dict[str, list[int]]) -> str:
+    return " ".join(f"{node}:{arrays.format_indices(at)}" for node, at in held.items())
+
+
+def _over(key: str, runs: Sequence[JobInfo], of: Mapping[str, Efficiency]) -> MyJobRow:
+    """Make the row of an ended job or array. A requeued job counts by its last run.
+
+    The worst state of an array gives the colour.
+    """
+    last = runs[0]
+    tasks: dict[str, JobInfo] = {}
+    for run in runs:
+        tasks.setdefault(run.job_id, run)
+    tally: dict[str, int] = {}
+    for run in tasks.values():
+        tally[run.state] = tally.get(run.state, 0) + 1
+    worst = next((s for s in tally if slurm_states.state_kind(s) == "bad"), last.state)
+    several = len(tasks) > 1
+    ran = [run for run in tasks.values() if run.started]
+    cpu, mem = array_shares([of.get(run.raw_id) for run in ran])
+    states = ", ".join(
+        f"{slurm_states.state_code(state)} {count}" for state, count in tally.items()
+    )
+    return MyJobRow(
+        job_id=f"{key.partition(' ')[0]}_[…]" if several else last.job_id,
+        key=key,
+        name=last.name,
+        partition=last.partition,
+        account=last.account,
+        state=states if several else last.state,
+        kind=worst,
+        gpus=", ".join(format_gpus(last.tres)) or ("0" if "=" in last.tres else "-"),
+        held="",
+        where=last.node_list,
+        elapsed=reformat_elapsed(last.elapsed),  # an old recording holds sacct's format
+        left=None,
+        submitted=last.submitted,
+        ended=last.ended,
+        exit_code=last.exit_code or "",
+        started=bool(ran),
+        cpu=cpu,
+        mem=mem,
+    )

@@ -1,1 +1,0 @@
-"""Reading logs of any size: only what is on the screen is read."""

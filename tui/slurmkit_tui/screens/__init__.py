@@ -1,0 +1,1 @@
+"""Screens beside the views: job, help, palette, jump and proposals."""

@@ -1,0 +1,191 @@
+"""The help: the keys that work on the screen now, those of the focused widget first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from textual import events
+from textual.actions import parse
+from textual.app import ComposeResult, SystemCommand
+from textual.binding import ActiveBinding, Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.dom import DOMNode
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Input, Static
+
+from slurmkit_tui.actions.registry import ACTIONS, WIDGET_ACTIONS, Action
+from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.screens.status_lines import Summary, Tabs
+from slurmkit_tui.views import VIEWS
+from slurmkit_tui.views.base import View
+from slurmkit_tui.widgets.dialogs import TextDialog, key_names, two_columns
+from slurmkit_tui.widgets.gpu_grid import GpuGrid
+from slurmkit_tui.widgets.log_view import LogView
+from slurmkit_tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from slurmkit_tui.host import AppHost
+
+Rows = list[tuple[str, str]]
+_OF_VIEWS = frozenset(action.call for action in ACTIONS if action.home == "view")
+_FOCUS, _VIEW, _APP = "What has the focus", "This view", "Everywhere"
+_NAMES: dict[type, str] = {
+    Table: "The table",
+    GpuGrid: "The map",
+    LogView: "The log",
+    Input: "The line",
+    VerticalScroll: "The text",
+}
+_FILTER = [
+    ("llama", "rows with that text anywhere"),
+    ("user:me part:gpu,mig", "whose field holds the text, or one of several"),
+    ("gpus>=8 >8gpu time>2h", "a number or a time compared; user=alice is exactly that"),
+    ("/res.*50/ name:/^ll/", "a regular expression"),
+    ("-state:pd !/test/", "rows that do not pass"),
+]
+
+
+class HelpDialog(TextDialog):
+    """The dialog that lists the keys."""
+
+    def __init__(self, app: AppHost) -> None:
+        parts = [
+            Content("\n").join([Content.styled(title, "$primary bold"), two_columns(rows)])
+            for title, rows in [*key_sections(app.screen), *_filter(app)]
+        ]
+        super().__init__("Keys", Content("\n\n").join(parts))
+
+
+def key_sections(screen: Screen[object]) -> list[tuple[str, Rows]]:
+    """Group the keys that work on a screen by widget; an action is listed once with all keys."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for key, active in screen.active_bindings.items():
+        if active.enabled:
+            words = active.binding.tooltip or active.binding.description or active.binding.action
+            groups.setdefault(_title(active, screen), {}).setdefault(words, []).append(key)
+    order = sorted(groups, key=lambda title: (title == _APP, title == _VIEW))
+    return [(t, [(key_names(",".join(k)), words) for words, k in groups[t].items()]) for t in order]
+
+
+def _title(active: ActiveBinding, screen: Screen[object]) -> str:
+    node: DOMNode = active.node
+    if node is screen.app:
+        return _VIEW if active.binding.action in _OF_VIEWS else _APP
+    if node is screen and type(node) is Screen:
+        return _APP
+    if isinstance(node, View | Screen):
+        return _VIEW
+    return next((_NAMES[each] for each in type(node).__mro__ if each in _NAMES), _FOCUS)
+
+
+def _filter(app: AppHost) -> Iterator[tuple[str, Rows]]:
+    """Yield the filter language, if the view can be filtered."""
+    if app.screen is app.main and app.view.filters_rows:
+        yield "Filter: terms that all have to pass", _FILTER
+
+
+_LETTERS = "asdfghjklqwertyuiopzxcvbnm"
+
+
+class JumpTarget(NamedTuple):
+    """A tab or field to jump to.
+
+    Attributes:
+        x: screen column of its letter.
+        y: screen line of its letter.
+        go: function that goes there.
+    """
+
+    x: int
+    y: int
+    go: Callable[[], object]
+
+
+class Jump(ModalScreen[None]):
+    """The letters over the unchanged screen; any other key removes them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close")]
+
+    DEFAULT_CSS = """
+    Jump { background: $background 30%; layout: vertical; }
+    Jump > Static { position: absolute; width: 3; height: 1; color: $background;
+                    background: $warning; text-style: bold; }
+    """
+
+    def __init__(self, targets: list[JumpTarget]) -> None:
+        super().__init__()
+        self._targets = dict(zip(_LETTERS, targets, strict=False))
+
+    def compose(self) -> ComposeResult:
+        """Put each letter at the begin of its target."""
+        for letter, target in self._targets.items():
+            sign = Static(Content(f"[{letter}]"), id=f"jump-{letter}", markup=False)
+            sign.styles.offset = (target.x, target.y)
+            yield sign
+
+    def on_key(self, event: events.Key) -> None:
+        """Close; go to the target of the letter, if there is one."""
+        event.stop()
+        event.prevent_default()
+        self.dismiss()
+        if target := self._targets.get(event.character or ""):
+            self.app.call_next(target.go)
+
+
+def jump_targets(app: AppHost) -> list[JumpTarget]:
+    """Return all targets on the current screen."""
+    screen = app.screen
+    return [*(_tabs(app) if screen is app.main else ()), *_fields(app, screen)]
+
+
+def _tabs(app: AppHost) -> Iterator[JumpTarget]:
+    tabs, x = app.main.query_one(Tabs), 0
+    line = tabs.region
+    for name, word in tabs.words(line.width).items():
+        yield JumpTarget(line.x + x, line.y, partial(app.action_view, name))
+        x += len(word)
+    if app.view.filters_rows:
+        summary = app.main.query_one(Summary).region
+        yield JumpTarget(summary.x, summary.y, app.action_filter)
+
+
+def _fields(app: AppHost, screen: Screen[object]) -> Iterator[JumpTarget]:
+    for widget in screen.focus_chain:
+        region = widget.region.intersection(screen.region)
+        if region.area:
+            go = partial(screen.set_focus, widget)
+            yield JumpTarget(min(region.x, app.size.width - 3), region.y, go)
+
+
+def palette_commands(app: AppHost, screen: Screen[object]) -> Iterator[SystemCommand]:
+    """Yield the commands for a screen: those of its widgets, then those of the app."""
+    for node, home in _homes(screen):
+        yield from _commands(app, node, [each for each in WIDGET_ACTIONS if each.home == home])
+    if screen is app.main:
+        yield from _commands(app, app, ACTIONS)
+        for view in VIEWS:
+            go = partial(app.run_action, f"view('{view.name}')")
+            yield SystemCommand(f"View {view.title}", f"Go to {view.title}", go)
+    elif not screen.is_modal:
+        yield from _commands(app, app, [each for each in ACTIONS if each.works_over_jobs])
+
+
+def _homes(screen: Screen[object]) -> Iterator[tuple[DOMNode, str]]:
+    """Yield widgets of a screen with their home, without those whose keys only move a cursor."""
+    if screen.id == "submit-form":
+        yield screen, "form"
+    if isinstance(screen, JobScreen):
+        yield screen, "job"
+        yield from ((log, "log") for log in screen.query(LogView) if log.display)
+
+
+def _commands(app: AppHost, node: DOMNode, actions: list[Action] | tuple[Action, ...]
+              ) -> Iterator[SystemCommand]:  # fmt: skip
+    for action in actions:
+        _, name, parameters = parse(action.call)
+        if node.check_action(name, parameters):
+            run = partial(app.run_action, action.call, node)
+            yield SystemCommand(action.label, action.help, run)

@@ -1,0 +1,367 @@
+"""Base classes of the views: any view, and one that is a table, with or without notes.
+
+A table view has a filter, a sort order, columns and chosen rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from slurmkit.errors import SlurmkitError
+from slurmkit.formats.display import printable
+from slurmkit_tui.feed import SOURCE_NAMES, FeedAnswer, FeedQuestion
+from slurmkit_tui.feed.threads import NewestOnly
+from slurmkit_tui.session import ClusterSession
+from slurmkit_tui.widgets.filter_line import FilterLine
+from slurmkit_tui.widgets.listing import (
+    ArrangedRows,
+    Listing,
+    PreparedRows,
+    RowContext,
+    RowQuery,
+    arrange_rows,
+    prepare_rows,
+)
+from slurmkit_tui.widgets.table import Table
+
+SummaryPart = str | tuple[str, str]
+AT_ONCE = 5000  # rows that are filtered and sorted within one frame; more need a thread
+
+
+class View(Vertical):
+    """A view that a digit switches to; `views.VIEWS` lists all.
+
+    Attributes:
+        NAME: name in the configuration: `queue`.
+        ASK: question whose answer the view shows.
+        EVERY: time between two questions, as a multiple of the interval.
+        OF_JOBS: whether Enter opens a job.
+        IS_TABLE: whether the rows are in a table.
+        filters_rows: whether the rows can be filtered.
+    """
+
+    NAME: ClassVar[str]
+    ASK: ClassVar[FeedQuestion]
+    EVERY: ClassVar[float] = 1.0
+    OF_JOBS: ClassVar[bool] = False
+    IS_TABLE: ClassVar[bool] = False
+    filters_rows: ClassVar[bool] = False
+
+    class Changed(Message):
+        """Other rows are shown: the line above must be updated."""
+
+    class Asks(Message):
+        """The question of the view has changed: ask it now."""
+
+    @property
+    def ask(self) -> FeedQuestion:
+        """The current question of the view."""
+        return self.ASK
+
+    def make(self, answer: FeedAnswer, session: ClusterSession) -> Any:
+        """Prepare an answer for the screen. Runs in a thread and touches no widget."""
+        raise NotImplementedError
+
+    def take(self, prepared: Any) -> None:
+        """Show an answer that `make` prepared."""
+        raise NotImplementedError
+
+    def say(self, words: str) -> None:
+        """Show a text instead of rows."""
+        raise NotImplementedError
+
+    def summary(self) -> Iterable[SummaryPart]:
+        """Return the parts of the line above the view: counts of the rows shown."""
+        return ()
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """Rows that actions apply to: the chosen ones, or the one under the cursor."""
+        return ()
+
+    @property
+    def current(self) -> Any | None:
+        """The row that Enter opens; None if there is none."""
+        return self.rows[0] if self.rows else None
+
+    @property
+    def clearable(self) -> bool:
+        """Whether there is a filter, or chosen rows, that Esc clears."""
+        return False
+
+    @property
+    def knows_mine(self) -> bool:
+        """Whether the view can show only my rows."""
+        return False
+
+    def open_filter(self) -> None:
+        """Open the filter line."""
+
+    def clear(self) -> None:
+        """Clear the filter, or else the chosen rows."""
+
+    def focus_main(self) -> None:
+        """Focus the main widget of the view."""
+        raise NotImplementedError
+
+
+class TableView(View):
+    """A view that shows the rows of an answer in a table, filtered and sorted.
+
+    Attributes:
+        LISTING: kind of its rows, with all columns.
+        columns: names of the columns shown at first; empty for the default ones.
+    """
+
+    LISTING: ClassVar[Listing]
+    IS_TABLE = True
+    filters_rows = True
+
+    def __init__(self, *, mine: bool = False) -> None:
+        super().__init__(id=self.NAME)
+        self._row_query = RowQuery(mine=mine and self.LISTING.mine is not None)
+        self._sheet: PreparedRows | None = None
+        self._latest = NewestOnly()
+        self.columns: Sequence[str] = ()
+
+    def compose(self) -> ComposeResult:
+        """Stack the table and the filter."""
+        table = Table(self.LISTING, f"asking {self._asked}…")
+        known = {column.name: column for column in self.LISTING.columns}
+        if chosen := [known[name] for name in self.columns if name in known]:
+            table.columns = chosen
+        yield table
+        yield FilterLine()
+
+    @property
+    def _asked(self) -> str:
+        return SOURCE_NAMES[self.ask.what]
+
+    # For subclasses: what differs by kind of row
+
+    def rows_of(self, answer: FeedAnswer) -> Sequence[Any]:
+        """Return the rows of an answer."""
+        rows: Sequence[Any] = answer.value.rows
+        return rows
+
+    def context(self, answer: FeedAnswer, session: ClusterSession) -> RowContext:
+        """Return the context on which the texts of the cells depend."""
+        return RowContext(session.feed.me, answer.taken, cluster=session.cluster)
+
+    def tally(self, rows: Sequence[Any], context: RowContext) -> Iterable[SummaryPart]:
+        """Count the rows shown, for the line above the view. Runs in a thread."""
+        del rows, context
+        return ()
+
+    def aside(self) -> Iterable[SummaryPart]:
+        """Return parts of the line above the view that are not counted from the rows."""
+        return ()
+
+    # The rows shown
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        return self.query_one(Table)
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """See `View.rows`."""
+        return self.table.chosen_rows
+
+    @property
+    def current(self) -> Any | None:
+        """See `View.current`."""
+        return self.table.selected
+
+    @property
+    def row_query(self) -> RowQuery:
+        """The current filter and sort order."""
+        return self._row_query
+
+    @property
+    def filters(self) -> list[str]:
+        """The active filters as texts."""
+        text = self._row_query.filter.text.strip()
+        return [*(["mine"] if self._row_query.mine else []), *([text] if text else [])]
+
+    @property
+    def clearable(self) -> bool:
+        """See `View.clearable`."""
+        return self.filtering or bool(self.table.chosen)
+
+    @property
+    def knows_mine(self) -> bool:
+        """See `View.knows_mine`."""
+        return self.LISTING.mine is not None
+
+    @property
+    def filtering(self) -> bool:
+        """Whether the filter line is visible."""
+        return bool(self.query_one(FilterLine).display)
+
+    def make(self, answer: FeedAnswer, session: ClusterSession) -> ArrangedRows:
+        """See `View.make`."""
+        sheet = prepare_rows(self.LISTING, self.rows_of(answer), self.context(answer, session))
+        return self._arranged(sheet, self._row_query)
+
+    def take(self, prepared: ArrangedRows) -> None:
+        """See `View.take`."""
+        self._sheet = prepared.sheet
+        if prepared.query == self._row_query:
+            self._put(prepared)
+        else:  # filter or order changed in the meantime
+            self._arrange()
+
+    def _arranged(self, sheet: PreparedRows, query: RowQuery) -> ArrangedRows:
+        """Filter, sort and count rows; may run in a thread."""
+        arranged = arrange_rows(sheet, query)
+        rows = list(map(sheet.rows.__getitem__, arranged.order))
+        return arranged._replace(counts=tuple(self.tally(rows, sheet.context)))
+
+    def say(self, words: str) -> None:
+        """See `View.say`."""
+        self.table.show(None, words)
+
+    def summary(self) -> Iterable[SummaryPart]:
+        """See `View.summary`."""
+        if self._sheet is None:
+            return
+        listing, total, shown = self.LISTING, len(self._sheet.rows), self.table.count
+        if self.filters:
+            yield f"{shown:,} of {listing.counted(total)} ({printable(', '.join(self.filters))})"
+        else:
+            yield listing.counted(total)
+        if chosen := len(self.table.chosen):
+            yield (f"{chosen:,} chosen", "$accent bold")
+        if self.table.arranged is not None:
+            yield from self.table.arranged.counts
+        yield from self.aside()
+
+    def focus_main(self) -> None:
+        """See `View.focus_main`."""
+        self.table.focus()
+
+    # Changes by the person
+
+    def set_row_query(self, query: RowQuery) -> None:
+        """Change the filter or the sort order."""
+        self._row_query = query
+        self._arrange()
+
+    def toggle_mine(self) -> None:
+        """Toggle between my rows and all rows."""
+        self.set_row_query(replace(self._row_query, mine=not self._row_query.mine))
+
+    def open_filter(self) -> None:
+        """See `View.open_filter`."""
+        self.query_one(FilterLine).open()
+
+    def clear(self) -> None:
+        """See `View.clear`."""
+        if self.filtering:
+            self.query_one(FilterLine).clear()
+        else:
+            self.table.clear_choice()
+
+    @on(FilterLine.FilterTyped)
+    def _typed(self, event: FilterLine.FilterTyped) -> None:
+        # The grammar is imported when a filter is first typed.
+        from slurmkit_tui.widgets.filters import FilterError, parse_filter  # noqa: PLC0415 - not for the first paint
+
+        event.stop()
+        wrong = ""
+        try:
+            self.set_row_query(
+                replace(self._row_query, filter=parse_filter(event.text, self.LISTING))
+            )
+        except FilterError as error:  # the rows stay as they were
+            wrong = str(error)
+        self.query_one(FilterLine).show_error(wrong)
+
+    @on(FilterLine.Left)
+    def _left(self, event: FilterLine.Left) -> None:
+        event.stop()
+        self.screen.set_focus(self.table)
+
+    @on(Table.Chosen)
+    def _choose(self, event: Table.Chosen) -> None:
+        event.stop()
+        self.post_message(self.Changed())
+        self.refresh_bindings()
+
+    @on(Table.Sorted)
+    def _sort_by(self, event: Table.Sorted) -> None:
+        event.stop()
+        self.set_row_query(self._row_query.sorted_by(event.column))
+
+    def _arrange(self) -> None:
+        if self._sheet is None:
+            return
+        if len(self._sheet.rows) <= AT_ONCE:
+            self._put(self._arranged(self._sheet, self._row_query))
+        else:
+            self._arrange_in_thread(self._sheet, self._row_query)
+
+    @work(description="arrange")
+    async def _arrange_in_thread(self, sheet: PreparedRows, query: RowQuery) -> None:
+        try:
+            arranged = await self._latest.run(partial(self._arranged, sheet, query))
+        except SlurmkitError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if arranged and arranged.sheet is self._sheet and arranged.query == self._row_query:
+            self._put(arranged)
+
+    def _put(self, arranged: ArrangedRows) -> None:
+        self.table.show(arranged, self._empty_text())
+        self.post_message(self.Changed())
+
+    def _empty_text(self) -> str:
+        """Return the text for a table without rows."""
+        noun = self.LISTING.noun
+        if self._row_query.filter.text.strip():
+            return f"no {noun} passes {', '.join(self.filters)}; Esc clears"
+        if self._row_query.mine:
+            return f"no {noun} is mine; u shows all"
+        return self.LISTING.empty or f"no {noun}s"
+
+
+class TableViewWithNotes(TableView):
+    """A table view with lines of notes below the table; see `TableView`."""
+
+    def __init__(self, *, mine: bool = False) -> None:
+        super().__init__(mine=mine)
+        self._notes: Sequence[str] = ()
+
+    def compose(self) -> ComposeResult:
+        """Put the notes between the table and the filter."""
+        table, line = super().compose()
+        yield table
+        yield Static("", classes="notes", markup=False)
+        yield line
+
+    def notes(self, answer: FeedAnswer, session: ClusterSession) -> Sequence[str]:
+        """Return the lines of notes; the caller escapes control characters."""
+        raise NotImplementedError
+
+    def make(self, answer: FeedAnswer, session: ClusterSession) -> ArrangedRows:
+        """See `View.make`."""
+        self._notes = self.notes(answer, session)
+        return super().make(answer, session)
+
+    def take(self, prepared: ArrangedRows) -> None:
+        """See `View.take`."""
+        super().take(prepared)
+        lines = Content("\n".join(map(printable, self._notes)))
+        self.query_one(".notes", Static).update(lines)

@@ -1,0 +1,321 @@
+"""The widget that shows a log: pages, search, first error, and following new lines."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from slurmkit.errors import SlurmkitError
+from slurmkit.formats.display import printable
+from slurmkit.formats.memory import format_bytes
+from slurmkit.jobs.log import FilePiece
+from slurmkit.jobs.run_history import RUN_BEGINS
+from slurmkit_tui.actions.registry import key_bindings
+from slurmkit_tui.feed import Feed, FeedQuestion
+from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.widgets.log_pages import (
+    LogPage,
+    find_backward,
+    find_forward,
+    last_page,
+    line_begin,
+    offset_above,
+    page_from,
+)
+
+ERRORS = re.compile(
+    rb"(?i)(traceback \(most recent call last\)|\b(?:fatal|killed|\w*error|\w*exception)\b"
+    rb"|out of memory|NCCL WARN|segmentation fault|command not found)"
+)
+_SIGNS = (b"traceback", b"fatal", b"error", b"exception", b"killed", b"out of memory", b"nccl warn",
+          b"segmentation fault", b"command not found")  # fmt: skip
+RUNS = re.compile(b"(?m)^" + RUN_BEGINS.encode())
+"""First line of each run of a job that is requeued."""
+_RULE = "─"
+_TAB = " " * 8
+_PROGRESS_SECONDS = 0.2
+_FOLLOW_SECONDS = 1.0
+
+
+class LogLines(Widget, can_focus=True):
+    """The lines of the current page; this widget only draws them."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log--found", "log--error", "log--run"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.page = LogPage((), 0, 0)
+        self.left = 0
+        self.found: int | None = None
+        self.pattern: re.Pattern[bytes] | None = None
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line of the screen."""
+        if y >= len(self.page.lines):
+            return Strip.blank(self.size.width, self.rich_style)
+        line = self.page.lines[y]
+        text, looks = styled_line(line.text)
+        style, right = self.rich_style, self.left + self.size.width
+        if mark := "log--found" if line.begin == self.found else looks:
+            style = style + self.get_component_rich_style(mark, partial=True)
+        if looks == "log--run":
+            text = f"{text} ".ljust(right, _RULE)
+        return Strip([Segment(text[:right], style)]).crop_extend(self.left, right, style)
+
+
+def errors_likely(data: bytes) -> bool:
+    """Return whether `ERRORS` can match in some bytes: much faster than the search itself."""
+    lower = data.lower()
+    return any(sign in lower for sign in _SIGNS)
+
+
+def safe_line(text: bytes) -> str:
+    """Return a line as safe text: the part after the last carriage return, without escapes."""
+    final = text.rstrip(b"\r").rpartition(b"\r")[2]
+    plain = re.sub(rb"\x1b\[[0-9;]*[A-Za-z]", b"", final)
+    return printable(plain.decode("utf-8", "replace").replace("\t", _TAB))
+
+
+@lru_cache(maxsize=256)
+def styled_line(text: bytes) -> tuple[str, str]:
+    """Return the text of a line, and its style: of an error, of the begin of a run, or none."""
+    if RUNS.match(text):
+        return safe_line(text), "log--run"
+    return safe_line(text), "log--error" if ERRORS.search(text) else ""
+
+
+def load_styled_page(make: Callable[[], LogPage | None]) -> LogPage | None:
+    """Load a page and style its lines in this thread: long lines would stall the drawing."""
+    page = make()
+    for line in page.lines if page else ():
+        styled_line(line.text)
+        time.sleep(0)
+    return page
+
+
+class LogView(Vertical):
+    """A view of one file, read through the feed page by page."""
+
+    BINDINGS: ClassVar[list[BindingType]] = key_bindings("log")
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__()
+        self._feed = feed
+        self._path: str | None = None
+        self._following = True
+        self._said = ""
+        self._searching = 0
+        self._reading: Callable[[], LogPage | None] | None = None
+
+    def compose(self) -> ComposeResult:
+        """Stack the lines, the status line, and the search line."""
+        yield LogLines()
+        yield Static("", id="log-said", markup=False)
+        yield Input(placeholder="regular expression; Enter searches on", compact=True)
+
+    def on_mount(self) -> None:
+        """Close the search line, and follow the file from now on."""
+        self._close_search()
+        self.set_interval(_FOLLOW_SECONDS, self._load_new_lines)
+
+    @property
+    def lines(self) -> LogLines:
+        """The widget with the lines of the page."""
+        return self.query_one(LogLines)
+
+    def open(self, path: str) -> None:
+        """Show the end of a file."""
+        self._path = path
+        self._load_page(partial(last_page, self._read, self._rows))
+
+    def say(self, words: str) -> None:
+        """Show a message: why there is nothing to show, or the result of a search."""
+        self._said = words
+        self._update_status()
+
+    # Reading, in threads; the newest request wins
+
+    def _read(self, begin: int, length: int) -> FilePiece:
+        about = (self._path or "", str(begin), str(length))
+        piece: FilePiece = self._feed.fetch(FeedQuestion("piece", about)).value
+        return piece
+
+    @property
+    def _rows(self) -> int:
+        return max(1, self.lines.size.height)
+
+    @work(exclusive=True, group="page", description="page")
+    async def _load_page(self, make: Callable[[], LogPage | None]) -> None:
+        self._reading = make
+        try:
+            page = await in_thread(partial(load_styled_page, make))
+        except SlurmkitError as error:
+            self.say(str(error))
+            return
+        finally:
+            if self._reading is make:
+                self._reading = None
+        if page is not None:
+            self.lines.page = page
+            self.lines.refresh()
+        self._update_status()
+
+    def _load_new_lines(self) -> None:
+        """Look for new lines, unless a page is still being read."""
+        if self._following and self._path and self.display and self._reading is None:
+            self._load_page(partial(self._newer_page, self.lines.page.size))
+
+    def _newer_page(self, size: int) -> LogPage | None:
+        return None if self._read(0, 0).size == size else last_page(self._read, self._rows)
+
+    # Actions
+
+    def _step(self, begin: Callable[[LogPage], int]) -> None:
+        """Go to the page from another offset; the last page stays full. This ends a search."""
+        self._searching += 1
+        rows, page = self._rows, self.lines.page
+
+        def make() -> LogPage:
+            new = page_from(self._read, begin(page), rows)
+            return new if len(new.lines) >= rows else last_page(self._read, rows)
+
+        self._load_page(make)
+
+    def action_move(self, by: int) -> None:
+        """Move by lines."""
+        self._stop_following()
+        if by > 0 and len(self.lines.page.lines) > by:
+            self._step(lambda page: page.lines[by].begin)
+        elif by < 0:
+            self._step(lambda page: offset_above(self._read, page.begin, -by))
+
+    def action_page(self, by: int) -> None:
+        """Move by screens."""
+        self._stop_following()
+        if by > 0:
+            self._step(lambda page: page.end)
+        else:
+            self._step(lambda page: offset_above(self._read, page.begin, self._rows))
+
+    def action_edge(self, end: int) -> None:
+        """Go to the begin (0) or the end (1)."""
+        self._following = bool(end)
+        self._step((lambda page: page.size) if end else (lambda _page: 0))
+
+    def action_pan(self, by: int) -> None:
+        """Move sideways."""
+        self.lines.left = max(0, self.lines.left + by)
+        self.lines.refresh()
+
+    def action_follow(self) -> None:
+        """Follow new lines, or stop."""
+        self._following = not self._following
+        if self._following:
+            self.action_edge(1)
+        self._update_status()
+
+    def _stop_following(self) -> None:
+        self._following = False
+
+    def action_search(self) -> None:
+        """Open the search line."""
+        field = self.query_one(Input)
+        field.value, field.display, field.disabled = "", True, False
+        field.focus()
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        try:
+            self.lines.pattern = re.compile(event.value.encode(), re.IGNORECASE | re.MULTILINE)
+        except re.error as error:
+            self.say(f"/{event.value}/ is no regular expression: {error}")
+            return
+        self._close_search()
+        self._look_for(self.lines.pattern, self.lines.page.begin, 1)
+
+    def leave_search(self) -> bool:
+        """Close the search line; return False if it was not open."""
+        is_open = bool(self.display and self.query_one(Input).display)
+        if is_open:
+            self._close_search()
+        return is_open
+
+    def _close_search(self) -> None:
+        field = self.query_one(Input)
+        field.display, field.disabled = False, True
+        self.lines.focus()
+
+    def action_again(self, way: int) -> None:
+        """Search the same pattern again."""
+        page, found = self.lines.page, self.lines.found
+        if self.lines.pattern is None:
+            return
+        here = page.begin if found is None else found
+        self._look_for(self.lines.pattern, here + 1 if way > 0 else here, way)
+
+    def action_run(self, way: int) -> None:
+        """Go to the begin of the next run of a requeued job, or of this run."""
+        page, found = self.lines.page, self.lines.found
+        seen = found is not None and page.begin <= found < page.end
+        here = found if seen and found is not None else page.begin if way > 0 else page.end
+        self.lines.pattern = RUNS
+        self._look_for(RUNS, here + 1 if way > 0 and seen else here, way)
+
+    def action_first_error(self) -> None:
+        """Go to the first line that looks like an error."""
+        self.lines.pattern = ERRORS
+        self._look_for(ERRORS, 0, 1)
+
+    def _look_for(self, pattern: re.Pattern[bytes], begin: int, way: int) -> None:
+        self._stop_following()
+        self._searching += 1
+        search, last_shown = self._searching, time.monotonic()
+        likely = errors_likely if pattern is ERRORS else bool
+
+        def report(part: float) -> bool:
+            """Show the progress now and then; return False if the search was given up."""
+            nonlocal last_shown
+            if search != self._searching or not self.is_attached:
+                return False
+            if time.monotonic() - last_shown > _PROGRESS_SECONDS:
+                last_shown = time.monotonic()
+                self.app.call_from_thread(self.say, f"searching: {part:.0%}")
+            return True
+
+        def make() -> LogPage | None:
+            if way > 0:
+                line = line_begin(self._read, begin)
+                start = begin if begin == line else page_from(self._read, line, 1).end
+                at = find_forward(self._read, pattern, start, report, likely)
+            else:
+                at = find_backward(self._read, pattern, begin, report)
+            if search != self._searching:  # given up for another page or search
+                return None
+            self.lines.found = at
+            self._said = "" if at is not None else "not found"
+            if at is None:
+                return None
+            return page_from(self._read, offset_above(self._read, at, self._rows // 3), self._rows)
+
+        self._load_page(make)
+
+    def _update_status(self) -> None:
+        page = self.lines.page
+        part = page.end / page.size if page.size else 1.0
+        where = f"{part:.0%} of {format_bytes(page.size)}" if page.size else ""
+        marks = ["following"] if self._following else []
+        parts = [self._said, *marks, where, self._path if where and self._path else ""]
+        self.query_one("#log-said", Static).update(printable("  ·  ".join(filter(None, parts))))
