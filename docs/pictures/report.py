@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from slurmkit_accounting import read
-from slurmkit_accounting.ledger import open_for_writing
-from slurmkit_accounting.render import rendered
+from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.render import render_report
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -97,7 +97,7 @@ def page(folder: Path) -> Path:
         month = {"begin": "2026-11-01", "end": "2026-12-01", "timezone": "Europe/Berlin"}
         report = read.usage(ledger, by="user,gpu-type", panels=True, now=BEGIN + 40 * DAY, **month)
     path = folder / "report.html"
-    path.write_bytes(rendered(report, "html"))
+    path.write_bytes(render_report(report, "html"))
     return path
 
 

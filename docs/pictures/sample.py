@@ -8,20 +8,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slurmkit_tui.commands import job_argument
-from slurmkit_tui.feed import Ask
+from slurmkit_tui.actions.commands import query_id
+from slurmkit_tui.feed import FeedQuestion
 from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.feed.recording import RecordingFeed
 
-from slurmkit import Cluster
+from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import SlurmkitError
 
 ROUNDS, SECONDS = 6, 20
-OFTEN = [Ask("queue"), Ask("mine"), Ask("gpus"), Ask("nodes")]
+OFTEN = [FeedQuestion("queue"), FeedQuestion("mine"), FeedQuestion("gpus"), FeedQuestion("nodes")]
 SELDOM = [
-    Ask("site"), Ask("rights"), Ask("fairshare"), Ask("usage"), Ask("health"),
-    *(Ask("utilization", (by,)) for by in ("day", "gpu-type", "partition", "account")),
-]  # fmt: skip
+    FeedQuestion("site"),
+    FeedQuestion("rights"),
+    FeedQuestion("fairshare"),
+    FeedQuestion("usage"),
+    FeedQuestion("health"),
+    *(FeedQuestion("utilization", (by,)) for by in ("day", "gpu-type", "partition", "account")),
+]
 WHOLE = 1 << 20  # bytes of a log
 MOST = 8  # jobs that ended
 
@@ -32,7 +36,7 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self.feed = RecordingFeed(LiveFeed(Cluster()), path)
 
-    def ask(self, ask: Ask) -> Any:
+    def ask(self, ask: FeedQuestion) -> Any:
         """The answer's value; None where there is none."""
         try:
             return self.feed.fetch(ask).value
@@ -42,19 +46,19 @@ class Recorder:
 
     def jobs(self) -> list[str]:
         """All that wait or run, mine first, and some of mine that ended."""
-        mine, queue = self.ask(Ask("mine")), self.ask(Ask("queue"))
+        mine, queue = self.ask(FeedQuestion("mine")), self.ask(FeedQuestion("queue"))
         rows = [*mine.rows, *(row for row in queue.rows if row.user != self.feed.me)]
         ended = [info.job_id for info in mine.ended[:MOST]]
-        return list(dict.fromkeys([*(job_argument(row.job_id) for row in rows), *ended]))
+        return list(dict.fromkeys([*(query_id(row.job_id) for row in rows), *ended]))
 
     def job(self, job_id: str, *, whole: bool) -> None:
         """What the screen of a job asks for; `whole` is with what does not change."""
         for what in ("job", "why", *(["script"] if whole else [])):
-            self.ask(Ask(what, (job_id,)))
+            self.ask(FeedQuestion(what, (job_id,)))
         for which in ("stdout", "stderr"):
-            path = self.ask(Ask("logpath", (job_id, which)))
+            path = self.ask(FeedQuestion("logpath", (job_id, which)))
             if path and path != "/dev/null":
-                self.ask(Ask("piece", (str(path), "0", str(WHOLE))))
+                self.ask(FeedQuestion("piece", (str(path), "0", str(WHOLE))))
 
 
 def main() -> None:

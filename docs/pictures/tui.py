@@ -8,13 +8,14 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from slurmkit_tui.app import Options, SlurmkitApp
+from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.cli import SAMPLE, _feed
 from slurmkit_tui.feed.live import LiveFeed
+from slurmkit_tui.options import AppOptions
 from slurmkit_tui.submit.form import SubmitForm
 from textual.pilot import Pilot
 
-from slurmkit import Cluster
+from slurmkit.cluster.cluster import Cluster
 
 SIZE = (120, 30)
 PATIENCE = 60  # seconds until something has answered
@@ -44,7 +45,7 @@ async def of_the_sample(view: str, keys: tuple[str, ...]) -> str:
     """A view of the recording at its end, after some keys."""
     feed = _feed(None, SAMPLE, ExitStack())
     feed.seek(feed.end)
-    app = SlurmkitApp(feed, Options(view=view))
+    app = SlurmkitApp(feed, AppOptions(view=view))
     async with app.run_test(size=SIZE) as pilot, asyncio.timeout(PATIENCE):
         await settled(pilot)
         for key in keys:
@@ -55,7 +56,7 @@ async def of_the_sample(view: str, keys: tuple[str, ...]) -> str:
 
 async def form() -> str:
     """The form with a job in it that fits."""
-    app = SlurmkitApp(LiveFeed(Cluster()), Options())
+    app = SlurmkitApp(LiveFeed(Cluster()), AppOptions())
     async with app.run_test(size=SIZE) as pilot, asyncio.timeout(PATIENCE):
         await settled(pilot)
         await pilot.press("n")
