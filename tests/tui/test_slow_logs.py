@@ -39,6 +39,30 @@ async def test_a_disk_slower_than_the_rhythm_is_followed(
         assert most <= 3
 
 
+async def test_no_key_is_lost_while_a_page_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("".join(f"line {number}\n" for number in range(500)))
+    app = scene(path).app()
+    live, gate = app.session.feed.fetch, threading.Event()
+
+    def gated(ask: FeedQuestion) -> FeedAnswer:
+        if ask.what == "piece":
+            gate.wait(20)
+        return live(ask)
+
+    async with running(app) as pilot:
+        await pilot.press("l")
+        await expect_text(pilot, "line 499")
+        await pilot.press("g")
+        await until(pilot, lambda: view(app).lines.page.begin == 0)
+        rows = view(app).lines.size.height
+        app.session.feed.fetch = gated  # type: ignore[method-assign]
+        await pilot.press("pagedown", "pagedown", "k", "j", "j")
+        gate.set()
+        first = f"line {2 * rows + 1}\n"
+        await until(pilot, lambda: view(app).lines.page.begin == path.read_text().index(first))
+
+
 async def test_a_search_ends_with_the_next_page_that_is_wanted(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("step\n" * 200_000 + "ValueError\n")

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from textual import on, work
@@ -16,6 +16,7 @@ from textual.containers import Vertical
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input, Static
+from textual.worker import Worker
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import printable
@@ -96,13 +97,30 @@ def styled_line(text: bytes) -> tuple[str, str]:
     return safe_line(text), "log--error" if ERRORS.search(text) else ""
 
 
-def load_styled_page(make: Callable[[], LogPage | None]) -> LogPage | None:
-    """Load a page and style its lines in this thread: long lines would stall the drawing."""
-    page = make()
-    for line in page.lines if page else ():
+class LogPlace(NamedTuple):
+    """A place in a log: the page on the screen, and the line that was found.
+
+    Attributes:
+        found: offset of the line that the last search found.
+        said: result of the last search.
+    """
+
+    page: LogPage
+    found: int | None = None
+    said: str = ""
+
+
+Step = Callable[[LogPlace], LogPlace | None]
+"""Goes from one place to another; None stays where it is."""
+
+
+def take_step(step: Step, place: LogPlace) -> LogPlace | None:
+    """Take a step and style its lines in this thread: long lines would stall the drawing."""
+    reached = step(place)
+    for line in reached.page.lines if reached else ():
         styled_line(line.text)
         time.sleep(0)
-    return page
+    return reached
 
 
 class LogView(Vertical):
@@ -117,13 +135,15 @@ class LogView(Vertical):
         self._following = True
         self._said = ""
         self._searching = 0
-        self._reading: Callable[[], LogPage | None] | None = None
+        self._steps: list[Step] = []
+        self._walker: Worker[None] | None = None
+        self._is_search = False
 
     def compose(self) -> ComposeResult:
         """Stack the lines, the status line, and the search line."""
         yield LogLines()
         yield Static("", id="log-said", markup=False)
-        yield Input(placeholder="regular expression; Enter searches on", compact=True)
+        yield Input(placeholder="regular expression; Enter searches", compact=True)
 
     def on_mount(self) -> None:
         """Close the search line, and follow the file from now on."""
@@ -138,14 +158,15 @@ class LogView(Vertical):
     def open(self, path: str) -> None:
         """Show the end of a file."""
         self._path = path
-        self._load_page(partial(last_page, self._read, self._rows))
+        self._drop_steps()
+        self._walk_on(lambda place: place._replace(page=last_page(self._read, self._rows)))
 
     def say(self, words: str) -> None:
         """Show a message: why there is nothing to show, or the result of a search."""
         self._said = words
         self._update_status()
 
-    # Reading, in threads; the newest request wins
+    # Reading, in threads, one step after another
 
     def _read(self, begin: int, length: int) -> FilePiece:
         about = (self._path or "", str(begin), str(length))
@@ -157,62 +178,85 @@ class LogView(Vertical):
         return max(1, self.lines.size.height)
 
     @work(exclusive=True, group="page", description="page")
-    async def _load_page(self, make: Callable[[], LogPage | None]) -> None:
-        self._reading = make
-        try:
-            page = await in_thread(partial(load_styled_page, make))
-        except SlurmkitError as error:
-            self.say(str(error))
-            return
-        finally:
-            if self._reading is make:
-                self._reading = None
-        if page is not None:
-            self.lines.page = page
-            self.lines.refresh()
-        self._update_status()
+    async def _walk(self) -> None:
+        """Take the steps in the order of their keys, each from the place that the last reached."""
+        while self._steps:
+            place = LogPlace(self.lines.page, self.lines.found, self._said)
+            try:
+                reached = await in_thread(partial(take_step, self._steps.pop(0), place))
+            except SlurmkitError as error:
+                self.say(str(error))
+                continue
+            if reached is not None:
+                self.lines.page, self.lines.found, self._said = reached
+                self.lines.refresh()
+            self._update_status()
+
+    @property
+    def _is_walking(self) -> bool:
+        return self._walker is not None and not self._walker.is_finished
+
+    def _walk_on(self, step: Step, *, is_search: bool = False) -> None:
+        """Take this step after those before it."""
+        self._steps.append(step)
+        self._is_search = is_search
+        if not self._is_walking:
+            self._walker = self._walk()
+
+    def _drop_steps(self) -> None:
+        """Give up the steps that are not taken yet, and a search that still runs."""
+        self._searching += 1
+        self._steps = []
+        if self._walker is not None:
+            self._walker.cancel()
+            self._walker = None
 
     def _load_new_lines(self) -> None:
         """Look for new lines, unless a page is still being read."""
-        if self._following and self._path and self.display and self._reading is None:
-            self._load_page(partial(self._newer_page, self.lines.page.size))
+        if self._following and self._path and self.display and not self._is_walking:
+            self._walk_on(self._step_to_new_lines)
 
-    def _newer_page(self, size: int) -> LogPage | None:
-        return None if self._read(0, 0).size == size else last_page(self._read, self._rows)
+    def _step_to_new_lines(self, place: LogPlace) -> LogPlace | None:
+        if self._read(0, 0).size == place.page.size:
+            return None
+        return place._replace(page=last_page(self._read, self._rows))
 
     # Actions
 
-    def _step(self, begin: Callable[[LogPage], int]) -> None:
+    def _move(self, begin: Callable[[LogPage], int]) -> None:
         """Go to the page from another offset; the last page stays full. This ends a search."""
-        self._searching += 1
-        rows, page = self._rows, self.lines.page
+        if self._is_search and self._is_walking:
+            self._drop_steps()
+            self._said = ""
+        rows = self._rows
 
-        def make() -> LogPage:
-            new = page_from(self._read, begin(page), rows)
-            return new if len(new.lines) >= rows else last_page(self._read, rows)
+        def step(place: LogPlace) -> LogPlace:
+            new = page_from(self._read, begin(place.page), rows)
+            new = new if len(new.lines) >= rows else last_page(self._read, rows)
+            return place._replace(page=new)
 
-        self._load_page(make)
+        self._walk_on(step)
 
     def action_move(self, by: int) -> None:
         """Move by lines."""
         self._stop_following()
-        if by > 0 and len(self.lines.page.lines) > by:
-            self._step(lambda page: page.lines[by].begin)
+        if by > 0:
+            self._move(lambda page: page.lines[by].begin if len(page.lines) > by else page.begin)
         elif by < 0:
-            self._step(lambda page: offset_above(self._read, page.begin, -by))
+            self._move(lambda page: offset_above(self._read, page.begin, -by))
 
     def action_page(self, by: int) -> None:
         """Move by screens."""
         self._stop_following()
         if by > 0:
-            self._step(lambda page: page.end)
+            self._move(lambda page: page.end)
         else:
-            self._step(lambda page: offset_above(self._read, page.begin, self._rows))
+            self._move(lambda page: offset_above(self._read, page.begin, self._rows))
 
     def action_edge(self, end: int) -> None:
         """Go to the begin (0) or the end (1)."""
         self._following = bool(end)
-        self._step((lambda page: page.size) if end else (lambda _page: 0))
+        self._move((lambda page: page.size) if end else (lambda _page: 0))
 
     def action_pan(self, by: int) -> None:
         """Move sideways."""
@@ -244,7 +288,8 @@ class LogView(Vertical):
             self.say(f"/{event.value}/ is no regular expression: {error}")
             return
         self._close_search()
-        self._look_for(self.lines.pattern, self.lines.page.begin, 1)
+        self._drop_steps()
+        self._look_for(self.lines.pattern, lambda place: place.page.begin, 1)
 
     def leave_search(self) -> bool:
         """Close the search line; return False if it was not open."""
@@ -260,28 +305,37 @@ class LogView(Vertical):
 
     def action_again(self, way: int) -> None:
         """Search the same pattern again."""
-        page, found = self.lines.page, self.lines.found
         if self.lines.pattern is None:
             return
-        here = page.begin if found is None else found
-        self._look_for(self.lines.pattern, here + 1 if way > 0 else here, way)
+
+        def begin(place: LogPlace) -> int:
+            here = place.page.begin if place.found is None else place.found
+            return here + 1 if way > 0 else here
+
+        self._look_for(self.lines.pattern, begin, way)
 
     def action_run(self, way: int) -> None:
         """Go to the begin of the next run of a requeued job, or of this run."""
-        page, found = self.lines.page, self.lines.found
-        seen = found is not None and page.begin <= found < page.end
-        here = found if seen and found is not None else page.begin if way > 0 else page.end
+
+        def begin(place: LogPlace) -> int:
+            page, found = place.page, place.found
+            if found is not None and page.begin <= found < page.end:
+                return found + 1 if way > 0 else found
+            return page.begin if way > 0 else page.end
+
         self.lines.pattern = RUNS
-        self._look_for(RUNS, here + 1 if way > 0 and seen else here, way)
+        self._look_for(RUNS, begin, way)
 
     def action_first_error(self) -> None:
         """Go to the first line that looks like an error."""
         self.lines.pattern = ERRORS
-        self._look_for(ERRORS, 0, 1)
+        self._drop_steps()
+        self._look_for(ERRORS, lambda _place: 0, 1)
 
-    def _look_for(self, pattern: re.Pattern[bytes], begin: int, way: int) -> None:
+    def _look_for(
+        self, pattern: re.Pattern[bytes], begin: Callable[[LogPlace], int], way: int
+    ) -> None:
         self._stop_following()
-        self._searching += 1
         search, last_shown = self._searching, time.monotonic()
         likely = errors_likely if pattern is ERRORS else bool
 
@@ -295,22 +349,22 @@ class LogView(Vertical):
                 self.app.call_from_thread(self.say, f"searching: {part:.0%}")
             return True
 
-        def make() -> LogPage | None:
+        def step(place: LogPlace) -> LogPlace | None:
+            start = begin(place)
             if way > 0:
-                line = line_begin(self._read, begin)
-                start = begin if begin == line else page_from(self._read, line, 1).end
+                line = line_begin(self._read, start)
+                start = start if start == line else page_from(self._read, line, 1).end
                 at = find_forward(self._read, pattern, start, report, likely)
             else:
-                at = find_backward(self._read, pattern, begin, report)
+                at = find_backward(self._read, pattern, start, report)
             if search != self._searching:  # given up for another page or search
                 return None
-            self.lines.found = at
-            self._said = "" if at is not None else "not found"
             if at is None:
-                return None
-            return page_from(self._read, offset_above(self._read, at, self._rows // 3), self._rows)
+                return LogPlace(place.page, None, "not found")
+            top = offset_above(self._read, at, self._rows // 3)
+            return LogPlace(page_from(self._read, top, self._rows), at)
 
-        self._load_page(make)
+        self._walk_on(step, is_search=True)
 
     def _update_status(self) -> None:
         page = self.lines.page
