@@ -6,8 +6,7 @@ import os
 import re
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -108,13 +107,6 @@ class RunningSlurm(Cluster):
             if job_id in self.processes:
                 os.killpg(self.processes[job_id].pid, 15)
         return ""
-
-
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def _indices(text: str) -> list[int | None]:

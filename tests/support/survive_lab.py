@@ -15,6 +15,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from waiting import PATIENCE, wait_until
+
 from slurmkit.planning.survival import (
     SurvivalTimings,
     as_one_block,
@@ -150,12 +152,12 @@ class Slurmctld:
 
     def await_work(self) -> None:
         """Until the work of this run has begun, and hears signals."""
-        trace, end = self.folder / "trace", time.time() + 60
-        while not (trace.exists() and f" {self.run} " in trace.read_text()):
-            assert time.time() < end, self.log
-            time.sleep(0.02)
+        trace = self.folder / "trace"
+        wait_until(
+            lambda: trace.exists() and f" {self.run} " in trace.read_text(), lambda: self.log
+        )
 
-    def finish(self, seconds: float = 60) -> str:
+    def finish(self, seconds: float = PATIENCE) -> str:
         """Let a run come to its end: `done`, `failed`, `requeued` or `held`."""
         process = self.process
         assert process is not None

@@ -20,6 +20,7 @@ import slurmkit_accounting
 from service_lab import FakeMunge
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.service.server import _serve_all, serve
+from waiting import PATIENCE
 
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadConfig, ServiceError
@@ -38,7 +39,7 @@ def munge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMunge:
 
 
 def wait_for(url: str) -> bytes:
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while True:
         try:
             with urllib.request.urlopen(url) as page:  # noqa: S310
@@ -71,14 +72,14 @@ def test_it_serves_until_sigterm(tmp_path: Path) -> None:
         while b"is not on the PATH" not in wait_for(f"http://127.0.0.1:{monitor}/health"):
             time.sleep(0.05)  # the ingest that every first start begins with fails: no Slurm here
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     lines = said.splitlines()
     assert process.returncode == 0
     assert lines[0].startswith(f"serving ledger={tmp_path}/data/slurmkit/ledger.db")
     assert any(line.startswith("failed task=ingest why=") for line in lines)
-    assert lines[-3:] == ["told signal=SIGTERM", "stopping", "stopped"]
+    assert lines[-3:] == ["received signal=SIGTERM", "stopping", "stopped"]
 
 
 @pytest.mark.usefixtures("munge")
@@ -145,7 +146,7 @@ def test_that_some_wait_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) 
     go, address = threading.Event(), f"127.0.0.1:{free_port()}"
 
     def slow(_: object, start: Callable[[str, list[tuple[str, str]]], object]) -> list[bytes]:
-        go.wait(5)
+        go.wait(PATIENCE)
         start("200 OK", [])
         return [b"well"]
 

@@ -16,6 +16,7 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.people.model import Directory
 from slurmkit_accounting.people.sync import PeopleData, sync_people
 from slurmkit_accounting.service.permissions import Operators, Permissions, parse_admins
+from waiting import PATIENCE
 
 from slurmkit.errors import DatabaseDown
 from slurmkit.testing import FakeSlurm
@@ -73,26 +74,26 @@ def test_an_operator_is_one_also_while_slurm_is_being_asked(
 
     def slow(*_: object) -> str:
         asked.set()
-        answer.wait(5)
+        answer.wait(PATIENCE)
         return "daemon|Operator\n"
 
     who = Operators(ServiceSection(), FakeSlurm({"sacctmgr": slow}), lambda *_, **__: None)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(who.include, DAEMON.pw_uid, "daemon")
-        assert asked.wait(5)
+        assert asked.wait(PATIENCE)
         second = pool.submit(who.include, DAEMON.pw_uid, "daemon")
         time.sleep(0.05)
         answer.set()
-        assert (first.result(5), second.result(5)) == (True, True)
+        assert (first.result(PATIENCE), second.result(PATIENCE)) == (True, True)
         # Later nobody waits: what was known a minute ago will do.
         monkeypatch.setattr("slurmkit_accounting.service.permissions._CACHED_SECONDS", -1)
         asked.clear()
         answer.clear()
         third = pool.submit(who.include, DAEMON.pw_uid, "daemon")
-        assert asked.wait(5)
+        assert asked.wait(PATIENCE)
         assert who.include(DAEMON.pw_uid, "daemon")
         answer.set()
-        assert third.result(5)
+        assert third.result(PATIENCE)
 
 
 def test_a_number_of_two_people_or_of_one_who_left_is_nobodys(ledger: Ledger) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 from slurmkit.cli import queue as module
 from slurmkit.cli.queue import show_repeatedly
@@ -139,7 +140,7 @@ def test_on_a_terminal_it_draws_in_place_and_ctrl_c_ends_it(tmp_path: Path) -> N
     shown = read_until(ours, "every 10 s")
     process.send_signal(signal.SIGINT)
     shown += read_until(ours, "\x1b[?1049l")
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE) == 0
     os.close(ours)
     assert shown.startswith("\x1b[?1049h")
     assert shown.endswith("\x1b[?25h\x1b[?1049l")
@@ -149,7 +150,7 @@ def test_on_a_terminal_it_draws_in_place_and_ctrl_c_ends_it(tmp_path: Path) -> N
 
 def read_until(terminal: int, words: str) -> str:
     shown = ""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while words not in shown and time.monotonic() < deadline:
         if select.select([terminal], [], [], 1)[0]:
             shown += os.read(terminal, 65536).decode()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from recorded_lab import capabilities, standing
+from waiting import PATIENCE
 
 from slurmkit.cli import shell as module
 from slurmkit.cli.main import run_to_exit_code
@@ -96,17 +97,17 @@ def test_defaults_for_batch_jobs_are_in_nobodys_way(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--array=1-3",), "array is for jobs that run by themselves"),
-        (("--output=x",), "output is for jobs"),
-        (("--no-requeue",), "no-requeue is for jobs"),
-        (("--script=x",), "script is for jobs"),
-        (("--signal=B:TERM@30",), "leave it away"),
-        (("--launch=torchrun",), "start it in the shell"),
-        (("--mpi=pmix",), "mpi is for jobs"),
-        (("--label",), "label is for jobs"),
-        (("--log-per-rank",), "log-per-rank is for jobs"),
-        (("--preflight", "nccl"), "preflight is for jobs"),
-        (("--gpus-per-node=a100:99",), "no shell: 1 error"),
+        (("--array=1-3",), "array does not work in a shell or notebook job"),
+        (("--output=x",), "output does not work in a shell or notebook job"),
+        (("--no-requeue",), "no-requeue does not work in a shell or notebook job"),
+        (("--script=x",), "script does not work in a shell or notebook job"),
+        (("--signal=B:TERM@30",), "--signal=B:TERM@30: B: needs a batch script; leave out B:"),
+        (("--launch=torchrun",), "--launch does not work here; start the launcher in the shell"),
+        (("--mpi=pmix",), "mpi does not work in a shell or notebook job"),
+        (("--label",), "label does not work in a shell or notebook job"),
+        (("--log-per-rank",), "log-per-rank does not work in a shell or notebook job"),
+        (("--preflight", "nccl"), "preflight does not work in a shell or notebook job"),
+        (("--gpus-per-node=a100:99",), "no shell was started: 1 error"),
     ],
 )
 def test_what_cannot_be_is_refused_before(
@@ -137,7 +138,7 @@ def test_ctrl_c_is_for_the_command_alone() -> None:
         assert started.stdout is not None
         assert started.stdout.readline() == b"up\n"
         os.killpg(started.pid, signal.SIGINT)
-        assert started.wait(20) == 7
+        assert started.wait(PATIENCE) == 7
     before = signal.getsignal(signal.SIGINT)  # ignored in the background of some shells
     assert commands.run_in_terminal([sys.executable, "-c", "raise SystemExit(5)"]) == 5
     assert signal.getsignal(signal.SIGINT) is before

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor_lab import RunningSlurm, until
+from executor_lab import RunningSlurm
+from waiting import PATIENCE, wait_until
 
 from slurmkit.errors import (
     BadInput,
@@ -94,8 +95,8 @@ def troubled(x: int) -> int:
 def test_a_call_and_its_result(executor: Maker) -> None:
     with executor() as made:
         future = made.submit(divmod, 17, 5)
-        assert future.result(30) == (3, 2)
-        assert made.submit(lambda *, x: x + 1, x=2).result(30) == 3
+        assert future.result(PATIENCE) == (3, 2)
+        assert made.submit(lambda *, x: x + 1, x=2).result(PATIENCE) == 3
     assert future.done()
     with pytest.raises(RuntimeError, match="after shutdown"):
         made.submit(square, 1)
@@ -117,7 +118,7 @@ def test_what_the_stdlib_does_with_executors(executor: Maker) -> None:
 def test_a_class_of_a_script_comes_back_as_itself(executor: Maker) -> None:
     Own.__module__ = "__main__"  # so cloudpickle sends it by value
     with executor() as made:
-        found = made.submit(Own, 3).result(30)
+        found = made.submit(Own, 3).result(PATIENCE)
     assert isinstance(found, Own)
     assert found.value == 3
 
@@ -135,7 +136,7 @@ def test_an_exception_with_where_it_was_raised(executor: Maker) -> None:
     with executor() as made:
         future = made.submit(troubled, 3)
         with pytest.raises(KeyError) as caught:
-            future.result(30)
+            future.result(PATIENCE)
     assert "in troubled" in str(caught.value.__cause__)
     assert "raise KeyError(x)" in str(caught.value.__cause__)
     assert "slurmkit_worker" not in str(caught.value.__cause__)
@@ -145,7 +146,7 @@ def test_each_call_fails_alone(executor: Maker) -> None:
     """One raised, one was killed and one ended its process: all in one task."""
     with executor(1) as made:
         futures = made.submit_all(troubled, range(10))
-        ended = {index: future.exception(60) for index, future in enumerate(futures)}
+        ended = {index: future.exception(PATIENCE) for index, future in enumerate(futures)}
     assert {index for index, error in ended.items() if error is None} == {0, 1, 2, 4, 6, 8, 9}
     assert isinstance(ended[3], KeyError)
     assert isinstance(ended[5], CallDied)
@@ -169,11 +170,11 @@ def test_exceptions_that_cannot_be_unpickled(executor: Maker) -> None:
 
     with executor() as made:
         with pytest.raises(CallError, match="Awkward: 1 and 2") as caught:
-            made.submit(awkward).result(30)
+            made.submit(awkward).result(PATIENCE)
         with pytest.raises(TypeError, match="pickle"):
-            made.submit(threading.Lock).result(30)
+            made.submit(threading.Lock).result(PATIENCE)
         with pytest.raises(SystemExit):
-            made.submit(sys.exit, 3).result(30)
+            made.submit(sys.exit, 3).result(PATIENCE)
     assert "in awkward" in str(caught.value.__cause__)
 
 
@@ -192,14 +193,14 @@ def test_a_process_that_something_outlives(executor: Maker) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with executor() as made, pytest.raises(CallDied):
-        made.submit(leaves_a_child).result(10)
+        made.submit(leaves_a_child).result(PATIENCE)
 
 
 def test_the_wrong_python_is_named(executor: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     head = runs._head(LocalStore(None))
     monkeypatch.setattr(runs, "_head", lambda _: {**head, "python": [3, 6]})
     with executor() as made, pytest.raises(PythonDiffers, match=r"call was made by 3\.6") as caught:
-        made.submit(square, 1).result(30)
+        made.submit(square, 1).result(PATIENCE)
     assert f"the job's Python is 3.{sys.version_info[1]} ({sys.executable} on" in str(caught.value)
     assert "Executor(python=…)" in str(caught.value)
 
@@ -212,9 +213,9 @@ def test_another_version_of_a_library_is_named(
     monkeypatch.setattr(runs, "_head", lambda _: {**head, "libraries": libraries})
     with executor() as made:
         with pytest.warns(LibraryDiffers, match=r"json is 2\.0\.9 for .* on .*, and 9\.9 here"):
-            assert made.submit(json.dumps, []).result(30) == "[]"
+            assert made.submit(json.dumps, []).result(PATIENCE) == "[]"
         with pytest.raises(TypeError) as caught:
-            made.submit(json.dumps, object).result(30)
+            made.submit(json.dumps, object).result(PATIENCE)
     assert any("json is 2.0.9" in note for note in caught.value.__notes__)
 
 
@@ -223,7 +224,7 @@ def test_a_library_that_is_missing_there_is_named(executor: Maker, tmp_path: Pat
         import no_such_library_anywhere  # type: ignore[import-not-found]  # noqa: F401, PLC0415
 
     with executor() as made, pytest.raises(ModuleNotFoundError) as caught:
-        made.submit(needs).result(30)
+        made.submit(needs).result(PATIENCE)
     assert any("could not import no_such_library_anywhere" in n for n in caught.value.__notes__)
 
 
@@ -236,7 +237,7 @@ def test_modules_beside_a_script_are_found(
     import worker as own  # type: ignore[import-not-found]  # noqa: PLC0415
 
     with executor() as made:
-        assert made.submit(own.double, 4).result(30) == 8
+        assert made.submit(own.double, 4).result(PATIENCE) == 8
     del sys.modules["worker"]
 
 
@@ -249,7 +250,7 @@ def test_a_module_that_hides_another_hides_it_in_the_job(
     import wave as own  # noqa: PLC0415 - the library's own has no such function
 
     with executor() as made:
-        assert made.submit(own.double, 4).result(30) == 8  # type: ignore[attr-defined]
+        assert made.submit(own.double, 4).result(PATIENCE) == 8  # type: ignore[attr-defined]
     del sys.modules["wave"]
 
 
@@ -277,7 +278,7 @@ def test_modules_that_are_kept_from_being_imported(
         return worker.differing({"absent": "1.0", "json": "9.9"})
 
     with executor() as made:
-        assert made.submit(without).result(30) == {"json": ["2.0.9", "9.9"]}
+        assert made.submit(without).result(PATIENCE) == {"json": ["2.0.9", "9.9"]}
 
 
 # --- a task that ends -----------------------------------------------------------------------------
@@ -291,7 +292,7 @@ def test_a_lost_result_is_an_error_in_the_outcome_s_words(slurm: RunningSlurm) -
         time.sleep(20)
 
     with Executor(slurm, partition="cpu") as made, pytest.raises(ResultLost) as caught:
-        made.submit(kills_all).result(30)
+        made.submit(kills_all).result(PATIENCE)
     assert "call 0 of job 101 left no result: failed" in str(caught.value)
     assert "ends with: " in str(caught.value)
 
@@ -300,12 +301,12 @@ def test_an_interpreter_that_is_not_there(slurm: RunningSlurm) -> None:
     with Executor(slurm, partition="cpu", python="/nowhere/python") as made:
         future = made.submit(square, 1)
         with pytest.raises(ResultLost, match=r"exit code 127.*/nowhere/python: No such file"):
-            future.result(30)
+            future.result(PATIENCE)
     with (
         LocalExecutor(python="/nowhere/python") as local,
         pytest.raises(ResultLost, match="No such"),
     ):
-        local.submit(square, 1).result(30)
+        local.submit(square, 1).result(PATIENCE)
 
 
 def test_a_job_that_slurm_forgot_is_an_error(slurm: RunningSlurm) -> None:
@@ -314,7 +315,7 @@ def test_a_job_that_slurm_forgot_is_an_error(slurm: RunningSlurm) -> None:
         future = made.submit(square, 1)
         slurm.jobs.queue.clear()
         with pytest.raises(ResultLost, match="no job 101 in the queue or in the accounting"):
-            future.result(30)
+            future.result(PATIENCE)
 
 
 def test_a_task_that_starts_anew_makes_what_is_left(tmp_path: Path) -> None:
@@ -353,7 +354,7 @@ def test_a_signal_to_the_task_leaves_what_is_known(tmp_path: Path) -> None:
     while not (marks / "3").exists():
         time.sleep(0.01)
     os.killpg(started.pid, signal.SIGTERM)
-    assert started.wait(30) == 128 + signal.SIGTERM
+    assert started.wait(PATIENCE) == 128 + signal.SIGTERM
     results = f"{run.folder}/results"
     read = [resultfiles.read_private(f"{results}/{name}") for name in listed(results)]
     done = [each for data in read for each in resultfiles.results_in(data)]
@@ -366,7 +367,7 @@ def test_a_signal_to_the_task_leaves_what_is_known(tmp_path: Path) -> None:
 def test_a_call_is_cancelled_while_it_runs(executor: Maker) -> None:
     made = executor()
     future = made.submit(time.sleep, 60)
-    until(future.running)
+    wait_until(future.running)
     assert "running" in repr(future)
     assert future.cancel()
     assert concurrent.futures.wait([future], 20).done
@@ -386,15 +387,15 @@ def test_calls_of_a_task_that_goes_on_are_left_out(slurm: RunningSlurm, tmp_path
 
     with Executor(slurm, max_workers=1, partition="cpu") as made:
         futures = made.submit_all(touch, range(4))
-        until((marks / "0").exists)
+        wait_until((marks / "0").exists)
         assert futures[2].cancel()
         concurrent.futures.wait(futures[2:3])
         (marks / "go").touch()
-        assert [futures[x].result(30) for x in (0, 1, 3)] == [0, 1, 3]
+        assert [futures[x].result(PATIENCE) for x in (0, 1, 3)] == [0, 1, 3]
     assert not (marks / "2").exists()
     assert slurm.cancelled == []
     again = Executor.attach(futures[0].job, slurm)
-    until(again[2].cancelled)
+    wait_until(again[2].cancelled)
 
 
 def test_shutdown_cancels_all_and_tries_again_while_slurm_is_away(slurm: RunningSlurm) -> None:
@@ -403,9 +404,9 @@ def test_shutdown_cancels_all_and_tries_again_while_slurm_is_away(slurm: Running
     futures = made.submit_all(square, range(9))
     slurm.cancel_fails = ControllerDown("away")
     made.shutdown(wait=False, cancel_futures=True)
-    until(lambda: all(future.cancelled() for future in futures))
+    wait_until(lambda: all(future.cancelled() for future in futures))
     slurm.cancel_fails = None
-    until(lambda: slurm.cancelled == [["101_0", "101_1", "101_2"]])
+    wait_until(lambda: slurm.cancelled == [["101_0", "101_1", "101_2"]])
 
 
 # --- the parts ------------------------------------------------------------------------------------
@@ -437,8 +438,8 @@ def test_trouble_that_lasts_is_told_of_the_calls_that_it_concerns(
 
     shutil.rmtree(future.log.parent)
     with pytest.raises(CallError, match="cannot follow it: FileNotFoundError"):
-        future.result(10)
-    assert other.result(30) == 3
+        future.result(PATIENCE)
+    assert other.result(PATIENCE) == 3
 
 
 def test_trouble_that_passes_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,9 +457,16 @@ def test_trouble_that_passes_costs_no_result(monkeypatch: pytest.MonkeyPatch) ->
         assert list(made.map(square, range(3))) == [0, 1, 4]
 
 
-def test_results_come_before_all_are_there(executor: Maker) -> None:
+def test_results_come_before_all_are_there(executor: Maker, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    def last_waits(x: int) -> int:
+        while x == 3 and not go.exists():
+            time.sleep(0.02)
+        return x
+
     with executor(1) as made:
-        results = made.map(lambda x: time.sleep(x) or x, [0, 0, 0, 3])
-        began = time.monotonic()
-        assert list(islice(results, 3)) == [0, 0, 0]
-        assert time.monotonic() - began < 3
+        results = made.map(last_waits, range(4))
+        assert list(islice(results, 3)) == [0, 1, 2]
+        go.touch()
+        assert list(results) == [3]

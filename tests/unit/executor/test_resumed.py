@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from executor_lab import RunningSlurm
 from survive_lab import Slurmctld
+from waiting import PATIENCE, wait_until
 
 import slurmkit
 from slurmkit.errors import BadInput
@@ -97,12 +98,16 @@ def value(result: resultfiles.StoredResult) -> Any:
 
 
 def wait_for(path: Path, slurm: Slurmctld) -> None:
-    end = time.monotonic() + 60
-    while not path.exists():
-        if time.monotonic() > end or (slurm.process and slurm.process.poll() is not None):
-            slurm.kill()
-            raise AssertionError(slurm.log)
-        time.sleep(0.02)
+    def is_there() -> bool:
+        assert slurm.process
+        assert slurm.process.poll() is None, slurm.log
+        return path.exists()
+
+    try:
+        wait_until(is_there, lambda: slurm.log)
+    except AssertionError:
+        slurm.kill()
+        raise
 
 
 def test_a_call_that_is_asked_goes_on_in_the_next_run(tmp_path: Path) -> None:
@@ -155,11 +160,10 @@ def test_a_call_that_knows_of_nothing_begins_anew(tmp_path: Path) -> None:
         return call
 
     slurm, run = task_of(tmp_path, deaf)
-    process = slurm.start()
+    slurm.start()
     wait_for(marks / "waits", slurm)
-    while 0 not in results(run):  # results are written together: a lost node takes the last ones
-        assert process.poll() is None, slurm.log
-        time.sleep(0.02)
+    # Results are written a moment later, together: a lost node takes the last ones.
+    wait_until(lambda: 0 in results(run), lambda: slurm.log)
     slurm.kill()
     slurm.requeue()
     slurm.finish()
@@ -173,11 +177,9 @@ def test_a_call_that_knows_of_nothing_begins_anew(tmp_path: Path) -> None:
 def test_without_a_policy_it_goes_on_at_once(tmp_path: Path) -> None:
     with LocalExecutor(2, folder=tmp_path) as made:
         futures = made.submit_all(counter(tmp_path, often=True), range(4))
-        assert [future.result(60) for future in futures] == [(x, 10, "-") for x in range(4)]
-    states, end = futures[0].log.parent / worker.STATES, time.monotonic() + 60
-    while list(states.iterdir()):  # its tasks end after their last results
-        assert time.monotonic() < end
-        time.sleep(0.02)
+        assert [future.result(PATIENCE) for future in futures] == [(x, 10, "-") for x in range(4)]
+    states = futures[0].log.parent / worker.STATES
+    wait_until(lambda: not list(states.iterdir()))  # its tasks end after their last results
 
 
 def test_calls_of_this_machine_are_not_asked_with_the_job_around_them(
@@ -190,7 +192,7 @@ def test_calls_of_this_machine_are_not_asked_with_the_job_around_them(
     monkeypatch.setenv(worker.ASKED, str(asked))
     assert slurmkit.checkpoint_wanted()
     with LocalExecutor(1, folder=tmp_path) as made:
-        assert made.submit(slurmkit.checkpoint_wanted).result(60) is False
+        assert made.submit(slurmkit.checkpoint_wanted).result(PATIENCE) is False
     assert asked.exists()
 
 
@@ -235,11 +237,10 @@ class Ended:
 
     def end(self, mark: Path) -> int:
         """Start it, end it once it has made a mark, and give its exit code."""
-        process, end = self.start(), time.monotonic() + 30
-        while not mark.exists() and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.01)
+        process = self.start()
+        wait_until(lambda: mark.exists() or process.poll() is not None)
         os.killpg(process.pid, signal.SIGTERM)
-        return process.wait(30)
+        return process.wait(PATIENCE)
 
 
 def test_a_step_that_slurm_ends_keeps_where_its_calls_stand(tmp_path: Path) -> None:
@@ -259,7 +260,7 @@ def test_a_step_that_slurm_ends_keeps_where_its_calls_stand(tmp_path: Path) -> N
     assert task.asked.exists()
     assert len(list((Path(task.run.folder) / worker.STATES).iterdir())) == 1
     task.asked.unlink()
-    assert task.start(1).wait(30) == 0
+    assert task.start(1).wait(PATIENCE) == 0
     assert value(results(task.run)[0]) == 5
     assert not task.asked.exists()
 
@@ -332,7 +333,7 @@ def test_a_state_that_there_is_no_room_for_is_no_end(tmp_path: Path) -> None:
 
     with LocalExecutor(1, folder=tmp_path) as made:
         future = made.submit(count, 0)
-        assert future.result(60) == 3
+        assert future.result(PATIENCE) == 3
     assert "where call 0 stands is not kept: [Errno 27] File too large" in future.log.read_text()
     assert future.log.read_text().count("is not kept") == 1
 
@@ -372,7 +373,7 @@ def test_what_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
         return Resumable(print, threading.Lock())
 
     with LocalExecutor(1, folder=tmp_path) as made, pytest.raises(TypeError, match="pickle"):
-        made.submit(bad).result(60)
+        made.submit(bad).result(PATIENCE)
 
 
 def test_a_job_without_slurmkit_has_what_it_needs(
@@ -392,7 +393,7 @@ def test_a_job_without_slurmkit_has_what_it_needs(
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
     with LocalExecutor(1, folder=tmp_path, python=str(bare)) as made:
-        found, wanted = made.submit(where, 2).result(60)
+        found, wanted = made.submit(where, 2).result(PATIENCE)
     assert str(tmp_path) in found
     assert not wanted
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from executor_lab import RunningSlurm
+from waiting import PATIENCE, wait_until
 
 import slurmkit
 from slurmkit.errors import (
@@ -61,7 +62,7 @@ def test_a_map_is_one_array_of_few_tasks(slurm: RunningSlurm) -> None:
         assert "srun" not in script
         list(made.map(square, range(4), chunksize=3))
         assert "#SBATCH --array=0-1%2\n" in slurm.submits[1]
-        made.submit(square, 1).result(30)
+        made.submit(square, 1).result(PATIENCE)
         assert "--array" not in slurm.submits[2]
     assert MOST_TASKS < 100
 
@@ -70,12 +71,12 @@ def test_more_tasks_than_an_array_holds() -> None:
     slurm = RunningSlurm(largest=4)
     with Executor(slurm, partition="cpu") as made:
         futures = made.submit_all(square, range(10), chunksize=1)
-        assert [future.result(60) for future in futures] == [x * x for x in range(10)]
+        assert [future.result(PATIENCE) for future in futures] == [x * x for x in range(10)]
     slurm.end()
     assert len(slurm.submits) == 3
     assert [future.job_id for future in futures[3:5]] == ["101_3", "102_0"]
     assert {future.job for future in futures} == {"101"}
-    assert [f.result(30) for f in Executor.attach("101", slurm)] == [x * x for x in range(10)]
+    assert [f.result(PATIENCE) for f in Executor.attach("101", slurm)] == [x * x for x in range(10)]
 
 
 def test_a_task_of_an_array_sends_calls_itself(
@@ -84,7 +85,7 @@ def test_a_task_of_an_array_sends_calls_itself(
     """Its variables are in what it sends, too."""
     monkeypatch.setenv("SLURMKIT_ARRAY_TASK_ID", "5")
     with Executor(slurm, max_workers=2, partition="cpu") as made:
-        assert made.submit(square, 3).result(30) == 9
+        assert made.submit(square, 3).result(PATIENCE) == 9
         assert list(made.map(square, range(4))) == [0, 1, 4, 9]
 
 
@@ -93,7 +94,7 @@ def test_found_again_from_another_process(slurm: RunningSlurm) -> None:
         futures = made.submit_all(third_fails, range(4))
         concurrent.futures.wait(futures, 60)
     found = Executor.attach(futures[0].job_id, slurm)
-    assert [future.exception(30) is None for future in found] == [True, True, True, False]
+    assert [future.exception(PATIENCE) is None for future in found] == [True, True, True, False]
     assert [future.result() for future in found[:3]] == [0, 1, 4]
     with pytest.raises(BadInput, match="no calls of a job 999 were sent to"):
         Executor.attach("999", slurm)
@@ -103,12 +104,12 @@ def test_local_calls_are_found_again() -> None:
     with LocalExecutor(2) as made:
         futures = made.submit_all(square, range(4))
     found = LocalExecutor.attach(futures[0].job)
-    assert [future.result(10) for future in found] == [0, 1, 4, 9]
+    assert [future.result(PATIENCE) for future in found] == [0, 1, 4, 9]
     waiting = made.__class__(1)
     lost = waiting.submit(time.sleep, 5)
     (other,) = LocalExecutor.attach(lost.job)
     with pytest.raises(ResultLost, match="another process sent it"):
-        other.result(10)
+        other.result(PATIENCE)
     lost.cancel()
     waiting.shutdown()
 
@@ -141,7 +142,7 @@ def test_what_is_over_can_be_forgotten(slurm: RunningSlurm) -> None:
 def test_a_folder_of_somebody_else_is_not_removed(slurm: RunningSlurm) -> None:
     with Executor(slurm, partition="cpu") as made:
         future = made.submit(square, 3)
-        future.result(30)
+        future.result(PATIENCE)
     slurm.jobs.queue.clear()
     folder = future.log.parent
     os.chown(folder, 12345, -1)
@@ -158,10 +159,7 @@ def test_local_calls_are_forgotten_once_no_process_is_at_them() -> None:
         with pytest.raises(BadInput, match=r"process \d+ is still at it"):
             LocalExecutor.forget(future.job)
         future.cancel()
-    end = time.monotonic() + 20
-    while made._unfinished(load_run(future.job, "local")):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: not made._unfinished(load_run(future.job, "local")))
     LocalExecutor.forget(future.job)
     assert not future.log.parent.exists()
 
@@ -200,7 +198,7 @@ def test_options_are_those_of_a_job(slurm: RunningSlurm) -> None:
 def test_what_the_plan_warns_of_is_told(slurm: RunningSlurm) -> None:
     slurm.starts = False
     made = Executor(slurm, partition="cpu", options={"gpus-per-socket": "1"})
-    with pytest.warns(PlanWarning, match="--gpus-per-socket asks for is passed on"):
+    with pytest.warns(PlanWarning, match="--gpus-per-socket is passed on to sbatch, but slurmkit does not check"):
         made.submit(square, 1).cancel()
 
 
@@ -259,7 +257,7 @@ def test_results_are_ours_alone(slurm: RunningSlurm) -> None:
     aside.chmod(0o622)
     aside.rename(folder / "results" / "0-0-0")
     with pytest.raises(ResultRefused, match=r"not believed: others may use it \(mode 622\)"):
-        future.result(10)
+        future.result(PATIENCE)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -274,7 +272,7 @@ def test_a_result_of_somebody_else_is_refused(slurm: RunningSlurm) -> None:
     os.chown(aside, 12345, 12345)
     aside.rename(future.log.parent / "results" / "0-0-0")
     with pytest.raises(ResultRefused, match="it belongs to user id 12345, not to you"):
-        future.result(10)
+        future.result(PATIENCE)
 
 
 def test_a_link_is_no_result(slurm: RunningSlurm, tmp_path: Path) -> None:
@@ -282,7 +280,7 @@ def test_a_link_is_no_result(slurm: RunningSlurm, tmp_path: Path) -> None:
     future = Executor(slurm, partition="cpu").submit(square, 1)
     (future.log.parent / "results" / "0-0-0").symlink_to(tmp_path)
     with pytest.raises(ResultRefused):
-        future.result(10)
+        future.result(PATIENCE)
 
 
 @pytest.fixture
@@ -300,7 +298,7 @@ def test_where_what_is_made_is_for_a_group_too(home: int) -> None:
     Path.home().chmod(home)
     with LocalExecutor() as made:
         future = made.submit(square, 2)
-        assert future.result(30) == 4
+        assert future.result(PATIENCE) == 4
     below = [each for each in future.log.parents if each.is_relative_to(Path.home())]
     assert [each.stat().st_mode & 0o777 for each in below[:-1]] == [0o700] * (len(below) - 1)
 
@@ -346,7 +344,7 @@ def test_what_is_checked_is_what_is_used(tmp_path: Path) -> None:
     with LocalExecutor(folder=link) as made:
         future = made.submit(lambda: sys.argv[1])
         link.unlink()
-        assert Path(future.result(30)).is_relative_to(base)
+        assert Path(future.result(PATIENCE)).is_relative_to(base)
 
 
 def test_a_folder_that_others_may_change_is_refused(public: Path, tmp_path: Path) -> None:
@@ -355,7 +353,7 @@ def test_a_folder_that_others_may_change_is_refused(public: Path, tmp_path: Path
         LocalExecutor(folder=public)
     public.chmod(0o1777)
     with LocalExecutor(folder=public) as made:
-        assert made.submit(square, 2).result(30) == 4
+        assert made.submit(square, 2).result(PATIENCE) == 4
     assert (public / ".slurmkit-calls").stat().st_mode & 0o777 == 0o700
     (tmp_path / "file").touch()
     with pytest.raises(SlurmkitError, match="cannot keep calls in"):

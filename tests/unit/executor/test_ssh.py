@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 from cutting_proxy import CuttingProxy
-from executor_lab import RunningSlurm, until
+from executor_lab import RunningSlurm
 from ssh_lab import Spool, Sshd
+from waiting import PATIENCE, wait_until
 
 from slurmkit.errors import (
     BadInput,
@@ -111,13 +112,13 @@ def listed(sshd: Sshd) -> list[str]:
 def test_calls_and_what_comes_of_them(cluster: FarSlurm, sshd: Sshd) -> None:
     with sent(cluster, max_workers=4) as made:
         future = made.submit(square, 7)
-        assert future.result(60) == 49
+        assert future.result(PATIENCE) == 49
         assert future.log.is_relative_to(sshd.folder / ".local/state/slurmkit/calls/runs")
         futures = made.submit_all(troubled, range(10))
-        assert isinstance(futures[3].exception(60), ValueError)
+        assert isinstance(futures[3].exception(PATIENCE), ValueError)
         rest = [each for each in futures if each.index != 3]
-        assert [each.result(60) for each in rest] == [each.index for each in rest]
-        assert len(made.submit(lambda: b"x" * (3 << 20)).result(60)) == 3 << 20
+        assert [each.result(PATIENCE) for each in rest] == [each.index for each in rest]
+        assert len(made.submit(lambda: b"x" * (3 << 20)).result(PATIENCE)) == 3 << 20
     assert len(cluster.submits) == 3
     for folder in ("results", "calls", "."):
         assert (future.log.parent / folder).stat().st_mode & 0o777 == 0o700
@@ -128,9 +129,9 @@ def test_calls_and_what_comes_of_them(cluster: FarSlurm, sshd: Sshd) -> None:
 def test_found_again_and_forgotten(cluster: FarSlurm) -> None:
     with sent(cluster) as made:
         future = made.submit(square, 3)
-        assert future.result(60) == 9
+        assert future.result(PATIENCE) == 9
     (again,) = Executor.attach(future.job, cluster)
-    assert again.result(60) == 9
+    assert again.result(PATIENCE) == 9
     cluster.jobs.queue.clear()
     Executor.forget(future.job, cluster)
     assert not future.log.parent.exists()
@@ -153,12 +154,9 @@ def test_what_is_given_up_is_not_made(cluster: FarSlurm, tmp_path: Path) -> None
     with sent(cluster, max_workers=1) as made:
         futures = made.submit_all(call, range(3))
         assert futures[1].cancel()
-        end = time.monotonic() + 30
-        while not (futures[1].log.parent / "cancelled-1").exists():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until((futures[1].log.parent / "cancelled-1").exists)
         wait.unlink()
-        assert [futures[0].result(60), futures[2].result(60)] == [0, 2]
+        assert [futures[0].result(PATIENCE), futures[2].result(PATIENCE)] == [0, 2]
     assert sorted(each.name for each in made_in.iterdir()) == ["0", "2"]
 
 
@@ -177,12 +175,10 @@ def test_a_line_that_breaks_costs_no_result(cluster: FarSlurm, sshd: Sshd, tmp_p
         futures = made.submit_all(call, range(6))
         for _ in range(3):
             proxy.arm("up", 100)
-            end = time.monotonic() + 30
             before = proxy.cuts
-            while proxy.cuts == before and time.monotonic() < end:
-                time.sleep(0.05)
+            wait_until(lambda before=before: proxy.cuts > before)
         go.touch()
-        assert [each.result(60) for each in futures] == list(range(6))
+        assert [each.result(PATIENCE) for each in futures] == list(range(6))
     assert proxy.cuts >= 3
     proxy.close()
 
@@ -200,7 +196,7 @@ def test_what_does_not_arrive_whole_is_not_sent(cluster: FarSlurm, sshd: Sshd, a
     assert proxy.cuts == 1
     assert cluster.submits == []
     assert listed(sshd) == before
-    assert made.submit(len, os.urandom(200_000)).result(60) == 200_000
+    assert made.submit(len, os.urandom(200_000)).result(PATIENCE) == 200_000
     proxy.close()
 
 
@@ -213,7 +209,7 @@ def test_a_file_that_others_may_change_is_refused(cluster: FarSlurm) -> None:
     aside.chmod(0o622)
     aside.rename(future.log.parent / "results" / "0-0-0")
     with pytest.raises(ResultRefused, match=r"others may use it \(mode 622\)"):
-        future.result(30)
+        future.result(PATIENCE)
 
 
 def test_a_link_is_no_result(cluster: FarSlurm, tmp_path: Path) -> None:
@@ -221,7 +217,7 @@ def test_a_link_is_no_result(cluster: FarSlurm, tmp_path: Path) -> None:
     future = sent(cluster).submit(square, 1)
     (future.log.parent / "results" / "0-0-0").symlink_to(tmp_path)
     with pytest.raises(ResultRefused, match="not a regular file"):
-        future.result(30)
+        future.result(PATIENCE)
 
 
 def test_a_folder_that_others_may_change_is_refused(cluster: FarSlurm) -> None:
@@ -231,7 +227,7 @@ def test_a_folder_that_others_may_change_is_refused(cluster: FarSlurm) -> None:
             sent(cluster, folder=public)
         Path(public).chmod(0o1777)
         with sent(cluster, folder=public) as made:
-            assert made.submit(square, 2).result(60) == 4
+            assert made.submit(square, 2).result(PATIENCE) == 4
         assert (Path(public) / ".slurmkit-calls").stat().st_mode & 0o777 == 0o700
 
 
@@ -242,12 +238,12 @@ def test_the_wrong_python_and_none_are_named(
         Executor(cluster, partition="cpu", python="/no/python3") as made,
         pytest.raises(ResultLost, match=r"ends with: .*/no/python3"),
     ):
-        made.submit(square, 1).result(60)
+        made.submit(square, 1).result(PATIENCE)
     with monkeypatch.context() as patch, sent(cluster) as made:
         patch.setattr(sys, "version_info", (3, 99, 0))
         future = made.submit(square, 1)
         with pytest.raises(PythonDiffers, match=r"the call was made by 3\.99"):
-            future.result(60)
+            future.result(PATIENCE)
 
 
 @pytest.mark.parametrize("kind", [Unreachable, SshError])
@@ -266,14 +262,14 @@ def test_an_outage_that_lasts_loses_nothing(
 
     with sent(cluster) as made:
         future = made.submit(call, 3)
-        until(future.running, 60)
+        wait_until(future.running)
         cluster.slurm.away = kind("the line is away")
-        until(lambda: cluster.slurm.refused >= 12, 60)
+        wait_until(lambda: cluster.slurm.refused >= 12)
         cluster.slurm.away = None
         time.sleep(1)
         assert not future.done()
         go.touch()
-        assert future.result(60) == 3
+        assert future.result(PATIENCE) == 3
 
 
 def test_an_outage_without_end_is_told_to_all_at_once(
@@ -290,19 +286,17 @@ def test_an_outage_without_end_is_told_to_all_at_once(
         raise Unreachable("cannot reach lab")
 
     monkeypatch.setattr(RemoteStore, "names", away)
-    began = time.monotonic()
     for future in futures:
-        assert "cannot follow it: Unreachable: cannot reach lab" in str(future.exception(60))
-    assert time.monotonic() - began < 30
+        assert "cannot follow it: Unreachable: cannot reach lab" in str(future.exception(PATIENCE))
 
 
 def test_what_is_lost_is_said_with_the_last_words(cluster: FarSlurm) -> None:
     with sent(cluster) as made:
         future = made.submit(lambda: print("so far", flush=True) or time.sleep(60))
-        until(lambda: future.log.exists() and "so far" in future.log.read_text(), 60)
+        wait_until(lambda: future.log.exists() and "so far" in future.log.read_text())
         cluster.processes[future.job_id].kill()
         with pytest.raises(ResultLost, match="ends with: so far"):
-            future.result(60)
+            future.result(PATIENCE)
 
 
 def test_ctrl_c_in_an_upload_leaves_a_line_that_works(cluster: FarSlurm, sshd: Sshd) -> None:
@@ -324,7 +318,7 @@ def test_ctrl_c_in_an_upload_leaves_a_line_that_works(cluster: FarSlurm, sshd: S
         signal.signal(signal.SIGUSR1, before)
     assert cluster.submits == []
     assert listed(sshd) == known
-    assert made.submit(square, 4).result(60) == 16
+    assert made.submit(square, 4).result(PATIENCE) == 16
 
 
 def test_files_are_closed_while_others_are_read(cluster: FarSlurm, tmp_path: Path) -> None:
@@ -348,7 +342,7 @@ def test_files_are_closed_while_others_are_read(cluster: FarSlurm, tmp_path: Pat
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert not any(thread.is_alive() for thread in threads)
     assert failed == []
 
@@ -364,7 +358,7 @@ def test_a_full_disk_is_named(cluster: FarSlurm, tmp_path: Path) -> None:
             made.submit(len, os.urandom(30_000_000))
         assert cluster.submits == []
         with made:
-            assert made.submit(square, 3).result(60) == 9
+            assert made.submit(square, 3).result(PATIENCE) == 9
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
@@ -460,12 +454,12 @@ def test_own_modules_travel(
     monkeypatch.setitem(sys.modules, "an_alias", shapes)
     monkeypatch.setattr(shapes, "unpicklable", threading.Lock(), raising=False)
     with sent(cluster) as made:
-        sys_path = made.submit(lambda: list(sys.path)).result(60)
+        sys_path = made.submit(lambda: list(sys.path)).result(PATIENCE)
         assert str(tmp_path) not in sys_path
-        point = made.submit(shapes.moved, 1).result(60)
+        point = made.submit(shapes.moved, 1).result(PATIENCE)
         assert point == shapes.Point(12)
         with pytest.raises(errors.Wrong) as caught:
-            made.submit(shapes.failing, 1).result(60)
+            made.submit(shapes.failing, 1).result(PATIENCE)
         assert caught.value.args == (1,)
     for name in [name for name in sys.modules if name.partition(".")[0] == "farproject"]:
         monkeypatch.delitem(sys.modules, name)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ import pytest
 from jobs_lab import FakeJobs
 from recorded_lab import capabilities, standing
 from shell_completion import tab
+from waiting import PATIENCE, wait_until
 
 from slurmkit.cli import jupyter as module
 from slurmkit.cli.main import run_to_exit_code
@@ -63,10 +63,7 @@ def started(place: Path, *server: str, setup: str = "", **env: str) -> subproces
 
 
 def until(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
+    wait_until(path.exists, lambda: str(path))
 
 
 def test_a_server_has_a_token_of_its_own_that_goes_when_it_ends(place: Path) -> None:
@@ -77,7 +74,7 @@ def test_a_server_has_a_token_of_its_own_that_goes_when_it_ends(place: Path) -> 
         server = jupyter.load_server(place / "servers", "12")
         modes = {p.name: p.stat().st_mode & 0o777 for p in (here, here / "token")}
         process.send_signal(signal.SIGTERM)  # to bash alone
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     assert server is not None
     assert (server.node, server.port > 1024) == ("c1", True)
     assert len(token) == 48
@@ -103,11 +100,11 @@ def test_a_job_without_jupyter_says_so_and_other_tasks_do_nothing(place: Path) -
     for tool in ("bash", "grep"):
         (place / "bin" / tool).symlink_to(str(shutil.which(tool)))
     with started(place, PATH=str(place / "bin")) as process:
-        assert process.wait(20) == 127
+        assert process.wait(PATIENCE) == 127
     assert "name yours after --" in (place / "errors").read_text()
     assert not (place / "servers" / "12").exists()
     with started(place, SLURM_PROCID="1") as process:
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_what_a_killed_run_left_is_gone_before_anything_else(place: Path) -> None:
@@ -115,7 +112,7 @@ def test_what_a_killed_run_left_is_gone_before_anything_else(place: Path) -> Non
     with started(place, setup='ls "$slurmkit_state" >listed') as process:
         until(place / "work" / "up")
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
     assert (place / "work" / "listed").read_text() == ""
 
 
@@ -125,7 +122,7 @@ def test_setup_and_a_program_of_ones_own(place: Path) -> None:
     with started(place, "mine", setup="export FROM=setup") as process:
         until(place / "work" / "up")
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
     assert "FROM=setup" in (place / "work" / "environment").read_text()
     site = JupyterSection(command="/opt/jupyter lab")
     assert server_command("/f", (), site)[-2:] == ("/opt/jupyter", "lab")
@@ -214,15 +211,15 @@ def test_a_container_sees_where_servers_leave_word(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--array=1-3",), "array is for jobs that run by themselves"),
-        (("--script=x",), "script is for jobs"),
-        (("--job-file=command.toml",), "command is for jobs"),
-        (("--job-file=script.toml",), "script is for jobs"),
-        (("--log-per-rank",), "log-per-rank is for jobs"),
+        (("--array=1-3",), "array does not work in a shell or notebook job"),
+        (("--script=x",), "script does not work in a shell or notebook job"),
+        (("--job-file=command.toml",), "command does not work in a shell or notebook job"),
+        (("--job-file=script.toml",), "script does not work in a shell or notebook job"),
+        (("--log-per-rank",), "log-per-rank does not work in a shell or notebook job"),
         (("--container-image=/x.sif", "--ntasks=2"), "one task on one node"),
         (("--container-image=/x.sif", "--nodes=2"), "one task on one node"),
-        (("--launch=torchrun",), "start it in the notebook"),
-        (("--gpus-per-node=a100:99",), "no notebook: 1 error"),
+        (("--launch=torchrun",), "--launch does not work here; start the launcher in the notebook"),
+        (("--gpus-per-node=a100:99",), "no notebook was started: 1 error"),
     ],
 )
 def test_what_cannot_be_is_refused_before(
@@ -320,7 +317,7 @@ def test_it_is_waited_for_until_it_answers_and_what_goes_on_is_told(
         jobs.cluster().job("12"), servers, goes_on, why_pending=module._waiting_line
     )
     assert found.port == answering
-    assert "what it asks for is not free now" in told[0]
+    assert "it is next, but the resources it asks for are not free now" in told[0]
     assert told[1:] == ["job 12 runs on c1; waiting for Jupyter to answer"]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from jobs_lab import FakeJobs
+from waiting import PATIENCE
 
 from slurmkit.cli import shell as module
 from slurmkit.cli.main import run_to_exit_code
@@ -55,7 +56,7 @@ def test_the_site_names_its_login_node(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("12", "6006"), 2, "is bob's"),
+        (("12", "6006"), 2, "job 12 belongs to bob; a tunnel works only for your own jobs"),
         (("13", "6006"), 1, "slurmkit why 13"),
         (("14", "6006"), 1, "has ended (COMPLETED)"),
         (("15", "6006", "--node", "c3"), 2, "does not run on c3; it runs on c[1-2]"),
@@ -91,7 +92,9 @@ def test_a_port_where_nothing_listens_is_told(
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = server.getsockname()[1]
     assert run("12", str(free)) == 0
-    assert f"nothing listens on 127.0.0.1:{free} yet" in capsys.readouterr().err
+    assert (
+        f"cannot connect to 127.0.0.1:{free} yet: nothing listens there" in capsys.readouterr().err
+    )
 
 
 @pytest.fixture
@@ -153,7 +156,7 @@ def test_it_ends_with_a_word_when_slurm_cannot_be_asked(
 
     thread = threading.Thread(target=hold, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE)
     assert list(map(str, said)) == ["lost"]
 
 

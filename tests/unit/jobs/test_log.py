@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from jobs_lab import FakeJobs
+from waiting import wait_until
 
 import slurmkit.jobs.log
 from slurmkit.errors import BadInput, ControllerDown, LogUnavailable, Refused
@@ -35,12 +35,7 @@ def course(jobs: FakeJobs, *steps: Callable[[], None]) -> None:
 def until(condition: Callable[[], bool]) -> Callable[[], None]:
     """A step that lets the other thread get there."""
 
-    def wait() -> None:
-        end = time.monotonic() + 20
-        while not condition() and time.monotonic() < end:
-            time.sleep(0.001)
-
-    return wait
+    return lambda: wait_until(condition)
 
 
 def append(path: Path, text: str) -> None:
@@ -94,7 +89,7 @@ def test_a_log_that_appears_late_is_waited_for_and_told(
     reader = Reader(jobs)
     course(jobs, lambda: None, until(lambda: bool(reader.said)), ends)
     assert reader.follow() == b"late\n"
-    assert reader.said == [f"nothing at {path} yet; it may be on the node only"]
+    assert reader.said == [f"{path} does not exist here yet; it may be on a disk of the node"]
 
 
 def test_a_log_on_a_node_only_does_not_block(jobs: FakeJobs, tmp_path: Path) -> None:
@@ -128,7 +123,7 @@ def test_a_requeued_jobs_new_output_is_followed_too(jobs: FakeJobs, tmp_path: Pa
     )
     assert reader.said == [
         "job 7 has not started (BeginTime); waiting",
-        "job 7 was requeued and writes its output anew",
+        "job 7 was requeued and writes its file from the start",
     ]
 
 
@@ -208,7 +203,9 @@ def test_an_outage_is_told_and_outlasted(jobs: FakeJobs, tmp_path: Path) -> None
 def test_logs_that_cannot_be_read(jobs: FakeJobs, tmp_path: Path) -> None:
     job = jobs.cluster().job("7")
     jobs.waits("7", STDOUT=str(tmp_path / "none"), Reason="Priority")
-    with pytest.raises(LogUnavailable, match=r"has not started \(Priority\); follow it with -f"):
+    with pytest.raises(
+        LogUnavailable, match=r"has not started \(Priority\); wait for its output with -f"
+    ):
         list(job.log())
     jobs.runs_now("7", STDOUT=str(tmp_path / "none"))
     with pytest.raises(LogUnavailable, match="does not exist here"):
@@ -217,7 +214,7 @@ def test_logs_that_cannot_be_read(jobs: FakeJobs, tmp_path: Path) -> None:
     with pytest.raises(LogUnavailable, match="Is a directory"):
         list(job.log())
     jobs.runs_now("7", STDOUT="/dev/null")
-    with pytest.raises(LogUnavailable, match="no output was kept"):
+    with pytest.raises(LogUnavailable, match="no output was saved"):
         list(job.log())
 
 
@@ -249,7 +246,7 @@ def test_a_log_slurm_forgot(jobs: FakeJobs) -> None:
 
     jobs.slurm._answers["sacct"] = sacct
     jobs.runs = [{"JobID": "7"}]
-    with pytest.raises(LogUnavailable, match="no longer says where the output of job 7 went"):
+    with pytest.raises(LogUnavailable, match="no longer knows where job 7 wrote its output"):
         list(jobs.cluster().job("7").log())
 
 
@@ -268,7 +265,9 @@ def test_an_array_has_a_log_for_each_task(jobs: FakeJobs, tmp_path: Path) -> Non
         BadInput, match=r"several parts \(2 RUNNING\); name one of them, e\.g\. 7_1"
     ):
         list(jobs.cluster().job("7").log(follow=True))
-    with pytest.raises(LogUnavailable, match=r"each part of 7 has its own, e\.g\. 7_1"):
+    with pytest.raises(
+        LogUnavailable, match=r"each part of 7 has its own file; name a part, e\.g\. 7_1"
+    ):
         jobs.cluster().job("7").log_path()
     assert b"".join(jobs.cluster().job("7_2").log()) == b"two\n"
 
@@ -324,7 +323,7 @@ def test_the_file_of_a_rank(jobs: FakeJobs) -> None:
     jobs.runs_now("7", WorkDir="/w", NodeList="c[1-2]")
     job = jobs.cluster().job("7")
     assert job.log_path(LogFile(pattern="out-%j.%s-%3t", rank=5)) == "/w/out-7.0-005"
-    with pytest.raises(LogUnavailable, match="write the name of its node"):
+    with pytest.raises(LogUnavailable, match="write the node's name in its place"):
         job.log_path(LogFile(pattern="out-%N-%t", rank=5))
     jobs.leaves("7")
     jobs.runs = [{"JobID": "7", "WorkDir": "/kept"}]
@@ -346,4 +345,4 @@ def test_a_job_that_waits_again_has_an_earlier_log(jobs: FakeJobs, tmp_path: Pat
     jobs.waits("7", STDOUT=str(path), Reason="BeginTime")
     said: list[str] = []
     assert b"".join(jobs.cluster().job("7").log(notice=said.append)) == b"first run\n"
-    assert said == ["job 7 has not started (BeginTime); this was there before"]
+    assert said == ["job 7 has not started (BeginTime); this is older output"]

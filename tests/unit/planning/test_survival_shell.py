@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from survive_lab import PACE, WAYS, Slurmctld
+from waiting import PATIENCE, wait_until
 
 from slurmkit.spec.survival import Survive
 
@@ -98,7 +99,8 @@ def test_a_loop_stops_at_its_limit(tmp_path: Path) -> None:
 def test_what_stopped_and_may_not_come_back_is_not_done(
     tmp_path: Path, way: str, disk: str, on_timeout: str
 ) -> None:
-    slurm = Slurmctld(tmp_path, policy(max_restarts=1, on_timeout=on_timeout), way, target=10_000)
+    policy_of_test = policy(max_restarts=1, on_timeout=on_timeout, grace=20)
+    slurm = Slurmctld(tmp_path, policy_of_test, way, target=10_000)
     slurm.run = 1
     if disk == "full":
         slurm.output, slurm.home = Path("/dev/full"), Path("/proc/nobody")
@@ -223,7 +225,7 @@ def test_a_stale_run_writes_nothing_once_the_next_has_begun(tmp_path: Path) -> N
     slurm.run = 1  # slurmctld has lost its node, where it goes on
     slurm.start()
     assert slurm.finish() == "done", slurm.log
-    assert stale.wait(30) != 0
+    assert stale.wait(PATIENCE) != 0
     trace = [line.split() for line in (tmp_path / "trace").read_text().splitlines()]
     order = [run for _, run, _ in trace]
     assert order == sorted(order)
@@ -325,10 +327,7 @@ def test_work_is_not_stopped_while_either_is_there(tmp_path: Path, trouble: str)
 
 
 def await_log(slurm: Slurmctld, words: str) -> None:
-    end = time.time() + 30
-    while words not in slurm.log:
-        assert time.time() < end, slurm.log
-        time.sleep(0.02)
+    wait_until(lambda: words in slurm.log, lambda: slurm.log)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])

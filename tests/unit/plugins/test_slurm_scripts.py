@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 SCRIPTS = Path(str(files("slurmkit_plugins"))) / "slurm"
 HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); time.sleep(60)"
@@ -71,7 +72,7 @@ def run(node: Path, script: str, job: str = JOB, gpus: str = "0") -> int:
         "SLURMD_NODENAME": "c1",
     }
     env |= {"SLURM_JOB_GPUS": gpus} if gpus else {}
-    return subprocess.run([SCRIPTS / script], env=env, check=False, timeout=30).returncode
+    return subprocess.run([SCRIPTS / script], env=env, check=False, timeout=PATIENCE).returncode
 
 
 def told(node: Path) -> list[str]:
