@@ -2,13 +2,19 @@
 
 `[ledger]` and `[ldap]` say where the data is and comes from. `[ledger.service]` and
 `[ledger.schedule]` are for the site's service, `[notify]`, `[mail]` and `[webhook]` for notices.
+Passwords come from files or the environment, never from the command line.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+
+from slurmkit.errors import BadConfig
 
 ServerTimeout = Annotated[int, msgspec.Meta(ge=1, le=3600)]
 PageSize = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]  # the largest size in LDAP, RFC 2696
@@ -16,6 +22,7 @@ PageSize = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]  # the largest size 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Event = Literal["start", "fail", "end"]
+PASSWORD_VARIABLE = "SLURMKIT_LDAP_PASSWORD"  # noqa: S105 - a name
 ClientTimeout = Annotated[int, msgspec.Meta(ge=1, le=86400)]
 
 
@@ -24,7 +31,7 @@ class LedgerSection(msgspec.Struct, frozen=True):
 
     Attributes:
         db: URL of the database; empty for the SQLite file under $XDG_DATA_HOME.
-        budgets: file of the PIs' budgets; empty for budgets.toml beside a configuration file.
+        budgets: file of the PIs' budgets; empty for budgets.toml next to a configuration file.
         overrides: file with PIs of accounts and users; it takes precedence over all other sources.
     """
 
@@ -168,7 +175,7 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
         operators: user names that see everything; so do Slurm's operators and administrators.
         operator_groups: groups of the operating system whose members see everything.
         stale_after: /health fails when the last successful ingest is older, in seconds.
-        people_stale_after: the same for people.
+        people_stale_after: /health fails when people were last read longer ago, in seconds.
         metrics_by_user: whether metrics name users.
     """
 
@@ -205,3 +212,47 @@ class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
     budgets: str = ""
     close: str = ""
     mail: str = ""
+
+
+def read_bind_password(section: LdapSection) -> str:
+    """Read the password of `bind_dn`; empty for an anonymous bind.
+
+    Raises:
+        BadConfig: when there is none, or everybody on this machine can read its file.
+    """
+    if not section.bind_dn:
+        return ""
+    password = os.environ.get(PASSWORD_VARIABLE) or read_secret_file(
+        "[ldap] bind_password_file", section.bind_password_file
+    )
+    if not password:  # LDAP treats a bind without a password as anonymous, and reports success
+        raise BadConfig(
+            "[ldap] bind_dn needs a password:"
+            f" set bind_password_file, or {PASSWORD_VARIABLE} in the environment"
+        )
+    return password
+
+
+def read_secret_file(key: str, name: str) -> str:
+    """Read a secret from its file; empty when no file is named.
+
+    Args:
+        key: the configuration key that names the file, for the error.
+        name: path of the file.
+
+    Raises:
+        BadConfig: when the file cannot be read, or everybody on this machine can read it.
+    """
+    if not name:
+        return ""
+    path = Path(name)
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror or "") if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadConfig(f"{key}: cannot read {path}: {why}") from error
+    if mode & stat.S_IRWXO:
+        raise BadConfig(f"{key}: everybody can read {path}; run: chmod o= {path}")
+    return text.removesuffix("\n")

@@ -18,8 +18,7 @@ from email.utils import formatdate
 from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, BadInput, MaybeSent, NotSent
 from slurmkit.formats.display import printable
-from slurmkit_accounting.config import MailSection
-from slurmkit_accounting.people.passwords import read_secret_file
+from slurmkit_accounting.config import MailSection, read_secret_file
 from slurmkit_accounting.plugins import Notice
 from slurmkit_accounting.render import render_report
 from slurmkit_accounting.render.format import footer_lines
@@ -43,7 +42,7 @@ class Mail:
             BadConfig: when `[mail]` names no server or no sender.
         """
         if not (self.section.host and self.section.sender):
-            raise BadConfig("[mail] names no host or no sender; set both to send mail")
+            raise BadConfig("[mail] host or sender is not set; set both to send mail")
 
     def send(self, notice: Notice) -> None:
         """Send one mail to the addresses of a notice; nothing if it has no address.
@@ -70,7 +69,7 @@ def compose(section: MailSection, notice: Notice) -> EmailMessage:
         BadInput: when an address is not valid, or a header contains a newline.
     """
     if not section.sender:
-        raise BadConfig("[mail] names no sender; set it to the address that mail comes from")
+        raise BadConfig("[mail] sender is not set; set it to the address that mails come from")
     message = EmailMessage(policy=SMTP)
     digest = hashlib.sha256("\0".join((notice.identity, *notice.to)).encode()).hexdigest()
     headers = {
@@ -96,14 +95,15 @@ def _check_address(text: str) -> str:
     # ASCII only: not every server supports SMTPUTF8.
     if not (_ADDRESS.fullmatch(text) and text.isascii() and text.isprintable()):
         raise BadInput(
-            f"{text!r} is not a mail address in ASCII; write NAME@DOMAIN, one and without a name"
+            f"{text!r} is not a mail address in ASCII; write one address as NAME@DOMAIN, without a"
+            " display name"
         )
     return text
 
 
 def _check_header(name: str, value: str) -> str:
     if any(ord(char) < 32 or char in "\x7f\x85\u2028\u2029" for char in value):
-        raise BadInput(f"the mail's {name} holds a newline or control character: {value!r}")
+        raise BadInput(f"mail header {name} contains a newline or control character: {value!r}")
     return value
 
 
@@ -146,8 +146,8 @@ def _errors_as_not_sent(section: MailSection) -> Iterator[None]:
         yield
     except (smtplib.SMTPException, OSError) as error:
         raise NotSent(
-            f"the mail server {section.host}:{section.port} did not take the mail:"
-            f" {_error_text(error)}; see section [mail]"
+            f"cannot send mail through {section.host}:{section.port}: {_error_text(error)};"
+            " check section [mail]"
         ) from error
 
 
@@ -161,12 +161,12 @@ def _hand_over(
     except (smtplib.SMTPException, OSError) as error:
         raise NotSent(f"the mail server took no mail: {_error_text(error)}") from error
     try:
-        _check_reply(server.data(message.as_bytes()), "as a whole")
+        _check_reply(server.data(message.as_bytes()), "after it was sent")
     except smtplib.SMTPDataError as error:  # refused before the content was sent
         raise NotSent(f"the mail server took no mail: {_error_text(error)}") from error
     except (smtplib.SMTPException, OSError) as error:
         raise MaybeSent(
-            f"the mail server was lost while it took the mail: {_error_text(error)}"
+            f"lost the mail server before it confirmed the mail: {_error_text(error)}"
         ) from error
 
 
@@ -192,7 +192,7 @@ def _check_reply(reply: tuple[int, bytes], what: str) -> None:
     code, words = reply
     if code not in {_ACCEPTED, 251}:
         reason = words.decode("utf-8", "replace")
-        raise NotSent(f"the mail server takes no mail {what}: {code} {reason}")
+        raise NotSent(f"the mail server refused mail {what}: {code} {reason}")
 
 
 def _error_text(error: Exception) -> str:

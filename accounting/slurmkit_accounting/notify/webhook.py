@@ -14,8 +14,7 @@ import msgspec
 
 from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, MaybeSent, NotSent
-from slurmkit_accounting.config import WebhookSection
-from slurmkit_accounting.people.passwords import read_secret_file
+from slurmkit_accounting.config import WebhookSection, read_secret_file
 from slurmkit_accounting.plugins import Notice
 
 _LONGEST_ANSWER = 300
@@ -58,7 +57,7 @@ class Webhook:
     def _secret(self) -> str:
         secret = read_secret_file("[webhook] secret_file", self.section.secret_file)
         if not secret:
-            raise BadConfig("[webhook] has no secret: set secret_file to a file that holds one")
+            raise BadConfig("[webhook] has no secret; set secret_file to a file that contains one")
         return secret
 
     def _trusted(self) -> ssl.SSLContext:
@@ -75,7 +74,7 @@ def _parse_url(text: str) -> tuple[SplitResult, str, int | None]:
         if url.scheme == "https" and url.hostname:
             return url, url.hostname, url.port
     # The message does not show the URL: it may contain a token.
-    raise BadConfig("[webhook] url is none; write https://HOST/PATH")
+    raise BadConfig("[webhook] url is not an HTTPS URL; write https://HOST/PATH")
 
 
 def signature_headers(body: bytes, secret: str, now: int | None = None) -> dict[str, str]:
@@ -98,6 +97,6 @@ def _post(
         response = connection.getresponse()
         text = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").strip()
     except (OSError, http.client.HTTPException) as error:
-        raise MaybeSent(f"{where} was lost before it answered: {error}") from error
+        raise MaybeSent(f"the connection to {where} broke before it answered: {error}") from error
     if not 200 <= response.status < 300:
-        raise NotSent(f"{where} took no notice: {response.status} {text or response.reason}")
+        raise NotSent(f"{where} refused the notice: {response.status} {text or response.reason}")

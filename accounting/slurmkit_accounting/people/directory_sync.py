@@ -60,7 +60,7 @@ class VanishedEntries(msgspec.Struct, frozen=True):
 _LOST = (
     (memberships.c.person_id, "people would be in no group any more", "members, member_attribute"),
     (group_owners.c.group_id, "groups would have no owner any more", "owner_attribute"),
-    (uids.c.person_id, "people would have no number any more", "uid_attribute"),
+    (uids.c.person_id, "people would have no uid any more", "uid_attribute"),
 )
 _HALF = 0.5
 

@@ -79,8 +79,8 @@ def load_histories(connection: Connection, name: str) -> list[History]:
     ]
     if not found:
         raise BadInput(
-            f"the ledger knows no person and no group {name!r}; it knows those in the directory at"
-            " the time of each: slurmkit ledger people sync"
+            f"the ledger has no person or group named {name!r}; to read the directory again, run:"
+            " slurmkit ledger people sync"
         )
     return found
 

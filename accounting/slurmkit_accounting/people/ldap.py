@@ -50,11 +50,11 @@ _MEANINGS = (
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by the CA in [ldap] ca_file"),
     ("doesn't match any name", "its certificate is for another host name than [ldap] uri"),
     ("invalidCredentials", "it does not accept [ldap] bind_dn with this password"),
-    ("confidentialityRequired", "it wants TLS; set [ldap] starttls = true"),
-    ("noSuchObject", "[ldap] people_base or groups_base is not there for [ldap] bind_dn"),
+    ("confidentialityRequired", "it requires TLS; set [ldap] starttls = true"),
+    ("noSuchObject", "[ldap] people_base or groups_base does not exist, or bind_dn may not see it"),
     ("socket connection error", "nothing answers there; check [ldap] uri"),
     ("timed out", "it does not answer in time; check [ldap] uri and timeout"),
-    ("invalid filter", "[ldap] people_filter or groups_filter is no LDAP filter"),
+    ("invalid filter", "[ldap] people_filter or groups_filter is not a valid LDAP filter"),
     ("invalid server address", "its host name cannot be resolved"),
 )
 
@@ -128,8 +128,8 @@ def _check_section(section: LdapSection) -> list[SplitResult]:
     found = [url for url in urls if url and url.scheme in {"ldap", "ldaps"} and url.hostname]
     if not found or len(found) < len(urls):
         raise BadConfig(
-            f"[ldap] uri {section.uri!r} is not of the form ldap://HOST[:PORT] or ldaps://HOST,"
-            " or several of these separated by blanks"
+            f"[ldap] uri {section.uri!r} is not valid; write ldap://HOST[:PORT] or"
+            " ldaps://HOST[:PORT], or several of these separated by blanks"
         )
     for key in ("people_base", "groups_base"):
         if not getattr(section, key):
@@ -155,7 +155,7 @@ def _connected(section: LdapSection, url: SplitResult, password: str) -> Iterato
             connection.open(read_server_info=False)
             encrypted = url.scheme == "ldaps" or not section.starttls
             if not (encrypted or connection.start_tls(read_server_info=False)):
-                raise DirectoryError(f"{url.geturl()} did not begin TLS; nothing was changed")
+                raise DirectoryError(f"{url.geturl()} did not start TLS; nothing was changed")
             connection.bind(read_server_info=False)
         yield connection
     finally:
@@ -280,14 +280,14 @@ def _fetch_more_values(connection: Any, dn: str, name: str) -> tuple[re.Match[st
         for key, values in item.get("raw_attributes", {}).items():
             if (ranged := _RANGE.match(key)) and values:
                 return ranged, values
-    raise DirectoryError(f"{dn} does not show {name}; nothing was changed: try again")
+    raise DirectoryError(f"the server does not show {name} of {dn}; nothing was changed: try again")
 
 
 def _referral_error(section: LdapSection, base: str, uris: Sequence[str]) -> DirectoryError:
     hosts = [(url and url.hostname) or uri for uri, url in zip(uris, map(_url, uris), strict=True)]
     return DirectoryError(
         f"{section.uri} refers to {' or '.join(hosts)} for a part of {base}; nothing was changed:"
-        " name a server that holds all of it in [ldap] uri, or leave that part out with [ldap]"
+        " name a server that has all of it in [ldap] uri, or leave that part out with [ldap]"
         " ignore_referrals = true"
     )
 
@@ -303,8 +303,8 @@ def _translate_errors(url: SplitResult, lost: type[DirectoryError]) -> Iterator[
         raise kind(f"cannot read {url.geturl()}: {words}; nothing was changed") from error
     except (LookupError, TypeError, ValueError) as error:  # raised by ldap3's decoder
         raise lost(
-            f"cannot read {url.geturl()}: what answers there does not speak LDAP, or broke off"
-            f" ({type(error).__name__}); nothing was changed"
+            f"cannot read {url.geturl()}: the server there does not speak LDAP, or its answer was"
+            f" cut off ({type(error).__name__}); nothing was changed"
         ) from error
 
 

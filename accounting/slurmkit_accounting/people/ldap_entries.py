@@ -169,8 +169,8 @@ def _required(dn: str, entry: LdapAttributes, name: str) -> str:
     value = _first(entry, name)
     if not value:
         raise DirectoryError(
-            f"{dn} shows no {name}; nothing was changed: let [ldap] bind_dn read it, or name"
-            " another attribute"
+            f"{dn} shows no {name}; nothing was changed: let [ldap] bind_dn read this attribute,"
+            " or name another one in [ldap]"
         )
     return value
 
@@ -180,7 +180,7 @@ def _number(dn: str, entry: LdapAttributes, name: str) -> int | None:
     try:
         number = int(value) if value else None
     except ValueError as error:
-        raise DirectoryError(f"{dn} has {name} {value!r}, which is no number") from error
+        raise DirectoryError(f"{dn} has {name} {value!r}, which is not a number") from error
     if number is not None and abs(number) > _BIGGEST:
         raise DirectoryError(f"{dn} has {name} {value!r}, which is too big; nothing was changed")
     return number
@@ -212,7 +212,7 @@ def normalise_dn(dn: str) -> str:
             return ",".join("+".join(sorted(parts)) for parts in names)
         if sign != "+":
             names.append([])
-    raise DirectoryError(f"the directory holds {dn!r} where a DN belongs; nothing was changed")
+    raise DirectoryError(f"the directory has {dn!r} instead of a DN; nothing was changed")
 
 
 def _normalise_value(value: str) -> str:

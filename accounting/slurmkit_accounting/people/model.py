@@ -105,10 +105,11 @@ def directory_warnings(directory: Directory) -> Iterator[str]:
     for group in directory.groups:
         owners = [dn for dn in group.owners if dn in people]
         if not owners:
-            yield f"group {group.name} has no owner among the people: its jobs have no PI"
+            yield f"group {group.name} has no owner in the directory, so its jobs get no PI from it"
         if len(owners) > 1:
             chosen = pick_owner(group, people)
-            yield f"group {group.name} has {len(owners)} owners: {chosen and chosen.username} is PI"
+            pi = chosen and chosen.username
+            yield f"group {group.name} has {len(owners)} owners; {pi}, the first by name, is PI"
         strangers = sum(dn not in known for dn in group.members)
         if strangers:
             yield f"group {group.name} has {strangers} members that are neither people nor groups"
@@ -129,8 +130,8 @@ def _refuse_duplicates(what: str, claims: Iterable[tuple[str, str]]) -> None:
         if times > 1:
             holders = " and ".join(dn for claimed, dn in claims if claimed == value)
             raise DirectoryError(
-                f"{what} {value!r} is claimed by {holders}; nothing was changed,"
-                " give it to one of them only"
+                f"{holders} have the same {what} {value!r}; nothing was changed:"
+                " give it to only one of them"
             )
 
 

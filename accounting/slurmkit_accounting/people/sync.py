@@ -28,7 +28,7 @@ from slurmkit.config.files import did_you_mean, has_section, load_section
 from slurmkit.errors import BadConfig, DirectoryError, SlurmError
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.calendar import Zone, host_zone_or_utc
-from slurmkit_accounting.config import LdapSection, LedgerSection
+from slurmkit_accounting.config import LdapSection, LedgerSection, read_bind_password
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.people import people_syncs, pi_overrides
 from slurmkit_accounting.people import ldap
@@ -40,7 +40,6 @@ from slurmkit_accounting.people.coordinators import (
 from slurmkit_accounting.people.dated import PeopleChange, add_eras, lock_table
 from slurmkit_accounting.people.directory_sync import DirectorySync, VanishedEntries
 from slurmkit_accounting.people.model import Directory, directory_warnings
-from slurmkit_accounting.people.passwords import read_bind_password
 from slurmkit_accounting.people.pi import People
 from slurmkit_accounting.people.unmapped import UsageMove, find_usage_moves
 from slurmkit_accounting.usage.tables import rekey_usage
@@ -142,12 +141,13 @@ def _too_many(gone: list[VanishedEntries], max_vanish: float) -> Iterator[str]:
         share = max(max_vanish, one.least)
         if len(one.names) > share * one.known:
             more = ", ..." if len(one.names) > _NAMED else ""
-            allows = "that [ldap] max_vanish allows" if share == max_vanish else "that may be so"
+            of_config = f"[ldap] max_vanish = {share:g} allows"
+            limit = of_config if share == max_vanish else f"the accepted share of {share:g}"
             yield (
                 f"{len(one.names)} of {one.known} {one.what}"
-                f" ({', '.join(one.names[:_NAMED])}{more}), more than the share of {share:g}"
-                f" {allows}; nothing was changed: check [ldap] {one.keys} and what bind_dn may"
-                " read, or, if it is right, run it once with --force"
+                f" ({', '.join(one.names[:_NAMED])}{more}), more than {limit};"
+                f" nothing was changed: check [ldap] {one.keys} and what bind_dn may read; if the"
+                " directory is right, run once: slurmkit ledger people sync --force"
             )
 
 
@@ -185,7 +185,7 @@ def read_people_sources(slurm: SlurmCommands) -> PeopleSources:
     try:
         told = msgspec.structs.replace(told, coordinators=read_coordinators(slurm))
     except SlurmError as error:
-        notes.append(f"coordinators were not read, those known stay: {error}")
+        notes.append(f"coordinators could not be read, the known ones stay: {error}")
     return PeopleSources(
         told, tuple(notes), section.max_vanish, "; ".join(_read(told, section.uri))
     )
@@ -258,7 +258,7 @@ def load_overrides(path: Path, zone: Zone | None = None) -> tuple[PiOverride, ..
         raise BadConfig(f"[ledger] overrides: {path} is not TOML: {error}") from error
     tables = found.pop("override", [])
     if found or not (isinstance(tables, list) and all(isinstance(one, dict) for one in tables)):
-        raise BadConfig(f"{path}: write each entry under a line [[override]], and nothing else")
+        raise BadConfig(f"{path}: the file may have only entries, each under a line [[override]]")
     return tuple(_parse_overrides(path, tables, zone or host_zone_or_utc()))
 
 
@@ -289,8 +289,8 @@ def _parse_overrides(path: Path, tables: list[dict[str, Any]], zone: Zone) -> li
     for (first, one), (second, other) in combinations(enumerate(found, start=1), 2):
         if (one.account, one.user) == (other.account, other.user) and _overlap(one, other):
             raise BadConfig(
-                f"{path}: entries {first} and {second} both say whose {one.user or one.account} is"
-                " at the same time; give them dates that do not overlap, or take one out"
+                f"{path}: entries {first} and {second} name a PI of {one.user or one.account} for"
+                " the same time; give them dates that do not overlap, or remove one"
             )
     return found
 
@@ -299,20 +299,20 @@ def _parse_override(where: str, table: dict[str, Any], zone: Zone) -> PiOverride
     for key in table:
         if key not in PiOverride.__struct_fields__:
             raise BadConfig(
-                f"{where} has no key {key!r};"
+                f"{where}: there is no key {key!r};"
                 f" {did_you_mean(key, [*PiOverride.__struct_fields__], 'keys')}"
             )
     texts = {name: table.get(name, "") for name in ("account", "user", "pi")}
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise BadConfig(f"{where}: {name} is not a text; put it in quotes")
+            raise BadConfig(f"{where}: {name} must be text; put it in quotes")
     if not texts["pi"] or not (texts["account"] or texts["user"]):
-        raise BadConfig(f"{where} needs pi, and account or user or both")
+        raise BadConfig(f"{where} needs pi, and also account or user (or both)")
     since, until = (
         _epoch(where, name, table.get(name), zone) for name in ("valid_from", "valid_to")
     )
     if until is not None and until <= (since or 0):
-        raise BadConfig(f"{where}: valid_to is not after valid_from")
+        raise BadConfig(f"{where}: valid_to must be later than valid_from")
     texts["account"] = texts["account"].lower()  # sacctmgr stores accounts in lower case
     return PiOverride(**texts, valid_from=since or 0, valid_to=until)
 
@@ -322,7 +322,7 @@ def _epoch(where: str, name: str, value: object, zone: Zone) -> int | None:
     if value is None:
         return None
     if not isinstance(value, dt.date):
-        raise BadConfig(f"{where}: {name} is not a date; write it without quotes: 2026-01-31")
+        raise BadConfig(f"{where}: {name} must be a date; write it without quotes: 2026-01-31")
     return zone.epoch(value.isoformat())
 
 

@@ -15,10 +15,10 @@ from slurmkit_accounting.people.pi import MappingGap, Owner, People
 HOUR_SECONDS = 3600
 _FIXES = {
     "stranger": "{user} is not in the directory: add them, or write an override",
-    "no group": "no group is named {account}: make one with an owner, name a coordinator, or write"
+    "no group": "no group is named {account}: create one with an owner, add a coordinator, or write"
     " an override",
     "not a member": "{user} is not in the group {account}: add them, or write an override",
-    "no owner": "the group {account} has no owner: name one, or write an override",
+    "no owner": "the group {account} has no owner: add one, or write an override",
 }
 # Shards and MPS units are not whole GPUs; prices say how much they count.
 _KIND = usage_keys.c.gpu_type

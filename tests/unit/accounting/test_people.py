@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from entries import group, person
 from msgspec import structs
-from slurmkit_accounting.config import LdapSection
+from slurmkit_accounting.config import LdapSection, read_bind_password
 from slurmkit_accounting.people.ldap import _entries, read_directory
 from slurmkit_accounting.people.ldap_entries import normalise_dn, parse_directory, parse_person
 from slurmkit_accounting.people.model import (
@@ -15,7 +15,6 @@ from slurmkit_accounting.people.model import (
     memberships_of_people,
     pick_owner,
 )
-from slurmkit_accounting.people.passwords import read_bind_password
 
 from slurmkit.errors import BadConfig, DirectoryError
 
@@ -59,7 +58,7 @@ def test_an_entry_that_hides_who_it_is_is_an_error(missing):
 
 
 def test_a_number_that_is_none_is_an_error():
-    with pytest.raises(DirectoryError, match="uidNumber 'ten', which is no number"):
+    with pytest.raises(DirectoryError, match="uidNumber 'ten', which is not a number"):
         parse_person("uid=a", {**ALICE, "uidNumber": [b"ten"]}, SECTION, NOW)
 
 
@@ -122,7 +121,7 @@ def test_different_dns_are_different_texts():
 
 @pytest.mark.parametrize("text", ["no dn at all", "", "cn", "cn=a,", "cn=a,,dc=x", "=x", "cn=a\\"])
 def test_a_dn_that_is_none_is_an_error(text):
-    with pytest.raises(DirectoryError, match="where a DN belongs"):
+    with pytest.raises(DirectoryError, match="instead of a DN"):
         normalise_dn(text)
 
 
@@ -155,8 +154,8 @@ def test_what_was_probably_not_meant_is_said():
         (group("none", "uid=amy"), group("two", "uid=gone", owners=("zed", "amy"))),
     )
     assert list(directory_warnings(found)) == [
-        "group none has no owner among the people: its jobs have no PI",
-        "group two has 2 owners: amy is PI",
+        "group none has no owner in the directory, so its jobs get no PI from it",
+        "group two has 2 owners; amy, the first by name, is PI",
         "group two has 1 members that are neither people nor groups",
     ]
 
@@ -167,10 +166,10 @@ def test_what_was_probably_not_meant_is_said():
         (
             (person("a"), person("b", username="a")),
             (),
-            "user name 'a' is claimed by uid=a and uid=b",
+            "uid=a and uid=b have the same user name 'a'",
         ),
         # Nowhere else does case tell two of them apart.
-        ((person("a"), person("A")), (), "user name 'a' is claimed by uid=a and uid=A"),
+        ((person("a"), person("A")), (), "uid=a and uid=A have the same user name 'a'"),
         ((person("a", uid=7), person("b", uid=7)), (), "uid number '7'"),
         ((person("a"), person("b", directory_id="id-a")), (), "id 'id-a'"),
         (
@@ -181,7 +180,7 @@ def test_what_was_probably_not_meant_is_said():
         (
             (person("a"),),
             (group("Vision"), group("vision", dn="cn=v", directory_id="id-v")),
-            "group name 'vision' is claimed by cn=Vision and cn=v",
+            "cn=Vision and cn=v have the same group name 'vision'",
         ),
     ],
 )
@@ -193,13 +192,13 @@ def test_two_entries_cannot_be_the_same(people, groups, words):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        (LdapSection(), "uri '' is not of the form ldap://HOST"),
-        (LdapSection(uri="http://x"), "uri 'http://x' is not of the form"),
-        (LdapSection(uri="ldap://"), "is not of the form"),
-        (LdapSection(uri="ldap://[::1"), "is not of the form"),
-        (LdapSection(uri="ldap://h:99999"), "is not of the form"),
-        (LdapSection(uri="ldap://h:abc"), "is not of the form"),
-        (LdapSection(uri="ldap://h:0"), "is not of the form"),
+        (LdapSection(), "uri '' is not valid; write ldap://HOST"),
+        (LdapSection(uri="http://x"), "uri 'http://x' is not valid; write ldap://HOST"),
+        (LdapSection(uri="ldap://"), "is not valid; write ldap://HOST"),
+        (LdapSection(uri="ldap://[::1"), "is not valid; write ldap://HOST"),
+        (LdapSection(uri="ldap://h:99999"), "is not valid; write ldap://HOST"),
+        (LdapSection(uri="ldap://h:abc"), "is not valid; write ldap://HOST"),
+        (LdapSection(uri="ldap://h:0"), "is not valid; write ldap://HOST"),
         (LdapSection(uri="ldap://x", groups_base="ou=g"), "people_base is not set"),
         (LdapSection(uri="ldap://x", people_base="ou=p"), "groups_base is not set"),
     ],
