@@ -27,22 +27,22 @@ from slurmkit.spec.survival import ACTIONS, SIGNALS, Survive
 from slurmkit.spec.sweep import parse_sweep_options
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
-    ("job-name", "Name of the job.  [default: the command's]"),
+    ("job-name", "Name of the job.  [default: the name of COMMAND]"),
     ("nodes", "Number of nodes, or MIN-MAX.  [default: 1, or as many as the tasks need]"),
-    ("ntasks", "Processes of the whole job."),
-    ("ntasks-per-node", "Processes on each node.  [default: 1]"),
+    ("ntasks", "Number of processes (tasks) in the whole job."),
+    ("ntasks-per-node", "Number of processes on each node.  [default: 1]"),
     ("cpus-per-task", "CPUs for each process.  [default: 1, or what the site gives each GPU]"),
     ("gpus-per-node", "GPUs on each node: 2, a100:2, 0.5, shard:3, mps:50, 3g.20gb:1."),
     ("gpus-per-task", "GPUs for each process, in the same forms."),
-    ("gpus", "GPUs of the whole job, in the same forms."),
+    ("gpus", "GPUs for the whole job, in the same forms."),
     ("gres", "Generic resources per node, NAME[:TYPE]:COUNT."),
     ("gpu-bind", "Which GPUs a task sees: none, closest, per_task:N, single:N, map:LIST."),
     ("mem", "Memory per node, e.g. 64G."),
     ("mem-per-cpu", "Memory per CPU."),
     ("mem-per-gpu", "Memory per GPU."),
     ("time", "Time limit: minutes, H:MM:SS or D-HH:MM:SS."),
-    ("time-min", "The least time limit that will do."),
-    ("partition", "Partition, or several with commas."),
+    ("time-min", "Shortest time limit you accept. Slurm may use it to start the job sooner."),
+    ("partition", "Partition, or several separated by commas."),
     ("account", "Slurm account to charge."),
     ("qos", "Quality of service."),
     ("reservation", "Advance reservation to run in."),
@@ -50,56 +50,59 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     ("licenses", "Licences, e.g. matlab:2."),
     ("nodelist", "Nodes the job must have, e.g. c[1-2]."),
     ("exclude", "Nodes the job must not have."),
-    ("switches", "Most leaf switches, COUNT[@MAX-TIME]."),
-    ("segment", "Nodes per segment, with topology/block."),
-    ("array", "Indexes of a job array, e.g. 0-99%10."),
-    ("array-throttle", "How many tasks of an array or a sweep run at once."),
+    ("switches", "Most leaf switches, and how long to wait for them: COUNT[@MAX-TIME]."),
+    ("segment", "Nodes per segment, on clusters with topology/block."),
+    ("array", "Task indexes of a job array. 0-99%10: 100 tasks, at most 10 at once."),
+    ("array-throttle", "Run at most this many tasks of an array or a sweep at once."),
     ("dependency", "Jobs to wait for, e.g. afterok:12:13."),
-    ("begin", "Not before, e.g. 18:00 or now+1hour."),
-    ("deadline", "Not later than."),
-    ("nice", "Lower (positive) priority by so much."),
-    ("signal", "Signal before the time limit, [B:]SIGNAL[@SECONDS]."),
+    ("begin", "Start the job no earlier than this, e.g. 18:00 or now+1hour."),
+    ("deadline", "Remove the job if it cannot end before this time."),
+    ("nice", "Lower the job's priority by this much."),
+    ("signal", "Signal to send before the time limit: [B:]SIGNAL[@SECONDS], e.g. USR1@120."),
     ("mail-type", "When to send mail, e.g. END,FAIL."),
-    ("mail-user", "Where to send it."),
-    ("comment", "A comment kept with the job."),
+    ("mail-user", "Mail address for --mail-type."),
+    ("comment", "Comment that Slurm stores with the job."),
     ("chdir", "Directory the job starts in.  [default: the current one]"),
     ("output", "File for the job's output.  [default: slurm-%j.out]"),
-    ("error", "File for its standard error.  [default: as --output]"),
-    ("open-mode", "append or truncate the output files."),
+    ("error", "File for the job's standard error.  [default: the file of --output]"),
+    ("open-mode", "What to do with existing output files: append or truncate."),
 )
 _FLAGS = (
-    ("hold", "Submit it held."),
-    ("requeue", "Let Slurm requeue it after a node failure."),
-    ("no-requeue", "Never requeue it."),
+    ("hold", "Submit the job held. It waits for slurmkit release."),
+    ("requeue", "Let Slurm requeue the job after a node failure."),
+    ("no-requeue", "Never requeue the job."),
 )
 
 _LAUNCH_HELP = (
-    "How COMMAND is started: srun (a task per GPU, told its rank), torchrun, accelerate, deepspeed,"
-    " mpi, none (once)."
+    "How to start COMMAND: srun (one task per GPU, which knows its rank), torchrun, accelerate,"
+    " deepspeed, mpi, none (once)."
 )
-_ENV_HELP = "A variable of the job; without a value it has yours: a secret then stands in no argv."
+_ENV_HELP = (
+    "Set a variable in the job. NAME alone copies your own value, so that a secret never appears on"
+    " a command line."
+)
 _SWEEP_HELP = (
-    "A parameter of a sweep: lr=1e-3,1e-4 or seed=0..9; each task has it in its environment and as"
-    " {lr} in COMMAND. Several make a grid."
+    "Add a parameter to a sweep: lr=1e-3,1e-4 or seed=0..9. Each task gets its own value in its"
+    " environment and for {lr} in COMMAND. Several parameters make a grid."
 )
-_POINTS_HELP = "The points of a sweep, from CSV with a header, or TOML."
+_POINTS_HELP = "File with the points of a sweep: CSV with a header line, or TOML."
 
 OPTION_HELP = dict((*_OPTIONS, *_FLAGS))
 """The help text of each long option."""
 
 _CONTAINER_OPTIONS = (
     ("image", "Image: ubuntu:24.04, pytorch (slurmkit image search), ./x.sqsh, ./x.sif, a bundle."),
-    ("mounts", "What of the node is seen in it: SRC[:DST[:FLAG+FLAG]],…"),
-    ("workdir", "Where COMMAND starts in it."),
-    ("name", "Keep it on the nodes under this name."),
-    ("save", "Save it to this squashfs file at the end."),
-    ("env", "Variables whose values are the node's, not the image's: NAME,…"),
-    ("unshare", "Namespaces of its own: net, ipc, uts."),
-    ("runtime", "pyxis, enroot, apptainer or oci; by default what suits image and cluster."),
+    ("mounts", "Files and folders of the node to mount in the container: SRC[:DST[:FLAG+FLAG]],…"),
+    ("workdir", "Folder in the container where COMMAND starts."),
+    ("name", "Keep the container on the nodes under this name."),
+    ("save", "Save the container to this squashfs file at the end."),
+    ("env", "Variables that keep the node's value, not the image's: NAME,…"),
+    ("unshare", "Namespaces that the container does not share with the node: net, ipc, uts."),
+    ("runtime", "pyxis, enroot, apptainer or oci.  [default: one that suits image and cluster]"),
 )
 _CONTAINER_SWITCHES = (
-    ("mount-home", "Show the home directory in it, or do not."),
-    ("remap-root", "Be shown as root in it, or do not."),
+    ("mount-home", "Mount your home directory in the container, or do not."),
+    ("remap-root", "Appear as root inside the container, or do not."),
     ("entrypoint", "Run the image's entry point before COMMAND, or do not."),
 )
 _CONTAINER_TYPES = {"image": ImageNames(), "runtime": PluginNames("runtimes")}
@@ -115,20 +118,23 @@ _FLAG_OPTIONS = {
 }
 
 _ENDING_OPTIONS = (
-    ("on-timeout", "At the time limit: come back (requeue), come back held, or fail."),
-    ("on-preempt", "When preempted; as --on-timeout."),
-    ("on-node-fail", "When a node is lost; as --on-timeout."),
-    ("on-oom", "Out of memory; as --on-timeout."),
+    ("on-timeout", "At the time limit: requeue the job, requeue it held (hold), or let it fail."),
+    ("on-preempt", "When the job is preempted: the same choices."),
+    ("on-node-fail", "When a node is lost: the same choices."),
+    ("on-oom", "When the job runs out of memory: the same choices."),
 )
 _SURVIVE_NUMBERS = (
-    ("max-restarts", "Come back so often at most.  [default: 20]"),
-    ("restart-delay", "Seconds a short run waits for its next start, doubled each.  [default: 60]"),
-    ("grace", "Seconds the work has for its checkpoint, before the time limit.  [default: 60]"),
+    ("max-restarts", "Requeue the job at most this often.  [default: 20]"),
+    (
+        "restart-delay",
+        "Seconds to wait after a run of less than 10 minutes, doubled each time.  [default: 60]",
+    ),
+    ("grace", "Seconds for the checkpoint, between signal and time limit.  [default: 60]"),
 )
 _SIGNAL_HELP = (
-    "Signal that asks the work for a checkpoint; processes that do not catch it get none."
+    "Signal that asks your program for a checkpoint. Only processes that catch it get it."
 )
-_MEMORY_HELP = "With --on-oom requeue: ask for twice the memory, up to so much, e.g. 256G."
+_MEMORY_HELP = "With --on-oom requeue: double the memory each time, up to this much, e.g. 256G."
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,7 +144,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command = option(command)
     for name, text in reversed(_FLAGS):
         command = click.option(*_spellings(name), is_flag=True, default=None, help=text)(command)
-    exclusive = "Share the nodes with no other job, or none of another user (=user)."
+    exclusive = "Share the nodes with no other job; with --exclusive=user, only with your own jobs."
     command = click.option("--exclusive", is_flag=False, flag_value="", help=exclusive)(command)
     for name, text in reversed(_OPTIONS):
         command = click.option(*_spellings(name), help=text)(command)
@@ -155,23 +161,31 @@ def _slurmkit_options() -> list[Callable[..., Any]]:
     """Return the options that sbatch does not have, as decorators."""
     path = click.Path(path_type=Path)
     return [
-        click.option("--job-file", type=path, help="A job in TOML; options here go before it."),
+        click.option(
+            "--job-file",
+            type=path,
+            help="Read the job from a TOML file. Options on the command line override it.",
+        ),
         click.option("--script", type=path, help="A batch script to run instead of COMMAND."),
         click.option("--sweep", multiple=True, metavar="NAME=VALUES", help=_SWEEP_HELP),
         click.option("--points", type=path, multiple=True, metavar="FILE", help=_POINTS_HELP),
         click.option("--env", multiple=True, metavar="NAME[=VALUE]", help=_ENV_HELP),
         click.option("--launch", type=PluginNames("launchers"), help=_LAUNCH_HELP),
         click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
-        click.option("--label", is_flag=True, help="Put the task's number before its output."),
         click.option(
-            "--log-per-rank", is_flag=True, help="Each task's output in its own file: OUTPUT.rankN."
+            "--label", is_flag=True, help="Put the task's number before each line of its output."
+        ),
+        click.option(
+            "--log-per-rank",
+            is_flag=True,
+            help="Write each task's output to its own file, OUTPUT.rankN.",
         ),
         click.option(
             "--nccl-debug",
             is_flag=False,
             flag_value="INFO",
             metavar="[LEVEL]",
-            help="What NCCL tells: VERSION, WARN, INFO or TRACE.  [without LEVEL: INFO]",
+            help="How much NCCL logs: VERSION, WARN, INFO or TRACE.  [without LEVEL: INFO]",
         ),
         click.option(
             "--preflight",
@@ -236,8 +250,9 @@ def parse_job_options(options: dict[str, Any]) -> CommandLineJob:
     fields["launch"] = msgspec.structs.replace(launch, **changes)
     fields["survive"] = take_survive_options(take, fields.get("survive", Survive()))
     fields["container"] = take_container_options(take, fields.get("container"))
-    if sweep := parse_sweep_options(take("sweep"), take("points")):
-        fields["sweep"] = sweep
+    sweep_words, point_files = take("sweep"), take("points")
+    if sweep_words or point_files:
+        fields["sweep"] = parse_sweep_options(sweep_words, point_files)
     spec = JobSpec(**fields)
     aside = sbatch_only_options(script) if script else ()
     about_script = tuple(_aside_note(name) for name in aside)
@@ -255,8 +270,10 @@ def _base_folder() -> str:
 
 def _aside_note(name: str) -> Finding:
     """Return a note about an option of the script that is not part of the job."""
-    does = "slurmkit submit waits for the job" if name == "wait" else "it is not about the job"
-    message = f"the script's --{name}: {does}{'' if name == 'wait' else ', and is left out'}"
+    if name == "wait":
+        message = "the script has --wait: slurmkit submit waits for the job"
+    else:
+        message = f"the script's --{name} is left out, because it does not describe the job"
     return Finding(severity="note", code="script-aside", message=message, source="#SBATCH")
 
 
@@ -286,7 +303,9 @@ def refuse_batch_options(names: Iterable[str]) -> None:
         BadInput: naming the first option in `names`.
     """
     for name in names:
-        raise BadInput(f"{name.replace('_', '-')} is for jobs that run by themselves; leave it out")
+        raise BadInput(
+            f"{name.replace('_', '-')} does not work in a shell or notebook job; leave it out"
+        )
 
 
 def container_options() -> list[Callable[..., Any]]:
@@ -304,13 +323,13 @@ def container_options() -> list[Callable[..., Any]]:
         click.option(f"--container-{name}/--no-container-{name}", default=None, help=text)
         for name, text in _CONTAINER_SWITCHES
     ]
-    writable = "Let its own files be changed, or do not."
+    writable = "Allow changes to the container's own files, or do not."
     return [
         *texts,
         *switches,
         click.option("--container-writable/--container-readonly", default=None, help=writable),
         click.option(
-            "--container-entrypoint-log", is_flag=True, help="Show what the entry point says."
+            "--container-entrypoint-log", is_flag=True, help="Show the output of the entry point."
         ),
     ]
 
@@ -353,7 +372,7 @@ def parse_container_options(given: Mapping[str, str]) -> Container | None:
         elif name in _VALUE_OPTIONS and value:
             values[_VALUE_OPTIONS[name]] = value
         elif name in (*_FLAG_OPTIONS, *_VALUE_OPTIONS):
-            raise BadInput(f"--{name} {'has no' if value else 'needs a'} value")
+            raise BadInput(f"--{name} {'takes no' if value else 'needs a'} value")
         else:
             raise BadInput(
                 f"no option --{name}; {did_you_mean(name, [*_VALUE_OPTIONS, *_FLAG_OPTIONS])}"
@@ -502,12 +521,12 @@ def default_notes(
     for default in variables:
         name, what = default.variable, f"{default.variable}={default.value}"
         if default.fields is None:
-            yield _note(f"{name} in the environment is not taken over; give the option itself")
+            yield _note(f"{name} in the environment is ignored; give the option itself")
         elif not _already_set(default.fields, stronger):
             yield _note(f"taken from the environment: {what}")
         elif _already_set(default.fields, script):
-            why = "the script's own line goes before it here, not with sbatch"
-            yield _note(f"{what} in the environment does not count: {why}")
+            why = "the script's own #SBATCH line overrides it here; sbatch would use the variable"
+            yield _note(f"{what} in the environment is ignored: {why}")
 
 
 def _already_set(fields: Fields, stronger: Fields) -> bool:

@@ -31,11 +31,6 @@ _MAX_TASKS = re.compile(r"max_array_tasks=(\d+)", re.IGNORECASE)
 DEFAULT_SIZE = 1001  # slurm.conf(5) MaxArraySize
 
 
-def array_chunks(spec: JobSpec, config: Mapping[str, str]) -> tuple[Chunk, ...]:
-    """Return the Slurm arrays of a job; none for a job without an array."""
-    return split_array(spec.array, array_limits_of(config)) if spec.array is not None else ()
-
-
 def is_logical(spec: JobSpec, parts: Iterable[Chunk]) -> bool:
     """Return whether the user's array differs from what Slurm knows of it, or is a sweep."""
     chunks_ = tuple(parts)
@@ -43,16 +38,14 @@ def is_logical(spec: JobSpec, parts: Iterable[Chunk]) -> bool:
 
 
 def with_sweep_marks(spec: JobSpec) -> JobSpec:
-    """Return the job for a launcher: its command has marks where a sweep's values go."""
-    if spec.sweep is None:
-        return spec
+    """Return a sweep's job for a launcher: its command has marks where the values go."""
     # The command was checked with its parameters already; marked words have none.
     return msgspec.structs.replace(spec, command=mark_parameters(spec.command), sweep=None)
 
 
-def array_task_lines(spec: JobSpec, chunk: Chunk | None) -> tuple[str, ...]:
+def array_task_lines(spec: JobSpec, chunk: Chunk) -> tuple[str, ...]:
     """Return POSIX shell lines that export a task's index and its parameters."""
-    if chunk is None or (spec.script is not None and not _needs_index(spec, chunk)):
+    if spec.script is not None and not _needs_index(spec, chunk):
         return ()
     slurms = (
         f"$((SLURM_ARRAY_TASK_ID + {chunk.offset}))" if chunk.offset else "$SLURM_ARRAY_TASK_ID"
@@ -85,10 +78,9 @@ def check_array(
     config: Mapping[str, str],
 ) -> Iterator[Finding]:
     """Check an array as it is sent: how it is split, and the size of its longest script."""
-    if chunks:
-        yield from check_split_array(spec, chunks)
-        longest = max((each.script for each in submissions), key=len)
-        yield from check_script_size(longest, config)
+    yield from check_split_array(spec, chunks)
+    longest = max((each.script for each in submissions), key=len)
+    yield from check_script_size(longest, config)
 
 
 def check_split_array(spec: JobSpec, parts: tuple[Chunk, ...]) -> Iterator[Finding]:
@@ -100,8 +92,8 @@ def check_split_array(spec: JobSpec, parts: tuple[Chunk, ...]) -> Iterator[Findi
     yield from _files(spec, parts)
     if "aftercorr" in (spec.dependency or ""):
         message = (
-            "--dependency=aftercorr compares indices of Slurm's arrays, which count anew in each of"
-            f" these {len(parts)}; wait for the whole of the other job: afterok"
+            "--dependency=aftercorr compares Slurm's array indices, and these start again in each"
+            f" of the {len(parts)} Slurm arrays of this job; wait for the whole other job: afterok"
         )
         yield error("array-aftercorr", message, _SOURCE)
 
@@ -109,12 +101,15 @@ def check_split_array(spec: JobSpec, parts: tuple[Chunk, ...]) -> Iterator[Findi
 def _split_words(spec: JobSpec, parts: tuple[Chunk, ...]) -> str:
     count, most = sum(len(part.tasks) for part in parts), array_throttle(spec.array or "")
     if len(parts) == 1:
-        return f"{count:,} tasks in one array that Slurm counts from 0, {parts[0].offset:,} less"
-    message = f"{count:,} tasks in {len(parts)} arrays of Slurm, one after the other in index"
+        return f"{count:,} tasks; Slurm's own array indices are {parts[0].offset:,} lower"
+    message = f"{count:,} tasks, split into {len(parts)} Slurm arrays of consecutive indices"
     if most is None:
         return message
     if parts[-1].after is not None:
-        return f"{message}; %{most} is less than one for each: each starts when the last has ended"
+        return (
+            f"{message}; %{most} is less than one task for each, so each array starts when the one"
+            " before has ended"
+        )
     throttles = "+".join(part.array.partition("%")[2] for part in parts)
     return f"{message}; %{most} divided among them: {throttles}"
 
@@ -125,18 +120,20 @@ def _index(spec: JobSpec) -> Iterator[Finding]:
     what = "script" if spec.script is not None else "command"
     if spec.script is not None and not is_shell(spec.script):
         message = (
-            "a script that is no shell's cannot be told its index beyond MaxArraySize,"
-            f" {TASK_ID_VARIABLE}; give the program as a command"
+            f"only a shell script can get {TASK_ID_VARIABLE}, its index beyond MaxArraySize;"
+            " give the program as a command"
         )
         yield error("array-script", message, _SOURCE)
     elif reads is not None:
         message = (
-            f"the {what} reads {reads}, which counts anew in each of Slurm's arrays; it must read"
-            f" {TASK_ID_VARIABLE}, the index in the whole"
+            f"the {what} reads {reads}, which starts again in each Slurm array; it must read"
+            f" {TASK_ID_VARIABLE}, the index in the whole array"
         )
         yield error("array-index", message, _SOURCE)
     elif spec.sweep is None and not any(TASK_ID_VARIABLE in text for text in texts):
-        message = f"what reads SLURM_ARRAY_TASK_ID in this job must read {TASK_ID_VARIABLE} instead"
+        message = (
+            f"programs of this job must read {TASK_ID_VARIABLE} instead of SLURM_ARRAY_TASK_ID"
+        )
         yield warning("array-index", message, _SOURCE)
 
 
@@ -146,7 +143,7 @@ def _files(spec: JobSpec, parts: tuple[Chunk, ...]) -> Iterator[Finding]:
         if len(parts) > 1 and _TASK_PATTERN.search(path) and not _ARRAY_PATTERN.search(path):
             fix = ((name, _TASK_PATTERN.sub(lambda match: f"%A_{match[0]}", path, count=1)),)
             message = (
-                f"--{name}={path}: tasks of several of Slurm's arrays would write to one file;"
+                f"--{name}={path}: tasks of different Slurm arrays would write to the same file;"
                 " add %A, the number of the array"
             )
             yield error("array-files", message, _SOURCE, fix)
@@ -158,8 +155,8 @@ def check_script_size(script: str, config: Mapping[str, str]) -> Iterator[Findin
     most, size = int(match[1]) if match else _DEFAULT_SCRIPT_SIZE, len(script.encode())
     if size >= most:
         message = (
-            f"its script has {size:,} bytes, and slurmctld takes less than {most:,}"
-            " (max_script_size); let the values of the sweep be shorter, e.g. names of files"
+            f"the job's script has {size:,} bytes, and slurmctld takes less than {most:,}"
+            " (max_script_size); make the values of the sweep shorter, e.g. names of files"
         )
         yield error("script-size", message, "slurm.conf: SchedulerParameters=max_script_size")
 

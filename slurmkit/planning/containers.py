@@ -34,14 +34,14 @@ RUNTIME_ORDER = ("pyxis", "enroot", "apptainer", "oci")
 """Runtimes that are tried when none is named, best first."""
 
 _NO_STEP = (
-    "a container is for steps that srun starts, and this job's own shell starts its program; give"
-    " a command, or write srun's container options in the script"
+    "a container works only for steps that srun starts, and this job's batch shell starts its"
+    " program itself; give a command, or write srun's container options in the script"
 )
 _NO_CHECKPOINT_FILE = (
-    "the container may not see {}, where a file asks its work for a checkpoint; have it seen there,"
-    " or let the work listen to --checkpoint-signal alone"
+    "the container may not see the folder {}, and a file there asks the work for a checkpoint;"
+    " mount that folder, or let the work react to --checkpoint-signal only"
 )
-_VARIABLES_LOST = "where the image sets {} itself, its value holds: {}"
+_VARIABLES_LOST = "if the image sets {} itself, the job gets the image's value: {}"
 
 _CODE = "container-unseen"
 _SOURCE = "container"
@@ -49,7 +49,7 @@ _SOURCE = "container"
 _IMAGE_FOLDERS = tuple(
     "/bin /boot /dev /etc /lib /lib64 /opt /proc /run /sbin /sys /usr /var".split()
 )
-_FIXED = "; what it sees stands in the bundle's config.json"
+_FIXED = "; the bundle's config.json sets which paths it sees"
 _WHOLE = "; give its whole path"
 
 
@@ -91,17 +91,19 @@ class ContainersSection(msgspec.Struct, frozen=True):
     """`[containers]`.
 
     Attributes:
-        runtime: what jobs get that name none, wherever it can run the image.
-        runtimes: what is installed on the nodes; `enroot`, `apptainer` and `oci` cannot be seen
-            from elsewhere.
-        cache: folder for one's imported images, which the nodes see too; `~` and `$USER` are
+        runtime: the runtime of jobs that name none, if it can run their image.
+        runtimes: the runtimes on the nodes; slurmkit cannot detect `enroot`, `apptainer` and `oci`
+            from another machine.
+        cache: folder for a user's imported images, which the nodes see too; `~` and `$USER` are
             replaced. None is `$XDG_CACHE_HOME/slurmkit/images`.
-        cache_size: what all of them may take, e.g. `200G`; the longest unused are removed for it.
+        cache_size: the most that these images may take, e.g. `200G`; to stay below it, slurmkit
+            removes the images that were unused for longest.
         shared: other folders of imported images, which everybody may use.
-        shared_owner: the account whose files are used of these folders, beside root's.
-        import_first: `slurmkit submit` imports the image of a job on several nodes before it sends
-            it, on the machine where it runs; false leaves the fetching to the nodes.
-        mirrors: a registry to the one that is asked in its place, with a path if need be.
+        shared_owner: in the shared folders, slurmkit uses only the files of this account and of
+            root.
+        import_first: before it submits a job on several nodes, `slurmkit submit` imports the
+            image, on the machine where it runs itself; with false each node fetches the image.
+        mirrors: for a registry, the one to use in its place, with a path if needed.
     """
 
     runtime: str | None = None
@@ -360,7 +362,7 @@ def _pass_job_variables(
         )
         return container, (lost,)
     if broken:
-        why = "a value of several lines is not handed on before the image's"
+        why = "a value of several lines cannot replace the image's value"
         lost = note(
             "container-variables", _VARIABLES_LOST.format(", ".join(broken), why), runtime_name
         )
@@ -382,7 +384,7 @@ def check_architecture(inside: ContainerStep, nodes: Iterable[Node]) -> Iterator
         )
         yield warning("container-architecture", message, "scontrol show node: Arch")
     else:
-        message = f"{words} {', '.join(sorted(there))}; import one for them, on such a machine"
+        message = f"{words} {', '.join(sorted(there))}; import an image for them on such a machine"
         yield error("container-architecture", message, "scontrol show node: Arch")
 
 
@@ -417,7 +419,7 @@ def check_hidden_paths(
 
 def _hidden(missing: list[str], named: list[str]) -> str:
     there = [each for each in named if each not in missing]
-    where = f"where {_joined_words(there)} {_is_or_are(there)}" if there else "which is named"
+    where = f"where {_joined_words(there)} {_is_or_are(there)}" if there else "which the job names"
     return f"the container does not see {_joined_words(missing)}, {where}"
 
 
@@ -439,7 +441,7 @@ def check_missing_sources(container: Container) -> Iterator[Finding]:
     needed += [posixpath.dirname(container.save)] if container.save else []
     for path in dict.fromkeys(needed):
         if not os.path.lexists(path):
-            message = f"there is no {path} on this machine; without it on the nodes the job fails"
+            message = f"there is no {path} on this machine; the job fails if the nodes lack it, too"
             yield warning("container-absent", message, _SOURCE)
 
 

@@ -113,9 +113,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         """Describe the estimate as lines of (title, text)."""
         lines = [("Uses", self._uses()), ("Bills", self._bills())]
         if self.least is not None:
-            fewest = f"on {self.least.nodes} {self.least._uses()}"  # noqa: SLF001 - of this class
+            fewest = f"on {self.least.nodes}: {self.least._uses()}"  # noqa: SLF001 - of this class
             chosen = f"{self.least.nodes} to {self.nodes}, as Slurm finds them free"
-            lines.insert(0, ("Nodes", f"{chosen}; what follows is for {self.nodes}, {fewest}"))
+            lines.insert(0, ("Nodes", f"{chosen}; the lines below are for {self.nodes}; {fewest}"))
         unsaid = self.gpu_hours is None and self.hours is not None
         if self.gpu_hours or self.currency or unsaid:
             lines.append(("Costs", self._costs()))
@@ -149,14 +149,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     def _bills(self) -> str:
         if self.billing is None:
-            return f"unknown: what {self.sources['billing']} asks for is not counted"
+            return f"unknown: slurmkit does not count {self.sources['billing']}"
         hours = _rounded_or_unknown(self.billing_hours)
         return f"at most {hours} billing-hours ({self.billing} × time, {self.sources['billing']})"
 
     def _costs(self) -> str:
         if self.cost is None and self.cloud_cost is None:
             if self.gpu_hours is None:
-                return "unknown, as the GPU-hours are"
+                return "unknown, because the GPU-hours are unknown"
             return "unknown: no price of these GPUs in the configuration"
         own = "unknown" if self.cost is None else f"{self.cost:,} {self.currency}"
         cloud = (
@@ -337,7 +337,7 @@ def estimate_gpu_hours(request: Request, hours: float | None, weight: WeightOf) 
     if hours is None:
         return GpuHoursEstimate(None)
     if by := uncounted_tres(request).get("gres/gpu"):
-        return GpuHoursEstimate(None, f"what {by} asks for is not counted")
+        return GpuHoursEstimate(None, f"slurmkit does not count {by}")
     times = hours * request.tasks_in_array
     for part in _PARTS:
         if units := request.total.get(f"gres/{part}", 0):

@@ -24,7 +24,7 @@ class FabricSection(msgspec.Struct, frozen=True):
         interfaces: network interfaces that NCCL's sockets use, by their exact names.
         hcas: InfiniBand or RoCE devices it uses, by their exact names, `mlx5_0` or `mlx5_0:1`.
         network: its network plugin, e.g. `IB` or `AWS Libfabric`.
-        environment: other variables of jobs there.
+        environment: other variables of jobs in this partition.
     """
 
     interfaces: tuple[str, ...] = ()
@@ -69,7 +69,10 @@ def with_nccl_variables(
     if not any(variables):
         return spec, ()
     if any(each != variables[0] for each in variables):
-        message = f"the networks of {', '.join(partitions)} differ: NCCL chooses; name one of them"
+        message = (
+            f"the networks of {', '.join(partitions)} differ, so NCCL chooses one itself; give only"
+            " one of these partitions"
+        )
         return spec, (warning("fabric-differs", message, _SOURCE),)
     added = {name: value for name, value in variables[0].items() if name not in spec.environment}
     if not added:

@@ -76,7 +76,7 @@ def resolve_gpus(gpus: Gpus, pool: GpuPool, *, many: bool, least: int = 1) -> Re
 
 def _unknown(gpus: Gpus) -> ResolvedGpus:
     """Return the GPUs as the user wrote them: slurmctld hides the nodes from this user."""
-    message = "the nodes are not known here (PrivateData), so their GPUs could not be checked"
+    message = "Slurm does not show you the nodes (PrivateData), so their GPUs could not be checked"
     asked = ResolvedGpus(
         gres="mps" if gpus.mps else "shard" if gpus.shard else "gpu",
         type=None if gpus.is_part else gpus.mig or gpus.type,
@@ -144,7 +144,7 @@ def _typed(gpus: Gpus, pool: GpuPool) -> ResolvedGpus:
 
 
 def _several(gpus: Gpus, fits: list[str]) -> Finding:
-    message = f"GPU type {gpus.type} stands for several here, and a job has one; name it: "
+    message = f"GPU type {gpus.type} stands for several here, and a job can have one; name one: "
     fix = ((gpus.option, f"{fits[0]}:{gpus.count}"),)
     return gpu_error("gpu-several-types", message + ", ".join(fits), fix=fix)
 
@@ -166,7 +166,7 @@ def _type_from_site(wanted: str, pool: GpuPool) -> ResolvedGpus | None:
     names = {n.name for n in known}
     others = tuple(n.name for n in pool.nodes if n.name not in names and n.count("gpu"))
     where = ", ".join(sorted(mapped & {p for n in known for p in n.partitions}))
-    why = f"asked for untyped: the configuration says that partition {where} has {wanted}"
+    why = f"requested without a type: the configuration says that partition {where} has {wanted}"
     return ResolvedGpus(fitting=known, exclude=others, findings=(_note("gpu-by-partition", why),))
 
 
@@ -217,7 +217,9 @@ def _shards_or_mps(gpus: Gpus, pool: GpuPool, name: str, units: int) -> Resolved
     notes = [_note(f"{name}-shared", _UNSHARED)] if name == "shard" else []
     if gpus.type:
         notes.append(
-            _note(f"{name}-untyped", f"asked for untyped: steps of {name}:TYPE fail on Slurm")
+            _note(
+                f"{name}-untyped", f"requested without a type: steps with {name}:TYPE fail on Slurm"
+            )
         )
     return ResolvedGpus(
         gres=name, units=units, fitting=tuple(fits), exclude=out, findings=tuple(notes)
@@ -348,7 +350,7 @@ def no_shards_or_mps(name: str, pool: GpuPool) -> Finding:
     having = [n for n in pool.everywhere if n.count(name)]
     there = list(dict.fromkeys(p for n in having for p in n.partitions))
     if there:
-        message = f"partition {where} has no {name}; partition {', '.join(there)} has"
+        message = f"partition {where} has no {name}; partition {', '.join(there)} has {name}"
         return gpu_error(f"{name}-elsewhere", message, fix=(("partition", there[0]),))
     return gpu_error(
         f"{name}-none", f"this cluster has no {name}; {_gpus_offered(pool.everywhere)}"
@@ -376,9 +378,11 @@ def shards_of_other_type(gpus: Gpus, pool: GpuPool, name: str) -> Finding:
     away = [n for n in pool.everywhere if n.count(name) and has_requested_type(n, gpus, pool.names)]
     there = list(dict.fromkeys(p for n in away for p in n.partitions))
     if there:
-        message += f"; partition {', '.join(there)} has"
+        message += f"; partition {', '.join(there)} has {name}"
         return gpu_error(f"{name}-elsewhere", message, fix=(("partition", there[0]),))
-    return gpu_error(f"{name}-other-type", f"{message}, nor anywhere; {name} is cut from {offered}")
+    return gpu_error(
+        f"{name}-other-type", f"{message}, nor in any other; {name} comes from {offered}"
+    )
 
 
 def no_fraction(part: float, pool: GpuPool) -> Finding:
@@ -390,7 +394,7 @@ def no_fraction(part: float, pool: GpuPool) -> Finding:
     if sharded:
         there = sharded[0].partitions[0]
         fix = (("partition", there),)
-        return gpu_error("fraction-elsewhere", f"{message}; partition {there} has", fix=fix)
+        return gpu_error("fraction-elsewhere", f"{message}; partition {there} has shards", fix=fix)
     if mps:
         units = max(1, math.ceil(part * units_per_gpu(mps[0], "mps") - 1e-9))
         there = mps[0].partitions[0]
@@ -399,7 +403,8 @@ def no_fraction(part: float, pool: GpuPool) -> Finding:
             "fraction-none", message, fix=(("gres", f"mps:{units}"), ("partition", there))
         )
     return gpu_error(
-        "fraction-none", f"{message}, nor has this cluster; {_gpus_offered(pool.everywhere)}"
+        "fraction-none",
+        f"{message}, and no other partition has any; {_gpus_offered(pool.everywhere)}",
     )
 
 

@@ -97,7 +97,7 @@ def _more_nodes_than_tasks(spec: JobSpec) -> tuple[Finding, ...]:
     tasks, nodes = spec.ntasks, spec.least_nodes or 1
     if tasks is None or tasks >= nodes:
         return ()
-    message = f"{tasks} tasks cannot use {nodes} nodes: Slurm makes it {tasks} nodes"
+    message = f"{tasks} tasks cannot use {nodes} nodes: Slurm gives the job only {tasks}"
     return (
         Finding(
             severity="warning",
@@ -146,7 +146,10 @@ def _fix_node_count(spec: JobSpec, layout: Layout) -> Layout:
     """Fix a range of nodes to the number over which the GPUs divide evenly."""
     if not isinstance(spec.nodes, str):
         return layout
-    message = f"--nodes={spec.nodes}: asked for with {layout.nodes}, over which the GPUs divide"
+    message = (
+        f"--nodes={spec.nodes}: slurmkit asks for {layout.nodes}, because the GPUs divide evenly"
+        " over that number"
+    )
     note = Finding(severity="note", code="nodes-chosen", message=message, source="--nodes")
     return msgspec.structs.replace(layout, most=None, findings=(*layout.findings, note))
 
@@ -160,8 +163,8 @@ def _uneven_tasks(spec: JobSpec, tasks: int, gpus: int) -> Layout:
     nodes = spec.least_nodes or 1
     even = max(1, tasks // nodes)
     message = (
-        f"{tasks} tasks with {gpus} GPUs each do not spread evenly over {nodes} nodes, and then"
-        " local ranks and GPUs do not match"
+        f"{tasks} tasks with {gpus} GPUs each do not spread evenly over {nodes} nodes, so local"
+        " ranks and GPUs would not match"
     )
     fix = (("ntasks", str(even * nodes)), ("ntasks-per-node", str(even)))
     error = Finding(severity="error", code="gpu-uneven-tasks", message=message, fix=fix)
@@ -189,7 +192,10 @@ def _per_job(spec: JobSpec, kind: ResolvedGpus, gpus: int, cpus: int) -> Layout:
 
 
 def _fewer_than_nodes(spec: JobSpec, gpus: int, nodes: int) -> Layout:
-    message = f"{gpus} GPUs for the whole job on {nodes} nodes: each node of a job has at least one"
+    message = (
+        f"{gpus} GPUs for the whole job are too few for {nodes} nodes: each node of such a job has"
+        " at least one"
+    )
     error = Finding(
         severity="error",
         code="gpu-fewer-than-nodes",

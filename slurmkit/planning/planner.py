@@ -11,7 +11,13 @@ from typing import Protocol
 import msgspec
 
 from slurmkit.errors import BadInput, Refused
-from slurmkit.planning.arrays import array_chunks, check_array, is_logical, with_sweep_marks
+from slurmkit.planning.arrays import (
+    array_limits_of,
+    check_array,
+    is_logical,
+    split_array,
+    with_sweep_marks,
+)
 from slurmkit.planning.checks.live import TOO_FEW_SWITCHES, check_dependencies, check_topology
 from slurmkit.planning.checks.options import gpu_binding, unread_options
 from slurmkit.planning.checks.partition import named_partitions, partition_names
@@ -167,16 +173,18 @@ def _plan_and_check(spec: JobSpec, site: SiteState, slurm: SlurmCommands | None)
     resolved = resolve_spec(spec, site.capabilities)
     job = lay_out_job(resolved.spec, resolved.partitions, site.capabilities)
     requests = amounts_per_partition(job, site)
-    chunks = array_chunks(job.spec, config)
+    array = job.spec.array
+    chunks = split_array(array, array_limits_of(config)) if array is not None else ()
     submissions = write_submissions(job, chunks, site)
-    written = (*job.findings, *check_array(job.spec, chunks, submissions, config))
+    about_array = check_array(job.spec, chunks, submissions, config) if chunks else ()
+    written = (*job.findings, *about_array)
     findings = [
         *resolved.findings,
         *written,
         *check_secrets(job.spec),
         *check_all(requests or amounts_with_fixes(job, written, site)),
-        *(check_dependencies(slurm, job.spec) if slurm is not None else ()),
-        *(check_topology(slurm, requests) if slurm is not None else ()),
+        *(check_dependencies(slurm, job.spec) if slurm and job.spec.dependency else ()),
+        *(check_topology(slurm, requests) if slurm and _names_network_places(job.spec) else ()),
     ]
     return Plan(
         submissions=submissions,
@@ -188,6 +196,11 @@ def _plan_and_check(spec: JobSpec, site: SiteState, slurm: SlurmCommands | None)
         spec=job.spec,
         capabilities_taken=site.capabilities.taken,
     )
+
+
+def _names_network_places(spec: JobSpec) -> bool:
+    """Return whether a job asks for few switches or whole blocks of the network."""
+    return spec.switches is not None or spec.segment is not None
 
 
 def _of(findings: Iterable[Finding], severity: str) -> tuple[Finding, ...]:
@@ -217,8 +230,8 @@ def resolve_spec(spec: JobSpec, capabilities: Capabilities) -> ResolvedSpec:
     reviewed = apply_policies(with_array(spec), capabilities)
     spec = with_array(reviewed.spec)
     spec = _launcher(spec).settle(spec)
-    spec = with_preflight(spec)
-    spec = with_survival_options(spec)
+    spec = with_preflight(spec) if spec.launch.preflight else spec
+    spec = with_survival_options(spec) if spec.survive else spec
     partitions = named_partitions(spec, capabilities)
     spec, network = with_nccl_variables(spec, tuple(each.name for each in partitions))
     return ResolvedSpec(
@@ -258,7 +271,7 @@ def lay_out_job(
     launcher = _launcher(spec)
     container = container_step(spec, capabilities, shape.layout.least_nodes)
     step = LaunchStep(
-        spec=with_sweep_marks(spec),
+        spec=with_sweep_marks(spec) if spec.sweep else spec,
         layout=shape.layout,
         options=(*step_options(spec), *container.wrapped.srun_options),
         prefix=container.wrapped.prefix,
@@ -275,7 +288,7 @@ def lay_out_job(
         *launcher.needs(step),
         *_check_image_architecture(container, spec, partitions, capabilities),
         *preflight_findings,
-        *check_mpi_plugin(spec, capabilities.mpi),
+        *(check_mpi_plugin(spec, capabilities.mpi) if spec.launch.mpi else ()),
         *unread_options(spec),
     )
     is_script = spec.script is not None
@@ -290,6 +303,8 @@ def _preflight(
     container: ContainerStep,
 ) -> tuple[Lines, tuple[Finding, ...]]:
     """Return the lines that measure the nodes before the work, with the findings on them."""
+    if step.spec.launch.preflight is None:
+        return (), ()
     type_asked = step.spec.gpus.type if step.spec.gpus else None
     return preflight_lines(
         PreflightTarget(
@@ -351,9 +366,7 @@ def write_submissions(
         BadInput: when an option would break out of its line.
     """
     spec = job.spec
-    mode = preempt_mode_of(*site, next(iter(job.partitions), None), spec.qos)
-    kill_wait = parse_kill_wait(site.capabilities.config)
-    survival = survival_lines(spec, mode, SurvivalTimings(kill_wait=kill_wait))
+    survival = _survival_lines(job, site) if spec.survive else ()
     if not chunks:
         return (write_submission(spec, job.shape, job.work, None, survival),)
     work = tuple(map(expand_marks, job.work)) if spec.sweep else job.work
@@ -361,6 +374,12 @@ def write_submissions(
     if not is_logical(spec, chunks):
         return tuple(written)
     return tuple(map(_as_part, written, chunks))
+
+
+def _survival_lines(job: LaidOutJob, site: SiteState) -> Lines:
+    mode = preempt_mode_of(*site, next(iter(job.partitions), None), job.spec.qos)
+    kill_wait = parse_kill_wait(site.capabilities.config)
+    return survival_lines(job.spec, mode, SurvivalTimings(kill_wait=kill_wait))
 
 
 def _as_part(submission: Submission, chunk: Chunk) -> Submission:
@@ -393,13 +412,13 @@ def for_login_machine(spec: JobSpec, machine: Machine) -> JobSpec:
         return spec
     if spec.container is not None:
         raise BadInput(
-            "a container's image is looked up on the login node: plan and submit this job there,"
-            " or start the container in a script of your own (--script)"
+            "slurmkit looks up a container's image on the login node: plan and submit this job"
+            " there, or start the container in a script of your own (--script)"
         )
     if names := ", ".join(secret_variables(spec)):
         raise BadInput(
-            f"{names} looks like a secret, which is not sent over SSH: keep it in a file of yours"
-            " on the cluster, and let the job read that"
+            f"{names} looks like a secret, and slurmkit sends no secret over SSH: keep it in a file"
+            " of your own on the cluster, and let the job read that file"
         )
     folder = posixpath.join(machine.folder, spec.chdir or "")
     return msgspec.structs.replace(spec, chdir=posixpath.normpath(folder))

@@ -90,7 +90,7 @@ def _call_policy(plugin: Plugin, spec: JobSpec, capabilities: Capabilities) -> R
     except (Exception, SystemExit) as error:  # a plugin's code may raise anything
         raise BrokenPlugin(f"{plugin.title}: {type(error).__name__}: {error}") from error
     if not isinstance(result, Review) or type(result.spec) is not type(spec):
-        raise BrokenPlugin(f"{plugin.title} did not give back a Review of the spec")
+        raise BrokenPlugin(f"{plugin.title} did not return a Review of the spec")
     return result
 
 

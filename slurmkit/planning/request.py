@@ -220,7 +220,7 @@ def parse_memory_mib(text: str) -> int:
     """
     mebibytes = parse_mib(text, rounding="up")
     if mebibytes is None:
-        raise BadInput(f"{text!r} is no size, e.g. 64G")
+        raise BadInput(f"{text!r} is not a size, e.g. 64G")
     return mebibytes
 
 

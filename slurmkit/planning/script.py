@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from slurmkit.formats.display import printable
 from slurmkit.formats.scontrol import expand_nodes, fold_nodes
-from slurmkit.planning.arrays import array_task_lines as task_lines
+from slurmkit.planning.arrays import array_task_lines
 from slurmkit.planning.gpu_request import ResolvedGpus
 from slurmkit.planning.layout import Layout
 from slurmkit.planning.request import JobShape
@@ -41,7 +41,7 @@ def write_submission(
     """
     options = _options(spec, *shape) | ({"array": chunk.array} if chunk else {})
     interpreter, body = _body(spec, lines)
-    first = (*_variables(spec), *task_lines(spec, chunk))
+    first = (*_variables(spec), *(array_task_lines(spec, chunk) if chunk else ()))
     last = FORGET_LINES if not _is_unchanged_script(spec) and secret_variables(spec) else ()
     lines = (*first, *([""] if first else []), *body, *last)
     text = "\n".join([*survival, *(as_one_block(lines) if survival else lines)])
@@ -146,8 +146,6 @@ def step_options(spec: JobSpec) -> tuple[str, ...]:
     """Return the srun options of the job's step for every launcher; it takes the rest from the job.
 
     Without `--export` the step would not get the script's variables if the job exports none.
-
-    Without `--export` it would leave out what the script exports where the job has none.
     """
     options = ["--export=ALL"] if spec.options.get("export", "ALL") != "ALL" else []
     if spec.gpus is not None and spec.gpus.bind:

@@ -98,8 +98,8 @@ def check_secrets(spec: JobSpec) -> Iterator[Finding]:
         yield Finding(severity="note", code="secret-file", message=message, source="slurmkit")
     elif _READS in (spec.script or ""):
         message = (
-            "the script waits for secrets that were another job's; take out the lines about"
-            " slurmkit_file and slurmkit_forget, and give what they had anew: --env HF_TOKEN"
+            "the script waits for the secrets of another job; remove the lines with slurmkit_file"
+            " and slurmkit_forget, and give the secrets again, e.g. --env HF_TOKEN"
         )
         yield Finding(severity="error", code="secret-gone", message=message, source="slurmkit")
     texts = {"the command": " ".join(spec.command), "the script": spec.script or ""}
@@ -139,9 +139,9 @@ def _finding(where: str) -> Finding:
     return Finding(
         severity="error",
         code="secret",
-        message=f"{where} looks like a secret, and Slurm keeps and shows what is submitted;"
-        " give it as a variable that you export, --env HF_TOKEN, or let the job read it from a"
-        " file of yours",
+        message=f"{where} looks like a secret, and Slurm stores and shows every submitted job;"
+        " export the secret and give its name, e.g. --env HF_TOKEN, or let the job read it from a"
+        " file of your own",
         source="slurmkit",
         unsafe=True,
     )

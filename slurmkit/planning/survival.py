@@ -53,7 +53,7 @@ class SurvivalTimings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survival_lines(spec: JobSpec, preempt_mode: str, pace: SurvivalTimings) -> tuple[str, ...]:
-    """Return the first lines of a script; none for a job without any policy.
+    """Return the first lines of the script of a job that survives.
 
     Args:
         spec: the job.
@@ -61,8 +61,6 @@ def survival_lines(spec: JobSpec, preempt_mode: str, pace: SurvivalTimings) -> t
         pace: time spans.
     """
     policy = spec.survive
-    if not policy:
-        return ()
     actions = {f"on_{name.replace('-', '_')}": policy.action(name) or "" for name in ENDINGS}
     values: dict[str, object] = {
         **actions,
@@ -106,18 +104,16 @@ def run_script_lines(script: str) -> tuple[str, ...]:
 
 
 def with_survival_options(spec: JobSpec) -> JobSpec:
-    """Return the job with the options that its policy needs; unchanged without a policy.
+    """Return the job with the options that its policy needs.
 
     Raises:
         BadInput: for options that contradict the policy.
     """
     policy = spec.survive
-    if not policy:
-        return spec
     if spec.signal not in (None, policy.signal):
         raise BadInput(
-            f"--signal={spec.signal}: a job that survives is told by a signal of its own; leave it"
-            " out, and give --checkpoint-signal and --grace for what the work is told"
+            f"--signal={spec.signal}: the survival options use --signal themselves; leave it out,"
+            " and choose the signal to your program with --checkpoint-signal and --grace"
         )
     if spec.requeue is False and policy.requeues:
         raise BadInput("--no-requeue keeps the job from coming back; leave it out")

@@ -28,7 +28,7 @@ def partition_state(request: Request) -> Iterator[Finding]:
     source = f"partition {name}: State={state_}"
     instead = request.partition.settings.get("Alternate", "")
     if state_ in ("DRAIN", "INACTIVE") and instead not in ("", "(null)"):
-        message = f"partition {name} is {state_}: its jobs go to {instead}, whose limits then hold"
+        message = f"partition {name} is {state_}: its jobs go to {instead}, whose limits then apply"
         yield warning("partition-state", message, source, (("partition", instead),))
     elif state_ in ("DRAIN", "INACTIVE"):
         message = f"partition {name} is {state_} and takes no jobs; sbatch would refuse it"
@@ -108,7 +108,7 @@ def partition_access(request: Request) -> Iterator[Finding]:
         message = f"partition {name} takes no jobs of root (DisableRootJobs); {refused}"
         yield error("partition-no-root", message, f"partition {name}: DisableRootJobs=YES")
     if settings.get("ReqResv") == "YES" and request.spec.reservation is None:
-        message = f"partition {name} is used through a reservation only (ReqResv); {refused}"
+        message = f"partition {name} can be used only in a reservation (ReqResv); {refused}"
         yield error("partition-needs-reservation", message, f"partition {name}: ReqResv=YES")
     allowed, host = settings.get("AllocNodes", "ALL"), request.standing.host or LOCAL_MACHINE.name
     if allowed.upper() not in ("ALL", "(NULL)", "") and host not in expand_nodes(allowed):
@@ -205,9 +205,10 @@ def blocking_reservation(request: Request) -> Iterator[Finding]:
         left = int(each.start - now) // 60
         until = "is in force" if left <= 0 else f"begins in {format_minutes(left)}"
         message = (
-            f"reservation {each.name} {until} on the nodes that fit: the job waits for its end"
+            f"reservation {each.name} {until} on the nodes that fit: the job waits until it ends"
         )
-        shorter = f"; a time limit of {format_minutes(left)} could start before" if left > 0 else ""
+        limit = format_minutes(left)
+        shorter = f"; with a time limit of {limit} it could start before" if left > 0 else ""
         fix: Pairs = (("time", format_minutes(left)),) if left > 0 else ()
         yield note("reservation-in-the-way", message + shorter, _RESERVATIONS, fix)
         return
@@ -275,7 +276,7 @@ def requested_qos(request: Request) -> Iterator[Finding]:
         source = f"{own.name}: QOS={','.join(own.qos)}"
         yield error("qos-not-allowed", message, source, (("qos", own.default_qos or own.qos[0]),))
     if "RequiresReservation" in request.qos.flags and spec.reservation is None:
-        message = f"QOS {name} is used within a reservation only; sbatch would refuse it"
+        message = f"QOS {name} can be used only in a reservation; sbatch would refuse it"
         source = f"QOS {name}: Flags=RequiresReservation"
         yield error("qos-needs-reservation", message, source, (("qos", _default_qos(request)),))
 
@@ -283,7 +284,7 @@ def requested_qos(request: Request) -> Iterator[Finding]:
 def _no_qos(request: Request) -> Iterator[Finding]:
     name, known = request.spec.qos or "", [qos.name for qos in request.standing.qos]
     if "," in name:
-        message = f"which of the QOS {name} applies is decided by Slurm: their limits are unchecked"
+        message = f"Slurm chooses one of the QOS {name}, so their limits could not be checked"
         yield warning("unknown-qos", message, "sacctmgr show qos")
     elif not known:
         message = f"the limits of QOS {name} are not known and could not be checked"

@@ -214,7 +214,8 @@ def _over_on_one_node(request: Request, limit: EffectiveLimit, total: int) -> It
         most = format_tres(limit.tres, -(-total // nodes))
         allows = f"{limit.holder} allows {limit.whose} {format_tres(limit.tres, limit.value)}"
         gets = f"one of {nodes} nodes gets at least {most}; {allows} ({limit.setting})"
-        yield warning(limit.code, f"{gets}; Slurm lets it run, going by the average", limit.source)
+        allowed = "Slurm checks only the average, so it lets the job run"
+        yield warning(limit.code, f"{gets}; {allowed}", limit.source)
 
 
 def minimum_tres(request: Request) -> Iterator[Finding]:
@@ -317,7 +318,7 @@ def array_limits(request: Request) -> Iterator[Finding]:
     if most.isdigit() and request.tasks_in_array >= int(most):
         message = (
             f"{request.tasks_in_array} array tasks: this cluster holds {most} jobs in all"
-            " (MaxJobCount); sbatch would refuse it, or later jobs"
+            " (MaxJobCount); sbatch would refuse this array, or later jobs"
         )
         yield error("max-job-count", message, f"slurm.conf: MaxJobCount={most}")
 

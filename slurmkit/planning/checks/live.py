@@ -94,7 +94,7 @@ def _ignored_delays(text: str) -> Iterator[Finding]:
     """Warn of `+MINUTES` after any word but `after`, where Slurm ignores it."""
     for match in _CLAUSE.finditer(text):
         if "+" in match[0] and match[1] != "after":
-            message = f"{match[0]}: {match[1]} waits no minutes more, only after:JOB+MINUTES does"
+            message = f"{match[0]}: Slurm ignores the minutes; only after:JOB+MINUTES waits longer"
             yield warning("dependency-minutes", message, "sbatch(1) --dependency")
 
 
@@ -122,12 +122,15 @@ def _states_of_job(job: str, states: dict[str, str]) -> tuple[str, ...]:
 def _check_parent(parent: DependencyState, text: str, *, known: bool) -> Iterator[Finding]:
     job, kind = parent.id, parent.kind
     if not parent.states and not known:
-        message = f"job {job} of --dependency is not in the queue, and slurmdbd does not answer"
+        message = (
+            f"job {job} of --dependency could not be checked: it is not in the queue, and slurmdbd"
+            " does not answer"
+        )
         yield warning("unknown-dependency", message, "squeue")
     elif not parent.states:
         message = (
-            f"no job {job}, which --dependency waits for: sbatch refuses the job, or takes it and"
-            " runs it at once"
+            f"there is no job {job} for --dependency to wait for: sbatch would refuse the job, or"
+            " take it and run it at once"
         )
         yield error("dependency-unknown", message, "squeue, sacct", _without(text, job))
     elif _never_satisfied(parent):
@@ -153,12 +156,12 @@ def _already_ended(parent: DependencyState, text: str) -> Iterator[Finding]:
     fix = _without(text, parent.id)
     if parent.kind in ("afterok", "afternotok"):
         message = (
-            f"job {parent.id} has ended, and so long ago that slurmctld has forgotten it:"
+            f"job {parent.id} ended so long ago that slurmctld no longer knows it:"
             f" sbatch may refuse {parent.kind}; leave it out"
         )
         yield error("dependency-over", message, "sacct", fix)
     else:
-        message = f"job {parent.id} has ended already: nothing is waited for"
+        message = f"job {parent.id} has ended already: the job does not wait for it"
         yield note("dependency-over", message, "sacct", fix)
 
 
@@ -234,8 +237,8 @@ def _too_few(request: Request, asked: str, places: Mapping[str, list[str]]) -> I
         return
     wait = format_duration(_switch_wait(request, longest_wait))
     message = (
-        f"{request.nodes} nodes do not fit on {count} of the leaf switches: it would wait {wait}"
-        " for that in vain, and then get more of them"
+        f"{request.nodes} nodes do not fit on {count} of the leaf switches: the job would wait"
+        f" {wait} in vain, and then get nodes on more switches"
     )
     yield warning(TOO_FEW_SWITCHES, message, _SOURCE, (("switches", str(needed)),))
 

@@ -120,7 +120,7 @@ def _wrong_gpus(request: Request, needs: Tres) -> Iterator[Finding]:
         _amount(t, n) for t, n in _without_gpu_total(needs).items() if t.startswith("gres/")
     )
     options = " and ".join(f"--{name}={text}" for name, text in selecting)
-    message = f"no node that {options} leaves has {asks}; sbatch would refuse it"
+    message = f"no node that {options} selects has {asks}; sbatch would refuse it"
     fix = tuple((name, "") for name, _ in selecting)
     yield error("node-shape", message, f"nodes of partition {request.partition.name}", fix)
 

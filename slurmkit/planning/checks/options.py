@@ -26,7 +26,10 @@ def gpu_binding(spec: JobSpec) -> Iterator[Finding]:
     if gpus is None or gpus.bind is None or not gpus.is_part:
         return
     if gpus.bind != "none" and not gpus.bind.startswith("per_task:"):
-        message = f"GPU binding {gpus.bind} is for whole GPUs; parts of one take none or per_task:N"
+        message = (
+            f"GPU binding {gpus.bind} works only for whole GPUs; for a part of a GPU give none or"
+            " per_task:N"
+        )
         yield error("gpu-bind-part", message, "sbatch(1) --tres-bind")
 
 
@@ -41,7 +44,7 @@ def unread_options(spec: JobSpec) -> Iterator[Finding]:
         yield warning("mem-without-gpus", message, "", fix)
     for name in _UNCHECKED_OPTIONS:
         if name in spec.options:
-            message = f"what --{name} asks for is passed on, but neither checked nor estimated"
+            message = f"--{name} is passed on to sbatch, but slurmkit does not check or estimate it"
             yield warning("unchecked-option", message, "")
 
 

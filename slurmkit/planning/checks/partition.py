@@ -35,7 +35,7 @@ def partition_names(spec: JobSpec, capabilities: Capabilities) -> Iterator[Findi
     known = [partition.name for partition in capabilities.partitions]
     if not known:
         why = "; ".join(capabilities.hidden) or "slurmctld shows no partition"
-        message = f"nothing could be checked but by slurmctld itself: {why}"
+        message = f"slurmkit could check nothing here, only slurmctld itself can: {why}"
         yield warning("unknown-partitions", message, "scontrol show partition")
     elif spec.partition is not None:
         for name in dict.fromkeys(spec.partition.split(",")):
@@ -132,7 +132,7 @@ def memory_per_cpu(request: Request) -> Iterator[Finding]:
     if most is None or wanted <= most * cpus:
         return
     raised = -(-wanted // most)
-    gets = f"{format_mib(wanted)} on a node makes it {raised} CPUs there instead of {cpus}"
+    gets = f"for {format_mib(wanted)} on a node the job gets {raised} CPUs there instead of {cpus}"
     why = f"{source} allows {format_mib(most)} for each"
     fitting = max((node.cpus for node in request.fitting), default=0)
     if fitting and raised > fitting:

@@ -110,7 +110,7 @@ def _while_others_fit(finding: Finding, request: Request, good: tuple[str, ...])
     fits = ",".join(good)
     fix = (("partition", fits),)
     if _refused_everywhere(finding, request):
-        message = f"{finding.message}, whole, though partition {fits} fits"
+        message = f"{finding.message}; it refuses the whole job, although partition {fits} fits"
         return msgspec.structs.replace(finding, message=message, fix=fix)
     name = request.partition.name
     message = f"not in partition {name}: {finding.message}; partition {fits} fits"

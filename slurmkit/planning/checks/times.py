@@ -107,14 +107,14 @@ def endings(request: Request) -> Iterator[Finding]:
     words = {"timeout": _timeout, "preempt": _preempt, "node-fail": _node_fail, "oom": _oom}
     for ending in ENDINGS:
         action = policy.action(ending)
-        what_happens = words[ending](request, action) if action else "as Slurm has it"
+        what_happens = words[ending](request, action) if action else "left to Slurm"
         yield note(
             f"survive-{ending}", f"{_ENDING_WORDS[ending]}: {what_happens}", f"--on-{ending}"
         )
     yield note(
         "survive-limit",
-        f"it comes back {policy.max_restarts} times at most; when its command fails by itself, it"
-        " does not",
+        f"it comes back {policy.max_restarts} times at most; it does not come back when its command"
+        " itself fails",
         "--max-restarts",
     )
 
@@ -142,17 +142,17 @@ def _timeout(request: Request, action: str) -> str:
 def _preempt(request: Request, action: str) -> str:
     config, mode = request.capabilities.config, _mode(request)
     if mode in ("off", "within"):
-        return "Slurm preempts no such job here"
+        return "Slurm does not preempt such jobs here"
     if mode == "suspend":
-        return "Slurm suspends such a job, and lets it go on later"
+        return "Slurm suspends such a job, and resumes it later"
     grace = request.qos.grace_time if request.qos else 0
     tell = _checkpoint_words(request) if sends_user_signal(config) else "its steps get SIGTERM"
     tell = f"{tell}, {grace} s before it is ended" if grace else "its steps get SIGTERM at once"
     if mode == "requeue":
         does = {
             "requeue": "Slurm itself puts it back in the queue",
-            "hold": "Slurm itself puts it back in the queue; its next run holds itself",
-            "fail": "Slurm itself puts it back in the queue; its next run ends at once, failed",
+            "hold": "Slurm itself puts it back in the queue; its next run puts itself on hold",
+            "fail": "Slurm itself puts it back in the queue; its next run fails at once",
         }
         return f"{tell}; {does[action]}"
     return f"{tell}; {_REQUEUE_WORDS.get(action, 'it ends as PREEMPTED')}"
@@ -161,10 +161,10 @@ def _preempt(request: Request, action: str) -> str:
 def _node_fail(_: Request, action: str) -> str:
     does = {
         "requeue": "Slurm itself puts it back in the queue",
-        "hold": "Slurm puts it back in the queue; its next run holds itself",
-        "fail": "its next run ends at once, failed",
+        "hold": "Slurm puts it back in the queue; its next run puts itself on hold",
+        "fail": "its next run fails at once",
     }
-    return f"{does[action]}; what still runs on a node that was lost stops itself"
+    return f"{does[action]}; work that still runs on a lost node stops itself"
 
 
 def _oom(request: Request, action: str) -> str:
@@ -198,7 +198,7 @@ def _time(request: Request) -> Iterator[Finding]:
         yield warning("survive-no-limit", message, "--on-timeout")
     elif time is not None and policy.grace >= time * 60:
         message = (
-            f"--grace {policy.grace} is no less than the time limit of {format_minutes(time)}:"
+            f"--grace {policy.grace} is not shorter than the time limit of {format_minutes(time)}:"
             " the work would be asked to stop as soon as it starts;"
             f" give less, e.g. --grace {max(1, time * 6)}"
         )
@@ -217,12 +217,12 @@ def _settings(request: Request) -> Iterator[Finding]:
     wait = parse_kill_wait(config)
     if wait < _SHORT_KILL_WAIT:
         message = (
-            f"Slurm kills {wait} s after SIGTERM (KillWait), in which a job can hardly be requeued"
-            " with more memory"
+            f"Slurm kills a job {wait} s after SIGTERM (KillWait); that is hardly enough time to"
+            " requeue it with more memory"
         )
         yield warning("survive-kill-wait", message, "scontrol show config: KillWait")
     if config.get("JobRequeue") == "0" and policy.requeues:
-        message = "this cluster requeues no job that does not ask for it; this one does: --requeue"
+        message = "this cluster requeues only jobs that ask for it; this job does, with --requeue"
         yield note("survive-job-requeue", message, "scontrol show config: JobRequeue")
     if policy.on_preempt and mode in ("requeue", "cancel"):
         yield from _preemption(request, mode)
@@ -234,19 +234,22 @@ def _settings(request: Request) -> Iterator[Finding]:
 def _preemption(request: Request, mode: str) -> Iterator[Finding]:
     config, grace = request.capabilities.config, request.qos.grace_time if request.qos else 0
     if not grace:
-        message = "preempted jobs get no grace here: nothing asks the work for a checkpoint before"
+        message = (
+            "preempted jobs get no grace time here, so the work is not asked for a checkpoint;"
+            " let it save regularly"
+        )
         yield warning("survive-no-grace", message, "sacctmgr show qos: GraceTime")
     elif not sends_user_signal(config) and request.spec.survive.checkpoint_signal:
         signal = request.spec.survive.checkpoint_signal
         message = (
-            f"a preemption sends SIGTERM to the steps, not {signal}, for send_user_signal is not"
-            " set here: let the work write its checkpoint at SIGTERM, too"
+            f"a preemption sends SIGTERM to the steps, not {signal}, because send_user_signal is"
+            " not set here; let the work write its checkpoint at SIGTERM, too"
         )
         yield warning("survive-no-signal", message, "scontrol show config: PreemptParameters")
     if mode == "cancel":
         message = (
-            "preempted jobs are cancelled here, and this one requeues itself before; Slurm may call"
-            " it PREEMPTED in the end all the same: jobs that follow it should wait by afterany"
+            "Slurm cancels preempted jobs here, and this job requeues itself before that; Slurm may"
+            " still show it as PREEMPTED at the end, so let jobs that follow it wait with afterany"
         )
         yield note("survive-cancel", message, "PreemptMode")
     exempt = config.get("PreemptExemptTime", "")
@@ -288,7 +291,8 @@ def _signal(request: Request) -> Iterator[Finding]:
         yield warning("survive-agent", message, "--checkpoint-signal")
     elif signal and spec.script is None and spec.launch.launcher != "none":
         message = (
-            f"Slurm sends {signal} to every process of a step, and it ends those that do not catch"
-            " it: a shell script around the program must start it by exec, or trap the signal"
+            f"Slurm sends {signal} to every process of a step, and {signal} ends each process that"
+            " does not catch it; a shell script around the program must start the program by exec,"
+            " or trap the signal"
         )
         yield warning("survive-wrapper", message, "--checkpoint-signal")

@@ -65,17 +65,20 @@ class Accelerate:
             else check_exclusive_cpus(spec)
         )
         if wrong := sorted((options or set()) & _PLACEMENT_OPTIONS):
-            message = f"{' and '.join(wrong)} of accelerate come from the job; leave them out"
+            message = f"slurmkit sets accelerate's {' and '.join(wrong)}; leave them out"
             yield error("accelerate-place", message, _SOURCE)
         length = _launch_length(spec.command)
         whole = _script_at(spec.command) == len(spec.command)
         if length and spec.launch.log_per_rank and whole:
-            message = "--log-per-rank must see what is started; give: accelerate launch … train.py"
+            message = (
+                "--log-per-rank needs the script in the command; give: accelerate launch … train.py"
+            )
             yield error("log-per-rank-script", message, _SOURCE)
         if spec.command and not (options or set()) & _TRAINING_OPTIONS:
             message = (
-                "plain data-parallel training, whatever accelerate's default configuration says;"
-                " for FSDP or DeepSpeed give: accelerate launch --config_file FILE train.py"
+                "the job trains plainly data-parallel, and ignores accelerate's default"
+                " configuration; for FSDP or DeepSpeed give: accelerate launch --config_file FILE"
+                " train.py"
             )
             yield note("accelerate-kind", message, _SOURCE)
 

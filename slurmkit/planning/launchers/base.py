@@ -29,7 +29,7 @@ _EXPORT_OUTPUT = (
     "export slurmkit_output=$(readlink /proc/$$/fd/1)",
     "",
 )
-_NO_FILE = "--log-per-rank needs a file beside which there is room for more; give --output another"
+_NO_FILE = "--log-per-rank writes files next to the job's output; give an --output outside /dev"
 
 
 class Launcher(Protocol):

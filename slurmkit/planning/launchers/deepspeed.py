@@ -59,9 +59,9 @@ class Deepspeed:
         yield from check_exclusive_cpus(spec) if own else check_not_a_launcher(spec, _NAME)
         if spec.command and _worker(spec.command) is None:
             message = (
-                "which script is started does not show; give: python train.py ARGUMENTS, or"
-                f" deepspeed [{'] ['.join(_FLAGS)}] train.py ARGUMENTS; nodes, GPUs and ports come"
-                " from the job"
+                "the command does not show which script it starts; give: python train.py ARGUMENTS,"
+                f" or deepspeed [{'] ['.join(_FLAGS)}] train.py ARGUMENTS; nodes, GPUs and ports"
+                " come from the job"
             )
             yield error("deepspeed-command", message, _SOURCE)
 

@@ -38,10 +38,10 @@ def check_mpi_plugin(spec: JobSpec, known: tuple[str, ...] | None) -> Iterable[F
     """Report an `--mpi` plugin that this cluster's Slurm does not have.
 
     Args:
-        spec: the job.
+        spec: a job with `--mpi`.
         known: the plugins that `srun --mpi=list` shows; None if they are not known.
     """
-    if spec.launch.mpi in (None, MPIRUN if spec.launch.launcher == "mpi" else None):
+    if spec.launch.mpi == MPIRUN and spec.launch.launcher == "mpi":
         return
     if known is not None and spec.launch.mpi not in known:
         message = f"this Slurm has no MPI plugin {spec.launch.mpi!r}; it has {', '.join(known)}"
@@ -80,7 +80,10 @@ class Mpi:
             message = _NONE.format(known=f"it has {', '.join(known or ())}")
             yield error("mpi-none", message, _SOURCE)
         elif chosen == MPIRUN and step.spec.container and not step.prefix:
-            message = "mpirun starts processes past srun, and so outside the container; give --mpi"
+            message = (
+                "mpirun starts processes without srun, and so outside the container; choose a"
+                " plugin of srun with --mpi"
+            )
             yield error("mpi-container", message, _SOURCE)
         elif chosen == MPIRUN:
             program = load_section("launch", LaunchSection).mpirun
@@ -88,7 +91,10 @@ class Mpi:
             logs = ("--log-per-rank",) if step.spec.launch.log_per_rank else ()
             lost = [o for o in step.options if o.startswith(("--gpu-bind", "--label"))]
             if lost := [*lost, *logs]:
-                message = f"{' and '.join(lost)} is for srun; give {program} its own such options"
+                message = (
+                    f"{' and '.join(lost)} works only with srun; give {program} its own options for"
+                    " this"
+                )
                 yield warning("mpi-no-srun", message, _SOURCE)
         else:
             yield note("mpi-chosen", f"MPI starts through srun --mpi={chosen}", _SOURCE)

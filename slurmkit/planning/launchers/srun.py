@@ -45,7 +45,7 @@ def check_is_command(spec: JobSpec, name: str) -> Iterable[Finding]:
     if spec.script is not None:
         message = (
             f"the launcher {name} starts a command on each node, and this job is a whole script;"
-            " leave --launch out and start it in the script where tasks begin"
+            " leave --launch out, and start the tasks in the script itself"
         )
         yield error("launcher-needs-command", message, f"launcher {name}")
 
@@ -68,7 +68,7 @@ def check_not_a_launcher(spec: JobSpec, name: str) -> Iterable[Finding]:
 def check_exclusive_cpus(spec: JobSpec) -> Iterable[Finding]:
     """Note that a step gets the CPUs of its tasks only, even on exclusive nodes."""
     if spec.exclusive is True and spec.cpus_per_task is None:
-        message = "--exclusive takes whole nodes, but a task only its --cpus-per-task"
+        message = "--exclusive takes whole nodes, but each task gets only its --cpus-per-task"
         yield note("exclusive-cpus", message, "srun(1) --cpus-per-task")
 
 
@@ -122,14 +122,14 @@ class BatchShell:
         }
         if names := " and ".join(name for name, value in named.items() if value):
             message = (
-                f"{names} is for srun, which the launcher none does not start; give it to"
-                " srun in the script"
+                f"{names} works only with srun, and the launcher none does not start srun; give it"
+                " to srun in the script"
             )
             yield warning("launcher-no-srun", message, "launcher none")
         if spec.script is None and spec.gpus is not None and spec.gpus.bind:
             message = (
-                f"GPU binding {spec.gpus.bind} is for what the command itself starts with"
-                " srun; the command sees all GPUs of its node"
+                f"GPU binding {spec.gpus.bind} applies only to steps that the command itself starts"
+                " with srun; the command sees all GPUs of its node"
             )
             yield note("launcher-no-binding", message, "launcher none")
         tasks = (spec.ntasks or 1, spec.ntasks_per_node or 1, spec.most_nodes or 1)

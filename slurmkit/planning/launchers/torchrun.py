@@ -136,7 +136,7 @@ def check_agents(step: LaunchStep, name: str) -> Iterable[Finding]:
     source = f"launcher {name}"
     yield from _unseen_files(step, name)
     if step.spec.launch.mpi not in (None, "none"):
-        message = f"{name}'s workers meet without MPI; leave --mpi out, or --launch mpi"
+        message = f"{name}'s workers do not use MPI; leave --mpi out, or give --launch mpi"
         yield error("launcher-no-mpi", message, source)
     if step.spec.gpus is not None and step.spec.gpus.bind:
         message = (
@@ -153,8 +153,8 @@ def _unseen_files(step: LaunchStep, name: str) -> Iterable[Finding]:
     seen = step.view is not None and step.view.inside(folder) == posixpath.normpath(folder)
     if step.spec.launch.log_per_rank and step.spec.container and not seen:
         message = (
-            f"{name}'s workers write their files in the container, and it may not see {folder}:"
-            f" --container-mounts {folder}"
+            f"{name}'s workers write their files in the container, and it may not see {folder};"
+            f" mount the folder: --container-mounts {folder}"
         )
         yield warning("log-per-rank-container", message, f"launcher {name}")
 
@@ -181,7 +181,7 @@ def agent_lines(step: LaunchStep, words: str) -> tuple[str, ...]:
 
 
 def _uneven(step: LaunchStep, name: str) -> Iterable[Finding]:
-    layout, rule = step.layout, f"{name} starts as many workers on each node"
+    layout, rule = step.layout, f"{name} starts the same number of workers on each node"
     if layout.gpus_in_all:
         message = f"{rule}; ask for GPUs with --gpus-per-node"
         yield error("launcher-uneven", message, f"launcher {name}")

@@ -40,7 +40,7 @@ class PreflightSection(msgspec.Struct, frozen=True):
         within: the same within one node; `between` where not set.
         tolerance: share of the expected bandwidth that may be missing.
         policy: what a job with a bad node does: `stop`, or `requeue` without that node.
-        seconds: time that one run may take.
+        seconds: the longest time that one run may take.
         hours: how long a good result counts for the same nodes.
     """
 
@@ -95,7 +95,7 @@ class PreflightTarget(msgspec.Struct, frozen=True):
 
 def with_preflight(spec: JobSpec) -> JobSpec:
     """Return the job with `--requeue` and an appended log, if a bad node requeues it."""
-    if spec.launch.preflight is None or spec.requeue is False:
+    if spec.requeue is False:
         return spec
     if load_section("preflight", PreflightSection).policy != "requeue":
         return spec
@@ -108,9 +108,6 @@ def preflight_lines(place: PreflightTarget) -> tuple[tuple[str, ...], tuple[Find
     Raises:
         BadConfig: for a wrong configuration.
     """
-    spec = place.step.spec
-    if spec.launch.preflight is None:
-        return (), ()
     section = load_section("preflight", PreflightSection)
     wrong = tuple(_preflight_errors(place, section))
     if wrong:
@@ -121,28 +118,37 @@ def preflight_lines(place: PreflightTarget) -> tuple[tuple[str, ...], tuple[Find
 def _preflight_errors(place: PreflightTarget, section: PreflightSection) -> Iterator[Finding]:
     step, spec, layout = place.step, place.step.spec, place.step.layout
     if spec.script is not None:
-        message = "--preflight stands before a command, and this job is a whole script"
+        message = (
+            "--preflight works only before a command, and this job is a whole script; leave"
+            " --preflight out"
+        )
         yield error("preflight-script", message, "--preflight")
     elif spec.gpus is None or spec.gpus.is_part or layout.gpus_in_all or not layout.gpus:
-        message = "--preflight measures whole GPUs, as many on each node; ask with --gpus-per-node"
+        message = (
+            "--preflight measures whole GPUs, the same number on each node; ask for GPUs with"
+            " --gpus-per-node"
+        )
         yield error("preflight-gpus", message, "--preflight")
     elif step.single_node and layout.gpus == 1:
         message = "--preflight measures between GPUs, and the job has one; leave it out"
         yield error("preflight-one", message, "--preflight")
     if not section.program and spec.container is None:
         message = (
-            "no all_reduce_perf to run: give the path of one on the nodes, [preflight] program in"
-            " the configuration, or an image that has it (--container-image nccl-tests)"
+            "there is no all_reduce_perf to run: give its path on the nodes as [preflight] program"
+            " in the configuration, or an image that has it (--container-image nccl-tests)"
         )
         yield error("preflight-program", message, _SOURCE)
     if not section.program and spec.container and (spec.container.name or spec.container.save):
         message = (
-            "a container that is kept would be used by the preflight, too: name a program on the"
-            " nodes, [preflight] program"
+            "the preflight would run in the container that the job keeps; name a program on the"
+            " nodes instead: [preflight] program in the configuration"
         )
         yield error("preflight-container", message, _SOURCE)
     if choose_mpi(step) in (None, "none", MPIRUN):
-        message = "--preflight starts all_reduce_perf by srun with pmix or pmi2; [launch] mpi"
+        message = (
+            "--preflight starts all_reduce_perf by srun, which needs pmix or pmi2 for it; name one"
+            " of them in the configuration: [launch] mpi"
+        )
         yield error("preflight-mpi", message, "srun --mpi=list")
 
 
@@ -153,15 +159,18 @@ def _preflight_notes(place: PreflightTarget, section: PreflightSection) -> Itera
     runs = inside.most_runs(step.layout.most or step.layout.least_nodes)
     more = "" if step.single_node else f", up to {runs} more runs look for the bad node, and"
     message = (
-        f"before the work all_reduce_perf runs over its nodes, at most {section.seconds} s, unless"
-        f" it did in the last {section.hours:g} h; where it gives wrong sums"
+        f"before the work, all_reduce_perf runs over the job's nodes for at most {section.seconds}"
+        f" s, unless these nodes were good in the last {section.hours:g} h; after wrong sums"
         f"{f' or less than {least:g} GB/s' if least else ''}{more} the job {bad}"
     )
     yield note("preflight", message, _SOURCE)
     if not least:
         table = "within" if step.single_node else "between"
         known = ", ".join(dict.fromkeys(name for names in place.names for name in names))
-        message = f"no bandwidth is expected of them; [preflight.{table}] may name one of: {known}"
+        message = (
+            "the configuration has no expected bandwidth for these nodes; name one of these in"
+            f" [preflight.{table}]: {known}"
+        )
         yield warning("preflight-unknown", message, _SOURCE)
     if section.policy == "requeue" and spec.requeue is False:
         message = "a bad node stops the job: --no-requeue keeps it from going back to the queue"
