@@ -1,4 +1,4 @@
-"""What a plugin is written with: the Protocol of each kind, and the types they speak of.
+"""The names that plugins import: the Protocol of each kind, and the types in its methods.
 
     >>> from slurmkit.plugins import Capabilities, Finding, JobSpec, Review
 
@@ -65,7 +65,7 @@ _HOMES = {
     "load_section": "config.files:load_section",
     "plugins": "config.plugins:plugins",
     "registered_plugins": "config.plugins:registered_plugins",
-    # Names of before, for one release.
+    # Old names, for one release.
     "Beside": "jobs.backends.commands:SubmitOverrides",
     "launcher": "planning.launchers.base:make_launcher",
     "load": "config.plugins:load_plugin",

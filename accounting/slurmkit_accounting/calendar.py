@@ -78,7 +78,7 @@ def split_window(
             names = " or ".join(f"{unit}s" for unit in UNITS if unit in units)
             raise BadInput(
                 f"{first} to {last} has more than {MOST_PARTS} {names};"
-                " ask for a shorter window, or by longer times"
+                " choose a shorter window, or a longer unit of time"
             )
     edges = {*window, *others, *hours, *(zone.epoch(day.isoformat()) for day in days)}
     within = sorted(edge for edge in edges if window[0] <= edge <= window[1])
@@ -111,7 +111,7 @@ def _hour_edges(window: tuple[int, int], zone: Zone) -> Iterator[int]:
     if (day_of(end, zone) - day_of(begin, zone)).days > MOST_DAYS_BY_HOUR:
         raise BadInput(
             f"{day_of(begin, zone)} to {day_of(end, zone)} is longer than {MOST_DAYS_BY_HOUR} days,"
-            " the most by hour; ask for a shorter window, or by day"
+            " the most for a split by hour; choose a shorter window, or split by day"
         )
     first = begin - begin % _QUARTER + _QUARTER
     for at in range(first, end, _QUARTER):
@@ -234,7 +234,7 @@ def _of_file(path: Path) -> Zone:
         with path.open("rb") as file:  # a copy of a zone file, without its name
             return Zone(str(path), ZoneInfo.from_file(file))
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path} is no time zone file; name a zone with --timezone") from error
+        raise BadInput(f"{path} is not a time zone file; name a zone with --timezone") from error
 
 
 def _named(name: str, *, source: str = "time zone ") -> Zone:
@@ -250,5 +250,5 @@ def _named(name: str, *, source: str = "time zone ") -> Zone:
                 " use --timezone UTC"
             ) from error
         near = get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "name one as in Europe/Berlin"
+        hint = f"did you mean {near[0]}?" if near else "write a name such as Europe/Berlin"
         raise BadInput(f"{source}{name!r} is not in the time zone database; {hint}") from error

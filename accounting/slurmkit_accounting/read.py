@@ -213,10 +213,10 @@ def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Q
     where, job, now = find_zone(more.get("timezone")), more.get("job"), more.get("now")
     moment = int(time.time()) if now is None else now
     if not 0 <= moment <= LATEST_TIME:
-        raise BadInput(f"now is a time in epoch seconds, up to {LATEST_TIME}; not {moment}")
+        raise BadInput(f"now must be in epoch seconds, from 0 to {LATEST_TIME}; not {moment}")
     suspended = more.get("suspended", "charge")
     if suspended not in SUSPENDED:
-        raise BadInput(f"suspended time is charged or not: {' or '.join(SUSPENDED)}")
+        raise BadInput(f"suspended must be {' or '.join(SUSPENDED)}; not {suspended!r}")
     return Question(
         window=report_window(begin, end, where, only, moment),
         zone=where,

@@ -141,8 +141,8 @@ class ImageCache:
                 if now is not None and now.entry != entry:  # imported anew meanwhile
                     return self.check(now, full=full, report=report)
                 raise ImageError(
-                    f"{cached.path} is not what was imported: its size or SHA-256 is not that"
-                    f" recorded; run: slurmkit image import --again {_import_arguments(entry)}"
+                    f"{cached.path} has changed since its import: its size or SHA-256 differs; run:"
+                    f" slurmkit image import --again {_import_arguments(entry)}"
                 )
             if not same:
                 self._record_times(cached, found)
@@ -286,7 +286,7 @@ def check_squashfs(file: Path) -> None:
     with file.open("rb") as opened_file:
         head = opened_file.read(_BYTES_USED_OFFSET + 8)
     if len(head) < _BYTES_USED_OFFSET + 8 or head[:4] != _SQUASHFS:
-        raise ImageError(f"{file} is no squashfs file; the import of it failed")
+        raise ImageError(f"{file} is not a squashfs file: the import failed")
     if file.stat().st_size < int.from_bytes(head[_BYTES_USED_OFFSET:], "little"):
         raise ImageError(f"{file} is cut off: it is shorter than its own header says")
 
@@ -343,7 +343,7 @@ def _take(handle: int, path: Path, how: int) -> bool:
         return False
     except OSError as error:
         raise ImageError(
-            f"{path.parent} cannot hold locks ({error.strerror}); name another folder in"
-            " [containers] cache"
+            f"{path.parent} is on a file system without locks ({error.strerror}); set another"
+            " folder in [containers] cache"
         ) from error
     return True

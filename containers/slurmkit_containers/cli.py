@@ -49,8 +49,8 @@ def image_group() -> None:
 
 @image_group.command("import", short_help="Import an image, print its file's path.")
 @click.argument("what", type=ImageNames())
-@click.option("--as", "name", metavar="NAME", help="What it is called: local/NAME.")
-@click.option("--again", is_flag=True, help="Also where it is there: a tag may mean another now.")
+@click.option("--as", "name", metavar="NAME", help="Call the image local/NAME.")
+@click.option("--again", is_flag=True, help="Import again: the tag may mean another image by now.")
 def import_command(*, what: str, name: str | None, again: bool) -> None:
     """Import an image, and print the path of its file.
 
@@ -92,7 +92,8 @@ def import_here(what: str, name: str | None = None, *, again: bool = False) -> C
     with end_on_signals(), show_progress() as report:
         found, new = asked.import_into(cache, again=again, report=report)
     entry = found.entry
-    when = "now" if new else f"{format_age(time.time() - entry.imported)} ago; --again does it anew"
+    age = format_age(time.time() - entry.imported)
+    when = "now" if new else f"{age} ago; --again imports it again"
     click.echo(
         f"{short_name(asked.reference)}: {format_bytes(entry.size)}, imported {when}", err=True
     )
@@ -163,8 +164,8 @@ def inspect_command(*, image: str, full: bool, as_json: bool) -> None:
 
 @image_group.command("prune", short_help="Remove images, or the longest unused.")
 @click.argument("images", nargs=-1, type=ImageNames())
-@click.option("--size", "limit", metavar="SIZE", help="What all may take afterwards, e.g. 100G.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--size", "limit", metavar="SIZE", help="Largest size of what stays, e.g. 100G.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def prune_command(*, images: tuple[str, ...], limit: str | None, dry_run: bool) -> None:
     """Remove the named images, or the longest unused ones until the others fit a size.
 
@@ -211,7 +212,7 @@ def search_command(*, word: str, as_json: bool) -> None:
     rows = ((name, e.image, e.driver, e.launch, e.about) for name, e in entries.items())
     print_table(("NAME", "IMAGE", "DRIVER", "LAUNCH", "ABOUT"), rows)
     if not entries:
-        print_wrapped("", f"nothing in the catalogue has {word!r}", indent=0, err=True)
+        print_wrapped("", f"no entry of the catalogue contains {word!r}", indent=0, err=True)
 
 
 def _find_image(text: str) -> tuple[ImageCache, CachedImage]:
@@ -219,8 +220,8 @@ def _find_image(text: str) -> tuple[ImageCache, CachedImage]:
     found = find_imported(reference)
     if found is None:
         raise ImageError(
-            f"{short_name(reference)} is not imported; slurmkit image list shows what is,"
-            f" and slurmkit image import {text} imports it"
+            f"{short_name(reference)} is not imported; import it: slurmkit image import {text};"
+            " see the imported images: slurmkit image list"
         )
     return found
 
@@ -230,14 +231,16 @@ def _images_to_remove(
 ) -> Iterable[CachedImage]:
     named = [_find_own_image(cache, text) for text in images]
     if named and limit is not None:
-        raise BadInput("--size is for the longest unused images; name images, or give a size")
+        raise BadInput(
+            "name images, or give --size, not both: --size removes the longest unused images"
+        )
     if named:
         return named
     most = size_limit() if limit is None else parse_size(limit)
     if most is None:
         raise BadInput(
-            "nothing says what may stay; give --size 100G, or name images, or set cache_size in"
-            " [containers] of the configuration"
+            "no image is named and no size is set; name images, or give --size 100G, or set"
+            " cache_size in [containers] of the configuration"
         )
     return longest_unused(cache.entries(), most)
 
@@ -315,7 +318,7 @@ def show_progress() -> Iterator[ReportProgress]:
         progress.TimeElapsedColumn(),
     )
     with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
-        task, last = bar.add_task("beginning", total=None), 0.0
+        task, last = bar.add_task("starting", total=None), 0.0
 
         def report(words: str, done: int, total: int | None) -> None:
             nonlocal last

@@ -129,7 +129,7 @@ def parse_size(text: str) -> float:
     """
     bytes_ = parse_bytes(text)
     if bytes_ is None:
-        raise BadInput(f"{text!r} is no size, e.g. 200G or 1.5T")
+        raise BadInput(f"{text!r} is not a size; write for example 200G or 1.5T")
     return bytes_
 
 
@@ -174,7 +174,10 @@ def image_at_mirror(image: Image) -> Image:
     try:
         found = Image.parse(text)
     except BadInput as error:
-        words = f"[containers.mirrors] {registry}: {mirror!r} is no registry, e.g. r.site:5000"
+        words = (
+            f"[containers.mirrors] {registry}: {mirror!r} is not a registry; write for example"
+            " r.site:5000"
+        )
         raise BadConfig(words) from error
     return msgspec.structs.replace(found, tag=image.tag, digest=image.digest)
 
@@ -209,7 +212,9 @@ def settle(container: Container, nodes: int) -> ResolvedContainer:
     architecture = ""
     if image.kind == "registry":
         image, more, architecture = _from_registry(image, nodes)
-        findings += [_finding("warning", f"not used: {wrong}") for _, wrong in _shared() if wrong]
+        findings += [
+            _finding("warning", f"[containers] shared: {wrong}") for _, wrong in _shared() if wrong
+        ]
         findings += more
     container = msgspec.structs.replace(container, image=str(image))
     return ResolvedContainer(container, tuple(findings), architecture)
@@ -250,7 +255,9 @@ def _not_kept(image: Image, name: str, nodes: int) -> Iterator[Finding]:
     own = f"{LOCAL_PREFIX}{canonical(image).partition('#')[2]}"
     if image.registry is None and find_imported(own) is not None:
         yield _finding(
-            "warning", f"image {name} is another than {short_name(own)}, which is imported"
+            "warning",
+            f"image {name} is not the imported image {short_name(own)}; to use that one, write"
+            f" {short_name(own)}",
         )
     if nodes > 1:
         yield _each_by_itself(image, name, nodes)
@@ -259,8 +266,8 @@ def _not_kept(image: Image, name: str, nodes: int) -> Iterator[Finding]:
 def _each_by_itself(image: Image, name: str, nodes: int) -> Finding:
     if containers_section().import_first:
         words = (
-            f"slurmkit submit imports image {name} first, on the machine where it runs, once for"
-            f" all {nodes} nodes; --no-import leaves it to each of them"
+            f"slurmkit submit first imports image {name} on the machine where it runs, once for all"
+            f" {nodes} nodes; with --no-import each node imports it itself"
         )
         return msgspec.structs.replace(_finding("note", words), code=IMAGE_NOT_IMPORTED)
     text = name if image.user is None else shlex.quote(str(image))
@@ -273,9 +280,7 @@ def _each_by_itself(image: Image, name: str, nodes: int) -> Finding:
 
 def _from_catalogue(name: str, entry: CatalogueSection) -> Finding:
     driver = (
-        f"; needs an NVIDIA driver {entry.driver} at the very least, not checked"
-        if entry.driver
-        else ""
+        f"; it needs NVIDIA driver {entry.driver} or newer (not checked)" if entry.driver else ""
     )
     launch = f"; --launch {entry.launch} suits it" if entry.launch else ""
     return _finding("note", f"image {name} of the catalogue is {entry.image}{driver}{launch}")
@@ -300,7 +305,7 @@ def _folder(key: str, text: str) -> Path:
     if "$" in str(path):
         raise BadConfig(f"[containers] {key}: a variable in {text!r} is not set here")
     if not path.is_absolute():
-        raise BadConfig(f"[containers] {key}: {text!r} is no absolute path")
+        raise BadConfig(f"[containers] {key}: {text!r} is not an absolute path")
     return path
 
 

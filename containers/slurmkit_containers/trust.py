@@ -77,17 +77,17 @@ def _check(
 ) -> None:
     if not right(found.st_mode):
         what = "folder" if right is stat.S_ISDIR else "plain file"
-        raise ImageError(f"{path} is no {what} (a link is none), and is not used; remove it")
+        raise ImageError(f"{path} is a link, or not a {what}, and is not used; remove it")
     if found.st_uid not in owners:
-        whose = ", ".join(map(str, sorted(owners)))
+        whose = " or ".join(map(str, sorted(owners)))
         raise ImageError(
-            f"{path} belongs to user {found.st_uid}, and is not used: it must belong to {whose};"
-            " remove it, or have it removed"
+            f"{path} belongs to user id {found.st_uid}, and is not used: its owner must be {whose};"
+            " remove it, or ask that user to remove it"
         )
     if found.st_mode & _OTHERS:
         raise ImageError(
             f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o}), and is not"
-            f" used; look at who did, then: chmod go-w {path}"
+            f" used; check whether they changed it, then run: chmod go-w {path}"
         )
 
 

@@ -63,8 +63,8 @@ class GpuHours:
             warning = Finding(
                 severity="warning",
                 code="time-filled-in",
-                message=f"no time limit was given: {spec.time} was filled in, the site's default;"
-                " jobs start sooner with the time they need, --time",
+                message=f"no time limit was given, so the site's default {spec.time} was filled in;"
+                " give the time that the job needs with --time: shorter jobs start sooner",
             )
             findings.append(warning)
         return Review(spec, (*findings, *_check_cap(spec, gpus, section)))

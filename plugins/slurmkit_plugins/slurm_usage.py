@@ -70,8 +70,8 @@ class SlurmUsage:
         running = list(self._running(held, numbers))
         if running and all(step.now is None for step in running):
             raise SlurmkitError(
-                f"no step that runs has a sample of {_UTIL}: slurmd takes them where gres.conf has"
-                " AutoDetect=nvml or rsmi"
+                f"no running step has a sample of {_UTIL}; slurmd takes samples only where"
+                " gres.conf has AutoDetect=nvml or rsmi"
             )
         steps: dict[str, list[StepGpuUse]] = {}
         for job, number in numbers.items():
@@ -90,8 +90,8 @@ class SlurmUsage:
             own = [job for job, gpus in held.items() if job in numbers and gpus[0].user == me]
             if not own:
                 raise SlurmkitError(
-                    "sstat tells only root, SlurmUser and a job's owner what a job uses; ask as one"
-                    " of them"
+                    "sstat shows what a job uses only to root, SlurmUser and the owner of the job;"
+                    " run this as one of them"
                 ) from error
             yield from self._sstat([numbers[job] for job in own])
 
@@ -109,7 +109,9 @@ def _check_tracking(config: str) -> None:
     lines = (line.partition("=") for line in config.splitlines())
     tracked = next((value for name, _, value in lines if name.strip() == _TRES_SETTING), "")
     if _UTIL not in tracked:
-        raise SlurmkitError(f"{_TRES_SETTING} lacks {_UTIL}, so Slurm does not sample GPUs")
+        raise SlurmkitError(
+            f"{_TRES_SETTING} lacks {_UTIL}, so Slurm does not sample GPUs; add it in slurm.conf"
+        )
 
 
 _TRES_SETTING = "AccountingStorageTRES"

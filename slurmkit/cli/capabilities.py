@@ -69,10 +69,10 @@ _LIMIT_NAMES = {
 
 
 @click.command("capabilities")
-@click.option("--refresh", is_flag=True, help="Ask the cluster now, whatever is kept.")
+@click.option("--refresh", is_flag=True, help="Ask the cluster now, instead of using the cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def capabilities_command(*, refresh: bool, as_json: bool) -> None:
-    """Show what this cluster has and enforces, as `slurmkit plan` sees it.
+    """Show this cluster's GPUs, partitions, QOS and limits, as `slurmkit plan` uses them.
 
     The answer is cached on disk for ten minutes. QOS are read each time.
 
@@ -287,12 +287,12 @@ class NodeTopology(msgspec.Struct, frozen=True):
 
 @click.command("topo")
 @click.argument("nodes", nargs=-1)
-@click.option("--job", "job_id", help="Ask nvidia-smi in this running job of yours, too.")
+@click.option("--job", "job_id", help="Also run nvidia-smi in this running job of yours.")
 @click.option("--json", "as_json", is_flag=True, help="Print the nodes as JSON.")
 def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: bool) -> None:
-    """Show where the GPUs of nodes sit: near which cores, and which GPUs reach which directly.
+    """Show how the GPUs of a node are connected: to which cores, and to which other GPUs.
 
-    Slurm knows only what gres.conf says; ? is unknown. nvidia-smi knows how GPUs and network
+    Slurm knows only the entries of gres.conf; ? is unknown. nvidia-smi knows how GPUs and network
     devices are connected, but only on the node: --job runs it in a step of that job.
 
     \b
@@ -305,7 +305,7 @@ def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: bool) -
     if job_id is not None:
         info = cluster.handle(job_id).info()
         if info.state != "RUNNING":
-            raise BadInput(f"job {job_id} does not run ({info.state}); --job asks on its nodes")
+            raise BadInput(f"job {job_id} is not running ({info.state}); --job needs a running job")
         nodes = nodes or (info.node_list,)
     elif not nodes:
         raise BadInput("name nodes, e.g. slurmkit topo c1, or a running job of yours: --job ID")
@@ -322,16 +322,16 @@ def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: bool) -
     for each in topologies:
         _print_topology(each)
     cores = _source(path, topologies)
-    click.echo(f"shapes from slurmctld at {format_time(snapshot.taken)}; {cores}", err=True)
+    click.echo(f"sockets from slurmctld at {format_time(snapshot.taken)}; {cores}", err=True)
 
 
 def _source(path: Path | None, topologies: Iterable[NodeTopology]) -> str:
     """Name the source of cores and links, or say why they are unknown."""
     if path is None:
-        return "cores unknown: no gres.conf that can be read here"
+        return "cores unknown: no readable gres.conf on this machine"
     if any(gpu.cores or gpu.links for each in topologies for gpu in each.gpus):
         return f"cores from {path}"
-    return f"cores unknown: {path} does not tell them for the GPUs that slurmctld has"
+    return f"cores unknown: {path} does not list them for the GPUs that slurmctld reports"
 
 
 def _read_gres_conf(row: NodeRow, text: str) -> NodeTopology:

@@ -58,7 +58,9 @@ _NUMERIC = {"CPUS", "MEM", "LOAD"}
 
 def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command with the options that choose nodes."""
-    listed = click.option("--nodelist", "--node", default="", help="Only these, e.g. c[1-3],c7.")
+    listed = click.option(
+        "--nodelist", "--node", default="", help="Only these nodes, e.g. c[1-3],c7."
+    )
     parts = click.option("--partition", default="", help="Only nodes of these partitions: a,b.")
     return parts(listed(command))
 
@@ -66,17 +68,19 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("gpus")
 @node_options
 @click.option("--by", type=click.Choice(["user", "account", "job"]), default="user",
-              show_default=True, help="Whose letters to draw.")  # fmt: skip
-@click.option("--list", "as_list", is_flag=True, help="One GPU a line, with job and start.")
-@click.option("--free", "only_free", is_flag=True, help="What is free and usable, by type.")
+              show_default=True, help="Whom a letter stands for.")  # fmt: skip
+@click.option(
+    "--list", "as_list", is_flag=True, help="List one GPU per line, with its job and since when."
+)
+@click.option("--free", "only_free", is_flag=True, help="Show the free and usable GPUs, by type.")
 @click.option("--json", "as_json", is_flag=True, help="Print one entry per GPU as JSON.")
 def gpus_command(
     partition: str, nodelist: str, by: GroupGpusBy, *, as_list: bool, only_free: bool, as_json: bool
 ) -> None:
-    """Show who is on which GPU: a line for each node, a cell for each GPU, by index.
+    """Show who uses which GPU: one line per node, one cell per GPU, in the order of the indexes.
 
-    The first two examples answer "Can I run on GPU 2 of node c3, and who is on it?". A letter is a
-    person (named below the map), "." a free GPU, "x" a GPU of a drained or down node.
+    The first two examples answer "Can I run on GPU 2 of node c3, and who uses it?". A letter is a
+    user (named below the map), "." a free GPU, "x" a GPU of a drained or down node.
 
     \b
     Examples:
@@ -224,7 +228,7 @@ def split_names(text: str) -> tuple[str, ...]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
 def nodes_command(partition: str, nodelist: str, state: str, *, as_json: bool) -> None:
-    """List the nodes: their state and its reason, and what is in use on them.
+    """List the nodes with their state, the reason for it, and what is in use on them.
 
     CPUS, MEM and GPUS show in use/total.
 

@@ -68,75 +68,86 @@ COMMANDS = {
     ),
     "submit": CommandEntry("slurmkit.cli.submit:submit_command", "Submit a job."),
     "sweep": CommandEntry(
-        "slurmkit.cli.sweep:sweep_group", "Points of sweeps, and failed ones again."
+        "slurmkit.cli.sweep:sweep_group", "Show the points of a sweep, and run failed ones again."
     ),
     "workflow": CommandEntry(
-        "slurmkit.cli.workflow:workflow_group", "Several jobs that wait for each other."
+        "slurmkit.cli.workflow:workflow_group", "Run several jobs that wait for each other."
     ),
     "shell": CommandEntry(
-        "slurmkit.cli.shell:shell_command", "A shell on nodes and GPUs of one's own."
+        "slurmkit.cli.shell:shell_command", "Open a shell on nodes and GPUs of your own."
     ),
     "jupyter": CommandEntry(
-        "slurmkit.cli.jupyter:jupyter_group", "A notebook server in a job.", here=True
+        "slurmkit.cli.jupyter:jupyter_group", "Run a notebook server in a job.", here=True
     ),
-    "tunnel": CommandEntry("slurmkit.cli.shell:tunnel_command", "Reach a port of a job's node."),
+    "tunnel": CommandEntry("slurmkit.cli.shell:tunnel_command", "Reach a port on a job's node."),
     "queue": CommandEntry("slurmkit.cli.queue:queue_command", "List the jobs in the queue."),
     "job": CommandEntry("slurmkit.cli.jobs:job_command", "Show jobs and the GPUs they hold."),
     "log": CommandEntry("slurmkit.cli.jobs:log_command", "Print or follow a job's output."),
     "why": CommandEntry(
-        "slurmkit.cli.why:why_command", "Why a job waits or failed; what starts sooner."
+        "slurmkit.cli.why:why_command",
+        "Explain why a job waits or failed; show what starts sooner.",
     ),
     "cancel": CommandEntry("slurmkit.cli.control:cancel_command", "Cancel jobs."),
     "hold": CommandEntry("slurmkit.cli.control:hold_command", "Keep jobs from starting."),
     "release": CommandEntry("slurmkit.cli.control:release_command", "Let held jobs start."),
     "requeue": CommandEntry("slurmkit.cli.control:requeue_command", "Put jobs back in the queue."),
     "interrupt": CommandEntry(
-        "slurmkit.cli.control:interrupt_command", "Rehearse a time limit or a preemption."
+        "slurmkit.cli.control:interrupt_command",
+        "Test how jobs handle a time limit or a preemption.",
     ),
-    "update": CommandEntry("slurmkit.cli.control:update_command", "Change jobs."),
+    "update": CommandEntry(
+        "slurmkit.cli.control:update_command",
+        "Change the time limit, partition or other options of jobs.",
+    ),
     "wait": CommandEntry(
-        "slurmkit.cli.jobs:wait_command", "Wait for jobs; end with their exit code."
+        "slurmkit.cli.jobs:wait_command", "Wait for jobs, and exit with their exit code."
     ),
     "nodes": CommandEntry(
-        "slurmkit.cli.cluster_state:nodes_command", "List the nodes and what is in use."
+        "slurmkit.cli.cluster_state:nodes_command", "List the nodes, and what is in use on them."
     ),
-    "gpus": CommandEntry("slurmkit.cli.cluster_state:gpus_command", "Show who is on which GPU."),
+    "gpus": CommandEntry("slurmkit.cli.cluster_state:gpus_command", "Show who uses which GPU."),
     "topo": CommandEntry(
-        "slurmkit.cli.capabilities:topo_command", "Show where the GPUs of nodes sit.", here=True
+        "slurmkit.cli.capabilities:topo_command",
+        "Show how the GPUs of a node are connected.",
+        here=True,
     ),
     "capabilities": CommandEntry(
-        "slurmkit.cli.capabilities:capabilities_command", "Show what this cluster has and enforces."
+        "slurmkit.cli.capabilities:capabilities_command",
+        "Show this cluster's GPUs, partitions, QOS and limits.",
     ),
     "reservations": CommandEntry(
         "slurmkit.cli.reservations:reservations_command", "List reservations and who may use them."
     ),
     "fairshare": CommandEntry(
-        "slurmkit.cli.fairshare:fairshare_command", "Show shares, their use and your priority."
+        "slurmkit.cli.fairshare:fairshare_command",
+        "Show shares, usage and the priority of your jobs.",
     ),
     "image": CommandEntry(
         "slurmkit_containers.cli:image_group", "Import and keep container images.", here=True
     ),
     "doctor": CommandEntry(
-        "slurmkit.cli.settings:doctor_command", "Say what is missing or unwise here.", here=True
+        "slurmkit.cli.settings:doctor_command",
+        "Check the installation and the cluster; say what to improve.",
+        here=True,
     ),
     "tui": CommandEntry(
         "slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"
     ),
     "report": CommandEntry(
         "slurmkit_accounting.cli.report:report_group",
-        "GPU-hours by PI, account or user.",
+        "Report GPU-hours by PI, account or user.",
         "accounting",
         here=True,
     ),
     "ledger": CommandEntry(
         "slurmkit_accounting.cli.ledger:ledger_group",
-        "Keep the books: jobs and people.",
+        "Keep the ledger of jobs and people for the reports.",
         "accounting",
         here=True,
     ),
     "notify": CommandEntry(
         "slurmkit_accounting.cli.notify:notify_command",
-        "Be told when your jobs start, fail or end.",
+        "Send notices when your jobs start, fail or end.",
         "accounting",
         here=True,
     ),
@@ -147,14 +158,12 @@ COMMANDS = {
         "slurmkit.cli.remote:send_command", "Send code to a cluster over SSH.", "ssh"
     ),
     "find": CommandEntry(
-        "slurmkit.cli.remote:find_command", "What became of a submit that was cut off."
+        "slurmkit.cli.remote:find_command", "Find the job of a submit whose connection broke."
     ),
     "config": CommandEntry(
         "slurmkit.cli.settings:config_group", "Show and check the configuration."
     ),
-    "plugins": CommandEntry(
-        "slurmkit.cli.settings:plugins_command", "List what plugins are installed."
-    ),
+    "plugins": CommandEntry("slurmkit.cli.settings:plugins_command", "List the installed plugins."),
     "completion": CommandEntry(
         "slurmkit.cli.completion:completion_command", "Print a shell's completion script."
     ),

@@ -23,19 +23,28 @@ _SHOWN = ("JOBID", "USER", "PARTITION", "STATE", "NAME")
 
 @click.command("cancel")
 @click.argument("job_ids", nargs=-1, metavar="[JOB_ID]...")
-@click.option("--me", is_flag=True, help="All my jobs, or those that meet the next options.")
+@click.option(
+    "--me", is_flag=True, help="All your jobs, or only those that the next options choose."
+)
 @click.option("-t", "--state", metavar="STATES", help="With --me: only jobs in these states.")
 @click.option("-n", "--name", metavar="NAMES", help="With --me: only jobs of these names.")
-@click.option("-p", "--partition", metavar="NAMES", help="With --me: only jobs in these.")
-@click.option("-s", "--signal", metavar="SIGNAL", help="Send USR1, or B:USR1 to the batch shell.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "-p", "--partition", metavar="NAMES", help="With --me: only jobs in these partitions."
+)
+@click.option(
+    "-s",
+    "--signal",
+    metavar="SIGNAL",
+    help="Send a signal instead: USR1 to the steps, B:USR1 to the batch shell.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def cancel_command(
     job_ids: tuple[str, ...], *, me: bool, signal: str | None, yes: bool, **given: str | None
 ) -> None:
     """Cancel jobs, or send them a signal.
 
-    All unfinished tasks of an array are cancelled. With --me the jobs are first shown, and you are
-    asked.
+    All unfinished tasks of an array are cancelled. With --me slurmkit first shows the jobs and asks
+    for confirmation.
 
     \b
     Examples:
@@ -47,7 +56,7 @@ def cancel_command(
     if signal:
         check_signal(signal)
     if bool(job_ids) == me or (any(given.values()) and not me):
-        raise BadInput("give either job ids, or --me with or without --state, --name, --partition")
+        raise BadInput("give either job ids or --me; --state, --name and --partition need --me")
     done = f"sent {signal} to" if signal else "cancelled"
 
     def cancel(job: Job) -> None:
@@ -85,14 +94,14 @@ def _own_jobs(cluster: Cluster, given: dict[str, str | None], *, running: bool) 
 def _confirm(rows: Sequence[QueueRow], doing: str, *, yes: bool) -> bool:
     """Show the jobs, and ask whether to go on."""
     if not rows:
-        click.echo("no such job of yours in the queue", err=True)
+        click.echo("no job of yours in the queue matches", err=True)
         return False
     if yes:
         return True
     print_table(_SHOWN, [(shown_id(r), r.user, r.partition, r.state, r.name) for r in rows])
     if not sys.stdin.isatty():
         raise BadInput(
-            f"will not {doing} jobs unasked, and this is no terminal to ask on: add --yes"
+            f"no terminal to ask for confirmation on; to {doing} jobs without asking: add --yes"
         )
     return click.confirm(f"{doing} {'these jobs' if len(rows) > 1 else 'this job'}?", err=True)
 
@@ -112,7 +121,7 @@ def _ids_to_cancel(rows: Sequence[QueueRow], *, every: bool) -> list[str]:
 def hold_command(job_ids: tuple[str, ...]) -> None:
     """Keep jobs from starting.
 
-    A running job goes on, and is held if it is requeued.
+    A running job continues. If it is requeued later, it is held.
 
     \b
     Examples:
@@ -152,35 +161,35 @@ def requeue_command(job_ids: tuple[str, ...]) -> None:
 @click.command("interrupt")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
 @click.option(
-    "--as", "ending", type=click.Choice(tuple(REHEARSALS)), required=True, help="What to rehearse."
+    "--as", "ending", type=click.Choice(tuple(REHEARSALS)), required=True, help="What to test."
 )
 def interrupt_command(job_ids: tuple[str, ...], ending: str) -> None:
-    """Rehearse a time limit or a preemption on running jobs (`--on-timeout`, `--on-preempt`).
+    """Test how running jobs handle a time limit or a preemption, without waiting for one.
 
-    The program is asked for a checkpoint as at the real ending, and the job then does what its
-    options say.
+    Your program gets the same checkpoint signal as at the real ending. Then the job does what its
+    `--on-timeout` or `--on-preempt` says.
 
     \b
     Examples:
       slurmkit interrupt 12 --as timeout
       slurmkit interrupt 12_3 --as preempt
     """
-    _change_all(job_ids, lambda job: job.interrupt(ending), f"rehearses {ending}:")
+    _change_all(job_ids, lambda job: job.interrupt(ending), f"testing {ending} on")
 
 
 @click.command("update")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
 @click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit, e.g. 4:00:00.")
 @click.option("--priority", type=int, help="Priority; most sites let only operators set it.")
-@click.option("-p", "--partition", help="Partition of a job that waits.")
-@click.option("-q", "--qos", help="Quality of service of a job that waits.")
+@click.option("-p", "--partition", help="Partition of a pending job.")
+@click.option("-q", "--qos", help="Quality of service of a pending job.")
 @click.option("-J", "--job-name", help="Name of the job.")
-@click.option("--nice", type=int, help="Lowers the priority of a job that waits, by as much.")
+@click.option("--nice", type=int, help="Lower the priority of a pending job by this much.")
 def update_command(job_ids: tuple[str, ...], **given: Any) -> None:
-    """Change options of jobs.
+    """Change the time limit, partition or other options of jobs.
 
-    Users may only lower the time limit of a running job. They may raise that of a pending job up
-    to the partition's limit.
+    Users may only lower the time limit of a running job. They may raise the time limit of a pending
+    job up to the partition's limit.
 
     \b
     Examples:

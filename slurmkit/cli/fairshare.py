@@ -48,14 +48,16 @@ _FACTORS = (
 
 
 @click.command("fairshare")
-@click.option("--all", "everybody", is_flag=True, help="Everybody's lines, not only yours.")
+@click.option(
+    "--all", "everybody", is_flag=True, help="Show the shares of all users, not only yours."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print shares and factors as JSON.")
 def fairshare_command(*, everybody: bool, as_json: bool) -> None:
     """Show the shares and usage of accounts, your own standing, and the priority of your jobs.
 
-    USAGE is in billed TRES-seconds that decay with time; USED is its part of the whole cluster's.
-    EFFECTIVE is the part of the usage among siblings, NORM that of the shares. A LEVELFS below 1
-    means more usage than share.
+    USAGE is in billed TRES-seconds, which decay with time. USED is the part of the whole cluster's
+    usage. NORM is the part of the shares, and EFFECTIVE the part of the usage, among the entries
+    with the same parent. A LEVELFS below 1 means more usage than share.
 
     \b
     Examples:
@@ -152,10 +154,10 @@ def _notes(config: dict[str, str], *, new: bool) -> list[str]:
     """Return notes on settings that make the numbers mean less than they seem to."""
     plugin = config.get("PriorityType", "unknown")
     if plugin != "priority/multifactor":
-        return [f"shares do not count here: PriorityType is {plugin}"]
+        return [f"shares have no effect here: PriorityType is {plugin}"]
     if config.get("PriorityWeightFairShare") == "0":
-        return ["shares do not count here: PriorityWeightFairShare is 0"]
+        return ["shares have no effect here: PriorityWeightFairShare is 0"]
     if new:
         period = config.get("PriorityCalcPeriod", "unknown")
-        return [f"? is not worked out yet: slurmctld does it every {period} (PriorityCalcPeriod)"]
+        return [f"? is not computed yet: slurmctld does that every {period} (PriorityCalcPeriod)"]
     return []

@@ -92,12 +92,21 @@ def _job_facts(info: JobInfo, outcome: Outcome | None, before: tuple[RunRecord, 
 
 @click.command("log")
 @click.argument("job_id")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last so many lines.")
-@click.option("-e", "--error", "stderr", is_flag=True, help="Its standard error instead.")
-@click.option("--file", "pattern", metavar="PATTERN", help="A file of its steps: srun --output.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the job has ended.")
 @click.option(
-    "--rank", type=click.IntRange(min=0), help="Of one rank: --log-per-rank, or %t of --file."
+    "-n", "--lines", type=click.IntRange(min=0), help="Print only this many lines from the end."
+)
+@click.option("-e", "--error", "stderr", is_flag=True, help="Print its standard error instead.")
+@click.option(
+    "--file",
+    "pattern",
+    metavar="PATTERN",
+    help="Print a file that its steps write with srun --output.",
+)
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    help="Print the output of one rank, with --log-per-rank or %t in --file.",
 )
 def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -> int:
     """Print a job's output.
@@ -121,7 +130,10 @@ def log_command(job_id: str, *, follow: bool, lines: int | None, **which: Any) -
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
-        print_notice(f"no longer following; job {shown} is left as it is (slurmkit cancel {shown})")
+        print_notice(
+            f"no longer following, but not cancelled: job {shown}; to cancel: slurmkit cancel"
+            f" {shown}"
+        )
         return 128 + signal.SIGINT
     if follow:
         click.echo(f"job {shown} ended: {dict(progress_facts(job.info()))['State']}", err=True)
@@ -158,7 +170,9 @@ def print_notice(words: str) -> None:
 
 @click.command("wait")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most this long."
+)
 def wait_command(job_ids: tuple[str, ...], *, timeout: float | None) -> int:
     """Wait until jobs have ended, and exit with their exit code.
 
@@ -200,7 +214,10 @@ def _wait_for_jobs(jobs: Sequence[Job], timeout: float | None) -> int:
     except KeyboardInterrupt:
         named = [job.named(job.id) for job in jobs]
         left = ", ".join(named)
-        print_notice(f"no longer waiting; left as it is: job {left} (slurmkit cancel {named[0]})")
+        print_notice(
+            f"no longer waiting, but not cancelled: job {left}; to cancel: slurmkit cancel"
+            f" {named[0]}"
+        )
         return 128 + signal.SIGINT
     raise_failures(failed)
     return max(statuses)

@@ -93,10 +93,10 @@ def jupyter_group() -> None:
 def start_command(*, local_port: int | None, no_wait: bool, **options: Any) -> int:
     """Start a notebook server in a job, and print how to reach it.
 
-    The options and checks are those of `slurmkit submit`. COMMAND starts the server; by default it
-    is the first of jupyter-lab, jupyter-server and jupyter-notebook on the node. slurmkit waits
-    until the server answers. The server runs until `slurmkit jupyter stop` or the time limit.
-    Ctrl-C leaves the job alone.
+    The options and checks are the same as for `slurmkit submit`. COMMAND starts the server; by
+    default it is the first of jupyter-lab, jupyter-server and jupyter-notebook on the node.
+    slurmkit waits until the server answers. The server runs until `slurmkit jupyter stop` or the
+    time limit. Ctrl-C leaves the job alone.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def start_command(*, local_port: int | None, no_wait: bool, **options: Any) -> i
     print_findings(planned)
     if planned.errors:
         count = f"{len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
-        raise BadInput(f"no notebook: {count}")
+        raise BadInput(f"no notebook was started: {count}, see above")
     job = cluster.submit(planned)
     print_notice(f"submitted job {job.id}")
     jupyter.mark_notebook_job(folder, job.id)
@@ -125,7 +125,7 @@ def start_command(*, local_port: int | None, no_wait: bool, **options: Any) -> i
 def list_command(*, as_json: bool) -> None:
     """List your notebook servers.
 
-    `slurmkit jupyter show` prints the address of one with its token.
+    `slurmkit jupyter show` prints the address of a server with its token.
 
     \b
     Examples:
@@ -192,7 +192,7 @@ def _plan_notebook(cluster: Cluster, folder: Path, options: dict[str, Any]) -> P
     refuse_batch_options(name for name in ("array", "sweep") if getattr(spec, name) is not None)
     refuse_batch_options(name for name in _STEP_OPTIONS if getattr(spec.launch, name))
     if spec.launch.launcher:
-        raise BadInput("--launch is for jobs that run by themselves; start it in the notebook")
+        raise BadInput("--launch does not work here; start the launcher in the notebook")
     return plan(_with_server_place(spec, folder), cluster)
 
 
@@ -236,8 +236,8 @@ def _print_address(job: Job, local_port: int | None, *, as_json: bool) -> int:
         address = wait_for_server(job, folder, print_notice, why_pending=_waiting_line)
     except KeyboardInterrupt:
         print_notice(
-            f"job {job.id} is left as it is; wait for it again: slurmkit jupyter show {job.id};"
-            f" end it: slurmkit jupyter stop {job.id}"
+            f"job {job.id} goes on; to wait for it again: slurmkit jupyter show {job.id};"
+            f" to end it: slurmkit jupyter stop {job.id}"
         )
         return 128 + signal.SIGINT
     local = local_port or address.port
@@ -253,9 +253,9 @@ def _print_address(job: Job, local_port: int | None, *, as_json: bool) -> int:
             ("Job", f"{job.id} on {info.node_list}"),
             *job_gpu_facts(info),
             ("Tunnel", f" {tunnel}"),
-            ("", "on your own machine; leave it running, and start it anew when it breaks"),
+            ("", "run this on your own machine; start it again if the connection breaks"),
             ("Then", f" {url}"),
-            ("", "in its browser; the address is as good as a password"),
+            ("", "open this in your browser; keep it secret, like a password"),
             ("Again", f" slurmkit jupyter show {job.id}"),
             ("End", f" slurmkit jupyter stop {job.id}"),
         ]

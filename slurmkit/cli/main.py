@@ -113,11 +113,19 @@ def _load_for_completion(name: str) -> click.Command | None:
     expose_value=False,
     callback=_choose_cluster,
     shell_complete=_complete_cluster,
-    help="Work on this cluster of the configuration, over SSH.  [env: SLURMKIT_CLUSTER]",
+    help="Use this cluster from your configuration, over SSH.  [env: SLURMKIT_CLUSTER]",
 )
 @click.version_option(__version__, prog_name="slurmkit")
 def cli() -> None:
-    """Submit GPU jobs to Slurm, follow them, and account for every GPU-hour."""
+    """Submit GPU jobs to Slurm, follow them, and account for every GPU-hour.
+
+    \b
+    Examples:
+      slurmkit plan --gpus-per-node 1 --time 10 -- python train.py
+      slurmkit submit --gpus-per-node 1 --time 10 -- python train.py
+      slurmkit queue --me
+      slurmkit why 12
+    """
 
 
 def main() -> None:

@@ -51,18 +51,26 @@ _DrawLines = Callable[[Sequence[str], str], None]
 @click.command("queue")
 @click.argument("job_ids", nargs=-1, metavar="[JOB_ID]...")
 @click.option("-u", "--user", metavar="NAMES", help="Only these users' jobs.")
-@click.option("--me", is_flag=True, help="Only my jobs.")
-@click.option("-p", "--partition", metavar="NAMES", help="Only jobs in, or waiting for, these.")
+@click.option("--me", is_flag=True, help="Only your jobs.")
+@click.option(
+    "-p", "--partition", metavar="NAMES", help="Only jobs that run in or wait for these partitions."
+)
 @click.option("-A", "--account", metavar="NAMES", help="Only jobs of these accounts.")
 @click.option("-q", "--qos", metavar="NAMES", help="Only jobs of these QOS.")
 @click.option(
-    "-t", "--states", "--state", metavar="STATES", help="Only these (PD,R); all: ended ones, too."
+    "-t",
+    "--states",
+    "--state",
+    metavar="STATES",
+    help="Only jobs in these states, e.g. PD,R; all: also ended jobs.",
 )
 @click.option("-n", "--name", metavar="NAMES", help="Only jobs of these names.")
-@click.option("-w", "--nodelist", metavar="NODES", help="Only jobs on these, e.g. c[1-3],c5.")
+@click.option("-w", "--nodelist", metavar="NODES", help="Only jobs on these nodes, e.g. c[1-3],c5.")
 @click.option("-R", "--reservation", metavar="NAME", help="Only jobs in this reservation.")
-@click.option("-r", "--array", is_flag=True, help="Each task of an array in a row of its own.")
-@click.option("--sort", metavar="COLUMNS", help=f"Of {', '.join(SORT_KEYS)}; -gpus: most first.")
+@click.option("-r", "--array", is_flag=True, help="Show each task of an array in its own row.")
+@click.option(
+    "--sort", metavar="COLUMNS", help=f"Sort by {', '.join(SORT_KEYS)}; -gpus: highest first."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, as squeue gives them.")
 @click.option(
     "--watch",
@@ -71,13 +79,13 @@ _DrawLines = Callable[[Sequence[str], str], None]
     flag_value=10.0,
     type=float,
     metavar="[SECONDS]",
-    help="Look again every 10 s, or as often as you say and this site allows.",
+    help="Refresh every 10 s, or every SECONDS; the site may set a longer interval.",
 )
 def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
     """List the jobs in the queue: all of them, or those that match every option.
 
-    A job array is one row: TIME is that of its longest task, NODES and GPUS are the sums of its
-    tasks. In the column of the nodes a pending job shows why it waits.
+    A job array is one row: TIME is the time of its longest task, NODES and GPUS are sums over its
+    tasks. WHERE shows the nodes of a running job, and why a pending job waits.
 
     \b
     Examples:
@@ -179,7 +187,7 @@ class _QueueReader:
         ]
         others = msgspec.structs.replace(self._only, job_ids=())
         alone = others == QueueFilter(array=self._only.array)
-        there = "in the queue" if alone else "in the queue under these conditions"
+        there = "in the queue" if alone else "in the queue with these filters"
         return f"not {there}: {', '.join(gone)}; see: slurmkit job {gone[0]}" if gone else ""
 
     @cached_property

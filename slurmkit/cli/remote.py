@@ -38,7 +38,7 @@ from slurmkit.state.associations import current_user
 from slurmkit.state.cache import load_cached, load_capabilities
 from slurmkit.state.model import Capabilities
 
-_HEADER = ("CLUSTER", "HOST", "REACHED", "SLURM", "LATENCY", "KEPT")
+_HEADER = ("CLUSTER", "HOST", "REACHED", "SLURM", "LATENCY", "CACHED")
 
 
 class RemoteClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,13 +64,15 @@ class RemoteClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.group("clusters", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-@click.option("--ask/--no-ask", default=False, help="Ask for passphrases and codes, one by one.")
+@click.option(
+    "--ask/--no-ask", default=False, help="Ask for passphrases and codes, cluster by cluster."
+)
 @click.pass_context
 def clusters_group(ctx: click.Context, *, as_json: bool, ask: bool) -> None:
     """List the clusters reached over SSH: [clusters.NAME] in the configuration.
 
-    REACHED is tested now. KEPT is the age of the cached settings. A cluster that asks for a code
-    counts as not reached, unless --ask is given.
+    REACHED is tested now. CACHED is the age of the cached settings. A cluster that asks for a code
+    counts as not reached, unless you give --ask.
 
     \b
     Examples:
@@ -88,7 +90,8 @@ def clusters_group(ctx: click.Context, *, as_json: bool, ask: bool) -> None:
         return
     if not statuses:
         print_notice(
-            'no cluster is configured: [clusters.NAME] with host = "…", see slurmkit config show'
+            'no cluster is configured; add a section [clusters.NAME] with host = "…" to your'
+            " configuration; its files: slurmkit config show"
         )
         return
     print_table(_HEADER, [_status_row(each) for each in statuses])
@@ -133,7 +136,12 @@ def _status_row(status: RemoteClusterStatus) -> tuple[str, ...]:
 
 @clusters_group.command("trust")
 @click.argument("name")
-@click.option("--fingerprint", "wanted", metavar="SHA256:…", help="Accept this key, unasked.")
+@click.option(
+    "--fingerprint",
+    "wanted",
+    metavar="SHA256:…",
+    help="Accept the key with this fingerprint, without asking.",
+)
 def trust_command(name: str, *, wanted: str | None) -> None:
     """Accept the host key of a cluster's login node.
 
@@ -155,13 +163,16 @@ def trust_command(name: str, *, wanted: str | None) -> None:
     if known:
         check_host_key(host.known_as, kind, data, known)
     if wanted is None and not click.confirm(
-        f"{host.known_as} shows {kind} {seen}; is it that?", err=True
+        f"{host.known_as} has the host key {kind} {seen}; does your site publish the same one?",
+        err=True,
     ):
         raise click.Abort
     if wanted not in (None, seen):
-        raise BadInput(f"{host.known_as} shows {kind} {seen}, not {wanted}")
+        raise BadInput(f"{host.known_as} has the host key {kind} {seen}, not {wanted}")
     if not host.known_hosts:
-        raise SshError("ssh names no UserKnownHostsFile to write to")
+        raise SshError(
+            "ssh has no UserKnownHostsFile to write the host key to; set one in ~/.ssh/config"
+        )
     trust_host_key(host.known_as, kind, data, host.known_hosts[0])
     print_notice(f"written to {host.known_hosts[0]}: {host.known_as} {kind} {seen}")
 
@@ -173,13 +184,13 @@ def trust_command(name: str, *, wanted: str | None) -> None:
     type=click.IntRange(min=1),
     default=7,
     show_default=True,
-    help="How far back to look for one that was not sent from this machine.",
+    help="How many days back to search for a job that was not submitted from this machine.",
 )
 def find_command(token: str | None, *, days: int) -> None:
-    """Find the job of a submit whose answer was cut off, and print the job's id.
+    """Find the job of a submit whose connection broke, and print the job's id.
 
-    Each submit over SSH puts a token into the job's comment, slurmkit:TOKEN. Without a TOKEN the
-    submits without an answer are listed.
+    Each submit over SSH puts a token into the job's comment, slurmkit:TOKEN. Without TOKEN, this
+    command lists the submits that got no answer.
 
     \b
     Examples:
@@ -223,16 +234,25 @@ def _find_by_comment(token: str, days: int) -> str:
 @click.command("send")
 @click.argument("sources", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--to", "target", default="", metavar="FOLDER", help="Where to.  [default: see above]"
+    "--to",
+    "target",
+    default="",
+    metavar="FOLDER",
+    help="Folder on the cluster.  [default: see above]",
 )
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out names like this.")
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out files and folders with such names.",
+)
 def send_command(sources: tuple[Path, ...], *, target: str, exclude: tuple[str, ...]) -> None:
     """Send code to a cluster over SSH.
 
-    Each file or folder goes into the cluster's `folder` of the configuration, else into the home
-    there. A file that is there with the same checksum is not sent. Each file is verified after it
-    was sent, and then replaces the old one in one step. Nothing is deleted there. .git and
-    __pycache__ are not sent.
+    The files go to the folder that your configuration sets for the cluster (`folder`), otherwise to
+    your home directory there. A file that is already there with the same checksum is not sent. Each
+    file is verified after it was sent, and then replaces the old one in one step. Nothing is
+    deleted there. .git and __pycache__ are not sent.
 
     \b
     Examples:

@@ -37,7 +37,7 @@ _MARKS = {True: "█", False: "░", None: "▒"}
 _MAY_USE_WORDS = {True: "you", False: "no", None: "?"}
 _COLUMNS = tuple("NAME STATE WHEN START END NODES GPUS FOR YOU FLAGS".split())
 _JOBS = ("JOBID", "USER", "STATE", "NODES", "USED", "LIMIT", "NAME")
-_YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+_YES = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 _DRY = click.option("-n", "--dry-run", is_flag=True, help="Only show what would be done.")
 
 
@@ -60,7 +60,7 @@ class _ReservationsGroup(click.Group):
 @click.option(
     "--days",
     type=click.FloatRange(0.01, 366),
-    help="Draw so many days.  [default: 7 on a terminal, none in a pipe]",
+    help="Draw a timeline of this many days.  [default: 7 on a terminal, none in a pipe]",
 )
 @click.pass_context
 def reservations_command(ctx: click.Context, *, as_json: bool, days: float | None) -> None:
@@ -188,22 +188,22 @@ def _may_use(each: Reservation, standing: Standing) -> bool | None:
 
 @click.command("create")
 @click.argument("name")
-@click.option("--start", required=True, help="now, now+2hours or 2026-12-24T18:00.")
-@click.option("--duration", required=True, help="As of --time, e.g. 2:00:00 or 1-00:00:00.")
+@click.option("--start", required=True, help="Start: now, now+2hours or 2026-12-24T18:00.")
+@click.option("--duration", required=True, help="Length, as for --time: 2:00:00 or 1-00:00:00.")
 @click.option("--nodes", type=CachedNames("node"), help="Which nodes, e.g. c[1-2], or ALL.")
-@click.option("--count", type=click.IntRange(min=1), help="How many nodes; Slurm chooses.")
-@click.option("--partition", type=CachedNames("partition"), help="Of which partition.")
-@click.option("--users", help="Who may use it, with commas.")
+@click.option("--count", type=click.IntRange(min=1), help="Number of nodes; Slurm chooses them.")
+@click.option("--partition", type=CachedNames("partition"), help="Partition of the nodes.")
+@click.option("--users", help="Users that may use it, separated by commas.")
 @click.option("--accounts", type=CachedNames("account"), help="Accounts that may use it.")
 @click.option("--groups", help="Unix groups that may use it.")
-@click.option("--flags", help="Slurm's, e.g. MAINT, IGNORE_JOBS, OVERLAP.")
+@click.option("--flags", help="Slurm's flags, e.g. MAINT, IGNORE_JOBS, OVERLAP.")
 @_YES
 @_DRY
 def create_command(*, yes: bool, dry_run: bool, **given: Any) -> None:
-    """Reserve nodes; you are asked before anything is done.
+    """Reserve nodes, after asking for confirmation.
 
-    First the overlapping jobs and reservations and the exact command are shown. Only operators of
-    Slurm may reserve nodes.
+    slurmkit first shows the overlapping jobs and reservations, and the exact command. Only
+    operators of Slurm may reserve nodes.
 
     \b
     Examples:
@@ -215,7 +215,7 @@ def create_command(*, yes: bool, dry_run: bool, **given: Any) -> None:
     booking, cluster, now = ReservationRequest(**given), Cluster(), time.time()
     known = [each.name for each in cluster.standing().reservations]
     if booking.name in known:
-        raise BadInput(f"there is a reservation {booking.name} already; choose another name")
+        raise BadInput(f"a reservation {booking.name} already exists; choose another name")
     met = find_conflicts(cluster, booking, now)
     argv = booking.argv(now)
     _print_booking(cluster, booking, met, now)
@@ -251,7 +251,7 @@ def _print_booking(
         ]
     )
     if names is None:
-        print_notice("which jobs it meets is not known before Slurm has chosen the nodes")
+        print_notice("overlapping jobs are not known before Slurm has chosen the nodes")
     else:
         _print_jobs(met.jobs, "may still run there when it begins")
 
@@ -272,7 +272,9 @@ def _confirm(doing: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise BadInput(f"will not {doing} unasked, and this is no terminal to ask on: add --yes")
+        raise BadInput(
+            f"no terminal to ask for confirmation on; to {doing} without asking: add --yes"
+        )
     return click.confirm(f"{doing}?", err=True)
 
 
@@ -281,9 +283,9 @@ def _confirm(doing: str, *, yes: bool) -> bool:
 @_YES
 @_DRY
 def delete_command(name: str, *, yes: bool, dry_run: bool) -> None:
-    """Delete a reservation; you are asked before anything is done.
+    """Delete a reservation, after asking for confirmation.
 
-    First the jobs that run or wait in it are shown. Only operators of Slurm may delete
+    slurmkit first shows the jobs that run or wait in it. Only operators of Slurm may delete
     reservations.
 
     \b
@@ -306,7 +308,7 @@ def delete_command(name: str, *, yes: bool, dry_run: bool) -> None:
     click.echo(f"  {shlex.join(argv)}")
     require_operator(cluster, "delete reservations")
     if rows:
-        raise BadInput("slurmctld would refuse it while jobs run or wait in it; cancel these first")
+        raise BadInput("slurmctld would refuse it while jobs run or wait in it; cancel them first")
     if dry_run or not _confirm("delete it", yes=yes):
         return
     cluster.slurm.run(argv)
@@ -317,6 +319,6 @@ def _find_reservation(cluster: Cluster, name: str) -> Reservation:
     """Return the reservation of that name; raises BadInput with a similar name if there is none."""
     known = {each.name: each for each in cluster.standing().reservations}
     if name not in known:
-        hint = did_you_mean(name, list(known)) if known else "there is none"
+        hint = did_you_mean(name, list(known)) if known else "this cluster has no reservations"
         raise BadInput(f"no reservation {name!r}; {hint}")
     return known[name]

@@ -55,14 +55,14 @@ def show_command(*, as_json: bool) -> None:
     """
     configuration = inspect_configuration()
     if configuration.problems:
-        raise BadConfig(f"{configuration.problems[0]}; all that is wrong: slurmkit config check")
+        raise BadConfig(f"{configuration.problems[0]}; to see all problems: slurmkit config check")
     settings = configuration.settings
     if as_json:
         click.echo(msgspec.json.encode(settings))
         return
     rows = [(s.section, s.key, _word(s.value), s.source, s.meaning) for s in settings]
     print_table(("SECTION", "KEY", "VALUE", "FROM", "MEANING"), rows)
-    click.echo(f"files, the last wins: {_files()}", err=True)
+    click.echo(f"files (the last one wins): {_files()}", err=True)
 
 
 @config_group.command("check")
@@ -94,7 +94,7 @@ def check_command(*, as_json: bool) -> None:
 def slurm_lua_command() -> None:
     """Print this cluster's limits as Lua, for job_submit.lua.
 
-    They are those of the nodes as they are now. Run the command again when nodes change.
+    The limits come from the nodes as they are now. Run the command again when nodes change.
 
     \b
     Example:
@@ -113,7 +113,9 @@ def _files() -> str:
 
 
 @click.command("doctor")
-@click.option("--all", "everything", is_flag=True, help="Show also what is in order.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also show the checks that found no problem."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what every check found as JSON.")
 @click.pass_context
 def doctor_command(ctx: click.Context, *, everything: bool, as_json: bool) -> None:
@@ -221,7 +223,7 @@ def _plugin_status(plugin: Plugin, *, check: bool) -> PluginStatus:
 def _state_and_reason(plugin: Plugin, *, check: bool) -> tuple[str, str]:
     """Return the state of a plugin, and why it is unused or failed."""
     if plugin.kind == UNREADABLE:
-        return "failed", "its list of entry points cannot be read; install it anew"
+        return "failed", "its list of entry points cannot be read; reinstall the package"
     if why := _unused_reason(plugin):
         return "unused", why
     if not check:
@@ -236,7 +238,7 @@ def _state_and_reason(plugin: Plugin, *, check: bool) -> tuple[str, str]:
 def _unused_reason(plugin: Plugin) -> str:
     """Return why a plugin is never used; empty if it is."""
     if plugin.kind not in KINDS:
-        return f"there is no kind {plugin.kind!r}; there are {', '.join(KINDS)}"
+        return f"no such kind of plugin: {plugin.kind!r}; the kinds are {', '.join(KINDS)}"
     if plugin.kind == "commands" and plugin.name in COMMANDS:
         return f"the name is taken by {OWN_DISTRIBUTION}"
     taken_by = plugins(plugin.kind)[plugin.name]

@@ -44,10 +44,11 @@ _PORT = click.IntRange(1, 65535)
 @click.command("shell", context_settings={"allow_interspersed_args": False})
 @job_options
 def shell_command(**options: Any) -> int:
-    """Allocate nodes and GPUs, and open a shell on them; when it ends they are released.
+    """Allocate nodes and GPUs, and open a shell on them. They are released when the shell ends.
 
-    The options and checks are those of `slurmkit submit`. COMMAND is your shell unless you name
-    another program. The exit code is that of the program, or 2 if the job can never start.
+    The options and checks are the same as for `slurmkit submit`. COMMAND is your shell unless you
+    name another program. slurmkit exits with the program's exit code, or with 2 if the job can
+    never start.
 
     \b
     Examples:
@@ -67,16 +68,17 @@ def shell_command(**options: Any) -> int:
         name for name in _BATCH_FIELDS if getattr(asked.spec, name) not in (None, False)
     )
     if "B" in (asked.spec.signal or "").rpartition(":")[0]:
-        raise BadInput(f"--signal={asked.spec.signal}: B is for a batch script; leave it away")
+        raise BadInput(f"--signal={asked.spec.signal}: B: needs a batch script; leave out B:")
     refuse_batch_options(name for name in _STEP_OPTIONS if getattr(asked.spec.launch, name))
     if asked.spec.launch.launcher:
-        raise BadInput("--launch is for jobs that run by themselves; start it in the shell")
+        raise BadInput("--launch does not work here; start the launcher in the shell")
     cluster = Cluster()
     # salloc passes the environment directly, so secrets in it stay out of the planned script.
     planned = plan(msgspec.structs.replace(asked.spec, environment={}), cluster)
     print_findings(planned)
     if planned.errors:
-        raise BadInput(f"no shell: {len(planned.errors)} error{'s' * (len(planned.errors) > 1)}")
+        count = f"{len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
+        raise BadInput(f"no shell was started: {count}, see above")
     print_estimate(planned)
     environment = planned.spec.environment | asked.spec.environment
     return cluster.attach(_salloc_command(planned, cluster, environment), environment)
@@ -104,20 +106,26 @@ def _salloc_command(planned: Plan, cluster: Cluster, environment: dict[str, str]
 @click.command("tunnel")
 @click.argument("job_id")
 @click.argument("port", type=_PORT)
-@click.option("--local-port", type=_PORT, help="Port on the near side.  [default: the same]")
-@click.option("--node", help="Which of the job's nodes.  [default: the first]")
-@click.option("--open", "hold", is_flag=True, help="Forward a port of this machine instead.")
+@click.option("--local-port", type=_PORT, help="Local port to open.  [default: PORT]")
+@click.option("--node", help="Node of the job.  [default: the first]")
+@click.option(
+    "--open",
+    "hold",
+    is_flag=True,
+    help="Open the port on this machine instead of printing the ssh command.",
+)
 def tunnel_command(
     job_id: str, port: int, *, local_port: int | None, node: str | None, hold: bool
 ) -> int:
-    """Reach a port of a job's node: TensorBoard, VS Code's server, a model that is served.
+    """Reach a port on a job's node, for example of TensorBoard, VS Code's server or a model server.
 
     The command prints the ssh command for your own machine. The server must listen on the node's
-    address (--host 0.0.0.0). Others on the cluster reach that address, too: let the server ask for
-    a token or password.
+    address (--host 0.0.0.0). Other users of the cluster can reach that address, too. Therefore let
+    the server ask for a token or password.
 
-    --open forwards 127.0.0.1 of this machine until Ctrl-C or the job's end. Everybody who is
-    logged in here can use that port. With --cluster it uses the connection to the login node.
+    --open opens the port on 127.0.0.1 of this machine until Ctrl-C or the job's end. Everybody who
+    is logged in here can use that port. With --cluster it goes through the connection to the login
+    node.
 
     \b
     Examples:
@@ -131,16 +139,22 @@ def tunnel_command(
     machine = machine_of(job.cluster.slurm)
     if not is_reachable(place, machine):
         whose = "this machine" if machine.is_here else "the login node"
-        print_notice(f"nothing listens on {place.node}:{port} yet that {whose} can reach")
+        print_notice(
+            f"{whose} cannot connect to {place.node}:{port} yet: nothing listens there, or the"
+            " connection is blocked"
+        )
     if not hold:
         click.echo(ssh_command(place, local, job.cluster.slurm))
         return 0
     try:
         forward_until_job_ends(
-            place, local, job, partial(print_notice, f"127.0.0.1:{local} is {place.node}:{port}")
+            place,
+            local,
+            job,
+            partial(print_notice, f"127.0.0.1:{local} leads to {place.node}:{port}"),
         )
     except KeyboardInterrupt:
-        print_notice(f"closed; job {job.id} is left as it is")
+        print_notice(f"closed; job {job.id} goes on")
         return 128 + signal.SIGINT
     print_notice(f"closed: job {job.id} has ended")
     return 0

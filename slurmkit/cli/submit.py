@@ -67,11 +67,17 @@ def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
 @click.command("submit", context_settings={"allow_interspersed_args": False})
 @job_options
 @click.option("--parsable", is_flag=True, help="Print only the job id.")
-@click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and end with its exit code.")
-@click.option("--force", is_flag=True, help="Send it in spite of errors, but not of unsafe ones.")
+@click.option(
+    "--wait", "wait_for_it", is_flag=True, help="Wait for the job, and exit with its exit code."
+)
+@click.option("--force", is_flag=True, help="Submit in spite of errors, except unsafe ones.")
 @click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
-@click.option("--no-import", is_flag=True, help="Let each of several nodes fetch the image.")
-@click.option("--backend", type=PluginNames("backends"), help="What sends it, e.g. pyslurm.")
+@click.option(
+    "--no-import", is_flag=True, help="Do not import the image first; each node fetches it."
+)
+@click.option(
+    "--backend", type=PluginNames("backends"), help="How to submit the job, e.g. pyslurm."
+)
 def submit_command(
     *,
     parsable: bool,
@@ -84,8 +90,8 @@ def submit_command(
 ) -> int:
     """Submit a job, unless `slurmkit plan` finds an error in it.
 
-    srun starts COMMAND once per task. The options are those of sbatch. For a job on several nodes
-    an image from a registry is first imported here.
+    srun starts COMMAND once per task. The options have the same names as in sbatch. If a job on
+    several nodes uses an image from a registry, slurmkit imports the image here first.
 
     \b
     Examples:
@@ -106,7 +112,9 @@ def submit_command(
     _refuse_errors(planned, force=force)
     planned = planned if no_import else _import_image(cluster, planned, asked.spec)
     if backend is not None and cluster.name:
-        raise BadInput("a cluster over SSH is sent jobs by its own sbatch; leave out --backend")
+        raise BadInput(
+            "over SSH slurmkit submits with the cluster's own sbatch; leave out --backend"
+        )
     if backend is not None:
         cluster.backend = DefaultBackend(cluster.slurm, backend)
     job = cluster.submit(planned, force=force)
@@ -142,7 +150,9 @@ def _import_image(cluster: Cluster, planned: Plan, spec: JobSpec) -> Plan:
     try:
         import_image(image)
     except ImageError as error:
-        click.echo(f"warning: {printable(str(error))}; each node fetches the image", err=True)
+        click.echo(
+            f"warning: {printable(str(error))}; each node fetches the image itself", err=True
+        )
         return planned
     with_file = plan(spec, cluster)
     return planned if with_file.errors else with_file
@@ -165,7 +175,7 @@ def _refuse_errors(planned: Plan, *, force: bool) -> None:
     if not stopping:
         return
     count = f"{len(stopping)} error{'s' if len(stopping) > 1 else ''}"
-    rest = "" if planned.unsafe else "; --force sends it all the same"
+    rest = "" if planned.unsafe else "; to submit it anyway: --force"
     raise BadInput(f"not submitted: {count}{rest}")
 
 
@@ -186,8 +196,8 @@ def _warn_of_one_word(spec: JobSpec) -> None:
     """Print a note if COMMAND is a shell line in quotes."""
     if len(spec.command) == 1 and " " in spec.command[0]:
         click.echo(
-            "note: one word with blanks is the name of a program; a shell line is written"
-            " -- bash -c '...'",
+            "note: COMMAND is one word with blanks, so it is taken as the name of a program;"
+            " write a shell line as -- bash -c '...'",
             err=True,
         )
 
@@ -201,8 +211,8 @@ def _warn_of_script(spec: JobSpec) -> None:
     if os.access(path, os.X_OK) and not _has_directives(path):
         return
     click.echo(
-        f"note: {printable(word)} is started as a program here, by each task;"
-        f" a batch script is given as --script {printable(word)}",
+        f"note: each task starts {printable(word)} as a program;"
+        f" to submit it as a batch script: --script {printable(word)}",
         err=True,
     )
 

@@ -28,7 +28,7 @@ from slurmkit.jobs.describe import format_state_counts
 from slurmkit.planning.planner import plan
 
 _HEADER = ("POINT", "STATE", "EXIT", "TIME", "NODES")
-_STATE = "Only points in these states: failed, unfinished, or Slurm's names by comma."
+_STATE = "Only points in these states: failed, unfinished, or Slurm's states, separated by commas."
 
 
 @click.group("sweep")
@@ -44,9 +44,9 @@ def sweep_group() -> None:
 def show_command(job_id: str, *, state: str | None, as_json: bool, as_csv: bool) -> None:
     """Show the state, exit code and parameters of each point.
 
-    A point that was run again with `slurmkit sweep rerun` shows its last run. `failed` are all
-    points that ended otherwise than completed or cancelled. `unfinished` are also those cancelled,
-    not sent, or forgotten by Slurm.
+    A point that was run again with `slurmkit sweep rerun` shows its last run. `--state failed`
+    selects the points that ended, but neither completed nor were cancelled. `--state unfinished`
+    also selects points that were cancelled, not submitted, or forgotten by Slurm.
 
     \b
     Examples:
@@ -72,14 +72,16 @@ def show_command(job_id: str, *, state: str | None, as_json: bool, as_csv: bool)
 @sweep_group.command("rerun")
 @click.argument("job_id", type=SweepIds())
 @click.option("-t", "--state", metavar="STATES", default="failed", help=f"{_STATE}  [failed]")
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "-n", "--dry-run", is_flag=True, help="Show what would be submitted, and submit nothing."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--parsable", is_flag=True, help="Print only the job id.")
 def rerun_command(job_id: str, *, state: str, dry_run: bool, yes: bool, parsable: bool) -> int:
     """Run points of a sweep again, as a new array of the same job.
 
-    The plan is shown first, and on a terminal you are asked. `slurmkit sweep show` of the first
-    sweep then shows the newest result of each point.
+    slurmkit shows the plan first, and on a terminal it asks for confirmation. Afterwards
+    `slurmkit sweep show` of the first sweep shows the newest result of each point.
 
     \b
     Examples:
@@ -180,8 +182,8 @@ def _summary(sweep: SweepResults) -> str:
         parts.append(f"run again: {', '.join(run.first for run in sweep.runs[1:])}")
     if sweep.unsent:
         parts.append(
-            f"its submit broke off {sweep.unsent} of {sweep.runs[0].planned} arrays before its end;"
-            f" the rest: slurmkit sweep rerun {sweep.first} --state unsent"
+            f"the submit broke off: {sweep.unsent} of {sweep.runs[0].planned} arrays were not"
+            f" submitted; submit them: slurmkit sweep rerun {sweep.first} --state unsent"
         )
     if sweep.without_history:
         parts.append(f"ended points may be unknown: {sweep.without_history}")

@@ -23,7 +23,7 @@ from slurmkit.state.queue import QueueFilter
     "--no-alternatives",
     "skip",
     is_flag=True,
-    help="Do not look for what would start sooner, which asks slurmctld up to five times.",
+    help="Do not search for a job that would start sooner; this asks slurmctld up to five times.",
 )
 def why_command(job_id: str, *, as_json: bool, skip: bool) -> None:
     """Explain why a job waits and what would start sooner, or why it failed.

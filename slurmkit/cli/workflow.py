@@ -50,7 +50,9 @@ _WORKFLOW_ARGUMENT = click.argument(
     "workflow", metavar="WORKFLOW", shell_complete=_complete_workflow
 )
 _SHOWN = 4  # names of jobs shown in a list
-_FORCE = click.option("--force", is_flag=True, help="Send jobs in spite of errors.")
+_FORCE = click.option(
+    "--force", is_flag=True, help="Submit jobs in spite of errors, except unsafe ones."
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 
 
@@ -133,7 +135,7 @@ def _refuse_errors(planned: WorkflowPlan, *, force: bool) -> None:
     stopping = planned.unsafe if force else planned.errors
     if stopping:
         count = f"{len(stopping)} error{'s' * (len(stopping) > 1)}"
-        rest = "" if planned.unsafe else "; --force sends it all the same"
+        rest = "" if planned.unsafe else "; to submit it anyway: --force"
         raise BadInput(f"nothing submitted: {count}{rest}")
 
 
@@ -143,7 +145,7 @@ def _refuse_errors(planned: WorkflowPlan, *, force: bool) -> None:
 def show_command(workflow: str, *, as_json: bool) -> None:
     """Draw a workflow with the state of each job.
 
-    For each job its run time, and why it waits, are shown as well.
+    It also shows each job's run time, and why a job waits.
 
     \b
     Examples:
@@ -159,7 +161,7 @@ def show_command(workflow: str, *, as_json: bool) -> None:
         click.echo(msgspec.json.encode(facts))
         return
     record = sent.record
-    phase = {"sent": "", "sending": ", not all sent or released", "cancelled": ", cancelled"}
+    phase = {"sent": "", "sending": ", not completely submitted", "cancelled": ", cancelled"}
     print_key_values(
         [
             ("Workflow", f"{record.name}  {record.token}{phase[record.phase]}"),
@@ -182,7 +184,7 @@ def show_command(workflow: str, *, as_json: bool) -> None:
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="At most so many.",
+    help="Show at most this many.",
 )
 @_JSON
 def list_command(*, lines: int, as_json: bool) -> None:
@@ -216,17 +218,21 @@ def cancel_command(workflow: str) -> None:
 
 @workflow_group.command("resume")
 @_WORKFLOW_ARGUMENT
-@click.option("--changed", is_flag=True, help="Take the file as it is now, though it has changed.")
-@click.option("--again", multiple=True, metavar="JOB", help="Run this one again, too.")
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option(
+    "--changed",
+    is_flag=True,
+    help="Use the file as it is now, although it has changed since the submit.",
+)
+@click.option("--again", multiple=True, metavar="JOB", help="Run this job again, too.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only show what would be done.")
 @_FORCE
 def resume_command(workflow: str, *, dry_run: bool, force: bool, **given: Any) -> int:
     """Go on with a workflow after a failure.
 
-    Only missing, failed and given-up jobs are submitted. Completed jobs do not run again, and
-    nothing waits for them any more. The same holds for completed tasks of an array, unless --again
-    or --changed takes the whole array. Jobs that wait for a job that is submitted again are
-    submitted again, too. Running jobs are left alone. A `submit` that was killed is completed.
+    It submits only jobs that are missing, failed or were given up. Completed jobs do not run again,
+    and no job waits for them any more. The same holds for completed tasks of an array, unless
+    --again or --changed takes the whole array. Jobs that wait for a job that is submitted again are
+    submitted again, too. Running jobs are left alone. If a `submit` was killed, this completes it.
 
     \b
     Examples:
@@ -250,7 +256,7 @@ def resume_command(workflow: str, *, dry_run: bool, force: bool, **given: Any) -
         print_notice(f"nothing to resume in workflow {sent.record.name}")
         return 0
     sent.resume(planned, rest, force=force)
-    click.echo(f"resumed workflow {sent.record.name} {sent.token}: {len(due)} jobs sent")
+    click.echo(f"resumed workflow {sent.record.name} {sent.token}: {len(due)} jobs submitted")
     return 0
 
 
@@ -258,8 +264,9 @@ def _read_sent_file(sent: SentWorkflow) -> Workflow:
     """Read the file that a workflow was submitted from; raises BadInput if it is not known."""
     if not sent.record.file:
         raise BadInput(
-            f"no file of workflow {sent.record.name} is known here: it was sent from Python, where"
-            " it is resumed (SentWorkflow.resume), or its record is lost; submit what is left anew"
+            f"the file of workflow {sent.record.name} is not known here: the workflow was submitted"
+            " from Python (resume it there, with SentWorkflow.resume), or its record is lost"
+            " (submit the remaining jobs again)"
         )
     return load_workflow(Path(sent.record.file), Path(sent.record.folder))
 
@@ -270,10 +277,10 @@ def _check_changes(sent: SentWorkflow, rest: ResumePlan, *, changed: bool) -> No
         return
     kinds = {"changed": rest.changed, "new": rest.added, "gone": rest.left_out}
     changes = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names)
-    words = f"{sent.record.file} is not as it was sent ({changes})"
+    words = f"{sent.record.file} has changed since it was submitted ({changes})"
     if not changed:
-        raise BadInput(f"{words}; add --changed to go on with it as it is now, or put it back")
-    print_notice(f"{words}; what completed or runs is left as it is")
+        raise BadInput(f"{words}; add --changed to use it as it is now, or restore the old file")
+    print_notice(f"{words}; completed and running jobs are left alone")
 
 
 def _print_rest(rest: ResumePlan) -> None:
@@ -281,8 +288,8 @@ def _print_rest(rest: ResumePlan) -> None:
     words = {
         "done": "completed, not run again",
         "live": "in the queue, left alone",
-        "skipped": "not needed: for the case that did not come",
-        "due": "to be sent",
+        "skipped": "not needed, because the case they are for did not happen",
+        "due": "to be submitted",
     }
     for verdict, meaning in words.items():
         names = [name for name, status in rest.verdicts.items() if status == verdict]
@@ -300,17 +307,20 @@ def _print_rest(rest: ResumePlan) -> None:
         print_notice(f"{meaning} ({len(names)}): {', '.join(shown)}")
     if rest.replaced:
         print_notice(
-            f"cancelled and sent again, as they wait for these: {', '.join(rest.replaced)}"
+            "cancelled and submitted again, because they wait for these:"
+            f" {', '.join(rest.replaced)}"
         )
 
 
 @workflow_group.command("wait")
 @_WORKFLOW_ARGUMENT
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most this long."
+)
 def wait_command(workflow: str, *, timeout: float | None) -> int:
     """Wait until every job of a workflow has ended.
 
-    Jobs that did not complete are named. The exit code is 0 if all jobs that were to run
+    It names the jobs that did not complete. The exit code is 0 if all jobs that had to run
     completed, else 1. Ctrl-C leaves the jobs alone.
 
     \b

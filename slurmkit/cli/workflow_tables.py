@@ -189,7 +189,9 @@ def print_workflows(cluster: Cluster, most: int, *, as_json: bool) -> None:
     elif counted:
         print_table(_LISTED, [_listed(*each) for each in counted], right={"JOBS"})
     else:
-        click.echo("no workflow was sent from here; see: slurmkit workflow submit --help", err=True)
+        click.echo(
+            "no workflow was submitted from here; see: slurmkit workflow submit --help", err=True
+        )
 
 
 def _listed(record: WorkflowRecord, counts: dict[str, int]) -> tuple[str, ...]:
@@ -209,14 +211,18 @@ def wait_for_workflow(sent: SentWorkflow, timeout: float | None) -> int:
     record = sent.record
     if record.phase == "sending":
         print_notice(
-            f"workflow {record.name} is not all sent or released; see: slurmkit workflow resume"
+            f"workflow {record.name} is not completely submitted; to complete it: slurmkit workflow"
+            f" resume {record.name}"
         )
     try:
         with sent.cluster.poller.watch(record.ids) as watch:
             show_progress(watch, timeout)
             known = watch.known
     except KeyboardInterrupt:
-        print_notice(f"no longer waiting; left as it is: slurmkit workflow cancel {sent.token}")
+        print_notice(
+            "no longer waiting, but not cancelled; to cancel: slurmkit workflow cancel"
+            f" {sent.token}"
+        )
         return 128 + signal.SIGINT
     return _print_result(record, known)
 

@@ -45,7 +45,7 @@ class Cluster:
     Args:
         slurm: a name from the configuration (`[clusters.NAME]`), or an object that runs Slurm's
             commands: `slurmkit.testing.FakeSlurm` in tests. The default is the cluster that
-            `slurmkit --cluster` or SLURMKIT_CLUSTER names, else that of this machine.
+            `slurmkit --cluster` or SLURMKIT_CLUSTER names, else the cluster of this machine.
         backend: submits and controls jobs; by default through Slurm's commands, and submits
             through the backend that `[submit] backend` names.
         pace: how often Slurm is asked about jobs that someone waits for; by default the site's.

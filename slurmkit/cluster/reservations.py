@@ -56,22 +56,26 @@ class ReservationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise BadInput(f"{self.name!r} is no name of a reservation: letters, digits, _ . -")
+            raise BadInput(
+                f"{self.name!r} is not a name of a reservation; use letters, digits, _ . -"
+            )
         if parse_begin_time(self.start, 0) is None:
-            raise BadInput(f"start {self.start!r} is not now, now+2hours or 2026-12-24T18:00")
+            raise BadInput(
+                f"start {self.start!r} is not a time; give e.g. now, now+2hours or 2026-12-24T18:00"
+            )
         parse_time_limit(self.duration)
         if (self.nodes is None) == (self.count is None):
-            raise BadInput("give the nodes by name (c[1-4]), or how many of them, one of the two")
+            raise BadInput("give either the nodes by name, e.g. c[1-4], or their number")
         if not (self.users or self.accounts or self.groups):
-            raise BadInput("say who may use it: users, accounts or groups")
+            raise BadInput("name who may use the reservation: users, accounts or groups")
         for name in ("users", "accounts", "groups"):
             value = getattr(self, name)
             if value is not None and not _WHO.fullmatch(value):
-                raise BadInput(f"{name} {value!r}: names with commas between them")
+                raise BadInput(f"{name} {value!r} is not a list of names; separate them by commas")
         for name in ("partition", "flags"):
             value = getattr(self, name)
             if value is not None and not _WORDS.fullmatch(value):
-                raise BadInput(f"{name} {value!r} is none")
+                raise BadInput(f"{name} {value!r} is not valid; give words separated by commas")
 
     def argv(self, now: float) -> list[str]:
         """Return the scontrol command that makes the reservation, with an absolute start."""
@@ -136,7 +140,7 @@ class ReservationConflicts(msgspec.Struct, frozen=True):
         """Return why slurmctld would refuse it, each with the flag that allows it."""
         flags_set = {flag.strip().upper() for flag in (flags or "").split(",")}
         if self.jobs and "IGNORE_JOBS" not in flags_set:
-            yield "jobs may still run there when it begins; --flags IGNORE_JOBS lets them end"
+            yield "jobs may still run there when it begins; --flags IGNORE_JOBS allows that"
         if self.reservations and not flags_set & {"MAINT", "OVERLAP"}:
             names = ", ".join(each.name for each in self.reservations)
             yield f"it overlaps with {names}; --flags OVERLAP or MAINT allow that"
@@ -197,6 +201,6 @@ def require_operator(cluster: Submitter, doing: str) -> None:
         return
     if level not in _OPERATORS:
         raise Refused(
-            f"only operators of Slurm {doing}; {own} is none (sacctmgr: AdminLevel"
-            f" {level or 'None'}): ask one"
+            f"only operators of Slurm {doing}; {own} is not one (sacctmgr: AdminLevel"
+            f" {level or 'None'}); ask an operator"
         )

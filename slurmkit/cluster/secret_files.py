@@ -78,9 +78,9 @@ def _link(fresh: Path, path: Path) -> None:
 
 def _write_error(error: OSError) -> SlurmkitError:
     return SlurmkitError(
-        "cannot keep the job's secret variables in"
+        "cannot write the job's secret variables to"
         f" {error.filename or state_folder(SECRETS_FOLDER)}:"
-        f" {error.strerror}; make room there, or let the job read them from a file of yours"
+        f" {error.strerror}; free some space there, or let the job read them from your own file"
     )
 
 
@@ -90,7 +90,9 @@ def _own_folder(cluster: Submitter) -> Path:
     for each in (folder.parent, folder):
         status = each.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            raise SlurmkitError(f"{each} is not a folder of yours; remove it: secrets go there")
+            raise SlurmkitError(
+                f"{each} is not a folder that you own; remove it: slurmkit stores secrets there"
+            )
         if stat.S_IMODE(status.st_mode) & 0o077:
             each.chmod(0o700)
     return folder

@@ -80,8 +80,8 @@ class SentParts:
             return
         left = self._cluster.backend.cancel(self.ids)
         sent = ", ".join(self.ids)
-        rest = f", but not {', '.join(left)}" if left else ""
-        raise type(error)(f"{error}; what was sent before ({sent}) is cancelled{rest}") from error
+        rest = f", except {', '.join(left)}" if left else ""
+        raise type(error)(f"{error}; the jobs sent before ({sent}) are cancelled{rest}") from error
 
     def _cancel_after_interrupt(self) -> None:
         """Cancel the jobs that were sent, also one whose id sbatch had not yet answered."""

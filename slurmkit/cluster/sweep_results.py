@@ -148,12 +148,12 @@ def parse_point_states(text: str) -> frozenset[str]:
 
 
 def _load_runs(cluster: Submitter, job_id: str) -> tuple[ArrayRecord, ...]:
-    """Load the record of a sweep and those of its repetitions, oldest first."""
+    """Load the records of a sweep and of its repetitions, oldest first."""
     own = sweeps.load_record(cluster, job_id)
     if own is None:
         raise BadInput(
-            f"nothing is remembered of a sweep {job_id} here; slurmkit sweep list shows those that"
-            f" are; what Slurm knows of any job: slurmkit job {job_id}"
+            f"there is no record of a sweep {job_id} here; list your sweeps: slurmkit sweep list;"
+            f" or see what Slurm knows about the job: slurmkit job {job_id}"
         )
     first = own.again or job_id
     original = own if first == job_id else sweeps.load_record(cluster, first)
@@ -229,7 +229,8 @@ def rerun_spec(
     missing = [name for name in run.secrets if name not in environ]
     if missing:
         raise BadInput(
-            f"{missing[0]} was given to the sweep and is nowhere kept; export it here and try again"
+            f"the sweep needs the variable {missing[0]}, a secret whose value is not stored; export"
+            " it here and try again"
         )
     limit = array_throttle(spec.array or "")
     array = format_indices(indices) + (f"%{limit}" if limit else "")

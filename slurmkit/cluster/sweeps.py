@@ -104,8 +104,8 @@ def save_record(cluster: Submitter, record: ArrayRecord, before: ArrayRecord | N
             (folder / before.name).unlink(missing_ok=True)
     except OSError as error:
         raise SlurmkitError(
-            f"cannot keep what is to be known of the array in {folder}: {error.strerror};"
-            " make room there"
+            f"cannot write the record of the array in {folder}: {error.strerror};"
+            " free some space there"
         ) from error
 
 
@@ -232,7 +232,7 @@ def split_array_of(record: ArrayRecord) -> SplitArray:
 
 
 def _is_of(row: QueueRow, record: ArrayRecord) -> bool:
-    """Return whether a job is that of the record, and not a later one with a reused id."""
+    """Return whether a job belongs to the record; a later job may have the same id."""
     tag = parse_array_tag(row.comment)
     return tag is not None and tag.token == record.token
 
@@ -250,7 +250,7 @@ def _tags_in_queue(cluster: Submitter, user: str) -> Iterable[tuple[str, ArrayTa
 
 
 def _tags_in_database(cluster: Submitter, ids: Sequence[str]) -> Iterable[tuple[str, ArrayTag]]:
-    """Read the tags of arrays in sacct, and those of their users' arrays of the same time."""
+    """Read the tags of arrays in sacct, and of their users' other arrays of the same time."""
     lines = read_submit_lines(cluster.slurm, f"--jobs={','.join(ids)}")
     tagged = [line for line in lines if parse_array_tag(line.text)]
     for user in dict.fromkeys(line.user for line in tagged):

@@ -165,8 +165,8 @@ class SentWorkflow:
         """
         if unknown := rest.names("unknown"):
             raise BadInput(
-                f"nobody knows how {', '.join(unknown)} ended: neither squeue nor sacct has it;"
-                " name what is to run again: --again NAME"
+                f"it is unknown how {', '.join(unknown)} ended: neither squeue nor sacct has it;"
+                " name the jobs that should run again: --again NAME"
             )
         with WorkflowRecords(self.cluster).locked(self.token):
             self._reload()

@@ -166,8 +166,8 @@ def _check_alternatives(workflow: Workflow, name: str) -> Iterator[Finding]:
     own = workflow.jobs[name].dependency or ""
     if "?" in own and workflow.edges(name):
         message = (
-            f"job {name}: its dependency {own} waits for any of several jobs, and its after for all"
-            " of them; Slurm cannot join these"
+            f"job {name}: its dependency {own} waits for any of several jobs, but `after` waits"
+            " for all; Slurm cannot join the two; write commas in place of each ?"
         )
         yield error("after-alternatives", message, _SOURCE)
 
@@ -190,11 +190,13 @@ def _check_same_tasks(name: str, edge: Edge, own: Plan, other: Plan) -> Iterator
     """Check `corr`, by which each task waits for the task with its own index."""
     head = f"job {name}, after {edge}:"
     if len(own.submissions) > 1 or len(other.submissions) > 1:
-        message = f"{head} an array of several parts has no corresponding tasks; wait for all of it"
+        message = f"{head} an array in several parts has no corresponding tasks; wait for all of it"
         yield error("after-corr-parts", message, _SOURCE)
     elif _indices(own) != _indices(other):
-        message = f"{head} these are not arrays of the same indexes; tasks without a like one"
-        yield warning("after-corr-indexes", f"{message} wait for the whole or for none", _SOURCE)
+        message = f"{head} the two arrays have different indexes; a task without a counterpart"
+        yield warning(
+            "after-corr-indexes", f"{message} waits for the whole array or for none", _SOURCE
+        )
 
 
 def _indices(plan: Plan) -> set[int]:
@@ -223,9 +225,9 @@ def _check_submit_limits(requests: Iterable[Request]) -> Iterator[Finding]:
         room = max(limit.value - limit.usage.submitted, 0)
         if wanted[source] > room:
             message = (
-                f"the workflow is {wanted[source]} jobs: {limit.holder} allows {limit.value} in the"
-                f" queue and has {limit.usage.submitted} ({limit.setting}); sbatch would refuse the"
-                " last of them; split it, or pack jobs together"
+                f"the workflow has {wanted[source]} jobs, but {limit.holder} allows"
+                f" {limit.value} in the queue and has {limit.usage.submitted} ({limit.setting}), so"
+                " sbatch would refuse the last jobs; split the workflow, or pack jobs together"
             )
             yield error(limit.code, message, source)
 
@@ -234,7 +236,9 @@ def _check_job_count(requests: Iterable[Request], site: SiteState) -> Iterator[F
     most = site.capabilities.config.get("MaxJobCount", "")
     count = sum(request.tasks_in_array for request in requests)
     if most.isdigit() and count >= int(most):
-        message = f"the workflow is {count} jobs: this cluster holds {most} in all (MaxJobCount)"
+        message = (
+            f"the workflow has {count} jobs; this cluster can hold {most} in all (MaxJobCount)"
+        )
         yield error("max-job-count", message, f"slurm.conf: MaxJobCount={most}")
 
 
@@ -250,9 +254,9 @@ def _check_budgets(requests: Iterable[Request]) -> Iterator[Finding]:
         if wanted[source] > balance.left:
             limit = balance.limit
             message = (
-                f"all jobs together take up to {format_tres_minutes(limit.tres, wanted[source])},"
-                f" {limit.holder} has {format_tres_minutes(limit.tres, balance.left)} left"
-                f" ({limit.setting}): the last ones may wait for ever"
+                f"all jobs together use up to {format_tres_minutes(limit.tres, wanted[source])},"
+                f" but {limit.holder} has {format_tres_minutes(limit.tres, balance.left)} left"
+                f" ({limit.setting}); the last jobs may wait for ever"
             )
             yield warning(f"workflow-{limit.code}", message, source)
 

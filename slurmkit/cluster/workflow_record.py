@@ -121,8 +121,8 @@ class WorkflowRecords:
             write_private_file(self._path(record.token), msgspec.json.encode(record))
         except OSError as error:
             raise SlurmkitError(
-                f"cannot keep what is sent of workflow {record.name} in {self.folder}:"
-                f" {error.strerror}; make room there"
+                f"cannot write the record of workflow {record.name} in {self.folder}:"
+                f" {error.strerror}; free some space there"
             ) from error
 
     def read(self, token: str) -> WorkflowRecord | None:
@@ -152,7 +152,7 @@ class WorkflowRecords:
         hint = (
             did_you_mean(word, list(dict.fromkeys(known))) if known else "none was sent from here"
         )
-        return BadInput(f"no workflow {word!r} of yours; {hint}; see: slurmkit workflow list")
+        return BadInput(f"you have no workflow {word!r}; {hint}; see: slurmkit workflow list")
 
     @contextmanager
     def locked(self, token: str) -> Iterator[None]:
@@ -171,7 +171,7 @@ class WorkflowRecords:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SlurmkitError(
-                    f"another slurmkit is at work on workflow {token}; wait for it, or end it"
+                    f"another slurmkit is working on workflow {token}; wait for its end, or end it"
                 ) from None
             yield
         finally:

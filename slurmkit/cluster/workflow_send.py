@@ -138,7 +138,7 @@ def release_workflow(cluster: Submitter, record: WorkflowRecord) -> WorkflowReco
     except (SlurmkitError, KeyboardInterrupt) as error:
         kind, why = _kind_and_reason(error)
         raise kind(
-            f"all jobs are sent, not all released ({why}); {resume_or_cancel_advice(record)}"
+            f"all jobs are sent, but not all released ({why}); {resume_or_cancel_advice(record)}"
         ) from error
     record = msgspec.structs.replace(record, phase="sent")
     shelf.write(record)
@@ -148,8 +148,9 @@ def release_workflow(cluster: Submitter, record: WorkflowRecord) -> WorkflowReco
 def resume_or_cancel_advice(record: WorkflowRecord) -> str:
     """Return the advice for a workflow that was sent only in part."""
     return (
-        f"what is held stays held until slurmkit workflow resume {record.token},"
-        f" or slurmkit workflow cancel {record.token}"
+        "held jobs do not start until you go on:"
+        f" slurmkit workflow resume {record.token}; or cancel them:"
+        f" slurmkit workflow cancel {record.token}"
     )
 
 
@@ -178,7 +179,7 @@ def _take_back(
     except (SlurmkitError, KeyboardInterrupt):
         return kind(f"{why}; {resume_or_cancel_advice(record)}")
     if left:
-        return kind(f"{why}; could not cancel {', '.join(left)}: {resume_or_cancel_advice(record)}")
+        return kind(f"{why}; could not cancel {', '.join(left)}; {resume_or_cancel_advice(record)}")
     if before.ids:
         WorkflowRecords(cluster).write(before)
     else:

@@ -60,7 +60,7 @@ class SectionTable(NamedTuple):
 
 
 class UnknownEntry(NamedTuple):
-    """Something in a file that is no section; `known` are the valid names at that place."""
+    """An entry of a file that is not a section; `known` lists the names valid there."""
 
     path: Path
     name: str

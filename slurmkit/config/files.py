@@ -201,7 +201,7 @@ def quote_key(key: str) -> str:
 def _key_hint(key: str, value: object, known: list[str]) -> str:
     if isinstance(value, dict) and "." not in key:
         return (
-            f"{did_you_mean(key, known, 'keys')}; a name with a dot in it is quoted in the header"
+            f"{did_you_mean(key, known, 'keys')}; in a header, put a name that has a dot in quotes"
         )
     return did_you_mean(key, known, "keys")
 
@@ -234,7 +234,7 @@ def explain_validation_error(error: msgspec.ValidationError, section: type[msgsp
     literals = [each for each in (wanted, *get_args(wanted)) if get_origin(each) is Literal]
     allowed = [value for each in literals for value in get_args(each)]
     value = reason.removeprefix("Invalid enum value ")
-    return f"{key}: no value {value}; write one of {', '.join(map(repr, allowed))}"
+    return f"{key}: {value} is not allowed; write one of {', '.join(map(repr, allowed))}"
 
 
 def set_default_cluster(name: str | None) -> None:
@@ -248,5 +248,5 @@ def set_default_cluster(name: str | None) -> None:
 
 
 def default_cluster_name() -> str:
-    """Return the name of the cluster that `Cluster()` is; empty for that of this machine."""
+    """Return the name of the cluster that `Cluster()` is; empty for this machine's own."""
     return _DEFAULT_CLUSTER[0] if _DEFAULT_CLUSTER else os.environ.get("SLURMKIT_CLUSTER", "")

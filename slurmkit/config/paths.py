@@ -18,7 +18,7 @@ def read_private_file(path: Path) -> bytes:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # so that a pipe does not block
     with os.fdopen(os.open(path, flags), "rb") as file:
         if os.fstat(file.fileno()).st_uid != os.getuid():
-            raise PermissionError(f"{path} belongs to somebody else")
+            raise PermissionError(f"{path} belongs to another user")
         return file.read()
 
 

@@ -36,7 +36,7 @@ KINDS: dict[str, str | None] = {
     "commands": None,
     "config": None,
 }
-"""Each kind's Protocol as `module:name`; None where the object is no implementation of one."""
+"""Each kind's Protocol as `module:name`; None for kinds without a Protocol."""
 
 
 class Plugin(msgspec.Struct, frozen=True):

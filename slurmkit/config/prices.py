@@ -44,7 +44,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The price of one hour of one GPU (or CPU, or GiB) from a day on; None is unknown.
 
     Attributes:
-        since: first day on which it holds, in the reader's time zone.
+        since: first day on which the price is valid, in the reader's time zone.
         currency: three letters of ISO 4217, e.g. EUR.
         on_premises: what the site charges, or its full cost, per hour.
         cloud: what the same hour costs in a public cloud.
@@ -58,20 +58,21 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         for amount in (self.on_premises, self.cloud):
             if amount is not None and not (amount.is_finite() and amount >= 0):
-                raise ValueError(f"{amount} is not a price")
+                raise ValueError(f"{amount} is not a price; write 0 or more, e.g. 0.85")
 
 
 class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`[gpu.TYPE]`.
 
     Attributes:
-        aliases: other names that people use for the type; case does not count.
-        prices: per GPU-hour, each from a day on; of a MIG slice, per hour of the slice.
+        aliases: other names for the type; upper and lower case are the same.
+        prices: prices of one GPU-hour, each valid from a day on; for a MIG slice, of one hour of
+            the slice.
         watts: power that one GPU draws under load.
-        part_of: of a MIG slice, the type of the whole GPU.
-        weight: what one counts in whole GPUs; of a MIG slice less than 1.
-        shard_weight: what one shard of such a GPU counts in whole GPUs.
-        mps_weight: what one MPS unit of such a GPU counts in whole GPUs.
+        part_of: for a MIG slice, the type of the whole GPU.
+        weight: number of whole GPUs that one counts as; less than 1 for a MIG slice.
+        shard_weight: number of whole GPUs that one shard of such a GPU counts as.
+        mps_weight: number of whole GPUs that one MPS unit of such a GPU counts as.
     """
 
     aliases: tuple[str, ...] = ()
@@ -90,7 +91,8 @@ class CpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`[cpu]`.
 
     Attributes:
-        prices: per CPU-hour, each from a day on; CPUs cost nothing of their own without any.
+        prices: prices of one CPU-hour, each valid from a day on; without any, CPUs cost nothing
+            extra.
     """
 
     prices: tuple[Price, ...] = ()
@@ -103,7 +105,8 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """`[memory]`.
 
     Attributes:
-        prices: per GiB-hour, each from a day on; memory costs nothing of its own without any.
+        prices: prices of one GiB-hour, each valid from a day on; without any, memory costs
+            nothing extra.
     """
 
     prices: tuple[Price, ...] = ()
@@ -116,7 +119,8 @@ class PartitionSettings(msgspec.Struct, frozen=True):
     """`[partition.NAME]`.
 
     Attributes:
-        gpu_type: the type of its GPUs where Slurm has them untyped; the site vouches for it.
+        gpu_type: type of the partition's GPUs, if Slurm knows no type for them; the site must
+            make sure that it is correct.
     """
 
     gpu_type: str | None = None
@@ -240,12 +244,15 @@ def _types_by_name(settings: Mapping[str, GpuSettings]) -> dict[str, str]:
     """Map every name and alias, in lower case, to its type; a type's own name wins."""
     names = {name.casefold(): name for name in settings}
     if len(names) < len(settings):
-        raise BadConfig("two [gpu.TYPE] sections differ in case alone; keep one of them")
+        raise BadConfig(
+            "two [gpu.TYPE] sections differ only in upper and lower case; keep one of them"
+        )
     for name, each in settings.items():
         for alias in each.aliases:
             taken = names.setdefault(alias.casefold(), name)
             if taken != name:
                 raise BadConfig(
-                    f"[gpu.{name}]: alias {alias!r} already stands for {taken}; take it out of one"
+                    f"[gpu.{name}]: alias {alias!r} already stands for {taken}; remove it from one"
+                    " of them"
                 )
     return names

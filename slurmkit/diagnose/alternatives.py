@@ -83,12 +83,12 @@ def find_alternatives(
         return FoundAlternatives(why_none=why)
     if spec is None:
         return FoundAlternatives(
-            why_none="none is looked for: only batch jobs that can be asked for anew have any"
+            why_none="slurmkit cannot rebuild the options of this job; it can for most batch jobs"
         )
     estimator = StartEstimator(snapshot, read_planned_nodes(slurm), start)
     if estimator.base is None:
         return FoundAlternatives(
-            why_none="none is looked for: what it asks for cannot be worked out anew"
+            why_none="the options that squeue shows do not add up to the resources of this job"
         )
     if why := estimator.why_no_change:
         return FoundAlternatives(why_none=why)
@@ -113,14 +113,14 @@ def _why_not(snapshot: PendingSnapshot, slurm: SlurmCommands) -> str:
     except BadInput:
         own = False
     if not own:
-        return f"what would start sooner is worked out for {snapshot.job.user} alone"
+        return f"only the job's own user, {snapshot.job.user}, is offered changes to start sooner"
     if snapshot.job.reason.startswith(_NOT_FOR_ROOM):
         return (
             "other resources would not help: "
             + pending_reasons.explain_reason(snapshot.job.reason, "").meaning
         )
     if snapshot.hides_jobs:
-        return "none is looked for: PrivateData hides other people's jobs and their plans"
+        return "PrivateData hides other people's jobs and plans, so no start can be estimated"
     return ""
 
 
@@ -274,7 +274,7 @@ def _check_fixes(base: Request) -> Iterator[CandidateChange]:
     """Yield the fixes of slurmkit's checks for limits that keep the job from ever starting."""
     for finding in check(base):
         if finding.severity == "error" and finding.fix:
-            notes = (f"what {finding.source} allows",) if finding.source else ()
+            notes = (f"allowed by {finding.source}",) if finding.source else ()
             yield CandidateChange(finding.fix, f"fix {finding.code}", 0, notes)
 
 
@@ -334,7 +334,7 @@ def _gpu_pairs(snapshot: PendingSnapshot, base: Request, partition: Partition) -
 def _smaller_requests(base: Request, windows: NodeTimelines) -> Iterator[CandidateChange]:
     """Yield smaller requests that fit now: less time, fewer nodes, fewer GPUs, less memory."""
     if (time := shorter_time_limit(base, windows)) is not None:
-        yield CandidateChange((("time", time),), "time", 3, ("if it can be done in that time",))
+        yield CandidateChange((("time", time),), "time", 3, ("if the job can end in that time",))
     for nodes in _node_counts(base.nodes, windows.count(resource_need(base))):
         note = f"{nodes} instead of {base.nodes} nodes, with as many GPUs on each"
         yield CandidateChange((("nodes", str(nodes)),), "nodes", 4, (note,))
@@ -415,7 +415,7 @@ class StartEstimator:
         time = shorter_time_limit(request, self._windows(candidate.pairs)) if request else None
         if time is None:
             return None
-        notes = (*candidate.notes, "if it can be done in that time")
+        notes = (*candidate.notes, "if the job can end in that time")
         pairs = (*candidate.pairs, ("time", time))
         return CandidateChange(pairs, "place and time", candidate.cost + 3, notes)
 
@@ -427,8 +427,8 @@ class StartEstimator:
         if self.before > self.now or crowded or not for_room:
             return ""
         if self._start is None or self._start < self.now + _NOW:
-            return "it has room now: the scheduler will start it when it looks at it"
-        return "by our reckoning it has room now, but Slurm plans it for later: nothing is offered"
+            return "enough is free now: Slurm starts the job when it next looks at it"
+        return "enough seems to be free now, but Slurm plans a later start: wait for that"
 
     def is_immediate(self, at: int) -> bool:
         """Return whether a start counts as immediate."""

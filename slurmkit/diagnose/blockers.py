@@ -31,11 +31,11 @@ _DEPENDENCY = re.compile(
     r"(?:\((?P<state>\w+)\))?"
 )
 _DEPENDENCY_MEANINGS = {
-    "afterok": "must end well first",
+    "afterok": "must succeed first",
     "afternotok": "must fail first",
     "afterany": "must end first",
     "after": "must start first",
-    "aftercorr": "its task of the same number must end well first",
+    "aftercorr": "its task of the same number must succeed first",
     "afterburstbuffer": "must end and stage out first",
 }
 # For each factor: the sprio --format field of its weighted value (sprio(1)), and the slurm.conf
@@ -119,7 +119,7 @@ def jobs_ahead(snapshot: PendingSnapshot) -> list[Blocker]:
     ]
     ahead.sort(key=lambda row: (-row.priority, int(row.raw_id)))
     return [
-        job_blocker(row, f"waits before it for {display.describe_holding(job_tres(row))}")
+        job_blocker(row, f"is ahead, and waits for {display.describe_holding(job_tres(row))}")
         for row in ahead
     ]
 
@@ -266,10 +266,10 @@ def describe_weakest_factor(factors: Iterable[Factor]) -> str:
     """Describe in one sentence the factor that is furthest below its weight."""
     weighted = [(f.most - f.points, f) for f in factors if f.most is not None]
     if not weighted:
-        return "no factor has a weight here: jobs go by their order"
+        return "no factor has a weight here: jobs start in the order of their ids"
     lack, weakest = max(weighted, key=lambda pair: pair[0])
     if lack <= 0:
-        return "every factor is at its best"
+        return "every factor is at its maximum"
     means = _FACTOR_MEANINGS.get(weakest.name, "")
     return (
         f"{weakest.name} is its weakest factor: {weakest.points:.0f} of {weakest.most:.0f} points"

@@ -56,7 +56,7 @@ def _limit(snapshot: PendingSnapshot, reason: pending_reasons.LimitReason) -> Re
         holders |= {row.raw_id: row for row in rows}
     if not found_limits:
         lines = [
-            "no limit of that kind that slurmctld shows is reached now",
+            "slurmctld shows no limit of this kind that is reached now",
             *snapshot.standing.hidden,
         ]
     return ReasonFacts(
@@ -69,8 +69,10 @@ def _decay(snapshot: PendingSnapshot, used: str) -> list[str]:
         return []
     config = snapshot.capabilities.config
     half, reset = config.get("PriorityDecayHalfLife", ""), config.get("PriorityUsageResetPeriod")
-    lines = [f"what was used counts half after {half}"] if half not in ("", "00:00:00") else []
-    return lines + ([f"it is reset {reset.lower()}"] if reset not in (None, "", "NONE") else [])
+    lines = [f"past use counts half after {half}"] if half not in ("", "00:00:00") else []
+    if reset not in (None, "", "NONE"):
+        lines.append(f"past use is set back to 0 {reset.lower()}")
+    return lines
 
 
 # --- resources and priority ----------------------------------------------------------------------
@@ -101,14 +103,14 @@ def _begin(snapshot: PendingSnapshot) -> ReasonFacts:
     lines = [f"it may start from {display.format_moment(snapshot.job.eligible, snapshot.taken)} on"]
     if snapshot.asked.restarts:
         lines.append(
-            "it was put back into the queue, and Slurm waits a little before it starts again"
+            "it was put back into the queue; Slurm starts such a job again after a short delay"
         )
     return ReasonFacts(tuple(lines))
 
 
 def _array(snapshot: PendingSnapshot) -> ReasonFacts:
     match = re.search(r"%(\d+)", snapshot.job.job_id)
-    lines = (f"it runs at most {match[1]} of its tasks at a time",) if match else ()
+    lines = (f"at most {match[1]} of its tasks run at a time",) if match else ()
     return ReasonFacts(lines, tuple(find.running_array_tasks(snapshot)))
 
 
@@ -163,7 +165,7 @@ def _describe_maintenance(each: Reservation, now: float) -> str:
     if left <= 0:
         return f"{each.name} lasts until {display.format_moment(each.end, now)}"
     begins = f"{each.name} begins {display.format_moment(each.start, now)}"
-    return f"{begins}; a job of at most {format_minutes(left)} would end before"
+    return f"{begins}; a job of at most {format_minutes(left)} would end before that"
 
 
 # --- limits of the partition ---------------------------------------------------------------------
@@ -189,10 +191,10 @@ def _time_limit(snapshot: PendingSnapshot) -> ReasonFacts:
 def _node_limit(snapshot: PendingSnapshot) -> ReasonFacts:
     lines = []
     for each in _partitions(snapshot):
-        most = "no limit" if each.max_nodes is None else str(each.max_nodes)
+        most = "or more" if each.max_nodes is None else f"to {each.max_nodes}"
         lines.append(
-            f"it asks for {snapshot.job.nodes} nodes; partition {each.name} gives"
-            f" {each.min_nodes} to {most} and has {len(each.nodes)}"
+            f"it asks for {snapshot.job.nodes} nodes; partition {each.name} allows"
+            f" {each.min_nodes} {most} nodes for a job, and has {len(each.nodes)}"
         )
     return ReasonFacts(tuple(lines), _nodes(snapshot).blockers)
 
@@ -233,14 +235,14 @@ def _account(snapshot: PendingSnapshot) -> ReasonFacts:
     own = [a.account for a in snapshot.standing.associations if a.user == snapshot.job.user]
     theirs = ", ".join(own) or "none that slurmctld shows"
     return ReasonFacts(
-        (f"its account is {snapshot.job.account}; {snapshot.job.user} is in {theirs}",)
+        (f"its account is {snapshot.job.account}; accounts of {snapshot.job.user}: {theirs}",)
     )
 
 
 def _qos(snapshot: PendingSnapshot) -> ReasonFacts:
     own = snapshot.standing.association(snapshot.job.account)
     usable = ", ".join(own.qos) if own and own.qos else "unknown"
-    return ReasonFacts((f"its QOS is {snapshot.job.qos}; usable are {usable}",))
+    return ReasonFacts((f"its QOS is {snapshot.job.qos}; QOS that it may use: {usable}",))
 
 
 def _constraints(snapshot: PendingSnapshot) -> ReasonFacts:

@@ -132,7 +132,7 @@ def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Expla
     )
     when = f"; it may start {display.format_moment(start.at, snapshot.taken)}" if start else ""
     answer = f"job {row.job_id} waits: {reason.meaning}{when}"
-    hidden = "PrivateData may hide other people's jobs: rank and blockers count only those shown"
+    hidden = "PrivateData may hide other people's jobs: only jobs that you may see are counted here"
     notes = (*snapshot.standing.hidden, *([hidden] if snapshot.hides_jobs else []))
     return _explanation(row, answer, waiting=waiting, notes=notes, taken=snapshot.taken)
 
@@ -145,7 +145,8 @@ def _start(snapshot: PendingSnapshot) -> StartEstimate | None:
     if job.reason == "BeginTime" or not snapshot.asked.planned_nodes:
         if job.started <= snapshot.taken:  # the time at which a limit last refused the job
             return None
-        source = "its begin time: not before" if job.started == job.eligible else "squeue --start"
+        own = "its begin time (it cannot start before)"
+        source = own if job.started == job.eligible else "squeue --start"
         return StartEstimate(job.started, source, snapshot.asked.evaluated)
     return StartEstimate(
         max(job.started, int(snapshot.taken)),
@@ -156,7 +157,7 @@ def _start(snapshot: PendingSnapshot) -> StartEstimate | None:
 
 
 def _dependent(cluster: JobCluster, snapshot: PendingSnapshot) -> details.ReasonFacts:
-    """Return the jobs that it depends on; sacct is asked for those that have left the queue."""
+    """Return the jobs that it depends on; sacct gives the states of those that left the queue."""
     in_queue = group_by_id(find.parse_dependency_ids(snapshot.job.dependency), snapshot.rows)
     states: dict[str, str] = {}
     for job_id in [job_id for job_id, rows in in_queue.items() if not rows][:_SHOWN]:

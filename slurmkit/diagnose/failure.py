@@ -58,7 +58,7 @@ def explain_end(cluster: JobCluster, job_id: str) -> Explanation:
     shows_error = reading.is_cause or outcome.kind == "failed"
     failed = outcome.first_failure
     last_line = (
-        [f"the last of rank {failed.rank}: {failed.lines[-1]}"] if failed and failed.lines else []
+        [f"last line of rank {failed.rank}: {failed.lines[-1]}"] if failed and failed.lines else []
     )
     details = [
         *([means] if means else []),
@@ -119,7 +119,10 @@ def _correct_from_log(outcome: Outcome, reading: LogScan) -> Outcome:
     """
     if outcome.kind != "failed" or outcome.signal != signal.SIGKILL or not reading.over_memory:
         return outcome
-    meaning = "out of memory: a step used more than its limit and was killed, by the step's message"
+    meaning = (
+        "out of memory: a step used more than its limit and was killed (source: the step's message"
+        " in the log)"
+    )
     when = outcome.words.partition(", after ")[2]
     return msgspec.structs.replace(
         outcome, kind="out_of_memory", words=f"{meaning}, after {when}" if when else meaning
@@ -174,7 +177,7 @@ def _log(job: Job, info: JobInfo, outcome: Outcome) -> tuple[str | None, str, Lo
     if info.started is None:
         return None, "it never started, so it wrote nothing", LogScan()
     if outcome.signal == NO_OUTPUT:
-        return paths[0] if paths else None, "it could not be opened, so nothing was kept", LogScan()
+        return paths[0] if paths else None, "it could not be opened: no output is saved", LogScan()
     return _read_telling_log(paths, machine_of(job.cluster.slurm))
 
 
@@ -227,7 +230,7 @@ def _folder(path: Path, folder: Path) -> Iterator[str]:
     elif not os.access(folder if not path.exists() else path, os.W_OK):
         yield f"you may not write {path if path.exists() else folder}"
     else:
-        yield f"{folder} can be written from here: is it on a file system the nodes share?"
+        yield f"you can write to {folder} from here: is it on a file system that the nodes share?"
 
 
 def _timeout(slurm: SlurmCommands, info: JobInfo, outcome: Outcome) -> Iterator[str]:
@@ -240,7 +243,10 @@ def _timeout(slurm: SlurmCommands, info: JobInfo, outcome: Outcome) -> Iterator[
     if time:
         yield f"to ask for more: --time={time}{allows}"
     else:
-        yield f"partition {info.partition} allows no more: save its state and go on in a new job"
+        yield (
+            f"partition {info.partition} allows no more: let the job save its state, and go on in"
+            " a new job"
+        )
 
 
 def longer_time_limit(slurm: SlurmCommands, info: JobInfo) -> tuple[str, int | None] | None:
@@ -271,7 +277,7 @@ def _out_of_memory(slurm: SlurmCommands, info: JobInfo, outcome: Outcome) -> Ite
     had = parse_tres_counts(steps[0].tres).get("mem") if steps else None
     used = max((_mebibytes(step) for step in steps), default=0)
     if had:
-        seen = f"; the most that was seen of a task is {format_mib(used)}" if used else ""
+        seen = f"; the most measured for one task is {format_mib(used)}" if used else ""
         yield f"it had {format_mib(had)} in all{seen} (sacct)"
         yield f"to ask for more: --mem={_more_memory_option(had, used, info)}"
 
@@ -335,33 +341,33 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
     2: ("a command was called wrongly, or its input was wrong", "see the error in its log"),
     126: (
         "a command was found and could not be run",
-        "make it executable (chmod +x), and see whether it is built for the nodes' CPUs",
+        "make it executable (chmod +x), and check that it is built for the nodes' CPUs",
     ),
     127: (
         "a command was not found",
-        "load its module or activate its environment in the script, or give its whole path",
+        "load its module or activate its environment in the script, or give its full path",
     ),
     255: ("a command ended with an error of its own, as ssh and MPI do", "see its log"),
 }
 SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGKILL: (
         "it was killed",
-        "most often for its memory: ask for more with --mem, or see who ended it",
+        "most often it used too much memory: ask for more with --mem; else find out who killed it",
     ),
     signal.SIGSEGV: (
-        "it touched memory that is not its own",
-        "a bug of the program or a library that does not go with it; get a core file or a debugger",
+        "it used memory that is not its own",
+        "a bug in the program, or a library that does not fit it; use a debugger or a core file",
     ),
     signal.SIGBUS: (
         "a bus error",
-        "often /dev/shm is full (workers of a data loader), or a file was cut while it was read",
+        "often /dev/shm is full (data loader workers), or a file was truncated while it was read",
     ),
     signal.SIGABRT: (
-        "it gave up by itself",
+        "it aborted itself",
         "an assertion failed, or NCCL's watchdog ended it; see the error in its log",
     ),
     signal.SIGILL: (
-        "an instruction that this CPU does not have",
+        "it used an instruction that this CPU does not have",
         "it was built for other CPUs; build it on the node, or choose nodes with --constraint",
     ),
     signal.SIGFPE: ("an arithmetic error, such as a division by 0", "see the error in its log"),
@@ -371,17 +377,17 @@ SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGXCPU: ("it used up its CPU time (ulimit -t)", "ask your administrator for the limit"),
     NO_OUTPUT: (
         "its output file could not be opened on the node",
-        "give an --output whose directory is there and yours, seen from the node too",
+        "give an --output in a directory that exists on the node too, and that you can write to",
     ),
 }
 END_ADVICE: dict[str, str] = {
-    "timeout": "ask for more time, or let it save its state and come back: --on-timeout requeue",
+    "timeout": "ask for more time, or let it save its state and go on later: --on-timeout requeue",
     "out_of_memory": "ask for more memory: --mem or --mem-per-cpu",
-    "preempted": "let it save its state and come back: --on-preempt requeue; or use another QOS",
+    "preempted": "let it save its state and go on later: --on-preempt requeue; or use another QOS",
     "node_failure": "submit it again, with --on-node-fail requeue; --exclude avoids the node",
     "cancelled": "",
     "deadline": "submit it with a later --deadline, or a shorter --time",
-    "boot_failure": "submit it again; tell your administrator of the node",
+    "boot_failure": "submit it again, and tell your administrator about the node",
     "unknown": "ask your administrator: its record is not in the accounting database",
 }
 

@@ -280,9 +280,9 @@ def describe_shortage(snapshot: PendingSnapshot) -> list[str]:
     if snapshot.job.nodes == 1:
         asked = f"{display.describe_holding(per_node)} on one node"
     if not candidates:
-        return [f"it asks for {asked}, and no node of {where} that it may use has that"]
+        return [f"it asks for {asked}, and no node that it may use in {where} has that many"]
     fit = "1 node" if len(candidates) == 1 else f"{len(candidates)} nodes"
-    lines = [f"it asks for {asked}; {fit} of {where} could serve"]
+    lines = [f"it asks for {asked}; {fit} of {where} could run it"]
     lines += _describe_key_resource(candidates, per_node)
     return lines + _describe_closed_nodes(candidates)
 

@@ -31,22 +31,22 @@ def _log_pattern(pattern: str, means: str) -> LogPattern:
 _CAUSES: tuple[LogPattern, ...] = (
     _log_pattern(
         r"^slurmkit: preflight failed: ",
-        "its nodes were measured first (--preflight), and its work was not begun: --exclude the"
-        " node, and tell your administrator",
+        "the check of its nodes failed (--preflight), so its command was not started: avoid the"
+        " node with --exclude, and tell your administrator",
     ),
     _log_pattern(
         r"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
         r"|cudaErrorMemoryAllocation",
-        "the GPU's memory was full: a smaller batch, or a GPU with more memory",
+        "the GPU's memory was full: use a smaller batch, or a GPU with more memory",
     ),
     _log_pattern(
         r"NCCL.*(?:timeout|timed out)|[Ww]atchdog caught collective operation timeout"
         r"|Timed out.*(?:rendezvous|c10d|TCPStore|gloo)",
-        "ranks waited for one another in vain: find the rank that failed or hung first",
+        "ranks waited too long for each other: find the rank that failed or hung first",
     ),
     _log_pattern(
         r"uncorrectable ECC|CUDA_ERROR_ECC|ERROR_UNCORRECTABLE|NVRM: Xid|Xid \(",
-        "the GPU itself is in error: tell your administrator, and --exclude the node",
+        "the GPU itself is broken: tell your administrator, and avoid the node with --exclude",
     ),
     _log_pattern(
         r"no CUDA-capable device|CUDA_ERROR_NO_DEVICE|No CUDA GPUs are available|No devices were",
@@ -55,7 +55,7 @@ _CAUSES: tuple[LogPattern, ...] = (
     _log_pattern(
         r"CUDA driver version is insufficient|forward compatibility was attempted"
         r"|no kernel image is available",
-        "its CUDA does not go with the node's driver or GPU",
+        "its CUDA version does not fit the node's driver or GPU",
     ),
     _log_pattern(
         r"NCCL WARN|NCCL error|nccl(?:System|Internal|Remote|UnhandledCuda)Error|ncclInvalidUsage",
@@ -66,11 +66,11 @@ _CAUSES: tuple[LogPattern, ...] = (
     ),
     _log_pattern(
         r"exceeded memory limit|oom[-_ ]kill|Out Of Memory|Killed process",
-        "it used more memory than it had asked for: --mem",
+        "it used more memory than it asked for: ask for more with --mem",
     ),
     _log_pattern(
         r"MemoryError|Cannot allocate memory|bad_alloc|DefaultCPUAllocator: can't allocate",
-        "it could get no more memory: --mem",
+        "it could get no more memory: ask for more with --mem",
     ),
     _log_pattern(r"No space left on device", "a file system, /tmp or /dev/shm was full"),
     _log_pattern(r"[Qq]uota exceeded", "a quota was used up: see your quotas"),
@@ -91,20 +91,20 @@ _CAUSES: tuple[LogPattern, ...] = (
     ),
     _log_pattern(r"[Ii]llegal instruction", "a program built for another kind of CPU"),
     _log_pattern(
-        r"[Ss]egmentation fault|SIGSEGV", "a bug: the program touched memory that is not its own"
+        r"[Ss]egmentation fault|SIGSEGV", "a bug: the program used memory that is not its own"
     ),
     _log_pattern(r"Address already in use|EADDRINUSE", "another job on the node uses that port"),
     _log_pattern(
         r"Stale file handle|Input/output error", "a file system failed: tell your administrator"
     ),
-    _log_pattern(r"Permission denied", "it may not read, write or run that"),
+    _log_pattern(r"Permission denied", "it has no permission to read, write or run this"),
     _log_pattern(
-        r"No such file or directory|FileNotFoundError", "a file is not there, as seen from the node"
+        r"No such file or directory|FileNotFoundError", "a file does not exist on the node"
     ),
 )
 _ERRORS: tuple[LogPattern, ...] = (
-    _log_pattern(r"^slurmstepd[\w.\-]*: error: ", "Slurm says so on the node"),
-    _log_pattern(r"^srun: error: ", "Slurm says so of a step"),
+    _log_pattern(r"^slurmstepd[\w.\-]*: error: ", "an error that Slurm reports on the node"),
+    _log_pattern(r"^srun: error: ", "an error that Slurm reports for a step"),
     _log_pattern(
         r"(?i)\b(?:fatal|error|exception|assertion failed|aborted)\b",
         "the first line with an error",

@@ -38,8 +38,8 @@ def _listed(name: str, values: Iterator[str] | tuple[str, ...]) -> Iterator[Expl
 def _waiting(waiting: WaitExplanation, now: float) -> Iterator[ExplanationLine]:
     yield "Reason", waiting.reason
     yield from _listed("Now", waiting.details)
-    yield from _listed("In its way", _blockers(waiting, now))
-    yield "Who can", _who(waiting)
+    yield from _listed("Blocked by", _blockers(waiting, now))
+    yield "Who can act", _who(waiting)
     for rank in waiting.ranks:
         out = f"; {rank.out_of_it} more cannot start yet" if rank.out_of_it else ""
         yield "Rank", f"{rank.place} of {rank.waiting} in partition {rank.partition}{out}"
@@ -52,7 +52,7 @@ def _waiting(waiting: WaitExplanation, now: float) -> Iterator[ExplanationLine]:
 def _who(waiting: WaitExplanation) -> str:
     """Return who can change the reason; with alternatives, the user can."""
     if waiting.who == TIME and waiting.alternatives:
-        return "you, by a change below (Sooner); else wait: it passes by itself"
+        return "you, with a change listed below (Sooner); or wait: it passes by itself"
     return f"{waiting.who}; {waiting.advice}"
 
 
@@ -88,7 +88,7 @@ def _start(start: StartEstimate | None, now: float) -> str:
     if start is None:
         return "unknown: Slurm has no estimate"
     where = f" on {start.nodes}" if start.nodes else ""
-    age = f", worked out {display.format_seconds(now - start.taken)} ago" if start.taken else ""
+    age = f", computed {display.format_seconds(now - start.taken)} ago" if start.taken else ""
     return f"{display.format_moment(start.at, now)}{where}, from {start.source}{age}"
 
 
@@ -96,7 +96,7 @@ def _alternatives(waiting: WaitExplanation, now: float) -> Iterator[str]:
     for each in waiting.alternatives:
         yield from _alternative(each, now)
     if waiting.alternatives:
-        yield "by the nodes, jobs and plans of now; sbatch --test-only does not object"
+        yield "estimated from the current nodes, jobs and plans; sbatch --test-only does not object"
     elif waiting.no_alternatives:
         yield waiting.no_alternatives
 
@@ -123,4 +123,4 @@ def _ended(ended: EndExplanation) -> Iterator[ExplanationLine]:
         yield "Error", f"{at}{ended.first_error.text}"
         yield "", ended.error_means
     yield "Log", ended.log_trouble or ended.log or "unknown"
-    yield from _listed("Its end", ended.last_lines)
+    yield from _listed("Last lines", ended.last_lines)

@@ -16,16 +16,16 @@ _LIMITS = tuple(
 _QOS_LIMITS = (*_LIMITS, "maxtrespu", "maxjobspu", "maxsubmitpu", "maxtrespa")
 _STORE_FLAGS = {
     "job_comment": "comments: sacct cannot find a job by the mark slurmkit gave it",
-    "job_script": "batch scripts: what an ended job ran cannot be looked up",
-    "job_env": "environments: what an ended job ran with cannot be looked up",
+    "job_script": "batch scripts: nobody can look up the script of an ended job",
+    "job_env": "environments: nobody can look up the environment of an ended job",
 }
 _PRIVATE_DATA = {
-    "jobs": "people see only their own jobs: the GPU map shows other people's as held by nobody"
-    " that is known, and `why` cannot say who is before them",
+    "jobs": "people see only their own jobs: the GPU map cannot name who holds other GPUs, and"
+    " `why` cannot name the jobs ahead",
     "nodes": "people do not see nodes: `nodes`, `gpus` and the checks of `plan` do not work",
     "partitions": "people do not see partitions they may not use: `plan` cannot name them",
     "reservations": "people do not see reservations: `plan` and `why` cannot name them",
-    "usage": "people see only their own usage: `fairshare` shows no others, nor an account's",
+    "usage": "people see only their own usage: `fairshare` shows no other person's or account's",
     "accounts": "people do not see the limits of their accounts: `plan` cannot check them",
     "users": "people do not see other people's associations",
 }
@@ -43,12 +43,12 @@ def check_gpu_tres(case: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding(
             "error",
             f"{_TRES} has no gres/gpu, and {len(case.gpu_nodes)} nodes have GPUs",
-            "nobody's GPU-hours are counted, and limits on GPUs do not hold",
+            "no GPU-hours are counted, and limits on GPUs have no effect",
             *fix,
         )
     elif untold := [name for name in missing if name in types]:
         yield CheckFinding("warning", f"{_TRES} lacks {', '.join(untold)}",
-                    "GPU-hours and limits cannot be told by these types", *fix)  # fmt: skip
+                    "GPU-hours and limits cannot distinguish these GPU types", *fix)  # fmt: skip
     elif missing:
         yield CheckFinding("note", f"{_TRES} lacks {', '.join(missing)}",
                     "what jobs use of shared GPUs is not recorded", *fix)  # fmt: skip
@@ -84,7 +84,7 @@ def check_enforcement(case: CheckContext) -> Iterator[CheckFinding]:
     elif "qos" not in enforced:
         yield CheckFinding(
             "warning",
-            f"{_ENFORCE}={shown}: which QOS a person may use is not checked",
+            f"{_ENFORCE}={shown}: Slurm does not check which QOS a person may use",
             "everybody may run with the highest QOS",
             fix,
         )
@@ -132,7 +132,7 @@ def check_stored_fields(case: CheckContext) -> Iterator[CheckFinding]:
     if missing:
         kept = ",".join(sorted({*case.words("AccountingStoreFlags"), *missing}))
         yield CheckFinding("note", f"AccountingStoreFlags lacks {', '.join(missing)}",
-                    "not kept: " + "; ".join(_STORE_FLAGS[name] for name in missing),
+                    "not stored: " + "; ".join(_STORE_FLAGS[name] for name in missing),
                     f"AccountingStoreFlags={kept}")  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def check_gathering(case: CheckContext) -> Iterator[CheckFinding]:
     gathers = case.config.get("JobAcctGatherType", "")
     if not gathers or gathers.endswith("none"):
         yield CheckFinding("warning", "JobAcctGatherType is none",
-                    "what jobs really use of CPU and memory is unknown: no efficiency, no advice",
+                    "the CPU and memory that jobs really use are unknown: no efficiency, no advice",
                     "JobAcctGatherType=jobacct_gather/cgroup")  # fmt: skip
 
 
@@ -152,14 +152,14 @@ def check_private_data(case: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding("warning" if "nodes" in hidden else "note",
                     f"PrivateData={','.join(hidden)}",
                     "; ".join(_PRIVATE_DATA[kind] for kind in hidden),
-                    "PrivateData without what may be seen")  # fmt: skip
+                    "remove from PrivateData what people may see")  # fmt: skip
 
 
 def check_fairshare(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that past use counts in the order of jobs."""
     if not case.config.get("PriorityType", "").endswith("multifactor"):
         yield CheckFinding("warning", f"PriorityType={case.config.get('PriorityType') or 'basic'}",
-                    "jobs run in the order they came; past use and shares do not count",
+                    "jobs run in the order of submission; past use and shares do not count",
                     "PriorityType=priority/multifactor")  # fmt: skip
     elif case.config.get("PriorityWeightFairShare", "0") == "0":
         yield CheckFinding("warning", "PriorityWeightFairShare is 0",
@@ -185,7 +185,7 @@ CHECKS = (
     Check("enforce", "associations, limits and QOS are enforced", check_enforcement),
     Check("enforce-safe", "no budget is enforced without `safe`", check_safe_budgets),
     Check(
-        "store-flags", "comments, scripts and environments of jobs are kept", check_stored_fields
+        "store-flags", "comments, scripts and environments of jobs are stored", check_stored_fields
     ),
     Check("gathering", "use of CPU and memory is measured", check_gathering),
     Check("private-data", "nothing that slurmkit needs is hidden", check_private_data),

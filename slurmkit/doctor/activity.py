@@ -53,7 +53,7 @@ def check_main_scheduler(case: CheckContext) -> Iterator[CheckFinding]:
     yield CheckFinding(
         severity,
         f"main scheduler: {_cycle_times(sdiag.main)},"
-        f" {_number_of(sdiag.main.depth, 'job')} looked at in the mean,"
+        f" {_number_of(sdiag.main.depth, 'job')} tried on average,"
         f" {_number(sdiag.main.queue)} in its queue",
         f"beyond {_LONG_CYCLE:g} s slurmctld answers commands late, at {_LONGEST_CYCLE:g} s a"
         " cycle is cut and jobs start late"
@@ -94,7 +94,7 @@ def check_request_load(case: CheckContext) -> Iterator[CheckFinding]:
         f"slurmctld: {_number_of(sdiag.threads, 'thread')} for requests (256 at most),"
         f" {_number_of(sdiag.agents, 'message')} to nodes waiting",
         "commands are answered late, and may time out" * (severity != "ok"),
-        "sdiag shows by user and by kind who asks so much" * (severity != "ok"),
+        "run sdiag: it counts the requests by user and by kind" * (severity != "ok"),
         _source(sdiag),
     )
 
@@ -136,7 +136,7 @@ def _reservation(each: Reservation, now: float) -> CheckFinding:
     return CheckFinding(
         "note",
         f"reservation {each.name}: {where} {when} {format_time(each.end)} for {who}{flags}",
-        "other jobs do not start there, nor those that would run into it",
+        "other jobs do not start there; before it, only jobs that end in time start",
         where=f"scontrol show reservation, {format_time(now)}",
     )
 
@@ -168,7 +168,8 @@ def check_completing_jobs(case: CheckContext) -> Iterator[CheckFinding]:
         if late > _COMPLETING_SECONDS:
             yield CheckFinding(
                 "warning",
-                f"job {job} of {user} completes on {nodes} for {format_duration(int(late))}",
+                f"job {job} of {user} has been completing on {nodes} for"
+                f" {format_duration(int(late))}",
                 "its nodes take no other job: a process does not end, or an epilog hangs",
                 "see slurmd's log there; UnkillableStepTimeout drains such nodes",
                 f"squeue, {format_time(now)}",
@@ -185,7 +186,7 @@ def check_jobs_on_down_nodes(case: CheckContext) -> Iterator[CheckFinding]:
             yield CheckFinding(
                 "warning",
                 f"job {holder.job_id} of {holder.user} runs on {fold_nodes(gone)}, which is down",
-                "nobody knows whether it still runs; SlurmdTimeout ends it, or puts it back",
+                "nobody knows whether it still runs; after SlurmdTimeout it is ended or requeued",
                 f"scontrol requeue {holder.job_id}, once the node is known to be dead",
                 f"squeue and scontrol, {format_time(time.time())}",
             )
@@ -208,7 +209,7 @@ CHECKS = (
     Check("backfill", "backfill runs", check_backfill),
     Check("requests", "slurmctld keeps up with requests", check_request_load),
     Check("reservations", "nothing is reserved now or in the next 7 days", report_reservations),
-    Check("jobs-waiting", "no job waits for what never comes", check_waiting_for_ever),
+    Check("jobs-waiting", "no job waits for ever", check_waiting_for_ever),
     Check("jobs-completing", "no job takes long to free its nodes", check_completing_jobs),
     Check("jobs-without-node", "no job runs on a node that is down", check_jobs_on_down_nodes),
 )

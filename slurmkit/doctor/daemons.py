@@ -13,7 +13,7 @@ from slurmkit.formats.display import printable
 OLDEST_RELEASE, NEWEST_RELEASE = (22, 5), (26, 5)
 _AS_OF = re.compile(r"^Configuration data as of (\d+)", re.MULTILINE)
 _BACKLOG = re.compile(r"^DBD Agent queue size:\s*(\d+)", re.MULTILINE)
-_NO_SLURMCTLD = "while no slurmctld answers nothing can be submitted; running jobs go on"
+_NO_SLURMCTLD = "while no slurmctld answers, nobody can submit; running jobs go on"
 _SKEW = 5.0  # seconds; munge refuses beyond 300
 
 
@@ -38,7 +38,7 @@ def check_slurmctld(case: CheckContext) -> Iterator[CheckFinding]:
                 f"as root on {host}",
             )
     if "UP" in states and (since := case.config.get("BOOT_TIME", "")).isdigit():
-        yield CheckFinding("ok", f"slurmctld answers, and has since {time_of(int(since))}")
+        yield CheckFinding("ok", f"slurmctld answers; it has run since {time_of(int(since))}")
 
 
 def check_slurmdbd(case: CheckContext) -> Iterator[CheckFinding]:
@@ -55,7 +55,7 @@ def check_slurmdbd(case: CheckContext) -> Iterator[CheckFinding]:
         rows = case.accounting("cluster", ("cluster", "controlhost"))
     except DatabaseDown as error:
         host = case.config.get("AccountingStorageHost", "its host")
-        meaning = "no ended job can be looked up, and no limit changed; jobs go on meanwhile"
+        meaning = "ended jobs cannot be looked up, and limits cannot be changed; jobs go on"
         yield CheckFinding(
             "error", str(error), meaning, "systemctl start slurmdbd", f"as root on {host}"
         )
@@ -113,14 +113,15 @@ def check_client_release(case: CheckContext) -> Iterator[CheckFinding]:
     if here == there or not there:
         return
     mine, its = (".".join(map(str, each)) for each in (here, there))
-    message = f"the commands here are of Slurm {mine}, slurmctld is of {its}"
+    message = f"the commands here are from Slurm {mine}, slurmctld is from {its}"
     fix = (f"install Slurm {its}", "on this machine")
     if here[:2] > there[:2]:
         meaning = "Slurm supports commands that are older than slurmctld, not newer ones"
         yield CheckFinding("error", message, meaning, *fix)
     else:
         severity: Severity = "note" if here[:2] == there[:2] else "warning"
-        yield CheckFinding(severity, message, "commands may print less, or otherwise", *fix)
+        meaning = "the commands may print less than slurmctld knows, or in another form"
+        yield CheckFinding(severity, message, meaning, *fix)
 
 
 def check_clock(case: CheckContext) -> Iterator[CheckFinding]:
@@ -155,7 +156,7 @@ def check_munge(case: CheckContext) -> Iterator[CheckFinding]:
     if "Success" not in status:
         first = printable(status.partition("\n")[0])
         yield CheckFinding("error", f"munge does not work: {first}",
-                    "Slurm takes nobody for who he is: every command fails",
+                    "Slurm cannot verify who you are: every command fails",
                     "systemctl restart munge; compare /etc/munge/munge.key on all machines",
                     "as root here")  # fmt: skip
 
@@ -165,7 +166,7 @@ CHECKS = (
     Check("slurmdbd", "slurmdbd answers and knows this cluster", check_slurmdbd),
     Check("slurmdbd-backlog", "no records wait for slurmdbd", check_slurmdbd_backlog),
     Check("release", "this release of Slurm is supported", check_release),
-    Check("client-release", "commands and slurmctld are of one release", check_client_release),
+    Check("client-release", "commands and slurmctld have the same release", check_client_release),
     Check("clock", "this machine's clock agrees with slurmctld's", check_clock),
     Check("munge", "munge works", check_munge),
 )

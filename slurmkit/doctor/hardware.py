@@ -37,7 +37,7 @@ def check_unusable_nodes(case: CheckContext) -> Iterator[CheckFinding]:
             "warning" if first is None or time.time() - first > _LONG_OUT_SECONDS else "note",
             f"{_fold_names(nodes)} {kind}: {reason or 'no reason given'}{who}",
             f"{gpus} GPUs there cannot be used" if gpus else "no job starts there",
-            f"scontrol update NodeName={_fold_names(nodes)} State=RESUME, once it is mended",
+            f"scontrol update NodeName={_fold_names(nodes)} State=RESUME, once it is repaired",
             "as a Slurm administrator",
         )
 
@@ -64,9 +64,9 @@ def check_registered_gpus(case: CheckContext) -> Iterator[CheckFinding]:
         if _GRES_REASON.search(node.reason) or {"INVAL", "INVALID_REG"} & set(node.states):
             yield CheckFinding(
                 "error",
-                f"{node.name} registered with less than configured: {node.reason}",
+                f"{node.name} registered fewer resources than configured: {node.reason}",
                 f"its {node.count('gpu')} GPUs cannot be used",
-                "nvidia-smi on the node; then Gres= or gres.conf as they are",
+                "run nvidia-smi on the node; then correct Gres= or gres.conf, or the node",
                 f"{node.name}, or slurm.conf and gres.conf",
             )
 
@@ -77,7 +77,7 @@ def check_prolog_epilog(case: CheckContext) -> Iterator[CheckFinding]:
     for (_, reason, _by), nodes in _group_by_reason(failed).items():
         yield CheckFinding("error", f"{_fold_names(nodes)}: {reason}",
                     "jobs that were sent there are back in the queue, held or started again",
-                    f"mend the script ({case.config.get('Prolog') or 'Prolog, Epilog'}), then"
+                    f"repair the script ({case.config.get('Prolog') or 'Prolog, Epilog'}), then"
                     f" scontrol update NodeName={_fold_names(nodes)} State=RESUME",
                     "as a Slurm administrator")  # fmt: skip
 
@@ -94,7 +94,7 @@ def check_gpu_confinement(case: CheckContext) -> Iterator[CheckFinding]:
                     f"TaskPlugin={plugin}, ConstrainDevices={devices}: jobs are not confined to"
                     " their GPUs",
                     "a program that ignores or changes CUDA_VISIBLE_DEVICES runs on other people's"
-                    " GPUs, and the map does not show it",
+                    " GPUs, and the GPU map does not show it",
                     "TaskPlugin=task/cgroup,task/affinity and ConstrainDevices=yes",
                     "slurm.conf and cgroup.conf")  # fmt: skip
 

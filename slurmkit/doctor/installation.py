@@ -50,7 +50,7 @@ def check_commands(case: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding(
             "error" if {"sbatch", "squeue", "scontrol"} & set(missing) else "warning",
             f"not on the PATH: {', '.join(missing)}",
-            "what needs them fails",
+            "everything in slurmkit that needs them fails",
             "install Slurm's client commands, or load the site's Slurm module",
             "on this machine",
         )
@@ -86,7 +86,7 @@ def check_pyslurm_usable(case: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding(
             "warning" if found.version else "note",
             f"PySlurm is not used: {found.why_not}",
-            "each submit of many starts an sbatch",
+            "many jobs at once start one sbatch each",
             found.fix,
             sys.prefix,
         )
@@ -106,7 +106,7 @@ def check_ledger(case: CheckContext) -> Iterator[CheckFinding]:
     named = bool(os.environ.get("SLURMKIT_DB"))
     yield CheckFinding("warning" if named else "note", message,
                 "no reports of GPU-hours from this account", "slurmkit ledger ingest",
-                "as the account that keeps the books")  # fmt: skip
+                "as the account that owns the ledger")  # fmt: skip
 
 
 def check_shared_folder(case: CheckContext) -> Iterator[CheckFinding]:
@@ -116,8 +116,8 @@ def check_shared_folder(case: CheckContext) -> Iterator[CheckFinding]:
     kind = filesystem_type(here)
     if not kind.startswith(tuple(_SHARED_FILESYSTEMS)):
         raise SlurmkitError(
-            f"{here} is on {kind or 'an unknown filesystem'}, and only a node can tell whether it"
-            f" sees it; try: srun ls -d {here}"
+            f"{here} is on {kind or 'an unknown filesystem'}: nodes may not see it; to find out,"
+            f" run: srun ls -d {here}"
         )
     yield from ()
 
@@ -134,7 +134,7 @@ def check_terminal(case: CheckContext) -> Iterator[CheckFinding]:
     if sys.stdout.isatty() and term in ("", "dumb"):
         yield CheckFinding(
             "note",
-            f"TERM={term or 'is not set'}",
+            f"TERM={term}" if term else "TERM is not set",
             "no colours, and no `slurmkit tui`",
             "export TERM=xterm-256color",
             "~/.profile",
@@ -145,7 +145,7 @@ CHECKS = (
     Check("commands", "Slurm's commands are on the PATH", check_commands),
     Check("configuration", "slurmkit's configuration is right", check_configuration),
     Check("extras", "every extra of slurmkit is installed", check_extras),
-    Check("pyslurm", "PySlurm can send many jobs at once", check_pyslurm_usable),
+    Check("pyslurm", "PySlurm can submit many jobs at once", check_pyslurm_usable),
     Check("ledger", "the ledger can be read", check_ledger),
     Check("shared-files", "nodes see the current directory", check_shared_folder),
     Check("terminal", "the terminal shows names and colours", check_terminal),

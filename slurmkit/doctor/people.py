@@ -35,13 +35,14 @@ def check_directory_people(case: CheckContext) -> Iterator[CheckFinding]:
     people = read_directory_people()
     if not people:
         raise SlurmkitError(
-            "the directory lists nobody here (getent passwd): there is none, or enumeration is off"
+            "getent passwd lists nobody from a directory: there is no directory, or enumeration is"
+            " off"
         )
     known = _users_with_association(case)
     if missing := sorted(set(people) - known):
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         yield CheckFinding("warning",
-                    f"{len(missing)} of {len(people)} people of the directory have no association:"
+                    f"{len(missing)} of {len(people)} people in the directory have no association:"
                     f" {', '.join(missing[:_SHOWN])}{more}",
                     "their jobs are refused, or charged to nobody",
                     f"sacctmgr add user {missing[0]} account=ACCOUNT",
@@ -66,7 +67,7 @@ def _require_operator(case: CheckContext) -> None:
     rows = case.accounting("user", ("user", "adminlevel"))
     levels = {row["user"]: row["adminlevel"] for row in rows}
     if levels.get(current_user(), "None") == "None":
-        raise SlurmkitError("not checked: that is for Slurm's operators, who see all associations")
+        raise SlurmkitError("not checked: only Slurm operators see all associations")
 
 
 def _users_with_association(case: CheckContext) -> set[str]:
@@ -77,5 +78,5 @@ def _users_with_association(case: CheckContext) -> set[str]:
 
 CHECKS = (
     Check("own-association", "you may submit", check_own_association),
-    Check("directory", "everybody of the directory has an association", check_directory_people),
+    Check("directory", "everybody in the directory has an association", check_directory_people),
 )

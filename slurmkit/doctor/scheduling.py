@@ -35,7 +35,7 @@ def check_memory(case: CheckContext) -> Iterator[CheckFinding]:
     if "memory" not in case.config.get("SelectTypeParameters", "").lower():
         yield CheckFinding("warning",
                     f"SelectTypeParameters={case.config.get('SelectTypeParameters') or 'none'}:"
-                    " memory is not given out",
+                    " memory is not allocated to jobs",
                     "jobs can use up each other's memory",
                     "SelectTypeParameters=CR_Core_Memory")  # fmt: skip
         return
@@ -45,9 +45,9 @@ def check_memory(case: CheckContext) -> Iterator[CheckFinding]:
     if bare := [each.name for each in case.partitions if not _has_default_memory(each)]:
         share = min((node.memory // node.cpus for node in case.nodes if node.cpus), default=4096)
         yield CheckFinding("warning",
-                    f"DefMemPerCPU is not set for {', '.join(bare)}, and memory is given out",
-                    "a job that does not say --mem takes all memory of its nodes, so that their"
-                    " other GPUs stay idle",
+                    f"DefMemPerCPU is not set for {', '.join(bare)}, and memory is allocated",
+                    "a job without --mem gets all memory of its nodes, so that their other GPUs"
+                    " stay idle",
                     f"DefMemPerCPU={share}")  # fmt: skip
 
 
@@ -61,11 +61,11 @@ def check_time_limits(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that every partition has a time limit and a default time."""
     if endless := _names(each for each in case.partitions if each.max_time is None):
         yield CheckFinding("warning", f"no MaxTime in {endless}",
-                    "a job may hold its GPUs for ever, and nothing can be planned around it",
+                    "a job may hold its GPUs for ever, and Slurm cannot plan other jobs after it",
                     "PartitionName=… MaxTime=7-00:00:00")  # fmt: skip
     if bare := _names(each for each in case.partitions if each.default_time is None):
         yield CheckFinding("note", f"no DefaultTime in {bare}",
-                    "a job that does not say --time asks for the longest time, and waits longer",
+                    "a job without --time asks for the longest time, and waits longer",
                     "PartitionName=… DefaultTime=1:00:00")  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def check_partition_limits(case: CheckContext) -> Iterator[CheckFinding]:
     if case.config.get("EnforcePartLimits", "NO").upper() in ("NO", ""):
         yield CheckFinding("warning", "EnforcePartLimits=NO",
                     "a job over a partition's limits is accepted, and waits for ever; slurmkit"
-                    " says so before, sbatch does not",
+                    " warns before it submits, sbatch does not",
                     "EnforcePartLimits=ALL")  # fmt: skip
 
 
@@ -101,12 +101,12 @@ def _check_partition_gpus(name: str, gpus: list[Gres]) -> Iterator[CheckFinding]
     sliced = {gres.is_mig for gres in gpus}
     if len(typed) > 1:
         yield CheckFinding("warning", f"partition {name} has typed and untyped GPUs",
-                    "a job over both is counted wrongly, and the type of what it got is unknown",
+                    "the GPUs of a job with both are counted wrongly, and their type is unknown",
                     "a Type= for every GPU in gres.conf and slurm.conf, or two partitions",
                     "gres.conf and slurm.conf")  # fmt: skip
     if len(sliced) > 1:
         yield CheckFinding("warning", f"partition {name} has whole GPUs and MIG slices",
-                    "who asks for a GPU without a type may be given a slice",
+                    "a job that asks for a GPU without a type may get a slice",
                     "a partition of its own for nodes with MIG")  # fmt: skip
 
 
@@ -120,8 +120,8 @@ def check_preemption_signal(case: CheckContext) -> Iterator[CheckFinding]:
         late = case.release[:2] < _SIGNAL_RELEASE
         fix = "SlurmctldParameters=preempt_" if late else "PreemptParameters="
         yield CheckFinding("warning", f"PreemptType={kind} without send_user_signal",
-                    "the batch shell of a preempted job hears nothing before it is killed: the"
-                    " signal asked for with --signal is not sent, and no checkpoint is written",
+                    "the batch script of a preempted job gets no warning before it is killed: the"
+                    " signal of its --signal is not sent, and no checkpoint is written",
                     f"{fix}send_user_signal")  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def check_requeue(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that jobs are requeued by default when their node fails."""
     if case.config.get("JobRequeue") == "0":
         yield CheckFinding("note", "JobRequeue=0",
-                    "jobs on a node that fails are lost, unless they were sent with --requeue",
+                    "jobs on a node that fails are lost, unless submitted with --requeue",
                     "JobRequeue=1")  # fmt: skip
 
 
@@ -141,13 +141,13 @@ def check_job_age(case: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding(
             "warning",
             "MinJobAge=0",
-            "slurmctld forgets no job, and fills its memory",
+            "slurmctld never forgets a job, so its memory fills up",
             "MinJobAge=300",
         )
     elif seconds is not None and seconds < _SOON:
         yield CheckFinding("warning", f"MinJobAge={seconds}",
-                    "jobs are forgotten between two looks at the queue, so that every one has to"
-                    " be looked up in slurmdbd; dependencies on them are refused",
+                    "slurmctld forgets jobs that ended before slurmkit asks for them again, so each"
+                    " has to be looked up in slurmdbd; dependencies on them are refused",
                     "MinJobAge=300")  # fmt: skip
 
 
@@ -161,17 +161,22 @@ def check_requeue_delay(case: CheckContext) -> Iterator[CheckFinding]:
         key = "SlurmctldParameters=requeue_delay" if newer else "AuthInfo=cred_expire"
         yield CheckFinding("note", f"a requeued job waits {delay} s"
                     f" ({found[0] if found else 'the default of AuthInfo=cred_expire'})",
-                    "after a preemption or a checkpoint at the time limit GPUs stay idle so long",
+                    "after a preemption, or a checkpoint at the time limit, GPUs stay idle for that"
+                    " long",
                     f"{key}={_SOON}")  # fmt: skip
 
 
 CHECKS = (
-    Check("select-type", "GPUs are given out one by one", check_select_type),
-    Check("memory", "memory is given out, with a default", check_memory),
+    Check("select-type", "GPUs are allocated one by one", check_select_type),
+    Check("memory", "memory is allocated to jobs, with a default", check_memory),
     Check("time-limits", "every partition has MaxTime and DefaultTime", check_time_limits),
     Check("part-limits", "partitions' limits are enforced at submit", check_partition_limits),
-    Check("mixtures", "no partition mixes GPUs that are asked for alike", check_gpu_mixtures),
-    Check("preemption", "preempted jobs are told, or none is preempted", check_preemption_signal),
+    Check("mixtures", "no partition mixes GPUs that one request may mean", check_gpu_mixtures),
+    Check(
+        "preemption",
+        "jobs get a signal before they are preempted, or no job is preempted",
+        check_preemption_signal,
+    ),
     Check("requeue", "jobs are requeued when their node fails", check_requeue),
     Check("job-age", "slurmctld remembers ended jobs long enough", check_job_age),
     Check("requeue-delay", "requeued jobs start again soon", check_requeue_delay),

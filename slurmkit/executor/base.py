@@ -175,7 +175,7 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         """Do the work of `forget` with this executor."""
         run = load_run(job_id, self._where)
         if left := self._unfinished(run):
-            raise BadInput(f"{left}; what is left of {job_id} can be removed once that is over")
+            raise BadInput(f"{left}; the files of {job_id} can be removed once it has ended")
         remove_run(self._store, run, self._where)
 
     def attach_run(self, job_id: str) -> list[CallFuture]:

@@ -120,7 +120,7 @@ class RunResults:
         except OSError as error:
             return f"no log {log} ({error.strerror}): do the nodes share that folder?"
         except SshError as error:
-            return f"its log {log} is unknown: {error}"
+            return f"its log {log} cannot be read: {error}"
         last = next((line for line in reversed(lines) if line.strip()), "")
         return f"its log {log} {f'ends with: {printable(last.strip())}' if last else 'is empty'}"
 
@@ -137,7 +137,7 @@ class RunResults:
         except OSError as error:
             if error.errno not in _NOT_OURS:
                 raise
-            refused = f"{error.filename} is not believed: {error.strerror}"
+            refused = f"{error.filename} is not trusted: {error.strerror}"
             for future in task.left.values():
                 set_error(future, ResultRefused(f"call {future.index} of job {task.id}: {refused}"))
             task.left.clear()
@@ -290,7 +290,7 @@ class Follower:
 
     def _give_up(self, runs: list[RunResults], error: Exception) -> None:
         """Fail all open calls of runs that cannot be followed."""
-        words = f"cannot follow it: {type(error).__name__}: {error}"
+        words = f"cannot follow the job: {type(error).__name__}: {error}"
         for task in (task for each in runs for task in _unfinished(each)):
             for future in task.left.values():
                 set_error(future, CallError(f"call {future.index} of job {task.id}: {words}"))

@@ -98,10 +98,10 @@ def result_exception(future: CallFuture, result: StoredResult) -> BaseException:
     facts, name = result.facts, _name(future)
     words = str(facts.get("words", ""))
     if result.kind == resultfiles.UNFIT:
-        hint = "name one of the same version that the nodes have: Executor(python=…)"
+        hint = "choose a Python of the same version that the nodes have: Executor(python=…)"
         return PythonDiffers(f"{name}: {words}; {hint}")
     if result.kind == resultfiles.DIED:
-        return CallDied(f"{name}: {words} (on {facts.get('node')}); what it printed: {future.log}")
+        return CallDied(f"{name}: {words} (on {facts.get('node')}); its output is in {future.log}")
     error = _load_exception(result.payload) or CallError(f"{name} raised {words}")
     error.__cause__ = RemoteTraceback(str(facts.get("trace", words)))
     return _add_notes(error, facts)
@@ -121,13 +121,13 @@ def _add_notes(error: BaseException, facts: dict[str, Any]) -> BaseException:
     if missing := facts.get("missing"):
         error.add_note(f"{where} could not import {missing}")
     for name, (there, here) in facts.get("differ", {}).items():
-        error.add_note(f"{name} is {there} for {where}, and {here} here")
+        error.add_note(f"{name} has version {there} for {where}, and {here} here")
     return error
 
 
 def _warn_of_versions(facts: dict[str, Any]) -> None:
     for name, (there, here) in facts.get("differ", {}).items():
-        words = f"{name} is {there} for {facts.get('python')} on {facts.get('node')}"
+        words = f"{name} has version {there} for {facts.get('python')} on {facts.get('node')}"
         warnings.warn(f"{words}, and {here} here", LibraryDiffers, stacklevel=2)
 
 

@@ -76,7 +76,7 @@ class LocalExecutor(CallExecutor):
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):  # the process has ended
                 if run.folder.encode() in path.read_bytes().split(b"\0"):
-                    return f"process {path.parent.name} is still at it"
+                    return f"process {path.parent.name} still works on it"
         return ""
 
     def _send(self, run: CallRun, worker: str) -> CallRun:
@@ -117,7 +117,7 @@ class _ProcessMonitor:
         """See `JobMonitor.words`."""
         process = self._started.get(job_id)
         if process is None:
-            return "another process sent it, and it cannot be followed from here"
+            return "another process started it, and this process cannot follow it"
         if isinstance(process, OSError):
             return f"cannot run {self._python}: {process.strerror}"
         return f"its task ended with exit code {process.returncode}"

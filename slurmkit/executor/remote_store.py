@@ -63,7 +63,7 @@ class RemoteStore:
         aside = f"{posixpath.dirname(path)}/.{secrets.token_hex(8)}"
         here, there, piece = (shlex.quote(each) for each in (path, aside, f"{aside}.tar"))
         checksum = hashlib.sha256(packed).hexdigest()
-        wrong = "{ echo 'it arrived otherwise than it was sent; try again' >&2; exit 1; }"
+        wrong = "{ echo 'the upload arrived damaged; try again' >&2; exit 1; }"
         lines = (
             f"[ $(sha256sum <{piece} | cut -c -64) = {checksum} ] || {wrong}",
             f"mkdir -- {there} || exit 1",
@@ -97,7 +97,7 @@ class RemoteStore:
         except FileNotFoundError:
             return
         if status.st_uid != self._slurm.node.uid:
-            raise BadInput(f"{path} is not yours, and is left as it is")
+            raise BadInput(f"{path} is not yours, so it is not removed")
         self._do(["rm"], f"rm -rf -- {shlex.quote(path)}")
 
     def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
@@ -131,7 +131,7 @@ class RemoteStore:
         base = output.rstrip("\n")
         look = self.machine.files.stat
         if not stat.S_ISDIR(look(base).st_mode) or look(base).st_uid != node.uid:
-            raise BadInput(f"{base} is not a folder of yours; name another: folder=…")
+            raise BadInput(f"{base} is not a folder of yours; choose another: folder=…")
         check_not_replaceable(PurePosixPath(base), look, node.uid)
         return base
 
@@ -181,5 +181,5 @@ def _read_private(sftp: Any, path: str, user: int) -> bytes:
         file.prefetch(status.st_size)
         data = cast("bytes", file.read())
     if len(data) != status.st_size:
-        raise SshError(f"{path} was not read whole; it is tried again")
+        raise SshError(f"{path} was only partly read; slurmkit tries again")
     return data

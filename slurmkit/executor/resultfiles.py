@@ -115,7 +115,7 @@ def check_private(found: Any, path: str, user: int) -> None:
         words = f"it belongs to user id {found.st_uid}, not to you ({user})"
         raise PermissionError(errno.EPERM, words, path)
     if found.st_mode & 0o077:
-        words = f"others may use it (mode {stat.S_IMODE(found.st_mode):o})"
+        words = f"others may read or change it (mode {stat.S_IMODE(found.st_mode):o})"
         raise PermissionError(errno.EPERM, words, path)
 
 

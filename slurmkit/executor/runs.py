@@ -129,8 +129,8 @@ def load_run(job_id: str, where: str) -> CallRun:
         return msgspec.json.decode(read_private_file(_record_path(job_id, where)), type=CallRun)
     except (OSError, msgspec.DecodeError) as error:
         raise BadInput(
-            f"no calls of a job {job_id} were sent to {where} by you from this home; the number is"
-            " that of the whole, as a future's `job` has it"
+            f"no record of calls that you sent to {where} as job {job_id} from this home directory;"
+            " use the id of all calls sent together, which is the `job` of each future"
         ) from error
 
 

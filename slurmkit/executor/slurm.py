@@ -193,7 +193,7 @@ def _spec(options: dict[str, Any], python: str | None, store: Store) -> JobSpec:
     for name in options.keys() - policy.keys():
         if name not in known:
             ways = [*known, *Survive.__struct_fields__]
-            raise BadInput(f"a job has no option {name!r} here; {did_you_mean(name, ways)}")
+            raise BadInput(f"Executor takes no option {name!r}; {did_you_mean(name, ways)}")
     own = {name: value for name, value in options.items() if name not in policy}
     own["survive"] = msgspec.structs.replace(own.get("survive") or Survive(), **policy)
     fields = {"open_mode": "append", **own}  # a requeued task appends to its log
@@ -232,15 +232,18 @@ def _refuse_tasks(made: Plan) -> None:
     )
     if more and made.spec.launch.launcher != "none":
         raise BadInput(
-            f"a call is made by one task, and {more} would start it in each of several; for more"
-            " CPUs say cpus_per_task=…, for a call that starts the other tasks itself"
+            f"{more} would make each call in several tasks, and a call is for one task; for more"
+            " CPUs use cpus_per_task=…; if the call itself starts the other tasks, use"
             ' launch=Launch(launcher="none")'
         )
 
 
 def _warn_of_plan(made: Plan) -> None:
     """Issue the plan's warnings, and the changes that site policies made."""
-    changes = (f"{c.field} {c.before!r} is {c.after!r} by policy {c.policy}" for c in made.changes)
+    changes = (
+        f"policy {c.policy} changed {c.field} from {c.before!r} to {c.after!r}"
+        for c in made.changes
+    )
     # Our worker reads the user's array index, as that warning demands.
     warned = (each.message for each in made.warnings if each.code != "array-index")
     for words in (*changes, *warned):
@@ -302,7 +305,7 @@ class _SlurmMonitor:
                 return self._cluster.job(job_id).outcome().words
             except SlurmkitError:
                 pass  # fall back on the poller's facts
-        return judge_outcome(known.info, OutcomeEvidence()).words if known.info else "it is over"
+        return judge_outcome(known.info, OutcomeEvidence()).words if known.info else "it has ended"
 
     def stop(self, job_ids: Iterable[str]) -> None:
         """See `JobMonitor.stop`."""

@@ -142,7 +142,7 @@ class LocalStore:
         except FileNotFoundError:
             return
         if owner != os.geteuid():
-            raise BadInput(f"{path} is not yours, and is left as it is")
+            raise BadInput(f"{path} is not yours, so it is not removed")
         shutil.rmtree(path)
 
     def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
@@ -217,9 +217,8 @@ def check_not_replaceable(base: PurePath, look: Callable[[str], Any], user: int)
         is_open = status.st_mode & _OTHERS and not status.st_mode & stat.S_ISVTX
         if status.st_uid not in (0, user) or is_open:
             raise BadInput(
-                f"others may write to {each}, so they could change what your jobs run; take that"
-                " from them (chmod go-w), or name a folder below one that you alone can write to:"
-                " folder=…"
+                f"others may write to {each}, so they could change what your jobs run; forbid that"
+                " (chmod go-w), or choose a folder inside one that only you can write to: folder=…"
             )
 
 
@@ -234,11 +233,11 @@ def make_private_folder(path: Path) -> Path:
         status = path.lstat()
     except OSError as error:
         raise SlurmkitError(
-            f"cannot keep calls in {error.filename or path}: {error.strerror}; name another folder"
-            " that the nodes share: folder=…"
+            f"cannot write calls to {error.filename or path}: {error.strerror}; choose another"
+            " folder that the nodes share: folder=…"
         ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise BadInput(f"{path} is not a folder of yours; remove it, or name another: folder=…")
+        raise BadInput(f"{path} is not a folder of yours; remove it, or choose another: folder=…")
     if status.st_mode & 0o077:
         path.chmod(0o700)
     return path
@@ -254,5 +253,5 @@ def _make_private(path: Path) -> None:
 def write_error(path: str, error: OSError) -> SlurmkitError:
     """Return the error for calls that could not be written."""
     return SlurmkitError(
-        f"cannot keep calls in {error.filename or path}: {error.strerror}; make room there"
+        f"cannot write calls to {error.filename or path}: {error.strerror}; make room there"
     )

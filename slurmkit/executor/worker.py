@@ -248,7 +248,7 @@ class Caller:
             resultfiles.write_whole(self._state(index), after)
         except OSError as error:
             with suppress(OSError):  # the log may have no room either
-                print(f"slurmkit: where call {index} stands is not kept: {error}", file=sys.stderr)
+                print(f"slurmkit: the state of call {index} is not saved: {error}", file=sys.stderr)
 
     def _state(self, index: int) -> str:
         return os.path.join(self._task.folder, STATES, str(index))
@@ -351,7 +351,7 @@ def unfit(head: "dict[str, Any]") -> str:
         return ""
     here = f"{_dotted(sys.version_info[:2])} ({sys.executable} on {os.uname().nodename})"
     there = f"{_dotted(head['python'])} ({head['executable']} on {head['node']})"
-    return f"the job's Python is {here}, but the call was made by {there}"
+    return f"the job's Python is {here}, but the call was made with Python {there}"
 
 
 def differing(libraries: "dict[str, str]") -> "dict[str, Any]":

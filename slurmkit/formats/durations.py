@@ -39,7 +39,7 @@ def parse_time_limit(text: str) -> int:
         + part["s"]
     )
     if seconds > _LONGEST:
-        raise BadInput(f"time limit {text!r} is more than Slurm can hold")
+        raise BadInput(f"time limit {text!r} is longer than Slurm can store")
     if seconds == 0:
         raise BadInput(
             f"time limit {text} would mean no limit; give the time the job needs, e.g. 1:00:00"

@@ -38,7 +38,7 @@ def check_job_id(text: str) -> str:
         BadInput: for anything else.
     """
     if not _JOB_ID.fullmatch(text):
-        raise BadInput(f"{text!r} is not a job id: a number, or NUMBER_INDEX for an array task")
+        raise BadInput(f"{text!r} is not a job id; give e.g. 123, or 123_4 for an array task")
     return text
 
 

@@ -80,7 +80,7 @@ def parse_amount(text: str | None) -> int | None:
         return int(float(text))
     mebibytes = parse_mib(text, rounding="up")
     if mebibytes is None:
-        raise ValueError(f"{text!r} is no amount")
+        raise ValueError(f"{text!r} is not an amount")
     return mebibytes
 
 
@@ -92,7 +92,7 @@ def parse_minutes(text: str | None) -> int | None:
         return int(text)
     seconds = parse_elapsed(text)
     if seconds is None:
-        raise ValueError(f"{text!r} is no time limit")
+        raise ValueError(f"{text!r} is not a time limit")
     return seconds // 60
 
 
@@ -174,7 +174,7 @@ def expand_nodes(text: str | None) -> tuple[str, ...]:
     try:
         return tuple(clustershell.NodeSet(text, resolver=clustershell.RESOLVER_NOGROUP))
     except clustershell.NodeSetException as error:
-        raise ValueError(f"{text!r} is no list of nodes: {error}") from error
+        raise ValueError(f"{text!r} is not a list of nodes: {error}") from error
 
 
 def fold_nodes(names: Iterable[str]) -> str:

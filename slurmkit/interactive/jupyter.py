@@ -79,7 +79,8 @@ def make_cluster_folder(cluster: JobCluster) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise SlurmkitError(
-            f"cannot make the folder {folder}: {error.strerror}; notebooks leave word there"
+            f"cannot make the folder {folder}: {error.strerror}; notebook servers write their"
+            " address there"
         ) from error
     return folder
 
@@ -259,7 +260,8 @@ def server_command(folder: str, server: Sequence[str], section: JupyterSection) 
         program = server or shlex.split(section.command)
     except ValueError as error:
         raise BadConfig(
-            f"[jupyter] command: {section.command!r}: {error}; give words as for a shell"
+            f"[jupyter] command: {section.command!r}: {error}; write it as in a shell, with closed"
+            " quotes"
         ) from error
     lines = [
         _LINES_BEFORE_SETUP,
@@ -344,8 +346,8 @@ def _status_line(
 
 def _no_answer_message(job: Job, server: NotebookServer | None, patience: float) -> str:
     """Return the error for a job that runs but whose server does not answer."""
-    where = f"at {server.address}" if server else "or left word"
+    answer = f"answered at {server.address}" if server else "written its address"
     return (
-        f"job {job.id} runs, but no server has answered {where} within {patience:g} s of it; see:"
-        f" slurmkit log {job.id}, then slurmkit jupyter show {job.id}"
+        f"job {job.id} runs, but its server has not {answer} within {patience:g} s; see: slurmkit"
+        f" log {job.id}, then slurmkit jupyter show {job.id}"
     )

@@ -30,7 +30,8 @@ class TunnelSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Section `[tunnel]`.
 
     Attributes:
-        login: the host that people's own machines log in to with ssh; this one's name by default.
+        login: host that users log in to with ssh from their own machines; by default the name of
+            this host.
     """
 
     login: str = ""
@@ -86,10 +87,11 @@ def choose_node(job: Job, wanted: str | None) -> str:
 def _check_is_own_running_job(job_id: str, info: JobInfo, user: str) -> None:
     if info.user != user:
         raise BadInput(
-            f"job {job_id} is {info.user}'s; a tunnel is for jobs of your own: slurmkit queue --me"
+            f"job {job_id} belongs to {info.user}; a tunnel works only for your own jobs, see:"
+            " slurmkit queue --me"
         )
     if info.tally:
-        raise BadInput(f"{job_id} are several jobs; name one of them, e.g. {info.part}")
+        raise BadInput(f"{job_id} stands for several jobs; name one of them, e.g. {info.part}")
     if info.is_over:
         raise JobOver(f"job {job_id} has ended ({info.state}), and has no node any more")
     if info.state == "PENDING" or not info.node_list:
@@ -126,7 +128,7 @@ def forward_until_job_ends(
         server = socket.create_server(("127.0.0.1", local))
     except OSError as error:
         raise BadInput(
-            f"port {local} of this machine cannot be had ({error.strerror}); choose another:"
+            f"cannot open port {local} on this machine ({error.strerror}); choose another:"
             " --local-port"
         ) from error
     with server:

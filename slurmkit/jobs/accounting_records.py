@@ -67,7 +67,7 @@ class SacctStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_runs(slurm: SlurmCommands, job_ids: Iterable[str]) -> list[JobInfo]:
-    """Read every run of jobs, for an array those of every task, in the order of submit.
+    """Read every run of jobs (for an array, of every task), in the order of submit.
 
     Raises:
         DatabaseDown: when slurmdbd does not answer.

@@ -70,7 +70,7 @@ def job_gpu_facts(info: JobInfo) -> list[Fact]:
         (f"  {node}", f"GPU {', '.join(map(str, at))}") for node, at in info.gpu_indices.items()
     ]
     holds = info.state != "PENDING" and not info.is_over and gpu_types(info.tres)
-    unknown = [("  where", "unknown: Slurm does not say")] if holds and not held else []
+    unknown = [("  where", "unknown: Slurm does not show it")] if holds and not held else []
     return [("GPUs", total), *held, *unknown]
 
 
@@ -78,8 +78,8 @@ def output_fact(info: JobInfo) -> Fact:
     """Describe where a job's output goes; a het job's script runs in its first component."""
     whole, het, _ = (info.part or info.job_id).partition("+")
     if het and info.output is None:
-        return ("Output", f"that of {whole}+0")
-    several = f"one for each part, e.g. of {info.part}" if info.part else "unknown"
+        return ("Output", f"in the output of {whole}+0")
+    several = f"one file for each part, e.g. for {info.part}" if info.part else "unknown"
     return ("Output", info.output or several)
 
 

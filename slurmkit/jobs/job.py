@@ -228,7 +228,9 @@ class Job:
         """
         info = self._writer_info(file or LogFile())
         if info.part:
-            raise LogUnavailable(f"each part of {self.id} has its own, e.g. {info.part}")
+            raise LogUnavailable(
+                f"each part of {self.id} has its own file; name a part, e.g. {info.part}"
+            )
         return find_log_path(self.cluster.slurm, info, file or LogFile())
 
     def _writer_info(self, file: LogFile) -> JobInfo:
@@ -239,7 +241,7 @@ class Job:
         """
         if self._parts:
             part = self.named(self.parts[0].info().part or self.parts[0].id)
-            raise BadInput(f"{self.id} are several jobs; name one of them, e.g. {part}")
+            raise BadInput(f"{self.id} consists of several jobs; name one of them, e.g. {part}")
         info = self.info()
         named = info.part or info.job_id
         if "+" not in named or (file.pattern is not None and not info.part):
@@ -329,24 +331,26 @@ def _explain_refusal(job: Job, error: Refused, options: Mapping[str, str]) -> Re
     message = str(error)
     if options and message.startswith("Job is no longer pending"):
         names = ", ".join(f"--{name}" for name in options)
-        return Refused(f"job {job.id} no longer waits; only then {names} can be changed so")
+        return Refused(
+            f"job {job.id} is no longer pending, so Slurm does not allow this change of {names}"
+        )
     if not any(sign in message for sign in _NOT_ALLOWED):
         return error
     if "time" in options and "Invalid user" not in message:
         limit = job.info().time_limit
         return Refused(
             f"job {job.id}: its time limit is {limit}; users may lower the limit of a running"
-            " job, and raise that of a waiting one up to its partition's; ask an operator for"
-            f" more (Slurm: {error})"
+            " job, and raise the limit of a pending job up to its partition's maximum; for more,"
+            f" ask an operator (Slurm: {error})"
         )
     words = message.partition("; slurm_suspend")[0]  # that says the same once more
-    return Refused(f"{words}; it is not yours, or only an operator may do that")
+    return Refused(f"{words}; the job is not yours, or only operators may do that")
 
 
 def _worst_of(job_id: str, outcomes: list[Outcome]) -> Outcome:
     """Return the first outcome that is no success, with a tally of all.
 
-    The tally counts tasks if all outcomes are those of arrays, otherwise jobs.
+    The tally counts tasks if all outcomes are of arrays, otherwise jobs.
     """
     worst_one = next((one for one in outcomes if one.kind != "completed"), outcomes[0])
     tally: Counter[str] = Counter()
@@ -395,7 +399,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
             if form and form.pattern and not form.pattern.fullmatch(value):
                 raise BadInput(f"--{name} {value!r} is not {form.meaning}")
         if not self.options():
-            raise BadInput(f"nothing to change; there are --{', --'.join(_OPTIONS.values())}")
+            raise BadInput(f"nothing to change; give one of --{', --'.join(_OPTIONS.values())}")
 
     def options(self) -> dict[str, str]:
         """Return the changes by sbatch's long option, e.g. `{"time": "1:00:00"}`."""
@@ -413,7 +417,7 @@ def check_signal(text: str) -> str:
     short = name.removeprefix("SIG")
     known = short in _SIGNALS or (short.isdigit() and 1 <= int(short) <= 64)
     if batch not in {"", "B"} or not known:
-        raise BadInput(f"--signal {text!r} is no signal; e.g. USR1, or B:USR1 for the batch shell")
+        raise BadInput(f"--signal {text!r} is no signal; give USR1, or B:USR1 for the batch shell")
     return f"B:{short}" if batch else short
 
 
@@ -425,10 +429,10 @@ def check_rehearsal(slurm: SlurmCommands, job_id: str, ending: str) -> None:
         SlurmError: when Slurm does not show the job's script.
     """
     if ending not in REHEARSALS:
-        raise BadInput(f"{ending!r} cannot be rehearsed; one of {', '.join(REHEARSALS)}")
+        raise BadInput(f"{ending!r} cannot be rehearsed; give one of {', '.join(REHEARSALS)}")
     script = slurm.run(["scontrol", "write", "batch_script", job_id, "-"])
     if SURVIVAL_LINE not in script:
         raise BadInput(
-            f"job {job_id} has no policy for its ends, and would be killed; submit it with"
-            f" --on-{ending} requeue"
+            f"job {job_id} was submitted without an --on-… option, so the signal would kill it;"
+            f" submit it with --on-{ending} requeue"
         )

@@ -53,7 +53,7 @@ def read_log_once(slurm: SlurmCommands, info: JobInfo, ask: LogRequest) -> Itera
     if tail is None or not tail.exists:
         raise LogUnavailable(_why_no_file(info, path))
     if info.state == "PENDING":
-        ask.notice(f"job {info.job_id} has not started{_because(info)}; this was there before")
+        ask.notice(f"job {info.job_id} has not started{_because(info)}; this is older output")
     if words := _rank_files_notice(machine_of(slurm), tail, ask.file):
         ask.notice(words)
     yield from tail.read()
@@ -125,7 +125,7 @@ class _Follower:
         yield from self._read()
         missing = info.state == "RUNNING" and self._tail is not None and not self._tail.exists
         if missing and self._tail and time.monotonic() >= self._late_at:
-            words = f"nothing at {self._tail.path} yet; it may be on the node only"
+            words = f"{self._tail.path} does not exist here yet; it may be on a disk of the node"
             self._say(self._tail.path, words)
 
     def rest(self) -> Iterator[bytes]:
@@ -164,7 +164,9 @@ class _Follower:
     def _notice_rewritten(self, tail: FileTail) -> None:
         if tail.rewritten:
             tail.rewritten = False
-            self._ask.notice(f"job {self._info.job_id} was requeued and writes its output anew")
+            self._ask.notice(
+                f"job {self._info.job_id} was requeued and writes its file from the start"
+            )
 
     def _say(self, about: object, words: str) -> None:
         if about not in self._said:
@@ -181,7 +183,9 @@ def _rank_files_notice(machine: Machine, tail: FileTail | None, file: LogFile) -
             return ""
     except OSError:  # nobody asked for this file
         return ""
-    return f"its ranks write to {tail.path}{RANK_MARK}0 and so on; --rank N shows that of one"
+    return (
+        f"its ranks write to {tail.path}{RANK_MARK}0 and so on; --rank N shows one of these files"
+    )
 
 
 def _because(info: JobInfo) -> str:
@@ -192,13 +196,13 @@ def _because(info: JobInfo) -> str:
 def _why_no_file(info: JobInfo, path: str | None) -> str:
     """Explain why the log does not exist."""
     if info.state == "PENDING":
-        return f"job {info.job_id} has not started{_because(info)}; follow it with -f"
+        return f"job {info.job_id} has not started{_because(info)}; wait for its output with -f"
     if info.is_over and info.started is None:
         return f"job {info.job_id} ended {info.state} before it started, so it wrote nothing"
     if info.is_over and (info.exit_code or "").endswith(":53"):
         return f"job {info.job_id} could not open {path} or its directory on the node, so it failed"
-    of_rank = ", and had the job --log-per-rank" if RANK_MARK in (path or "") else ""
-    return f"{path} does not exist here; is it on a filesystem shared with the nodes{of_rank}?"
+    of_rank = ", and that the job had --log-per-rank" if RANK_MARK in (path or "") else ""
+    return f"{path} does not exist here; check that the nodes share its filesystem{of_rank}"
 
 
 class LogFile(msgspec.Struct, frozen=True):
@@ -207,7 +211,7 @@ class LogFile(msgspec.Struct, frozen=True):
     Attributes:
         stderr: standard error, where it has a file of its own (`--error`).
         pattern: a file of the job's steps, as given to `srun --output`, e.g. `out-%j-%t`.
-        rank: the rank that writes the file: `%t` of `pattern`, or that of `--log-per-rank`.
+        rank: the rank that writes the file: `%t` in `pattern`, or a rank of `--log-per-rank`.
     """
 
     stderr: bool = False
@@ -219,7 +223,7 @@ class LogFile(msgspec.Struct, frozen=True):
         if self.stderr and self.pattern is not None:
             raise BadInput("give either --error or --file, not both")
         if self.rank is not None and self.stderr:
-            raise BadInput("a rank's file holds its standard error too; leave --error out")
+            raise BadInput("the file of a rank has its standard error too; leave out --error")
 
 
 def find_log_path(slurm: SlurmCommands, info: JobInfo, which: LogFile) -> str | None:
@@ -232,7 +236,9 @@ def find_log_path(slurm: SlurmCommands, info: JobInfo, which: LogFile) -> str | 
     if which.pattern is not None:
         path = fill_output_path(which.pattern, info, _work_dir(slurm, info), which.rank or 0)
         if path is None and not waits:
-            raise LogUnavailable(f"{which.pattern} depends on a node; write the name of its node")
+            raise LogUnavailable(
+                f"{which.pattern} depends on a node; write the node's name in its place"
+            )
         return path
     if which.rank is not None:
         output = find_log_path(slurm, info, LogFile())
@@ -240,7 +246,7 @@ def find_log_path(slurm: SlurmCommands, info: JobInfo, which: LogFile) -> str | 
     path = _error_path(slurm, info) if which.stderr else None
     path = path or info.output or (None if waits else _path_in_database(slurm, info, "StdOut"))
     if path is None and not waits:
-        raise LogUnavailable(f"Slurm no longer says where the output of job {info.job_id} went")
+        raise LogUnavailable(f"Slurm no longer knows where job {info.job_id} wrote its output")
     return path
 
 
@@ -261,7 +267,7 @@ def _work_dir(slurm: SlurmCommands, info: JobInfo) -> str:
         return workdir
     directory = read_work_dir(slurm, info.job_id)
     if directory is None:
-        raise LogUnavailable(f"Slurm no longer says where job {info.job_id} started")
+        raise LogUnavailable(f"Slurm no longer knows in which folder job {info.job_id} started")
     return directory
 
 

@@ -2,8 +2,8 @@
 
 The last run's state and exit code come from sacct, or from squeue while slurmdbd does not know the
 end. They can hide why a job failed. So its steps are read, for a signal or too much memory, and
-the end of its log, for slurmstepd's message on memory and the rank that failed first. The outcome
-of an array or het job is that of its worst part.
+the end of its log, for slurmstepd's message on memory and the rank that failed first. An
+array or het job has the outcome of its worst part.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         log: path of the job's output; None when unknown.
         first_failure: the rank that failed first, if the log tells.
         words: all of that in one line; escape it before showing it.
-        tally: for an array or het job, its parts by state. The other facts are those of the worst.
+        tally: for an array or het job, its parts by state; the other facts are about the worst.
         source: the command that gave the facts.
     """
 
@@ -233,7 +233,7 @@ def _read_one_outcome(slurm: SlurmCommands, info: JobInfo, runs: Sequence[JobInf
     steps = read_steps(slurm, info.job_id) if info.state in {"FAILED", "TIMEOUT"} else ()
     failed = info.state == "FAILED"
     end = _end_of_log(slurm, info, LogFile(stderr=True)) if failed else b""
-    # If each rank has its own file, slurmstepd writes into that of rank 0.
+    # If each rank has its own file, slurmstepd writes into the file of rank 0.
     first = _end_of_log(slurm, info, LogFile(rank=0)) if failed else b""
     evidence = OutcomeEvidence(
         runs=tuple(runs),
@@ -378,18 +378,22 @@ def _words(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) -> str:
         words += f", after {format_duration(max(0, outcome.elapsed))}"
     words += f" on {outcome.nodes}" if outcome.nodes else ""
     before = [run.state for run in outcome.runs[:-1]]
-    return f"{words}; run {len(outcome.runs)}, before it {', '.join(before)}" if before else words
+    return (
+        f"{words}; this was run {len(outcome.runs)}, earlier runs: {', '.join(before)}"
+        if before
+        else words
+    )
 
 
 def _describe_failed(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) -> str:
-    # The job's own exit status may be that of a rank that srun ended after the first failure.
+    # The job's own exit status may come from a rank that srun ended after the first failure.
     if known.first_failure:
         return f"failed: {known.first_failure.words}"
     if outcome.signal == NO_OUTPUT:
         where = outcome.log or "its output path"
         return f"failed: {where} or its directory could not be opened on the node"
     if killed_by_slurm(info, known.steps):
-        return "failed: a step was killed (SIGKILL) by Slurm or root; perhaps for its memory"
+        return "failed: a step was killed (SIGKILL) by Slurm or root, perhaps for too much memory"
     if outcome.signal is not None:
         return f"failed: ended by signal {outcome.signal} ({outcome.signal_name})"
     if outcome.exit_code is None:
@@ -404,9 +408,9 @@ def _describe_out_of_memory(outcome: Outcome, info: JobInfo, known: OutcomeEvide
     limit = parse_tres(known.steps[0].tres).get("mem") if known.steps else None
     of = f" of {limit}" if limit else ""
     if lost := _out_of_memory_step(info, known.steps):
-        return f"out of memory: step {lost.step_id} used more than its limit{of}, sacct says"
-    says = "by the step's message" if known.memory_said else "by the memory sacct saw"
-    return f"out of memory: a step used more than its limit{of} and was killed, {says}"
+        return f"out of memory: step {lost.step_id} used more than its limit{of} (source: sacct)"
+    source = "the step's message in the log" if known.memory_said else "memory use in sacct"
+    return f"out of memory: a step used more than its limit{of} and was killed (source: {source})"
 
 
 def _describe_cancelled(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) -> str:
@@ -433,8 +437,8 @@ _DESCRIBE: dict[str, Callable[[Outcome, JobInfo, OutcomeEvidence], str]] = {
 _PLAIN = {
     "completed": "completed",
     "preempted": "preempted by another job, and not requeued",
-    "node_failure": "ended by the failure of a node",
+    "node_failure": "ended because a node failed",
     "deadline": "given up: it could not end before its deadline",
     "boot_failure": "ended because a node did not boot",
-    "unknown": "unknown: neither slurmctld nor slurmdbd knows its end",
+    "unknown": "unknown: neither slurmctld nor slurmdbd knows how it ended",
 }

@@ -33,33 +33,35 @@ class ReasonText(msgspec.Struct, frozen=True):
 
 _WAIT = "wait"
 _RELEASE = "release it: slurmkit release JOB"
-_LOOK = "see why it failed, mend that, then release it: slurmkit release JOB"
-_OLD = "an old form of a limit reached; ask your administrator which, or see: slurmkit fairshare"
+_LOOK = "see why it failed, correct that, then release it: slurmkit release JOB"
+_OLD = "this old reason names no limit; ask your administrator, or see: slurmkit fairshare"
 _PARTITION = "choose another partition: slurmkit update JOB --partition=NAME"
 
 _TEXT_BY_NAME: dict[str, ReasonText] = {
     "None": ReasonText("the scheduler has not looked at it yet", TIME, "ask again in a minute"),
     "Prolog": ReasonText("its nodes are being prepared: the prolog runs", TIME, _WAIT),
     "Priority": ReasonText("jobs of higher priority wait for the same resources", TIME, _WAIT),
-    "Resources": ReasonText("it is next, and what it asks for is not free now", TIME, _WAIT),
-    "Dependency": ReasonText("it waits for another job, as it was told to", YOU, _WAIT),
+    "Resources": ReasonText(
+        "it is next, but the resources it asks for are not free now", TIME, _WAIT
+    ),
+    "Dependency": ReasonText("it waits for another job (--dependency)", YOU, _WAIT),
     "DependencyNeverSatisfied": ReasonText(
-        "the job it depends on ended in another way than was asked for, so it never starts",
+        "it never starts: the job it waits for did not end as its dependency requires",
         YOU,
-        "cancel it, or take the dependency away: scontrol update JobId=JOB Dependency=",
+        "cancel it, or remove the dependency: scontrol update JobId=JOB Dependency=",
     ),
     "BeginTime": ReasonText("it may not start before its begin time", YOU, _WAIT),
-    "JobHeldUser": ReasonText("its user holds it", EITHER, _RELEASE),
+    "JobHeldUser": ReasonText("its user has put it on hold", EITHER, _RELEASE),
     "JobHeldAdmin": ReasonText(
-        "an administrator holds it, or its priority was set to 0",
+        "an administrator has put it on hold, or its priority was set to 0",
         ADMIN,
         "ask your administrator why; its user cannot release it",
     ),
     "JobHoldMaxRequeue": ReasonText(
-        "it was put back into the queue too often (MaxBatchRequeue), and is held now", EITHER, _LOOK
+        "it was requeued too often (MaxBatchRequeue) and is now on hold", EITHER, _LOOK
     ),
     "JobArrayTaskLimit": ReasonText(
-        "as many tasks of this array run as it allows itself (%N of --array)",
+        "its array already runs as many tasks at once as --array allows (%N)",
         YOU,
         "raise it: scontrol update JobId=JOB ArrayTaskThrottle=N, 0 for no limit",
     ),
@@ -78,32 +80,32 @@ _TEXT_BY_NAME: dict[str, ReasonText] = {
         "its partition starts no jobs: it is set to DOWN", ADMIN, _PARTITION
     ),
     "PartitionInactive": ReasonText(
-        "its partition takes and starts no jobs: it is INACTIVE", ADMIN, _PARTITION
+        "its partition accepts no jobs and starts none: it is INACTIVE", ADMIN, _PARTITION
     ),
     "PartitionConfig": ReasonText(
-        "it is against a limit of its partition",
+        "it exceeds a limit of its partition",
         EITHER,
-        "compare it with: slurmkit plan, or choose another partition",
+        "see which limit: slurmkit plan; or choose another partition",
     ),
     "Reservation": ReasonText("its reservation has not begun, or is in use", TIME, _WAIT),
     "ReservationDeleted": ReasonText(
         "its reservation was deleted, so it never starts",
         EITHER,
-        "take the reservation away: scontrol update JobId=JOB ReservationName=",
+        "remove the reservation: scontrol update JobId=JOB ReservationName=",
     ),
     "ReservationInvalid": ReasonText(
-        "its reservation cannot be used by it",
+        "it cannot use its reservation",
         EITHER,
-        "see: slurmkit reservations; or scontrol update JobId=JOB ReservationName=",
+        "see: slurmkit reservations; or remove it: scontrol update JobId=JOB ReservationName=",
     ),
     "ReqNodeNotAvail": ReasonText(
         "nodes it needs are down, drained or reserved", ADMIN, "wait, or ask for other nodes"
     ),
     "NodeDown": ReasonText("a node it needs is down", ADMIN, "wait, or ask for other nodes"),
     "BadConstraints": ReasonText(
-        "no node can ever meet what it asks for, so it is held",
+        "no node can ever provide what it asks for, so it is on hold",
         YOU,
-        "cancel it and submit it with less; slurmkit plan says what fits",
+        "cancel it and submit it with less; slurmkit plan shows what fits",
     ),
     "Constraints": ReasonText(
         "no node meets its extra constraints now", EITHER, "wait, or submit it without them"
@@ -129,7 +131,7 @@ _TEXT_BY_NAME: dict[str, ReasonText] = {
         "choose another: scontrol update JobId=JOB Account=NAME, or another partition",
     ),
     "QOSUsageThreshold": ReasonText(
-        "its account's fairshare is below what its QOS asks for (UsageThreshold)",
+        "its account's fairshare is below the value that its QOS requires (UsageThreshold)",
         TIME,
         "wait until usage has decayed, or choose another QOS: slurmkit update JOB --qos=NAME",
     ),
@@ -137,9 +139,9 @@ _TEXT_BY_NAME: dict[str, ReasonText] = {
         "it asks for more memory per CPU or node than its partition allows (MaxMemPerCPU,"
         " MaxMemPerNode)",
         EITHER,
-        "ask for less memory, or more CPUs for it",
+        "ask for less memory, or for more CPUs",
     ),
-    "AccountingPolicy": ReasonText("it is against a limit of accounting", EITHER, _OLD),
+    "AccountingPolicy": ReasonText("it has reached an accounting limit", EITHER, _OLD),
     "AssociationJobLimit": ReasonText("its account's job limit is reached", EITHER, _OLD),
     "AssociationResourceLimit": ReasonText("its account's resource limit is reached", EITHER, _OLD),
     "AssociationTimeLimit": ReasonText("its account's time limit is reached", EITHER, _OLD),
@@ -150,7 +152,7 @@ _TEXT_BY_NAME: dict[str, ReasonText] = {
     "SchedDefer": ReasonText(
         "the cluster looks at new jobs only now and then (SchedulerParameters=defer)", TIME, _WAIT
     ),
-    "BurstBufferResources": ReasonText("its burst buffer has not enough room", TIME, _WAIT),
+    "BurstBufferResources": ReasonText("its burst buffer has too little free space", TIME, _WAIT),
     "BurstBufferStageIn": ReasonText("its data is being staged into the burst buffer", TIME, _WAIT),
     "BurstBufferOperation": ReasonText(
         "an operation on its burst buffer failed", EITHER, "see SystemComment of: slurmkit job JOB"
@@ -158,17 +160,21 @@ _TEXT_BY_NAME: dict[str, ReasonText] = {
     "FrontEndDown": ReasonText("no front-end node is up", ADMIN, _WAIT),
     "BlockMaxError": ReasonText("too many parts of its hardware block are in error", ADMIN, _WAIT),
     "BlockFreeAction": ReasonText("its hardware block is being freed", TIME, _WAIT),
-    "PowerNotAvail": ReasonText("the cluster has not the power for it now", TIME, _WAIT),
+    "PowerNotAvail": ReasonText(
+        "the cluster has too little electric power for it now", TIME, _WAIT
+    ),
     "PowerReserved": ReasonText("the power it needs is reserved", TIME, _WAIT),
     "MaxPoweredUpNodes": ReasonText(
-        "as many nodes are powered up as may be (max_powered_nodes)", TIME, _WAIT
+        "no more nodes may be powered up now (max_powered_nodes)", TIME, _WAIT
     ),
     "FedJobLock": ReasonText("the clusters of the federation agree on where it runs", TIME, _WAIT),
     "MpiPortsBusy": ReasonText("the ports that its MPI steps need are in use", TIME, _WAIT),
     "NvidiaImexChannels": ReasonText("no NVIDIA IMEX channel is free for it", TIME, _WAIT),
     "SystemFailure": ReasonText("Slurm itself failed on it", ADMIN, "tell your administrator"),
     "JobLaunchFailure": ReasonText(
-        "it could not be launched: a file system, a missing program or a broken node", EITHER, _LOOK
+        "it could not be launched; causes: a file system, a missing program, a broken node",
+        EITHER,
+        _LOOK,
     ),
     "NonZeroExitCode": ReasonText(
         "its script ended with an exit code other than 0", YOU, "see its log"
@@ -215,24 +221,27 @@ _TEXT_BY_PATTERN: tuple[tuple[re.Pattern[str], ReasonText], ...] = tuple(
         ),
         (
             r"launch failed requeued held",
-            ReasonText("a node could not start it (prolog failed), and it is held", EITHER, _LOOK),
+            ReasonText("a node could not start it (prolog failed); it is on hold", EITHER, _LOOK),
         ),
         (
             r"launch failure limit exceeded requeued held",
-            ReasonText("nodes could not start it, several times, and it is held", EITHER, _LOOK),
+            ReasonText("nodes failed to start it several times; it is on hold", EITHER, _LOOK),
         ),
         (
             r"user env retrieval failed requeued held",
             ReasonText("its user's environment could not be read on the node", EITHER, _LOOK),
         ),
-        (r"job requeued in held state", ReasonText("it was put back and held", EITHER, _RELEASE)),
+        (
+            r"job requeued in held state",
+            ReasonText("it was requeued and put on hold", EITHER, _RELEASE),
+        ),
         (
             r"job requeued in special exit state",
-            ReasonText("it was put back after a special exit code, and is held", EITHER, _LOOK),
+            ReasonText("it was requeued after a special exit code and is on hold", EITHER, _LOOK),
         ),
         (
             r"Job's (?:QOS|account) not (?:permitted|known).* \((.*)\)",
-            ReasonText("its partition does not let it in: {}", EITHER, _PARTITION),
+            ReasonText("its partition does not accept it: {}", EITHER, _PARTITION),
         ),
         (
             r"uid \d+ not in group permitted to use this partition \((.*)",
@@ -243,7 +252,7 @@ _TEXT_BY_PATTERN: tuple[tuple[re.Pattern[str], ReasonText], ...] = tuple(
         (
             r"License request '(.*)' is no longer valid, holding job",
             ReasonText(
-                "its licences {} no longer exist, and it is held", ADMIN, "ask your administrator"
+                "its licences {} no longer exist; it is on hold", ADMIN, "ask your administrator"
             ),
         ),
     )
@@ -352,7 +361,7 @@ _LIMITS_PER_TRES: dict[tuple[str, str, str], LimitKind] = {
         "grp_tres",
         "tres",
         "group",
-        "all jobs of {holder} together hold as many {what} as they may",
+        "all jobs of {holder} together hold the allowed maximum of {what}",
     ),
     ("Grp", "Minutes", ""): LimitKind(
         "GrpTRESMins",
@@ -366,7 +375,8 @@ _LIMITS_PER_TRES: dict[tuple[str, str, str], LimitKind] = {
         "grp_tres_run_mins",
         "tres_run_mins",
         "group",
-        "all jobs of {holder} together may still use as many minutes of {what} as they may",
+        "the running jobs of {holder} together hold the allowed maximum of {what} times"
+        " remaining time",
     ),
     ("Max", "", "PerJob"): LimitKind(
         "MaxTRESPerJob",
@@ -394,47 +404,53 @@ _LIMITS_PER_TRES: dict[tuple[str, str, str], LimitKind] = {
         "max_tres_per_user",
         "tres",
         "user",
-        "its user's jobs hold as many {what} as {holder} allows a user",
+        "its user's jobs hold the maximum of {what} that {holder} allows a user",
     ),
     ("Max", "", "PerAccount"): LimitKind(
         "MaxTRESPerAccount",
         "max_tres_per_account",
         "tres",
         "account",
-        "its account's jobs hold as many {what} as {holder} allows an account",
+        "its account's jobs hold the maximum of {what} that {holder} allows an account",
     ),
     ("Max", "Run", "PerUser"): LimitKind(
         "MaxTRESRunMinsPerUser",
         "max_tres_run_mins_per_user",
         "tres_run_mins",
         "user",
-        "its user's jobs may still use as many minutes of {what} as {holder} allows a user",
+        "its user's running jobs hold the maximum of {what} times remaining time that {holder}"
+        " allows a user",
     ),
     ("Max", "Run", "PerAccount"): LimitKind(
         "MaxTRESRunMinsPerAccount",
         "max_tres_run_mins_per_account",
         "tres_run_mins",
         "account",
-        "its account's jobs may still use as many minutes of {what} as {holder} allows an account",
+        "its account's running jobs hold the maximum of {what} times remaining time that {holder}"
+        " allows an account",
     ),
     ("Min", "", ""): LimitKind(
         "MinTRESPerJob",
         "min_tres_per_job",
         "",
         "job",
-        "it asks for fewer {what} than {holder} wants of a job",
+        "it asks for less {what} than {holder} requires of a job",
     ),
 }
 _LIMITS_ON_JOBS: dict[tuple[str, str, str], LimitKind] = {
     ("Grp", "Job", ""): LimitKind(
-        "GrpJobs", "grp_jobs", "jobs", "group", "as many jobs of {holder} run as may"
+        "GrpJobs",
+        "grp_jobs",
+        "jobs",
+        "group",
+        "{holder} already has the allowed maximum of running jobs",
     ),
     ("Grp", "Sub", ""): LimitKind(
         "GrpSubmitJobs",
         "grp_submit",
         "submitted",
         "group",
-        "as many jobs of {holder} are in the queue as may",
+        "{holder} already has the allowed maximum of jobs in the queue",
     ),
     ("Grp", "Wal", ""): LimitKind(
         "GrpWall",
@@ -448,42 +464,42 @@ _LIMITS_ON_JOBS: dict[tuple[str, str, str], LimitKind] = {
         "max_jobs",
         "jobs",
         "user",
-        "as many jobs of its user run as {holder} allows",
+        "its user already runs as many jobs as {holder} allows",
     ),
     ("Max", "Job", "PerUser"): LimitKind(
         "MaxJobsPerUser",
         "max_jobs",
         "jobs",
         "user",
-        "as many jobs of its user run as {holder} allows a user",
+        "its user already runs as many jobs as {holder} allows a user",
     ),
     ("Max", "Job", "PerAccount"): LimitKind(
         "MaxJobsPerAccount",
         "max_jobs_per_account",
         "jobs",
         "account",
-        "as many jobs of its account run as {holder} allows an account",
+        "its account already runs as many jobs as {holder} allows an account",
     ),
     ("Max", "Sub", ""): LimitKind(
         "MaxSubmitJobs",
         "max_submit",
         "submitted",
         "user",
-        "as many jobs of its user are in the queue as {holder} allows",
+        "its user already has as many jobs in the queue as {holder} allows",
     ),
     ("Max", "Sub", "PerUser"): LimitKind(
         "MaxSubmitJobsPerUser",
         "max_submit",
         "submitted",
         "user",
-        "as many jobs of its user are in the queue as {holder} allows a user",
+        "its user already has as many jobs in the queue as {holder} allows a user",
     ),
     ("Max", "Sub", "PerAccount"): LimitKind(
         "MaxSubmitJobsPerAccount",
         "max_submit_per_account",
         "submitted",
         "account",
-        "as many jobs of its account are in the queue as {holder} allows an account",
+        "its account already has as many jobs in the queue as {holder} allows an account",
     ),
     ("Max", "Wal", "PerJob"): LimitKind(
         "MaxWall", "max_wall", "", "job", "its time limit is more than {holder} allows"
@@ -530,7 +546,7 @@ class LimitReason(msgspec.Struct, frozen=True):
             return "wait until usage has decayed, use another account, or ask your administrator"
         if self.waits:
             other = "account" if self.owner == "association" else "QOS"
-            return f"wait for jobs of theirs to end, ask for less, or use another {other}"
+            return f"wait until some of these jobs end, ask for less, or use another {other}"
         if self.kind.limit == "max_wall":
             return "lower its time limit: slurmkit update JOB --time=LIMIT, or use another QOS"
         more = "more" if self.kind.limit == "min_tres_per_job" else "less"

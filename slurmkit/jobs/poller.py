@@ -50,7 +50,7 @@ class PollSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Section `[poll]`.
 
     Attributes:
-        floor_seconds: how long to wait at least between two looks at the queue, at this site.
+        floor_seconds: shortest time in seconds between two queries of the queue.
     """
 
     floor_seconds: Annotated[float, msgspec.Meta(ge=0.1)] = 2.0
@@ -376,7 +376,7 @@ class Watch:
             if left is not None and left <= 0:
                 unseen = any(known[job_id].info is None for job_id in going_on)
                 if not unseen or trouble or left <= -_FIRST_LOOK_SECONDS:
-                    what = "nothing heard of it" if unseen else "not over"
+                    what = "still no answer from Slurm" if unseen else "not over"
                     raise NotOver(f"{what} after {timeout:g} s: {_join_ids(going_on)}")
                 left += _FIRST_LOOK_SECONDS  # say "not over" only of jobs that were seen
             waits = [wait for wait in (left, every) if wait is not None]

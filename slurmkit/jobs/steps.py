@@ -140,8 +140,8 @@ def read_selected_steps(slurm: SlurmCommands, selection: Sequence[str]) -> Steps
     last = sorted(running, key=lambda row: -(row.started or 0))[:MAX_SSTAT_JOBS]
     text, problem = _sstat(slurm, [row.raw_id for row in last])
     some = (
-        f"sstat was asked about the {MAX_SSTAT_JOBS} of {len(running):,} running jobs"
-        " that began last"
+        f"sstat measured only {MAX_SSTAT_JOBS} of {len(running):,} running jobs, those that"
+        " started last"
     )
     missing = "; ".join(filter(None, [problem, some if len(running) > MAX_SSTAT_JOBS else ""]))
     seconds = time.perf_counter() - began
@@ -332,7 +332,7 @@ def compute_efficiencies(rows: Iterable[StepUse]) -> dict[str, Efficiency]:
 def array_shares(several: Sequence[Efficiency | None]) -> tuple[float | None, float | None]:
     """Return the CPU and memory shares of an array, 0 to 1; None while a task is unknown.
 
-    The CPU share is that of all tasks together, the memory share that of the highest task.
+    The CPU share counts all tasks together; the memory share is the highest of any task.
     """
     known = [each for each in several if each is not None]
     complete = len(known) == len(several)

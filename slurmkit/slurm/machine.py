@@ -116,7 +116,7 @@ class LocalMachine:
         try:
             return pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
-            unnamed = f"this machine has no name for user id {os.getuid()}; name a user"
+            unnamed = f"user id {os.getuid()} has no login name on this machine; give a login name"
             raise BadInput(unnamed) from None
 
     @property
@@ -210,7 +210,7 @@ def require_regular_file(mode: int, path: str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "not a regular file, so no output was kept there", path)
+        raise OSError(errno.EINVAL, "not a regular file, so no output was saved there", path)
 
 
 def _group_name(gid: int) -> str | None:

@@ -62,14 +62,19 @@ class Mount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     def _check(self, text: str) -> None:
         if not self.source.startswith(("/", ".")) and self.source not in ("tmpfs", "umount"):
             raise BadInput(
-                f"mount {text!r}: the source is a path that begins with / or ., or tmpfs, or umount"
+                f"mount {text!r}: the source must be a path that begins with / or .,"
+                " or the word tmpfs or umount"
             )
         if not self.target.startswith(("/", ".")):
-            raise BadInput(f"mount {text!r}: the target is a path that begins with / or .")
+            raise BadInput(f"mount {text!r}: the target must be a path that begins with / or .")
         if sign := _NO_PATH.search(self.source + self.target):
-            raise BadInput(f"mount {text!r}: a path may not hold {sign[0]!r}; mount a link to it")
+            raise BadInput(
+                f"mount {text!r}: a path must not contain {sign[0]!r}; mount a symbolic link to it"
+            )
         if wrong := [flag for flag in self.flags if not _FLAG.fullmatch(flag)]:
-            raise BadInput(f"mount {text!r}: {wrong[0]!r} is no flag; join flags with +: ro+nosuid")
+            raise BadInput(
+                f"mount {text!r}: {wrong[0]!r} is not a mount flag; join flags with +: ro+nosuid"
+            )
 
     @property
     def is_bind(self) -> bool:
@@ -136,7 +141,10 @@ class Container(
     def __post_init__(self) -> None:
         self._check_types()
         if self.image is None and self.name is None:
-            raise BadInput("a container needs an image, e.g. ubuntu:24.04, or the name of one kept")
+            raise BadInput(
+                "a container needs an image, e.g. ubuntu:24.04, or the name of a container that"
+                " is kept on the nodes"
+            )
         if self.image is not None:
             Image.parse(self.image)
         for mount in self.mounts:
@@ -149,15 +157,20 @@ class Container(
         if self.save is not None and self.save.endswith("/"):
             raise BadInput(f"container save {self.save!r} is a folder; name a file, e.g. x.sqsh")
         if self.entrypoint_log and self.entrypoint is False:
-            raise BadInput("container entrypoint-log: the entry point is not to run at all")
+            raise BadInput(
+                "container entrypoint-log shows the output of the entry point, but entrypoint is"
+                " false; leave one of them out"
+            )
 
     def _check_types(self) -> None:
         for name in _YES_NO:
             if not isinstance(getattr(self, name), bool | None):
-                raise BadInput(f"container {name} is true or false, not {getattr(self, name)!r}")
+                raise BadInput(
+                    f"container {name} must be true or false, not {getattr(self, name)!r}"
+                )
         if not isinstance(self.entrypoint_log, bool):
             raise BadInput(
-                f"container entrypoint_log is true or false, not {self.entrypoint_log!r}"
+                f"container entrypoint_log must be true or false, not {self.entrypoint_log!r}"
             )
         for name in _LISTS:
             if not isinstance(getattr(self, name), tuple):
@@ -246,8 +259,8 @@ def _check_names(environment: tuple[str, ...], unshare: tuple[str, ...]) -> None
     for name in environment:
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise BadInput(
-                f"container environment: {name!r} is not the name of a variable; values are those"
-                " that the job has"
+                f"container environment: {name!r} is not the name of a variable; give names only,"
+                " the values are the job's own"
             )
     for name in unshare:
         if name not in CONTAINER_NAMESPACES:

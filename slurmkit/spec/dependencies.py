@@ -40,17 +40,19 @@ def format_dependency(jobs: Iterable[HasParts | str | int], kind: str, minutes: 
     """
     if kind not in DEPENDENCY_TYPES:
         raise BadInput(
-            f"no kind of dependency {kind!r}; {did_you_mean(kind, list(DEPENDENCY_TYPES))}"
+            f"unknown kind of dependency {kind!r}; {did_you_mean(kind, list(DEPENDENCY_TYPES))}"
         )
     if minutes and kind != "after":
-        raise BadInput(f"{kind} takes no minutes: Slurm counts them from a start; use kind='after'")
+        raise BadInput(
+            f"{kind} takes no minutes: Slurm counts them from the start of a job; use kind='after'"
+        )
     if minutes < 0:
-        raise BadInput(f"minutes to wait are at least 0, not {minutes}")
+        raise BadInput(f"the minutes to wait must be at least 0, not {minutes}")
     ids = [job_id for job in jobs for job_id in _ids(job)]
     if not ids:
-        raise BadInput("no job to wait for was given")
+        raise BadInput("the dependency names no job; give at least one job to wait for")
     if kind == "aftercorr" and len(ids) > 1:
-        raise BadInput(f"aftercorr is for one array, not {', '.join(ids)}")
+        raise BadInput(f"aftercorr takes one array, not {', '.join(ids)}")
     more = f"+{minutes}" if minutes else ""
     return ":".join([kind, *(f"{job_id}{more}" for job_id in ids)])
 

@@ -51,19 +51,26 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     def __post_init__(self) -> None:
         parts = [name for name in ("shard", "mps", "mig", "fraction") if getattr(self, name)]
-        _require(len(parts) <= 1, f"one of {' and '.join(parts)} can be asked for, not both")
-        _require(self.count >= 1, f"{self.count} GPUs cannot be asked for; leave them out for none")
+        _require(len(parts) <= 1, f"{' and '.join(parts)} cannot be combined; give one of them")
+        _require(
+            self.count >= 1,
+            f"the number of GPUs must be at least 1, not {self.count}; for a job without GPUs"
+            " leave the option out",
+        )
         for name in ("shard", "mps"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} must be at least 1, not {value}")
         if self.fraction is not None:
             fits = math.isfinite(self.fraction) and 0 < self.fraction < 1
-            _require(fits, f"a fraction of a GPU lies between 0 and 1, not at {self.fraction:g}")
+            _require(fits, f"a fraction of a GPU must be between 0 and 1, not {self.fraction:g}")
         _require(
             self.count == 1 or not self.is_part,
-            f"a job gets {'/'.join(parts)} of one GPU on each node, not of {self.count}",
+            f"a job can use {'/'.join(parts)} of one GPU on each node, not of {self.count} GPUs",
         )
-        _require(self.per == "node" or not self.is_part, "a part of a GPU is asked for per node")
+        _require(
+            self.per == "node" or not self.is_part,
+            "ask for a part of a GPU per node: --gpus-per-node",
+        )
         _check_type(self.type)
         if self.mig is not None and not re.fullmatch(r"[\w.\-+]+", self.mig):
             raise BadInput(f"MIG profile {self.mig!r} is not of the form 3g.20gb")
@@ -97,7 +104,7 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             return cls(shard=amount, per=per) if name == "shard" else cls(mps=amount, per=per)
         known = not name or _TYPE.fullmatch(name) or _PROFILE.fullmatch(name)
         if name in ("shard", "mps") or not known or words.startswith(":") or not words:
-            raise BadInput(f"GPUs {text!r} are not of a known form, e.g. {_FORMS}")
+            raise BadInput(f"cannot read GPUs {text!r}; give one of these forms: {_FORMS}")
         if _FRACTION.fullmatch(number):
             return cls(type=name or None, fraction=float(number), per=per)
         if _PROFILE.fullmatch(name):

@@ -77,7 +77,9 @@ class Image(
             BadInput: for any other form, with the nearest right spelling where there is one.
         """
         if not isinstance(text, str) or not text.isprintable() or not text.strip():
-            raise BadInput(f"image {text!r} is no reference, e.g. ubuntu:24.04 or ./image.sqsh")
+            raise BadInput(
+                f"image {text!r} is not an image reference, e.g. ubuntu:24.04 or ./image.sqsh"
+            )
         scheme, has_scheme, rest = text.partition("://")
         if not has_scheme and text.startswith(("/", ".")):
             return cls(kind=image_kind(text), name=absolute_path(text, base))
@@ -146,7 +148,7 @@ def image_kind(path: str) -> ImageKind:
 def _refuse_path(text: str) -> None:
     """Refuse a reference that was surely meant as a path."""
     if text.startswith("~"):
-        raise BadInput(f"image {text!r}: write the path out, only a shell knows what ~ is")
+        raise BadInput(f"image {text!r}: only a shell expands ~; write the whole path")
     if text.endswith(tuple(_SUFFIXES)):
         raise BadInput(f"image {text!r}: a path begins with / or ./; write ./{text}")
 
@@ -154,8 +156,8 @@ def _refuse_path(text: str) -> None:
 def _parse_reference(text: str, whole: str) -> Image:
     if _PASSWORD.match(text):  # first, because the other messages would show the password
         raise BadInput(
-            "the image's reference holds a password, which would be seen by all; write USER@ alone"
-            " and the password into enroot's .credentials file"
+            "the image reference contains a password, which every user could see; write USER@"
+            " only, and put the password into enroot's .credentials file"
         )
     rest, digest = _split_digest(text, whole)
     user, rest = _split_user(rest, whole)
@@ -179,7 +181,7 @@ def _split_digest(text: str, whole: str) -> tuple[str, str | None]:
         return text, None
     digest = text[at.end() :]
     if not _DIGEST.fullmatch(digest):
-        raise BadInput(f"image {whole!r}: a digest is sha256: and 64 hexadecimal digits")
+        raise BadInput(f"image {whole!r}: a digest must be sha256: and 64 hexadecimal digits")
     return text[: at.start()], digest
 
 
@@ -188,7 +190,7 @@ def _split_user(text: str, whole: str) -> tuple[str | None, str]:
     if not at_sign:
         return None, rest
     if not _USER.fullmatch(user):
-        raise BadInput(f"image {whole!r}: {user!r} is no user of a registry")
+        raise BadInput(f"image {whole!r}: {user!r} is not a user name of a registry")
     return user, rest
 
 
@@ -200,16 +202,18 @@ def _split_registry(text: str, whole: str) -> tuple[str | None, str]:
         if not rest or not ("." in registry or ":" in registry or registry == "localhost"):
             return None, text
     if rest.startswith("/"):
-        raise BadInput(f"image {whole!r}: no / after #; write {registry}#{rest.lstrip('/')}")
+        raise BadInput(
+            f"image {whole!r}: there must be no / after #; write {registry}#{rest.lstrip('/')}"
+        )
     if not _REGISTRY.fullmatch(registry):
-        raise BadInput(f"image {whole!r}: {registry!r} is no registry, e.g. nvcr.io")
+        raise BadInput(f"image {whole!r}: {registry!r} is not a registry, e.g. nvcr.io")
     return None if registry in _HUB else registry, rest
 
 
 def _split_tag(text: str, whole: str) -> tuple[str, str | None]:
     name, colon, tag = text.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        raise BadInput(f"image {whole!r}: {tag!r} is no tag, e.g. 24.04")
+        raise BadInput(f"image {whole!r}: {tag!r} is not a tag, e.g. 24.04")
     return name, tag or None
 
 
@@ -218,8 +222,8 @@ def _check_name(name: str, whole: str) -> None:
         return
     if _NAME.fullmatch(name.lower()):
         near = whole.replace(name, name.lower())
-        raise BadInput(f"image {whole!r}: an image's name has small letters only; write {near}")
-    raise BadInput(f"image {whole!r}: {name!r} is no image's name, e.g. nvidia/pytorch")
+        raise BadInput(f"image {whole!r}: an image name must be in lower case; write {near}")
+    raise BadInput(f"image {whole!r}: {name!r} is not an image name, e.g. nvidia/pytorch")
 
 
 def _before(text: str | None, sign: str) -> str:

@@ -203,7 +203,7 @@ def parse_job_table(table: dict[str, Any], folder: Path) -> dict[str, Any]:
             fields[known[key].name] = _convert_value(key, value, known[key].type)
     asking = [pair for pair in pairs if pair[0] != "gpu-bind"]
     if "gpus" in fields and "gpus" in parse_options(asking, fields):
-        raise BadInput("GPUs are asked for a second time beside [gpus]; ask for them once")
+        raise BadInput("GPUs are given twice: in [gpus] and by a GPU option; give one of them")
     fields |= parse_options(pairs, fields)
     if "container" in fields:
         fields["container"] = fields["container"].at(os.path.abspath(folder))  # noqa: PTH100
@@ -212,7 +212,7 @@ def parse_job_table(table: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _convert_sweep(value: object) -> Sweep:
     if not isinstance(value, dict):
-        raise BadInput("sweep is a table: [sweep.grid] or [[sweep.point]]")
+        raise BadInput("sweep must be a table: [sweep.grid] or [[sweep.point]]")
     try:
         return parse_sweep_table(value)
     except BadInput as error:
@@ -223,14 +223,14 @@ def _convert_sweep(value: object) -> Sweep:
 
 def _gpu_table(key: str, value: dict[str, Any]) -> Gpus:
     if key != "gpus":
-        raise BadInput(f'{key} is a number or text such as "a100:2"; a table is [gpus]')
+        raise BadInput(f'{key} must be a number or text such as "a100:2"; only [gpus] is a table')
     gpus: Gpus = _convert_value("gpus", value, Gpus)
     return gpus
 
 
 def _gpu_words(key: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise BadInput(f'{key} is a number, text such as "a100:2" or a table')
+        raise BadInput(f'{key} must be a number, text such as "a100:2" or a table')
     return str(value)
 
 
@@ -324,7 +324,9 @@ def _parse_option_word(word: str) -> tuple[str, bool, str]:
         name, equals, value = word[2:].partition("=")
         return name, bool(equals), value
     if word.lower() in ("hetjob", "packjob"):
-        raise BadInput("heterogeneous jobs are not understood here; submit this script with sbatch")
+        raise BadInput(
+            "slurmkit does not support heterogeneous jobs; submit this script with sbatch"
+        )
     if not word.startswith("-") or len(word) < 2:
         raise BadInput(f"{word!r} is not an option")
     value = word[2:].removeprefix("=")

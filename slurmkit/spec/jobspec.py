@@ -62,10 +62,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         if self.nccl_debug not in (None, *_NCCL_LEVELS):
             known = ", ".join(_NCCL_LEVELS)
-            raise BadInput(f"launch.nccl-debug is one of {known}, not {self.nccl_debug!r}")
+            raise BadInput(f"launch.nccl-debug must be one of {known}, not {self.nccl_debug!r}")
         if self.preflight not in (None, *PREFLIGHTS):
             known = ", ".join(PREFLIGHTS)
-            raise BadInput(f"launch.preflight is {known}, not {self.preflight!r}")
+            raise BadInput(f"launch.preflight must be {known}, not {self.preflight!r}")
         for name in ("launcher", "mpi"):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[a-z][\w.\-]*", value, re.ASCII):
@@ -172,12 +172,12 @@ class JobSpec(
         ]
         if len(memory_fields) > 1:
             names = " and ".join(map(option, memory_fields))
-            raise BadInput(f"{names} exclude each other; give one of them")
+            raise BadInput(f"{names} cannot be combined; give one of them")
         _check_environment(self.environment)
         if self.environment and self.script is not None and not is_shell(self.script):
             raise BadInput(
-                "environment is exported by a shell, and the script's interpreter is none; set the"
-                " variables in the script"
+                "environment works only with a shell script, and this script's interpreter is not"
+                " a shell; set the variables in the script"
             )
         _check_texts("options", self.options)
         for name, value in self.options.items():
@@ -235,7 +235,7 @@ def _check_number(name: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool):
-        raise BadInput(f"{option(name)} is a whole number, not {value!r}")
+        raise BadInput(f"{option(name)} must be a whole number, not {value!r}")
     if value < 1 and name in _POSITIVE_FIELDS:
         raise BadInput(f"{option(name)} must be at least 1, not {value}")
 
@@ -253,14 +253,14 @@ def _check_nodes(nodes: object) -> None:
             raise BadInput(f"--nodes must be at least 1, not {nodes}")
         return
     if not _NODES.fullmatch(nodes) or nodes.isdecimal():
-        raise BadInput(f"--nodes is a whole number, or a range such as '1-4', not {nodes!r}")
+        raise BadInput(f"--nodes must be a whole number, or a range such as '1-4', not {nodes!r}")
     if any(len(ends) > 1 and ends[0] > ends[1] for ends in map(node_sizes, nodes.split(","))):
-        raise BadInput(f"--nodes={nodes}: the most is less than the least; write MIN-MAX")
+        raise BadInput(f"--nodes={nodes}: the maximum is below the minimum; write MIN-MAX")
 
 
 def _check_gpus(gpus: object, gres: str | None) -> None:
     if not isinstance(gpus, Gpus | None):
-        raise BadInput(f"gpus are Gpus(2, 'a100') or Gpus.parse('a100:2'), not {gpus!r}")
+        raise BadInput(f"gpus must be Gpus(2, 'a100') or Gpus.parse('a100:2'), not {gpus!r}")
     if gres is not None and _GPUS_IN_GRES.search(gres):
         raise BadInput(
             f"gres {gres!r} asks for GPUs or parts of GPUs; give them as gpus, e.g."
@@ -270,19 +270,21 @@ def _check_gpus(gpus: object, gres: str | None) -> None:
 
 def _check_texts(name: str, values: object) -> None:
     if not isinstance(values, dict):
-        raise BadInput(f"{name} is a table of names and texts, not {values!r}")
+        raise BadInput(f"{name} must be a table of names and texts, not {values!r}")
     wrong = next(
         (k for k, v in values.items() if not (isinstance(k, str) and isinstance(v, str))), None
     )
     if wrong is not None:
-        raise BadInput(f"{name}: the value of {wrong} is text, e.g. '8', not {values[wrong]!r}")
+        raise BadInput(
+            f"{name}: the value of {wrong} must be text, e.g. '8', not {values[wrong]!r}"
+        )
 
 
 def _check_form(name: str, value: object, form: ValueForm) -> None:
     if value is None or (name == "exclusive" and isinstance(value, bool)):
         return
     if not isinstance(value, str):
-        raise BadInput(f"{option(name)} is text, e.g. '{value}', not {value!r}")
+        raise BadInput(f"{option(name)} must be text, e.g. '{value}', not {value!r}")
     if value == "":
         raise BadInput(f"{option(name)} may not be empty; leave it out for the default")
     check_text(option(name), value)
@@ -293,10 +295,16 @@ def _check_form(name: str, value: object, form: ValueForm) -> None:
 def _check_array(text: str | None) -> None:
     for first, last, step in _INDEX_RANGE.findall(_indices(text)):
         if int(last or first) < int(first) or step.strip(":") == "0":
-            raise BadInput(f"--array={text}: {first}-{last}{step} holds no index; write FIRST-LAST")
+            raise BadInput(
+                f"--array={text}: {first}-{last}{step} contains no index; write FIRST-LAST,"
+                " e.g. 0-9"
+            )
     for number in re.findall(r"\d+", _indices(text)):
         if int(number) > _HIGHEST_INDEX:
-            raise BadInput(f"--array index {number} is more than Slurm can hold: {_HIGHEST_INDEX}")
+            raise BadInput(
+                f"--array index {number} is too high; the highest that Slurm can store is"
+                f" {_HIGHEST_INDEX}"
+            )
 
 
 def _indices(array: str | None) -> str:
@@ -306,11 +314,13 @@ def _indices(array: str | None) -> str:
 def _check_tasks(spec: JobSpec) -> None:
     """Check the throttle and the sweep of an array."""
     if spec.array_throttle is not None and "%" in (spec.array or ""):
-        raise BadInput(f"--array={spec.array} and --array-throttle both limit it; give one of them")
+        raise BadInput(
+            f"--array={spec.array} and --array-throttle both set the throttle; give one of them"
+        )
     if spec.sweep is not None:
         _check_sweep(spec, spec.sweep)
     elif spec.array_throttle is not None and spec.array is None:
-        raise BadInput("--array-throttle is for an array; give --array or --sweep as well")
+        raise BadInput("--array-throttle needs an array; give --array or --sweep as well")
 
 
 def _check_sweep(spec: JobSpec, sweep: Sweep) -> None:
@@ -318,19 +328,24 @@ def _check_sweep(spec: JobSpec, sweep: Sweep) -> None:
     highest = max(map(int, re.findall(r"\d+", _indices(spec.array))), default=0)
     if highest >= len(sweep):
         last = len(sweep) - 1
-        raise BadInput(f"--array={spec.array}: the sweep has the points 0 to {last}, not {highest}")
+        raise BadInput(
+            f"--array={spec.array}: the sweep has no point {highest}, only the points 0 to {last}"
+        )
     if both := [name for name in sweep.names if name in spec.environment]:
-        raise BadInput(f"{both[0]} is a parameter of the sweep and in the environment; name one")
+        raise BadInput(
+            f"{both[0]} is both a parameter of the sweep and a variable in the environment;"
+            " give one of them another name"
+        )
     if spec.script is not None and not is_shell(spec.script):
         raise BadInput(
-            "the parameters of a sweep are exported by a shell, and the script's interpreter is"
-            " none; give the program as a command"
+            "a sweep works only with a shell script, and this script's interpreter is not a shell;"
+            " give the program as a command"
         )
 
 
 def _check_what_runs(command: tuple[str, ...], script: str | None) -> None:
     if isinstance(command, str):
-        raise BadInput(f"the command is a tuple of words, not one text: {command!r}")
+        raise BadInput(f"the command must be a tuple of words, not one text: {command!r}")
     if bool(command) == (script is not None):
         raise BadInput(
             "both a command and a script were given; give one of them"
@@ -339,7 +354,10 @@ def _check_what_runs(command: tuple[str, ...], script: str | None) -> None:
         )
     for word in command:
         if "\0" in word:
-            raise BadInput("an argument of the command holds a NUL, which no program can be given")
+            raise BadInput(
+                "an argument of the command contains a NUL, which no program can receive;"
+                " remove the NUL"
+            )
         if not is_utf8(word):
             raise BadInput(f"an argument of the command is not UTF-8 text: {word!r}")
     _check_script(script)
@@ -349,15 +367,15 @@ def _check_script(script: str | None) -> None:
     if script is None:
         return
     if "\0" in script or not is_utf8(script):
-        raise BadInput("the script is not text: it holds a NUL or bytes that are not UTF-8")
+        raise BadInput("the script is not text: it contains a NUL or bytes that are not UTF-8")
     if "\r\n" in script:
         raise BadInput("the script has DOS line ends, which sbatch refuses; convert it: dos2unix")
     if not script.startswith("#!"):
-        raise BadInput("the script must begin with the line of its interpreter, e.g. #!/bin/bash")
+        raise BadInput("the script's first line must name its interpreter, e.g. #!/bin/bash")
 
     if any(line.startswith(DIRECTIVE_PREFIXES) for line in script_header(script)):
         raise BadInput(
-            "the script has #SBATCH lines, which would go past every check; give options as fields,"
+            "the script has #SBATCH lines, which slurmkit would not check; give options as fields,"
             " as slurmkit.spec.jobfile.load_script does"
         )
 
@@ -382,11 +400,9 @@ def _check_environment(environment: dict[str, str]) -> None:
         if not _VARIABLE.fullmatch(name):
             raise BadInput(f"environment: {name!r} is not the name of a variable")
         if name.startswith(_OPTION_VARIABLES):
-            raise BadInput(
-                f"environment: {name} is read by Slurm as an option; give the option itself"
-            )
+            raise BadInput(f"environment: Slurm reads {name} as an option; give the option itself")
         if "\0" in value or not is_utf8(value):
-            raise BadInput(f"environment: the value of {name} holds a NUL or is not UTF-8")
+            raise BadInput(f"environment: the value of {name} contains a NUL or is not UTF-8")
 
 
 def is_utf8(text: str) -> bool:

@@ -109,7 +109,7 @@ def check_text(what: str, value: str) -> None:
         BadInput: for a line break, a NUL or text that is not UTF-8.
     """
     if any(char in value for char in "\n\r\0") or any("\ud800" <= c <= "\udfff" for c in value):
-        raise BadInput(f"{what} may hold neither a line break nor NUL, and only UTF-8: {value!r}")
+        raise BadInput(f"{what} must be UTF-8 text without a line break or NUL: {value!r}")
 
 
 def check_passed_through(name: str, value: str) -> None:
@@ -129,7 +129,7 @@ def check_passed_through(name: str, value: str) -> None:
         raise BadInput(f"options: {name} is not passed on to sbatch: {_REFUSED_OPTIONS[name]}")
     field = _FIELD_NAMES.get(name, name.replace("-", "_"))
     if field in _FIELDS or name in _FIELD_NAMES:
-        raise BadInput(f"options: {name} has a place of its own; give it as {field!r}")
+        raise BadInput(f"options: {name} has a field of its own; give it as {field!r}")
     if full := next((known for known in _LONG_OPTIONS if known.startswith(name)), None):
         raise BadInput(f"options: {name} is an abbreviation; write it in full, e.g. {full}")
     check_text(f"options: {name}", value)

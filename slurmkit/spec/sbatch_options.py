@@ -105,7 +105,7 @@ def long_name(letter: str) -> str:
         BadInput: for a letter that sbatch or slurmkit does not know.
     """
     if letter not in _SHORT:
-        raise BadInput(f"-{letter} is not understood here; write the long option")
+        raise BadInput(f"slurmkit does not know -{letter}; write the long option")
     return _SHORT[letter]
 
 
@@ -171,7 +171,7 @@ def _parse_option(fields: dict[str, Any], name: str, value: str) -> None:
         _set_gpus(fields, Gpus.parse(value, GPU_OPTIONS[name]), name)  # the last one counts
     elif name in _FLAGS:
         if value:
-            raise BadInput(f"--{name} takes no value here, and was given {value!r}")
+            raise BadInput(f"--{name} takes no value here; leave {value!r} out")
         field, meaning = _FLAGS[name]
         fields[field] = meaning
     elif name == "gres":
@@ -193,7 +193,7 @@ def _parse_number(name: str, value: str) -> int:
     if name == "nice" and not value:
         return _NICE
     if not _INTEGER.fullmatch(value):
-        raise BadInput(f"--{name} is a whole number, not {value!r}")
+        raise BadInput(f"--{name} must be a whole number, not {value!r}")
     return int(value)
 
 
@@ -211,7 +211,7 @@ def _parse_gres(fields: dict[str, Any], value: str) -> None:
     rest = ",".join(item for item in items if item not in ours)
     for item in ours:
         if item is not ours[0]:
-            raise BadInput(f"--gres={value}: a job has GPUs of one kind, asked for once")
+            raise BadInput(f"--gres={value}: a job has one kind of GPUs; name GPUs only once")
         _set_gpus(fields, _parse_gres_gpus(re.sub(r"^gres[:/]", "", item)), "gres")
     if rest:
         fields["gres"] = rest
@@ -350,4 +350,4 @@ def _disagreement(by_option: Mapping[str, Gpus], where: str) -> BadInput:
         name: f"gpu:{gpus}" if name == "gres" else str(gpus) for name, gpus in by_option.items()
     }
     options = " and ".join(f"--{name}={text}" for name, text in words.items())
-    return BadInput(f"{options} do not agree{where}; give one of them, or numbers that come to one")
+    return BadInput(f"{options} do not agree{where}; give one of them, or numbers that agree")

@@ -50,23 +50,23 @@ class Survive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         for name in ENDINGS:
             if (action := self.action(name)) not in (None, *ACTIONS):
-                raise BadInput(f"--on-{name} is one of {', '.join(ACTIONS)}, not {action!r}")
+                raise BadInput(f"--on-{name} must be one of {', '.join(ACTIONS)}, not {action!r}")
         _check_between("--max-restarts", self.max_restarts, 1, 1000)
         _check_between("--restart-delay", self.restart_delay, 0, _DAY)
         _check_between("--grace", self.grace, 1, 65535)  # sbatch(1) --signal
         if self.checkpoint_signal not in (None, *SIGNALS):
             raise BadInput(
-                f"--checkpoint-signal is one of {', '.join(SIGNALS)}, not"
+                f"--checkpoint-signal must be one of {', '.join(SIGNALS)}, not"
                 f" {self.checkpoint_signal!r}"
             )
         if self.oom_max_mem is not None and not size_in_mib(self.oom_max_mem):
             raise BadInput(f"--oom-max-mem {self.oom_max_mem!r} is not a size, e.g. 256G")
         if self.oom_max_mem is not None and self.on_oom != "requeue":
-            raise BadInput("--oom-max-mem is for --on-oom requeue; give that as well")
+            raise BadInput("--oom-max-mem works only with --on-oom requeue; give that as well")
         defaults = (field.default for field in msgspec.structs.fields(type(self)))
         if not self and msgspec.structs.astuple(self) != tuple(defaults):
             ways = ", ".join(f"--on-{name}" for name in ENDINGS)
-            raise BadInput(f"nothing is to happen when the job is ended; give one of {ways}")
+            raise BadInput(f"these options need an ending to act on; give at least one of {ways}")
 
     def __bool__(self) -> bool:
         """Return whether any policy is set."""
@@ -96,4 +96,4 @@ def size_in_mib(size: str) -> int:
 
 def _check_between(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise BadInput(f"{name} is a whole number from {least} to {most:,}, not {value!r}")
+        raise BadInput(f"{name} must be a whole number from {least} to {most:,}, not {value!r}")

@@ -69,7 +69,7 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise BadInput(f"sweep: {twice} is given twice; give all its values together")
         if not self.names or not self.points:
-            raise BadInput("sweep: it has no points; give e.g. lr=1e-3,1e-4")
+            raise BadInput("sweep: there are no points; give e.g. lr=1e-3,1e-4")
         _check_number(len(self.points))
         for at, point in enumerate(self.points):
             _check_point(at, point, self.names)
@@ -107,7 +107,10 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for at, point in enumerate(all_points):
             if set(point) != set(names):
                 wrong = ", ".join(sorted(set(point) ^ set(names)))
-                raise BadInput(f"sweep: point {at} and the first one differ in {wrong}")
+                raise BadInput(
+                    f"sweep: point {at} and the first point must have the same parameters; they"
+                    f" differ in {wrong}"
+                )
         return cls(names, tuple(tuple(value_text(point[n]) for n in names) for point in all_points))
 
     def times(self, other: Sweep) -> Sweep:
@@ -131,25 +134,28 @@ def value_text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, str | int | float):
         return str(value)
-    raise BadInput(f"sweep: a value is text or a number, not {value!r}")
+    raise BadInput(f"sweep: a value must be text or a number, not {value!r}")
 
 
 def _texts(name: str, values: Iterable[Value]) -> list[str]:
     if isinstance(values, str):
-        raise BadInput(f"sweep: the values of {name} are a list, e.g. {name}=[{values!r}]")
+        raise BadInput(f"sweep: the values of {name} must be a list, e.g. {name}=[{values!r}]")
     return [value_text(value) for value in values]
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise BadInput(f"sweep: {name!r} is not the name of a variable: letters, digits and _")
+        raise BadInput(f"sweep: {name!r} is not the name of a variable; use letters, digits and _")
     if name in _RESERVED_NAMES or name.startswith(_RESERVED_PREFIXES):
-        raise BadInput(f"sweep: {name} is set by Slurm or the shell itself; name it otherwise")
+        raise BadInput(f"sweep: Slurm or the shell itself sets {name}; choose another name")
 
 
 def _check_number(count: int) -> None:
     if count > MOST_POINTS:
-        raise BadInput(f"sweep: {count:,} points are more than {MOST_POINTS:,}; split the sweep")
+        raise BadInput(
+            f"sweep: {count:,} points are too many, at most {MOST_POINTS:,} are allowed;"
+            " split the sweep"
+        )
 
 
 def _check_point(at: int, point: Sequence[str], names: Sequence[str]) -> None:
@@ -157,9 +163,9 @@ def _check_point(at: int, point: Sequence[str], names: Sequence[str]) -> None:
         raise BadInput(f"sweep: point {at} has {len(point)} values for {len(names)} parameters")
     for name, value in zip(names, point, strict=True):
         if not isinstance(value, str):
-            raise BadInput(f"sweep: point {at}: the value of {name} is text, not {value!r}")
+            raise BadInput(f"sweep: point {at}: the value of {name} must be text, not {value!r}")
         if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
-            raise BadInput(f"sweep: point {at}: {name} holds a NUL or is not UTF-8")
+            raise BadInput(f"sweep: point {at}: {name} contains a NUL or is not UTF-8")
 
 
 def check_placeholders(command: Iterable[str], sweep: Sweep) -> None:
@@ -170,14 +176,14 @@ def check_placeholders(command: Iterable[str], sweep: Sweep) -> None:
     """
     for word in command:
         if _MARK in word:
-            raise BadInput("the command of a sweep may not hold the character 0x1E")
+            raise BadInput("the command of a sweep must not contain the character 0x1E")
         for field in _FIELD.finditer(word):
             name = field["name"]
             if field["alone"] or (name is not None and name not in sweep.names):
                 known = ", ".join(f"{{{each}}}" for each in sweep.names)
                 raise BadInput(
-                    f"the command has {field[0]} where only {known} can stand;"
-                    " a brace that is meant as it is is written twice: {{ or }}"
+                    f"the command contains {field[0]}, but the sweep has only {known};"
+                    " for a brace that is not a parameter, write the brace twice: {{ or }}"
                 )
 
 
@@ -240,7 +246,7 @@ def parse_sweep_word(word: str) -> tuple[str, list[str]]:
     try:
         (values,) = csv.reader([text], strict=True)
     except (csv.Error, ValueError) as error:
-        raise BadInput(f"--sweep {word!r}: {error}; quotes stand around a whole value") from error
+        raise BadInput(f"--sweep {word!r}: {error}; put quotes around a whole value") from error
     return name, [each for value in values for each in _expand_range(value, word)]
 
 
@@ -252,7 +258,9 @@ def _expand_range(value: str, word: str) -> Iterator[str]:
         return
     first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
     if last < first:
-        raise BadInput(f"--sweep {word!r}: {value} holds no number; write FIRST..LAST")
+        raise BadInput(
+            f"--sweep {word!r}: {value} contains no number; write FIRST..LAST, e.g. 0..9"
+        )
     if (last - first) // step >= MOST_POINTS:
         raise BadInput(f"--sweep {word!r}: more than {MOST_POINTS:,} values")
     yield from map(str, range(first, last + 1, step))
@@ -306,20 +314,20 @@ def parse_sweep_table(table: Mapping[str, Any]) -> Sweep:
     if "grid" in table:
         sweeps.append(Sweep.grid(**_parse_grid(table["grid"])))
     if not sweeps:
-        raise BadInput("it has no points; give [grid] or [[point]]")
+        raise BadInput("there are no points; give [grid] or [[point]]")
     return reduce(Sweep.times, sweeps)
 
 
 def _check_points(value: object) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise BadInput("point is written [[point]], once for each")
+        raise BadInput("write [[point]], once for each point")
     return value
 
 
 def _parse_grid(value: object) -> dict[str, list[Any]]:
     """Return the values by name; a value is a list, or a range as text."""
     if not isinstance(value, dict):
-        raise BadInput("grid is a table: NAME = [VALUE, VALUE] or 'FIRST..LAST'")
+        raise BadInput("grid must be a table: NAME = [VALUE, VALUE] or 'FIRST..LAST'")
     grid: dict[str, list[Any]] = {}
     for name, values in value.items():
         if isinstance(values, str) and _RANGE.fullmatch(values):
@@ -327,5 +335,5 @@ def _parse_grid(value: object) -> dict[str, list[Any]]:
         elif isinstance(values, list):
             grid[name] = values
         else:
-            raise BadInput(f"grid.{name} is a list, or a range such as '0..9', not {values!r}")
+            raise BadInput(f"grid.{name} must be a list, or a range such as '0..9', not {values!r}")
     return grid

@@ -66,7 +66,9 @@ class Edge(msgspec.Struct, frozen=True):
         if kind not in KINDS:
             raise BadInput(f"after {text!r}: no kind {kind!r}; {did_you_mean(kind, list(KINDS))}")
         if match["minutes"] and kind != "start":
-            raise BadInput(f"after {text!r}: Slurm counts minutes from a start only; write :start+")
+            raise BadInput(
+                f"after {text!r}: Slurm counts minutes only from the start of a job; write :start+"
+            )
         return cls(match["name"], kind, minutes)
 
 
@@ -96,9 +98,11 @@ class Workflow(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in (self.name, *self.jobs):
             if not isinstance(name, str) or not _NAME.fullmatch(name):
-                raise BadInput(f"{name!r} is no name; letters, digits, and inside also _ . -")
+                raise BadInput(
+                    f"{name!r} is not a valid name; use letters and digits, and inside also _ . -"
+                )
         if not self.jobs:
-            raise BadInput(f"workflow {self.name} has no jobs; each is a table [jobs.NAME]")
+            raise BadInput(f"workflow {self.name} has no jobs; write each as a table [jobs.NAME]")
         self._check_names()
         self.order()
 
@@ -110,11 +114,13 @@ class Workflow(msgspec.Struct, frozen=True):
         for name in known:
             for edge in self.edges(name):
                 if edge.name == name:
-                    raise BadInput(f"job {name} waits for itself; take it out of its after")
+                    raise BadInput(f"job {name} waits for itself; remove {name} from its after")
                 if edge.name not in self.jobs:
                     others = [each for each in known if each != name]
                     hint = did_you_mean(edge.name, others) if others else "there is no other job"
-                    raise BadInput(f"job {name} waits for {edge.name!r}, which is no job; {hint}")
+                    raise BadInput(
+                        f"job {name} waits for {edge.name!r}, which is not a job; {hint}"
+                    )
 
     def edges(self, name: str) -> tuple[Edge, ...]:
         """Parse what a job waits for, without duplicates.
@@ -124,7 +130,7 @@ class Workflow(msgspec.Struct, frozen=True):
         """
         given = self.after.get(name, ())
         if isinstance(given, str):
-            raise BadInput(f"after of job {name} is a list of names, not one text: {given!r}")
+            raise BadInput(f"after of job {name} must be a list of names, not one text: {given!r}")
         return tuple(dict.fromkeys(map(Edge.parse, given)))
 
     def known(self, name: str) -> str:
@@ -148,7 +154,10 @@ class Workflow(msgspec.Struct, frozen=True):
             return _topological_order(graph)
         except CycleError as error:
             circle = " -> ".join(reversed(error.args[1]))
-            raise BadInput(f"jobs wait in a circle, each for the next: {circle}") from error
+            raise BadInput(
+                f"the jobs wait for each other in a circle: {circle}; remove one of these"
+                " dependencies"
+            ) from error
 
     def spec(self, name: str) -> JobSpec:
         """Return the spec of a job, with its name as the default `job_name`."""
@@ -208,13 +217,13 @@ def _parse_workflow(table: Table, path: Path, folder: Path) -> Workflow:
 
 def _check_table(key: str, value: object) -> Table:
     if not isinstance(value, dict):
-        raise BadInput(f"{key} is a table: [{key}] on a line of its own")
+        raise BadInput(f"{key} must be a table: write [{key}] on a line of its own")
     return value
 
 
 def _parse_after(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise BadInput(f'jobs.{name}: after is a list of names, e.g. ["prepare", "train:any"]')
+        raise BadInput(f'jobs.{name}: after must be a list of names, e.g. ["prepare", "train:any"]')
     return tuple(value)
 
 
@@ -239,7 +248,7 @@ def _file_path(where: str, job: Table, key: str, path: Path) -> Path | None:
     """Return the path of a file that a job names, relative to the workflow file."""
     name = job.get(key)
     if name is not None and not isinstance(name, str):
-        raise BadInput(f"{where}: {key} is the path of a file, in quotes")
+        raise BadInput(f"{where}: {key} must be the path of a file, in quotes")
     return None if name is None else path.parent / name
 
 
@@ -251,7 +260,7 @@ def _parse_fields(where: str, table: Table, base: Path) -> Table:
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from error
     if not isinstance(table.get("chdir", ""), str):
-        raise BadInput(f"{where}: chdir is the path of a directory, in quotes")
+        raise BadInput(f"{where}: chdir must be the path of a directory, in quotes")
     return fields | ({"chdir": table["chdir"]} if "chdir" in table else {})
 
 

@@ -165,7 +165,7 @@ def _array_id_with_indices(rows: Sequence[QueueRow]) -> str:
 
 
 def _total_throttle(rows: Iterable[QueueRow]) -> str:
-    """Return the throttle (`%8`) of the user's array: the sum of those of its Slurm arrays."""
+    """Return the throttle (`%8`) of the user's array: the sum over its Slurm arrays."""
     limits = {
         row.array_id: row.job_id.strip("]").partition("%")[2] for row in rows if "%" in row.job_id
     }
@@ -237,7 +237,7 @@ def to_user_array_id(job_id: str, first: str | None, offset: int) -> str:
 
     Args:
         job_id: `13_2` or `13_[2-9%4]`; any other id stays as it is.
-        first: id of the user's array; None if it is that of the Slurm array.
+        first: id of the user's array; None if the Slurm array has the same id.
         offset: added to a Slurm array index, it gives the user's index.
     """
     array, underscore, rest = job_id.partition("_")

@@ -44,7 +44,7 @@ _QOS_FIELDS = {
 }
 _PATIENCE = 15  # seconds; slurmdbd may be busy with a rollup, and a plan can do without it
 _ASSOC_FIELDS = ("Cluster", "Account", "User", "Partition", "QOS", "DefaultQOS")
-_FROM_SLURMDBD = "QOS flags, what QOS preempt, their per-user limits, and which QOS you may use"
+_FROM_SLURMDBD = "QOS flags, preemption, per-user limits of QOS, and the QOS that you may use"
 _NAME = re.compile(r"[^\s,=|'\"\x00-\x1f-][^\s,=|'\"\x00-\x1f]*")
 
 
@@ -260,8 +260,8 @@ def _hidden_accounts(assoc_mgr: AssocMgr, user: str) -> Iterator[str]:
         yield f"slurmctld shows no association of {user}: there is none, or PrivateData hides it"
     if unseen := own - shown:
         yield (
-            f"limits of the accounts {', '.join(sorted(unseen))} and of those above, and their"
-            " use, are hidden by PrivateData"
+            f"PrivateData hides the limits, and their use, of the accounts"
+            f" {', '.join(sorted(unseen))} and of the accounts above them"
         )
 
 
@@ -283,9 +283,12 @@ def _hidden_limits(assoc_mgr: AssocMgr, details: SlurmdbdDetails, text: str) -> 
             continue
         row = rows.get(qos.name)
         if row and is_percentage(row) and _lacks(qos, row):
-            yield f"per-user limits of QOS {qos.name} are percentages, in numbers once it is used"
+            yield (
+                f"per-user limits of QOS {qos.name} are percentages; Slurm shows them as numbers"
+                " once somebody uses it"
+            )
         if qos.limits.max_tres_run_mins_per_user and "MaxTRESRunMinsPU=" not in text:
-            yield f"how much of MaxTRESRunMinsPU of QOS {qos.name} is used is not shown"
+            yield f"Slurm does not show how much of MaxTRESRunMinsPU of QOS {qos.name} is used"
 
 
 def _lacks(qos: Qos, row: dict[str, str]) -> bool:

@@ -303,7 +303,7 @@ def describe_forecast(of: FairshareForecast, reset: str) -> list[str]:
         reset: PriorityUsageResetPeriod as slurm.conf has it.
     """
     if not of.usage:
-        return ["nothing of yours fades: no usage counts now"]
+        return ["you have no usage that counts now, so nothing decays"]
     steps = (1, 2, 4)
     later = "; ".join(
         f"in {_days(n * of.half_life)} {of.usage_after(n * of.half_life):,.0f},"
@@ -313,11 +313,11 @@ def describe_forecast(of: FairshareForecast, reset: str) -> list[str]:
     now = f"if I stop now: {of.usage:,.0f} TRES-seconds, LevelFS {of.level_after(0):.3g}; {later}"
     when = of.seconds_to(1.0)
     until = (
-        "LevelFS 1, use as large as share, is reached already"
+        "LevelFS 1, where use equals share, is already reached"
         if when == 0
         else "LevelFS 1 is not reached while nobody else in the account uses anything"
         if when is None
-        else f"LevelFS 1, use as large as share, is reached in {_days(when)}"
+        else f"LevelFS 1, where use equals share, is reached in {_days(when)}"
     )
     lines = [now, f"{until} ({FORMULA}; the others' usage as it is)"]
     if reset not in ("", "NONE", "(null)"):

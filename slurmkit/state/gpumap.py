@@ -148,12 +148,14 @@ def check_claims(
         }
         if claimed and holder.state != "COMPLETING":
             warnings.append(
-                f"what scontrol prints of the GPUs of job {holder.job_id} ({holder.user}) does not"
-                " agree with squeue and the nodes, or comes twice: left out"
+                f"scontrol lists GPUs of job {holder.job_id} ({holder.user}) twice, or not as"
+                " squeue and the nodes do; they are left out"
             )
     left_out = [e for e in claims if not doubtful.isdisjoint(_whole_gpus(e.node, e.use))]
     for job, user in dict.fromkeys((e.holder.job_id, e.holder.user) for e in left_out):
-        warnings.append(f"job {job} ({user}) claims GPUs that may be another's: left out")
+        warnings.append(
+            f"job {job} ({user}) claims GPUs that may belong to another job; they are left out"
+        )
     return [e for e in claims if doubtful.isdisjoint(_whole_gpus(e.node, e.use))], warnings
 
 
@@ -256,7 +258,9 @@ def build_gpus(nodes: Iterable[NodeRow], claims: Iterable[GpuClaim]) -> tuple[li
             # The node's Gres was reduced while jobs ran, or jobs started or ended meanwhile.
             in_use = {at for use in node.uses for at in use.indices or ()} | set(board.whole)
             if (most := max(in_use, default=0)) >= count:
-                warnings.append(f"GPU {most} of {node.name} is in use, and it has {count}")
+                warnings.append(
+                    f"GPU {most} of {node.name} is in use, but the node has {count} GPUs"
+                )
     return gpus, warnings
 
 
@@ -293,12 +297,12 @@ def _states(board: _NodeGpuClaims) -> tuple[list[GpuState], list[str]]:
         for at in indices & set(range(board.count)):
             states[at] = state
     names = ", ".join(map(str, sorted(clashing)))
-    warning = f"several jobs claim GPU {names} of {board.node.name}: shown as unknown"
+    warning = f"several jobs claim GPU {names} of {board.node.name}; shown as unknown"
     return states, [warning] if clashing else []
 
 
 def _used(board: _NodeGpuClaims) -> tuple[set[int], set[int]]:
-    """Return the indices held as a whole, and those of which that is unknown."""
+    """Return the indices of GPUs held as a whole, and of GPUs for which that is unknown."""
     uses = [use for use in board.node.uses if use.name == "gpu"]
     claimed, everything = set(board.whole), set(range(board.count))
     if all(use.indices is not None for use in uses):

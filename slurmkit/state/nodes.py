@@ -314,13 +314,13 @@ def _expand(nodelist: str) -> tuple[str, ...]:
     try:
         return tuple(NodeSet(nodelist or None, resolver=RESOLVER_NOGROUP))
     except NodeSetException as error:
-        raise BadInput(f"{nodelist!r} is no list of nodes such as c[1-3],c7: {error}") from error
+        raise BadInput(f"{nodelist!r} is not a list of nodes such as c[1-3],c7: {error}") from error
 
 
 def _state(word: str) -> str:
     asked = _SHORT.get(word.lower(), word.lower())
     if not asked or not any(state.startswith(asked) for state in _STATES):
-        raise BadInput(f"{word!r} is no state of a node; there are: {', '.join(_STATES)}")
+        raise BadInput(f"{word!r} is not a state of a node; there are: {', '.join(_STATES)}")
     return asked
 
 

@@ -31,7 +31,7 @@ _REFUSALS = (
     (r"'(.*?)' invalid entry for --nodelist", "--nodelist {}: not a list of nodes like c[1-3],c5"),
     (
         r"Invalid job state specified: (.*?)(?:;|$).*Valid job states include: (.*?)(?:;|$)",
-        "--states {}: not a state; give all alone, or some of {}",
+        "--states {}: not a state; give all, or one or more of {}",
     ),
 )
 _WORDS = {"qos": "QOS"} | {word: word for word in ("partition", "account", "reservation")}
@@ -155,7 +155,7 @@ def _check_value(option: str, value: str, *, commas: bool = False) -> None:
     if option == "jobs":
         check_job_id(value)
     elif not value.isprintable() or ("," in value and not commas):
-        raise BadInput(f"{where} {value!r}: squeue cannot be asked for that")
+        raise BadInput(f"{where} {value!r} has a character that squeue cannot search for")
 
 
 def _keep_components(rows: tuple[QueueRow, ...], job_ids: tuple[str, ...]) -> tuple[QueueRow, ...]:

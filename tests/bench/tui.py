@@ -88,7 +88,7 @@ def _beside_peer(lab: Lab) -> Iterator[Budget]:
     total, own = lab.jobs(), lab.jobs("alice")
     what = (
         f"longest wait for a key: TUI with {total:,} jobs, refreshing every 2 s;"
-        f" beside it {PEER} of PyPI with one's own {own:,}, not refreshing"
+        f" for comparison {PEER} of PyPI with only one's own {own:,}, not refreshing"
     )
     yield Budget(what, ours, f"{STALL_MS} ms", peer, ours < STALL_MS)
 

@@ -358,7 +358,7 @@ def test_an_array_that_has_ended_in_part(backend: Remote) -> None:
     assert backend.row(f"{job_id}_3")["reason"] == "JobHeldUser"
     backend("update", job_id=job_id, changes={"time": "1"})
     assert backend.row(f"{job_id}_3")["time_limit"] == "1:00"
-    with pytest.raises(errors.Refused, match="no longer pending execution; what else it has is"):
+    with pytest.raises(errors.Refused, match="no longer pending execution; its other tasks are"):
         backend("update", job_id=job_id, changes={"partition": "gpu"})
     backend("release", job_id=job_id)
     assert backend.cancel(job_id) == {}

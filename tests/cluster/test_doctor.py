@@ -133,7 +133,7 @@ def _spoil(site: Site) -> None:
         ("gpu-tres", "error", "AccountingStorageTRES has no gres/gpu, and 6 nodes have GPUs"),
         ("memory", "warning", "DefMemPerCPU is not set for gpu, untyped, mig, mps, cpu"),
         ("enforce", "error", "limits are not enforced"),
-        ("directory", "warning", "people of the directory have no association: zoe"),
+        ("directory", "warning", "people in the directory have no association: zoe"),
         ("billing", "warning", "has no GRES/gpu"),
     ],
 )

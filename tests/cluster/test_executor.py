@@ -149,7 +149,7 @@ answer(found=[future.result(120) for future in futures])
     assert answer(lab, folder, again)["found"] == [x * x for x in range(8)]
     foreign = lab.run(PYTHON, "-", user="bob", input=BEGIN + again, check=False)
     assert foreign.returncode == 1
-    assert f"no calls of a job {job} were sent to {lab.name} by you" in foreign.stderr
+    assert f"no record of calls that you sent to {lab.name} as job {job} from" in foreign.stderr
 
 
 def test_what_is_over_is_forgotten(lab: Lab, folder: str) -> None:
@@ -170,7 +170,7 @@ while time.monotonic() < end:
 answer(words=words, left=futures[0].log.parent.exists())
 """
     got = answer(lab, folder, script)
-    assert re.match(r"job \d+_\S+ is (pending|configuring|running); what is left of", got["words"])
+    assert re.match(r"job \d+_\S+ is (pending|configuring|running); the files of", got["words"])
     assert not got["left"]
 
 
@@ -209,7 +209,7 @@ answer(kind=type(error).__name__, words=str(error))
     )
     lab.run("scancel", sent["job"])
     assert got["kind"] == "ResultRefused"
-    assert re.search(r"0-0-0 is not believed: it belongs to user id \d+, not to you", got["words"])
+    assert re.search(r"0-0-0 is not trusted: it belongs to user id \d+, not to you", got["words"])
     assert lab.run("test", "-e", f"{folder}/evil", check=False).returncode == 1
 
 
@@ -286,7 +286,7 @@ answer(found=found, words=[str(each.message) for each in seen])
     got = answer(lab, folder, script)
     lab.run("rm", "-r", own)
     assert got["found"] == "1.0"
-    assert re.search(r"answers is 1\.0 for \S+ on c\d, and 2\.0 here", got["words"][0])
+    assert re.search(r"answers has version 1\.0 for \S+ on c\d, and 2\.0 here", got["words"][0])
 
 
 def test_a_folder_that_nodes_do_not_share(lab: Lab, folder: str) -> None:

@@ -198,4 +198,4 @@ with executor(python="python3") as made:
         assert found == list(sys.version_info[:2])
     else:
         assert f"the job's Python is {theirs.strip()} (" in found
-        assert f"but the call was made by {here} ({sys.executable} on" in found
+        assert f"but the call was made with Python {here} ({sys.executable} on" in found

@@ -83,12 +83,12 @@ def test_eight_at_once_leave_one_image(lab: Lab, mine: str) -> None:
 
 def test_a_file_that_others_could_have_changed_is_refused(lab: Lab, mine: str) -> None:
     lab.run("chown", "bob", mine, user="")
-    assert "belongs to user" in plan(lab, "local/mine:2")
+    assert "belongs to user id" in plan(lab, "local/mine:2")
     lab.run("chown", "alice", mine, user="")
     assert f"image local/mine:2 is {mine}" in plan(lab, "local/mine:2")  # its SHA-256 is the same
     lab.run("bash", "-c", 'printf x | dd of="$1" bs=1 seek=500 conv=notrunc', "bash", mine)
     said = plan(lab, "local/mine:2")
-    assert "is not what was imported" in said
+    assert "has changed since its import" in said
     assert f"slurmkit-enroot {mine} " not in said
     image(lab, "import", "--again", f"{HOME}/mine.tar", "--as", "local/mine:2")
     assert f"image local/mine:2 is {mine}" in plan(lab, "local/mine:2")

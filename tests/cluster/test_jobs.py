@@ -192,7 +192,7 @@ def test_a_node_fails(lab: Lab) -> None:
     finally:
         subprocess.run(["docker", "start", lab.container(node)], check=True, capture_output=True)
     assert done.returncode == 1
-    assert "ended by the failure of a node" in done.stderr
+    assert "ended because a node failed" in done.stderr
     assert facts(lab, last)["outcome"]["kind"] == "node_failure"
     assert lab.run("slurmkit", "wait", again, check=False, timeout=240).returncode == 0
     outcome = facts(lab, again)["outcome"]
@@ -210,7 +210,7 @@ def test_ctrl_c_leaves_the_job_alone(lab: Lab, command: str) -> None:
     options = ("--follow",) if command == "log" else ()
     done = lab.run(*interrupted, *options, job_id, check=False)
     assert done.returncode == 130
-    assert "left as it is" in done.stderr
+    assert f"not cancelled: job {job_id}; to cancel" in done.stderr
     assert done.stderr.count("\n") == 1
     assert facts(lab, job_id)["state"] == "RUNNING"
     lab.run("scancel", job_id)
@@ -296,7 +296,7 @@ def test_a_job_with_a_special_exit_waits(lab: Lab) -> None:
     until(lambda: "held" in facts(lab, job_id)["reason"])
     assert (facts(lab, job_id)["state"], facts(lab, job_id)["started"]) == ("PENDING", None)
     told = lab.run("slurmkit", "why", job_id).stdout
-    assert told.startswith(f"job {job_id} waits: it was put back")
+    assert told.startswith(f"job {job_id} waits: it was requeued")
     lab.run("slurmkit", "cancel", job_id)
 
 
@@ -350,7 +350,7 @@ def test_a_running_jobs_time_limit_is_only_lowered(lab: Lab) -> None:
     assert facts(lab, job_id)["time_limit"] == "5:00"
     held = lab.run("slurmkit", "update", job_id, "--nice", "5", user="bob", check=False)
     assert held.returncode == 1
-    assert "it is not yours" in held.stderr
+    assert "the job is not yours" in held.stderr
     lab.run("scancel", job_id)
 
 
@@ -375,7 +375,7 @@ def test_cancel_by_filter_asks_first(lab: Lab) -> None:
         f"cancelled job {runs}\n"
     )
     nothing = lab.run("slurmkit", "cancel", "--me", "--name", name, "--yes")
-    assert "no such job of yours" in nothing.stderr
+    assert "no job of yours in the queue matches" in nothing.stderr
 
 
 def test_a_signal(lab: Lab) -> None:

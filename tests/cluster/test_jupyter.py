@@ -184,7 +184,7 @@ def test_one_that_waits_says_why_and_is_left_alone(lab: Lab, folder: str) -> Non
     done = lab.run("bash", "-c", interrupted, check=False)
     assert done.returncode == 130
     assert why in done.stderr
-    assert "is left as it is; wait for it again: slurmkit jupyter show" in done.stderr
+    assert "goes on; to wait for it again: slurmkit jupyter show" in done.stderr
     rows = json.loads(lab.run("slurmkit", "jupyter", "list", "--json").stdout)
     mine = [row for row in rows if f"job {row['job_id']} " in done.stderr]
     assert [row["state"] for row in mine] == ["PENDING"]

@@ -137,7 +137,7 @@ def test_the_rank_that_failed_first_is_named(place: Place) -> None:
     place.end(job)
     told = place.lab.run("slurmkit", "why", job).stdout
     assert "rank 2 on c2 failed first (exit code 7)" in told
-    assert "the last of rank 2: no good" in told
+    assert "last line of rank 2: no good" in told
 
 
 def test_each_rank_has_a_file_beside_the_jobs(place: Place) -> None:
@@ -147,7 +147,7 @@ def test_each_rank_has_a_file_beside_the_jobs(place: Place) -> None:
     place.wait(job)
     assert "no good" not in lab.run("slurmkit", "log", job).stdout
     assert lab.run("slurmkit", "log", "--rank=2", job).stdout == "no good\n"
-    assert "the last of rank 2: no good" in lab.run("slurmkit", "why", job).stdout
+    assert "last line of rank 2: no good" in lab.run("slurmkit", "why", job).stdout
 
 
 @pytest.mark.parametrize(

@@ -194,9 +194,9 @@ def test_a_directory_that_cannot_be_read_changes_nothing(
 @pytest.mark.parametrize(
     ("db", "words", "code"),
     [
-        ("sqlite:////proc/none/ledger.db", "cannot make or reach", 1),
+        ("sqlite:////proc/none/ledger.db", "cannot create or open", 1),
         ("sqlite:////etc/passwd", "file is not a database", 1),
-        ("mysql://db/slurmkit", "cannot be kept in 'mysql'", 2),
+        ("mysql://db/slurmkit", "cannot be stored in 'mysql'", 2),
         ("postgresql+psycopg://slurmkit@ldap/slurmkit", "cannot use the ledger", 1),
     ],
 )

@@ -133,7 +133,7 @@ def test_the_log_is_where_slurm_wrote_it(lab: Lab, pattern: str) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (("submit", "--gpus-per-node", "a100:x", "--", "true"), 2, "not of a known form"),
+        (("submit", "--gpus-per-node", "a100:x", "--", "true"), 2, "cannot read GPUs 'a100:x'"),
         (("job", "987654"), 1, "no job 987654"),
         (("log", "987654"), 1, "no job 987654"),
         (("cancel", "987654"), 1, "no job 987654"),

@@ -132,7 +132,7 @@ def _environment(lab: Lab, job_id: str) -> list[str]:
 
 def test_what_it_cannot_say_is_sent_by_sbatch(pyslurm: Lab) -> None:
     ((_, other, way),) = send(pyslurm, submission([("hint", "nomultithread"), ("hold", "")]))
-    assert way == "sbatch: PySlurm has nothing that says exactly --hint"
+    assert way == "sbatch: PySlurm cannot express --hint exactly"
     assert facts(pyslurm, other)["JobState"] == "PENDING"
 
 
@@ -194,7 +194,7 @@ def test_a_libslurm_that_ends_the_process(broken: Lab) -> None:
     broken.run("bash", "-c", init, user="")
     sent, said = submit_many(broken)
     assert sent == 30, said
-    assert "PySlurm ends a process that uses it" in said
+    assert "a process that used PySlurm ended" in said
     assert "fatal" in said
     sent, said = submit_many(broken, "SLURMKIT_BACKEND=pyslurm")
     assert (sent, "BrokenPlugin" in said) == (0, True)

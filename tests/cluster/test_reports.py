@@ -28,7 +28,7 @@ def before(lab: Lab, books: str) -> dict[str, int]:
 @pytest.fixture
 def reserved(lab: Lab, before: dict[str, int]) -> Iterator[str]:
     """A node that alice alone may use for some seconds, and does not; then it is free again."""
-    assert before["books"] >= 0
+    assert before["ledger"] >= 0
     words = ["ReservationName=idle-gpus", "StartTime=now", "Duration=5", "Users=alice"]
     lab.run("scontrol", "create", "reservation", *words, "Nodes=c6", user="")
     yield "idle-gpus"
@@ -97,8 +97,8 @@ def check_against_sreport(lab: Lab, books: str, before: dict[str, int]) -> None:
     assert cpus["suspended"] < before["suspended"]  # but not CPUs
     assert cpus["reservations"] > before["reservations"]
     assert cpus["unexplained"] == before["unexplained"], cpus
-    assert gpus["books"] > 0
-    assert cpus["books"] > before["books"]
+    assert gpus["ledger"] > 0
+    assert cpus["ledger"] > before["ledger"]
 
 
 def reconciled(lab: Lab, books: str, tres: str, unexplained: int = 0) -> dict[str, int]:

@@ -84,7 +84,8 @@ def test_each_sees_exactly_what_they_may(lab: Lab) -> None:
     assert users(lab, "nobody") == set()
     seen = report(lab, "alice", "--by", "user", "--user", "dave")
     assert seen["rows"] == []
-    assert "seen as alice: own runs, and those of own groups as their PI" in seen["meta"]["notes"]
+    note = "shown to alice: your own runs, and the runs of groups whose PI you are"
+    assert note in seen["meta"]["notes"]
 
 
 @pytest.mark.usefixtures("jobs")
@@ -109,7 +110,7 @@ def sent(lab: Lab, user: str, kind: str, times: int = 1) -> list[str]:
 
 def test_a_replayed_credential_is_refused(lab: Lab) -> None:
     first, again = sent(lab, "alice", "query", 2)
-    assert first == "200 alice: own runs, and those of own groups as their PI"
+    assert first == "200 alice: your own runs, and the runs of groups whose PI you are"
     assert again.startswith("403 the credential was used before")
     assert sent(lab, "alice", "query")[0].startswith("200")
 
@@ -117,7 +118,7 @@ def test_a_replayed_credential_is_refused(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("for-root", "is for somebody else"),
+        ("for-root", "is for another user"),
         ("no-query", "holds no query"),
         ("cut", "is invalid: it was changed on the way"),
     ],
@@ -184,5 +185,5 @@ def test_it_stops_gracefully_and_comes_back(lab: Lab) -> None:
     said = subprocess.run(
         ["docker", "logs", "--since", since, container], check=True, capture_output=True, text=True
     ).stderr
-    assert "told signal=SIGTERM" in said
+    assert "received signal=SIGTERM" in said
     assert "stopped" in said.splitlines()

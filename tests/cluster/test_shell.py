@@ -28,4 +28,4 @@ def test_a_shell_has_its_gpus_and_gives_them_back(lab: Lab, terminal: Terminal) 
 def test_a_shell_that_can_never_start_is_not_waited_for(lab: Lab) -> None:
     done = lab.run("slurmkit", "shell", "--gpus-per-node=a100:99", "--time=5", check=False)
     assert done.returncode == 2
-    assert "no shell: 1 error" in done.stderr
+    assert "no shell was started: 1 error" in done.stderr

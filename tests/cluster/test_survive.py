@@ -267,7 +267,7 @@ def test_a_rehearsal_of_a_job_without_policy_is_refused(counter: Counter) -> Non
     on(lab, job_id)
     done = lab.run("slurmkit", "interrupt", job_id, "--as", "timeout", check=False)
     assert done.returncode == 2
-    assert "has no policy" in done.stderr
+    assert "was submitted without an --on-… option" in done.stderr
     assert lab.run("squeue", "-h", "-j", job_id, "-o", "%T").stdout.strip() == "RUNNING"
 
 

@@ -97,7 +97,7 @@ def test_the_map_shows_who_is_on_which_gpu(
         time.sleep(0.3)
     terminal.type("/")
     terminal.type("-l", f"job={mine}")
-    terminal.wait_for(f"2 pass job={mine}")
+    terminal.wait_for(f"2 match job={mine}")
     terminal.type("Enter")
     terminal.type("Enter")
     terminal.wait_for(f"Job {mine}", "GPU is", "held")
@@ -273,7 +273,7 @@ def test_a_job_from_the_form_is_followed_changed_cancelled_and_found(
 def submitted_from_the_form(terminal: Terminal, name: str) -> str:
     """Type a job with one GPU, see it planned, send it; its id."""
     terminal.type("n")
-    terminal.wait_for("New job on", "say what is to run")
+    terminal.wait_for("New job on", "enter what the job runs")
     terminal.type("-l", "for n in $(seq 1000); do echo step $n; sleep 0.5; done")
     terminal.type("Tab")
     terminal.type("-l", name)

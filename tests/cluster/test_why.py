@@ -29,8 +29,13 @@ FILL = {
 WAITING = {
     "Resources": ("alice", "-p gpu --gpus-per-node=a100:2 -N2 -t 60", "is next", "a100"),
     "Priority": ("alice", "-p gpu --gpus-per-node=h100:2 -t 60 --nice=50", "higher", "h100"),
-    "JobHeldUser": ("alice", "-p cpu --hold", "its user holds it", ""),
-    "JobHeldAdmin": ("alice", "-p cpu --begin=now+2hours", "an administrator holds it", ""),
+    "JobHeldUser": ("alice", "-p cpu --hold", "its user has put it on hold", ""),
+    "JobHeldAdmin": (
+        "alice",
+        "-p cpu --begin=now+2hours",
+        "an administrator has put it on hold",
+        "",
+    ),
     "BeginTime": ("alice", "-p cpu --begin=now+1hour", "begin time", "may start from"),
     "Dependency": ("alice", "-p cpu --dependency=afterok:@cpus", "waits for another job", ""),
     "QOSMaxGRESPerUser": (
@@ -290,12 +295,12 @@ def test_for_people_the_answer_comes_first(jobs: Jobs, failing: dict[str, str]) 
     said = jobs.lab.run("slurmkit", "why", failing["code"], user="alice").stdout.splitlines()
     assert said[0].startswith(f"job {failing['code']} failed with exit code 3")
     assert not said[1]
-    assert any(line.startswith("Its end") and line.endswith("fine") for line in said)
+    assert any(line.startswith("Last lines") and line.endswith("fine") for line in said)
 
 
 def test_what_is_not_yours_is_explained_without_alternatives(
     jobs: Jobs, waiting: dict[str, str]
 ) -> None:
     said = jobs.lab.run("slurmkit", "why", waiting["BeginTime"], user="grace").stdout
-    assert "what would start sooner is worked out for alice alone" in said
+    assert "only the job's own user, alice, is offered changes to start sooner" in said
     assert jobs.lab.run("slurmkit", "why", "999999", check=False).returncode == 1

@@ -90,7 +90,7 @@ def test_thirty_jobs_fail_in_one_branch_and_are_resumed(lab: Lab, folder: str) -
 
     lab.run("touch", f"{folder}/ok")
     resumed = flow(lab, "/tmp", "resume", token)
-    assert f"{len(BROKEN)} jobs sent" in resumed.stdout
+    assert f"{len(BROKEN)} jobs submitted" in resumed.stdout
     assert flow(lab, folder, "wait", token).returncode == 0
     assert set(states(lab, token).values()) == {"COMPLETED"}
     after = ran(lab, folder)
@@ -167,7 +167,7 @@ def test_a_refusal_half_way_leaves_nothing(lab: Lab, folder: str) -> None:
         assert "nothing was started: the 10 jobs sent before are cancelled" in refused.stderr
         planned = flow(lab, folder, "plan", "thirty.toml", check=False)
         assert planned.returncode == 2
-        assert "the workflow is 30 jobs" in planned.stderr
+        assert "the workflow has 30 jobs" in planned.stderr
     finally:
         lab.run("sacctmgr", "-i", "modify", "user", "alice", "set", "maxsubmit=-1", user="olga")
     assert not queue(lab)
@@ -194,7 +194,7 @@ def test_of_a_sweep_only_the_points_that_failed_run_again(lab: Lab, folder: str)
     sweep = ids(lab, token)["train"]
     lab.run("touch", f"{folder}/ok")
     said = flow(lab, folder, "resume", token).stderr
-    assert "to be sent (2): train (only 3-5: the other tasks have completed), join" in said
+    assert "to be submitted (2): train (only 3-5: the other tasks have completed), join" in said
     flow(lab, folder, "wait", token)
     ran = lab.run("cat", f"{folder}/ran/joined").stdout.split()
     assert ran == ["0", "1", "2", "3", "3", "4", "4", "5", "5"]
@@ -261,7 +261,7 @@ def test_an_operator_creates_and_deletes_a_reservation(lab: Lab) -> None:
         ]
         refused = reservations(lab, "delete", "flowtest", "--yes", user="alice", check=False)
         assert refused.returncode == 1
-        assert "only operators of Slurm delete reservations; alice is none" in refused.stderr
+        assert "only operators of Slurm delete reservations; alice is not one" in refused.stderr
         used = ("--reservation", "flowtest", "--time", "5", "hostname")
         planned = lab.run("slurmkit", "plan", *used)  # though it begins in two days
         assert "--reservation=flowtest" in planned.stdout
@@ -282,7 +282,7 @@ def test_an_operator_creates_and_deletes_a_reservation(lab: Lab) -> None:
 def test_a_user_creates_no_reservation(lab: Lab) -> None:
     refused = reservations(lab, "create", "mine", *BOOKED, "--yes", user="alice", check=False)
     assert refused.returncode == 1
-    assert "only operators of Slurm create reservations; alice is none" in refused.stderr
+    assert "only operators of Slurm create reservations; alice is not one" in refused.stderr
     assert "mine" not in lab.run("scontrol", "show", "reservation").stdout
 
 

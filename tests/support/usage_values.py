@@ -59,7 +59,7 @@ VALUES = {
             Diagnosis("slurmctld", "ok", "slurmctld answers, 24.11.5 on ctld"),
             Diagnosis("gpu-tres", "error", "AccountingStorageTRES lacks gres/gpu"),
             Diagnosis("scheduler", "note", "main scheduler: last cycle 0.7 s, mean 310.0 ms,"
-                      " longest 2.5 s of 4,711, 150 jobs looked at in the mean, 50,123 in its"
+                      " longest 2.5 s of 4,711, 150 jobs tried on average, 50,123 in its"
                       " queue"),
             Diagnosis("reservations", "note", "reservation maintenance: c[1-7] from 2023-11-15"
                       " 08:00 UTC until 2023-11-15 18:00 UTC for root (MAINT)"),

@@ -196,7 +196,7 @@ async def test_the_palette_lists_what_can_be_done_here() -> None:
     async with running(app) as pilot:
         commands = [command.help for command in app.get_system_commands(app.screen)]
         missing = [a.help for a in ACTIONS if a.help not in commands]
-        here = {"Clear the filter, then what was chosen"}  # there is none
+        here = {"Clear the filter, then the chosen rows"}  # there is none
         assert {each for each in missing if "recording" not in each and "nodes" not in each
                 and "Nodes" not in each} <= here  # fmt: skip
         assert commands[-len(VIEWS) :] == [f"Go to {view.title}" for view in VIEWS]

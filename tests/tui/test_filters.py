@@ -84,8 +84,8 @@ def test_what_passes(text: str, ids: str) -> None:
     ("text", "says"),
     [
         ("usr:alice", "there is no field 'usr'; did you mean user?"),
-        ("xyzzy:1", "there are jobid, user,"),
-        ("gpus>many", "a number is due, e.g. gpus>8"),
+        ("xyzzy:1", "the fields are jobid, user,"),
+        ("gpus>many", "write a number, for example gpus>8"),
         ("name:/(/", "is no regular expression"),
         (">8xyzzy", "there is no field 'xyzzy'"),
     ],

@@ -21,7 +21,7 @@ async def test_help_has_the_keys_of_the_form_and_no_others() -> None:
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))
         await pilot.pause()
-        assert "Show the command, and submit the job once that is confirmed" in text(app)
+        assert "Show the command, and submit the job after you confirm it" in text(app)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, SubmitForm))
 

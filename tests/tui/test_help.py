@@ -30,7 +30,7 @@ async def test_the_queue() -> None:
         assert "<" not in told(app)["Everywhere"]  # there is no recording
         await pilot.press("question_mark")
         await expect_text(pilot, "Esc closes")
-        assert "Filter: terms that all have to pass" in text(app)
+        assert "Filter: a row must match all terms" in text(app)
         assert text(app).index("The table") < text(app).index("This view")
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, HelpDialog))
@@ -54,7 +54,7 @@ async def test_the_map_has_keys_of_its_own() -> None:
         await pilot.pause()
         check(app)
         assert missing(app, "app", "view", "map") == []
-        assert told(app)["The map"]["b"] == "Letters by user, account or job"
+        assert told(app)["The map"]["b"] == "Give letters to users, accounts or jobs"
         assert "C" not in told(app)["This view"]  # a map has no columns
 
 

@@ -158,7 +158,7 @@ async def test_efficiency_so_far_comes_after_the_jobs_and_not_with_each_answer()
     cluster = Measured([job("11", UserName="alice"), job("13", UserName="alice")])
     app = cluster.app(view="mine")
     async with app.run_test(size=(160, 30), notifications=True) as pilot:
-        await expect_text(pilot, "CPU, MEM of sacct and sstat at")
+        await expect_text(pilot, "CPU, MEM from sacct and sstat at")
         names = [argv[0] for argv in cluster.slurm.asked]
         assert names.index("squeue") < names.index("sstat")
         lines = [line.strip("▸ ").split() for line in text(app).splitlines() if "RUNNING" in line]
@@ -193,7 +193,7 @@ async def test_a_view_shown_again_asks_for_no_efficiency() -> None:
     cluster = Measured([job("11", UserName="alice"), job("13", UserName="alice")])
     app = cluster.app(view="mine")
     async with app.run_test(size=(160, 30), notifications=True) as pilot:
-        await expect_text(pilot, "CPU, MEM of sacct and sstat at")
+        await expect_text(pilot, "CPU, MEM from sacct and sstat at")
         await pilot.press("p")
         for _ in range(4):
             await pilot.press("4", "1")

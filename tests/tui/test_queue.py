@@ -101,7 +101,7 @@ async def test_a_filter_that_matches_nothing_says_so() -> None:
     async with running(app) as pilot:
         await pilot.press("slash", *"xyzzy")
         await until(pilot, lambda: not ids(app))
-        assert "no job passes xyzzy; Esc clears" in text(app)
+        assert "no job matches xyzzy; Esc clears the filter" in text(app)
 
 
 async def test_only_mine_and_back() -> None:

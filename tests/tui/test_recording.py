@@ -70,7 +70,7 @@ def test_what_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
 def test_other_files_are_refused_in_one_line(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(data)
-    with pytest.raises(BadInput, match=r"recording|holds no answer"):
+    with pytest.raises(BadInput, match=r"recording|is an empty recording"):
         ReplayFeed(path)
 
 

@@ -95,7 +95,7 @@ async def test_what_needs_a_shell_is_copied_and_not_run() -> None:
     async with running(app) as pilot:
         await opened(pilot, app)
         await pilot.press("down", "down", "enter")
-        await expect_text(pilot, "copied, for a shell")
+        await expect_text(pilot, "copied; paste this into a shell")
         assert app.clipboard == ANEW
         assert cluster.commands("scancel") == cluster.commands("sbatch") == []
 
@@ -104,7 +104,7 @@ async def test_nothing_is_changed_when_reading_only() -> None:
     app = Scene([waiting("11", UserName="alice")]).app(read_only=True)
     async with running(app) as pilot:
         await opened(pilot, app)
-        assert "not now: read-only" in text(app)
+        assert "not possible: read-only" in text(app)
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.screen, ChoiceDialog)
@@ -120,7 +120,7 @@ async def test_there_is_no_key_where_nothing_is_proposed() -> None:
 
 
 async def test_where_nothing_is_proposed_the_key_says_why() -> None:
-    why = "what would start sooner is worked out for bob alone"
+    why = "only the job's own user, bob, is offered changes to start sooner"
     waits = msgspec.structs.replace(told().waiting, no_alternatives=why)
     app = Scene([waiting("11", UserName="bob")]).app()
     live = app.session.feed.fetch
@@ -134,7 +134,7 @@ async def test_where_nothing_is_proposed_the_key_says_why() -> None:
         await pilot.press("w")
         await expect_text(pilot, "Waits")
         await pilot.press("x")
-        await expect_text(pilot, "no change is offered: what would start")
+        await expect_text(pilot, "no change is offered: only the job's own")
         assert not isinstance(app.screen, ChoiceDialog)
 
 
@@ -142,6 +142,6 @@ def test_what_passes_by_itself_and_can_be_hurried_is_no_contradiction() -> None:
     waits = msgspec.structs.replace(told(*ALTERNATIVES).waiting, who=TIME)
     some = msgspec.structs.replace(told(*ALTERNATIVES), waiting=waits)
     none = msgspec.structs.replace(some, waiting=msgspec.structs.replace(waits, alternatives=()))
-    assert "nobody" not in dict(explanation_lines(some))["Who can"]
-    assert "by a change below" in dict(explanation_lines(some))["Who can"]
-    assert dict(explanation_lines(none))["Who can"] == f"{TIME}; wait"
+    assert "nobody" not in dict(explanation_lines(some))["Who can act"]
+    assert "with a change listed below" in dict(explanation_lines(some))["Who can act"]
+    assert dict(explanation_lines(none))["Who can act"] == f"{TIME}; wait"

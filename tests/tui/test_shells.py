@@ -87,14 +87,14 @@ async def test_the_command_is_shown_run_told_and_written_down(waited: list[str])
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.pause()
         assert "srun --jobid 11 --overlap --pty bash -l" in text(app)
-        assert "ssh c1        where this cluster lets people in" in text(app)
+        assert "ssh c1        if this cluster allows ssh to its nodes" in text(app)
         assert cluster.lent == []
         await pilot.press("enter")
         await expect_text(pilot, "ended with exit code 3")
         assert cluster.lent == [["srun", "--jobid", "11", "--overlap", "--pty", "bash", "-l"]]
         written = (state_folder() / "tui-actions.log").read_text()
         assert written.endswith("srun --jobid 11 --overlap --pty bash -l ended with exit code 3\n")
-        assert waited == ["srun ended with exit code 3; Enter comes back "]
+        assert waited == ["srun ended with exit code 3; press Enter to return "]
         await until(pilot, lambda: not app.terminal_lent)
 
 

@@ -95,7 +95,7 @@ def test_texts_and_job_files_mean_the_same_job(spec: JobSpec, tmp_path: Path) ->
     ("more", "says"),
     [
         ("--container-imag=x", "did you mean"),
-        ("--container-writable=true --container-image=x", "--container-writable has no value"),
+        ("--container-writable=true --container-image=x", "--container-writable takes no value"),
         ("--container-image", "--container-image needs a value"),
         ("--container-workdir=/w", "a container needs an image"),
         ("--task-per-gpu=2", "--task-per-gpu is yes or no"),
@@ -152,14 +152,14 @@ def test_a_scripts_own_lines_are_weaker_than_the_fields() -> None:
     [
         ({"time": "x"}, "time", "is not one of Slurm's forms"),
         ({"ntasks": "two"}, "ntasks", "whole number"),
-        ({"gpus": "a100:"}, "gpus", "not of a known form"),
+        ({"gpus": "a100:"}, "gpus", "cannot read GPUs 'a100:'"),
         ({"gpus": "2", "gpus-for": "rack"}, "gpus-for", "node, task or job"),
-        ({"mem": "9", "more": "--mem-per-cpu=3"}, "more", "exclude each other"),
+        ({"mem": "9", "more": "--mem-per-cpu=3"}, "more", "cannot be combined"),
         ({"more": "--wrap=x"}, "more", "not passed on"),
         ({"more": "--gpu-bind=none"}, "more", "needs GPUs"),
         ({"job-name": "a\nb"}, "job-name", "line break"),
         ({"what": "ls 'a"}, "what", "quotation"),
-        ({"what": ""}, "what", "say what is to run"),
+        ({"what": ""}, "what", "enter what the job runs"),
     ],
 )
 def test_what_is_wrong_is_told_of_its_field(texts: dict[str, str], field: str, words: str) -> None:
@@ -182,7 +182,7 @@ async def test_a_job_is_checked_while_it_is_typed_and_sent_once() -> None:
         assert "#SBATCH --gpus-per-node=a100:1" in text(app)
         assert "srun --cpus-per-task=1" in text(app)
         assert "--test-only)" in text(app)
-        assert "asked" in text(app)
+        assert "ready, checked " in text(app)
         assert not scene.sent
         await pilot.press("ctrl+s")
         await expect_text(pilot, "sbatch --parsable")
@@ -307,7 +307,7 @@ async def test_the_palette_has_what_the_form_can_do() -> None:
         assert {"Send", "Preview", "Values", "Fit", "Open file", "Save file", "Close"} <= {*offered}
         assert "Cancel" not in offered
         await pilot.press("ctrl+p", *"Save file", "enter")
-        await expect_text(pilot, "not saved: say what is to run")
+        await expect_text(pilot, "not saved: enter what the job runs")
 
 
 async def test_an_answer_to_an_older_text_is_dropped() -> None:
@@ -342,7 +342,7 @@ async def test_typing_asks_slurm_nothing_and_a_form_left_still_asks_once() -> No
             await until(pilot, lambda: shown.planner.current is not None)
         await expect_text(pilot, "no error found")
         await until(pilot, lambda: pause.waiting == 1)
-        assert "asked once nothing changes" in text(app)
+        assert "slurmctld is asked 2 s after" in text(app)
         assert scene.calls == before
         assert scene.asked.count("known") == known == 1
         pause.ends.set()
@@ -395,7 +395,7 @@ async def test_of_a_lost_answer_it_is_said_that_nobody_knows() -> None:
         await pilot.press("ctrl+s", "y")
         await expect_text(pilot, "unknown whether the job was submitted")
         await pilot.press("ctrl+s")
-        await expect_text(pilot, "perhaps submitted from this form")
+        await expect_text(pilot, "may have submitted a job already")
         assert not scene.sent
 
 
@@ -436,7 +436,7 @@ async def test_keys_for_a_dialog_never_answer_the_question_to_send() -> None:
     ("error", "unsure"),
     [
         (SlurmTimeout("x"), True),
-        (SlurmError("sbatch answered 'x' where a job id was expected"), True),
+        (SlurmError("sbatch printed 'x' in place of a job id"), True),
         (Refused("sbatch: error: Socket timed out on send/recv operation"), True),
         (Refused("Invalid account"), False),
         (ControllerDown("slurmctld does not answer"), False),

@@ -64,7 +64,7 @@ def test_secrets_of_an_old_job_are_to_be_given_again() -> None:
         past = scene.fetch(FeedQuestion("past", ("9",))).value
         assert past.texts["what"].split() == what.split()
         assert past.notes == (
-            "secret and not kept, so give it again with --env: HF_TOKEN, API_KEY",
+            "secrets are not copied; set them again with --env: HF_TOKEN, API_KEY",
         )
 
 
@@ -74,7 +74,7 @@ def test_a_script_that_is_not_known_is_said_and_left_empty() -> None:
     scene.stored = "Batch Script for 9\n-----\nNONE\n"
     past = scene.fetch(FeedQuestion("past", ("9",))).value
     assert "what" not in past.texts
-    assert "script is not known any more" in past.notes[0]
+    assert "script is no longer known" in past.notes[0]
     assert past.texts["gpus"] == "a100:2"
     assert past.texts["mem"] == "4G"
     assert past.texts["cpus-per-task"] == "2"
@@ -89,10 +89,10 @@ async def test_what_is_unknown_of_an_old_job_stays_on_the_form() -> None:
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
         await expect_text(pilot, "alice")
         await pilot.press("A")
-        await expect_text(pilot, "note: its script is not known any more")
+        await expect_text(pilot, "note: its script is no longer known")
         assert not app._notifications
         await typed(pilot, what="hostname")
-        assert "note: its script is not known any more" in text(app)
+        assert "note: its script is no longer known" in text(app)
 
 
 def test_more_of_what_ran_out_is_offered_first() -> None:
@@ -174,7 +174,7 @@ async def test_without_slurmctld_all_fields_are_there_and_nothing_is_sent(
     app = scene.app()
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("n")
-        await expect_text(pilot, "offers is unknown: slurmctld")
+        await expect_text(pilot, "this cluster offers: slurmctld")
         assert the_form(app).row("reservation").display
         await typed(pilot, what="hostname")
         assert "not ready: slurmctld does not answer" in text(app)

@@ -39,7 +39,7 @@ async def test_a_draft_outlives_the_app_and_not_the_sending(tmp_path: Path, monk
         assert kept.stat().st_mode & 0o777 == 0o600
         async with form(scene, keep_drafts=True) as pilot:
             assert the_form(pilot.app).texts["what"] == f"hostname {leaves}"
-            assert "from the draft of before" in text(pilot.app)
+            assert "from your saved draft" in text(pilot.app)
     async with form(scene, keep_drafts=True) as pilot:
         await typed(pilot, more="")
         await pilot.press("ctrl+s")
@@ -134,9 +134,9 @@ async def test_files_fill_the_form_and_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda path: path.mkdir(), "no plain file"),
-        (os.mkfifo, "no plain file"),
-        (lambda path: path.symlink_to("/dev/zero"), "no plain file"),
+        (lambda path: path.mkdir(), "no regular file"),
+        (os.mkfifo, "no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
         (lambda path: path.symlink_to(path), "cannot read"),
         (lambda path: path.write_bytes(b"\x7fELF\0\xff"), "UTF-8"),
         (lambda path: path.write_bytes(b"#!" + b"\xff" * 9), "UTF-8"),
@@ -154,7 +154,7 @@ async def test_pasted_lines_stay_in_their_field_and_send_nothing() -> None:
     from textual.events import Paste  # noqa: PLC0415
 
     scene = FormScene()
-    said = "Name takes one line; of the 4 pasted none was taken"
+    said = "Name takes one line; the 4 pasted lines were ignored"
     hostile = "evil\n\x1b[2J[bold]x[/bold]\r\nls\n\x13"
     async with form(scene) as pilot:
         app = pilot.app

@@ -29,9 +29,9 @@ async def test_fairshare_says_where_one_stands_and_what_priority_is_made_of() ->
     found = FairshareAnswer(SHARES, (FACTORS,), "", "7-00:00:00", NOW)
     screen = await shown(StubFeed(fairshare=found), "fairshare", "    alice", "my factor 0.250")
     assert "the fairshare factor of alice in vision is 0.25" in screen
-    assert "half of it counts after 7-00:00:00" in screen
+    assert "half of it still counts after 7-00:00:00" in screen
     assert "job 12 in gpu: priority 1250 = fairshare 1000, age 250" in screen
-    assert "no use" in screen
+    assert "unused" in screen
     assert next(line for line in screen.splitlines() if "    bob" in line).split()[-1] == "?"
 
 
@@ -95,7 +95,10 @@ async def test_utilization_by_day_with_bars_and_by_type() -> None:
         line = next(line for line in text(app).splitlines() if "2026-11-20" in line)
         assert "50.0%" in line
         assert line.count("█") == 20
-        assert "5 of 10 GPUs held (5 of 8 a100, 0 of 2 untyped), 3 more wanted" in text(app)
+        assert (
+            "5 of 10 GPUs held (5 of 8 a100, 0 of 2 untyped), pending jobs request 3 more"
+            in text(app)
+        )
         feed.values["utilization"] = utilization(
             "gpu-type", {"gpu-type": "a100", "gpu_hours": 2880.0}
         )
@@ -115,7 +118,7 @@ async def test_utilization_by_hour_and_by_day_again() -> None:
         await pilot.press("h")
         await expect_text(pilot, "2026-11-20 13:00", "50.0%")
         assert "by hour  ·  5 GPU-hours" in text(app)
-        assert "can give in an hour" in text(app)
+        assert "present GPUs give in an hour" in text(app)
         feed.values["utilization"] = days
         await pilot.press("h")
         await expect_text(pilot, "by day  ·")

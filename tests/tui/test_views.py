@@ -44,11 +44,11 @@ async def test_the_map_is_filtered_like_a_table() -> None:
     app = Recorded().app("gpus")
     async with showing(app, "c1", "alice:") as pilot:
         await pilot.press("slash", *"user", "colon", *"bob")
-        await expect_text(pilot, "pass user:bob")
+        await expect_text(pilot, "match user:bob")
         grid = app.view.query_one(GpuGrid)
         assert {gpu.user for line in grid.lines for gpu in line.gpus} <= {"bob", None}
         await pilot.press("escape")
-        await until(pilot, lambda: "pass user" not in text(app))
+        await until(pilot, lambda: "match user" not in text(app))
 
 
 async def test_enter_on_a_gpu_opens_its_job() -> None:
@@ -84,7 +84,7 @@ async def test_only_administrators_drain_and_the_reason_is_asked_for() -> None:
         await pilot.press("d")
         await until(pilot, lambda: isinstance(app.screen, ValueDialog))
         await pilot.press("enter")
-        await expect_text(pilot, "a reason is due")
+        await expect_text(pilot, "give a reason: Slurm requires one")
         await pilot.press(*"fan", "enter")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.press("y")

@@ -41,24 +41,28 @@ def _recordings(_ctx: click.Context, _param: click.Parameter, begun: str) -> lis
     type=click.FloatRange(min=SHORTEST_INTERVAL),
     show_default="10",
     metavar="SECONDS",
-    help=f"Ask this often; {SHORTEST_INTERVAL:g} at least, and less often when Slurm is slow.",
+    help=f"Refresh this often, {SHORTEST_INTERVAL:g} at least; less often while Slurm is slow.",
 )
-@click.option("--mine/--all", default=False, help="Start with my jobs or all.  [default: all]")
+@click.option(
+    "--mine/--all", default=False, help="Show only my jobs at first, or all.  [default: all]"
+)
 @click.option("--theme", type=click.Choice(LOOKS), show_default="dark",
               help="Colours for a dark or a light terminal, or none.")  # fmt: skip
 @click.option("--read-only/--read-write", default=None,
               help="Refuse everything that changes the cluster.")  # fmt: skip
-@click.option("--cluster", metavar="NAME", help="As slurmkit --cluster: one over SSH.")
+@click.option(
+    "--cluster", metavar="NAME", help="Show a cluster over SSH, as slurmkit --cluster does."
+)
 @click.option("--view", type=click.Choice(NAMES), show_default="queue",
-              help="The view to start with; digits switch.")  # fmt: skip
+              help="Start with this view; the keys 1 to 8 switch.")  # fmt: skip
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write down all that the screen is told.")  # fmt: skip
+              help="Record all data that is shown into FILE, for --replay.")  # fmt: skip
 @click.option("--replay", metavar="FILE", shell_complete=_recordings,
-              help=f"Show a recording, without Slurm; {SAMPLE} is one of the demo.")  # fmt: skip
+              help=f"Show a recording, without Slurm; {SAMPLE} is the demo cluster.")  # fmt: skip
 def tui_command(**given: Any) -> None:
-    """Watch the cluster in the terminal; digits switch views, ? shows the keys.
+    """Watch the cluster in the terminal; the keys 1 to 8 switch views, ? shows all keys.
 
-    Defaults are those of [tui] in the configuration, where it has any.
+    The section [tui] of the configuration can set other defaults.
 
     \b
     Examples:

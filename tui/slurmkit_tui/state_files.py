@@ -39,7 +39,7 @@ def load_choices() -> tuple[SavedChoices, str]:
     except FileNotFoundError:
         return SavedChoices(), ""
     except (OSError, msgspec.MsgspecError) as error:
-        return SavedChoices(), f"columns chosen before are ignored: {saved_choices_path()}: {error}"
+        return SavedChoices(), f"your saved columns cannot be read: {saved_choices_path()}: {error}"
 
 
 def save_columns(view: str, columns: Sequence[str]) -> None:

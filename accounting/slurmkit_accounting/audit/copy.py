@@ -28,13 +28,15 @@ def copy_ledger(source: Ledger, target: Ledger) -> str:
         for table in metadata.sorted_tables:
             if there.scalar(select(func.count()).select_from(table)):
                 raise LedgerError(
-                    f"{target.source} has rows in {table.name} already; name a new database"
+                    f"{target.source} already has rows in {table.name}; name an empty database"
                 )
         for table in metadata.sorted_tables:
             _copy(table, here, there)
         expected, got = checksum(here), checksum(there)
         if expected != got:
-            raise LedgerError(f"the copy in {target.source} is not equal; nothing was kept")
+            raise LedgerError(
+                f"the copy in {target.source} has another checksum; nothing was copied"
+            )
         return got
 
 

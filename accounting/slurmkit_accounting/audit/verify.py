@@ -110,7 +110,7 @@ def _compare_tables(
     while a is not None or b is not None:
         here, there = _place(a), _place(b)
         if here < there:
-            yield _format_difference(table, names, here, "is in no run")
+            yield _format_difference(table, names, here, "belongs to no run")
             a = next(stored_rows, None)
         elif there < here:
             yield _format_difference(table, names, there, "is missing")
@@ -128,7 +128,7 @@ def _place(row: Any) -> tuple[float, float]:
 def _different_sums(stored_row: Iterable[Any], right_row: Iterable[Any]) -> str:
     """Say which sums of two rows differ."""
     pairs = zip(SUMS, list(stored_row)[2:], list(right_row)[2:], strict=True)
-    return "; ".join(f"{name} is {a}, the runs say {b}" for name, a, b in pairs if a != b)
+    return "; ".join(f"{name} is {a}, but from the runs {b}" for name, a, b in pairs if a != b)
 
 
 def _format_difference(
@@ -141,7 +141,8 @@ def _format_difference(
 def _invariants(connection: Connection) -> Iterator[str]:
     yield from _violated_foreign_keys(connection)
     for number, should in find_wrong_redone(connection):
-        yield f"run {number} is{'' if should else ' not'} redone, and the books say otherwise"
+        right, marked = ("redone", "not redone") if should else ("not redone", "redone")
+        yield f"run {number} is marked as {marked}, but is {right}"
     known = set(connection.scalars(select(clusters.c.id)))
     for cluster in known:
         if any(a.finish >= b.begin for a, b in pairwise(load_spans(connection, cluster))):
@@ -153,7 +154,7 @@ def _invariants(connection: Connection) -> Iterator[str]:
         func.sum(suspensions.c.seconds) > runs.c.suspended
     )
     for number in connection.scalars(more):
-        yield f"run {number} has more suspended time in its windows than in all"
+        yield f"run {number}: its suspensions add up to more than its suspended time"
 
 
 def _violated_foreign_keys(connection: Connection) -> Iterator[str]:
@@ -161,7 +162,7 @@ def _violated_foreign_keys(connection: Connection) -> Iterator[str]:
     if connection.dialect.name == "sqlite":
         query = 'SELECT "table", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2'
         for table, parent, count in connection.exec_driver_sql(query):
-            yield f"{count} rows of {table} speak of {parent} that are not there"
+            yield f"{count} rows of {table} refer to {parent} that do not exist"
 
 
 _INDEX = type_coerce(runs.c.db_index, BigInteger)

@@ -20,11 +20,11 @@ from slurmkit_accounting.reports.model import Column
 if TYPE_CHECKING:
     from slurmkit_accounting.reports.model import Report
 
-_SOURCE_NOTE = "why: as the jobs' own histories on this home have it"
+_SOURCE_NOTE = "why: from the jobs' histories in this home directory"
 
 
 def to_slurm_ids(job: str | None, clusters: Sequence[str] = ()) -> str | None:
-    """Return Slurm's ids of a user's id, by comma: `12,13` for `12`, `13_2` for `12_1003`.
+    """Return Slurm's ids for a user's id: `12,13` for `12`, `13_2` for `12_1003`.
 
     Args:
         job: the id that the user gives; an id without a record is returned unchanged.

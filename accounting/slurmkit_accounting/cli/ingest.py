@@ -47,7 +47,7 @@ def ingest_from_sacct(db: str | None, since: str | None, **file: Any) -> None:
 
 
 def _is_own_ledger(db: str | None) -> bool:
-    """Return whether this is a user's own ledger, not that of the site's service."""
+    """Return whether this is a user's own ledger, not the ledger of the site's service."""
     service = load_section("ledger.service", ServiceSection)
     return is_default_ledger(ledger_url(db)) and not is_the_service(service)
 
@@ -56,7 +56,7 @@ def _refuse_file_options(file: dict[str, Any]) -> None:
     """Refuse options that need `--file`."""
     for name in ("cluster", "fields", "timezone", "header"):
         if file[name]:
-            raise BadInput(f"--{name} is for --file DUMP; sacct itself says so")
+            raise BadInput(f"--{name} needs --file DUMP; sacct itself knows it, so leave it out")
 
 
 def ingest_from_file(path: str, db: str | None, since: str | None, **asked: Any) -> None:
@@ -69,10 +69,12 @@ def ingest_from_file(path: str, db: str | None, since: str | None, **asked: Any)
         asked: options `cluster`, `fields`, `delimiter`, `timezone` and `header`.
     """
     if since is not None:
-        raise BadInput("--since is for sacct; a file is read as a whole")
+        raise BadInput(
+            "--since is for sacct; a file is always read as a whole, so leave --since out"
+        )
     for name in ("cluster", "fields", "delimiter"):
         if not asked[name]:
-            raise BadInput(f"--file needs --{name}")
+            raise BadInput(f"--file needs --{name}; for an example: slurmkit ledger ingest --help")
     fields, where = parse_field_names(asked["fields"]), find_zone(asked["timezone"])
     for line in missing_information(fields):
         click.echo(line, err=True)
@@ -96,8 +98,8 @@ def _mention_service(db: str | None, source: str) -> None:
         return
     url = f"sqlite:///{source}" if is_sqlite(ledger_url()) else source
     click.echo(
-        f"these books are in {printable(source)}, and not the site's: reports ask the ledger's"
-        f" service at {printable(section.url)}; to read these: --db {printable(url)}",
+        f"this ledger, {printable(source)}, is not the site's: reports use the site's service at"
+        f" {printable(section.url)}; to use this ledger, add: --db {printable(url)}",
         err=True,
     )
 
@@ -121,19 +123,19 @@ def _show_ingested(done: Ingested, here: Zone) -> None:
     _show_rejected(done.entered)
     if done.only:
         click.echo(
-            f"slurmdbd's PrivateData=jobs shows {printable(done.only)} no other people's jobs:"
-            " this ledger holds only theirs",
+            f"slurmdbd (PrivateData=jobs) shows you only the jobs of {printable(done.only)}, so"
+            " this ledger has no others",
             err=True,
         )
     if done.gone:
         click.echo(
-            f"{done.gone} runs are gone from sacct; they still count (slurmkit ledger retract"
-            " takes them out)",
+            f"{done.gone} runs are gone from sacct; they still count; to stop counting them:"
+            " slurmkit ledger retract JOB_ID",
             err=True,
         )
     if done.first:
         click.echo(
-            f"the books begin at {here.show(done.books_begin)}; for older jobs: slurmkit ledger"
+            f"the ledger begins at {here.show(done.books_begin)}; for older jobs: slurmkit ledger"
             " ingest --since DATE",
             err=True,
         )

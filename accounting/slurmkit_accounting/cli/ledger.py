@@ -29,30 +29,35 @@ def ledger_group() -> None:
 
 
 @ledger_group.command("ingest")
-@click.option("--since", metavar="DATE", help="Read again from this date on, YYYY-MM-DD.")
+@click.option("--since", metavar="DATE", help="Read jobs again from this date on, YYYY-MM-DD.")
 @click.option(
     "--file", "path", metavar="DUMP",
-    help="Read output of sacct --parsable2 in a file, - for standard input, in place of sacct.",
+    help="Read a file with output of sacct --parsable2, not sacct itself; - is standard input.",
 )  # fmt: skip
-@click.option("--cluster", metavar="NAME", help="With --file: whose jobs they are.")
+@click.option("--cluster", metavar="NAME", help="With --file: the cluster of the jobs.")
 @click.option(
     "--fields", metavar="A,B,C",
-    help="With --file: sacct's names of its fields, in order; the last takes the rest of a line.",
+    help="With --file: sacct's names of the fields of a line, in order. The last one takes the rest"
+    " of the line.",
 )  # fmt: skip
-@click.option("--delimiter", default="|", show_default=True, help="With --file: between fields.")
+@click.option(
+    "--delimiter", default="|", show_default=True, help="With --file: the text between two fields."
+)
 @click.option(
     "--timezone", metavar="TZ",
-    help="With --file: of times that are not epoch seconds.  [default: the host's]",
+    help="With --file: time zone of times that are not epoch seconds.  [default: the host's]",
 )  # fmt: skip
-@click.option("--header", is_flag=True, help="With --file: its first line names the fields.")
+@click.option(
+    "--header", is_flag=True, help="With --file: its first line has the names of the fields."
+)
 @db_option
 def ingest_command(since: str | None, path: str | None, db: str | None, **file: Any) -> None:
-    """Read new and changed jobs from sacct, or from a file, into the ledger.
+    """Read jobs from sacct, or from a file, into the ledger.
 
-    An ingest starts 48 hours before the end of the last one, since recent jobs still change; the
-    first ingest starts 30 days ago. It can be interrupted and repeated at any time: the next one
-    continues from there. A file may have any fields in any order; with more fields, reports can
-    show more.
+    An ingest reads new and changed jobs. It starts 48 hours before the end of the last one, since
+    recent jobs still change. The first ingest starts 30 days ago. An ingest can be interrupted at
+    any time: the next one continues where it stopped. A file may have any fields in any order;
+    with more fields, reports can show more.
 
     \b
     Examples:
@@ -71,7 +76,7 @@ def ingest_command(since: str | None, path: str | None, db: str | None, **file: 
 
 @click.command("close")
 @click.argument("month", metavar="YYYY-MM")
-@click.option("--timezone", metavar="TZ", help="Of the month.  [default: the host's]")
+@click.option("--timezone", metavar="TZ", help="Time zone of the month.  [default: the host's]")
 @db_option
 def close_command(month: str, timezone: str | None, db: str | None) -> None:
     """Close a month: freeze its usage.
@@ -111,13 +116,16 @@ for command in (
 @click.command("serve")
 @db_option
 def serve_command(db: str | None) -> None:
-    """Keep the site's ledger up to date and answer queries, until SIGTERM.
+    """Keep the site's ledger up to date and answer queries.
+
+    The service runs until SIGTERM. It can be stopped or killed at any time: nothing is lost.
 
     Ingest, people, budgets, closing and mail run at the times of [ledger.schedule], one at a time.
-    A task that was missed while the service was down runs once after its start. Queries are
-    answered on the address [ledger.service] listen. Users see their own runs, PIs those of their
-    groups, operators everything; munged vouches for who asks. /health and /metrics are served on
-    the address `monitor`. The service can be stopped and killed at any time: nothing is lost.
+    A task that was missed while the service was down runs once after its start.
+
+    Queries are answered on the address in `[ledger.service] listen`. Users see their own runs, PIs
+    also the runs of their groups, operators everything; munged proves who asks. /health and
+    /metrics are served on the address in `[ledger.service] monitor`.
 
     \b
     Examples:

@@ -112,9 +112,9 @@ def print_evidence(db: str | None, row: int, *, as_json: bool) -> None:
         for at, old in evidence.revisions
     ]
     lines = [
-        ("sacct said", evidence.line),
+        ("sacct line", evidence.line),
         ("fields", "|".join(evidence.fields)),
-        ("ask", evidence.command),
+        ("ask again", evidence.command),
     ]
     print_key_values([*facts, *before, *(("rejected", line) for line in evidence.rejects), *lines])
 
@@ -136,7 +136,7 @@ def mail_reports(
 
     Args:
         month: YYYY-MM.
-        timezone: of the month; None for that of the service.
+        timezone: of the month; None for the service's time zone.
         dry_run: folder for .eml files.
         db: URL of the ledger's database; None for the usual one.
         again: send mails again that may have arrived.
@@ -194,20 +194,20 @@ def _send_mails(month: PastMonth, db: str | None, *, again: bool) -> None:
             missed += result.outcome in {DeliveryOutcome.FAILED, DeliveryOutcome.DOUBTFUL}
     if missed:
         raise NotSent(
-            f"{missed} of the mails were not sent, or may not have arrived; the reasons are above."
-            " Run it again, with --again for those that may have arrived"
+            f"{missed} mails were not sent, or may not have arrived; the reasons are above. Run the"
+            " command again; add --again to also repeat mails that may have arrived"
         )
 
 
 @contextmanager
 def _pointing_to_service(db: str | None) -> Iterator[None]:
-    """Extend the error of a user without an own ledger: the site's is at the service."""
+    """Extend the error of a user without a ledger: the site's ledger is at its service."""
     try:
         yield
     except LedgerError as error:
         if db or not configured_remote():
             raise
         raise LedgerError(
-            "this reads the ledger itself: run it where the ledger's service runs, as its account,"
-            f" or name one with --db ({error})"
+            "this command reads the ledger itself, not through its service: run it on the host of"
+            f" the service, as the service's account, or name a ledger with --db ({error})"
         ) from error

@@ -28,7 +28,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print every
 @_json_option
 @db_option
 def status_command(db: str | None, *, as_json: bool) -> None:
-    """Show what the ledger covers, how old it is, and what needs attention.
+    """Show the ledger's coverage, its age, and what needs attention.
 
     \b
     Examples:
@@ -49,10 +49,11 @@ def status_command(db: str | None, *, as_json: bool) -> None:
 @_json_option
 @db_option
 def verify_command(db: str | None, *, as_json: bool) -> None:
-    """Recompute everything derived from the runs, compare it, and print a checksum.
+    """Check the ledger against its runs, and print a checksum.
 
-    Ledgers with the same runs have the same checksum, whatever their database and however the runs
-    were read. Nothing is changed. The exit code is 1 if something is wrong.
+    Everything that is derived from the runs is recomputed and compared. Ledgers with the same runs
+    have the same checksum, whatever their database and however the runs were read. Nothing is
+    changed. The exit code is 1 if something is wrong.
 
     \b
     Examples:
@@ -70,8 +71,8 @@ def verify_command(db: str | None, *, as_json: bool) -> None:
         click.echo(f"{result.checksum}  {result.runs} runs")
     if result.wrong:
         raise LedgerError(
-            f"the books of {ledger.source} are wrong in {len(result.wrong)} places; bring them in"
-            " order with: slurmkit ledger rebuild"
+            f"the ledger {ledger.source} is wrong in {len(result.wrong)} places; to correct it:"
+            " slurmkit ledger rebuild"
         )
 
 
@@ -90,12 +91,12 @@ def rebuild_command(db: str | None) -> None:
     with open_for_writing(db) as ledger, hold_ledger_lock(ledger, "ingest"):
         with ledger.transaction() as connection:
             rebuild_usage(connection)
-        click.echo(f"usage of {ledger.source} was worked out anew", err=True)
+        click.echo(f"recomputed the usage in {ledger.source} from its runs", err=True)
 
 
 @click.command("rejects")
-@click.option("--all", "all_", is_flag=True, help="Also those whose runs could be read since.")
-@click.option("--retry", "again", is_flag=True, help="Read them again first.")
+@click.option("--all", "all_", is_flag=True, help="Also list lines whose runs could be read later.")
+@click.option("--retry", "again", is_flag=True, help="Try to read the lines again first.")
 @_json_option
 @db_option
 def rejects_command(db: str | None, *, all_: bool, again: bool, as_json: bool) -> None:
@@ -112,7 +113,7 @@ def rejects_command(db: str | None, *, all_: bool, again: bool, as_json: bool) -
         with open_for_writing(db) as ledger:
             entered = retry.retry_rejects(ledger)
         read = entered.read - entered.rejected
-        click.echo(f"{entered.read} read again, {read} could be read", err=True)
+        click.echo(f"{entered.read} lines tried again, {read} of them can now be read", err=True)
     with open_for_reading(db) as ledger, ledger.transaction() as connection:
         lines = rejects.load_rejects(connection, all_=all_)
     if as_json:
@@ -128,8 +129,10 @@ def rejects_command(db: str | None, *, all_: bool, again: bool, as_json: bool) -
 
 @click.command("retract")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB_ID...")
-@click.option("--cluster", metavar="NAME", help="Whose jobs, where the ledger has several.")
-@click.option("--undo", is_flag=True, help="Put back what was retracted.")
+@click.option(
+    "--cluster", metavar="NAME", help="Cluster of the jobs; needed if the ledger has several."
+)
+@click.option("--undo", is_flag=True, help="Count retracted runs again.")
 @click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 @db_option
 def retract_command(
@@ -168,7 +171,9 @@ def retract_command(
 @click.argument("to", metavar="URL")
 @db_option
 def export_command(to: str, db: str | None) -> None:
-    """Copy the whole ledger into a new database; the copy has the same checksum.
+    """Copy the whole ledger into a new database.
+
+    The copy has the same checksum.
 
     \b
     Examples:
@@ -182,7 +187,9 @@ def export_command(to: str, db: str | None) -> None:
 @click.argument("source", metavar="URL")
 @db_option
 def import_command(source: str, db: str | None) -> None:
-    """Copy a whole ledger from another database into this new one; the checksum stays the same.
+    """Fill a new ledger with a copy of another one.
+
+    The copy has the same checksum.
 
     \b
     Examples:
@@ -212,13 +219,13 @@ def _cluster_facts(one: ClusterStatus, here: Zone) -> Iterator[tuple[str, str]]:
     yield "cluster", one.name
     yield "gpus tracked", {True: "yes", False: "no", None: "?"}[one.tracks_gpus]
     if one.only_user:
-        yield "holds", f"only runs of {one.only_user}: slurmdbd shows no others"
+        yield "holds", f"only runs of {one.only_user}; slurmdbd shows no others"
     yield "last ingest", "none" if one.last is None else _ingest_words(one.last, here)
     for begin, end in one.covers:
         yield "covers", f"{here.show(begin)} to {here.show(end)}"
     for file in one.files[-_MOST_SHOWN:]:
         rows = f"{file.rows} rows, {here.show(file.begin)} to {here.show(file.end)}"
-        yield "file", f"{file.source}: {rows}; no proof that all runs of then are there"
+        yield "file", f"{file.source}: {rows}; a file does not prove that no runs are missing"
     for begin, end in one.gaps:
         yield "gap", f"{here.show(begin)} to {here.show(end)}"
     yield "lag", "?" if one.lag is None else f"{one.lag} s"
@@ -226,18 +233,18 @@ def _cluster_facts(one: ClusterStatus, here: Zone) -> Iterator[tuple[str, str]]:
     runaways = ", ".join(map(str, one.runaways[:_MOST_SHOWN]))
     more = " ..." if len(one.runaways) > _MOST_SHOWN else ""
     yield "runaways", f"{len(one.runaways)} suspected: {runaways}{more}" if runaways else "none"
-    yield "gone", f"{one.gone} that sacct shows no more, {one.retracted} retracted"
-    yield "doubtful", f"{one.doubtful} whose number of GPUs cannot be trusted"
+    yield "gone", f"{one.gone} that sacct no longer shows, {one.retracted} retracted"
+    yield "doubtful", f"{one.doubtful} runs whose number of GPUs cannot be trusted"
     yield "rejects", f"{one.rejects} lines that could not be read"
 
 
 def _ingest_words(last: LastIngest, here: Zone) -> str:
-    ended = "did not end" if last.ended is None else f"ended {here.show(last.ended)}"
+    ended = "not finished" if last.ended is None else f"ended {here.show(last.ended)}"
     counts = (
         f"{last.rows_read} read, {last.rows_new} new, {last.rows_changed} changed,"
         f" {last.rows_rejected} rejected"
     )
-    return f"of {last.source}, began {here.show(last.started)}, {ended}; {counts}"
+    return f"from {last.source}, began {here.show(last.started)}, {ended}; {counts}"
 
 
 def _format_times(here: Zone, *times: int | None) -> list[str]:

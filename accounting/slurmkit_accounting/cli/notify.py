@@ -18,8 +18,8 @@ from slurmkit_accounting.plugins import notifier
 def notify_command(job_ids: tuple[str, ...]) -> None:
     """Send notices when your jobs start, fail or end, until all have ended.
 
-    Without ids, it watches all your jobs in the queue. Section [notify] of your configuration says
-    which notices you want and how: `jobs = ["start", "fail", "end"]`, `by = ["mail"]` or
+    Without ids, it watches all your jobs in the queue. Choose the notices and how they are sent in
+    section [notify] of your configuration: `jobs = ["start", "fail", "end"]`, `by = ["mail"]` or
     `["webhook"]`, and `to`, your mail address. Leave the command running, for example in tmux;
     Ctrl-C does not affect the jobs.
 
@@ -34,8 +34,8 @@ def notify_command(job_ids: tuple[str, ...]) -> None:
     section = load_section("notify", NotifySection)
     if not section.jobs:
         raise BadConfig(
-            '[notify] jobs is not set; write in your own configuration file which of "start",'
-            ' "fail" and "end" you want to be told of'
+            "[notify] jobs is not set; choose your notices in your own configuration file, for"
+            ' example: jobs = ["start", "fail", "end"]'
         )
     cluster = Cluster()
     given = tuple(map(check_job_id, job_ids))

@@ -34,12 +34,16 @@ _PLURALS = {
 
 @click.group("people")
 def people_group() -> None:
-    """People, their groups and PIs, over time."""
+    """Read and show people, their groups and PIs, over time."""
 
 
 @people_group.command("sync")
 @click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
-@click.option("--force", is_flag=True, help="Apply it also if more than max_vanish would be gone.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Apply the changes even if a larger share than max_vanish would be gone.",
+)
 @db_option
 def sync_command(db: str | None, *, dry_run: bool, force: bool) -> None:
     """Read people and groups from LDAP, coordinators from Slurm, and the site's overrides.
@@ -47,7 +51,7 @@ def sync_command(db: str | None, *, dry_run: bool, force: bool) -> None:
     Section [ldap] of the configuration names the server. The password of its bind_dn comes from
     bind_password_file or SLURMKIT_LDAP_PASSWORD. [ledger] overrides names the file of overrides.
 
-    A dry run also says how many GPU-hours would move to another PI.
+    A dry run also shows how many GPU-hours would move to another PI.
 
     \b
     Examples:
@@ -72,7 +76,9 @@ def _show_synced(synced: PeopleSync, *, dry_run: bool) -> None:
     if dry_run:
         _show_moves(synced.moves)
     if synced.refusal:
-        click.echo(f"it would be refused: {printable(synced.refusal)}", err=True)
+        click.echo(
+            f"without --dry-run, this would be refused: {printable(synced.refusal)}", err=True
+        )
 
 
 def _show_changes(changes: tuple[PeopleChange, ...]) -> None:
@@ -91,7 +97,7 @@ def _show_changes(changes: tuple[PeopleChange, ...]) -> None:
 
 def _show_moves(moves: tuple[UsageMove, ...]) -> None:
     if not moves:
-        click.echo("no GPU-hours in the books would be another PI's")
+        click.echo("no GPU-hours would move to another PI")
     for move in moves:
         hours = format_amount(move.gpu_seconds / HOUR_SECONDS)
         names = printable(f"{move.giver.name} to {move.taker.name}")
@@ -104,8 +110,8 @@ def _show_moves(moves: tuple[UsageMove, ...]) -> None:
 def unmapped_command(db: str | None, *, as_json: bool) -> None:
     """Show usage that has no PI, and how to fix it.
 
-    Only ended runs are shown. In a report by PI, such a run of a person in the directory is on a
-    line for its account, any other such run on the line `unmapped`.
+    Only ended runs are shown. In a report by PI, their GPU-hours are on a line named like their
+    account if the directory knows the user, else on the line `unmapped`.
 
     \b
     Examples:
@@ -131,13 +137,13 @@ def unmapped_command(db: str | None, *, as_json: bool) -> None:
 
 def _show_advice(account: str | None) -> None:
     if account is None:
-        click.echo("everything in the books has a PI", err=True)
+        click.echo("all usage in the ledger has a PI", err=True)
         return
     entry = f'[[override]] with account = "{printable(account)}" and pi = "NAME"'
     click.echo(
-        "what is mended in the directory holds for jobs from then on; for earlier ones too, put"
-        f" {entry} into the file that [ledger] overrides names, then run: slurmkit ledger people"
-        " sync",
+        "a fix in the directory counts only for jobs submitted after it; to fix earlier jobs too,"
+        f" put {entry} into the file that [ledger] overrides names, then run: slurmkit ledger"
+        " people sync",
         err=True,
     )
 
@@ -149,8 +155,9 @@ def _show_advice(account: str | None) -> None:
 def show_command(name: str, db: str | None, *, as_json: bool) -> None:
     """Show everything known about a person or a group, with dates.
 
-    NAME is a present or former name of a user or group. The groups of a person include groups of
-    groups. The PIs of a person are those of jobs under the accounts of these groups.
+    NAME is a present or former name of a user or group. A person's groups include groups that
+    contain their groups. A person's PIs are the PIs of their jobs under the accounts of these
+    groups.
 
     \b
     Examples:
@@ -196,7 +203,7 @@ def _date(epoch: int) -> str:
 
 @people_group.group("overrides")
 def overrides_group() -> None:
-    """PIs that the site sets for accounts or users itself."""
+    """Check the PIs that the site itself sets for accounts or users."""
 
 
 @overrides_group.command("check")

@@ -36,7 +36,7 @@ def _ask_and_show(
 
 def _by_option(usual: str) -> Callable[[Command], Command]:
     """Return the option `--by` for a report that cannot be split by time."""
-    text = f"One row for each; names as in `report usage`, no times.  [default: {usual}]"
+    text = f"Make one row for each; names as in `report usage`, without times.  [default: {usual}]"
     return click.option(
         "--by",
         metavar="NAME[,NAME...]",
@@ -49,21 +49,22 @@ def _by_option(usual: str) -> Callable[[Command], Command]:
 
 @click.group("report")
 def report_group() -> None:
-    """Reports from the ledger: GPU-hours, costs, budgets, wait times, efficiency."""
+    """Report GPU-hours, costs, budgets, wait times and efficiency from the ledger."""
 
 
 @report_group.command("usage")
 @window_options
 @click.option(
     "--by", metavar="NAME[,NAME...]", type=DimensionNames(), multiple=True, default=("pi",),
-    help="One row for each: pi, group, department, user, account, cluster, partition, qos,"
+    help="Make one row for each: pi, group, department, user, account, cluster, partition, qos,"
     " gpu-type, state, hour (31 days at most), day, week, month.  [default: pi]",
 )  # fmt: skip
 @filter_options
-@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
+@click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
 @click.option(
     "--suspended", type=click.Choice(["charge", "skip"]), default="charge",
-    help="Whether GPUs count that a suspended run holds; sreport charges them.  [default: charge]",
+    help="Count (charge) or leave out (skip) GPUs of suspended runs; sreport counts them."
+    "  [default: charge]",
 )  # fmt: skip
 @format_options
 @db_option
@@ -111,13 +112,15 @@ def wait_command(
 @window_options
 @_by_option("user,partition")
 @filter_options
-@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
+@click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
 @format_options
 @db_option
 def efficiency_command(
     begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
 ) -> None:
-    """Show resources that were held but not used, and the request that would have fitted.
+    """Show resources that were held but not used.
+
+    Also show the request that would have fitted.
 
     \b
     Examples:
@@ -128,11 +131,11 @@ def efficiency_command(
 
 
 @click.command("budget")
-@click.option("--timezone", metavar="TZ", help="Of the budgets' days.  [default: the host's]")
+@click.option("--timezone", metavar="TZ", help="Time zone of the dates.  [default: the host's]")
 @format_options
 @db_option
 def budget_command(timezone: str | None, form: OutputFormat, db: str | None) -> None:
-    """Show how much of their GPU-hours PIs have used, and when the rest runs out.
+    """Show how much of each budget is used, and when it runs out.
 
     Budgets are read from budgets.toml next to the configuration, or from the file that
     `[ledger] budgets` names.
@@ -148,17 +151,20 @@ def budget_command(timezone: str | None, form: OutputFormat, db: str | None) -> 
 @click.command("explain")
 @window_options
 @filter_options
-@click.option("--job", metavar="JOB_ID", help="Only this job, with all its parts.")
-@click.option("--row", type=int, metavar="NUMBER", help="Everything the books have of one run.")
+@click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
+@click.option(
+    "--row", type=int, metavar="NUMBER", help="Show all that the ledger has about one run."
+)
 @format_options
 @db_option
 def explain_command(
     begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
 ) -> None:
-    """List the runs behind a cell of a report, or show everything about one run.
+    """List the runs behind a number, or everything about one run.
 
-    Give the cell's filters: the GPU-hours of the runs add up to the cell. A task of a sweep that
-    Slurm holds as several arrays has the id that you know, if you submitted it from this home.
+    Give the same filters as for the number in a report: then the GPU-hours of the runs add up to
+    it. A large sweep may be several arrays in Slurm. If you submitted it from this home directory,
+    its tasks have the ids that slurmkit gave you.
 
     \b
     Examples:
@@ -176,19 +182,24 @@ def explain_command(
 
 @click.command("idle")
 @click.option(
-    "--source", metavar="NAME", help="Who knows: slurm, prometheus, a plugin.  [default: slurm]"
+    "--source",
+    metavar="NAME",
+    help="Who measures the GPUs: slurm, prometheus, or a plugin.  [default: slurm]",
 )
 @click.option(
     "--below", type=click.FloatRange(0, 100), default=5.0, metavar="PERCENT",
-    help="Idle is a GPU less busy than that.  [default: 5]",
+    help="A GPU is idle if its utilisation stays below this.  [default: 5]",
 )  # fmt: skip
-@click.option("--minutes", type=click.IntRange(1), default=30, help="For so long.  [default: 30]")
+@click.option(
+    "--minutes", type=click.IntRange(1), default=30,
+    help="Minutes for which a GPU must be idle.  [default: 30]",
+)  # fmt: skip
 @format_options
 def idle_command(source: str | None, below: float, minutes: int, form: OutputFormat) -> None:
     """Show GPUs that are allocated now and idle.
 
     Slurm measures GPUs only if AccountingStorageTRES has gres/gpuutil, and then only for jobs with
-    one GPU and jobs that use none of theirs. Prometheus measures every GPU. `?` is unknown.
+    one GPU and jobs that use none of theirs. Prometheus measures every GPU. `?` means unknown.
 
     \b
     Examples:
@@ -202,20 +213,20 @@ def idle_command(source: str | None, below: float, minutes: int, form: OutputFor
 
 
 @click.command("reconcile")
-@click.option("--month", metavar="YYYY-MM", help="Up to sreport's last rollup.")
+@click.option("--month", metavar="YYYY-MM", help="The month, up to sreport's last rollup.")
 @window_options
-@click.option("--tres", default="gres/gpu", help="gres/gpu or cpu.  [default: gres/gpu]")
+@click.option("--tres", default="gres/gpu", help="Compare gres/gpu or cpu.  [default: gres/gpu]")
 @format_options
 @db_option
 def reconcile_command(
     begin: str | None, end: str | None, tres: str, form: OutputFormat, db: str | None, **asked: Any
 ) -> None:
-    """Compare the ledger with sreport, and split the difference by cause.
+    """Compare the ledger with sreport, by cause of the difference.
 
     Run it where sreport runs, after an ingest, as the account that keeps the ledger: it reads the
-    ledger itself, not through its service. Without dates, the window is this month. sreport knows
-    whole hours up to its last rollup. It shows the current hour (after `sacctmgr -i roll`) only if
-    the window is that hour alone.
+    ledger itself, not through its service. Without dates, the window is this month. sreport has
+    only whole hours, up to its last rollup. It shows the current hour (after `sacctmgr -i roll`)
+    only if the window is that hour alone.
 
     \b
     Examples:
@@ -230,22 +241,25 @@ def reconcile_command(
 
 
 @click.command("mail")
-@click.option("--month", metavar="YYYY-MM", required=True, help="Which; it must be over.")
-@click.option("--timezone", metavar="TZ", help="Whose month it is.  [default: the service's]")
+@click.option("--month", metavar="YYYY-MM", required=True, help="The month; it must be over.")
+@click.option("--timezone", metavar="TZ", help="Time zone of the month.  [default: the service's]")
 @click.option(
-    "--dry-run", metavar="FOLDER", type=click.Path(path_type=Path), help="Write .eml files there."
+    "--dry-run",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Write the mails as .eml files into this folder; send nothing.",
 )
-@click.option("--again", is_flag=True, help="Send also what was cut off and may have arrived.")
+@click.option("--again", is_flag=True, help="Also send mails that may already have arrived.")
 @db_option
 def mail_command(
     month: str, timezone: str | None, dry_run: Path | None, db: str | None, *, again: bool
 ) -> None:
-    """Mail each PI the report of their month, to the address in the directory.
+    """Mail each PI the report of their month.
 
-    Each PI gets a month once, however often the command runs. A mail that was cut off during the
-    handover to the mail server may have arrived, so it is only sent again with --again. Section
-    [mail] of the configuration names the mail server. The command reads the ledger itself, not
-    through its service.
+    The mail goes to the address in the directory. Each PI gets a month once, however often the
+    command runs. A mail that was cut off during the handover to the mail server may have arrived,
+    so it is only sent again with --again. Section [mail] of the configuration names the mail
+    server. The command reads the ledger itself, not through its service.
 
     \b
     Examples:

@@ -25,6 +25,10 @@ DIMENSIONS = (
     "pi", "group", "department", "user", "account", "cluster", "partition", "qos", "gpu-type",
     "state", "hour", "day", "week", "month",
 )  # fmt: skip
+_FILTER_WORDS = {
+    "pi": "PI", "qos": "QOS", "gpu-type": "GPU type", "hour": "hour, as in '2026-10-05 13:00'",
+    "day": "day, as in 2026-10-05", "week": "week, as in 2026-W41", "month": "month, as in 2026-10",
+}  # fmt: skip
 _BINARY_FORMATS = frozenset(("xlsx",))
 
 
@@ -62,10 +66,12 @@ def window_options(command: Command) -> Command:
     """Add `--from`, `--to` and `--timezone` to a command."""
     for option in (
         click.option(
-            "--timezone", metavar="TZ", help="What the dates mean.  [default: the host's]"
+            "--timezone", metavar="TZ", help="Time zone of the dates.  [default: the host's]"
         ),
-        click.option("--to", "end", metavar="DATE", help="Likewise; not included."),
-        click.option("--from", "begin", metavar="DATE", help="YYYY-MM-DD[THH:MM:SS]."),
+        click.option("--to", "end", metavar="DATE", help="End of the window; not included."),
+        click.option(
+            "--from", "begin", metavar="DATE", help="Begin of the window: YYYY-MM-DD[THH:MM:SS]."
+        ),
     ):
         command = option(command)
     return command
@@ -74,7 +80,7 @@ def window_options(command: Command) -> Command:
 def filter_options(command: Command) -> Command:
     """Add an option for each dimension, which filters by its values, to a command."""
     for name in reversed(DIMENSIONS):
-        text = f"Only this {name.replace('-', ' ')}; may be given several times."
+        text = f"Only this {_FILTER_WORDS.get(name, name)}; may be given several times."
         command = click.option(f"--{name}", metavar="NAME", multiple=True, help=text)(command)
     return command
 
@@ -103,16 +109,16 @@ def format_options(command: Command) -> Command:
     for option in (
         click.option(
             "--columns", metavar="NAME,...",
-            help="Of a table; all for every one.  [default: those one looks at first]",
+            help="Columns of the table; `all` shows every column.  [default: the main columns]",
         ),
         click.option(
             "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-            help="Write it there; its ending may say the format.",
+            help="Write the report to this file; its ending may choose the format, as in x.html.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
         click.option(
             "--format", "format_name", metavar="NAME",
-            help="table, csv, json, xlsx, html, or that of a plugin.  [default: table]",
+            help="table, csv, json, xlsx, html, or the name of a plugin.  [default: table]",
         ),
     ):  # fmt: skip
         wrapped = option(wrapped)
@@ -125,7 +131,8 @@ def _choose_format(name: str | None, as_json: bool, output: Path | None) -> str:
     if chosen == "table":
         if output:
             raise BadInput(
-                f"a table is for the terminal; write {_known_formats()}, or send it there with >"
+                "a table is for the terminal; give --output another --format"
+                f" ({_known_formats()}), or redirect the table with >FILE"
             )
         return chosen
     load_plugin("renderers", chosen)
@@ -138,8 +145,8 @@ def _format_of_ending(output: Path) -> str:
     ending = output.suffix.removeprefix(".")
     if ending not in plugins("renderers"):
         raise BadInput(
-            f"the ending of {output.name} says no format;"
-            f" end it with {_known_formats()}, or name one with --format"
+            f"the ending of {output.name} is not a known format;"
+            f" use one of {_known_formats()}, or choose one with --format"
         )
     return ending
 

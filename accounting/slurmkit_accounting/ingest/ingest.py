@@ -262,7 +262,7 @@ def _begin(
     ledger: Ledger, cluster: str, since: int | None, started: int
 ) -> tuple[OngoingIngest, tuple[int, int], bool]:
     if since is not None and since > started:
-        raise BadInput("--since is in the future; name a date that has begun")
+        raise BadInput("--since is in the future; give today's date or an earlier one")
     with ledger.transaction() as connection:
         number = find_or_add_cluster(connection, cluster)
         # Continue where the first gap begins.

@@ -74,7 +74,8 @@ def _cluster(connection: Connection, name: str | None) -> tuple[int, str]:
         name = next(iter(known))
     if name is None or name not in known:
         raise BadInput(
-            f"name a cluster with --cluster: {', '.join(sorted(known)) or 'there is none'}"
+            "name a cluster of the ledger with --cluster:"
+            f" {', '.join(sorted(known)) or 'it has none'}"
         )
     return known[name], name
 
@@ -85,11 +86,11 @@ def _runs_to_retract(connection: Connection, cluster: int, job: str, *, undo: bo
     some = runs.c.retracted.is_not(None) if undo else runs.c.retracted.is_(None)
     found = connection.execute(select(runs.c.id, runs.c.gone_since).where(*ours, some)).all()
     if not found:
-        raise BadInput(f"job {job} has no run {'that was retracted' if undo else 'in the books'}")
+        raise BadInput(f"job {job} has no {'retracted run' if undo else 'run'} in the ledger")
     gone = [row.id for row in found if undo or row.gone_since is not None]
     if not gone:
         raise BadInput(
-            f"sacct still shows job {job}; only what is gone from there can be retracted"
+            f"sacct still shows job {job}; only jobs that sacct no longer shows can be retracted"
         )
     return gone
 

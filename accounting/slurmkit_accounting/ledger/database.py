@@ -37,13 +37,13 @@ _FOR_WRITERS = (
 _CONNECT_SECONDS = 10
 # Part of a database error, and what the user can do about it.
 _ADVICE = (
-    ("file is not a database", "it is some other file; name another with --db"),
+    ("file is not a database", "this file is not a ledger; name another with --db"),
     ("unable to open", "check the path and its permissions, or name another with --db"),
-    ("readonly", "you may not write there; name another with --db"),
+    ("readonly", "you may not write to it; name another with --db"),
     ("locked", "another command is writing to it; try again"),
-    ("disk is full", "make room and run the command again"),
+    ("disk is full", "free some space and run the command again"),
     ("password", "put the password in ~/.pgpass or PGPASSWORD"),
-    ("connection failed", "check the host and that PostgreSQL runs"),
+    ("connection failed", "check the host name, and that PostgreSQL runs there"),
 )
 
 
@@ -212,7 +212,7 @@ def _translate_file_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise LedgerError(
-            f"cannot make or reach the ledger {path}: {error.strerror}; name another place with"
+            f"cannot create or open the ledger {path}: {error.strerror}; name another place with"
             " --db URL or SLURMKIT_DB"
         ) from error
 
@@ -256,12 +256,14 @@ def _check_version(version: str | None, source: str) -> None:
     if version < REVISION:
         raise LedgerError(
             f"the ledger {source} was made by an older slurmkit (schema {version}, this one needs"
-            f" {REVISION}); bring it forward with: slurmkit ledger ingest"
+            f" {REVISION}); update it with: slurmkit ledger ingest"
         )
 
 
 def _no_ledger_error(source: str) -> LedgerError:
-    return LedgerError(f"there is no ledger at {source} yet; make one with: slurmkit ledger ingest")
+    return LedgerError(
+        f"there is no ledger at {source} yet; create it with: slurmkit ledger ingest"
+    )
 
 
 def _too_new_error(source: str) -> LedgerError:

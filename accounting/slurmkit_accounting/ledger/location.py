@@ -1,6 +1,6 @@
 """The location of the ledger: --db, SLURMKIT_DB, `[ledger] db`, or a file in the user's home.
 
-A SQLite file may not be on a network filesystem; the type of the filesystem tells.
+A SQLite file may not be on a network filesystem; its filesystem type shows whether it is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def default_ledger_path() -> Path:
     """
     folder = data_folder()
     if not folder.is_absolute():
-        raise BadInput("you have no home directory for a ledger; name one with --db or SLURMKIT_DB")
+        raise BadInput(
+            "you have no home directory for a ledger; name a database with --db or SLURMKIT_DB"
+        )
     return folder / "ledger.db"
 
 
@@ -68,19 +70,19 @@ def _parse(text: str) -> URL:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:  # the text may hold a password: not shown
-        raise BadInput(f"the ledger's URL is not one; write {_FORMS}") from error
+        raise BadInput(f"the ledger's URL is not valid; write {_FORMS}") from error
     for key in url.query:
         if any(sign in key.lower() for sign in _SECRETS):
             raise BadInput(
-                f"the ledger's URL has {key} in its query, where everybody would see it; put the"
-                " password in ~/.pgpass"
+                f"the ledger's URL has {key} in its query, where everybody can see it; take it out"
+                " and put the password in ~/.pgpass"
             )
     if url.drivername in {"postgresql", "postgresql+psycopg"}:
         return url.set(drivername="postgresql+psycopg")
     if url.drivername not in {"sqlite", "sqlite+pysqlite"}:
-        raise BadInput(f"a ledger cannot be kept in {url.drivername!r}; write {_FORMS}")
+        raise BadInput(f"a ledger cannot be stored in {url.drivername!r}; write {_FORMS}")
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
-        raise BadInput(f"the ledger's URL names no file, and the books must last; write {_FORMS}")
+        raise BadInput(f"the ledger's URL must name a file on disk; write {_FORMS}")
     return URL.create("sqlite", database=str(Path(url.database).expanduser().absolute()))
 
 
@@ -94,8 +96,8 @@ def refuse_network_filesystem(path: Path, mountinfo: str | None = None) -> None:
     kind = filesystem_type(path.resolve(), mountinfo)
     if is_network(kind):
         raise LedgerError(
-            f"{path} is on a network filesystem ({kind}), where SQLite's locks cannot be trusted"
-            " and the books could be damaged; name a file on a local disk with --db"
+            f"{path} is on a network filesystem ({kind}), where SQLite's locks are not reliable"
+            " and the ledger could be damaged; name a file on a local disk with --db"
             " sqlite:////PATH or SLURMKIT_DB, or use PostgreSQL"
         )
 

@@ -159,11 +159,11 @@ def _hand_over(
         _check_reply(server.mail(sender), f"from {sender}")
         _send_recipients(server, to)
     except (smtplib.SMTPException, OSError) as error:
-        raise NotSent(f"the mail server took no mail: {_error_text(error)}") from error
+        raise NotSent(f"the mail server did not accept the mail: {_error_text(error)}") from error
     try:
         _check_reply(server.data(message.as_bytes()), "after it was sent")
     except smtplib.SMTPDataError as error:  # refused before the content was sent
-        raise NotSent(f"the mail server took no mail: {_error_text(error)}") from error
+        raise NotSent(f"the mail server did not accept the mail: {_error_text(error)}") from error
     except (smtplib.SMTPException, OSError) as error:
         raise MaybeSent(
             f"lost the mail server before it confirmed the mail: {_error_text(error)}"

@@ -100,10 +100,9 @@ def mail_month(ledger: Ledger, month: PastMonth, *, again: bool = False) -> Iter
     with hold_ledger_lock(ledger, "mail"):
         for pi in pis_of_month(ledger, month):
             if not pi.mail:
-                lacking = "them any more" if pi.left else "a mail address of theirs"
-                yield MailResult(
-                    pi, DeliveryOutcome.FAILED, f"the directory does not have {lacking}"
-                )
+                lacking = "no longer has" if pi.left else "has no mail address of"
+                why = f"the directory {lacking} this person"
+                yield MailResult(pi, DeliveryOutcome.FAILED, why)
                 continue
             once = NoticeKey(KIND, month.name, pi.directory_id)
             make = partial(month_notice, ledger, month, pi)

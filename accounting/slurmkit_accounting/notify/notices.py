@@ -132,8 +132,8 @@ def _notice(
         f"{name} has used {share} of the GPU-hours from {row['from']} to {row['to']}:\n"
         f"{row['gpu_hours_used']:,.2f} of {row['gpu_hours_budget']:,.2f},"
         f" {row['gpu_hours_left']:,.2f} left.\n"
-        f"Of late it was {row['gpu_hours_per_day']:,.2f} a day"
-        f"{_end_words(row['runs_out'])}.\n\nslurmkit report budget shows more.\n"
+        f"Recent use is {row['gpu_hours_per_day']:,.2f} GPU-hours a day"
+        f"{_end_words(row['runs_out'])}.\n\nFor more, run: slurmkit report budget\n"
     )
     return Notice(
         kind=BUDGETS_KIND,

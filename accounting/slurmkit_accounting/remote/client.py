@@ -116,7 +116,7 @@ def service_uid(section: ServiceSection) -> int:
     except KeyError as error:
         raise BadConfig(
             f"[ledger.service] user: there is no user {section.user!r} on this host; name the"
-            " account that the service runs as, or give its number"
+            " account that the service runs as, or give its uid"
         ) from error
 
 
@@ -135,7 +135,7 @@ def _connection(section: ServiceSection) -> http.client.HTTPConnection:
         return kind(url.hostname or "", url.port, timeout=section.timeout)
     except (KeyError, ValueError, http.client.InvalidURL) as error:
         raise BadConfig(
-            f"[ledger.service] url: {section.url!r} is none; write http://HOST:PORT"
+            f"[ledger.service] url: {section.url!r} is not valid; write http://HOST:PORT"
         ) from error
 
 

@@ -28,8 +28,8 @@ _REFUSALS = {
     14: "is invalid: it was changed on the way, or the two hosts have different MUNGE keys",
     15: "has expired; if it was sent just now, set the clocks of both hosts right",
     16: "comes from the future; set the clocks of both hosts right",
-    17: "was used before: each is good for one message; ask again",
-    18: "is for somebody else",
+    17: "was used before, but each is valid only once; try again",
+    18: "is for another user",
 }
 _NO_MUNGED = (2, 6, 7)
 
@@ -100,8 +100,8 @@ def open_query(credential: bytes) -> tuple[int, ServiceQuery]:
         return opened.uid, msgspec.json.decode(opened.payload, type=ServiceQuery)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotVouched(
-            f"the credential holds no query that this release reads ({error}); have the client and"
-            " the service the same release of slurmkit?"
+            f"the credential holds no query that this release can read ({error}); install the same"
+            " release of slurmkit on the client and the service"
         ) from error
 
 
@@ -114,7 +114,7 @@ def seal_answer(answer: ServiceAnswer, nonce: str, *, asker: int) -> Iterator[by
     whole = msgspec.json.encode(answer)
     parts = -(-len(whole) // MAX_PAYLOAD)
     if parts > MAX_PIECES:
-        raise ServiceError("the answer is too large to send; ask for a shorter window")
+        raise ServiceError("the answer is too large to send; choose a shorter time window")
     for part in range(parts):
         head = msgspec.json.encode(_AnswerPiece(nonce, part, parts))
         body = whole[part * MAX_PAYLOAD : (part + 1) * MAX_PAYLOAD]
@@ -144,11 +144,11 @@ def open_answer(credentials: Iterable[bytes], nonce: str, *, service: int) -> Se
             )
         piece, text = _split_piece(opened.payload)
         if (piece.nonce, piece.part) != (nonce, len(texts)) or piece.parts > MAX_PIECES:
-            raise NotVouched("the answer belongs to another question; ask again")
+            raise NotVouched("the answer belongs to another query; try again")
         texts.append(text)
         parts = piece.parts
     if len(texts) != parts:
-        raise NotVouched(f"the answer was cut off: {len(texts)} of {parts} pieces came; ask again")
+        raise NotVouched(f"the answer was cut off: {len(texts)} of {parts} pieces came; try again")
     try:
         return msgspec.json.decode(b"".join(texts), type=ServiceAnswer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -162,7 +162,7 @@ def _split_piece(payload: bytes) -> tuple[_AnswerPiece, bytes]:
     try:
         return msgspec.json.decode(head, type=_AnswerPiece), text
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise NotVouched("the answer is not one of slurmkit's ledger service") from error
+        raise NotVouched("the answer does not come from slurmkit's ledger service") from error
 
 
 class OpenedCredential(msgspec.Struct, frozen=True):
@@ -202,7 +202,7 @@ def unseal(credential: bytes) -> OpenedCredential:
     head, _, payload = printed.partition(b"\n\n")
     facts = dict(line.split(":", 1) for line in head.decode("ascii").splitlines())
     if facts["STATUS"].strip() != "0" or int(facts["LENGTH"]) != len(payload):
-        raise NotVouched("unmunge printed something else than it opened; ask again")
+        raise NotVouched("the output of unmunge is incomplete; try again")
     return OpenedCredential(int(facts["UID"]), payload)
 
 
@@ -214,7 +214,7 @@ def _run_munge(argv: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
         )
     except FileNotFoundError as error:
         raise ServiceError(
-            f"{argv[0]} is not on the PATH; the ledger's service needs MUNGE on both sides"
+            f"{argv[0]} is not on the PATH; the ledger's service and its clients need MUNGE"
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServiceError(f"{argv[0]} does not work: {error}") from error

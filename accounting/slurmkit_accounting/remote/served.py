@@ -61,7 +61,7 @@ class RemoteFunction(Generic[AnswerT]):
         for name in given:
             if name not in types:
                 hint = did_you_mean(name, sorted(types), "arguments")
-                raise BadInput(f"{self.name} takes no {name!r}; {hint}")
+                raise BadInput(f"{self.name} has no argument {name!r}; {hint}")
         try:
             named = {name: msgspec.convert(value, types[name]) for name, value in given.items()}
         except msgspec.ValidationError as error:
@@ -121,8 +121,8 @@ def find_remote_function(name: str) -> RemoteFunction[Any]:
     """
     if name not in _remote_functions:
         raise BadInput(
-            f"the ledger's service answers no {name!r};"
-            f" {did_you_mean(name, sorted(_remote_functions), 'names')}"
+            f"the ledger's service has no function {name!r};"
+            f" {did_you_mean(name, sorted(_remote_functions), 'functions')}"
         )
     return _remote_functions[name]
 
@@ -149,5 +149,7 @@ def _zone_here() -> str:
     """Return the time zone of this machine; the service's host may have another."""
     name = find_zone().name
     if name.startswith("/"):
-        raise BadInput(f"{name} does not say which time zone it is; name one with --timezone")
+        raise BadInput(
+            f"{name} does not contain the name of its time zone; give it with --timezone"
+        )
     return name

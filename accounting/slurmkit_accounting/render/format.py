@@ -109,26 +109,26 @@ def _run_counts(meta: Meta) -> Iterator[str]:
 def _missing_data_lines(meta: Meta) -> Iterator[str]:
     if meta.missing_before:
         yield (
-            f"the books begin at {meta.missing_before}, so what ran before is missing; to read it:"
-            " slurmkit ledger ingest --since DATE"
+            f"the ledger begins at {meta.missing_before}, so earlier runs are missing; to read"
+            " them: slurmkit ledger ingest --since DATE"
         )
     for cluster, begin, end in meta.gaps:
-        yield f"gap: nothing of {cluster} from {begin} to {end} was read"
+        yield f"gap: no jobs of {cluster} were read from {begin} to {end}"
     for name in meta.gpus_not_tracked:
         yield (
             f"GPUs of {name} are not tracked: its AccountingStorageTRES lacks gres/gpu, so sacct"
-            " cannot say what was used"
+            " does not show their use"
         )
     if "pi" in meta.by and meta.last_people_sync is None:
-        yield "no people yet, so nobody's PI is known; run: slurmkit ledger people sync"
+        yield "no people were read yet, so no PI is known; run: slurmkit ledger people sync"
 
 
 def _sreport_line(difference: SreportDifference) -> str:
     suspended, running = format_amount(difference.suspended), format_amount(difference.running)
     return (
-        f"sreport: of these GPU-hours {suspended} while suspended, {running} still running,"
-        f" {format_amount(difference.requeued)} of requeued runs; it adds idle reservations;"
-        f" the whole difference: {difference.command}"
+        f"sreport may differ: these GPU-hours include {suspended} while suspended, {running} of"
+        f" runs still running, {format_amount(difference.requeued)} of requeued runs; sreport adds"
+        f" idle reservations; for the whole difference: {difference.command}"
     )
 
 
@@ -138,10 +138,10 @@ def _closed_month_line(closed: ClosedMonthSummary) -> str:
         f" {format_amount(closed.gpu_hours)} GPU-hours"
     )
     if not closed.jobs:
-        return f"{at_closing}; nothing was corrected since"
+        return f"{at_closing}; no corrections since"
     sign = "+" if closed.corrected > 0 else ""
     corrected = f"{sign}{format_amount(closed.corrected)}"
-    return f"{at_closing}; corrected since by {corrected}, by {', '.join(closed.jobs)}"
+    return f"{at_closing}; corrected since by {corrected}, because of jobs {', '.join(closed.jobs)}"
 
 
 def _weight(weight: float | None) -> str:
@@ -150,7 +150,7 @@ def _weight(weight: float | None) -> str:
 
 def _data_age(meta: Meta) -> str:
     if not meta.source.startswith("ledger "):
-        return f"asked {format_duration(meta.data_age or 0)} ago"
+        return f"read {format_duration(meta.data_age or 0)} ago"
     if meta.data_age is None:
-        return "no ingest has been finished yet; run: slurmkit ledger ingest"
+        return "no ingest has finished yet; run: slurmkit ledger ingest"
     return f"last ingest {format_duration(meta.data_age)} ago"

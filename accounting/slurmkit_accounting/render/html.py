@@ -22,7 +22,7 @@ TITLES = {
     "wait": "Wait times",
     "efficiency": "Efficiency",
     "idle": "Idle GPUs",
-    "reconcile": "The books and sreport",
+    "reconcile": "Ledger and sreport",
 }
 _HEADING_WORDS = {"gpu": "GPU", "cpu": "CPU", "gib": "GiB", "kwh": "kWh", "pi": "PI", "qos": "QOS"}
 

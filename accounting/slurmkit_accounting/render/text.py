@@ -44,7 +44,7 @@ def table_columns(report: Report, names: Sequence[str] = ()) -> list[Column]:
         return list(report.columns)
     for name in names:
         if name not in known:
-            raise BadInput(f"there is no column {name!r}; there are {', '.join(known)}, and all")
+            raise BadInput(f"there is no column {name!r}; choose from {', '.join(known)}, or all")
     # `correction` is always shown, so that rows of corrections do not look like other rows.
     keys = (*report.meta.by, "correction")
     return [known[name] for name in dict.fromkeys((*keys, *names)) if name in known]

@@ -1,1 +1,1 @@
-"""Reports: questions to the books, each answered by a `Report(meta, rows)`."""
+"""Reports: questions to the ledger, each answered by a `Report(meta, rows)`."""

@@ -1,4 +1,4 @@
-"""`report budget`: how much of their GPU-hours PIs have used, and when the rest runs out.
+"""`report budget`: how much of each budget is used, and when it runs out.
 
 The budgets are in a file of their own, which `[ledger] budgets` names.
 """
@@ -197,13 +197,16 @@ def _end(budget: Budget, question: Question) -> int:
 def _notes(budgets: int, shown: int, scope: Scope) -> Iterable[str]:
     path = budgets_path()
     if not budgets:
-        yield "there are no budgets: write [[budget]] pi, gpu_hours, from and to in budgets.toml"
+        yield (
+            "there are no budgets; to set one, write [[budget]] with pi, gpu_hours, from and to"
+            " in budgets.toml"
+        )
         return
     of_all = f" of {budgets}" if scope.is_everything else ""
-    yield f"budgets: {shown}{of_all} in {path} are in force and yours to see"
+    yield f"budgets: {shown}{of_all} in {path} are in force and visible to you"
     yield (
-        f"rate: of the last {RATE_DAYS} days; a day on which a budget runs out is shown where it"
-        " comes before the budget's end"
+        f"rate: mean of the last {RATE_DAYS} days; runs_out: the day on which the budget is used up"
+        " at this rate, if that is before the budget's end"
     )
 
 
@@ -217,7 +220,9 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.begin >= self.end:
-            raise ValueError(f"the budget of {self.pi} ends before it begins")
+            raise ValueError(
+                f"the budget of {self.pi} ends before it begins; write `to` after `from`"
+            )
 
 
 class _BudgetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,7 +241,7 @@ def load_budgets() -> tuple[Budget, ...]:
     try:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), _BudgetsFile).budget
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadConfig(f"cannot read the budgets {path}: {error}") from error
+        raise BadConfig(f"cannot read the budgets in {path}: {error}") from error
     except msgspec.ValidationError as error:
         raise BadConfig(f"{path}: {error}; a [[budget]] has pi, gpu_hours, from and to") from error
 

@@ -163,7 +163,7 @@ class CountedUsage:
         return (kind.weight or 0) * Fraction(sums[SUM_INDEX["gpu_seconds"]], HOUR)
 
     def _labeller(self, by: Sequence[str]) -> Callable[[int, UsageKey], Labels]:
-        """Return a function from part and key to dimension values; it caches those of a key."""
+        """Return a function from part and key to dimension values; it caches a key's values."""
         labels_of: dict[UsageKey, Labels] = {}
         names = [name for name in by if name not in UNITS]
 
@@ -234,7 +234,7 @@ def check_dimensions(names: Sequence[str], known: Sequence[str] = ALL_DIMENSIONS
     """
     for name in names:
         if name not in known:
-            raise BadInput(f"a report is not by {name!r}; it is by any of {', '.join(known)}")
+            raise BadInput(f"this report has no dimension {name!r}; choose from {', '.join(known)}")
 
 
 def _clusters_with_gpus(connection: Connection) -> dict[int, bool]:
@@ -255,7 +255,7 @@ class Correction(NamedTuple):
 def restore_closed_month(
     cells: UsageCells, parts: list[WindowPart], closing: ClosedMonth, closed: dict[UsageKey, Sums]
 ) -> list[Correction]:
-    """Replace the present usage of a closed month in `cells` by that of its closing.
+    """Replace the present usage of a closed month in `cells` by the usage at its closing.
 
     This is done only if the month is exactly one part of the report. A month that is split into
     parts is shown as it is now.

@@ -80,7 +80,7 @@ class Dimensions:
         return scope.shows(person, pi.person_id, key.uid)
 
     def matches(self, key: UsageKey, filters: Mapping[str, Collection[str]]) -> bool:
-        """Return whether these runs match the filters, but for those of time."""
+        """Return whether these runs match the filters; time filters are ignored."""
         return all(
             self.of(name, key) in values for name, values in filters.items() if name not in UNITS
         )

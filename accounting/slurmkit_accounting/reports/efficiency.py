@@ -175,7 +175,7 @@ def _row(shape: HeldResources, use: ResourceUse) -> dict[str, Any]:
         "cpu_efficiency": cpu / cpu_held if cpu_held else None,
         "memory_gib_hours_wasted": _wasted_hours(mem, mem_held),
         "memory_efficiency": mem / mem_held if mem_held else None,
-        "would_have_fitted": " ".join(_smaller_request(shape, use)) or "what was asked",
+        "would_have_fitted": " ".join(_smaller_request(shape, use)) or "the same request",
     }
 
 
@@ -225,8 +225,9 @@ def _held_request(shape: HeldResources) -> Iterator[str]:
 
 
 def _notes() -> Iterator[str]:
-    yield "efficiency: of the runs that ended in the window and whose steps were measured"
+    yield "efficiency: only of runs that ended in the window and whose steps were measured"
     yield (
-        f"would have fitted: the most that any of these runs used and {HEADROOM - 1:.0%} more;"
-        " GPUs by their utilisation, which says nothing of their memory; CPUs as of one task a node"
+        "would have fitted: for CPUs, memory and time the largest use of any of these runs and"
+        f" {HEADROOM - 1:.0%} more, with one task per node; for GPUs their utilisation, but not"
+        " their memory"
     )

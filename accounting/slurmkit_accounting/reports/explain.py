@@ -87,7 +87,7 @@ class Evidence(msgspec.Struct, frozen=True):
 def explain_report(ledger: Ledger, question: Question) -> Report:
     """Report the runs behind a cell of `report usage`; the filters select the cell.
 
-    Their GPU-hours add up to those of the cell. The largest runs come first; the runs of a single
+    Their GPU-hours add up to the cell. The largest runs come first; the runs of a single
     job come in the order in which they ran.
 
     Raises:
@@ -113,7 +113,7 @@ def explain_report(ledger: Ledger, question: Question) -> Report:
             job=question.job,
             runs=len(rows),
             notes=(
-                "everything of one run: slurmkit report explain --row NUMBER",
+                "to see everything about one run: slurmkit report explain --row NUMBER",
                 *_redone_note(rows),
             ),
             **provenance.ledger_fields(ledger, connection, question.now, question.scope),
@@ -139,15 +139,15 @@ def _redone_note(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     if not hours:
         return ()
     total = f"{len(hours):,} run{'s' * (len(hours) != 1)} with {sum(hours):,.2f} GPU-hours"
-    return (f"redone: {total} cut short, and completed by a later run of the same job",)
+    return (f"redone: {total}, cut short; a later run of the same job completed the work",)
 
 
 def _check_number(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     listed = list(islice(rows, MOST_RUNS + 1))
     if len(listed) > MOST_RUNS:
         raise BadInput(
-            f"these are more than {MOST_RUNS:,} runs;"
-            " ask for a shorter window, or with more filters"
+            f"more than {MOST_RUNS:,} runs match;"
+            " choose a shorter window, or add filters such as --user"
         )
     return listed
 
@@ -187,7 +187,9 @@ def load_evidence(ledger: Ledger, number: int, scope: Scope = EVERYTHING) -> Evi
 
 
 def _no_such_run(number: int) -> BadInput:
-    return BadInput(f"there is no row {number}; report explain lists them")
+    return BadInput(
+        f"there is no row {number} that you may see; slurmkit report explain lists rows"
+    )
 
 
 def _row(

@@ -76,8 +76,8 @@ def idle_report(
         last_ingest=None,
         data_age=int(max(moment - gpu_map.taken, 0)),
         notes=(
-            f"{idle} of {len(rows)} held GPUs are idle, {len(rows) - known} are unknown",
-            f"idle: never {bound.percent:g} % busy for {bound.seconds // 60} minutes",
+            f"{idle} of {len(rows)} allocated GPUs are idle, {len(rows) - known} are unknown",
+            f"idle: utilisation below {bound.percent:g} % for {bound.seconds // 60} minutes",
             *gpu_map.warnings,
             *problems,
         ),
@@ -102,7 +102,8 @@ def _read_samples(
         if source is not None:
             raise
         others = ", ".join(name for name in plugins("gpu_metrics") if name != DEFAULT_SOURCE)
-        return {}, (f"what GPUs do is unknown: {error}; --source names another source ({others})",)
+        note = f"GPU utilisation is unknown: {error}; --source chooses another source ({others})"
+        return {}, (note,)
 
 
 def _row(gpu: Gpu, samples: Iterable[GpuSample], bound: IdleBound, now: float) -> dict[str, Any]:

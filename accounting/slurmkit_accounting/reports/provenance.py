@@ -77,7 +77,7 @@ def window_fields(
 
 def _single_user_note(known: Iterable[Any]) -> str:
     """Return a remark on the clusters of which the ledger holds only one user's runs."""
-    limits = [f"of {one.name} only {one.only_user}'s runs" for one in known if one.only_user]
+    limits = [f"{one.name}: only runs of {one.only_user}" for one in known if one.only_user]
     return f" ({', '.join(limits)})" if limits else ""
 
 

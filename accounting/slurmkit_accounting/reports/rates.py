@@ -145,6 +145,7 @@ def _common_currency(prices: list[Price]) -> str | None:
     currencies = sorted({price.currency for price in prices})
     if len(currencies) > 1:
         raise BadConfig(
-            f"prices are in {' and '.join(currencies)}, which cannot be added up; write them in one"
+            f"prices are in {' and '.join(currencies)}, which cannot be added up; write all prices"
+            " in one currency"
         )
     return currencies[0] if currencies else None

@@ -102,7 +102,7 @@ def reconcile_report(
         SlurmError: when Slurm does not answer.
     """
     if tres not in SUM_OF_TRES:
-        raise BadInput(f"{tres!r} is not compared with sreport; any of {', '.join(SUM_OF_TRES)} is")
+        raise BadInput(f"--tres {tres!r} cannot be compared; choose {' or '.join(SUM_OF_TRES)}")
     rows: list[dict[str, Any]] = []
     notes = []
     begin, end = window
@@ -112,7 +112,10 @@ def reconcile_report(
             upto = end_of_sreport_data((begin, min(end, rolled.at)), now)
             notes.append(f"{name}: rolled up to {zone.show(rolled.at)} ({rolled.source})")
             if upto - upto % HOUR <= begin:
-                raise BadInput(f"sreport of {name} knows nothing of this window yet")
+                raise BadInput(
+                    f"sreport has no full hour of this window for {name} yet; choose an earlier"
+                    " window, or wait for slurmdbd's next rollup"
+                )
             recorded = _LedgerSeconds(connection, number, tres, now)
             span = (begin, upto)
             rows += [
@@ -122,7 +125,10 @@ def reconcile_report(
         meta = Meta(
             report="reconcile",
             by=("cluster",),
-            notes=(*notes, "books: --suspended charge; the rows between are what sreport adds"),
+            notes=(
+                *notes,
+                "row ledger: --suspended charge; the rows above sreport add up to sreport",
+            ),
             **provenance.ledger_fields(ledger, connection, now),
             **provenance.window_fields(connection, window, zone, now),
         )
@@ -141,21 +147,21 @@ def _cluster_rows(
     causes = {
         "reservations": (
             read_idle_seconds(slurm, cluster, tres, hours),
-            "held by reservations, idle",
+            "idle in reservations; sreport counts it",
         ),
         "suspended": (
             -suspended if tres == "cpu" else 0,
             f"{suspended} s while suspended: "
-            + ("sreport leaves CPUs out" if tres == "cpu" else "in both, as sreport charges GPUs"),
+            + ("not counted by sreport" if tres == "cpu" else "in both, as sreport charges GPUs"),
         ),
-        "running": (later - now, f"{now} s in both; sreport knows them to the end of its hour"),
+        "running": (later - now, f"{now} s in both; sreport counts on to the end of its hour"),
         "requeued": (0, f"{held['requeued']} s of requeued runs, in both"),
         "unmapped": (-held["no account"], "runs without an account, which sreport leaves out"),
-        "retracted": (recorded.retracted(hours), "taken out of the books by ledger retract"),
-        "rounding": (rounded["all"] - held["all"], "edges within an hour: sreport knows full ones"),
+        "retracted": (recorded.retracted(hours), "taken out of the ledger by ledger retract"),
+        "rounding": (rounded["all"] - held["all"], "parts of an hour; sreport has full hours only"),
     }
     unexplained = in_sreport - held["all"] - sum(amount for amount, _ in causes.values())
-    yield _row("books", held["all"], "of the ledger")
+    yield _row("ledger", held["all"], "counted by slurmkit")
     for cause, (amount, why) in causes.items():
         yield _row(cause, amount, why)
     yield _row("unexplained", unexplained, "" if unexplained == 0 else _UNEXPLAINED_NOTE)
@@ -163,8 +169,8 @@ def _cluster_rows(
 
 
 _UNEXPLAINED_NOTE = (
-    "what changed since the last ingest or rollup, was purged, is of deleted accounts, resized"
-    " or rejected"
+    "possible causes: changes since the last ingest or rollup; purged, resized or rejected runs;"
+    " deleted accounts"
 )
 
 

@@ -78,7 +78,7 @@ class RunSelection:
         """Yield rows of `runs` with their usage keys, one key for each GPU type.
 
         Args:
-            columns: columns to read besides those of the keys.
+            columns: columns to read, in addition to the columns of the keys.
             *where: conditions on `runs`.
             retracted: include runs that were taken out of the ledger.
         """
@@ -183,7 +183,7 @@ class RunSelection:
 
 def count_doubtful_runs(connection: Connection, counted: CountedUsage) -> int:
     """Count the runs of a report whose GPU count cannot be trusted."""
-    # Functions of the columns, so that SQLite uses the index of doubtful runs, not that of all.
+    # Functions of the columns: SQLite then uses the index of doubtful runs, not the index of all.
     first, last = counted.question.window
     begin, end = func.coalesce(runs.c.start, last), func.coalesce(runs.c.end, last)
     selection = RunSelection(connection, counted.question, counted.dimensions)

@@ -66,7 +66,7 @@ def usage_report(
 def _check_window(question: Question) -> None:
     if question.window[0] >= question.window[1]:
         begin, end = map(question.zone.show, question.window)
-        raise BadInput(f"--to {end} must be after --from {begin}; it is not included itself")
+        raise BadInput(f"--to {end} must be after --from {begin}; --to itself is not included")
 
 
 def _sorted_rows(
@@ -120,7 +120,7 @@ def _meta(ledger: Ledger, connection: Connection, counted: CountedUsage, by: Seq
 def _price_note(counted: CountedUsage) -> str:
     rates = counted.rates
     if rates.currency is None:
-        return "none are configured: write [gpu.TYPE] prices"
+        return "none are configured; set them as [gpu.TYPE] prices"
     others = [
         name for name, priced in (("CPU", rates.of_cpus), ("memory", rates.of_memory)) if priced
     ]

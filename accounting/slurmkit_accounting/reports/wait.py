@@ -29,8 +29,8 @@ _WAIT: ColumnElement[int] = literal_column(
     "CASE WHEN start > submit THEN start - submit ELSE 0 END"
 )
 _NOTE = (
-    "wait: from submission to start, of the runs that started in the window; a run of several GPU"
-    " types is under the first of them"
+    "wait: from submission to start, of the runs that started in the window; a run with several"
+    " GPU types is counted under the first type"
 )
 
 
@@ -96,5 +96,5 @@ def _wait_not_exceeded_by(ordered: Sequence[tuple[int, int]], runs_below: float)
 def _panel(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Panel:
     labels = tuple(" ".join(row[name] for name in names) for row in rows)
     values = tuple(row["wait_hours_90"] for row in rows)
-    note = "Nine of ten runs started sooner."
-    return Panel("bars", "Wait of nine in ten runs", "hours", labels, (Series("h", values),), note)
+    note = "Nine in ten runs waited at most this long."
+    return Panel("bars", "Wait, 90th percentile", "hours", labels, (Series("h", values),), note)

@@ -13,22 +13,22 @@ from slurmkit_accounting.sacct.local_times import LocalTimes
 from slurmkit_accounting.sacct.rows import Reject, RowBatch
 
 _BLOCK = 2**21  # bytes, some 8,000 rows: more do not fit into the CPU cache
-# What cannot be computed if all of some fields are missing.
+# What is missing from reports if a file has none of some fields.
 _NEEDED_FIELDS = (
-    (("Start",), "hours of any kind"),
-    (("End",), "hours of runs that have ended: all would seem to run on"),
-    (("AllocTRES",), "GPU-hours and memory-hours"),
-    (("AllocTRES", "AllocCPUS", "NCPUS"), "CPU-hours"),
-    (("AllocNodes", "NNodes"), "node-hours"),
-    (("State",), "hours by outcome"),
-    (("User", "UID"), "whose the hours were"),
-    (("Account",), "hours by account"),
-    (("Partition",), "hours by partition"),
-    (("QOS",), "hours by QOS"),
-    (("Suspended",), "time suspended"),
-    (("ReqTRES",), "which GPU counts are doubtful"),
-    (("ConsumedEnergyRaw",), "energy"),
-    (("JobIDRaw",), "array tasks: only jobs that are none are read"),
+    (("Start",), "no hours can be counted"),
+    (("End",), "runs that have ended look as if they still run"),
+    (("AllocTRES",), "no GPU-hours and memory-hours can be counted"),
+    (("AllocTRES", "AllocCPUS", "NCPUS"), "no CPU-hours can be counted"),
+    (("AllocNodes", "NNodes"), "no node-hours can be counted"),
+    (("State",), "hours cannot be split by outcome"),
+    (("User", "UID"), "hours cannot be split by user"),
+    (("Account",), "hours cannot be split by account"),
+    (("Partition",), "hours cannot be split by partition"),
+    (("QOS",), "hours cannot be split by QOS"),
+    (("Suspended",), "suspended time is unknown"),
+    (("ReqTRES",), "doubtful GPU counts cannot be found"),
+    (("ConsumedEnergyRaw",), "energy is unknown"),
+    (("JobIDRaw",), "array tasks cannot be read"),
 )
 # Fields with text of users: as the last field of a row it may contain line breaks.
 _FREE_TEXT_FIELDS = frozenset(
@@ -52,16 +52,15 @@ def parse_field_names(given: str) -> tuple[str, ...]:
     lacking = [*(() if job else ("JobIDRaw",)), *(() if "Submit" in fields else ("Submit",))]
     if lacking:
         raise BadInput(
-            f"--fields lacks {' and '.join(lacking)}, without which a run cannot be told from"
-            " others"
+            f"--fields lacks {' and '.join(lacking)}; JobIDRaw and Submit identify a run"
         )
     return fields
 
 
 def missing_information(fields: Sequence[str]) -> list[str]:
-    """Say what cannot be computed from some fields, and which fields are missing for it."""
+    """Say what reports cannot show for lack of fields, and which fields are missing."""
     return [
-        f"without {' or '.join(names)} there is no telling {what}"
+        f"without {' or '.join(names)}: {what}"
         for names, what in _NEEDED_FIELDS
         if not any(name in fields for name in names)
     ]
@@ -102,8 +101,8 @@ class SacctFileReader:
         names = names[:-1] if names[-1:] == [""] else names
         if [name.lower() for name in names] != [name.lower() for name in self.how.fields]:
             raise BadInput(
-                f"the header is {self._delimiter.join(names)[:200]!r}, which is not what --fields"
-                " names; give --fields and --delimiter as in the header, or leave out --header"
+                f"the header is {self._delimiter.join(names)[:200]!r}, but --fields names other"
+                " fields; give --fields and --delimiter as in the header, or leave out --header"
             )
 
     def batches(self) -> Iterator[RowBatch]:
@@ -172,7 +171,7 @@ class SacctFileReader:
                 rows[-1][-1] += "\n" + self._delimiter.join(row)
                 raw[-1] += b"\n" + line
             else:
-                why = f"{len(row)} fields where {self._size} were named"
+                why = f"{len(row)} fields instead of the {self._size} of --fields"
                 rejects.append(self.how.reject(row, why))
         return rows, raw, rejects
 

@@ -53,7 +53,7 @@ class LocalTimes:
         shown = datetime.fromtimestamp(first, self._zone.rules).replace(tzinfo=None)
         if shown != local:
             raise UnreadableValue(
-                f"the clock never showed {minute} in {self._zone.name}; is that the zone?"
+                f"the clock skipped {minute} in {self._zone.name}; check --timezone"
             )
         return first, second
 

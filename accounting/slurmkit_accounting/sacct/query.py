@@ -162,8 +162,8 @@ def user_limited_to_own_jobs(slurm: SlurmCommands) -> str:
 def partial_view_error(me: str) -> SlurmError:
     """Make the error for a ledger that needs everybody's runs; it names the missing right."""
     return SlurmError(
-        f"slurmdbd's PrivateData=jobs hides other people's jobs from {me}, and books of some"
-        " jobs would be wrong; let an administrator run: sacctmgr modify user"
+        f"slurmdbd's PrivateData=jobs hides other people's jobs from {me}, so the ledger would"
+        " be incomplete; ask an administrator to run: sacctmgr modify user"
         f" {me} set adminlevel=Operator"
     )
 
@@ -275,7 +275,7 @@ def _check_row(parts: list[str]) -> Iterator[list[str] | Reject]:
     if len(parts) == len(SACCT_FIELDS):
         yield parts
     else:  # more: several rows in one
-        why = f"{len(parts)} fields where {len(SACCT_FIELDS)} were asked for"
+        why = f"{len(parts)} fields instead of {len(SACCT_FIELDS)}"
         yield Reject("\x1f".join(parts), why, _key_of_broken_row(parts))
 
 

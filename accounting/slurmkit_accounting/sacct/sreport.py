@@ -37,7 +37,7 @@ def read_rollup_time(slurm: SlurmCommands, cluster: str) -> RollupTime:
         output = slurm.run(["sacctmgr", "show", "stats"])
     except Refused:
         return RollupTime(
-            _full_hour(int(time.time())), "the last full hour; only operators may ask"
+            _full_hour(int(time.time())), "the last full hour; only operators see the exact time"
         )
     return parse_rollup_time(output, cluster) or RollupTime(
         _full_hour(int(time.time())), "the last full hour"
@@ -75,7 +75,9 @@ def read_used_seconds(slurm: SlurmCommands, cluster: str, tres: str, span: TimeS
     # An account includes those below it: root has everything.
     found = [int(row[4]) for row in rows if row[1:4] == ["root", "", tres]]
     if not found and rows:
-        raise LedgerError(f"sreport has no {tres} of {cluster}; is it in AccountingStorageTRES?")
+        raise LedgerError(
+            f"sreport has no {tres} of {cluster}; check AccountingStorageTRES in slurm.conf"
+        )
     return sum(found)
 
 

@@ -71,17 +71,19 @@ class LedgerMetrics(Collector):
             self._log("failed", asked="metrics", why=error)
             of_ledger = []
         yield GaugeMetricFamily(
-            f"{_PREFIX}up", "Whether the books could be read.", value=float(bool(of_ledger))
+            f"{_PREFIX}up", "Whether the ledger could be read.", value=float(bool(of_ledger))
         )
         yield from of_ledger
         yield from self._task_metrics()
 
     def _task_metrics(self) -> Iterator[Metric]:
         seconds = GaugeMetricFamily(
-            f"{_PREFIX}task_seconds", "How long a task's last run took.", labels=["task"]
+            f"{_PREFIX}task_seconds", "Duration of a task's last run.", labels=["task"]
         )
         failures = CounterMetricFamily(
-            f"{_PREFIX}task_failures", "Failed runs of a task since the start.", labels=["task"]
+            f"{_PREFIX}task_failures",
+            "Failed runs of a task since the service started.",
+            labels=["task"],
         )
         running = GaugeMetricFamily(
             f"{_PREFIX}task_running", "Whether a task runs now.", labels=["task"]
@@ -98,21 +100,21 @@ class LedgerMetrics(Collector):
 def _ledger_metrics(state: LedgerState) -> Iterator[Metric]:
     lag = GaugeMetricFamily(
         f"{_PREFIX}ingest_lag_seconds",
-        "Since the start of the last finished ingest.",
+        "Time since the last finished ingest began.",
         labels=["cluster"],
     )
-    rows = CounterMetricFamily(f"{_PREFIX}rows", "Rows taken into the books.", labels=["cluster"])
-    still = GaugeMetricFamily(f"{_PREFIX}open_rows", "Rows without an end.", labels=["cluster"])
+    rows = CounterMetricFamily(f"{_PREFIX}rows", "Rows added to the ledger.", labels=["cluster"])
+    still = GaugeMetricFamily(f"{_PREFIX}open_rows", "Runs without an end.", labels=["cluster"])
     for each in state.clusters:
         if each.last_ingest is not None:
             lag.add_metric([each.name], state.taken - each.last_ingest)
         rows.add_metric([each.name], each.rows)
         still.add_metric([each.name], each.open)
     yield from (lag, rows, still)
-    words = "Lines whose runs could not be read to this day."
+    words = "sacct lines whose runs still could not be read."
     yield GaugeMetricFamily(f"{_PREFIX}rejects", words, value=state.rejects)
     if state.last_people_sync is not None:
-        words, age = "Since people were last read.", state.taken - state.last_people_sync
+        words, age = "Time since people were last read.", state.taken - state.last_people_sync
         yield GaugeMetricFamily(f"{_PREFIX}people_age_seconds", words, value=age)
     held = GaugeMetricFamily(
         f"{_PREFIX}gpus_allocated",
@@ -123,7 +125,7 @@ def _ledger_metrics(state: LedgerState) -> Iterator[Metric]:
         held.add_metric([allocated.cluster, allocated.partition], allocated.gpus)
     yield held
     well = GaugeMetricFamily(
-        f"{_PREFIX}task_success_timestamp_seconds", "When a task last ended well.", labels=["task"]
+        f"{_PREFIX}task_success_timestamp_seconds", "When a task last succeeded.", labels=["task"]
     )
     for task in state.tasks.values():
         if task.well is not None:

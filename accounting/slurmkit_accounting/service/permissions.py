@@ -42,13 +42,14 @@ class Permissions:
         """Return what a uid may see now; if the directory does not know it, only its own runs."""
         name = _user_name(uid)
         if self._operators.include(uid, name):
-            return Permission(EVERYTHING, f"{name}, an operator: everything")
+            return Permission(EVERYTHING, f"{name} (operator): everything")
         person = _person_of_uid(connection, uid)
         if person is None:
             runs = Scope(frozenset(), frozenset(), frozenset((uid,)))
-            return Permission(runs, f"{name}, whom the directory does not know: runs of uid {uid}")
+            return Permission(runs, f"{name} (not in the directory): runs of uid {uid}")
         me = frozenset((person,))
-        return Permission(Scope(me, me), f"{name}: own runs, and those of own groups as their PI")
+        words = f"{name}: your own runs, and the runs of groups whose PI you are"
+        return Permission(Scope(me, me), words)
 
 
 class Operators:

@@ -52,7 +52,7 @@ class QueryAnswerer:
             return ServiceAnswer(fault=ServiceFault(type(error).__name__, str(error)))
         except Exception as error:  # noqa: BLE001 - internals must not reach the asker
             self._log("failed", uid=uid, ask=query.ask, why=f"{type(error).__name__}: {error}")
-            words = "the ledger's service failed to answer; its log says why"
+            words = "the ledger's service failed to answer; the reason is in its log"
             return ServiceAnswer(fault=ServiceFault("ServiceError", words))
 
     @contextmanager
@@ -61,8 +61,8 @@ class QueryAnswerer:
         with self._lock:
             if self._busy[uid] >= _QUERIES_PER_UID:
                 raise ServiceError(
-                    f"{_QUERIES_PER_UID} queries of yours are still being answered;"
-                    " wait for one of them"
+                    f"the service is still answering {_QUERIES_PER_UID} of your queries;"
+                    " wait until one of them is done"
                 )
             self._busy[uid] += 1
         try:
@@ -78,6 +78,6 @@ class QueryAnswerer:
                 sight = self._sights.of(connection, uid)
             value = function.answer(ledger, query.arguments, sight.scope)
         if isinstance(value, Report):  # the reader must know which runs were counted
-            notes = (*value.meta.notes, f"seen as {sight.words}")
+            notes = (*value.meta.notes, f"shown to {sight.words}")
             value = replace(value, meta=replace(value.meta, notes=notes))
         return ServiceAnswer(msgspec.Raw(msgspec.json.encode(value)), sight.words)

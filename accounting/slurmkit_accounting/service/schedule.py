@@ -205,8 +205,8 @@ def parse_cron(key: str, text: str, zone: Zone) -> CronTrigger:
         return CronTrigger.from_crontab(" ".join(fields), zone.rules)
     except ValueError as error:
         raise BadConfig(
-            f"[ledger.schedule] {key}: {text!r} is not a time ({error}); write minute, hour, day,"
-            " month and weekday, such as '*/10 * * * *' or '0 6 3 * *'"
+            f"[ledger.schedule] {key}: {text!r} is not a valid schedule ({error}); write minute,"
+            " hour, day, month and weekday, such as '*/10 * * * *' or '0 6 3 * *'"
         ) from error
 
 

@@ -90,10 +90,13 @@ def _check_munge(section: ServiceSection) -> None:
     if service_uid(section) != os.getuid():
         raise BadConfig(
             f"the service runs as uid {os.getuid()}, but [ledger.service] user is {section.user!r},"
-            " whose answers alone clients take; set it here and for clients, or run as that account"
+            " and clients accept answers only from that account; set user here and for clients,"
+            " or run the service as that account"
         )
     if unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
-        raise ServiceError("munged takes this account for another; is it of this host?")
+        raise ServiceError(
+            "munged reports another uid for this account; check that it runs on this host"
+        )
 
 
 def _applications(
@@ -159,8 +162,8 @@ def _listen(address: str) -> socket.socket:
         return socket.create_server((host.strip("[]"), int(port)), family=family)
     except (OSError, ValueError, OverflowError) as error:
         raise ServiceError(
-            f"cannot listen on {address}: {error}; write HOST:PORT of this host, free, as"
-            " [ledger.service] listen and monitor"
+            f"cannot listen on {address}: {error}; set [ledger.service] listen and monitor to"
+            " HOST:PORT with an address of this host and a free port"
         ) from error
 
 
@@ -175,7 +178,7 @@ def _wait_for_signal() -> None:
         while True:
             signal.pause()
     except _Signalled as signalled:
-        log("told", signal=signalled)
+        log("received", signal=signalled)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

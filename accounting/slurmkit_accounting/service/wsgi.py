@@ -65,7 +65,9 @@ def page_application(make: dict[str, Callable[[], Page]]) -> WSGIApplication:
         page = make.get(environ.get("PATH_INFO", ""))
         if page is None:
             paths = ", ".join(make)
-            return _respond(start, (HTTPStatus.NOT_FOUND, TEXT, f"there are {paths}\n".encode()))
+            return _respond(
+                start, (HTTPStatus.NOT_FOUND, TEXT, f"the pages are {paths}\n".encode())
+            )
         return _respond(start, page())
 
     return app
@@ -80,13 +82,13 @@ class _Refusal(Exception):
 def _read_body(environ: WSGIEnvironment) -> bytes:
     """Read the body of a request; raises `_Refusal` for anything but a query of legal size."""
     if environ.get("PATH_INFO") != PATH:
-        raise _Refusal(HTTPStatus.NOT_FOUND, f"queries go to {PATH}")
+        raise _Refusal(HTTPStatus.NOT_FOUND, f"send queries to {PATH}")
     if environ.get("REQUEST_METHOD") != "POST":
-        raise _Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "a query is sent with POST")
+        raise _Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "send a query with POST")
     length = str(environ.get("CONTENT_LENGTH") or "")
     if not length.isdecimal() or int(length) > MAX_QUERY:
         raise _Refusal(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a query has at most {MAX_QUERY} bytes"
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a query may have at most {MAX_QUERY} bytes"
         )
     return cast("IO[bytes]", environ["wsgi.input"]).read(int(length))
 

@@ -56,7 +56,7 @@ def close_month(ledger: Ledger, month: str, where: Zone, now: int) -> tuple[Clos
     """
     window = CoveredSpan(*span_of(month, where))
     if window.finish > now:
-        raise BadInput(f"{month} is not over yet in {where.name}; close a month that is")
+        raise BadInput(f"{month} is not over yet in {where.name}; close only past months")
     with ledger.transaction() as connection:
         closed = {one.cluster_id for one in load_closed_months(connection) if one.month == month}
         due = _clusters_to_close(connection, closed, month, window)

@@ -42,7 +42,7 @@ def find_redone(job: Sequence[RunOfJob]) -> set[int]:
 def mark_redone(
     connection: Connection, cluster: int | None = None, jobs: Iterable[int] = ()
 ) -> list[int]:
-    """Set `redone` of every run, or of those of some jobs; return row ids of the changed runs."""
+    """Set `redone` of all runs, or of the runs of some jobs; return row ids of the changed runs."""
     wrong = list(find_wrong_redone(connection, cluster, jobs))
     update_rows(connection, runs, ("id", "redone"), wrong)
     return [run_id for run_id, _ in wrong]
@@ -70,7 +70,7 @@ def _follows(run: RunOfJob, following: RunOfJob) -> bool:
 
 
 def _jobs_condition(connection: Connection, cluster: int, jobs: Iterable[int]) -> tuple[Any, ...]:
-    """Return the condition for those of `jobs` with a run that was cut short; empty if none."""
+    """Return the condition for the `jobs` with a run that was cut short; empty if none."""
     asked = set(jobs)
     if not asked:
         return ()

@@ -103,14 +103,14 @@ def import_path(source: Path, file: Path, report: ReportProgress) -> ImageOrigin
         try:
             return _packed(source, file, report, stack)
         except _DAMAGED as error:
-            raise ImageError(f"{source} is damaged, or no tar archive: {error}") from error
+            raise ImageError(f"{source} is damaged, or is not a tar archive: {error}") from error
 
 
 def _folder(source: Path, file: Path, report: ReportProgress) -> ImageOrigin:
     if not any((source / name).is_dir() for name in ("bin", "usr", "etc")):
         raise BadInput(
-            f"{source} is no root file system: it has no bin, usr or etc; of an OCI bundle give"
-            " its folder rootfs"
+            f"{source} is not a root file system: it has no bin, usr or etc; for an OCI bundle,"
+            " give its folder rootfs"
         )
     # mksquashfs keeps links as links, and never opens devices and pipes.
     argv = ["mksquashfs", str(source.resolve()), str(file), *_OPTIONS]
@@ -134,11 +134,11 @@ def _packed(source: Path, file: Path, report: ReportProgress, stack: ExitStack) 
         raise BadInput(f"{source} has an oci-layout, but no index.json")
     if config.architecture not in (None, local_architecture()):
         raise ImageError(
-            f"{source} is for {config.architecture}, and this machine is {local_architecture()}"
+            f"{source} is for {config.architecture}, but this machine is {local_architecture()}"
         )
     ids = config.layers
     if len(ids) != len(layers):
-        raise ImageError(f"{source} is damaged: {len(layers)} layers, and digests of {len(ids)}")
+        raise ImageError(f"{source} is damaged: {len(layers)} layers, but {len(ids)} layer digests")
     for at, name in enumerate(layers):
         report(f"reading layer {at + 1} of {len(layers)}", 0, None)
         plain = blobs.plain(blobs.open(name))
@@ -155,7 +155,9 @@ def _packed(source: Path, file: Path, report: ReportProgress, stack: ExitStack) 
 def _of_docker(blobs: ImageFiles) -> tuple[str, ImageSettings, tuple[str, ...]]:
     images = parse_docker_manifest(blobs.table("manifest.json"))
     if len(images) != 1:
-        raise BadInput("the archive holds several images, or none; save the one wanted by itself")
+        raise BadInput(
+            "the archive holds several images, or none; save only one: docker save -o FILE IMAGE"
+        )
     name, layers = images[0]
     # Docker's id of an image is the digest of its configuration.
     return digest_of(blobs.small(name)), parse_image_settings(_read(blobs, name)), layers
@@ -184,7 +186,7 @@ def _digest_for_this_machine(index: JsonObject) -> str:
     if len(digests) != 1:
         raise BadInput(
             f"the archive holds {len(digests)} images for {local_architecture()}"
-            f" (architectures: {available}); one is wanted"
+            f" (architectures: {available}); it must hold exactly one"
         )
     return digests[0]
 
@@ -312,11 +314,11 @@ class ImageFiles:
         """
         data = self.small(name)
         if digest is not None and digest_of(data) != digest:
-            raise ImageError(f"{self._source} is damaged: {name} has not the digest {digest}")
+            raise ImageError(f"{self._source} is damaged: the digest of {name} is not {digest}")
         try:
             return parse_json(data)
         except ValueError as error:
-            raise ImageError(f"{self._source} is damaged: {name} is no JSON: {error}") from error
+            raise ImageError(f"{self._source} is damaged: {name} is not JSON: {error}") from error
 
     def plain(self, file: IO[bytes]) -> IO[bytes]:
         """Return the file uncompressed; a compressed one is unpacked to a temporary file."""
@@ -369,8 +371,8 @@ def _zstd_program(file: IO[bytes], out: IO[bytes], source: Path) -> None:
     program = shutil.which("zstd")
     if program is None:
         raise ImageError(
-            f"{source} has layers that are compressed with zstd, and nothing here reads that:"
-            " install zstd, or use Python 3.14 or later; or write the image anew with gzip: skopeo"
+            f"{source} has layers that are compressed with zstd, and this machine cannot read them:"
+            " install zstd, or use Python 3.14 or later; or convert the image to gzip: skopeo"
             " copy --dest-compress-format gzip --dest-force-compress-format"
         )
     with tempfile.TemporaryFile() as errors:

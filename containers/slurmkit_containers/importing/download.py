@@ -56,9 +56,9 @@ def import_public_image(image: Image, file: Path, report: ReportProgress) -> Ima
         _write_layout(session, parse_manifest(table), data, layout=layout, report=report)
     except NoRegistryAnswer as error:
         raise ImageError(
-            f"{image.registry or 'Docker Hub'} does not give image {image} to anybody, or does not"
-            " answer; with a password, import where enroot is on the PATH, or from a file of docker"
-            " save: slurmkit image import ./FILE.tar"
+            f"{image.registry or 'Docker Hub'} does not give image {image} without a password, or"
+            " does not answer; if it needs a password, import it where enroot is on the PATH, or"
+            " from a file of docker save: slurmkit image import ./FILE.tar"
         ) from error
     made = import_path(layout, file, report)
     return msgspec.structs.replace(made, architecture=made.architecture or local_architecture())
@@ -123,7 +123,9 @@ def _fetch(
             if file.tell() < blob.size:
                 _wait(breaks, done=file.tell(), size=blob.size, report=report)
     if f"sha256:{digest.hexdigest()}" != blob.digest:
-        raise ImageError(f"what the registry gave has not the digest {blob.digest}; try again")
+        raise ImageError(
+            f"the data from the registry does not have the digest {blob.digest}; try again"
+        )
 
 
 def _pieces(session: RegistrySession, blob: Blob, begin: int) -> Iterator[bytes]:
@@ -167,7 +169,7 @@ def _wait(breaks: int, *, done: int, size: int, report: ReportProgress) -> None:
     if breaks > len(_PAUSES):
         raise ImageError(
             f"the connection to the registry broke {breaks} times in a row, at {where};"
-            " nothing of it is kept: run it again when the network is better"
+            " the partial download is removed: import again when the network is better"
         )
     report(f"the connection broke at {where}: going on from there", LINE_STAYS, None)
     time.sleep(_PAUSES[breaks - 1] if breaks else 0)

@@ -127,7 +127,8 @@ def _working(cache: ImageCache, reference: str, report: ReportProgress) -> Itera
     with hold_lock(locks / name, waiting):
         remove_leftovers(cache)
         for left in folder.glob(f"{name}-*"):
-            report(f"an import of {reference} was cut off: it begins anew", LINE_STAYS, None)
+            words = f"an earlier import of {reference} was interrupted: starting again"
+            report(words, LINE_STAYS, None)
             shutil.rmtree(left, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
         try:
@@ -222,7 +223,7 @@ def _failed(argv: Sequence[str], code: int, output: IO[bytes], file: Path) -> Im
         why = "hardly anything is free"
     if why is not None and shutil.disk_usage(folder).free > _LITTLE:
         return ImageError(
-            f"no room for {Path(argv[0]).name} ({why}): its quota in {folder} is reached, or the"
+            f"no room for {Path(argv[0]).name} ({why}): your quota in {folder} is reached, or the"
             " folder in which enroot unpacks is full: ENROOT_TEMP_PATH, else TMPDIR or /tmp"
         )
     if why is not None:
@@ -230,7 +231,7 @@ def _failed(argv: Sequence[str], code: int, output: IO[bytes], file: Path) -> Im
     how = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
     lines = text.splitlines()
     last = " / ".join([line for line in lines if not line.startswith("[INFO]")][-3:] or lines[-2:])
-    return ImageError(f"{Path(argv[0]).name} {how}: {last or 'it said nothing'}")
+    return ImageError(f"{Path(argv[0]).name} {how}: {last or 'it printed nothing'}")
 
 
 def _text(output: IO[bytes], most: int = 4096) -> str:

@@ -102,7 +102,7 @@ class RegistrySession:
 
         Raises:
             ImageError: when there is none.
-            Unasked: when the registry does not answer.
+            NoRegistryAnswer: when the registry does not answer.
         """
         data, table = self._manifest(self._image.digest or self._image.tag or "latest")
         if not is_index(table):
@@ -110,7 +110,7 @@ class RegistrySession:
         digests, available = images_for(table, architecture)
         if not digests:
             raise ImageError(
-                f"image {self._image} is not there for {architecture}; it is for: {available}"
+                f"image {self._image} does not exist for {architecture}, only for: {available}"
             )
         return self._manifest(digests[0])
 
@@ -122,7 +122,7 @@ class RegistrySession:
             begin: index of the first byte wanted.
 
         Raises:
-            Unasked: when the registry refuses it.
+            NoRegistryAnswer: when the registry refuses it.
         """
         wanted = {"Range": f"bytes={begin}-"} if begin else {}
         return _skip_to(begin, self._blob(digest, wanted))
@@ -149,10 +149,12 @@ class RegistrySession:
             error.close()
             if error.code != 404:
                 raise NoRegistryAnswer from error
-            words = f"there is no image {self._image} ({self._host} says 404)"
+            words = f"there is no image {self._image} ({self._host} answered 404)"
             raise ImageError(words) from error
         if which.startswith("sha256:") and digest_of(data) != which:
-            raise ImageError(f"{self._host} gave another manifest of {self._image} than {which}")
+            raise ImageError(
+                f"{self._host} sent a manifest of {self._image} whose digest is not {which}"
+            )
         return data, _table(data)
 
     def _open(self, what: str, headers: dict[str, str]) -> IO[bytes]:
@@ -223,7 +225,7 @@ def read_registry_answer(answer: IO[bytes], most: int) -> bytes:
     """Read at most `most` bytes of an answer.
 
     Raises:
-        Unasked: when the connection breaks.
+        NoRegistryAnswer: when the connection breaks.
     """
     try:
         return answer.read(most)

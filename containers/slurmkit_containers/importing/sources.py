@@ -81,10 +81,16 @@ def parse_import_source(what: str, name: str | None) -> ImportSource:
     if not what.startswith(("/", ".")) and not _ARCHIVE.fullmatch(what):
         image, _ = resolve_image_name(what)
         if image.is_file:
-            raise BadInput(f"{what} is {image.name}: a file, which jobs use as it is")
+            raise BadInput(
+                f"{what} is the file {image.name}, which needs no import: write"
+                f" --container-image {what}"
+            )
         if is_local(image):
             own = canonical(image).removeprefix(LOCAL_PREFIX)
-            raise BadInput(f"{what} is in no registry; slurmkit image import PATH --as {own}")
+            raise BadInput(
+                f"{what} is in no registry; import it from a path: slurmkit image import PATH"
+                f" --as {own}"
+            )
         return ImportSource(canonical(_parse_own_name(name) if name else image), image)
     path = Path(what)
     if not path.exists():
@@ -99,14 +105,16 @@ def parse_import_source(what: str, name: str | None) -> ImportSource:
 
 def _parse_own_name(name: str) -> Image:
     if catalogue_entry(name) is not None:
-        raise BadInput(f"{name} is a name of the catalogue; give another one: --as mine:1")
+        raise BadInput(f"{name} is a name of the catalogue; choose another: --as mine:1")
     try:
         image = Image.parse(name)
     except BadInput as error:
-        raise BadInput(f"{name!r} cannot be an image's name; give one: --as mine:1") from error
+        raise BadInput(
+            f"{name!r} cannot be an image's name; choose another: --as mine:1"
+        ) from error
     local = is_local(image)
     if image.kind != "registry" or image.digest or image.user or (image.registry and not local):
-        raise BadInput(f"{name!r} cannot be an image's name; give one: --as mine:1")
+        raise BadInput(f"{name!r} cannot be an image's name; choose another: --as mine:1")
     return image if local else msgspec.structs.replace(image, registry="local")
 
 
@@ -139,7 +147,7 @@ def import_image(image: Image, file: Path, report: ReportProgress) -> ImageOrigi
     argv = ["enroot", "import", *arch, "--output", str(file), asked.enroot]
     if _OTHER in run_child(argv, file, report):
         raise ImageError(
-            f"image {asked} is for another architecture than {local_architecture()}, this machine's"
+            f"image {asked} is for another architecture than this machine, {local_architecture()}"
         )
     return ImageOrigin(source=source, digest=digest, architecture=local_architecture())
 
@@ -148,8 +156,8 @@ def _without_enroot(image: Image, file: Path, report: ReportProgress) -> ImageOr
     if image.kind == "registry" and image.user is None:
         return import_public_image(image, file, report)
     raise ImageError(
-        f"image {image} needs enroot, which is not on the PATH here: import it where it is, or from"
-        " a file of docker save: slurmkit image import ./FILE.tar"
+        f"image {image} needs enroot, which is not on the PATH here: import it on a machine that"
+        " has enroot, or from a file of docker save: slurmkit image import ./FILE.tar"
     )
 
 

@@ -55,17 +55,19 @@ class Apptainer:
         if image is not None and image.kind == "registry":
             yield note(
                 NAME,
-                "every task converts an image of a registry by itself, unless it is in its cache;"
-                " for more than one, make a file first: apptainer pull FILE.sif",
+                "each task converts the image by itself, unless Apptainer's cache has it; for"
+                " several tasks, make a file first: apptainer pull FILE.sif",
             )
         if image is not None and image.kind == "squashfs":
             yield warning(
                 NAME,
                 f"apptainer does not set the variables of the image in {image.name}: they are in"
-                " its /etc/environment, which enroot reads; set in the job what it needs",
+                " its /etc/environment, which only enroot reads; set the ones you need in the job",
             )
         if container.writable:
-            yield note(NAME, "what is written into the container is kept in memory, and then lost")
+            yield note(
+                NAME, "files written into the container are in memory only, and lost at its end"
+            )
 
     def view(self, container: Container, folder: str) -> ContainerPaths:
         """Return what the container sees of the node: mounts, home and the job's directory."""
@@ -89,10 +91,12 @@ def _mount_needs(mount: Mount) -> Iterator[Finding]:
     if not mount.is_bind:
         yield error(NAME, f"apptainer cannot mount {mount}; pyxis and enroot can")
     elif not mount.target.startswith("/"):
-        yield error(NAME, f"mount {mount}: apptainer wants an absolute target; pyxis does not")
+        yield error(NAME, f"mount {mount}: apptainer needs an absolute target; pyxis does not")
     if mount.is_bind and (others := sorted(set(mount.flags) - _FLAGS)):
         yield error(
-            NAME, f"mount {mount}: apptainer has ro and rw, not {others[0]}; pyxis and enroot have"
+            NAME,
+            f"mount {mount}: apptainer knows only ro and rw, not {others[0]}; pyxis and enroot"
+            " know it",
         )
 
 

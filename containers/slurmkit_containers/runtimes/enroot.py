@@ -50,12 +50,14 @@ class Enroot:
         yield from missing_features(NAME, container, _KINDS, _FEATURES)
         yield from unsafe_credentials(NAME, container)
         if ":" in (container.name or ""):
-            yield error(NAME, "enroot has no modes for a container's name; pyxis from 0.14 on has")
+            yield error(
+                NAME, "enroot has no modes for a container's name; pyxis from 0.14 on has them"
+            )
         if container.name is None:
             yield note(
                 NAME,
-                "the container is removed when the batch script ends; what is killed outright"
-                " leaves it on the nodes: enroot list",
+                "the container is removed when the batch script ends; a killed job leaves it on the"
+                " nodes: enroot list",
             )
 
     def view(self, container: Container, folder: str) -> ContainerPaths:

@@ -42,14 +42,14 @@ class Oci:
         it, slurmkit's configuration must name this runtime.
         """
         if "container" not in capabilities.container_options:
-            return "srun knows no --container"
+            return "srun has no option --container"
         if NAME in containers_section().runtimes:
             return None
         slurm_conf = capabilities.config.get("SLURM_CONF", "")
         if slurm_conf and (Path(slurm_conf).parent / "oci.conf").is_file():
             return None
         return (
-            "no oci.conf beside slurm.conf here, and [containers] runtimes in the configuration"
+            "no oci.conf next to slurm.conf here, and [containers] runtimes in the configuration"
             f" does not name {NAME}"
         )
 
@@ -59,7 +59,7 @@ class Oci:
         yield from missing_features(NAME, container, _KINDS, _FEATURES)
         image = container.source
         if image is not None and image.kind == "bundle" and not posixpath.isabs(image.name):
-            yield error(NAME, f"Slurm wants the absolute path of an OCI bundle, not {image.name}")
+            yield error(NAME, f"Slurm needs the absolute path of an OCI bundle, not {image.name}")
 
     def view(self, container: Container, folder: str) -> ContainerPaths | None:
         """Return what config.json says the container sees; None if it cannot be read here."""

@@ -51,9 +51,9 @@ class Pyxis:
     def available(self, capabilities: Capabilities) -> str | None:
         """Return why pyxis cannot be used: srun here does not know `--container-image`."""
         if not capabilities.container_options:  # Slurm has some of its own since 21.08
-            return "srun could not be asked for its options"
+            return "the options of srun could not be read"
         if "container-image" not in capabilities.container_options:
-            return "srun knows no --container-image, so it is not installed"
+            return "srun has no option --container-image, so pyxis is not installed"
         return None
 
     def needs(self, container: Container, capabilities: Capabilities) -> Iterable[Finding]:
@@ -64,11 +64,12 @@ class Pyxis:
         for field in container.asked:
             option, since = _SINCE[field]
             if option not in known:
-                yield error(NAME, f"pyxis here has no --{option}; it is there from {since} on")
+                yield error(NAME, f"pyxis here has no --{option}; pyxis has it from {since} on")
         yield from _hidden(container, "container-env" in known)
         if container.unshare and "container-unshare" in known:
             yield warning(
-                NAME, "an enroot up to 4.1.2 on the nodes ignores unshare; pyxis does not say so"
+                NAME,
+                "if the nodes have enroot 4.1.2 or older, unshare is ignored without a message",
             )
 
     def view(self, container: Container, folder: str) -> ContainerPaths:
@@ -87,7 +88,7 @@ def _hidden(container: Container, is_0_15: bool) -> Iterator[Finding]:  # noqa: 
     if is_0_15:
         return
     if container.source is not None and container.source.kind == "daemon":
-        yield error(NAME, "pyxis here cannot import from a Docker daemon; it can from 0.15 on")
+        yield error(NAME, "pyxis here cannot import from a Docker daemon; pyxis can from 0.15 on")
     if ":" in (container.name or ""):
         yield error(
             NAME,

@@ -88,7 +88,7 @@ class SubmitOverrides(msgspec.Struct, frozen=True):
         if "?" in own:
             raise BadInput(
                 f"--dependency={own} waits for any of several jobs, but this job must wait for"
-                f" {', '.join(self.after)} too; separate with commas"
+                f" {', '.join(self.after)} too; write commas in place of each ?"
             )
         changed = {"dependency": ",".join(filter(None, [own, *self.after]))}
         if "kill-on-invalid-dep" not in options:
@@ -151,7 +151,7 @@ class CommandsBackend:
         unknown = [name for name in changes if name not in _UPDATE_KEYS]
         if unknown or not changes:
             what = f"--{unknown[0]} of a job cannot be changed" if unknown else "nothing to change"
-            raise BadInput(f"{what}; there are --{', --'.join(_UPDATE_KEYS)}")
+            raise BadInput(f"{what}; options that can be changed: --{', --'.join(_UPDATE_KEYS)}")
         words = [f"{_UPDATE_KEYS[name]}={value}" for name, value in changes.items()]
         self._scontrol(job_id, "update", f"JobId={job_id}", *words)
 
@@ -175,7 +175,7 @@ class CommandsBackend:
         ids = tuple(job_ids)
         rows = group_by_id(ids, self.queue(QueueFilter(job_ids=ids)).rows)
         return {
-            job_id: Refused(f"job {job_id} waits (PENDING); only a job that runs takes a signal")
+            job_id: Refused(f"job {job_id} is PENDING; only a running job can take a signal")
             for job_id, own in rows.items()
             if own and all(row.waits for row in own)
         }
@@ -223,7 +223,7 @@ def parse_job_id(output: str) -> str:
     """
     match = _SUBMITTED.fullmatch(output.strip())
     if match is None:
-        raise SlurmError(f"sbatch answered {output!r} where a job id was expected")
+        raise SlurmError(f"sbatch printed {output!r} in place of a job id")
     return match["id"]
 
 
@@ -231,7 +231,7 @@ def sbatch_command(submission: Submission, overrides: SubmitOverrides = NO_OVERR
     """Return the sbatch argv of a submission; sbatch reads the script from standard input.
 
     Raises:
-        BadInput: when the job's own dependency cannot be joined with that of `overrides`.
+        BadInput: when the job's own dependency cannot be joined with the one in `overrides`.
     """
     over = overrides.over(dict(submission.options)).items()
     return ["sbatch", "--parsable", *(f"--{name}={v}" if v else f"--{name}" for name, v in over)]
@@ -247,7 +247,7 @@ def _tasks_refusal(why: Mapping[str, str]) -> SlurmError | None:
     # Pending tasks stay in the queue at a requeue, as they should.
     fine = (_TASK_DONE, *_ENDED_MESSAGES, *((_TASK_PENDING,) if _TASK_DONE in why.values() else ()))
     wrong = [f"job {part}: {words}" for part, words in why.items() if words not in fine]
-    return Refused(f"{'; '.join(wrong)}; what else it has is done") if wrong else None
+    return Refused(f"{'; '.join(wrong)}; its other tasks are done") if wrong else None
 
 
 def _error_from_message(job_id: str, words: str) -> SlurmError:

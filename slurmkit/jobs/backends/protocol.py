@@ -35,7 +35,7 @@ class Backend(Protocol):
             overrides: sbatch options added at submit time.
 
         Raises:
-            BadInput: when its dependency cannot be joined with that of `overrides`.
+            BadInput: when its dependency cannot be joined with the one in `overrides`.
         """
         ...
 

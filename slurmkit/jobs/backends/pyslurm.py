@@ -113,7 +113,7 @@ class PyslurmBackend(CommandsBackend):
                 raise Inexpressible(f"slurmctld refused it ({error})") from error
             raise slurm_error("sbatch", str(error), 1) from error
         except (ValueError, TypeError, OverflowError) as error:
-            raise Inexpressible(f"PySlurm did not take it ({error})") from error
+            raise Inexpressible(f"PySlurm did not accept it ({error})") from error
 
 
 class Inexpressible(Exception):
@@ -126,7 +126,7 @@ def describe_submission(submission: Submission, overrides: SubmitOverrides) -> D
 
     Raises:
         Inexpressible: for a request that only sbatch can send.
-        BadInput: when the job's own dependency cannot be joined with that of `overrides`.
+        BadInput: when the job's own dependency cannot be joined with the one in `overrides`.
     """
     if why := _differs_from_script(submission.script, submission.options):
         raise Inexpressible(why)
@@ -148,9 +148,9 @@ def submission_options(submission: Submission, overrides: SubmitOverrides) -> di
 def _differs_from_script(script: str, options: Options) -> str | None:
     """Return why sbatch would read more from a script than its options; None if it would not."""
     if [line for line in script.split("\n") if line.startswith("#SBATCH")] != option_lines(options):
-        return "its #SBATCH lines say other than its options"
+        return "its #SBATCH lines differ from its options"
     if has_foreign_options(script) and not any(name == "ignore-pbs" for name, _ in options):
-        return "it has options of PBS or LSF"
+        return "its script has options of PBS or LSF"
     return None
 
 
@@ -164,7 +164,7 @@ def _option_fields(name: str, value: str) -> DescriptionFields:
     fields = read(value) if read else None
     if fields is None:
         option = f"--{name}={value}" if read and value else f"--{name}"
-        raise Inexpressible(f"PySlurm has nothing that says exactly {option}")
+        raise Inexpressible(f"PySlurm cannot express {option} exactly")
     return fields
 
 
@@ -292,9 +292,9 @@ def _task_fields(options: Mapping[str, str]) -> DescriptionFields:
         _count(options, n) for n in ("ntasks", "ntasks-per-node", _CPUS_PER_TASK)
     )
     if least and tasks and tasks < most:
-        raise Inexpressible("sbatch takes fewer nodes than --nodes for fewer --ntasks")
+        raise Inexpressible("with fewer --ntasks than --nodes, sbatch takes fewer nodes")
     if cpus and "mem-per-cpu" in options:
-        raise Inexpressible("PySlurm cannot say that --cpus-per-task of --mem-per-cpu was given")
+        raise Inexpressible("PySlurm cannot express --cpus-per-task together with --mem-per-cpu")
     if not least and tasks and per_node:
         least = -(-tasks // per_node)
     guessed = tasks or (1 if least < most else (least or 1) * (per_node or 1))
@@ -316,7 +316,7 @@ def _node_range(options: Mapping[str, str]) -> tuple[int, int]:
         return 0, 0
     match = _NODES.fullmatch(value)
     if match is None:
-        raise Inexpressible(f"PySlurm has nothing that says exactly --nodes={value}")
+        raise Inexpressible(f"PySlurm cannot express --nodes={value} exactly")
     return int(match[1]), int(match[2] or match[1])
 
 
@@ -326,14 +326,14 @@ def _count(options: Mapping[str, str], name: str) -> int:
     if value is None:
         return 0
     if not _COUNT.fullmatch(value):
-        raise Inexpressible(f"PySlurm has nothing that says exactly --{name}={value}")
+        raise Inexpressible(f"PySlurm cannot express --{name}={value} exactly")
     return _check_count(int(value))
 
 
 def _check_count(number: int) -> int:
     """Return the number; raises Inexpressible if it does not fit into 16 bits."""
     if number >= _NO_VAL16:
-        raise Inexpressible(f"PySlurm can count to {_NO_VAL16 - 1}, not to {number}")
+        raise Inexpressible(f"PySlurm takes numbers up to {_NO_VAL16 - 1}, not {number}")
     return number
 
 
@@ -355,10 +355,10 @@ def _gres_counts(lists: list[str]) -> dict[str, int]:
     parts = ",".join(lists).split(",") if lists else []
     for part in parts:
         if not _GRES.fullmatch(part):
-            raise Inexpressible(f"PySlurm has nothing that says exactly {part!r}")
+            raise Inexpressible(f"PySlurm cannot express {part!r} exactly")
     counts = {kind: int(count) for kind, _, count in (part.rpartition(":") for part in parts)}
     if len(counts) < len(parts):
-        raise Inexpressible(f"PySlurm takes each kind once: {','.join(parts)}")
+        raise Inexpressible(f"PySlurm takes each GRES type only once: {','.join(parts)}")
     return counts
 
 
@@ -366,7 +366,7 @@ def _file_fields(options: Mapping[str, str]) -> DescriptionFields:
     """Return the job's directory and files as absolute paths, as sbatch sends them."""
     chdir = options.get("chdir") or os.getcwd()  # noqa: PTH109 - text, as sbatch has it
     if not chdir.startswith("/"):
-        raise Inexpressible(f"PySlurm does not make a whole path of --chdir={chdir}")
+        raise Inexpressible(f"PySlurm needs an absolute path, not --chdir={chdir}")
     fields: DescriptionFields = {"working_directory": chdir, "standard_in": "/dev/null"}
     for name, field in _FILE_FIELDS.items():
         if options.get(name):

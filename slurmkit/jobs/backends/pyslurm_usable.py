@@ -31,8 +31,8 @@ from slurmkit.state.model import Capabilities
 _CACHED_SECONDS = 600  # seconds that the result of a trial is cached
 _TIMEOUT = 20  # seconds; libslurm waits 60 for a slurm.conf
 _TRIAL_CODE = "import pyslurm; pyslurm.slurmctld.ping_primary()"
-_INSTALL_FIX = "install the PySlurm that was built beside this Slurm (docs/pyslurm.md)"
-_COMMANDS_FIX = 'leave it to commands: [submit] backend = "commands"'
+_INSTALL_FIX = "install a PySlurm that was built for this Slurm (docs/pyslurm.md)"
+_COMMANDS_FIX = 'use sbatch instead: [submit] backend = "commands"'
 _LOCK = threading.Lock()
 
 
@@ -61,7 +61,7 @@ def check_pyslurm(slurm: SlurmCommands, *, refresh: bool = False) -> PyslurmChec
     """
     key = cluster_key(slurm)
     if key is None:
-        return PyslurmCheck("this is no Slurm of this machine", _COMMANDS_FIX)
+        return PyslurmCheck("these are not Slurm's commands of this machine", _COMMANDS_FIX)
     try:
         pyslurm = version("pyslurm")
     except PackageNotFoundError:
@@ -83,10 +83,10 @@ def _known_obstacles(
         its = capabilities.config.get("SLURM_VERSION", "an unknown release")
         yield f"PySlurm {pyslurm} is not for Slurm {its}", _INSTALL_FIX
     if "torch" in sys.modules:
-        yield "torch is loaded in this process, which libslurm's names could break", _COMMANDS_FIX
+        yield "torch is loaded in this process; symbols of libslurm could break it", _COMMANDS_FIX
     if not conf_path():
         yield (
-            "there is no slurm.conf on this machine, which libslurm would end without",
+            "there is no slurm.conf on this machine; without it libslurm ends the process",
             _COMMANDS_FIX,
         )
     here = slurm.run(["sbatch", "--version"]).strip()
@@ -95,11 +95,11 @@ def _known_obstacles(
         yield f"this machine has {here}, the cluster Slurm {its}", _COMMANDS_FIX
     if "oomkillstep" in capabilities.config.get("TaskPluginParam", "").lower():
         yield (
-            "TaskPluginParam has OOMKillStep, which jobs of PySlurm would be without",
+            "TaskPluginParam has OOMKillStep, which jobs sent by PySlurm would not get",
             _COMMANDS_FIX,
         )
     for plugins in _sbatch_plugins(capabilities):
-        yield f"sbatch has plugins here, which PySlurm would go past: {plugins}", _COMMANDS_FIX
+        yield f"sbatch runs plugins here that PySlurm would skip: {plugins}", _COMMANDS_FIX
 
 
 def _parse_release(words: str) -> tuple[int, int] | None:
@@ -160,12 +160,12 @@ def _try_in_process() -> str:
             argv, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"PySlurm says nothing within {_TIMEOUT} s"
+        return f"PySlurm gave no answer in {_TIMEOUT} s"
     if done.returncode == 0:
         return ""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-    return f"PySlurm ends a process that uses it ({how}): {lines[-1] if lines else 'no word'}"
+    return f"a process that used PySlurm ended ({how}): {lines[-1] if lines else 'no message'}"
 
 
 def import_pyslurm() -> ModuleType:

@@ -91,7 +91,9 @@ class OnceBackend(CommandsBackend):
             job_id = self._sent(sending, argv, submission.script)
             if isinstance(job_id, str):
                 return job_id
-        raise SshError(f"the line broke {_TIMES} times before the job was there; nothing was sent")
+        raise SshError(
+            f"the connection broke {_TIMES} times before the submit; nothing was sent; try again"
+        )
 
     def find(self, sending: PendingSubmit) -> str | NeverRan:
         """Find the job of an earlier submit; `NeverRan` if it has not run and never will.
@@ -147,8 +149,8 @@ class OnceBackend(CommandsBackend):
             ["test"], [f"test -d {shlex.quote(before)} && echo there || :"], timeout=60
         ):
             raise SshError(
-                f"nothing was submitted: {before} on the login node cannot be written, where a"
-                " submit is marked so that it is never done twice; is your quota used up?"
+                f"nothing was submitted: {before} on the login node cannot be written; slurmkit"
+                " notes each submit there, so that none is done twice; check your quota"
             ) from error
         return NeverRan()
 
@@ -250,8 +252,8 @@ def _mark_lines(mark: str) -> list[str]:
 
 def _unknown(sending: PendingSubmit, why: str) -> SentUnknown:
     return SentUnknown(
-        f"whether the job {sending.name or 'that was sent'} is there is not known ({why}); ask"
-        f" again with: slurmkit find {sending.token}"
+        f"it is unknown whether the job {sending.name or 'that was sent'} exists ({why}); look for"
+        f" it with: slurmkit find {sending.token}"
     )
 
 
@@ -285,8 +287,8 @@ def save_pending_submit(sending: PendingSubmit) -> None:
         write_private_file(path, msgspec.json.encode(sending))
     except OSError as error:
         raise SlurmkitError(
-            f"nothing was submitted: it cannot be noted in {path.parent} ({error.strerror}), from"
-            " where it would be found again should the connection break"
+            f"nothing was submitted: cannot write to {path.parent} ({error.strerror}); slurmkit"
+            " notes each submit there, to find the job again if the connection breaks"
         ) from error
 
 
@@ -302,7 +304,9 @@ def load_pending_submit(token: str) -> PendingSubmit | None:
         BadInput: for a text that is no token.
     """
     if not token.isalnum():
-        raise BadInput(f"{token!r} is not a token: letters and digits, as in slurmkit:TOKEN")
+        raise BadInput(
+            f"{token!r} is not a token; a token has letters and digits, as in slurmkit:TOKEN"
+        )
     try:
         return msgspec.json.decode(_path(token).read_bytes(), type=PendingSubmit)
     except (OSError, msgspec.DecodeError):

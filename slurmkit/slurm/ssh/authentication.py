@@ -46,10 +46,10 @@ def log_in(transport: Any, host: SshHost, ask: AskUser) -> None:
                 wanted = next_methods
                 break
         else:
-            took = ", ".join(dict.fromkeys(tried)) or "nothing that was at hand"
+            took = ", ".join(dict.fromkeys(tried)) or "nothing (no key or method fits)"
             raise SshError(
-                f"{host.user}@{host.alias} lets nobody in with {took}; it takes"
-                f" {', '.join(wanted)}; try: ssh {host.alias}"
+                f"cannot log in to {host.user}@{host.alias}; tried: {took}; it accepts:"
+                f" {', '.join(wanted)}; to find the cause, run: ssh {host.alias}"
             )
 
 
@@ -184,13 +184,16 @@ def ask_at_terminal(words: str) -> str:
         with open("/dev/tty", "rb"):  # noqa: PTH123 - a Path says no more
             pass
     except OSError:
-        raise SshError(f"it asks {printable(words)!r}, and here is no terminal to answer") from None
+        raise SshError(
+            f"the login needs an answer to {printable(words)!r}, but there is no terminal here;"
+            " run this in a terminal"
+        ) from None
     with suppress(ValueError):
         sys.stdout.flush()
     try:
         return getpass.getpass(f"{printable(words).rstrip()} ")
     except EOFError:
-        raise SshError(f"it asks {printable(words)!r}, and was given no answer") from None
+        raise SshError(f"the login needs an answer to {printable(words)!r} and got none") from None
 
 
 def ask_in_main_thread(ask: AskUser) -> AskUser:
@@ -209,4 +212,7 @@ def ask_nobody(words: str) -> str:
     Raises:
         SshError: always.
     """
-    raise SshError(f"it asks {printable(words)!r}; log in anew")
+    raise SshError(
+        f"the login needs an answer to {printable(words)!r}, which you cannot type now; end this"
+        " program and start it again"
+    )

@@ -129,8 +129,8 @@ class Connection:
                 self._end_shells()
                 if pause is None:
                     raise SshError(
-                        f"the login node opens no further session ({error.text}); is MaxSessions of"
-                        f" its sshd below {_SESSIONS + 2}?"
+                        f"the login node opens no further session ({error.text}); ask your"
+                        f" administrator whether MaxSessions of its sshd is below {_SESSIONS + 2}"
                     ) from error
                 time.sleep(pause)
             except (paramiko.SSHException, EOFError, OSError) as error:
@@ -156,7 +156,7 @@ class Connection:
             with self._opening:
                 return transport.open_channel("direct-tcpip", there, here, timeout=30)
         except paramiko.ChannelException as error:
-            raise OSError(None, f"the login node cannot reach it: {error.text}") from error
+            raise OSError(None, f"the login node cannot reach that port: {error.text}") from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise connection_lost(error) from error
 
@@ -261,4 +261,8 @@ def _host_words(host: SshHost) -> str:
 
 
 def _words(error: BaseException) -> str:
-    return (error.strerror if isinstance(error, OSError) else "") or str(error) or "it hung up"
+    return (
+        (error.strerror if isinstance(error, OSError) else "")
+        or str(error)
+        or "it closed the connection"
+    )

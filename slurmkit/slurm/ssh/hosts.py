@@ -70,7 +70,7 @@ def read_ssh_host(name: str, section: ClusterSection) -> SshHost:
 
 def _read(alias: str, given: list[str], config: str, via: tuple[str, ...]) -> SshHost:
     if len(via) > _MOST_HOPS:
-        raise BadConfig(f"ProxyJump goes round in circles: {' → '.join(via)}")
+        raise BadConfig(f"ProxyJump leads in a circle: {' → '.join(via)}; correct ~/.ssh/config")
     argv = ["ssh", "-G", *(["-F", config] if config else []), *given, "--", alias]
     return _parse_host(alias, _run_ssh(argv), config, via)
 
@@ -81,10 +81,13 @@ def _run_ssh(argv: list[str]) -> dict[str, list[str]]:
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
     except FileNotFoundError:
         raise SshError(
-            "OpenSSH's client (ssh) is not installed here; it says what ~/.ssh/config means"
+            "OpenSSH's client (ssh) is not installed here; install it: slurmkit uses it to read"
+            " ~/.ssh/config"
         ) from None
     except subprocess.TimeoutExpired:
-        raise SshError("`ssh -G` gave no answer in 30 s; a Match exec may hang") from None
+        raise SshError(
+            "`ssh -G` gave no answer in 30 s; a `Match exec` in ~/.ssh/config may hang"
+        ) from None
     if done.returncode:
         raise BadConfig(f"OpenSSH's configuration: {' '.join(done.stderr.split())}")
     settings: dict[str, list[str]] = defaultdict(list)
@@ -152,17 +155,18 @@ def _fill_tokens(text: str, tokens: dict[str, str]) -> str:
 
 
 class ClusterSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `[clusters.NAME]`. What is not given here is taken from ~/.ssh/config.
+    """Section `[clusters.NAME]`. Keys that are not set are taken from ~/.ssh/config.
 
     Attributes:
-        host: a Host of ~/.ssh/config, or the name of the login node; NAME by default.
-        user: login name there.
-        port: of its sshd.
-        identity: file of the key to log in with.
-        ssh_config: a file to read in place of ~/.ssh/config and /etc/ssh/ssh_config.
-        path: folder of Slurm's commands on the login node, or several with colons; looked for by
+        host: login node of the cluster, or a Host of ~/.ssh/config; NAME by default.
+        user: login name on the cluster.
+        port: port of its sshd.
+        identity: file with the key to log in with.
+        ssh_config: file to read instead of ~/.ssh/config and /etc/ssh/ssh_config.
+        path: folder of Slurm's commands on the login node, or several separated by colons; by
+            default slurmkit searches for them.
+        folder: folder on the login node where jobs start and where code is sent; the home by
             default.
-        folder: where jobs start and code is sent on the login node; the home by default.
     """
 
     host: str = ""
@@ -202,6 +206,6 @@ def load_cluster(name: str) -> ClusterSection:
     hint = (
         did_you_mean(name, sorted(known), "clusters")
         if known
-        else f'none is configured; write [clusters.{name}] and host = "…" into the configuration'
+        else f'none is configured; write [clusters.{name}] and host = "…" into your config.toml'
     )
     raise BadInput(f"no cluster {name!r}; {hint}")

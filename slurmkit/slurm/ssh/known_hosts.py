@@ -93,7 +93,9 @@ def check_host_key(name: str, kind: str, data: bytes, known: list[KnownHostKey])
     same = [each for each in known if each.data == data]
     for each in same:
         if each.revoked:
-            raise HostKeyRefused(f"the host key of {name} is revoked ({each.where}): {seen}")
+            raise HostKeyRefused(
+                f"the host key of {name} is revoked ({each.where}): {seen}; ask your administrator"
+            )
     if same:
         return
     for each in known:
@@ -101,11 +103,12 @@ def check_host_key(name: str, kind: str, data: bytes, known: list[KnownHostKey])
             raise HostKeyRefused(
                 f"THE HOST KEY OF {name} HAS CHANGED: it shows {seen}, but {each.where} has"
                 f" {each.kind} {fingerprint(each.data)}. Somebody may be listening in. Ask your"
-                " administrator; if the change is right, remove that line and trust the new key"
+                " administrator; if the change is right, remove that line, then accept the new key:"
+                " slurmkit clusters trust NAME"
             )
     raise HostKeyRefused(
-        f"the host key of {name} is not known: {seen}. Compare it with what your site publishes,"
-        " then accept it: slurmkit clusters trust NAME"
+        f"the host key of {name} is not known: {seen}. Compare it with the fingerprint that your"
+        " site publishes, then accept it: slurmkit clusters trust NAME"
     )
 
 

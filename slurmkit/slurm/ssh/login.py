@@ -233,7 +233,7 @@ class _RemoteFile(io.RawIOBase):
 
 
 def is_folder(found: Any) -> bool:
-    """Return whether a status from `SftpFiles.stat` is that of a folder."""
+    """Return whether a status from `SftpFiles.stat` belongs to a folder."""
     return stat.S_ISDIR(found.st_mode or 0)
 
 

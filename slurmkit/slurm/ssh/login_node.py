@@ -72,8 +72,8 @@ def _with_login_shell(connection: Connection, node: LoginNode) -> LoginNode:
     at = next((n for n, line in enumerate(said) if line.startswith("/")), None)
     if at is None:
         raise SlurmMissing(
-            f"Slurm's commands are not on the PATH at {node.name}, not even in a login shell; say"
-            ' where they are: path = "/opt/slurm/bin" in [clusters.NAME]'
+            f"Slurm's commands are not on the PATH of {node.name}, and a login shell does not find"
+            ' them; set their folder, e.g. path = "/opt/slurm/bin", in [clusters.NAME]'
         )
     folder, conf = said[at].rpartition("/")[0], (said[at + 1 :] or [""])[0]
     return msgspec.structs.replace(node, path=folder, conf=conf)

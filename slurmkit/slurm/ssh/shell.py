@@ -113,7 +113,10 @@ class Shell:
             for piece in self._read_to("recv", sign, deadline):
                 noise += piece
                 if len(noise) > _NOISE:
-                    raise SshError("the login shell prints without end before it runs a command")
+                    raise SshError(
+                        f"the login shell printed more than {_NOISE >> 20} MiB before it ran a"
+                        " command; check its startup files, e.g. ~/.bashrc"
+                    )
             for _ in self._read_to("recv_stderr", sign, deadline):
                 pass
         except ConnectionLost:

@@ -139,13 +139,13 @@ def _put(slurm: SshSlurmCommands, folder: str, batch: Mapping[str, tuple[Path, s
         copies = _checksums(slurm, folder, [name + end for name in batch])
         for name, (_, checksum) in batch.items():
             if copies.get(name + end, checksum) != checksum:
-                raise SshError(f"{folder}/{name} arrived otherwise than it was sent; try again")
+                raise SshError(f"{folder}/{name} arrived damaged: its checksum differs; try again")
         while begun:
             call(lambda sftp: sftp.posix_rename(begun[-1], begun[-1].removesuffix(end)))
             begun.pop()
     except OSError as error:
         place = begun[-1].removesuffix(end) if begun else folder
-        raise SshError(f"cannot write {place} there: {error.strerror}") from error
+        raise SshError(f"cannot write {place} on the login node: {error.strerror}") from error
     finally:
         for aside in begun:
             with suppress(SshError, OSError):

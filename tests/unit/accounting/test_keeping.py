@@ -75,9 +75,12 @@ def test_good_books_verify_and_have_one_checksum_however_often_they_were_read(le
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (update(usage_hours).values(cpu_seconds=usage_hours.c.cpu_seconds + 1), "the runs say"),
+        (
+            update(usage_hours).values(cpu_seconds=usage_hours.c.cpu_seconds + 1),
+            "but from the runs",
+        ),
         (delete(usage_days), "is missing"),
-        (update(runs).values(gpus=3, alloc_tres="cpu=1,gres/gpu=3"), "is in no run"),
+        (update(runs).values(gpus=3, alloc_tres="cpu=1,gres/gpu=3"), "belongs to no run"),
         (update(runs).values(redone=True), "redone"),
         (insert(suspensions).values(run_id=1, begin=5, length=9, seconds=9), "suspended time"),
     ],
@@ -99,7 +102,7 @@ def test_a_row_that_speaks_of_none_does_not_verify_where_none_looked(file_ledger
         connection.execute(astray)
     with file_ledger.transaction() as connection:
         (wrong,) = verify(connection).wrong
-    assert wrong == "6 rows of runs speak of ingests that are not there"
+    assert wrong == "6 rows of runs refer to ingests that do not exist"
 
 
 def test_usage_can_be_worked_out_anew(ledger):
@@ -149,7 +152,10 @@ def test_what_is_gone_can_be_retracted_and_put_back(ledger):
 
 @pytest.mark.parametrize(
     ("jobs", "cluster", "words"),
-    [(["77"], None, "job 77 has no run"), (["1"], "none", "name a cluster with --cluster: lab")],
+    [
+        (["77"], None, "job 77 has no run"),
+        (["1"], "none", "name a cluster of the ledger with --cluster: lab"),
+    ],
 )
 def test_what_cannot_be_retracted(ledger, jobs, cluster, words):
     ingest(ledger, some())
@@ -198,7 +204,7 @@ def test_a_ledger_moves_with_an_equal_checksum_and_goes_on_there(ledger, tmp_pat
     before = checked(ledger)
     with open_for_writing(f"sqlite:///{tmp_path}/copy.db") as other:
         assert copy_ledger(ledger, other) == before == checked(other)
-        with pytest.raises(LedgerError, match="has rows in clusters already"):
+        with pytest.raises(LedgerError, match="already has rows in clusters"):
             copy_ledger(ledger, other)
         with hold_ledger_lock(other, "ingest"), pytest.raises(LedgerError, match="another ingest"):
             copy_ledger(ledger, other)

@@ -30,14 +30,14 @@ def test_ingest_says_what_it_read(slurm, capsys):
     assert said.out.startswith("cluster lab: 1 row read, 1 new, 0 changed, 0 rejected; window ")
     assert said.out.rstrip().endswith(" s")
     begin = said.out.partition("window ")[2].partition(" to ")[0]
-    assert f"the books begin at {begin}; for older jobs" in said.err
+    assert f"the ledger begins at {begin}; for older jobs" in said.err
     assert run_to_exit_code(ledger_group, ["ingest"]) == 0
-    assert "the books begin" not in capsys.readouterr().err
+    assert "the ledger begins" not in capsys.readouterr().err
 
 
 def test_a_first_ingest_says_where_the_books_begin_also_when_it_was_told(slurm, capsys):
     assert run_to_exit_code(ledger_group, ["ingest", "--since", "2026-01-01"]) == 0
-    assert "the books begin at 2026-01-01 00:00:00+00:00;" in capsys.readouterr().err
+    assert "the ledger begins at 2026-01-01 00:00:00+00:00;" in capsys.readouterr().err
 
 
 def test_an_ingest_never_fails_because_of_the_hosts_zone(slurm, capsys, monkeypatch):
@@ -62,8 +62,8 @@ def test_books_of_ones_own_are_not_the_sites(slurm, capsys, configure, tmp_path,
     path = f"{tmp_path}/data/slurmkit/ledger.db"
     (line,) = told()
     assert line == (
-        f"these books are in {path}, and not the site's: reports ask the ledger's service at"
-        f" http://ledger:6830; to read these: --db sqlite:///{path}"
+        f"this ledger, {path}, is not the site's: reports use the site's service at"
+        f" http://ledger:6830; to use this ledger, add: --db sqlite:///{path}"
     )
     configure(site.format(os.geteuid()))  # the service's own account keeps the site's
     assert told() == []
@@ -83,13 +83,18 @@ def test_ingest_names_the_first_reject(slurm, capsys):
 @pytest.mark.parametrize(
     ("group", "words", "code", "message"),
     [
-        (report_group, ["usage", *WINDOW], 1, "make one with: slurmkit ledger ingest"),
+        (report_group, ["usage", *WINDOW], 1, "create it with: slurmkit ledger ingest"),
         (report_group, ["usage", *WINDOW, "--by", "colour"], 2, "is not one of 'pi'"),
         (report_group, ["usage", *WINDOW, "--format", "pdf"], 2, "no plugin 'pdf' of slurmkit."),
-        (report_group, ["usage", *WINDOW, "--db", "x"], 2, "the ledger's URL is not one"),
+        (report_group, ["usage", *WINDOW, "--db", "x"], 2, "the ledger's URL is not valid"),
         (ledger_group, ["ingest", "--since", "x"], 2, "'x' is not a date"),
         (ledger_group, ["ingest", "--since", ""], 2, "'' is not a date"),
-        (ledger_group, ["people", "sync"], 2, "[ldap] uri '' is not of the form"),
+        (
+            ledger_group,
+            ["people", "sync"],
+            2,
+            "[ldap] uri '' is not valid; write ldap://HOST[:PORT]",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(capsys, group, words, code, message):

@@ -63,7 +63,7 @@ def test_a_relative_xdg_data_home_is_not_one(monkeypatch):
 def test_without_a_home_directory_a_ledger_must_be_named(monkeypatch):
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", "nowhere")
-    with pytest.raises(BadInput, match="no home directory for a ledger; name one with --db"):
+    with pytest.raises(BadInput, match="no home directory for a ledger; name a database with --db"):
         default_ledger_path()
 
 
@@ -197,7 +197,7 @@ def test_opening_again_changes_nothing(ledger):
 
 
 def test_a_reader_needs_a_ledger_and_makes_none(tmp_path):
-    words = "make one with: slurmkit ledger ingest"
+    words = "create it with: slurmkit ledger ingest"
     with pytest.raises(LedgerError, match=words), open_for_reading():
         pass
     assert not (tmp_path / "data").exists()
@@ -226,7 +226,7 @@ def test_an_older_ledger_names_the_command_and_a_newer_one_the_upgrade(ledger, m
 def test_a_file_that_is_no_database(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("shopping: milk, eggs and a good deal of other things\n" * 9, "utf-8")
-    words = "not a database; it is some other file"
+    words = "not a database; this file is not a ledger"
     for opening in (open_for_reading, open_for_writing):
         with pytest.raises(LedgerError, match=words), opening(f"sqlite:///{path}"):
             pass
@@ -255,7 +255,7 @@ def test_a_path_that_cannot_be(tmp_path, place, opening):
 
 
 def test_a_folder_that_cannot_be_made():
-    words = r"cannot make or reach .*; name another place with --db"
+    words = r"cannot create or open .*; name another place with --db"
     with pytest.raises(LedgerError, match=words), open_for_writing("sqlite:////proc/new/x.db"):
         pass
 

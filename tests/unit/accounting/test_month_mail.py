@@ -54,7 +54,7 @@ def test_each_pi_gets_their_own_month_once(
 ) -> None:
     assert mail("--month", "2025-10") == 1  # chen has no address
     assert capsys.readouterr().out.splitlines() == [
-        "chen: not sent: the directory does not have a mail address of theirs",
+        "chen: not sent: the directory has no mail address of this person",
         "garcia: sent",
         "vogel: sent",
     ]
@@ -82,7 +82,7 @@ def test_who_has_left_gets_no_mail_where_somebody_else_may_be_now(
 ) -> None:
     sync_people(books, PeopleData(Directory((person("alice"),), ())), now=NOVEMBER + DAY)
     assert mail("--month", "2025-11") == 1
-    said = "vogel: not sent: the directory does not have them any more"
+    said = "vogel: not sent: the directory no longer has this person"
     assert capsys.readouterr().out.splitlines() == [said]
     assert inbox.mails == []
 
@@ -107,7 +107,9 @@ def test_a_refused_mail_is_sent_by_the_next_run(
 ) -> None:
     inbox.data = "451 try later"
     assert mail("--month", "2025-11") == 1
-    assert "vogel: not sent: the mail server takes no mail" in capsys.readouterr().out
+    assert (
+        "vogel: not sent: the mail server refused mail after it was sent" in capsys.readouterr().out
+    )
     inbox.data = "250 OK"
     assert mail("--month", "2025-11") == 0
     assert len(inbox.mails) == 1
@@ -178,4 +180,4 @@ def test_no_month(month: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_server(configure: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
     configure("")
     assert mail("--month", "2025-10") == 2
-    assert "[mail] names no host or no sender" in capsys.readouterr().err
+    assert "[mail] host or sender is not set" in capsys.readouterr().err

@@ -89,23 +89,23 @@ class TestReading:
         ("text", "words"),
         [
             ("[[override]", "is not TOML"),
-            ('[override]\npi = "x"', r"write each entry under a line \[\[override\]\]"),
-            ('[[overrides]]\npi = "x"', r"write each entry under a line \[\[override\]\]"),
-            ('[[override]]\npi = "x"', "entry 1 needs pi, and account or user or both"),
+            ('[override]\npi = "x"', r"only entries, each under a line \[\[override\]\]"),
+            ('[[overrides]]\npi = "x"', r"only entries, each under a line \[\[override\]\]"),
+            ('[[override]]\npi = "x"', "entry 1 needs pi, and also account or user \\(or both\\)"),
             ('[[override]]\nuser = "x"', "entry 1 needs pi"),
-            ('[[override]]\nuser = "x"\npi = 7', "pi is not a text; put it in quotes"),
+            ('[[override]]\nuser = "x"\npi = 7', "pi must be text; put it in quotes"),
             ('[[override]]\nusr = "x"\npi = "y"', "no key 'usr'; did you mean 'user'?"),
             (
                 '[[override]]\nuser = "x"\npi = "y"\nvalid_to = "2026-01-01"',
-                "valid_to is not a date; write it without quotes",
+                "valid_to must be a date; write it without quotes",
             ),
             (
                 EVE + "valid_from = 2026-01-02\nvalid_to = 2026-01-02",
-                "valid_to is not after valid_from",
+                "valid_to must be later than valid_from",
             ),
             (
                 EVE + EVE + "valid_from = 2026-01-02",
-                "entries 1 and 2 both say whose eve is at the same time",
+                "entries 1 and 2 name a PI of eve for the same time",
             ),
         ],
     )

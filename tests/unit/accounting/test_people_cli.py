@@ -115,7 +115,8 @@ def test_without_slurm_people_are_synced_all_the_same(directory, coordinators, c
     coordinators["lab"] = DatabaseDown("slurmdbd does not answer")
     assert people("sync") == 0
     said = capsys.readouterr()
-    assert "coordinators were not read, those known stay: slurmdbd does not answer" in said.err
+    words = "coordinators could not be read, the known ones stay: slurmdbd does not answer"
+    assert words in said.err
     assert "people: 2 added" in said.out
 
 
@@ -124,11 +125,13 @@ def test_too_many_gone_is_refused_until_it_is_forced(directory, capsys):
     directory["people"] = (person("vogel"),)
     capsys.readouterr()
     assert people("sync", "--dry-run") == 0
-    assert "it would be refused: 1 of 2 known people" in capsys.readouterr().err
+    assert (
+        "without --dry-run, this would be refused: 1 of 2 known people" in capsys.readouterr().err
+    )
     assert people("sync") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("slurmkit: 1 of 2 known people would be gone (alice), more than")
-    assert line.endswith("run it once with --force")
+    assert line.endswith("run once: slurmkit ledger people sync --force")
     assert people("sync", "--force") == 0
     assert "person closed: alice" in capsys.readouterr().out
 
@@ -156,7 +159,7 @@ def test_a_dry_run_says_how_many_gpu_hours_would_move(directory, configure, tmp_
     assert people("sync") == 0
     assert "would move" not in capsys.readouterr().out
     assert people("sync", "--dry-run") == 0
-    assert "no GPU-hours in the books would be another PI's" in capsys.readouterr().out
+    assert "no GPU-hours would move to another PI" in capsys.readouterr().out
 
 
 def test_overrides_alone_need_no_directory(coordinators, configure, tmp_path, capsys):
@@ -194,7 +197,7 @@ class TestUnmapped:
             ["lab", "staff", "bob", "staff", "1", "0.00"],
         ]
         assert "mallory is not in the directory: add them, or write an override" in rows[0]
-        assert "no group is named climate: make one with an owner" in rows[1]
+        assert "no group is named climate: create one with an owner" in rows[1]
         assert '[[override]] with account = "vision" and pi = "NAME"' in said.err
 
     def test_as_json(self, capsys):
@@ -226,7 +229,7 @@ class TestUnmapped:
         assert people("unmapped") == 0
         said = capsys.readouterr()
         assert len(said.out.splitlines()) == 1
-        assert said.err == "everything in the books has a PI\n"
+        assert said.err == "all usage in the ledger has a PI\n"
 
 
 class TestShow:
@@ -283,7 +286,7 @@ class TestShow:
 
     def test_nobody(self, capsys):
         assert people("show", "nobody") == 2
-        assert "knows no person and no group 'nobody'" in capsys.readouterr().err
+        assert "has no person or group named 'nobody'" in capsys.readouterr().err
 
 
 class TestOverridesCheck:

@@ -55,7 +55,7 @@ def test_a_ledger_of_ones_own_has_ones_own_runs_and_says_so(ledger, private):
     assert (done.only, counts(done)) == ("alice", (1, 1, 0, 0))
     assert load_ledger_status(ledger).clusters[0].only_user == "alice"
     found = read.usage(ledger, "2026-01-01", by="user", timezone="UTC", now=NOW)
-    assert "of lab only alice's runs" in found.meta.source
+    assert "lab: only runs of alice" in found.meta.source
     private.private = "none"
     done = ingest(ledger, private, private=True)
     assert (done.only, counts(done)) == ("", (2, 1, 0, 0))

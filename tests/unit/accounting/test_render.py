@@ -174,24 +174,24 @@ def test_the_footer_says_what_the_numbers_rest_on():
             " running, counted up to 2026-11-20 00:00:00+01:00, the GPU count of 1 run is doubtful"
         ),
         (
-            "the books begin at 2026-11-02 00:00:00+01:00, so what ran before is missing; to read"
-            " it: slurmkit ledger ingest --since DATE"
+            "the ledger begins at 2026-11-02 00:00:00+01:00, so earlier runs are missing; to read"
+            " them: slurmkit ledger ingest --since DATE"
         ),
-        "gap: nothing of lab from 2026-11-03 to 2026-11-04 was read",
+        "gap: no jobs of lab were read from 2026-11-03 to 2026-11-04",
         (
-            "GPUs of big are not tracked: its AccountingStorageTRES lacks gres/gpu, so sacct cannot"
-            " say what was used"
+            "GPUs of big are not tracked: its AccountingStorageTRES lacks gres/gpu, so sacct does"
+            " not show their use"
         ),
         "prices in EUR: GPU hours",
         "weights in whole GPUs: shard unknown, counted as 0, mig 0.125",
         (
-            "sreport: of these GPU-hours 0.50 while suspended, 1.00 still running, 0.25 of"
-            " requeued runs; it adds idle reservations; the whole difference: slurmkit report"
-            " reconcile"
+            "sreport may differ: these GPU-hours include 0.50 while suspended, 1.00 of runs still"
+            " running, 0.25 of requeued runs; sreport adds idle reservations; for the whole"
+            " difference: slurmkit report reconcile"
         ),
         (
             "2026-11 of lab was closed at 1970-01-01 00:00:05 UTC with 10.00 GPU-hours; corrected"
-            " since by -0.50, by 7, 8"
+            " since by -0.50, because of jobs 7, 8"
         ),
     ]
 
@@ -207,7 +207,7 @@ def test_a_table_shows_what_one_looks_at_first_where_there_is_something(report):
         "cost",
         "jobs",
     ]
-    with pytest.raises(BadInput, match="no column 'colour'; there are user, jobs"):
+    with pytest.raises(BadInput, match="no column 'colour'; choose from user, jobs"):
         table_columns(report, ("colour",))
 
 

@@ -36,7 +36,7 @@ def test_a_table_shows_rows_on_stdout_and_what_they_rest_on_beside(books, capsys
     assert first.split()[:5] == ["vogel", "a100", "1", "1", "2.00"]
     assert second.split()[0] == "garcia"
     assert "window: 2026-11-01 00:00:00+00:00 to 2026-12-01" in said.err
-    assert "sreport: of these GPU-hours" in said.err
+    assert "sreport may differ: these GPU-hours include" in said.err
 
 
 def test_columns_are_those_that_were_named(books, capsys):
@@ -61,8 +61,11 @@ def test_a_table_says_what_it_does_not_show(books, capsys):
     [
         (["--csv"], "No such option"),
         (["--columns", "jobs", "--format", "csv"], "csv has all columns, so leave it out"),
-        (["--output", "november.txt"], "the ending of november.txt says no format; end it with"),
-        (["--output", "november"], "csv, html, json, xlsx, or name one with --format"),
+        (
+            ["--output", "november.txt"],
+            "the ending of november.txt is not a known format; use one of",
+        ),
+        (["--output", "november"], "csv, html, json, xlsx, or choose one with --format"),
         (["--output", "x.csv", "--format", "table"], "a table is for the terminal"),
         (["--format", "pdf"], "no plugin 'pdf' of slurmkit.renderers"),
     ],
@@ -120,7 +123,7 @@ def test_who_has_no_ledger_is_told_who_reconciles(monkeypatch, tmp_path, capsys)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("SLURMKIT_DB", raising=False)
     said = report(capsys, "reconcile", code=1).err
-    assert "run it where the ledger's service runs, as its account" in said
+    assert "run it on the host of the service, as the service's account" in said
 
 
 def test_columns_of_an_explanation_are_those_that_were_named(books, capsys):

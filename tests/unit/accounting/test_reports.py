@@ -154,7 +154,7 @@ def test_wait_times_are_those_of_runs_that_started_in_the_window(ledger):
         "wait_hours_90": 9.0,
         "wait_hours_longest": 10.0,
     }
-    with pytest.raises(BadInput, match="not by 'day'"):
+    with pytest.raises(BadInput, match="no dimension 'day'"):
         read.wait(ledger, by="day")
 
 
@@ -402,7 +402,7 @@ def test_the_difference_to_sreport_is_split_by_cause(ledger):
     write_books(ledger, jobs)
     found = reconciled(ledger, sreport(used=1000 + 30 + 400, idle=400))
     assert found == {
-        "books": 1070,
+        "ledger": 1070,
         "reservations": 400,
         "suspended": 0,
         "running": 0,
@@ -423,14 +423,14 @@ def test_sreport_knows_running_jobs_to_the_end_of_its_hour(ledger):
         [run("alice", BEGIN + 600, None, gpus={"a100": 2}, state="RUNNING", last_seen=LATER)],
     )
     found = reconciled(ledger, sreport(used=2 * 3000, at=BEGIN + HOUR), now=now)
-    assert (found["books"], found["running"], found["unexplained"]) == (2400, 3600, 0)
+    assert (found["ledger"], found["running"], found["unexplained"]) == (2400, 3600, 0)
 
 
 def test_a_window_that_sreport_does_not_know_yet_is_refused(ledger):
     write_books(ledger, [])
-    with pytest.raises(BadInput, match="knows nothing of this window yet"):
+    with pytest.raises(BadInput, match="has no full hour of this window for big yet"):
         reconciled(ledger, sreport(0, at=BEGIN + 5))
-    with pytest.raises(BadInput, match="'mem' is not compared"):
+    with pytest.raises(BadInput, match="--tres 'mem' cannot be compared"):
         reconciled(ledger, sreport(0), tres="mem")
 
 
@@ -463,13 +463,13 @@ def test_gpus_that_did_nothing_for_long_are_idle(gpus, monkeypatch):
     monkeypatch.setattr("slurmkit_accounting.reports.idle.load_plugin", lambda kind, name: Metrics)
     found = idle_report(FakeSlurm({}), "dcgm", IdleBound(5, 1800), now=10_000)
     assert [(row["gpu"], row["idle"]) for row in found.rows] == [(0, "yes"), (2, None), (1, "no")]
-    assert found.meta.notes[0] == "1 of 3 held GPUs are idle, 1 are unknown"
+    assert found.meta.notes[0] == "1 of 3 allocated GPUs are idle, 1 are unknown"
 
 
 def test_without_a_source_it_is_unknown_what_gpus_do(gpus):
     found = idle_report(FakeSlurm({}), None, IdleBound(5, 1800), now=10_000)
     assert {row["idle"] for row in found.rows} == {None}
-    assert any(note.startswith("what GPUs do is unknown") for note in found.meta.notes)
+    assert any(note.startswith("GPU utilisation is unknown") for note in found.meta.notes)
     with pytest.raises(BadInput, match="no plugin 'dcgm'"):
         idle_report(FakeSlurm({}), "dcgm", IdleBound(5, 1800))
 
@@ -480,7 +480,7 @@ def test_without_a_source_it_is_unknown_what_gpus_do(gpus):
         (["wait", "--month", "2026-11"], "PARTITION"),
         (["efficiency", "--month", "2026-11"], "USER"),
         (["explain", "--month", "2026-11", "--pi", "vogel"], "alice"),
-        (["explain", "--row", "1"], "sacct said"),
+        (["explain", "--row", "1"], "sacct line"),
         (["budget"], "PI"),
     ],
 )

@@ -110,5 +110,5 @@ def test_runs_of_others_are_not_even_read(books, report, monkeypatch) -> None:
 def test_an_explanation_has_an_end(books: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "MOST_RUNS", 3)
     assert len(read.explain(books, scope=ALICE, **NOVEMBER).rows) == 1
-    with pytest.raises(BadInput, match="more than 3 runs; ask for a shorter window"):
+    with pytest.raises(BadInput, match="more than 3 runs match; choose a shorter window"):
         read.explain(books, **NOVEMBER)

@@ -152,19 +152,19 @@ def test_nothing_that_a_client_says_widens_what_it_sees(
         assert seen(client, ALICE, filters={"user": ["bob"]}) == {}
         rows, words, _ = ask(client, ALICE, by=["pi", "account"])
         assert [row["gpu_hours"] for row in rows] == [1]
-        assert words == "alice: own runs, and those of own groups as their PI"
+        assert words == "alice: your own runs, and the runs of groups whose PI you are"
 
 
 @pytest.mark.usefixtures("books")
 @pytest.mark.parametrize(
     ("ask", "arguments", "words"),
     [
-        ("usage", {"scope": {"people": None}}, "usage takes no 'scope'"),
-        ("usage", {"books": "x"}, "usage takes no 'books'"),
-        ("usage", {"self": 1}, "usage takes no 'self'"),
-        ("usage", {"more": {"job": "1"}}, "usage takes no 'more'"),
-        ("ledger", {}, "answers no 'ledger'"),
-        ("__import__", {}, "answers no '__import__'"),
+        ("usage", {"scope": {"people": None}}, "usage has no argument 'scope'"),
+        ("usage", {"books": "x"}, "usage has no argument 'books'"),
+        ("usage", {"self": 1}, "usage has no argument 'self'"),
+        ("usage", {"more": {"job": "1"}}, "usage has no argument 'more'"),
+        ("ledger", {}, "service has no function 'ledger'"),
+        ("__import__", {}, "service has no function '__import__'"),
     ],
 )
 def test_a_query_made_by_hand_gets_no_further(
@@ -198,7 +198,7 @@ def test_nobody_keeps_everybody_waiting(monkeypatch: pytest.MonkeyPatch) -> None
 
     ask_within(ALICE, 2)
     assert faults[0] == "well"  # somebody else's, while two of alice's are under way
-    assert faults[1].startswith("2 queries of yours")
+    assert faults[1].startswith("the service is still answering 2 of your queries")
     monkeypatch.setattr(answers, "_answer", lambda *_: ServiceAnswer())
     assert answers(ALICE, ServiceQuery("usage", {})).fault is None
 

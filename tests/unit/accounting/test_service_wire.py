@@ -48,7 +48,7 @@ def test_a_payload_comes_out_as_it_went_in(munge: FakeMunge, payload: bytes) -> 
 def test_a_credential_is_good_once_and_for_its_reader_only(munge: FakeMunge) -> None:
     credential = seal(b"hi", reader=KEEPER)
     munge.be(MALLORY)
-    with pytest.raises(NotVouched, match="is for somebody else"):
+    with pytest.raises(NotVouched, match="is for another user"):
         unseal(credential)
     munge.be(KEEPER)
     assert unseal(credential).uid == ALICE
@@ -119,9 +119,9 @@ def test_a_cut_mixed_replayed_or_foreign_answer_is_noticed(munge: FakeMunge) -> 
         open_answer(answered(munge)[:-1], "n1", service=KEEPER)
     with pytest.raises(NotVouched, match="0 of 1 pieces"):
         open_answer([], "n1", service=KEEPER)
-    with pytest.raises(NotVouched, match="another question"):
+    with pytest.raises(NotVouched, match="another query"):
         open_answer(answered(munge)[1:], "n1", service=KEEPER)
-    with pytest.raises(NotVouched, match="another question"):
+    with pytest.raises(NotVouched, match="another query"):
         open_answer(answered(munge, "n2"), "n1", service=KEEPER)
     with pytest.raises(NotVouched, match=f"comes from uid {MALLORY}"):
         open_answer(answered(munge, by=MALLORY), "n1", service=KEEPER)
@@ -129,7 +129,7 @@ def test_a_cut_mixed_replayed_or_foreign_answer_is_noticed(munge: FakeMunge) -> 
     with pytest.raises(NotVouched, match="used before"):
         open_answer([pieces[0], pieces[0]], "n1", service=KEEPER)
     munge.be(MALLORY)
-    with pytest.raises(NotVouched, match="somebody else"):
+    with pytest.raises(NotVouched, match="is for another user"):
         open_answer(pieces, "n1", service=KEEPER)
 
 
@@ -204,4 +204,4 @@ def test_faults_are_sealed_too(munge: FakeMunge) -> None:
 def test_pages() -> None:
     app = page_application({"/health": lambda: (HTTPStatus.OK, "text/plain", b"well\n")})
     assert call(app, PATH_INFO="/health") == ("200 OK", b"well\n")
-    assert call(app, PATH_INFO="/") == ("404 Not Found", b"there are /health\n")
+    assert call(app, PATH_INFO="/") == ("404 Not Found", b"the pages are /health\n")

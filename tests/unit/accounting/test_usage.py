@@ -310,8 +310,8 @@ def test_a_report_says_what_it_rests_on(ledger):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"by": "colour"}, "not by 'colour'; it is by any of pi, group"),
-        ({"filters": {"colour": ["red"]}}, "not by 'colour'"),
+        ({"by": "colour"}, "no dimension 'colour'; choose from pi, group"),
+        ({"filters": {"colour": ["red"]}}, "no dimension 'colour'"),
         ({"suspended": "half"}, "charge or skip"),
         ({"end": "2026-11-01"}, "--to 2026-11-01 00:00:00+00:00 must be after --from"),
         ({"filters": {"month": ["May"]}}, "'May' is not a month: write YYYY-MM"),

@@ -71,7 +71,7 @@ def test_a_notice_arrives_signed(hook: Webhook) -> None:
 @pytest.mark.parametrize("status", [302, 400, 500])
 def test_what_is_not_well_was_not_sent(hook: Webhook, status: int) -> None:
     Receiver.status = status
-    with pytest.raises(NotSent, match=f"took no notice: {status} said"):
+    with pytest.raises(NotSent, match=f"refused the notice: {status} said"):
         hook.send(NOTICE)
     assert len(Receiver.got) == 1  # no redirect was followed
 
@@ -110,6 +110,6 @@ def test_settings_that_cannot_be(hook: Webhook, change: dict[str, str], words: s
 )
 def test_no_url_is_one_line_without_what_may_be_a_secret(hook: Webhook, url: str) -> None:
     hook.section = WebhookSection(url=url, secret_file=hook.section.secret_file)
-    with pytest.raises(BadConfig, match="url is none") as caught:
+    with pytest.raises(BadConfig, match="url is not an HTTPS URL") as caught:
         hook.send(NOTICE)
     assert "s3cret" not in str(caught.value)

@@ -55,7 +55,7 @@ def test_the_reason_is_that_of_the_jobs_own_history(capsys):
     assert why()[1:] == [lost[0], ("lab", "COMPLETED", "done")]
     shown = explained(capsys, "--job", "12", "--columns", "state,why")
     assert shown.out.splitlines()[2].split() == ["REQUEUED", "timeout"]
-    assert "why: as the jobs' own histories" in shown.err
+    assert "why: from the jobs' histories" in shown.err
 
 
 @pytest.mark.usefixtures("books")

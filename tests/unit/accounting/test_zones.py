@@ -94,7 +94,7 @@ def test_a_tz_that_is_a_file_without_a_zone_is_refused(monkeypatch, tmp_path):
     (tmp_path / "notes").write_text("milk", "utf-8")
     for name in ("notes", "missing"):
         monkeypatch.setenv("TZ", f":{tmp_path / name}")
-        with pytest.raises(BadInput, match=f"{name} is no time zone file; .* with --timezone"):
+        with pytest.raises(BadInput, match=f"{name} is not a time zone file; .* with --timezone"):
             find_zone()
 
 

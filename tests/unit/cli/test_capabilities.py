@@ -208,7 +208,7 @@ def test_shares_that_do_not_count(lab: Lab, capsys: pytest.CaptureFixture[str]) 
     lab.changed["config"] = config.replace("priority/multifactor", "priority/basic")
     lab.fails["sprio"] = Refused("You are not running a supported priority plugin")
     out, err = run(capsys, "fairshare")
-    assert "shares do not count here: PriorityType is priority/basic" in err
+    assert "shares have no effect here: PriorityType is priority/basic" in err
     assert "priority factors are unknown: You are not running" in err
     assert "JOBID" not in out
 

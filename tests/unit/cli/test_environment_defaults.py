@@ -68,7 +68,7 @@ def test_whatever_is_given_goes_before_a_default(
     script.write_text("#!/bin/sh\n#SBATCH --time=2\ntrue\n", "utf-8")
     options, said = planned(capsys, "--script", str(script))
     assert (options["time"], options["mem"]) == ("2", "1G")
-    assert "SBATCH_TIMELIMIT=7 in the environment does not count: the script's own" in said[1]
+    assert "SBATCH_TIMELIMIT=7 in the environment is ignored: the script's own" in said[1]
 
 
 def test_a_binding_is_for_gpus_of_the_environment(
@@ -85,7 +85,7 @@ def test_what_is_not_taken_over_is_named(
 ) -> None:
     monkeypatch.setenv("SBATCH_CLUSTERS", "other")
     _, said = planned(capsys, "--time", "1", "--", "true")
-    assert said == ["SBATCH_CLUSTERS in the environment is not taken over; give the option itself"]
+    assert said == ["SBATCH_CLUSTERS in the environment is ignored; give the option itself"]
 
 
 def test_a_jobs_own_variables_never_count(

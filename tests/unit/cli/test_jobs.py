@@ -71,7 +71,7 @@ def test_job_of_an_array(jobs: FakeJobs, run: Run) -> None:
     jobs.waits("7_[2-5%1]", JobID="7")
     out = run("job", "7")[1]
     assert "Parts      1 RUNNING, 4 PENDING\n" in out
-    assert "Output     one for each part, e.g. of 7_1\n" in out
+    assert "Output     one file for each part, e.g. for 7_1\n" in out
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_wait_tells_a_job_slurm_forgot(
     jobs.look = lambda: jobs.queue.clear() if len(jobs.slurm.asked) > 2 else None  # type: ignore[method-assign]
     code, _, err = run("wait", "7")
     assert code == 1
-    assert "job 7: unknown: neither slurmctld nor slurmdbd knows its end" in err
+    assert "job 7: unknown: neither slurmctld nor slurmdbd knows how it ended" in err
 
 
 @pytest.mark.parametrize("command", [["wait"], ["log", "-f"]])
@@ -150,7 +150,7 @@ def test_ctrl_c_leaves_the_job_alone(
     monkeypatch.setattr(slurmkit.jobs.poller.Watch, "changes", interrupted)
     code, out, err = run(*command, "7")
     assert (code, out) == (130, "")
-    assert "left as it is" in err
+    assert "but not cancelled: job 7; to cancel: slurmkit cancel 7" in err
     assert "slurmkit cancel 7" in err
     assert err.count("\n") == 1
 
@@ -231,7 +231,7 @@ def test_cancel_by_filter_asks(jobs: FakeJobs, run: Run) -> None:
     mine(jobs)
     code, out, err = run("cancel", "--me", "--name", "train")
     assert (code, "7_[2-5%1]" in out) == (2, True)
-    assert "will not cancel jobs unasked" in err
+    assert "no terminal to ask for confirmation on; to cancel jobs without asking: add --yes" in err
     assert jobs.asked("scancel") == []
 
 
@@ -245,7 +245,7 @@ def test_controlled_one_by_one(jobs: FakeJobs, run: Run) -> None:
     for command, done in (("hold", "held"), ("release", "released"), ("requeue", "requeued")):
         code, out, err = run(command, "7", "8", "9")
         assert (code, out) == (1, f"{done} job 7\n{done} job 9\n")
-        assert err.startswith("slurmkit: Access/permission denied for job 8; it is not yours")
+        assert err.startswith("slurmkit: Access/permission denied for job 8; the job is not yours")
 
 
 def test_update(jobs: FakeJobs, run: Run) -> None:

@@ -50,8 +50,8 @@ def test_every_command_has_help_with_examples(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["plan", "--gpus-per-node", "a100:x", "--", "x"], "not of a known form"),
-        (["plan", "--nodes", "two", "--", "x"], "--nodes is a whole number, not 'two'"),
+        (["plan", "--gpus-per-node", "a100:x", "--", "x"], "cannot read GPUs 'a100:x'"),
+        (["plan", "--nodes", "two", "--", "x"], "--nodes must be a whole number, not 'two'"),
         (["plan", "--time", "soon", "--", "x"], "not one of Slurm's forms"),
         (["plan"], "no command to run; give it after --"),
         (["report", "usage", "--from", "1", "--to", "2", "--by", "x"], "'x' is not one of"),

@@ -72,7 +72,7 @@ def test_errors_end_with_2_and_nothing_is_sent(
     assert shown.out.startswith("#!/bin/bash\n")
     assert "fits: --nodes=1 --gpus-per-node=a100:8" in shown.err
     assert run("submit", *asked) == 2
-    assert "not submitted: 1 error; --force sends it all the same" in capsys.readouterr().err
+    assert "not submitted: 1 error; to submit it anyway: --force" in capsys.readouterr().err
     assert not sent(border)
     assert run("submit", "--force", *asked) == 0
     assert len(sent(border)) == 1
@@ -111,7 +111,9 @@ def test_a_batch_script_given_as_the_command_is_noted(
     noted = {}
     for word in ("train.py", "./job.sh", "./run", "sh", "missing.sh"):
         assert run("plan", "--time", "1", "--", word) == 0
-        noted[word] = f"given as --script {word}\n" in capsys.readouterr().err
+        noted[word] = (
+            f"to submit it as a batch script: --script {word}\n" in capsys.readouterr().err
+        )
     assert [word for word, said in noted.items() if said] == ["train.py", "./job.sh"]
 
 
@@ -171,8 +173,8 @@ def test_a_script_that_says_wait_is_waited_for(
     script.write_text("#!/bin/sh\n#SBATCH --wait --quiet -t 1\nhostname\n", "utf-8")
     assert run("submit", "--script", str(script)) == 3
     said = capsys.readouterr().err
-    assert "the script's --wait: slurmkit submit waits for the job" in said
-    assert "the script's --quiet: it is not about the job, and is left out" in said
+    assert "the script has --wait: slurmkit submit waits for the job" in said
+    assert "the script's --quiet is left out, because it does not describe the job" in said
     script.write_text("#!/bin/sh\n#SBATCH -t 1\nhostname\n", "utf-8")
     assert run("submit", "--script", str(script)) == 0
 

@@ -61,4 +61,7 @@ def test_what_is_never_used_says_why(capsys: pytest.CaptureFixture[str]) -> None
     lines = listed(capsys)
     assert lines["srun", "site"]["why"] == f"the name is taken by {OWN_DISTRIBUTION}"
     assert lines["queue", "site"]["why"] == f"the name is taken by {OWN_DISTRIBUTION}"
-    assert "there is no kind 'lanchers'; there are backends, launchers" in lines["x", "site"]["why"]
+    assert (
+        "no such kind of plugin: 'lanchers'; the kinds are backends, launchers"
+        in lines["x", "site"]["why"]
+    )

@@ -152,7 +152,7 @@ def test_a_job_that_other_conditions_leave_out(
     queue: Queue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("7", "--states", "PD") == 1
-    assert "not in the queue under these conditions: 7;" in capsys.readouterr().err
+    assert "not in the queue with these filters: 7;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("tracked", "gpus"), [("cpu,mem", "?"), ("cpu,gres/gpu", "0")])

@@ -20,9 +20,13 @@ from waiting import PATIENCE
 from slurmkit.cli import queue as module
 from slurmkit.cli.queue import show_repeatedly
 from slurmkit.errors import ControllerDown
-from slurmkit.testing import squeue_text
 
 Look = Callable[[], tuple[Sequence[str], str]]
+SQUEUE = """
+import sys
+from slurmkit.testing import squeue_text
+print(squeue_text(sys.argv, [{"JobArrayID": "7"}]), end="")
+"""
 
 
 @pytest.fixture
@@ -123,7 +127,7 @@ def test_what_does_not_fit_on_the_screen_is_counted(monkeypatch: pytest.MonkeyPa
 def test_on_a_terminal_it_draws_in_place_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     """The real thing: what stood on the terminal comes back, and it is no failure."""
     squeue = tmp_path / "squeue"
-    squeue.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} "$@"\n', "utf-8")
+    squeue.write_text(f"#!{sys.executable}\n{SQUEUE}", "utf-8")
     squeue.chmod(0o755)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -137,11 +141,15 @@ def test_on_a_terminal_it_draws_in_place_and_ctrl_c_ends_it(tmp_path: Path) -> N
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     os.close(theirs)
-    shown = read_until(ours, "every 10 s")
-    process.send_signal(signal.SIGINT)
-    shown += read_until(ours, "\x1b[?1049l")
-    assert process.wait(PATIENCE) == 0
-    os.close(ours)
+    try:
+        shown = read_until(ours, "every 10 s")
+        process.send_signal(signal.SIGINT)
+        shown += read_until(ours, "\x1b[?1049l")
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
     assert shown.startswith("\x1b[?1049h")
     assert shown.endswith("\x1b[?25h\x1b[?1049l")
     assert "interrupted" not in shown
@@ -156,7 +164,3 @@ def read_until(terminal: int, words: str) -> str:
             shown += os.read(terminal, 65536).decode()
     assert words in shown
     return shown
-
-
-if __name__ == "__main__":
-    print(squeue_text(sys.argv, [{"JobArrayID": "7"}]), end="")

@@ -105,16 +105,16 @@ def test_why_it_waits_in_plain_lines(told: list[Explanation]) -> None:
     assert blank == ""
     said = "\n".join(rest)
     for words in (
-        "Reason      Resources",
-        "In its way  job 1 of bob (a), running: 8 GPUs",
+        "Reason       Resources",
+        "Blocked by   job 1 of bob (a), running: 8 GPUs",
         "and 2 more",
-        "Rank        2 of 7 in partition gpu; 3 more cannot start yet",
+        "Rank         2 of 7 in partition gpu; 3 more cannot start yet",
         "1000 in partition gpu; age is weak",
         "age 5 of 10, site 1",
-        "on c1, from squeue --start, worked out 12 s ago",
-        "Sooner      --time=28:00: now",
+        "on c1, from squeue --start, computed 12 s ago",
+        "Sooner       --time=28:00: now",
         "slurmkit update 5 --time=28:00",
-        "Note        limits are hidden",
+        "Note         limits are hidden",
     ):
         assert words in said
 
@@ -125,19 +125,19 @@ def test_an_unknown_start_is_unknown(told: list[Explanation]) -> None:
     )
     told.append(explanation(waiting=waiting))
     said = run("5")
-    assert "Start    unknown: Slurm has no estimate" in said
-    assert "Sooner   nothing found" in said
+    assert "Start        unknown: Slurm has no estimate" in said
+    assert "Sooner       nothing found" in said
 
 
 def test_why_it_failed_in_plain_lines(told: list[Explanation]) -> None:
     told.append(explanation(ended=ENDED, state="FAILED"))
     said = run("5")
     for words in (
-        "Do       see its log",
-        "Steps    5.0 sh FAILED 1:0 on c1",
-        "Error    line 7: boom evil\\x1b[2J\\nforged",
-        "Log      /home/alice/slurm-5.out",
-        "Its end  one",
+        "Do          see its log",
+        "Steps       5.0 sh FAILED 1:0 on c1",
+        "Error       line 7: boom evil\\x1b[2J\\nforged",
+        "Log         /home/alice/slurm-5.out",
+        "Last lines  one",
     ):
         assert words in said
 

@@ -82,15 +82,15 @@ def test_the_command_of_a_booking() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"name": "a b"}, "no name of a reservation"),
+        ({"name": "a b"}, "not a name of a reservation"),
         ({"start": "soon"}, "start 'soon' is not"),
         ({"duration": "0"}, "time limit 0"),
-        ({"nodes": None}, "or how many of them"),
-        ({"count": 2}, "or how many of them"),
-        ({"users": None}, "say who may use it"),
-        ({"users": "a b"}, "names with commas"),
-        ({"flags": "A B=1"}, "flags 'A B=1' is none"),
-        ({"partition": "x Nodes=c9"}, "is none"),
+        ({"nodes": None}, "or their number"),
+        ({"count": 2}, "or their number"),
+        ({"users": None}, "name who may use the reservation"),
+        ({"users": "a b"}, "is not a list of names; separate them by commas"),
+        ({"flags": "A B=1"}, "flags 'A B=1' is not valid; give words"),
+        ({"partition": "x Nodes=c9"}, "is not valid; give words"),
     ],
 )
 def test_what_is_no_booking(given: dict[str, object], says: str) -> None:
@@ -103,7 +103,7 @@ def test_nodes_are_looked_up(lab: Lab) -> None:
     assert booking(nodes="ALL").node_names(known) == tuple(node.name for node in known.nodes)
     with pytest.raises(BadInput, match="no node 'c99'"):
         booking(nodes="c[1,99]").node_names(known)
-    with pytest.raises(BadInput, match="is no list of nodes"):
+    with pytest.raises(BadInput, match="is not a list of nodes"):
         booking(nodes="c[1").node_names(known)
 
 
@@ -139,7 +139,7 @@ def test_it_is_shown_and_asked_and_only_then_done(
     command = "scontrol create reservation ReservationName=course StartTime=now Duration=60"
     assert command in shown
     assert run("create", *GIVEN) == 2
-    assert "will not create it unasked" in capsys.readouterr().err
+    assert "to create it without asking: add --yes" in capsys.readouterr().err
     assert not lab.changed
     assert run("create", *GIVEN, "--yes") == 0
     assert lab.changed[0][:4] == command.split()[:4]
@@ -170,7 +170,7 @@ def test_only_operators_may(lab: Lab, capsys: pytest.CaptureFixture[str]) -> Non
         lab.level = lambda level=level: level  # type: ignore[misc]
         assert run("create", *GIVEN, "--yes") == 1
         said = capsys.readouterr()
-        assert "only operators of Slurm create reservations; olga is none" in said.err
+        assert "only operators of Slurm create reservations; olga is not one" in said.err
         assert "scontrol create reservation" in said.out  # to be handed to one
     assert not lab.changed
 
@@ -239,11 +239,11 @@ def test_dependencies_by_handle_and_id() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: format_dependency(["1"], "afterwards"), "no kind of dependency"),
+        (lambda: format_dependency(["1"], "afterwards"), "unknown kind of dependency"),
         (lambda: format_dependency(["1"], "afterok", 5), "takes no minutes"),
         (lambda: format_dependency(["1"], "after", -5), "at least 0"),
-        (lambda: format_dependency([], "afterok"), "no job to wait for"),
-        (lambda: format_dependency(["1", "2"], "aftercorr"), "aftercorr is for one array"),
+        (lambda: format_dependency([], "afterok"), "the dependency names no job"),
+        (lambda: format_dependency(["1", "2"], "aftercorr"), "aftercorr takes one array"),
         (lambda: format_dependency(["x"], "afterok"), "is not a job id"),
         (lambda: join_dependencies("afterok:1?afterok:2", "afterany:3"), "Slurm cannot add"),
     ],

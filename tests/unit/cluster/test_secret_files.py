@@ -128,7 +128,7 @@ def test_the_file_is_there_before_slurm_is_asked_and_goes_when_slurm_refuses(sen
 def test_without_room_nothing_is_sent(sent: Sent) -> None:
     sent.folder.parent.parent.mkdir()
     sent.folder.parent.write_text("", "utf-8")
-    with pytest.raises(SlurmkitError, match="cannot keep the job's secret variables"):
+    with pytest.raises(SlurmkitError, match="cannot write the job's secret variables"):
         sent.submit()
     assert not sent.given
 
@@ -137,7 +137,7 @@ def test_a_folder_that_leads_elsewhere_is_refused(sent: Sent, tmp_path: Path) ->
     (tmp_path / "there").mkdir()
     sent.folder.parent.mkdir(parents=True)
     sent.folder.symlink_to(tmp_path / "there")
-    with pytest.raises(SlurmkitError, match="not a folder of yours"):
+    with pytest.raises(SlurmkitError, match="not a folder that you own"):
         sent.submit()
     assert not sent.given
 

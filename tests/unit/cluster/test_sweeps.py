@@ -132,7 +132,7 @@ def test_chained_parts_wait_for_the_one_before(jobs: Jobs) -> None:
 
 def test_a_refusal_half_way_takes_all_back(jobs: Jobs) -> None:
     jobs.refuses = 3
-    with pytest.raises(Refused, match=r"what was sent before \(10, 20\) is cancelled"):
+    with pytest.raises(Refused, match=r"the jobs sent before \(10, 20\) are cancelled"):
         jobs.cluster().submit(made())
     assert not jobs.queue
 
@@ -162,7 +162,7 @@ def test_the_secrets_of_a_job_are_not_remembered(jobs: Jobs, home: Path) -> None
     assert record is not None
     assert (record.secrets, record.spec.environment) == (("HF_TOKEN",), {"A": "b"})
     assert rerun_spec(record, [3], {"HF_TOKEN": "t"}).environment == {"A": "b", "HF_TOKEN": "t"}
-    with pytest.raises(BadInput, match="HF_TOKEN was given to the sweep"):
+    with pytest.raises(BadInput, match="the sweep needs the variable HF_TOKEN, a secret"):
         rerun_spec(record, [3], {})
 
 
@@ -332,5 +332,5 @@ def test_what_was_not_sent_is_told(jobs: Jobs) -> None:
     assert (found.tally, found.unsent) == ({"PENDING": 10, UNSENT: 15}, 2)
     assert sum(p.state in parse_point_states("unsent") for p in found.points) == 15
     assert parse_point_states("failed") < parse_point_states("unfinished")
-    with pytest.raises(BadInput, match="nothing is remembered of a sweep 77"):
+    with pytest.raises(BadInput, match="there is no record of a sweep 77"):
         read_sweep_results(cluster, "77")

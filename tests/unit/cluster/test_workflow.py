@@ -77,15 +77,18 @@ def test_a_file(tmp_path: Path) -> None:
     ("change", "says"),
     [
         (("[jobs.train]", "[job.train]"), "no key 'job'; did you mean 'jobs'"),
-        (('["prepare"]', '["prepar"]'), "job train waits for 'prepar', which is no job; did you"),
+        (
+            ('["prepare"]', '["prepar"]'),
+            "job train waits for 'prepar', which is not a job; did you",
+        ),
         (('["prepare"]', '["train"]'), "job train waits for itself"),
-        (('["prepare"]', '["report"]'), "in a circle, each for the next: report"),
+        (('["prepare"]', '["report"]'), "wait for each other in a circle: report"),
         (("train:any", "train:fail"), "no kind 'fail'; known: ok, any"),
-        (("train:any", "train:any+5"), "Slurm counts minutes from a start only"),
-        (('after = ["prepare"]', 'after = "prepare"'), "jobs.train: after is a list of names"),
+        (("train:any", "train:any+5"), "Slurm counts minutes only from the start of a job"),
+        (('after = ["prepare"]', 'after = "prepare"'), "jobs.train: after must be a list of names"),
         (("mem-per-gpu", "mem-per-gpus"), "jobs.train: no key 'mem-per-gpus'; did you mean"),
         (("time = ", "tima = "), "defaults: no key 'tima'; did you mean 'time'"),
-        (("[jobs.prepare]", '[jobs."a b"]'), "'a b' is no name"),
+        (("[jobs.prepare]", '[jobs."a b"]'), "'a b' is not a valid name"),
         (("report.sh", "none.sh"), "cannot read"),
         (('"10"', "10:00"), "time must be in quotes"),
     ],
@@ -181,7 +184,7 @@ def test_all_jobs_together_must_fit_into_the_queue_and_the_budget() -> None:
     four = plan_workflow(flow(a=(), b=(), c=("a",), d=("c",), e=()), Limited())
     ((name, finding),) = four.errors
     assert (name, finding.code) == ("", "assoc-max-submit")
-    assert "the workflow is 5 jobs" in finding.message
+    assert "the workflow has 5 jobs" in finding.message
     assert "allows 5 in the queue and has 2" in finding.message
     (budget,) = [each for each in four.findings if each.severity == "warning"]
     assert "up to 50 CPU-minutes" in budget.message
@@ -190,7 +193,7 @@ def test_all_jobs_together_must_fit_into_the_queue_and_the_budget() -> None:
 def test_an_array_counts_each_task() -> None:
     array = Workflow("f", {"a": job(array="0-2"), "b": job()})
     ((_, finding),) = plan_workflow(array, Limited()).errors
-    assert "the workflow is 4 jobs" in finding.message
+    assert "the workflow has 4 jobs" in finding.message
 
 
 def test_ways_to_wait_that_cannot_be() -> None:

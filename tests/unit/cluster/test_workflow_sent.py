@@ -97,7 +97,9 @@ def test_ctrl_c_finds_also_the_job_whose_id_was_not_heard(lab: FlowLab) -> None:
 
 def test_what_cannot_be_taken_back_stays_held_and_can_be_resumed(lab: FlowLab) -> None:
     lab.breaks[3], lab.cancel_fails = DOWN, DOWN
-    with pytest.raises(ControllerDown, match="stays held until slurmkit workflow resume"):
+    with pytest.raises(
+        ControllerDown, match="do not start until you go on: slurmkit workflow resume"
+    ):
         send(lab, flow(**DIAMOND))
     assert lab.held() == ["101", "102", "103"]
     lab.cancel_fails = None
@@ -132,7 +134,7 @@ def test_killed_at_any_moment_nothing_is_released_and_cancel_finds_all(tmp_path:
 
 def test_a_release_that_fails_is_ended_by_resume(lab: FlowLab) -> None:
     lab.release_fails = DOWN
-    with pytest.raises(SlurmkitError, match="all jobs are sent, not all released"):
+    with pytest.raises(SlurmkitError, match="all jobs are sent, but not all released"):
         send(lab, flow(**DIAMOND))
     lab.release_fails = None
     rest = resume(lab, lab.workflow("flow"), flow(**DIAMOND))
@@ -260,7 +262,7 @@ def test_a_job_that_nobody_knows_is_not_guessed_about(lab: FlowLab) -> None:
     sent = send(lab, flow(a=(), b=("a",)))
     lab.end("102", "CANCELLED by 0")
     lab.jobs.leaves("101")
-    with pytest.raises(BadInput, match="nobody knows how a ended"):
+    with pytest.raises(BadInput, match="it is unknown how a ended"):
         resume(lab, sent, flow(a=(), b=("a",)))
     assert resume(lab, sent, flow(a=(), b=("a",)), "a").names("due") == ["a", "b"]
 
@@ -281,7 +283,7 @@ def test_two_at_once_do_not_send_twice(lab: FlowLab) -> None:
     sent = send(lab, flow(a=()))
     with (
         WorkflowRecords(lab).locked(sent.token),
-        pytest.raises(SlurmkitError, match="another slurmkit is at work"),
+        pytest.raises(SlurmkitError, match="another slurmkit is working"),
     ):
         sent.cancel()
 
@@ -343,11 +345,11 @@ def test_on_the_command_line(
     assert run("list") == 0
     assert "1 FAILED, 1 CANCELLED, 1 COMPLETED" in capsys.readouterr().out
     assert run("resume", "p", "--dry-run") == 0
-    assert "to be sent (2): a, b" in capsys.readouterr().err
+    assert "to be submitted (2): a, b" in capsys.readouterr().err
     assert len(lab.sent) == 3
     monkeypatch.chdir("/")  # jobs start where they did
     assert run("resume", "p") == 0
-    assert "2 jobs sent" in capsys.readouterr().out
+    assert "2 jobs submitted" in capsys.readouterr().out
     assert run("cancel", "p") == 0
     assert "cancelled workflow p" in capsys.readouterr().out
 
@@ -361,7 +363,7 @@ def test_a_changed_file_is_said_and_asked_for(
     Path(file).write_text(TOML.replace('"10"', '"20"') + "[jobs.d]\n", "utf-8")
     assert run("resume", "p") == 2
     said = capsys.readouterr().err
-    assert "is not as it was sent (changed: a, b, c; new: d); add --changed" in said
+    assert "has changed since it was submitted (changed: a, b, c; new: d); add --changed" in said
     assert len(lab.sent) == 3
     assert run("resume", "p", "--changed") == 0
     assert len(lab.sent) > 3

@@ -96,12 +96,15 @@ def test_without_configuration_nothing_is_known() -> None:
     ("text", "says"),
     [
         ('[gpu.a]\naliases = ["x"]\n[gpu.b]\naliases = ["X"]', "alias 'X' already stands for a"),
-        ("[gpu.a]\n[gpu.A]", "differ in case"),
+        ("[gpu.a]\n[gpu.A]", "differ only in upper and lower case"),
         ("[gpu.a]\nwatts = 0", "> 0.0"),
         ("[gpu.a]\nwat = 1", r"\[gpu.a\] has no key 'wat'; did you mean 'watts'"),
-        ("[gpu.a_3g.20gb]\nweight = 1", "a name with a dot in it is quoted"),
+        ("[gpu.a_3g.20gb]\nweight = 1", "in a header, put a name that has a dot in quotes"),
         ('[[gpu.a.prices]]\nsince = 2026-01-01\ncurrency = "euro"', "matching regex"),
-        ('[[gpu.a.prices]]\nsince = 2026-01-01\ncurrency = "EUR"\ncloud = -1', "-1 is not a price"),
+        (
+            '[[gpu.a.prices]]\nsince = 2026-01-01\ncurrency = "EUR"\ncloud = -1',
+            "-1 is not a price; write 0 or more",
+        ),
         ('[[gpu.a.prices]]\nsince = "soon"\ncurrency = "EUR"', "date"),
         (
             '[[gpu.a.prices]]\nsince = 2026-01-01\ncurrency = "EUR"\n' * 2,

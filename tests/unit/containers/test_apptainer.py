@@ -82,8 +82,11 @@ def test_what_it_lacks() -> None:
         "apptainer has no save for a container; pyxis has it",
         "apptainer cannot mount tmpfs:/tmp; pyxis and enroot can",
         "apptainer cannot mount umount:/a; pyxis and enroot can",
-        "mount /a:/b:ro+nosuid: apptainer has ro and rw, not nosuid; pyxis and enroot have",
-        "mount /a:./b: apptainer wants an absolute target; pyxis does not",
+        (
+            "mount /a:/b:ro+nosuid: apptainer knows only ro and rw, not nosuid; pyxis and enroot"
+            " know it"
+        ),
+        "mount /a:./b: apptainer needs an absolute target; pyxis does not",
         (
             "apptainer takes no user in a reference; write nvcr.io#x/y:1, and log in with"
             " apptainer registry login"
@@ -91,8 +94,8 @@ def test_what_it_lacks() -> None:
     ]
     notes = Apptainer().needs(Container(image="ubuntu", writable=True), cluster())
     assert [(f.severity, f.message.partition(" ")[0]) for f in notes] == [
-        ("note", "every"),
-        ("note", "what"),
+        ("note", "each"),
+        ("note", "files"),
     ]
     (bundle,) = Apptainer().needs(Container(image="/bundle"), cluster())
     assert "Slurm itself can, as the runtime oci" in bundle.message

@@ -254,7 +254,9 @@ def test_layers_in_zstd_are_read(tmp_path: Path) -> None:
     assert files["etc/hello"].size == 2
     assert files["big"].size == 3 << 20
     (tmp_path / "x.tar").write_bytes(zstd(big)[:-100])
-    with pytest.raises(ImageError, match=r"x\.tar is damaged, or no tar archive: .*/\*stdin\*"):
+    with pytest.raises(
+        ImageError, match=r"x\.tar is damaged, or is not a tar archive: .*/\*stdin\*"
+    ):
         imported(tmp_path / "x.tar")
 
 
@@ -275,12 +277,12 @@ def test_where_nothing_reads_zstd_it_says_what_to_do(
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (config_of([FILES], architecture="s390x"), "is for s390x, and this machine is amd64"),
+        (config_of([FILES], architecture="s390x"), "is for s390x, but this machine is amd64"),
         (config_of([FILES + bytes(1)]), "layer0/layer.tar is damaged: its digest is not sha256:"),
-        (b"[", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b"{}", "1 layers, and digests of 0"),
-        (b"null", "1 layers, and digests of 0"),
+        (b"[", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"{}", "1 layers, but 0 layer digests"),
+        (b"null", "1 layers, but 0 layer digests"),
     ],
 )
 def test_an_image_that_is_damaged_or_of_another_machine(
@@ -306,7 +308,7 @@ def test_a_layout_whose_blob_was_changed(tmp_path: Path) -> None:
     name = json.loads((source / "index.json").read_text("utf-8"))["manifests"][0]["digest"]
     blob = source / "blobs" / name.replace(":", "/")
     blob.write_bytes(blob.read_bytes() + b" ")
-    with pytest.raises(ImageError, match="has not the digest"):
+    with pytest.raises(ImageError, match=r"the digest of .* is not sha256:"):
         imported(source)
 
 
@@ -334,10 +336,10 @@ def test_a_link_in_a_layout_to_a_file_outside_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"no archive at all" * 100, "is damaged, or no tar archive"),
-        (gzip.compress(FILES)[:-20], "is damaged, or no tar archive"),
-        (b"\x28\xb5\x2f\xfd" + bytes(100), "is damaged, or no tar archive|install zstd"),
-        (FILES[:-10000] + b"x" * 100, "is damaged, or no tar archive"),
+        (b"no archive at all" * 100, "is damaged, or is not a tar archive"),
+        (gzip.compress(FILES)[:-20], "is damaged, or is not a tar archive"),
+        (b"\x28\xb5\x2f\xfd" + bytes(100), "is damaged, or is not a tar archive|install zstd"),
+        (FILES[:-10000] + b"x" * 100, "is damaged, or is not a tar archive"),
     ],
     ids=["text", "gzip", "zstd", "tar"],
 )
@@ -350,7 +352,7 @@ def test_what_is_no_archive(tmp_path: Path, data: bytes, why: str) -> None:
 @pytest.mark.usefixtures("squash")
 def test_a_folder_must_look_like_a_root_file_system(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    with pytest.raises(BadInput, match="of an OCI bundle give its folder rootfs"):
+    with pytest.raises(BadInput, match="for an OCI bundle, give its folder rootfs"):
         imported(tmp_path / "x")
 
 

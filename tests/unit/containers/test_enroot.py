@@ -292,7 +292,7 @@ def test_what_it_lacks() -> None:
         "enroot has no entrypoint-log for a container; pyxis from 0.20 on has it",
         "enroot has no save for a container; pyxis has it",
         "enroot has no unshare for a container; pyxis from 0.24 on and Apptainer have it",
-        "enroot has no modes for a container's name; pyxis from 0.14 on has",
+        "enroot has no modes for a container's name; pyxis from 0.14 on has them",
     ]
     (left,) = Enroot().needs(Container(image="ubuntu"), cluster())
     assert (left.severity, left.code) == ("note", "container-runtime")

@@ -94,30 +94,30 @@ def test_a_relative_path_stays_unless_its_folder_is_given() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is no reference"),
-        ("a\nb", "is no reference"),
-        ("~/x.sqsh", "write the path out"),
+        ("", "is not an image reference"),
+        ("a\nb", "is not an image reference"),
+        ("~/x.sqsh", "only a shell expands ~; write the whole path"),
         ("x.sqsh", "write ./x.sqsh"),
         ("images/x.sif", "write ./images/x.sif"),
         ("nvcr.io#NVIDIA/PyTorch:25.06-Py3", "write nvcr.io#nvidia/pytorch:25.06-Py3"),
-        ("Ubuntu", "small letters only; write ubuntu"),
+        ("Ubuntu", "must be in lower case; write ubuntu"),
         ("nvcr.io#/nvidia/x", "write nvcr.io#nvidia/x"),
-        ("a#b#c", "is no image's name"),
-        ("#x", "is no registry"),
-        ("-x.org/y", "is no registry"),
-        ("nvcr.io:port/x", "is no registry"),
-        ("ubuntu:", "is no tag"),
-        ("ubuntu:a b", "is no tag"),
-        ("ubuntu:-x", "is no tag"),
-        ("nvcr.io/", "is no image's name"),
-        ("a//b", "is no image's name"),
-        ("$(id)", "is no image's name"),
+        ("a#b#c", "is not an image name"),
+        ("#x", "is not a registry"),
+        ("-x.org/y", "is not a registry"),
+        ("nvcr.io:port/x", "is not a registry"),
+        ("ubuntu:", "is not a tag"),
+        ("ubuntu:a b", "is not a tag"),
+        ("ubuntu:-x", "is not a tag"),
+        ("nvcr.io/", "is not an image name"),
+        ("a//b", "is not an image name"),
+        ("$(id)", "is not an image name"),
         ("ubuntu@sha256:abc", "64 hexadecimal digits"),
         (f"ubuntu@sha512:{'a' * 128}", "64 hexadecimal digits"),
-        ("`id`@nvcr.io#x", "is no user"),
+        ("`id`@nvcr.io#x", "is not a user name"),
         ("library://x", "library:// is not known"),
-        ("dockerd://nvcr.io#x", "is no image's name"),
-        ("docker:///x", "is no image's name"),
+        ("dockerd://nvcr.io#x", "is not an image name"),
+        ("docker:///x", "is not an image name"),
     ],
 )
 def test_refusals(text: str, says: str) -> None:
@@ -128,7 +128,7 @@ def test_refusals(text: str, says: str) -> None:
 
 @pytest.mark.parametrize("rest", ["nvcr.io#x", "nvcr.io/X", "nvcr.io#x@sha256:1", "ubuntu:-"])
 def test_a_password_is_refused_and_not_shown(rest: str) -> None:
-    with pytest.raises(BadInput, match="holds a password") as refused:
+    with pytest.raises(BadInput, match="contains a password") as refused:
         Image.parse(f"alice:sesame@{rest}")
     assert "sesame" not in str(refused.value)
 

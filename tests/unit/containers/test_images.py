@@ -190,7 +190,7 @@ def test_a_name_of_the_catalogue_is_its_image_with_what_to_know() -> None:
     image_of_it = load_catalogue()["pytorch"].image.replace("/", "#", 1)
     assert f"--container-image={image_of_it}'" in made.submissions[0].script
     note, _ = (each.message for each in made.notes if each.code == "container-image")
-    assert "needs an NVIDIA driver 525.60.13 at the very least, not checked;" in note
+    assert "it needs NVIDIA driver 525.60.13 or newer (not checked);" in note
     assert "--launch torchrun suits it" in note
 
 
@@ -240,7 +240,7 @@ def test_a_mirror_is_asked_where_nothing_is_imported(
 
 def test_a_mirror_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     configure(monkeypatch, tmp_path, '[containers.mirrors]\n"docker.io" = "https://r.site"\n')
-    with pytest.raises(BadConfig, match="is no registry"):
+    with pytest.raises(BadConfig, match="is not a registry"):
         image_at_mirror(Image.parse("ubuntu"))
 
 
@@ -281,7 +281,7 @@ def test_what_somebody_else_put_into_a_shared_folder_is_refused(
     configure(monkeypatch, tmp_path, f'[containers]\nshared = ["{tmp_path}/shared"]\n')
     os.chown(path, 4711, 4711)
     (error,) = settle(Container(image="ubuntu:24.04"), 1).findings
-    assert "belongs to user 4711" in error.message
+    assert "belongs to user id 4711" in error.message
 
 
 def test_the_folder_may_name_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_the_folder_may_name_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with pytest.raises(BadConfig, match="is not set here"):
         own_cache()
     configure(monkeypatch, tmp_path, '[containers]\ncache = "scratch"\n')
-    with pytest.raises(BadConfig, match="is no absolute path"):
+    with pytest.raises(BadConfig, match="is not an absolute path"):
         own_cache()
 
 
@@ -315,12 +315,13 @@ def test_list_inspect_and_prune(
     assert Path(path).exists()
     assert "removed ubuntu:24.04" in image(capsys, "prune", "ubuntu:24.04")[1]
     assert not Path(path).exists()
-    assert "is not imported; slurmkit image list" in image(capsys, "inspect", "x:1", code=1)[1]
+    said = image(capsys, "inspect", "x:1", code=1)[1]
+    assert "is not imported; import it: slurmkit image import x:1; see" in said
 
 
 def test_prune_needs_to_know_what_may_stay(capsys: pytest.CaptureFixture[str]) -> None:
     assert "give --size 100G" in image(capsys, "prune", code=2)[1]
-    assert "'lots' is no size" in image(capsys, "prune", "--size", "lots", code=2)[1]
+    assert "'lots' is not a size" in image(capsys, "prune", "--size", "lots", code=2)[1]
 
 
 def test_an_import_keeps_to_the_size_that_is_configured(
@@ -343,7 +344,7 @@ def test_a_file_is_named_after_itself_or_as_one_likes(
     assert image(capsys, "import", "./Root")[1].startswith("local/root:latest: ")
     assert "local/mine:2: " in image(capsys, "import", "./Root", "--as", "mine:2")[1]
     said = image(capsys, "import", "./Root", "--as", "Not A Name", code=2)[1]
-    assert "give one: --as mine:1" in said
+    assert "choose another: --as mine:1" in said
     said = image(capsys, "import", "./Root", "--as", "pytorch", code=2)[1]
     assert "pytorch is a name of the catalogue" in said
     assert "does not exist" in image(capsys, "import", "none.tar", code=2)[1]
@@ -354,7 +355,7 @@ def test_a_file_is_named_after_itself_or_as_one_likes(
 def test_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert "pytorch" in image(capsys, "search", "TORCH")[0]
     assert set(json.loads(image(capsys, "search", "--json")[0])) == set(load_catalogue())
-    assert "nothing in the catalogue" in image(capsys, "search", "zzz")[1]
+    assert "no entry of the catalogue contains 'zzz'" in image(capsys, "search", "zzz")[1]
 
 
 def test_tab_offers_what_is_imported_and_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
@@ -381,7 +382,7 @@ def test_every_example_of_the_guide_is_right(
 
 def test_sizes_and_ages() -> None:
     assert parse_size("1.5G") == 1.5 * (1 << 30)
-    with pytest.raises(BadInput, match="is no size"):
+    with pytest.raises(BadInput, match="is not a size"):
         parse_size("x")
     assert [format_age(n) for n in (5, 60, 7200, 86400 * 3)] == [
         "less than a minute", "1 minute", "2 hours", "3 days",
@@ -406,7 +407,7 @@ def test_a_name_given_here_never_reaches_a_registry(
     other = [each.message for each in settle(Container(image="mine:2"), 1).findings]
     assert other == [
         "image mine:2 is not imported: the nodes fetch it from r.site:5000",
-        "image mine:2 is another than local/mine:2, which is imported",
+        "image mine:2 is not the imported image local/mine:2; to use that one, write local/mine:2",
     ]
     assert "removed local/mine:2" in image(capsys, "prune", "local/mine:2")[1]
     (error,) = planned("local/mine:2", nodes).errors
@@ -459,7 +460,7 @@ def test_a_shared_folder_of_another_account_is_not_used_and_that_is_told(
     configure(monkeypatch, tmp_path, f'[containers]\nshared = ["{tmp_path}/shared"]\n')
     settled = settle(Container(image="ubuntu:24.04"), 1)
     assert settled.container.image == "ubuntu:24.04"
-    assert "belongs to user" in settled.findings[0].message
+    assert "belongs to user id" in settled.findings[0].message
     more = f'[containers]\nshared = ["{tmp_path}/shared"]\nshared_owner = "nobody"\n'
     configure(monkeypatch, tmp_path, more)
     assert settle(Container(image="ubuntu:24.04"), 1).container.image == path

@@ -113,7 +113,8 @@ def test_an_import_that_was_cut_off_begins_anew_and_says_so(
     for _ in range(2):
         assert run_to_exit_code(cli, ["image", "import", "ubuntu:24.04"]) == 0
     said = capsys.readouterr().err
-    assert said.count("an import of docker.io#ubuntu:24.04 was cut off: it begins anew") == 1
+    words = "an earlier import of docker.io#ubuntu:24.04 was interrupted: starting again"
+    assert said.count(words) == 1
 
 
 def test_what_a_killed_import_started_and_lives_on_spoils_nothing(

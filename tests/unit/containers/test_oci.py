@@ -30,7 +30,7 @@ def test_the_one_option() -> None:
         ("ubuntu", "oci cannot run an image of a registry (ubuntu); pyxis, enroot and Apptainer"),
         ("/x.sqsh", "oci cannot run a squashfs file (/x.sqsh)"),
         ("/x.sif", "oci cannot run a SIF file (/x.sif); Apptainer can"),
-        ("./bundle", "wants the absolute path of an OCI bundle, not ./bundle"),
+        ("./bundle", "needs the absolute path of an OCI bundle, not ./bundle"),
     ],
 )
 def test_images_it_cannot_run(image: str, says: str) -> None:
@@ -61,7 +61,7 @@ def test_nothing_else_can_be_asked_for() -> None:
 
 def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = cluster(SLURM_CONF=str(tmp_path / "slurm.conf"))
-    assert "no oci.conf beside slurm.conf" in str(Oci().available(here))
+    assert "no oci.conf next to slurm.conf" in str(Oci().available(here))
     (tmp_path / "oci.conf").touch()
     assert Oci().available(here) is None
     config = tmp_path / "config.toml"
@@ -70,7 +70,7 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
     assert Oci().available(cluster()) is None
     blind = type(here)(taken=0, release=(), cluster_name="", config={}, nodes=(), partitions=())
-    assert Oci().available(blind) == "srun knows no --container"
+    assert Oci().available(blind) == "srun has no option --container"
 
 
 def bundle(folder: Path, *env: str, cwd: str = "/") -> Container:

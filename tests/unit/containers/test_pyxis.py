@@ -141,8 +141,8 @@ def test_the_goldens_have_every_field_and_every_option() -> None:
 def test_what_an_old_release_lacks_is_said_with_what_has_it() -> None:
     container = Container(image="dockerd://x", name="n:create", unshare=("net",))
     assert [finding.message for finding in Pyxis().needs(container, cluster("0.11"))] == [
-        "pyxis here has no --container-unshare; it is there from 0.24 on",
-        "pyxis here cannot import from a Docker daemon; it can from 0.15 on",
+        "pyxis here has no --container-unshare; pyxis has it from 0.24 on",
+        "pyxis here cannot import from a Docker daemon; pyxis can from 0.15 on",
         (
             "pyxis here is older than 0.15, and before 0.14 the mode would become part of the"
             " container's name; write name n alone"
@@ -158,7 +158,7 @@ def test_where_it_is() -> None:
     blind = type(cluster())(
         taken=0, release=(), cluster_name="", config={}, nodes=(), partitions=()
     )
-    assert "could not be asked" in str(Pyxis().available(blind))
+    assert "the options of srun could not be read" in str(Pyxis().available(blind))
 
 
 def test_the_options_of_the_readme_are_found_in_srun_help() -> None:

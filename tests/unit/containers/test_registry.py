@@ -104,7 +104,7 @@ def test_the_manifest_for_this_machine_is_taken_from_an_index(
     assert ask_registry(Image.parse(f"{host}/lab/x:1"), "amd64") == RemoteImage(
         digest(MANIFEST), 1000
     )
-    with pytest.raises(ImageError, match="is not there for s390x; it is for: amd64, arm64"):
+    with pytest.raises(ImageError, match="does not exist for s390x, only for: amd64, arm64"):
         ask_registry(Image.parse(f"{host}/lab/x:1"), "s390x")
 
 
@@ -117,7 +117,7 @@ def test_a_token_for_anybody_is_fetched(registry: tuple[str, type[Registry]]) ->
 
 
 def test_an_image_that_is_not_there(registry: tuple[str, type[Registry]]) -> None:
-    with pytest.raises(ImageError, match=r"there is no image .*x:2 \(.* says 404\)"):
+    with pytest.raises(ImageError, match=r"there is no image .*x:2 \(.* answered 404\)"):
         ask_registry(Image.parse(f"{registry[0]}/x:2"), "amd64")
 
 
@@ -126,7 +126,7 @@ def test_another_manifest_than_the_one_asked_for_is_refused(
 ) -> None:
     host, made = registry
     made.manifests = {f"/v2/x/manifests/{digest(ARM)}": MANIFEST}
-    with pytest.raises(ImageError, match="gave another manifest"):
+    with pytest.raises(ImageError, match=r"sent a manifest of .* whose digest is not"):
         ask_registry(Image.parse(f"{host}/x@{digest(ARM)}"), "amd64")
 
 
@@ -242,7 +242,7 @@ def test_a_layer_that_lies_elsewhere_is_fetched_there_without_the_token(
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda data: data[:-1] + b"x", "has not the digest"),
+        (lambda data: data[:-1] + b"x", "does not have the digest"),
         (lambda data: data + b"more", ""),
         (lambda data: data[:10], "broke 9 times in a row, at 10 B of 92 B of a layer"),
         (lambda _: b"away to ftp://127.0.0.1/", "does not give image"),

@@ -68,7 +68,7 @@ def test_what_is_named_must_be_there(site: Path) -> None:
     with pytest.raises(BadInput, match=r"no plugin 'podman' of slurmkit.runtimes"):
         choose_runtime(Container(image="ubuntu", runtime="podman"), cluster("0.24"))
     says(site, runtime="pyxis")
-    with pytest.raises(BadInput, match="pyxis cannot be used here: srun knows no"):
+    with pytest.raises(BadInput, match="pyxis cannot be used here: srun has no option"):
         choose_runtime(Container(image="ubuntu"), cluster())
 
 
@@ -78,7 +78,9 @@ def test_a_container_kept_by_its_name_is_pyxis_or_enroots(site: Path) -> None:
     assert choose_runtime(Container(name="train"), cluster()) == "enroot"
     says(site, "apptainer", runtime="apptainer")
     assert choose_runtime(Container(name="train"), cluster("0.24")) == "pyxis"
-    with pytest.raises(BadInput, match=r"its name: pyxis: srun knows .*; apptainer: apptainer has"):
+    with pytest.raises(
+        BadInput, match=r"its name: pyxis: srun has no option .*; apptainer: apptainer has"
+    ):
         choose_runtime(Container(name="train"), cluster())
 
 

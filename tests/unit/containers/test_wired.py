@@ -113,12 +113,12 @@ def test_what_is_left_behind_is_removed_at_the_end(
         (JobSpec(command=("x",), container=Container(image="ubuntu")), None,
          "container-runtime", "no container runtime here can run"),
         (JobSpec(command=("x",), container=Container(image="ubuntu", unshare=("net",))), "0.20",
-         None, "container-unshare; it is there from 0.24 on"),
+         None, "container-unshare; pyxis has it from 0.24 on"),
         (JobSpec(script="#!/bin/sh\n", container=Container(image="ubuntu")), "0.24",
-         "container-needs-step", "a container is for steps"),
+         "container-needs-step", "a container works only for steps"),
         (JobSpec(command=("x",), launch=Launch(launcher="none"),
                  container=Container(image="ubuntu")), "0.24",
-         "container-needs-step", "a container is for steps"),
+         "container-needs-step", "a container works only for steps"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_an_error_of_the_plan(
@@ -178,7 +178,10 @@ def test_variables_of_the_job_win_over_those_of_the_image() -> None:
     assert " --container-env=C,A,HF_TOKEN " in text
     assert "hf_x" not in text
     (lines,) = [n.message for n in planned(spec).notes if n.code == "container-variables"]
-    assert "where the image sets LINES itself, its value holds: a value of several lines" in lines
+    assert (
+        "if the image sets LINES itself, the job gets the image's value: a value of several lines"
+        in lines
+    )
 
 
 def test_where_they_cannot_that_is_told() -> None:
@@ -186,8 +189,8 @@ def test_where_they_cannot_that_is_told() -> None:
     assert "container-env" not in script(spec, "0.11")
     (found,) = [w for w in planned(spec, "0.11").warnings if w.code == "container-variables"]
     assert found.message == (
-        "where the image sets A itself, its value holds: pyxis here has no --container-env; it is"
-        " there from 0.15 on"
+        "if the image sets A itself, the job gets the image's value: pyxis here has no"
+        " --container-env; pyxis has it from 0.15 on"
     )
 
 

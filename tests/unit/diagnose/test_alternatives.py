@@ -247,12 +247,12 @@ def test_where_a_job_before_it_has_no_plan_nothing_is_promised() -> None:
 @pytest.mark.parametrize(
     ("job", "says"),
     [
-        (lab.row("5", user="bob"), "worked out for bob alone"),
-        (lab.row("5", reason="JobHeldUser"), "would not help: its user holds it"),
+        (lab.row("5", user="bob"), "only the job's own user, bob, is offered"),
+        (lab.row("5", reason="JobHeldUser"), "would not help: its user has put it on hold"),
         (lab.row("5", reason="Dependency"), "would not help"),
-        (lab.row("5", job_id="5+1"), "only batch jobs"),
-        (lab.row("5"), "it has room now"),
-        (lab.row("5", tres="cpu=3,mem=1G,node=1,gres/gpu=2"), "cannot be worked out anew"),
+        (lab.row("5", job_id="5+1"), "cannot rebuild the options of this job"),
+        (lab.row("5"), "enough is free now"),
+        (lab.row("5", tres="cpu=3,mem=1G,node=1,gres/gpu=2"), "do not add up to the resources"),
     ],
 )
 def test_why_there_are_none(job: object, says: str) -> None:
@@ -271,7 +271,7 @@ def test_where_other_jobs_are_hidden_nothing_is_promised() -> None:
 
 def test_where_slurm_sees_what_we_do_not_nothing_is_offered() -> None:
     found = find(lab.scene(lab.row("5")), start=NOW + 3600)
-    assert "Slurm plans it for later" in found.why_none
+    assert "Slurm plans a later start" in found.why_none
 
 
 # --- commands ------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_priorities_are_read_on_each_release(release: str) -> None:
 def test_a_factor_at_its_best_and_weights_of_nothing_are_said() -> None:
     assert blockers.describe_weakest_factor([]).startswith("no factor has a weight")
     best = blockers.Factor("QOS", 10.0, 10.0)
-    assert blockers.describe_weakest_factor([best]) == "every factor is at its best"
+    assert blockers.describe_weakest_factor([best]) == "every factor is at its maximum"
 
 
 def test_the_rank_counts_only_those_that_could_start() -> None:
@@ -149,7 +149,8 @@ def test_a_request_that_no_node_can_hold_is_said_to_be_one() -> None:
     job = lab.row("5", tres="cpu=1,mem=1G,node=1,gres/gpu=9,gres/gpu:a100=9")
     (said,) = details.collect_reason_facts(lab.scene(job)).details
     assert said == (
-        "it asks for 9 a100 GPUs on one node, and no node of partition gpu that it may use has that"
+        "it asks for 9 a100 GPUs on one node, and no node that it may use in partition gpu has that"
+        " many"
     )
 
 
@@ -158,7 +159,7 @@ def test_pending_jobs_before_it_come_first() -> None:
     made = lab.scene(job, lab.row("3", priority=200), lab.row("8", priority=100))
     (before,) = details.collect_reason_facts(made).blockers
     assert (before.name, before.state) == ("3", "PENDING")
-    assert before.holds == "waits before it for 2 a100 GPUs"
+    assert before.holds == "is ahead, and waits for 2 a100 GPUs"
     assert before.until is None
 
 
@@ -189,7 +190,7 @@ def test_minutes_that_are_used_up_come_back_as_usage_decays() -> None:
         "GrpTRESMins of account vision is 600 GPU-minutes: 590 GPU-minutes used,"
         " 120 GPU-minutes asked for"
     )
-    assert said[1] == "what was used counts half after 7-00:00:00"
+    assert said[1] == "past use counts half after 7-00:00:00"
 
 
 def test_a_qos_of_one_user_counts_only_that_users_jobs() -> None:
@@ -222,7 +223,7 @@ def test_maintenance_says_when_it_begins_and_what_would_end_before() -> None:
     job = lab.row("5", reason="ReqNodeNotAvail, Reserved for maintenance")
     known = lab.with_reservation(lab.standing(), lab.maintenance(30, "c1", "c2"))
     said = details.collect_reason_facts(lab.scene(job, standing=known))
-    assert "a job of at most 29:00 would end before" in said.details[0]
+    assert "a job of at most 29:00 would end before that" in said.details[0]
     assert said.blockers[0].kind == "reservation"
 
 
@@ -246,7 +247,7 @@ def test_dependencies_are_named_with_what_has_to_become_of_them() -> None:
         ("8", "not in the queue"),
         ("7", "PENDING"),
     ]
-    assert found[0].holds == "must end well first (afterok)"
+    assert found[0].holds == "must succeed first (afterok)"
     assert blockers.parse_dependency_ids(text) == ["3", "4", "8"]
 
 
@@ -270,7 +271,7 @@ def test_tasks_of_an_array_wait_for_those_that_run() -> None:
     job = lab.row("5", job_id="4_[3-9%1]", reason="JobArrayTaskLimit")
     task = lab.running("4", "c1", "a100=2", 30, job_id="4_2", user="alice")
     said = details.collect_reason_facts(lab.scene(job, task, lab.running("8", "c2", "a100=2", 30)))
-    assert said.details == ("it runs at most 1 of its tasks at a time",)
+    assert said.details == ("at most 1 of its tasks run at a time",)
     assert [b.name for b in said.blockers] == ["4_2"]
 
 
@@ -296,13 +297,13 @@ def test_a_gpu_that_is_held_whole_has_no_shards_left() -> None:
 
 def test_only_nodes_that_the_job_may_use_count() -> None:
     said = details.collect_reason_facts(lab.scene(lab.row("5", requested_nodes="c1"))).details[0]
-    assert said.endswith("1 node of partition gpu could serve")
+    assert said.endswith("1 node of partition gpu could run it")
     said = details.collect_reason_facts(
         lab.scene(lab.row("5"), asked=lab.asked(exclude="c[1-2]"))
     ).details[0]
-    assert said.endswith("no node of partition gpu that it may use has that")
+    assert said.endswith("no node that it may use in partition gpu has that many")
     said = details.collect_reason_facts(lab.scene(lab.row("5", features="ib"))).details[0]
-    assert said.endswith("no node of partition gpu that it may use has that")
+    assert said.endswith("no node that it may use in partition gpu has that many")
 
 
 def test_memory_per_node_and_per_cpu_are_told_apart_by_the_total() -> None:

@@ -50,9 +50,12 @@ def test_an_exception_of_the_programs_own_is_found_behind_the_prefix_of_its_rank
     ("line", "means"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "memory was full"),
-        ("[E ProcessGroupNCCL.cpp] Watchdog caught collective operation timeout", "in vain"),
+        (
+            "[E ProcessGroupNCCL.cpp] Watchdog caught collective operation timeout",
+            "ranks waited too long",
+        ),
         ("c1:12:34 [0] NCCL WARN Connect to 10.0.0.1 failed", "NCCL_DEBUG=INFO"),
-        ("CUDA error: uncorrectable ECC error encountered", "GPU itself is in error"),
+        ("CUDA error: uncorrectable ECC error encountered", "GPU itself is broken"),
         ("RuntimeError: No CUDA GPUs are available", "it saw no GPU"),
         (
             "slurmstepd: error: StepId=1.0 exceeded memory limit (9 > 1), being killed",
@@ -63,9 +66,9 @@ def test_an_exception_of_the_programs_own_is_found_behind_the_prefix_of_its_rank
         ("./a.out: error while loading shared libraries: libx.so", "library is missing"),
         ("OSError: [Errno 28] No space left on device", "full"),
         ("Segmentation fault (core dumped)", "a bug"),
-        ("cp: /data: Permission denied", "may not"),
-        ("slurmstepd-c7: error: something", "Slurm says so on the node"),
-        ("srun: error: Unable to create step", "Slurm says so of a step"),
+        ("cp: /data: Permission denied", "no permission"),
+        ("slurmstepd-c7: error: something", "an error that Slurm reports on the node"),
+        ("srun: error: Unable to create step", "an error that Slurm reports for a step"),
         ("FATAL: the model diverged", "first line with an error"),
     ],
 )
@@ -98,7 +101,7 @@ def test_a_step_that_was_killed_for_its_memory_is_one_whoever_sacct_names() -> N
     line = "slurmstepd-c7: error: StepId=1.0 exceeded memory limit (242 > 104), being killed"
     judged = failure._correct_from_log(killed, scan_log_text(line))
     assert judged.kind == "out_of_memory"
-    assert judged.words.endswith("by the step's message, after 0:03 on c7")
+    assert judged.words.endswith("(source: the step's message in the log), after 0:03 on c7")
     assert failure._correct_from_log(killed, scan_log_text("exceeded memory limit")) is killed
     crashed = Outcome(job_id="1", kind="failed", signal=11, source="sacct")
     assert failure._correct_from_log(crashed, scan_log_text(line)) is crashed
@@ -176,4 +179,4 @@ def test_an_output_path_that_cannot_be_opened_is_looked_at(tmp_path: Path) -> No
     (tmp_path / "file").touch()
     assert output_says(tmp_path / "file" / "x.out").endswith("is not a directory")
     assert output_says(tmp_path).endswith("is a directory, not a file")
-    assert "can be written from here" in output_says(tmp_path / "x.out")
+    assert f"you can write to {tmp_path} from here" in output_says(tmp_path / "x.out")

@@ -172,7 +172,7 @@ def test_a_job_that_does_not_end() -> None:
     now = int(time.time())
     jobs = f"21|alice|c1|{now - 3600}|\n22|bob|c2|{now - 10}|\n"
     (found,) = look("jobs-completing", jobs=jobs)
-    assert "job 21 of alice completes on c1 for 1:00:0" in found.message
+    assert "job 21 of alice has been completing on c1 for 1:00:0" in found.message
 
 
 def test_a_job_without_its_node() -> None:

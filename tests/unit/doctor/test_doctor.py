@@ -172,8 +172,8 @@ PROVOKED = [
     ("slurmdbd-backlog", answers(sdiag="nonsense"), "unknown", "does not print"),
     ("release", settings(SLURM_VERSION="20.11.9"), "warning", "older than 22.05"),
     ("release", settings(SLURM_VERSION="27.11.0"), "note", "newer than 26.05"),
-    ("client-release", answers(version="slurm 99.05.1\n"), "error", "of Slurm 99.5.1"),
-    ("client-release", answers(version="slurm 21.08.8\n"), "warning", "of Slurm 21.8.8"),
+    ("client-release", answers(version="slurm 99.05.1\n"), "error", "from Slurm 99.5.1"),
+    ("client-release", answers(version="slurm 21.08.8\n"), "warning", "from Slurm 21.8.8"),
     ("munge", answers(unmunge=Refused("unmunge: Error: Expired credential")), "error", "Expired"),
     ("munge", answers(munge=SlurmMissing("not on the PATH")), "unknown", "munge is not on"),
     ("gpu-tres", settings(AccountingStorageTRES="cpu,mem,license/x"), "error", "no gres/gpu"),
@@ -201,7 +201,7 @@ PROVOKED = [
     ("fairshare", settings(PriorityType="priority/basic"), "warning", "priority/basic"),
     ("billing", partitions(r",GRES/gpu=4.0", ""), "warning", "of mig has no GRES/gpu"),
     ("select-type", settings(SelectType="select/linear"), "error", "select/linear"),
-    ("memory", settings(SelectTypeParameters="CR_CORE"), "warning", "memory is not given out"),
+    ("memory", settings(SelectTypeParameters="CR_CORE"), "warning", "memory is not allocated"),
     ("memory", UNLIMITED, "warning", "not set for gpu, untyped, mig, mps, cpu"),
     (
         "memory",
@@ -228,7 +228,7 @@ PROVOKED = [
         "gres-registered",
         drained("gres/gpu count reported lower than configured (0 < 8)", 1),
         "error",
-        "c1 registered with less",
+        "c1 registered fewer resources",
     ),
     ("prolog", drained("Prolog error", 1), "error", "c1: Prolog error"),
     ("gpus-confined", settings(ConstrainDevices="no"), "warning", "ConstrainDevices=no"),
@@ -313,7 +313,7 @@ def test_people_of_the_directory(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(people.pwd, "getpwall", lambda: everybody)
     (found,) = look(site, "directory")
     assert found.severity == "warning"
-    assert found.message == "1 of 2 people of the directory have no association: bob"
+    assert found.message == "1 of 2 people in the directory have no association: bob"
     assert found.fix == "sacctmgr add user bob account=ACCOUNT"
     monkeypatch.setattr(people.pwd, "getpwall", lambda: everybody[:2])
     assert look(site, "directory")[0].severity == "ok"

@@ -199,7 +199,8 @@ def test_a_process_that_something_outlives(executor: Maker) -> None:
 def test_the_wrong_python_is_named(executor: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     head = runs._head(LocalStore(None))
     monkeypatch.setattr(runs, "_head", lambda _: {**head, "python": [3, 6]})
-    with executor() as made, pytest.raises(PythonDiffers, match=r"call was made by 3\.6") as caught:
+    words = r"call was made with Python 3\.6"
+    with executor() as made, pytest.raises(PythonDiffers, match=words) as caught:
         made.submit(square, 1).result(PATIENCE)
     assert f"the job's Python is 3.{sys.version_info[1]} ({sys.executable} on" in str(caught.value)
     assert "Executor(python=…)" in str(caught.value)
@@ -212,11 +213,13 @@ def test_another_version_of_a_library_is_named(
     libraries = {**head["libraries"], "json": "9.9"}
     monkeypatch.setattr(runs, "_head", lambda _: {**head, "libraries": libraries})
     with executor() as made:
-        with pytest.warns(LibraryDiffers, match=r"json is 2\.0\.9 for .* on .*, and 9\.9 here"):
+        with pytest.warns(
+            LibraryDiffers, match=r"json has version 2\.0\.9 for .* on .*, and 9\.9 here"
+        ):
             assert made.submit(json.dumps, []).result(PATIENCE) == "[]"
         with pytest.raises(TypeError) as caught:
             made.submit(json.dumps, object).result(PATIENCE)
-    assert any("json is 2.0.9" in note for note in caught.value.__notes__)
+    assert any("json has version 2.0.9" in note for note in caught.value.__notes__)
 
 
 def test_a_library_that_is_missing_there_is_named(executor: Maker, tmp_path: Path) -> None:
@@ -437,7 +440,7 @@ def test_trouble_that_lasts_is_told_of_the_calls_that_it_concerns(
     import shutil  # noqa: PLC0415
 
     shutil.rmtree(future.log.parent)
-    with pytest.raises(CallError, match="cannot follow it: FileNotFoundError"):
+    with pytest.raises(CallError, match="cannot follow the job: FileNotFoundError"):
         future.result(PATIENCE)
     assert other.result(PATIENCE) == 3
 

@@ -316,7 +316,7 @@ def test_a_state_that_others_may_change_is_refused(tmp_path: Path) -> None:
     assert slurm.finish() == "failed"
     (result,) = results(run).values()
     assert isinstance(value(result), PermissionError)
-    assert "others may use it (mode 644)" in str(value(result))
+    assert "others may read or change it (mode 644)" in str(value(result))
     assert "evil" not in slurm.log
 
 
@@ -334,8 +334,9 @@ def test_a_state_that_there_is_no_room_for_is_no_end(tmp_path: Path) -> None:
     with LocalExecutor(1, folder=tmp_path) as made:
         future = made.submit(count, 0)
         assert future.result(PATIENCE) == 3
-    assert "where call 0 stands is not kept: [Errno 27] File too large" in future.log.read_text()
-    assert future.log.read_text().count("is not kept") == 1
+    words = "the state of call 0 is not saved: [Errno 27] File too large"
+    assert words in future.log.read_text()
+    assert future.log.read_text().count("is not saved") == 1
 
 
 def test_what_is_asked_and_has_no_room_goes_on_from_its_last_state(tmp_path: Path) -> None:

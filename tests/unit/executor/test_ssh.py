@@ -208,7 +208,7 @@ def test_a_file_that_others_may_change_is_refused(cluster: FarSlurm) -> None:
     aside.write_bytes(resultfiles.sized(resultfiles.dumped(result)))
     aside.chmod(0o622)
     aside.rename(future.log.parent / "results" / "0-0-0")
-    with pytest.raises(ResultRefused, match=r"others may use it \(mode 622\)"):
+    with pytest.raises(ResultRefused, match=r"others may read or change it \(mode 622\)"):
         future.result(PATIENCE)
 
 
@@ -242,7 +242,7 @@ def test_the_wrong_python_and_none_are_named(
     with monkeypatch.context() as patch, sent(cluster) as made:
         patch.setattr(sys, "version_info", (3, 99, 0))
         future = made.submit(square, 1)
-        with pytest.raises(PythonDiffers, match=r"the call was made by 3\.99"):
+        with pytest.raises(PythonDiffers, match=r"the call was made with Python 3\.99"):
             future.result(PATIENCE)
 
 
@@ -287,7 +287,8 @@ def test_an_outage_without_end_is_told_to_all_at_once(
 
     monkeypatch.setattr(RemoteStore, "names", away)
     for future in futures:
-        assert "cannot follow it: Unreachable: cannot reach lab" in str(future.exception(PATIENCE))
+        words = str(future.exception(PATIENCE))
+        assert "cannot follow the job: Unreachable: cannot reach lab" in words
 
 
 def test_what_is_lost_is_said_with_the_last_words(cluster: FarSlurm) -> None:
@@ -354,7 +355,7 @@ def test_a_full_disk_is_named(cluster: FarSlurm, tmp_path: Path) -> None:
         pytest.skip("no filesystem can be mounted here")
     try:
         made = sent(cluster, folder=tmp_path)
-        with pytest.raises(SlurmkitError, match=r"cannot keep calls in .*: .*; make room there"):
+        with pytest.raises(SlurmkitError, match=r"cannot write calls to .*: .*; make room there"):
             made.submit(len, os.urandom(30_000_000))
         assert cluster.submits == []
         with made:

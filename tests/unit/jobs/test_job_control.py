@@ -82,7 +82,7 @@ def test_a_waiting_job_takes_no_signal(jobs: FakeJobs) -> None:
     slurm = FakeSlurm({**jobs.slurm._answers, "scancel": lambda argv, stdin: ""})
     failed = Cluster(slurm).cancel(["7", "8"], signal="b:sigusr1")
     assert list(failed) == ["7"]
-    assert "only a job that runs" in str(failed["7"])
+    assert "only a running job can" in str(failed["7"])
     assert slurm.asked[-1] == ["scancel", "--verbose", "--signal=USR1", "--batch", "8"]
 
 
@@ -128,7 +128,7 @@ def test_a_refusal_of_a_longer_time_limit_says_what_slurm_allows(jobs: FakeJobs)
         Refused, match="time limit is 10:00; users may lower the limit of a running"
     ):
         job.update(time_limit="20:00")
-    with pytest.raises(Refused, match=r"denied for job 7; it is not yours, or only an operator"):
+    with pytest.raises(Refused, match=r"denied for job 7; the job is not yours, or only operators"):
         job.update(priority=9)
 
 
@@ -137,11 +137,16 @@ def test_refusals_say_what_is_allowed(jobs: FakeJobs) -> None:
     words = "Invalid user id for job 7; slurm_suspend error: Invalid user id"
     job = Cluster(FakeSlurm({**jobs.slurm._answers, "scontrol": Scontrol(words)})).job("7")
     for act in (job.hold, job.release, job.requeue):
-        with pytest.raises(Refused, match=r"^Invalid user id for job 7; it is not yours, or only"):
+        with pytest.raises(
+            Refused, match=r"^Invalid user id for job 7; the job is not yours, or only"
+        ):
             act()
     words = "Job is no longer pending execution for job 7"
     job = Cluster(FakeSlurm({**jobs.slurm._answers, "scontrol": Scontrol(words)})).job("7")
-    with pytest.raises(Refused, match="job 7 no longer waits; only then --partition can be"):
+    with pytest.raises(
+        Refused,
+        match="job 7 is no longer pending, so Slurm does not allow this change of --partition",
+    ):
         job.update(partition="gpu")
 
 
@@ -173,7 +178,7 @@ def test_what_slurm_refuses_for_some_tasks_is_named(jobs: FakeJobs) -> None:
     waits = "Job is pending execution"
     says = {
         "7_0: Job has already finished; 7_1-2: Job is no longer pending execution": "job 7_1-2: Job"
-        " is no longer pending execution; what else it has is done",
+        " is no longer pending execution; its other tasks are done",
         f"7_3-5: {waits}": f"job 7_3-5: {waits}",
     }
     for said, told in says.items():
@@ -190,19 +195,19 @@ def test_a_job_with_a_special_exit_waits(jobs: FakeJobs) -> None:
     jobs.queue["7"] = {**jobs.queue["7"], "State": "SPECIAL_EXIT"}
     info = jobs.cluster().job("7").info()
     assert (info.state, info.started, info.is_over) == ("PENDING", None, False)
-    with pytest.raises(Refused, match="only a job that runs takes a signal"):
+    with pytest.raises(Refused, match="only a running job can take a signal"):
         jobs.cluster().job("7").cancel(signal="USR1")
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({}, "nothing to change; there are --time, "),
+        ({}, "nothing to change; give one of --time, "),
         ({"time_limit": "soon"}, "not one of Slurm's forms"),
         ({"time_limit": "0"}, "would mean no limit"),
         ({"priority": -1}, "is a number from 0"),
         ({"partition": "a b"}, "is not a Slurm name"),
-        ({"qos": "x\nSLURM"}, "neither a line break"),
+        ({"qos": "x\nSLURM"}, "without a line break"),
         ({"job_name": "x\0y"}, "NUL"),
         ({"memory": "9G"}, "what can be changed: time_limit"),
     ],

@@ -62,10 +62,10 @@ def test_the_signal_of_the_step_a_script_waited_for(ended: Ended, name: str, sig
 def test_the_word_of_slurmstepd_on_memory(ended: Ended) -> None:
     said = ended.job("memory").outcome()
     assert "out of memory: a step used more than its limit of 100M" in said.words
-    assert "by the step's message" in said.words
+    assert "(source: the step's message in the log)" in said.words
     ended.log.unlink()
     unsaid = ended.job("memory").outcome()
-    assert (unsaid.kind, "by the memory sacct saw" in unsaid.words) == ("out_of_memory", True)
+    assert (unsaid.kind, "(source: memory use in sacct)" in unsaid.words) == ("out_of_memory", True)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_word_of_slurmstepd_on_memory(ended: Ended) -> None:
 def test_the_runs_of_a_requeued_job(ended: Ended, name: str, states: list[str]) -> None:
     outcome = ended.job(name).outcome()
     assert [run.state for run in outcome.runs] == states
-    assert (f"before it {states[0]}" in outcome.words) == (len(states) > 1)
+    assert (f"earlier runs: {states[0]}" in outcome.words) == (len(states) > 1)
 
 
 def test_an_array(ended: Ended) -> None:
@@ -100,7 +100,7 @@ def test_an_array(ended: Ended) -> None:
         ("timeout", "ran into its time limit of 00:01:00, after 1:"),
         ("cancelled", "cancelled by 10031, after 0:"),
         ("no-output", "or its directory could not be opened on the node"),
-        ("node-last", "ended by the failure of a node, after 0:3"),
+        ("node-last", "ended because a node failed, after 0:3"),
         ("deadline", "given up: it could not end before its deadline"),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_step_killed_by_root_below_its_memory_is_only_perhaps_out_of_memory(
     ]
     outcome = jobs.cluster().job("7").outcome()
     assert (outcome.kind, outcome.signal, outcome.exit_status) == ("failed", 9, 137)
-    assert "perhaps for its memory" in outcome.words
+    assert "perhaps for too much memory" in outcome.words
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_limit_is_read_from_its_name(
         ("ReqNodeNotAvail, UnavailableNodes:c[1-2]", "down, drained or reserved: c[1-2]"),
         ("ReqNodeNotAvail, Reserved for maintenance", "maintenance"),
         ("launch failed requeued held", "prolog failed"),
-        ("job requeued in held state", "put back and held"),
+        ("job requeued in held state", "requeued and put on hold"),
         ("Job's QOS not permitted to use this partition (gpu allows high not low)", "gpu allows"),
         ("Reservation course was deleted", "never starts"),
         ("Nodes required for job are DOWN, DRAINED, REBOOTING or reserved", "too few nodes"),
@@ -90,7 +90,7 @@ def test_free_text_of_slurmctld_is_said_too(text: str, said: str) -> None:
 def test_the_tasks_of_an_array_may_wait_for_several_reasons() -> None:
     assert pending_reasons.reason_name("Priority,Resources") == "Priority"
     assert pending_reasons.explain_reason("JobArrayTaskLimit,Resources", "1").meaning.startswith(
-        "as many tasks"
+        "its array already runs as many tasks"
     )
     assert pending_reasons.reason_name("ReqNodeNotAvail, UnavailableNodes:c1") == "ReqNodeNotAvail"
 

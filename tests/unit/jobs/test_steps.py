@@ -99,7 +99,7 @@ def test_sstat_is_called_once_and_for_so_many_jobs_only() -> None:
     assert len(slurm.asked) == 2
     told = next(word for word in slurm.asked[1] if word.startswith("--jobs="))
     assert len(told.split(",")) == MAX_SSTAT_JOBS
-    assert "the 200 of 210 running jobs" in found.missing
+    assert "only 200 of 210 running jobs" in found.missing
     assert found.source == "sacct and sstat"
 
 

@@ -52,5 +52,5 @@ def test_names() -> None:
 @pytest.mark.parametrize("option", ["nodelist", "exclude"])
 def test_a_bad_list_of_nodes_names_its_option(option: str) -> None:
     spec = JobSpec(command=("x",), **{option: "c[1-"})  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=f"--{option}: 'c.1-' is no list of nodes"):
+    with pytest.raises(BadInput, match=f"--{option}: 'c.1-' is not a list of nodes"):
         selected_by_spec(spec, capabilities().nodes)

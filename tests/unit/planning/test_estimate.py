@@ -100,7 +100,7 @@ def test_parts_of_a_gpu_without_a_weight_are_unknown_not_nothing() -> None:
     facts = dict(found.facts())
     says = "at most unknown GPU-hours (no shard_weight of [gpu.h100] in the configuration), 1 CPU"
     assert facts["Uses"].startswith(says)
-    assert facts["Costs"] == "unknown, as the GPU-hours are"
+    assert facts["Costs"] == "unknown, because the GPU-hours are unknown"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_is_only_passed_on_is_unknown_not_nothing(
     assert (found.gpu_hours, found.cpu_hours) == (gpus, cpus)
     assert (found.billing, found.billing_hours, found.share) == (None, None, None)
     name = next(iter(options))
-    assert dict(found.facts())["Bills"] == f"unknown: what --{name} asks for is not counted"
+    assert dict(found.facts())["Bills"] == f"unknown: slurmkit does not count --{name}"
 
 
 @pytest.mark.parametrize(

@@ -104,5 +104,5 @@ def test_nccl_tells_of_itself_on_request_alone(spec: JobSpec) -> None:
     set_too = msgspec.structs.replace(asked, environment={"NCCL_DEBUG": "INFO"})
     with pytest.raises(BadInput, match="give one of them"):
         plan_offline(set_too, site)
-    with pytest.raises(BadInput, match="nccl-debug is one of VERSION, WARN, INFO, TRACE, not"):
+    with pytest.raises(BadInput, match="nccl-debug must be one of VERSION, WARN, INFO, TRACE, not"):
         Launch(nccl_debug="info")

@@ -58,7 +58,9 @@ def test_a_range_of_nodes_is_sent_as_it_is_and_estimated_at_both_ends() -> None:
     assert done.estimate.gpu_hours == {"a100": a100 * 2 / 6}
     assert done.estimate.least.gpu_hours == {"a100": 2 / 6}
     said = dict(done.estimate.facts())["Nodes"]
-    assert said.startswith(f"1 to {a100}, as Slurm finds them free; what follows is for {a100}")
+    assert said.startswith(
+        f"1 to {a100}, as Slurm finds them free; the lines below are for {a100}; on 1: at"
+    )
     for nodes in (2, "2-2,2"):
         assert made(nodes=nodes).estimate.least is None  # type: ignore[union-attr]
 

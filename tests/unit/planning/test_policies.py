@@ -104,7 +104,7 @@ def test_a_secret_that_a_policy_adds_is_not_shown(monkeypatch: pytest.MonkeyPatc
     [
         ("Raises", "ZeroDivisionError: by nought"),
         ("Quits", "SystemExit: 3"),
-        ("Forgets", "did not give back a Review"),
+        ("Forgets", "did not return a Review"),
         ("NoPolicy", "has no review"),
         ("Absent", "AttributeError"),
         ("no_such_module:X", "ModuleNotFoundError"),

@@ -189,7 +189,7 @@ def test_bash_hands_on_exactly_what_was_given(
     """No word, option or variable can become shell code or a line of its own."""
     given_options = {"job_name": name or None, "comment": comment or None}
     if any(char in name + comment for char in "\n\r"):
-        with pytest.raises(BadInput, match="neither a line break"):
+        with pytest.raises(BadInput, match="without a line break"):
             JobSpec(command=tuple(words), **given_options)
         return
     spec = JobSpec(command=tuple(words), chdir="/", environment=environment, **given_options)

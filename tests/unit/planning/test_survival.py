@@ -113,7 +113,7 @@ def test_what_will_happen_stands_in_plain_words() -> None:
     words = said(planned())
     assert "at its time limit: 120 to 180 s before it the work is asked for a checkpoint" in words
     assert "when preempted: its steps get SIGTERM at once; Slurm itself puts it back" in words
-    assert "when a node is lost: as Slurm has it" in words
+    assert "when a node is lost: left to Slurm" in words
     assert "it comes back 20 times at most" in words
 
 
@@ -173,12 +173,12 @@ def test_options_that_contradict_are_refused(spec: dict[str, Any], words: str) -
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"on_timeout": "restart"}, "--on-timeout is one of requeue, hold, fail"),
-        ({"grace": 30}, "give one of --on-timeout"),
+        ({"on_timeout": "restart"}, "--on-timeout must be one of requeue, hold, fail"),
+        ({"grace": 30}, "give at least one of --on-timeout"),
         ({"on_oom": "requeue", "oom_max_mem": "lots"}, "is not a size"),
-        ({"on_timeout": "hold", "oom_max_mem": "9G"}, "is for --on-oom requeue"),
-        ({"on_timeout": "hold", "max_restarts": 0}, "--max-restarts is a whole number from 1"),
-        ({"on_timeout": "hold", "checkpoint_signal": "KILL"}, "--checkpoint-signal is one of"),
+        ({"on_timeout": "hold", "oom_max_mem": "9G"}, "works only with --on-oom requeue"),
+        ({"on_timeout": "hold", "max_restarts": 0}, "--max-restarts must be a whole number from 1"),
+        ({"on_timeout": "hold", "checkpoint_signal": "KILL"}, "--checkpoint-signal must be one of"),
     ],
 )
 def test_a_policy_that_means_nothing_is_refused(fields: dict[str, Any], words: str) -> None:

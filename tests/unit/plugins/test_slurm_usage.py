@@ -126,7 +126,7 @@ def test_who_may_not_ask_about_others_asks_about_their_own(held, monkeypatch):
     monkeypatch.setattr("getpass.getuser", lambda: "bob")
     assert [(one[0], one[2]) for one in asked(tasks, sstat)["c1"]] == [(1, 5)]
     monkeypatch.setattr("getpass.getuser", lambda: "carol")
-    with pytest.raises(SlurmkitError, match="sstat tells only root, SlurmUser and a job's owner"):
+    with pytest.raises(SlurmkitError, match="a job uses only to root, SlurmUser and the owner of"):
         asked(tasks, sstat)
 
 
@@ -138,5 +138,5 @@ def test_a_cluster_that_does_not_track_it_says_so(held):
 
 def test_a_cluster_without_samples_says_what_takes_them(held):
     held(gpu(0, "7"))
-    with pytest.raises(SlurmkitError, match="no step that runs has a sample of gres/gpuutil"):
+    with pytest.raises(SlurmkitError, match="no running step has a sample of gres/gpuutil"):
         asked(RUNS, f"7.batch|{use(None)}|{use(None)}\n")

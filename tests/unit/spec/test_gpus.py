@@ -39,20 +39,20 @@ def test_the_text_reads_back(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "not of a known form"),
-        ("a100:", "not of a known form"),
-        (":2", "not of a known form"),
-        ("a100:x", "not of a known form"),
-        ("a b:1", "not of a known form"),
-        ("a100:2,h100:1", "not of a known form"),
-        ("shard", "not of a known form"),
-        ("shard:0.5", "not of a known form"),
+        ("", "cannot read GPUs"),
+        ("a100:", "cannot read GPUs"),
+        (":2", "cannot read GPUs"),
+        ("a100:x", "cannot read GPUs"),
+        ("a b:1", "cannot read GPUs"),
+        ("a100:2,h100:1", "cannot read GPUs"),
+        ("shard", "cannot read GPUs"),
+        ("shard:0.5", "cannot read GPUs"),
         ("2.5", "between 0 and 1"),
         ("0.0", "between 0 and 1"),
-        ("0", "0 GPUs"),
+        ("0", "number of GPUs must be at least 1, not 0"),
         ("shard:0", "at least 1"),
-        ("-1", "not of a known form"),
-        ("²", "not of a known form"),
+        ("-1", "cannot read GPUs"),
+        ("²", "cannot read GPUs"),
     ],
 )
 def test_other_forms_are_refused(text: str, says: str) -> None:
@@ -63,8 +63,8 @@ def test_other_forms_are_refused(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"shard": 2, "mps": 50}, "not both"),
-        ({"shard": 2, "mig": "3g.20gb"}, "not both"),
+        ({"shard": 2, "mps": 50}, "shard and mps cannot be combined"),
+        ({"shard": 2, "mig": "3g.20gb"}, "shard and mig cannot be combined"),
         ({"shard": 1, "count": 2}, "of one GPU"),
         ({"fraction": 0.5, "per": "task"}, "per node"),
         ({"fraction": float("nan")}, "between 0 and 1"),

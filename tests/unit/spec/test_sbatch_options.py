@@ -61,9 +61,9 @@ def test_gres(gres: str, fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("pairs", "says"),
     [
-        ([("nodes", "two")], "--nodes is a whole number, not 'two'"),
+        ([("nodes", "two")], "--nodes must be a whole number, not 'two'"),
         ([("gpus", "2"), ("gres", "shard:1")], "--gres asks for other GPUs than --gpus"),
-        ([("gres", "gpu:1,shard:1")], "--gres=gpu:1,shard:1: a job has GPUs of one kind"),
+        ([("gres", "gpu:1,shard:1")], "--gres=gpu:1,shard:1: a job has one kind of GPUs"),
         ([("gpu-bind", "none")], "--gpu-bind needs GPUs"),
         ([("wrap", "rm -rf")], "give the command after --"),
         ([("export", "A=1")], "use environment"),
@@ -71,7 +71,7 @@ def test_gres(gres: str, fields: dict[str, Any]) -> None:
         ([("requeue", "expedite")], "takes no value"),
         ([("uid", "0")], "how sbatch itself runs"),
         ([("mem_bind", "x")], "did you mean 'mem-bind'"),
-        ([("tmp", "1\n#SBATCH --uid=0")], "neither a line break"),
+        ([("tmp", "1\n#SBATCH --uid=0")], "without a line break"),
     ],
 )
 def test_options_that_are_refused(pairs: list[tuple[str, str]], says: str) -> None:
@@ -240,10 +240,10 @@ def test_options_after_an_indented_comment_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("hetjob", "line 2: heterogeneous jobs are not understood"),
+        ("hetjob", "line 2: slurmkit does not support heterogeneous jobs"),
         ("--time", "line 2: --time needs a value"),
         ("hello", "line 2: 'hello' is not an option"),
-        ("-Z 3", "line 2: -Z is not understood"),
+        ("-Z 3", "line 2: slurmkit does not know -Z"),
         ('--comment="open', 'line 2: a quote " is not closed'),
     ],
 )
@@ -300,18 +300,18 @@ def test_gpus_as_a_table(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("nodez = 2", "no key 'nodez'; did you mean 'nodes'"),
-        ('nodes = "two"', "--nodes is a whole number, not 'two'"),
+        ('nodes = "two"', "--nodes must be a whole number, not 'two'"),
         ("nodes = 2.5", "nodes: expected `str`, got `float`"),
         ("time = 10:00", 'time must be in quotes: time = "10:00"'),
         ("\n\ntime = 1:00:00 # x", 'time must be in quotes: time = "1:00:00"'),
         ("time = 10:00:00", 'time must be in quotes: time = "10:00:00"'),
         ("[launch]\nlabl = true", "launch.labl: no such key; did you mean 'label'"),
-        ('gres = "gpu:1"\n[gpus]\ncount = 1', "a second time beside .gpus."),
+        ('gres = "gpu:1"\n[gpus]\ncount = 1', "given twice: in .gpus. and by a GPU option"),
         ('gpu-bind = "none"', "--gpu-bind needs GPUs"),
         ("[gpus]\ncoun = 2", "gpus.coun: no such key; did you mean 'count'"),
         ('[gpus]\ncount = "2"', "gpus.count: expected `int`"),
         ("gpus = 1\ngpus-per-node = 2", "--gpus=1 and --gpus-per-node=2 do not agree"),
-        ("[gpus-per-node]\ncount = 2", r"a table is \[gpus\]"),
+        ("[gpus-per-node]\ncount = 2", r"only \[gpus\] is a table"),
         ("gpus = true", "a number, text such as"),
         ('command = "python train.py"', "command: expected `array`"),
         ("[environment]\nA = 1", "environment.*: expected `str`"),

@@ -90,14 +90,14 @@ def test_a_job_file_says_it_back(tmp_path: Path) -> None:
     [
         (["lr"], "NAME=VALUE"),
         (["lr="], "NAME=VALUE"),
-        (["PATH=a"], "PATH is set by Slurm or the shell"),
-        (["SLURM_X=a"], "SLURM_X is set by Slurm"),
+        (["PATH=a"], "Slurm or the shell itself sets PATH"),
+        (["SLURM_X=a"], "Slurm or the shell itself sets SLURM_X"),
         (["a-b=1"], "'a-b' is not the name of a variable"),
         (["a=1", "a=2"], "given twice"),
         (["a=9..0"], "write FIRST..LAST"),
         (["a=0..2000000"], "1,000,000"),
         (["a=0..9999", "b=0..9999"], "100,000,000 points"),
-        (['a="x'], "quotes stand around"),
+        (['a="x'], "put quotes around"),
     ],
 )
 def test_what_is_wrong_is_named(wrong: list[str], said: str) -> None:
@@ -122,17 +122,17 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, said: str) 
 
 
 def test_a_spec_refuses_what_does_not_fit_its_sweep() -> None:
-    with pytest.raises(BadInput, match=r"\{rate\} where only \{lr\} can stand"):
+    with pytest.raises(BadInput, match=r"contains \{rate\}, but the sweep has only \{lr\}"):
         spec(command=("train", "{rate}"))
-    with pytest.raises(BadInput, match="written twice"):
+    with pytest.raises(BadInput, match="write the brace twice"):
         spec(command=("train", "a}"))
-    with pytest.raises(BadInput, match="points 0 to 1, not 7"):
+    with pytest.raises(BadInput, match="no point 7, only the points 0 to 1"):
         spec(array="0-7")
-    with pytest.raises(BadInput, match="lr is a parameter"):
+    with pytest.raises(BadInput, match="lr is both a parameter of the sweep and a variable"):
         spec(environment={"lr": "3"})
-    with pytest.raises(BadInput, match="interpreter is none"):
+    with pytest.raises(BadInput, match="this script's interpreter is not a shell"):
         spec(command=(), script="#!/usr/bin/python3\n")
-    with pytest.raises(BadInput, match="both limit it"):
+    with pytest.raises(BadInput, match="both set the throttle"):
         spec(array="0-1%2", array_throttle=2)
     with pytest.raises(BadInput, match="--array or --sweep"):
         JobSpec(command=("a",), array_throttle=2)

@@ -179,7 +179,7 @@ def test_percentages_are_not_taken_for_numbers(release: str) -> None:
 def test_a_use_that_is_not_shown_is_said(alice: Standing, release: str) -> None:
     said = [line for line in alice.hidden if "MaxTRESRunMinsPU" in line]
     assert said == (
-        ["how much of MaxTRESRunMinsPU of QOS limited is used is not shown"]
+        ["Slurm does not show how much of MaxTRESRunMinsPU of QOS limited is used"]
         if release == "22.05"
         else []
     )
@@ -235,7 +235,9 @@ def test_what_slurmdbd_does_not_show_is_said() -> None:
 
 def test_hidden_accounts_are_said(release: str) -> None:
     standing = read_standing(fake(release, assoc_mgr="assoc_mgr-private"), "alice")
-    assert [line for line in standing.hidden if "accounts child, vision and of those above" in line]
+    assert [
+        line for line in standing.hidden if "child, vision and of the accounts above them" in line
+    ]
     assert [each.name for each in standing.chain(association(standing, "vision"))] == [
         "alice in vision"
     ]
@@ -262,7 +264,7 @@ def down(argv: Sequence[str], _: str | None) -> str:
 
 def test_without_slurmdbd_what_is_unknown_is_said() -> None:
     standing = read_standing(fake(sacctmgr=down), "alice", key="lab")
-    assert "which QOS you may use, are unknown: slurmdbd does not answer" in standing.hidden[0]
+    assert "the QOS that you may use, are unknown: slurmdbd does not answer" in standing.hidden[0]
     assert association(standing, "vision").qos == ()
     assert qos(standing, "limited").limits.max_jobs == 2  # slurmctld shows it: it is in use
 

@@ -68,7 +68,7 @@ def test_in_words() -> None:
     assert "0.5^(t/half-life)" in until
     assert "set to zero monthly" in reset
     assert (
-        "is reached already"
+        "is already reached"
         in describe_forecast(FairshareForecast(WEEK, 10.0, 990.0, 0.25), "NONE")[1]
     )
     assert (
@@ -76,5 +76,5 @@ def test_in_words() -> None:
         in describe_forecast(FairshareForecast(WEEK, 10.0, 0.0, 0.25), "NONE")[1]
     )
     assert describe_forecast(FairshareForecast(WEEK, 0.0, 990.0, 0.25), "NONE") == [
-        "nothing of yours fades: no usage counts now"
+        "you have no usage that counts now, so nothing decays"
     ]

@@ -246,7 +246,7 @@ def test_who_forges_is_named() -> None:
     (warning,) = warnings
     assert "job 2 (eve)" in warning
     _, clash = mapped(nodes, BOB + EVE, BOBS + forging(holds("n1", "gpu:1(IDX:0)"), then=""))
-    assert clash == ("several jobs claim GPU 0 of n1: shown as unknown",)
+    assert clash == ("several jobs claim GPU 0 of n1; shown as unknown",)
 
 
 def test_who_casts_doubt_on_another_is_named() -> None:
@@ -254,8 +254,10 @@ def test_who_casts_doubt_on_another_is_named() -> None:
     nodes = node("n1", "gpu:a100:4", "gpu:a100:3(IDX:0-2)")
     found, warnings = mapped(nodes, BOB + EVE, BOBS + record(2, TRUE_EVE, name="".join(pieces)))
     assert found == "held held held free"
-    assert "of the GPUs of job 1 (bob) does not agree" in warnings[0]
-    assert warnings[1] == "job 2 (eve) claims GPUs that may be another's: left out"
+    assert "scontrol lists GPUs of job 1 (bob) twice, or not as squeue" in warnings[0]
+    assert (
+        warnings[1] == "job 2 (eve) claims GPUs that may belong to another job; they are left out"
+    )
 
 
 def test_a_job_without_gpus_gets_none() -> None:
@@ -331,7 +333,7 @@ def test_more_in_use_than_there_are() -> None:
     """Gres was made less while jobs had more; and jobs that came and went between two answers."""
     used = node("n1", "gpu:a100:1", "gpu:a100:2(IDX:0-1)")
     assert mapped(used, BOB, BOBS)[0] == "held"
-    assert "GPU 1 of n1 is in use, and it has 1" in mapped(used, BOB, BOBS)[1]
+    assert "GPU 1 of n1 is in use, but the node has 1 GPUs" in mapped(used, BOB, BOBS)[1]
     counted = node("n1", "gpu:2", "gpu:2")
     jobs = record(1, holds("n1", "gpu(CNT:2)")) + record(2, holds("n1", "gpu(CNT:1)"))
     assert mapped(counted, BOB + EVE, jobs)[0] == "unknown unknown"

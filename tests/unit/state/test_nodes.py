@@ -100,9 +100,9 @@ def test_select(slurm: FakeSlurm, choice: NodeChoice, names: str) -> None:
     [
         (NodeChoice(partitions=("nope",)), "no partition 'nope'; there are: gpu"),
         (NodeChoice(nodelist="c[1-9]"), "no node 'c8'"),
-        (NodeChoice(nodelist="c[1"), "is no list of nodes"),
+        (NodeChoice(nodelist="c[1"), "is not a list of nodes"),
         (NodeChoice(nodelist="@all"), "no node '@all'"),
-        (NodeChoice(states=("sleepy",)), "'sleepy' is no state of a node; there are: idle"),
+        (NodeChoice(states=("sleepy",)), "'sleepy' is not a state of a node; there are: idle"),
     ],
 )
 def test_what_is_not_there_is_refused(slurm: FakeSlurm, choice: NodeChoice, says: str) -> None:

@@ -79,11 +79,11 @@ def test_my_jobs() -> None:
     [
         ({"users": ("",)}, "--user may not be empty"),
         ({"users": ("alice", " ")}, "--user may not be empty"),
-        ({"names": ("a,b",)}, "squeue cannot be asked"),
-        ({"names": ("a\nb",)}, "squeue cannot be asked"),
-        ({"names": ("a\0b",)}, "squeue cannot be asked"),
+        ({"names": ("a,b",)}, "has a character that squeue cannot search for"),
+        ({"names": ("a\nb",)}, "has a character that squeue cannot search for"),
+        ({"names": ("a\0b",)}, "has a character that squeue cannot search for"),
         ({"nodelist": ""}, "--nodelist may not be empty"),
-        ({"reservation": "a,b"}, "squeue cannot be asked"),
+        ({"reservation": "a,b"}, "has a character that squeue cannot search for"),
         ({"job_ids": ("12", "x")}, "not a job id"),
         ({"job_ids": ("",)}, "job id may not be empty"),
         ({"me": True, "users": ("bob",)}, "either --me or --user"),
@@ -148,7 +148,7 @@ def test_what_slurm_does_not_show_us_passes(shown: str) -> None:
         ("squeue: error: 'c[1' invalid entry for --nodelist", r"--nodelist c\[1: not a list"),
         (
             NO_STATE,
-            "--states foo: not a state; give all alone, or some of pending,running$",
+            "--states foo: not a state; give all, or one or more of pending,running$",
         ),
     ],
 )

@@ -165,7 +165,7 @@ def change_checker(field: str) -> Callable[[str], str]:
         value: Any = text.strip()
         if field == "priority":
             if not value.isdigit():
-                raise BadInput(f"a priority is a number, not {value!r}")
+                raise BadInput(f"{value!r} is no priority; give a whole number, for example 1000")
             value = int(value)
         Changes(**{field: value})
         return str(value)
@@ -191,5 +191,5 @@ def check_reason(text: str) -> str:
         BadInput: for an empty text, or one with control characters.
     """
     if not text.strip() or not text.isprintable():
-        raise BadInput("a reason is due: those who find the node drained want to know why")
+        raise BadInput("give a reason: Slurm requires one, and users see it on the drained node")
     return text.strip()

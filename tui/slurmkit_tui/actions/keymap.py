@@ -33,7 +33,7 @@ def parse_keymap(wanted: Mapping[str, str]) -> dict[str, str]:
     known = list(dict.fromkeys(action.id for action in (*ACTIONS, *WIDGET_ACTIONS)))
     for name in wanted:
         if name not in known:
-            raise BadInput(f"no action {name!r}; {did_you_mean(name, known, 'actions')}")
+            raise BadInput(f"there is no action {name!r}; {did_you_mean(name, known, 'actions')}")
     parsed = {
         name: ",".join(_parse_key(each, name) for each in keys.split(","))
         for name, keys in wanted.items()
@@ -55,7 +55,10 @@ def _parse_key(text: str, name: str) -> str:
         plain = _character_to_key(last) if len(last) == 1 else last
         if len(last) == 1 or plain in _NAMES or plain in default_keys:
             return f"{modifiers}+{plain}" if modifiers else plain
-    raise BadInput(f"{name}: no key {text!r}; write x, X, ctrl+x, f5, space, enter, pagedown, ?")
+    raise BadInput(
+        f"{name}: there is no key {text!r};"
+        " write a key as x, X, ctrl+x, f5, space, enter, pagedown, ?"
+    )
 
 
 def _refuse_conflicts(configured: Mapping[str, str]) -> None:
@@ -70,12 +73,15 @@ def _refuse_conflicts(configured: Mapping[str, str]) -> None:
         if name not in configured:
             continue
         if key in _FIXED:
-            raise BadInput(f"{name}: {key} is the key of {_FIXED[key]}; choose another")
+            raise BadInput(f"{name}: {key} always means {_FIXED[key]}; choose another key")
         if key in VIEW_KEYS:
-            raise BadInput(f"{name}: {key} shows a view; choose another key")
+            raise BadInput(f"{name}: {key} switches to a view; choose another key")
         for other_key, other, other_listeners in in_use:
             if key == other_key and name != other and listeners & other_listeners:
-                raise BadInput(f"the key {key} is used twice: for {name!r} and {other!r}")
+                raise BadInput(
+                    f"the key {key} is used twice: for {name!r} and {other!r};"
+                    " choose another key for one of them"
+                )
 
 
 def _listeners(home: str, name: str) -> frozenset[str]:

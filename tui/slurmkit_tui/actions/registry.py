@@ -134,17 +134,21 @@ class Action:
 
 
 _SIGNAL = ValuePrompt(
-    "Signal", "USR1 to its steps, B:USR1 to its batch script", commands.check_signal_name
+    "Signal", "USR1 goes to the job's steps, B:USR1 to its batch script", commands.check_signal_name
 )
 _LIMIT = ValuePrompt(
-    "Time limit", "minutes, H:MM:SS or D-HH:MM; users may only lower that of a running job",
+    "Time limit", "minutes, H:MM:SS or D-HH:MM; of a running job, users may only lower it",
     change_checker("time_limit"), lambda row: row.time_limit,
 )  # fmt: skip
 _PRIORITY = ValuePrompt("Priority", "a number; 0 holds the job", change_checker("priority"))
-_PARTITION = ValuePrompt("Partition", "a name, or several with commas", change_checker("partition"))
-_REASON = ValuePrompt("Reason", "why, for those who find it drained", commands.check_reason)
+_PARTITION = ValuePrompt(
+    "Partition", "a partition, or several with commas", change_checker("partition")
+)
+_REASON = ValuePrompt(
+    "Reason", "why the nodes are drained; all users can read it", commands.check_reason
+)
 
-_BACK = "Copy what is selected; else close what is open, as Esc does. It never quits"
+_BACK = "Copy the selected text; if there is none, close what is open. Never quits"
 
 CHANGE_ACTIONS = (
     Action(
@@ -160,7 +164,7 @@ CHANGE_ACTIONS = (
         "hold",
         "h",
         "Hold",
-        "Hold jobs back that wait",
+        "Keep pending jobs from starting",
         home="view",
         change=ClusterChange(
             commands.is_queue_row,
@@ -173,7 +177,7 @@ CHANGE_ACTIONS = (
         "release",
         "H",
         "Release",
-        "Let held jobs go",
+        "Let held jobs start",
         home="view",
         change=ClusterChange(
             commands.is_queue_row,
@@ -226,7 +230,7 @@ CHANGE_ACTIONS = (
         "partition",
         "",
         "Partition",
-        "Move waiting jobs to another partition",
+        "Move pending jobs to another partition",
         home="view",
         change=ClusterChange(
             commands.is_queue_row,
@@ -240,7 +244,7 @@ CHANGE_ACTIONS = (
         "priority",
         "",
         "Priority",
-        "Set the priority of waiting jobs; operators only",
+        "Set the priority of pending jobs; operators only",
         home="view",
         change=ClusterChange(
             commands.is_queue_row,
@@ -255,7 +259,7 @@ CHANGE_ACTIONS = (
         "shell",
         "S",
         "Shell",
-        "Open a shell in the node of a running job",
+        "Open a shell on a node of a running job",
         home="view",
         change=ClusterChange(
             commands.is_queue_row, commands.no_commands, "", commands.refuse_unless_running
@@ -265,7 +269,7 @@ CHANGE_ACTIONS = (
         "drain",
         "d",
         "Drain",
-        "Let nodes take no further jobs; administrators only",
+        "Start no more jobs on nodes; administrators only",
         home="view",
         change=ClusterChange(
             commands.is_node_row,
@@ -292,31 +296,32 @@ CHANGE_ACTIONS = (
 ACTIONS = (
     Action("filter", "slash", "Filter", "Show only some rows: words, user:me, >8gpu, -/regex/",
            home="view", footer=2, offered=lambda scope: scope.view.filters_rows),
-    Action("clear", "escape", "Clear", "Clear the filter, then what was chosen", home="view",
+    Action("clear", "escape", "Clear", "Clear the filter, then the chosen rows", home="view",
            footer=1, offered=lambda scope: scope.view.is_mounted and scope.view.clearable),
     Action("mine", "u", "Mine", "Show only my jobs, or all again", home="view", footer=5,
            offered=lambda scope: scope.view.knows_mine),
-    Action("detail", "enter", "Detail", "Show one row with all that is known of it", home="view",
+    Action("detail", "enter", "Detail", "Show all details of one row", home="view",
            footer=3),
     Action("open_tab('log')", "l", "Log", "Show the log of the job", home="view", footer=4,
            offered=_of_jobs),
-    Action("open_tab('why')", "w", "Why", "Say why the job waits, or why it failed", home="view",
-           footer=4, offered=_of_jobs),
-    Action("menu", "a", "Actions", "List what can be done to the rows chosen", home="view",
+    Action("open_tab('why')", "w", "Why", "Explain why the job waits, or why it failed",
+           home="view", footer=4, offered=_of_jobs),
+    Action("menu", "a", "Actions", "List the actions for the chosen rows", home="view",
            footer=2, over_jobs=True),
     *CHANGE_ACTIONS,
     Action("sort", "o", "Sort", "Choose the column to sort by", home="view", offered=_in_table),
     Action("columns", "C", "Columns", "Choose the columns", home="view", offered=_in_table),
-    Action("copy", "y", "Copy", "Copy the rows chosen", home="view", offered=_in_table),
+    Action("copy", "y", "Copy", "Copy the chosen rows", home="view", offered=_in_table),
     Action("export", "e", "Export", "Write the rows shown to a CSV or JSON file", home="view",
            offered=_in_table),
     Action("new_job", "n", "New job", "Fill in a job, see its plan, and submit it", footer=2,
            over_jobs=True),
     Action("submit_again", "A", "Submit again", "Fill in a new job from the one under the cursor",
            over_jobs=True, offered=lambda scope: scope.view.OF_JOBS or scope.over_job),
-    Action("refresh", "r", "Refresh", "Ask now"),
-    Action("jump", "J,ctrl+j", "Jump", "Letters over all that the keys can go to", over_jobs=True),
-    Action("pause", "p", "Pause", "Stop asking, or go on"),
+    Action("refresh", "r", "Refresh", "Fetch new data now"),
+    Action("jump", "J,ctrl+j", "Jump", "Show letters to press on all tabs and fields",
+           over_jobs=True),
+    Action("pause", "p", "Pause", "Stop fetching new data, or go on"),
     Action("seek(-60)", "less_than_sign", "Back", "In a recording: a minute back", footer=2,
            offered=_in_recording),
     Action("seek(60)", "greater_than_sign", "On", "In a recording: a minute on", footer=2,
@@ -325,11 +330,11 @@ ACTIONS = (
            offered=_in_recording),
     Action("seek(5)", "full_stop", "Step on", "In a recording: five seconds on",
            offered=_in_recording),
-    Action("shade", "t", "Theme", "Dark or light", over_jobs=True),
-    Action("help", "question_mark,f1", "Help", "Show the keys of what is on the screen",
+    Action("shade", "t", "Theme", "Switch between dark and light colours", over_jobs=True),
+    Action("help", "question_mark,f1", "Help", "Show the keys that work on this screen",
            footer=1, over_jobs=True),
     Action("back", "ctrl+c", "Back", _BACK, alias="interrupt", first=True, over_jobs=True),
-    Action("quit", "q", "Quit", "Leave", footer=2, over_jobs=True),
+    Action("quit", "q", "Quit", "Leave the app", footer=2, over_jobs=True),
 )  # fmt: skip
 WIDGET_ACTIONS = (
     Action("move(1)", "j,down", "Down", "Next row", home="table"),
@@ -340,7 +345,7 @@ WIDGET_ACTIONS = (
     Action("edge(1)", "end,G", "Last", "Last row", home="table"),
     Action("pan(-8)", "left", "Left", "Columns to the left", home="table"),
     Action("pan(8)", "right", "Right", "Columns to the right", home="table"),
-    Action("choose", "space", "Choose", "Choose the row, or not any more", home="table"),
+    Action("choose", "space", "Choose", "Choose the row, or undo that", home="table"),
     Action("choose_all", "asterisk", "Choose all", "Choose all rows shown, or none",
            home="table"),
     Action("go(1, 0)", "j,down", "Down", "Next node", home="map"),
@@ -351,58 +356,61 @@ WIDGET_ACTIONS = (
     Action("page(-1)", "pageup", "Page up", "A screen up", home="map"),
     Action("edge(0)", "home,g", "First", "First node", home="map"),
     Action("edge(1)", "end,G", "Last", "Last node", home="map"),
-    Action("by", "b", "By", "Letters by user, account or job", home="map", footer=2),
-    Action("by", "b", "By", "By day, GPU type, partition, account", home="utilization",
+    Action("by", "b", "By", "Give letters to users, accounts or jobs", home="map", footer=2),
+    Action("by", "b", "By", "Sum by day, GPU type, partition or account", home="utilization",
            footer=2),
-    Action("hours", "h", "Hours", "By hour, or by day again", home="utilization", footer=3),
+    Action("hours", "h", "Hours", "Sum by hour, or by day again", home="utilization", footer=3),
     Action("dismiss", "escape", "Back", "Back to the view", home="job", footer=1,
            alias="leave"),
-    Action("tab('facts')", "f", "Facts", "What is known of the job", home="job", footer=4),
+    Action("tab('facts')", "f", "Facts", "All facts of the job", home="job", footer=4),
     Action("tab('log')", "l", "Log", "Its log", home="job", footer=4),
     Action("tab('errors')", "e", "Stderr", "Its standard error", home="job", footer=4),
     Action("tab('why')", "w", "Why", "Why it waits, or why it failed", home="job", footer=4),
-    Action("tab('steps')", "T", "Steps", "Its steps, what they use and used", home="job",
-           footer=4),
+    Action("tab('steps')", "T", "Steps", "Its steps, and the CPU, memory and GPUs they use",
+           home="job", footer=4),
     Action("tab('script')", "s", "Script", "Its script", home="job", footer=4),
-    Action("again", "r", "Refresh", "Ask anew for what is shown", home="job"),
-    Action("remedy", "enter,x", "Change", "Choose what would start the job sooner, and do it",
+    Action("again", "r", "Refresh", "Fetch this tab again", home="job"),
+    Action("remedy", "enter,x", "Change", "Choose a change that would start the job sooner",
            home="job", footer=1),
-    Action("send", "ctrl+s", "Send", "Show the command, and submit the job once that is confirmed",
+    Action("send", "ctrl+s", "Send", "Show the command, and submit the job after you confirm it",
            home="form", footer=1),
-    Action("preview", "ctrl+t", "Preview", "What was found and the script, and back",
+    Action("preview", "ctrl+t", "Preview", "Go to the findings and the script, or back",
            home="form", footer=2),
-    Action("values", "ctrl+l", "Values", "List what this field can be", home="form", footer=3),
-    Action("fit", "ctrl+f", "Fit", "Take over what fits in the place of the errors", home="form",
+    Action("values", "ctrl+l", "Values", "List the values for this field", home="form", footer=3),
+    Action("fit", "ctrl+f", "Fit", "Replace wrong values with values that fit", home="form",
            footer=2),
-    Action("open_file", "ctrl+o", "Open file", "Fill in a job file or a batch script",
+    Action("open_file", "ctrl+o", "Open file", "Fill the form from a job file or a batch script",
            home="form", footer=4),
-    Action("save_file", "ctrl+g", "Save file", "Write a job file", home="form", footer=4),
+    Action("save_file", "ctrl+g", "Save file", "Save the form as a job file", home="form",
+           footer=4),
     Action("anew", "ctrl+n", "Anew", "Throw the draft away", home="form"),
-    Action("app.help", "f1", "Help", "Show the keys of what is on the screen", home="form",
+    Action("app.help", "f1", "Help", "Show the keys that work on this screen", home="form",
            footer=1),
-    Action("app.jump", "ctrl+j", "Jump", "Letters over all that the keys can go to", home="form"),
+    Action("app.jump", "ctrl+j", "Jump", "Show letters to press on all tabs and fields",
+           home="form"),
     Action("app.back", "ctrl+c", "Back", _BACK, home="form", alias="interrupt", first=True),
-    Action("leave", "escape", "Close", "Back to the fields; then close, and keep the draft",
+    Action("leave", "escape", "Close",
+           "Back to the fields, then close the form. The draft is saved",
            home="form", footer=1),
     Action("move(1)", "j,down", "Down", "Next line", home="log"),
     Action("move(-1)", "k,up", "Up", "Previous line", home="log"),
     Action("page(1)", "pagedown,space", "Page down", "A screen down", home="log"),
     Action("page(-1)", "pageup,b", "Page up", "A screen up", home="log"),
-    Action("edge(0)", "home,g", "First", "The begin of the file", home="log"),
-    Action("edge(1)", "end,G", "Last", "The end of the file, followed", home="log"),
+    Action("edge(0)", "home,g", "First", "The beginning of the file", home="log"),
+    Action("edge(1)", "end,G", "Last", "The end of the file, and follow it", home="log"),
     Action("pan(-16)", "left", "Left", "To the left", home="log"),
     Action("pan(16)", "right", "Right", "To the right", home="log"),
-    Action("search", "slash", "Search", "Look for a regular expression", home="log",
+    Action("search", "slash", "Search", "Search for a regular expression", home="log",
            footer=2),
-    Action("again(1)", "n", "Next", "Look for the same further down", home="log", footer=4),
-    Action("again(-1)", "N", "Previous", "Look for the same further up", home="log"),
+    Action("again(1)", "n", "Next", "Find the next match", home="log", footer=4),
+    Action("again(-1)", "N", "Previous", "Find the match before", home="log"),
     Action("first_error", "E", "First error", "The first line that looks like an error",
            home="log", footer=4),
     Action("run(1)", "right_square_bracket", "Next run",
            "Where the next run of a requeued job begins", home="log"),
     Action("run(-1)", "left_square_bracket", "This run",
-           "Where this run began; again: the one before", home="log"),
-    Action("follow", "F", "Follow", "Follow what is written, or stop", home="log", footer=4),
+           "Where this run began; pressed again, the run before", home="log"),
+    Action("follow", "F", "Follow", "Follow new lines, or stop", home="log", footer=4),
 )  # fmt: skip
 ACTIONS_BY_NAME = {action.name: action for action in ACTIONS}
 _ACTIONS_BY_METHOD = {

@@ -203,7 +203,7 @@ class SlurmkitApp(PollingApp):
         in_field = "" if selected_on_focus else getattr(self.focused, "selected_text", "")
         if selected := in_field or self.screen.get_selected_text():
             self.copy_to_clipboard(selected)
-            self.tell("copied what is selected")
+            self.tell("copied the selected text")
         elif self.screen is self.main:
             quits = f"{self._dialogs.quit_keys()} quits"
             self.tell(f"Esc clears, {quits}" if self.view.clearable else quits)

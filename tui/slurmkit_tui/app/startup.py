@@ -19,15 +19,16 @@ from slurmkit_tui.views.base import TableView
 
 
 class TuiSection(msgspec.Struct, frozen=True, kw_only=True):
-    """`[tui]`: how `slurmkit tui` starts. Its options win over these.
+    """`[tui]`: how `slurmkit tui` starts. Options on the command line win over it.
 
     Attributes:
-        theme: `dark`, `light`, or `no-colour`, which NO_COLOR means, too.
-        interval: seconds between two questions, 2 at least.
-        view: the view it starts with, by name.
+        theme: `dark`, `light`, or `no-colour`, which the variable `NO_COLOR` also sets.
+        interval: seconds between two queries of Slurm, at least 2.
+        view: view that it starts with.
         read_only: refuse everything that changes the cluster.
-        columns: of a view, names in the order they have there; those chosen in the TUI win.
-        keys: another key for an action, by the action's name; several keys with commas.
+        columns: by view, the names of its columns in order; columns chosen in the TUI override
+            these.
+        keys: other keys for actions, by the action's name; several keys with commas.
     """
 
     theme: ThemeName = "dark"
@@ -53,7 +54,9 @@ class TuiSection(msgspec.Struct, frozen=True, kw_only=True):
 def _check_view(name: str, key: str) -> None:
     known = [view.name for view in VIEWS]
     if name not in known:
-        raise ValueError(f"no view {name!r}; {did_you_mean(name, known, 'views')} - at `$.{key}`")
+        raise ValueError(
+            f"there is no view {name!r}; {did_you_mean(name, known, 'views')} - at `$.{key}`"
+        )
 
 
 def _check_columns(view: str, names: tuple[str, ...]) -> None:
@@ -67,7 +70,7 @@ def _check_columns(view: str, names: tuple[str, ...]) -> None:
             hint = did_you_mean(name, known, "columns")
             raise ValueError(f"view {view} has no column {name!r}; {hint} - at `$.columns`")
     if not names:
-        raise ValueError(f"view {view} would show no column - at `$.columns`")
+        raise ValueError(f"view {view} would show nothing; name a column - at `$.columns`")
 
 
 def load_options(given: dict[str, Any]) -> AppOptions:

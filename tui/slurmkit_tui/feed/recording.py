@@ -99,7 +99,9 @@ class RecordingFeed:
         try:
             answer = self._feed.fetch(ask)
         except Exception as error:
-            problem = str(error) if isinstance(error, SlurmkitError) else f"a mistake: {error!r}"
+            problem = (
+                str(error) if isinstance(error, SlurmkitError) else f"a slurmkit error: {error!r}"
+            )
             self._write(RecordedAnswer(ask, time.time(), _NOTHING, problem=problem))
             raise
         value = msgspec.Raw(msgspec.msgpack.encode(answer.value))
@@ -165,7 +167,7 @@ class ReplayFeed:
                 record = msgspec.msgpack.decode(data, type=RecordedAnswer)
                 records[record.ask].append(record)
         if header is None or not records:
-            raise BadInput(f"{path} holds no answer to show")
+            raise BadInput(f"{path} is an empty recording; make another one with --record")
         self.name, self.me = header.cluster, header.me
         self._records = records
         times = [record.at for several in records.values() for record in several]
@@ -195,7 +197,7 @@ class ReplayFeed:
         """
         records = self._records.get(ask) or self._pieces_of(ask)
         if not records:
-            raise SlurmkitError("nobody looked at this when the recording was made")
+            raise SlurmkitError("not recorded: nobody looked at this when the recording was made")
         after = bisect_right(records, self.clock(), key=lambda record: record.at)
         record = records[max(0, after - 1)]
         if record.problem:
@@ -259,9 +261,14 @@ def _parse_header(path: Path, data: bytes) -> RecordingHeader:
     try:
         header = msgspec.msgpack.decode(data, type=RecordingHeader)
     except msgspec.DecodeError as error:
-        raise BadInput(f"{path} is no recording of slurmkit tui") from error
+        raise BadInput(
+            f"{path} is no recording; name a file that slurmkit tui --record wrote"
+        ) from error
     if header.format != FORMAT:
-        raise BadInput(f"{path} is a recording of another version: {header.format}")
+        raise BadInput(
+            f"{path} was recorded in another format, {header.format!r};"
+            f" this slurmkit reads {FORMAT!r}"
+        )
     return header
 
 

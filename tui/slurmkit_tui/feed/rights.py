@@ -37,11 +37,14 @@ class Rights(msgspec.Struct, frozen=True):
         if self.level is None or self.level == "administrator":
             return ""
         if _LEVELS.index(self.level) < _LEVELS.index(needs):
-            return f"only Slurm's {needs}s may"
+            return f"only Slurm's {needs}s may do this"
         owner, account = getattr(row, "user", self.me), getattr(row, "account", "")
         if self.level == "operator" or owner == self.me or account in self.accounts:
             return ""
-        return f"job {row.job_id} is {owner}'s; only they and Slurm's operators may"
+        return (
+            f"job {row.job_id} is {owner}'s; only {owner}, coordinators of its account"
+            " and Slurm's operators may change it"
+        )
 
 
 NO_KNOWN_RIGHTS = Rights()

@@ -54,7 +54,7 @@ async def in_thread(function: Callable[[], ResultT]) -> ResultT:
         except BaseException as error:  # noqa: BLE001 - a screen full of work outlives one mistake
             state_files.log_error(error)
             mistake = SlurmkitError(
-                f"slurmkit made a mistake ({error!r}); see {state_files.error_log_path()}"
+                f"an error in slurmkit itself ({error!r}); see {state_files.error_log_path()}"
             )
             settle(lambda: future.set_exception(mistake))
         else:

@@ -28,7 +28,7 @@ from slurmkit_tui.jobform.fields import (
 FormTexts = Mapping[str, str]
 """Text of each field by its name; empty ones may be left out."""
 
-NOTHING_TO_RUN = "say what is to run: a command, or a batch script"
+NOTHING_TO_RUN = "enter what the job runs: a command, or a batch script"
 _ANYTHING: dict[str, Any] = {"command": ("true",)}
 _QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\$`]|\\.)*\"""", re.DOTALL)
 _SHELL = re.compile(r"[\n|&;<>()$`*?\[\]#~{}\\!]|^\s*\w+=")
@@ -146,7 +146,7 @@ def _gpu_option(text: str) -> str:
     for name, option in GPU_COUNT_OPTIONS.items():
         if text.strip() == name:
             return option
-    raise BadInput(f"GPUs are for each node, task or job, not {text.strip()!r}")
+    raise BadInput(f"GPUs for each {text.strip()!r}: write node, task or job")
 
 
 def _other_options(text: str) -> tuple[Pairs, dict[str, Any]]:

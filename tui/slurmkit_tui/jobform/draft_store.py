@@ -11,7 +11,7 @@ from slurmkit.errors import BadInput
 from slurmkit_tui.jobform.draft import Draft, FormTexts
 from slurmkit_tui.state_files import write_state_file
 
-_BEFORE = "the draft of before"
+_BEFORE = "your saved draft"
 
 
 class DraftStore:

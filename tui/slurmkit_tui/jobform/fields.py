@@ -43,8 +43,8 @@ FIELDS = (
     FormField(
         COMMAND_FIELD,
         "Runs",
-        "A command, which srun starts once for each task; or a batch script: what"
-        " begins with #!, has several lines, or signs that a shell reads ($ | > ; *).",
+        "A command that srun starts once for each task, or a batch script: text with"
+        " #! at its start, several lines, or characters of the shell ($ | > ; *).",
         5,
     ),
     FormField("job-name", "Name"),
@@ -60,7 +60,7 @@ FIELDS = (
     FormField(
         GPUS_PER_FIELD,
         "GPUs for each",
-        "What the number of GPUs is for: node, task or job.  [default: node]",
+        "The number of GPUs is for each node, task or job.  [default: node]",
     ),
     FormField("nodes", "Nodes"),
     FormField("ntasks", "Tasks"),

@@ -86,7 +86,7 @@ def read_past_job(cluster: Cluster, job_id: str) -> PastJob:
     sent, trouble = _read_script(cluster.slurm, whole_id(info.job_id))
     script, secrets = without_secret_lines(sent)
     if secrets:
-        trouble = [*trouble, f"secret and not kept, so give it again with --env: {secrets}"]
+        trouble = [*trouble, f"secrets are not copied; set them again with --env: {secrets}"]
     submitted, unread = _submitted_fields(script, record)
     fields = merge_fields(submitted, _fields_of_record(record))
     if not script or unread:
@@ -107,9 +107,9 @@ def _read_record(slurm: SlurmCommands, info: JobInfo) -> tuple[dict[str, str], l
     try:
         parts = slurm.run(argv).split(mark)
     except SlurmError as error:
-        return known, [f"only a part of its options is known: {error}"]
+        return known, [f"only some of its options are known: {error}"]
     if len(parts) <= len(_RECORD):
-        return known, ["slurmdbd has no record of it yet: only a part of its options is known"]
+        return known, ["slurmdbd has no record of it yet: only some of its options are known"]
     last = parts[-len(_RECORD) - 1 : -1]
     record = {name: text.strip("\n") for name, text in zip(_RECORD, last, strict=True)}
     return {name: text for name, text in record.items() if text}, []
@@ -130,7 +130,7 @@ def _read_script(slurm: SlurmCommands, job_id: str) -> tuple[str, list[str]]:
         stored = ""
     if stored.startswith("#!"):
         return stored, []
-    return "", [f"its script is not known any more{why}; say what is to run"]
+    return "", [f"its script is no longer known{why}; enter what the job runs"]
 
 
 def _submitted_fields(script: str, record: dict[str, str]) -> tuple[Fields, list[str]]:
@@ -140,17 +140,17 @@ def _submitted_fields(script: str, record: dict[str, str]) -> tuple[Fields, list
     try:
         fields = _as_command(parse_script(script)) if script else {}
     except BadInput as error:
-        fields, trouble = {"script": script}, [f"the script's options: {error}"]
+        fields, trouble = {"script": script}, [f"an option in its script is wrong: {error}"]
     pairs, rest = _options_of_line(record.get("line", ""))
     for pair in pairs:
         try:
             fields = merge_fields(fields, parse_options([pair], fields))
         except BadInput as error:
-            trouble.append(f"an option it was submitted with: {error}")
+            trouble.append(f"an option of its sbatch command is wrong: {error}")
     if any(word.startswith("-") for word in rest):
         words = " ".join(rest[:3])
-        trouble.append(f"options after {words!r} on its command line, if they are some, are not"
-                       " read: see whether all is here")  # fmt: skip
+        trouble.append(f"the words after {words!r} on its command line were not read: check"
+                       " that no option is missing here")  # fmt: skip
     return fields, trouble
 
 
@@ -237,6 +237,6 @@ def _proposals(cluster: Cluster, info: JobInfo, fields: Fields) -> Iterable[Resu
             and more[0]
         ):
             texts, _ = form_texts_of_fields(fields | {"time": more[0]})
-            yield ResubmitProposal("Longer", f"it ran into its time limit: --time={more[0]}", texts)
+            yield ResubmitProposal("Longer", f"it reached its time limit: --time={more[0]}", texts)
     except SlurmkitError:  # the job can still be submitted unchanged
         return

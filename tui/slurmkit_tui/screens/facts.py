@@ -98,9 +98,9 @@ def diagnosis_facts(finding: Diagnosis) -> list[Fact]:
     """Return a finding of the doctor: what it is, what it means, and how to fix it."""
     rows = [
         ("Severity", finding.severity),
-        ("What", finding.message),
+        ("Finding", finding.message),
         ("Meaning", finding.meaning),
-        ("Mend", finding.fix),
+        ("Fix", finding.fix),
         ("Where", finding.where),
     ]
     return [(name, value) for name, value in rows if value]

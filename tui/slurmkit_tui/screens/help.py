@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Rows = list[tuple[str, str]]
 _OF_VIEWS = frozenset(action.call for action in ACTIONS if action.home == "view")
-_FOCUS, _VIEW, _APP = "What has the focus", "This view", "Everywhere"
+_FOCUS, _VIEW, _APP = "The active part", "This view", "Everywhere"
 _NAMES: dict[type, str] = {
     Table: "The table",
     GpuGrid: "The map",
@@ -41,10 +41,10 @@ _NAMES: dict[type, str] = {
 }
 _FILTER = [
     ("llama", "rows with that text anywhere"),
-    ("user:me part:gpu,mig", "whose field holds the text, or one of several"),
-    ("gpus>=8 >8gpu time>2h", "a number or a time compared; user=alice is exactly that"),
+    ("user:me part:gpu,mig", "rows with the text, or one of several, in that field"),
+    ("gpus>=8 >8gpu time>2h", "compare a number or a time; user=alice: exactly alice"),
     ("/res.*50/ name:/^ll/", "a regular expression"),
-    ("-state:pd !/test/", "rows that do not pass"),
+    ("-state:pd !/test/", "rows that do not match"),
 ]
 
 
@@ -84,7 +84,7 @@ def _title(active: ActiveBinding, screen: Screen[object]) -> str:
 def _filter(app: AppHost) -> Iterator[tuple[str, Rows]]:
     """Yield the filter language, if the view can be filtered."""
     if app.screen is app.main and app.view.filters_rows:
-        yield "Filter: terms that all have to pass", _FILTER
+        yield "Filter: a row must match all terms", _FILTER
 
 
 _LETTERS = "asdfghjklqwertyuiopzxcvbnm"

@@ -89,7 +89,7 @@ class JobScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Show the facts of the row at once, and ask for more."""
-        self._put("facts", two_columns([*self._known, ("Source", "asking for more…")]))
+        self._put("facts", two_columns([*self._known, ("Source", "loading more…")]))
         self.action_tab(self._tab)
         if self._tab != "facts":
             self._ask("facts")
@@ -189,7 +189,7 @@ class JobScreen(Screen[None]):
             view = self.query_one(f"#{name}", LogView)
             if isinstance(answer, SlurmkitError) or not answer.value:
                 view.say(
-                    str(answer) if isinstance(answer, SlurmkitError) else "no such file is known"
+                    str(answer) if isinstance(answer, SlurmkitError) else "its path is unknown"
                 )
             else:
                 view.open(answer.value)
@@ -227,7 +227,7 @@ def steps_table(answer: StepsSnapshot) -> Content:
     notes = Content("\n").join(
         Content.styled(printable(line), "$quiet") for line in _notes(answer, len(steps))
     )
-    head = [_line(_HEADS, widths, "$quiet")] if steps else [Content("it has no steps yet")]
+    head = [_line(_HEADS, widths, "$quiet")] if steps else [Content("the job has no steps yet")]
     return Content("\n").join([*head, *rows, Content(""), notes])
 
 
@@ -267,10 +267,11 @@ def _style(at: int, cell: str) -> str:
 
 def _notes(answer: StepsSnapshot, count: int) -> list[str]:
     more = [f"the first {_SHOWN} of {count:,} steps"] if count > _SHOWN else []
-    missing = [f"unknown in part: {answer.missing}"] if answer.missing else []
+    missing = [f"some values are unknown: {answer.missing}"] if answer.missing else []
     meant = [
-        "CPU EFF: CPU time used, of CPUs x elapsed. MEM PEAK: the most seen, of ASKED.",
-        "GPU: utilisation, the average of its tasks. ? is what Slurm does not say.",
+        "CPU EFF: CPU time used / (CPUs x elapsed). MEM PEAK: highest memory use.",
+        "ASKED: requested memory. GPU: utilisation, averaged over its tasks.",
+        "?: Slurm does not report it.",
     ]
     return [*more, *missing, *meant, f"Source  {answer.source} at {format_time(int(answer.taken))}"]
 

@@ -101,7 +101,7 @@ class ChangeDialogs:
                 lend_terminal(self._app, commands[name])
 
         self._app.push_screen(
-            ChoiceDialog(f"A shell in {name_rows(rows)}; exit comes back", options), chosen
+            ChoiceDialog(f"A shell in {name_rows(rows)}; exit returns here", options), chosen
         )
 
     def _prompt(self, change: ClusterChange, wanted: ValuePrompt, rows: Sequence[Any]) -> None:
@@ -133,14 +133,14 @@ class ChangeDialogs:
             if name:
                 self._apply(explanation, offered[name])
 
-        title = f"What would start job {explanation.job_id} sooner"
+        title = f"Changes that would start job {explanation.job_id} sooner"
         self._app.push_screen(ChoiceDialog(title, options), chosen)
 
     def _apply(self, explanation: Explanation, remedy: Remedy) -> None:
         """Confirm and run a remedy; copy its line if only a shell can run it."""
         if not remedy.commands:  # redirections and pipes need a shell
             self._app.copy_to_clipboard(remedy.line)
-            self._app.tell(f"copied, for a shell: {remedy.line}")
+            self._app.tell(f"copied; paste this into a shell: {remedy.line}")
             return
         question = f"Change job {explanation.job_id} of {explanation.user}: {remedy.label}?"
         run = partial(self._app.run_commands, remedy.commands, onward=False)

@@ -57,13 +57,14 @@ def _inside(row: QueueRow) -> list[str]:
 def describe_shell(argv: Argv) -> str:
     """Describe a command that opens a shell."""
     if argv[0] == "ssh":
-        return "where this cluster lets people in by ssh"
-    return "within what the job holds" if "-w" not in argv else "the same, on that node"
+        return "if this cluster allows ssh to its nodes"
+    return "inside the job's allocation" if "-w" not in argv else "the same, on that node"
 
 
 def shell_refusal(row: QueueRow, me: str) -> str:
     """Return why the person gets no shell in a job; empty when they get one."""
-    return "" if row.user == me else f"job {row.job_id} is {row.user}'s; a shell is theirs alone"
+    owner = row.user
+    return "" if owner == me else f"job {row.job_id} is {owner}'s; only {owner} gets a shell in it"
 
 
 def lend_terminal(app: AppHost, argv: Sequence[str]) -> None:
@@ -72,13 +73,13 @@ def lend_terminal(app: AppHost, argv: Sequence[str]) -> None:
     app.terminal_lent = True
     try:
         with app.suspend():
-            print(f"{printable(shlex.join(command))}   # exit comes back", flush=True)
+            print(f"{printable(shlex.join(command))}   # exit returns to slurmkit tui", flush=True)
             began = time.monotonic()
             code = app.session.feed.attach(command)
             if code and time.monotonic() - began < _AT_ONCE:
-                _wait_for_enter(f"{command[0]} ended with exit code {code}; Enter comes back")
+                _wait_for_enter(f"{command[0]} ended with exit code {code}; press Enter to return")
     except SuspendNotSupported:
-        app.tell("this terminal cannot be lent to a shell", "error")
+        app.tell("a shell cannot use this terminal", "error")
         return
     except SlurmkitError as refused:
         error, code = refused, 1

@@ -30,7 +30,9 @@ def open_sort(app: AppHost, view: TableView) -> None:
         if name:
             view.set_row_query(view.row_query.sorted_by(name))
 
-    app.push_screen(ChoiceDialog("Sort by; the same again turns it around", options), chosen)
+    app.push_screen(
+        ChoiceDialog("Sort by; the same column again reverses the order", options), chosen
+    )
 
 
 def open_columns(app: AppHost, view: TableView) -> None:
@@ -45,14 +47,14 @@ def open_columns(app: AppHost, view: TableView) -> None:
             try:
                 app.options.keep_columns(view.NAME, [each.name for each in columns])
             except OSError as error:
-                app.tell(f"these columns are not kept: {error}", "warning")
+                app.tell(f"these columns are not saved for the next start: {error}", "warning")
 
     app.push_screen(MultiChoiceDialog("Columns", options, shown), chosen)
 
 
 def open_export(app: AppHost, view: TableView) -> None:
     """Ask for a new file, and write the rows shown to it."""
-    wanted = ValuePrompt("File", "its ending says the format: .csv or .json", _new_file)
+    wanted = ValuePrompt("File", "the name of a new file that ends with .csv or .json", _new_file)
 
     def typed(name: str | None) -> None:
         if name is not None:
@@ -65,7 +67,7 @@ def open_export(app: AppHost, view: TableView) -> None:
 def _new_file(name: str) -> str:
     path = Path(name.strip()).expanduser()
     if path.suffix not in (".csv", ".json"):
-        raise BadInput(f"{name}: write .csv or .json")
+        raise BadInput(f"{name}: the name must end with .csv or .json")
     if path.exists():
         raise BadInput(f"{name} is there already; choose another name")
     if not path.parent.is_dir():

@@ -123,7 +123,7 @@ class SubmitForm(ModalScreen[str | None]):
         self._fields.fill(draft.texts)
         lost = [n for n, text in draft.texts.items() if self.row(n).text != text]
         if lost:
-            warning = "line ends that are none of Unix became plain ones: see the preview"
+            warning = "line ends were changed to those of Unix: check the preview"
             self.app.tell(warning, "warning")
         self._update_notes()
         self._update_title()
@@ -142,7 +142,7 @@ class SubmitForm(ModalScreen[str | None]):
         except SlurmkitError as error:
             if not self.is_open:
                 return
-            self.app.tell(f"what this cluster offers is unknown: {error}", "warning")
+            self.app.tell(f"cannot list what this cluster offers: {error}", "warning")
             self._fields.offer(None)
         else:
             if self.is_open:
@@ -219,7 +219,7 @@ class SubmitForm(ModalScreen[str | None]):
             self.action_preview()
             return
         if self._sending:
-            self.app.tell("it is being sent; wait for the answer", "warning")
+            self.app.tell("the job is being submitted; wait for the answer", "warning")
             return
         self._session.draft = self._drafts.with_texts(self.texts)
         self.dismiss(None)
@@ -238,7 +238,7 @@ class SubmitForm(ModalScreen[str | None]):
         try:
             await in_thread(partial(self._drafts.save, draft))
         except SlurmkitError as error:
-            self.app.tell(f"the draft is not kept: {error}", "warning")
+            self.app.tell(f"the draft is not saved: {error}", "warning")
 
     def action_preview(self) -> None:
         """Go to the preview, or back."""
@@ -259,7 +259,7 @@ class SubmitForm(ModalScreen[str | None]):
         """List the possible values of the field."""
         row = self._current_row
         if row is None or not row.offered:
-            self.app.tell("nothing is listed for this field; its help is below the form")
+            self.app.tell("there is no list of values for this field; see the help below the form")
         else:
             row.choose()
 
@@ -289,8 +289,8 @@ class SubmitForm(ModalScreen[str | None]):
             if name == "replace":
                 self.fill(draft)
 
-        keep = ChoiceOption("keep", "Keep", "go on with what stands in the form")
-        replace = ChoiceOption("replace", "Replace", "what stands in the form is thrown away")
+        keep = ChoiceOption("keep", "Keep", "go on with the draft in the form")
+        replace = ChoiceOption("replace", "Replace", "throw the draft in the form away")
         self.app.push_screen(ChoiceDialog("The form holds a draft", [keep, replace]), chosen)
 
     def action_open_file(self) -> None:
@@ -367,13 +367,15 @@ def load_draft_file(path: Path) -> Draft:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a device or a pipe may have no end
-            raise BadInput(f"{path} is no plain file; name a job file or a batch script")
+            raise BadInput(f"{path} is no regular file; name a job file or a batch script")
         with path.open("rb") as file:
             is_script = file.read(2) == b"#!"
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from error
     if status.st_size > _LARGEST:
-        raise BadInput(f"{path} is larger than any job file or batch script may be")
+        raise BadInput(
+            f"{path} is larger than {_LARGEST >> 20} MiB; a job file or batch script is smaller"
+        )
     texts, wrong = form_texts_of_fields(load_script(path) if is_script else load_job_file(path))
     if wrong:
         raise BadInput(f"{path}: {'; '.join(wrong)}")
@@ -444,7 +446,7 @@ async def _save(form: SubmitForm, path: Path, spec: JobSpec) -> None:
 
 def _check_name(text: str) -> str:
     if not text.strip() or "\0" in text:
-        raise BadInput("name a file")
+        raise BadInput("give the name of a file")
     return text.strip()
 
 

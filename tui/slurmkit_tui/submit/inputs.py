@@ -211,7 +211,7 @@ class FieldRow(Widget):
     @on(LineInput.Several)
     def _refuse(self, event: LineInput.Several) -> None:
         event.stop()
-        words = f"{self.field.label} takes one line; of the {event.count} pasted none was taken"
+        words = f"{self.field.label} takes one line; the {event.count} pasted lines were ignored"
         self.notify(words, severity="warning", markup=False)
 
     @on(Input.Submitted)

@@ -63,7 +63,7 @@ def form_state(checked: PlannedForm | None, now: float, *, sending: bool) -> Con
             return Content.styled(words, "$quiet")
         return Content.assemble(("not ready: ", "$error bold"), printable(words))
     ago = "" if checked.taken is None else f"{max(0, now - checked.taken):.0f} s ago"
-    age = f", asked {ago}" if checked.judged else f", by limits of {ago}"
+    age = f", checked {ago}" if checked.judged else f", with limits read {ago}"
     if errors := checked.errors:
         count = f"{len(errors)} error{'s' * (len(errors) > 1)}"
         first = f": {printable(errors[0])}"
@@ -110,7 +110,7 @@ def may_be_submitted(error: SlurmkitError) -> bool:
 
 def confirm_question(plan: Plan, *, maybe_sent: bool) -> str:
     """Return the question before a plan is submitted."""
-    before = "A job was perhaps submitted from this form before: look at Mine first. "
+    before = "This form may have submitted a job already: look at Mine first. "
     first = plan.submissions[0]
     options = dict(first.options)
     where = options.get("partition", "the default partition")

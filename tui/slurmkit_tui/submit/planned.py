@@ -104,11 +104,11 @@ def texts_with_fixes(checked: PlannedForm | None) -> FormTexts:
     plan = checked.plan if checked else None
     fixes = [pair for error in (plan.errors if plan else ()) for pair in error.fix]
     if checked is None or checked.spec is None or not fixes:
-        raise BadInput("there is no error with something that fits instead")
+        raise BadInput("no error comes with a value that fits")
     try:
         wanted = with_options(checked.spec, fixes)
     except BadInput as error:
-        raise BadInput(f"it cannot be changed so: {error}") from error
+        raise BadInput(f"the values that fit cannot be applied: {error}") from error
     before, after = form_texts(checked.spec), form_texts(wanted)
     names = {name for name in (*before, *after) if before.get(name) != after.get(name)}
     texts = {**checked.texts, **{name: after.get(name, "") for name in names}}
@@ -162,10 +162,10 @@ def _summary(plan: Plan, taken: float, *, judged: bool) -> Content:
     facts = plan.estimate.facts() if plan.estimate else []
     if not any(name == "Starts" for name, _ in facts):
         facts = [*facts, ("Starts", _no_start(plan, judged=judged))]
-    settings = f"the cluster's settings are as of {format_time(plan.capabilities_taken)}"
+    settings = f"cluster settings from {format_time(plan.capabilities_taken)}"
     asked = (
-        "Asked" if judged else "Limits",
-        f"{'' if judged else 'as of '}{format_time(taken)}; {settings}",
+        "Checked" if judged else "Limits",
+        f"{'' if judged else 'from '}{format_time(taken)}; {settings}",
     )
     return Content("\n").join(
         [*parts, *([Content()] if parts else []), two_columns([*facts, asked])]
@@ -174,8 +174,8 @@ def _summary(plan: Plan, taken: float, *, judged: bool) -> Content:
 
 def _no_start(plan: Plan, *, judged: bool) -> str:
     if plan.errors:
-        return "unknown: slurmctld is asked once there is no error"
-    return "unknown" if judged else "unknown: slurmctld is asked once nothing changes for 2 s"
+        return "unknown: slurmctld is asked when there are no errors"
+    return "unknown" if judged else "unknown: slurmctld is asked 2 s after the last change"
 
 
 def _findings(plan: Plan) -> Iterable[Content]:

@@ -331,9 +331,9 @@ class TableView(View):
         """Return the text for a table without rows."""
         noun = self.LISTING.noun
         if self._row_query.filter.text.strip():
-            return f"no {noun} passes {', '.join(self.filters)}; Esc clears"
+            return f"no {noun} matches {', '.join(self.filters)}; Esc clears the filter"
         if self._row_query.mine:
-            return f"no {noun} is mine; u shows all"
+            return f"no {noun} is yours; u shows all"
         return self.LISTING.empty or f"no {noun}s"
 
 

@@ -27,7 +27,7 @@ _JOBS = 3  # number of jobs whose factors are shown
 def _level(row: FairshareRow) -> str:
     if row.level is None:
         return ""
-    return "no use" if math.isinf(row.level) else f"{row.level:.3g}"
+    return "unused" if math.isinf(row.level) else f"{row.level:.3g}"
 
 
 def _account(row: FairshareRow) -> str:
@@ -128,8 +128,8 @@ class FairshareView(TableViewWithNotes):
         lines = standing or [f"sshare shows no share of {me}"]
         if fairness.half_life and fairness.half_life not in ("0", "00:00:00"):
             lines.append(
-                f"usage fades: half of it counts after {fairness.half_life}"
-                " (PriorityDecayHalfLife), a quarter after twice that, if nothing new is used"
+                f"usage decays: half of it still counts after {fairness.half_life}"
+                " (PriorityDecayHalfLife), a quarter after twice that time"
             )
         lines += [_factors(job) for job in fairness.factors[:_JOBS]]
         for branch in shares.branches(me):
@@ -151,8 +151,8 @@ def _recovery(branch: Sequence[FairshareRow], fairness: FairshareAnswer) -> list
         return []
     decay = fairshare.forecast_fairshare(branch[-1], branch[-2], fairness.half_life)
     if decay is None:
-        why = "Slurm does not say usage, LevelFS and half-life of it"
-        return [f"how {branch[-1].user} in {branch[-1].account} recovers is unknown: {why}"]
+        why = "Slurm does not report its usage, LevelFS and half-life"
+        return [f"no forecast for {branch[-1].user} in {branch[-1].account}: {why}"]
     return [
         f"{branch[-1].account}: {line}"
         for line in fairshare.describe_forecast(decay, fairness.reset)

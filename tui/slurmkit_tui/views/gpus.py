@@ -211,7 +211,7 @@ class GpusView(View):
         yield f"{self._map.total:,} GPUs by {self._by}"
         if text := self._filter.text.strip():
             shown = sum(len(line.gpus) for line in self._map.lines)
-            yield f"{shown:,} pass {printable(text)}"
+            yield f"{shown:,} match {printable(text)}"
         yield (self._map.free, "$success")
         if self._map.warnings:
             yield (printable(self._map.warnings[0]), "$warning")
@@ -290,7 +290,9 @@ class GpusView(View):
         self._map = drawn
         mine = {holder.sign for holder in drawn.legend if holder.name.split()[-1:] == [context.me]}
         text = self._filter.text.strip()
-        empty = f"no GPU passes {text}; Esc clears" if text else "this cluster has no GPUs"
+        empty = (
+            f"no GPU matches {text}; Esc clears the filter" if text else "this cluster has no GPUs"
+        )
         self.grid.show(drawn.lines, drawn.widths, next(iter(mine), ""), empty)
         self.query_one("#legend", Static).update(self._legend(drawn))
         self.post_message(self.Changed())

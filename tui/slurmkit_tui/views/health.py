@@ -38,7 +38,7 @@ COLUMNS = (
            style=lambda _d, _c: "cell--muted"),
     TableColumn("check", "CHECK", lambda d, _: d.check, attrgetter("check"), longest_text("check"),
            limit=22, narrow=12),
-    TableColumn("message", "WHAT IS THE CASE", lambda d, _: d.message, attrgetter("message"),
+    TableColumn("message", "FINDING", lambda d, _: d.message, attrgetter("message"),
            longest_text("message"), limit=120, narrow=110),
 )  # fmt: skip
 FINDINGS = Listing(

@@ -298,7 +298,7 @@ class MineView(TableView):
         yield (f"{waiting:,} pending", "$warning")
         yield f"{len([job for job in rows if job.ended]):,} ended lately"
         if self._without_history:
-            yield ("without those that ended: slurmdbd does not answer", "$warning")
+            yield ("ended jobs are missing: slurmdbd does not answer", "$warning")
 
     def aside(self) -> Iterable[SummaryPart]:
         """See `TableView.aside`: source and age of the columns CPU and MEM."""
@@ -306,6 +306,6 @@ class MineView(TableView):
             return
         if self._uses is not None:
             at = format_time(int(self._uses.taken))[11:19]
-            yield f"CPU, MEM of {self._uses.source} at {at}"
+            yield f"CPU, MEM from {self._uses.source} at {at}"
         if why := self._uses_answer.problem or (self._uses and self._uses.missing):
             yield (f"CPU, MEM unknown: {printable(why)}", "$warning")

@@ -60,7 +60,7 @@ USAGE = Listing(
     key=lambda row: f"{row.get('month')} {row.get('pi')} {row.get('user')}",
     haystack=lambda row: f"{row.get('month')}\n{row.get('pi')}\n{row.get('user')}",
     mine=lambda row, context: row.get("user") == context.me,
-    empty="no usage in the ledger this month or the last that you may see",
+    empty="the ledger shows you no usage in this month or the last one",
 )
 
 

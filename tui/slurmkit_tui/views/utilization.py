@@ -168,11 +168,11 @@ class UtilizationView(TableViewWithNotes):
         del session
         report = answer.value
         base = {
-            "day": "what the GPUs of now can give in a day",
-            "hour": "what the GPUs of now can give in an hour",
-            "gpu-type": "what the GPUs of the type can give in this time",
+            "day": "the GPU-hours that all present GPUs give in a day",
+            "hour": "the GPU-hours that all present GPUs give in an hour",
+            "gpu-type": "the GPU-hours that the GPUs of the type give in this time",
         }.get(report.by, "all GPU-hours of this time")
-        history = f"by {report.by}, the last {report.days:.0f} days in UTC; the share is of {base}"
+        history = f"by {report.by}, last {report.days:.0f} days in UTC; SHARE: part of {base}"
         if report.without_history:
             history = f"no history: {report.without_history}"
         return [_now_in_words(report.now), history]
@@ -192,5 +192,5 @@ def _now_in_words(now: CurrentUse) -> str:
         f"{now.gpus_held.get(name, 0)} of {count} {name or 'untyped'}"
         for name, count in now.gpus.items()
     )
-    gpus = f"now: {held} of {total} GPUs held ({types}), {wanted} more wanted by jobs that wait"
+    gpus = f"now: {held} of {total} GPUs held ({types}), pending jobs request {wanted} more"
     return f"{gpus}; {now.cpus_held:,} of {now.cpus:,} CPUs held"

@@ -149,7 +149,7 @@ class ChoiceOption(NamedTuple):
     @property
     def content(self) -> Content:
         """The text of the option in the list."""
-        remark = printable(f"not now: {self.refusal}" if self.refusal else self.help)
+        remark = printable(f"not possible: {self.refusal}" if self.refusal else self.help)
         return Content.assemble(printable(self.label).ljust(12), "  ", (remark, "$quiet"))
 
 

@@ -125,7 +125,9 @@ def _by_operator(column: TableColumn, op: str, value: str) -> RowTest:
     if op in ("=", "!="):
         return _equals(column, value, number, same=op == "=")
     if number is None:
-        raise FilterError(f"{column.name}{op}{value}: a number is due, e.g. {column.name}{op}8")
+        raise FilterError(
+            f"{column.name}{op}{value}: write a number, for example {column.name}{op}8"
+        )
     return _compared(column, op, number)
 
 
@@ -181,7 +183,7 @@ def _column(name: str | None, listing: Listing) -> TableColumn:
     if column is None:
         names = [column.name for column in listing.columns]
         near = get_close_matches(name or "", names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+        hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(names)}"
         raise FilterError(f"there is no field {name!r}; {hint}")
     return column
 

@@ -158,7 +158,7 @@ def test_spank_plugins(site: Site) -> None:
     [
         ("import os, sys; print('fatal: no source', file=sys.stderr); os._exit(1)",
          "(exit code 1): fatal: no source"),
-        ("import os; os.abort()", "(signal 6): no word"),
+        ("import os; os.abort()", "(signal 6): no message"),
         ("import nonesuch_of_pyslurm", "No module named 'nonesuch_of_pyslurm'"),
     ],
 )  # fmt: skip
@@ -172,7 +172,7 @@ def test_it_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyslurm_usable, "_TIMEOUT", 1)
     assert (
         pyslurm_usable.check_pyslurm(LocalSlurmCommands()).why_not
-        == "PySlurm says nothing within 1 s"
+        == "PySlurm gave no answer in 1 s"
     )
 
 
@@ -251,7 +251,7 @@ def test_what_it_cannot_say_goes_by_sbatch_and_says_so(
     caplog.set_level(logging.INFO)
     assert PyslurmBackend(LocalSlurmCommands()).submit(job(("hint", "nomultithread"))) == "7"
     assert (site.sbatches, library.asked) == (1, [])
-    assert "PySlurm has nothing that says exactly --hint" in caplog.text
+    assert "PySlurm cannot express --hint exactly" in caplog.text
     (way,) = SENT
     assert way.startswith("sbatch: ")
 

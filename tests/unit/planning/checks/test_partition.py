@@ -164,7 +164,7 @@ def test_memory_per_cpu_is_paid_for_with_cpus() -> None:
     known = with_partition("gpu", max_mem_per_cpu=2048)
     (finding,) = findings(known, mem_per_cpu="8G").values()
     assert (finding.severity, finding.code) == ("note", "partition-max-mem-per-cpu")
-    assert "makes it 4 CPUs" in finding.message
+    assert "the job gets 4 CPUs there instead of 1" in finding.message
     (finding,) = findings(known, mem="200G").values()
     assert finding.severity == "error"
     assert finding.fix == (("mem", "128G"),)

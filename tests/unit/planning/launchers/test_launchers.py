@@ -228,7 +228,7 @@ def test_what_a_launcher_cannot_do_is_said() -> None:
     assert not needs(JobSpec(script="#!/bin/bash\n", nodes=2, launch=none))
     labelled = msgspec.structs.replace(none, label=True, mpi="pmix")
     (warning,) = needs(JobSpec(script="#!/bin/bash\n", launch=labelled))
-    assert warning.message.startswith("--mpi and --label is for srun")
+    assert warning.message.startswith("--mpi and --label works only with srun")
     (warning,) = needs(JobSpec(command=("x",), ntasks=2, launch=none))
     assert (warning.severity, warning.code) == ("warning", "launcher-runs-once")
     assert not needs(JobSpec(command=("x",), launch=none))
@@ -272,7 +272,7 @@ def test_a_site_names_its_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert lines(made) == "/opt/mpi/bin/mpirun -n 4 x 'a b'"
     labelled = msgspec.structs.replace(made, options=("--gpu-bind=closest", "--label"))
     _, warning = make_launcher("mpi").needs(labelled)
-    assert warning.message.startswith("--gpu-bind=closest and --label is for srun")
+    assert warning.message.startswith("--gpu-bind=closest and --label works only with srun")
 
 
 def test_a_sites_plugin_that_is_not_there_is_an_error(

@@ -129,13 +129,13 @@ def test_the_log_command_finds_a_rank_and_says_where_the_others_are(tmp_path: Pa
     (tmp_path / "log.rank0").touch()
     rank.write_text("its own\n", "utf-8")
     assert b"".join(jobs.cluster().job("7").log(notice=said.append)) == b"all\n"
-    assert said == [f"its ranks write to {log}.rank0 and so on; --rank N shows that of one"]
+    assert said == [f"its ranks write to {log}.rank0 and so on; --rank N shows one of these files"]
     read = jobs.cluster().job("7").log(file=LogFile(rank=2), notice=said.append)
     assert b"".join(read) == b"its own\n"
     assert len(said) == 1
-    with pytest.raises(LogUnavailable, match="had the job --log-per-rank"):
+    with pytest.raises(LogUnavailable, match="that the job had --log-per-rank"):
         b"".join(jobs.cluster().job("7").log(file=LogFile(rank=9)))
-    with pytest.raises(BadInput, match="leave --error out"):
+    with pytest.raises(BadInput, match="leave out --error"):
         LogFile(rank=1, stderr=True)
 
 

@@ -386,7 +386,7 @@ def test_where_nothing_is_expected_the_plan_warns(configured: Path) -> None:
     plan = planned()
     assert codes(plan) == {"preflight", "preflight-unknown"}
     message = next(each.message for each in plan.warnings if each.code == "preflight-unknown")
-    assert message.endswith("may name one of: a100:2, a100, gpu:2, gpu")
+    assert message.endswith("in [preflight.between]: a100:2, a100, gpu:2, gpu")
 
 
 @pytest.mark.parametrize(
