@@ -31,7 +31,7 @@ _REFUSALS = (
     (r"'(.*?)' invalid entry for --nodelist", "--nodelist {}: not a list of nodes like c[1-3],c5"),
     (
         r"Invalid job state specified: (.*?)(?:;|$).*Valid job states include: (.*?)(?:;|$)",
-        "--states {}: not a state; give all, or one or more of {}",
+        "--states {}: not a state; give all by itself, or one or more of {}",
     ),
 )
 _WORDS = {"qos": "QOS"} | {word: word for word in ("partition", "account", "reservation")}

@@ -103,4 +103,4 @@ def test_a_wrong_default_is_named(
 ) -> None:
     monkeypatch.setenv("SBATCH_GPUS", "-3")
     assert run_to_exit_code(cli, ["plan", "--", "true"]) == 2
-    assert "SBATCH_GPUS=-3 in the environment: GPUs '-3'" in capsys.readouterr().err
+    assert "SBATCH_GPUS=-3 in the environment: cannot read GPUs '-3'" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_a_preflight_stands_before_the_command(
     assert run("plan", *asked) == 0
     shown = capsys.readouterr()
     assert shown.out.index("python3 -IS - ") < shown.out.index("-- train\n")
-    assert "before the work all_reduce_perf runs" in shown.err
+    assert "before the work, all_reduce_perf runs over the job's nodes" in shown.err
     assert run("plan", "--preflight", "mpi", "--time", "1", "--", "train") == 2
 
 

@@ -413,7 +413,9 @@ def test_a_policy_is_given_as_options_of_the_executor() -> None:
     inside = Executor(slurm, on_timeout="requeue", container=image)._spec.container
     assert inside
     assert inside.mounts == (str(store.make_base_folder(None)),)
-    with pytest.raises(BadInput, match="on-timeout is one of requeue, hold, fail, not 'again'"):
+    with pytest.raises(
+        BadInput, match="on-timeout must be one of requeue, hold, fail, not 'again'"
+    ):
         Executor(slurm, on_timeout="again")
-    with pytest.raises(BadInput, match="no option 'on_timeuot' here; did you mean 'on_timeout'"):
+    with pytest.raises(BadInput, match="takes no option 'on_timeuot'; did you mean 'on_timeout'"):
         Executor(slurm, on_timeuot="requeue")

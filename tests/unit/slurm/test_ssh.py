@@ -265,7 +265,7 @@ def test_a_key_with_a_passphrase(sshd: Sshd, section: ClusterSection, tmp_path: 
     sshd.config.write_text(
         sshd.config.read_text("utf-8").replace(str(sshd.user_key), str(key)), "utf-8"
     )
-    with pytest.raises(SshError, match="it asks 'passphrase of"):
+    with pytest.raises(SshError, match="needs an answer to 'passphrase of"):
         SshSlurmCommands("lab", section, ask_nobody).run(["true"])
     answers = iter(["wrong", "secret words"])
     slurm = SshSlurmCommands("lab", section, lambda _: next(answers))
@@ -363,7 +363,8 @@ def test_a_one_time_code_after_a_key(sshd: Sshd, section: ClusterSection, coded:
     assert slurm.run(["echo", "still"]) == "still\n"  # the connection is kept: nothing is asked
     assert len(asked) == 2
     slurm.connection.close()
-    with pytest.raises(SshError, match="it asks 'lab: Two factors from your token Code:'"):
+    words = "needs an answer to 'lab: Two factors from your token Code:'"
+    with pytest.raises(SshError, match=words):
         SshSlurmCommands("lab", section, ask_nobody).run(["true"])
 
 

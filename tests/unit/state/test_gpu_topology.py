@@ -147,11 +147,14 @@ def test_what_slurm_knows_of_a_node(monkeypatch: pytest.MonkeyPatch, conf: Path)
     conf.unlink()
     done = run(monkeypatch, Lab(None), "c1")
     assert done.stdout.splitlines()[2].split() == ["0", "a100", "?", "?"]
-    assert "cores unknown: no gres.conf that can be read" in done.stderr
+    assert "cores unknown: no readable gres.conf on this machine" in done.stderr
     conf.write_text("NodeName=c1 Name=gpu File=/dev/nvidia0 Cores=0-3\n", "utf-8")  # one of eight
     done = run(monkeypatch, Lab(None), "c1")
     assert done.stdout.splitlines()[2].split() == ["0", "a100", "?", "?"]
-    assert f"cores unknown: {conf} does not tell" in done.stderr
+    assert (
+        f"cores unknown: {conf} does not list them for the GPUs that slurmctld reports"
+        in done.stderr
+    )
 
 
 def test_in_a_job_nvidia_smi_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,5 +193,5 @@ def test_what_cannot_be_asked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="there is no node 'c99'"):
         run(monkeypatch, lab, "c99")
     lab.state = "PENDING"
-    with pytest.raises(BadInput, match="does not run"):
+    with pytest.raises(BadInput, match="job 42 is not running"):
         run(monkeypatch, lab, "--job", "42")

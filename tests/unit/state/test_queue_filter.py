@@ -148,7 +148,7 @@ def test_what_slurm_does_not_show_us_passes(shown: str) -> None:
         ("squeue: error: 'c[1' invalid entry for --nodelist", r"--nodelist c\[1: not a list"),
         (
             NO_STATE,
-            "--states foo: not a state; give all, or one or more of pending,running$",
+            "--states foo: not a state; give all by itself, or one or more of pending,running$",
         ),
     ],
 )
