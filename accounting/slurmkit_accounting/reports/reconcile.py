@@ -107,7 +107,9 @@ def reconcile_report(
     notes = []
     begin, end = window
     with ledger.transaction() as connection:
-        for number, name in connection.execute(select(clusters.c.id, clusters.c.name)).all():
+        for number, name in connection.execute(
+            select(clusters.c.id, clusters.c.name).order_by(clusters.c.name)
+        ).all():
             rolled = read_rollup_time(slurm, name)
             upto = end_of_sreport_data((begin, min(end, rolled.at)), now)
             notes.append(f"{name}: rolled up to {zone.show(rolled.at)} ({rolled.source})")
