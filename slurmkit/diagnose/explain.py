@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slurmkit.diagnose import blockers as find
-from slurmkit.diagnose import details
-from slurmkit.diagnose.alternatives import FoundAlternatives
-from slurmkit.diagnose.alternatives import find_alternatives as look_for
+from slurmkit.diagnose import blockers, details
+from slurmkit.diagnose.alternatives import FoundAlternatives, find_alternatives
 from slurmkit.diagnose.blockers import rank_in_partition, read_priority
 from slurmkit.diagnose.failure import explain_end
 from slurmkit.diagnose.model import Explanation, StartEstimate, WaitExplanation
@@ -112,7 +110,7 @@ def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Expla
     priority = read_priority(cluster.slurm, row, snapshot.capabilities.config)
     sooner = FoundAlternatives()
     if alternatives:
-        sooner = look_for(cluster.slurm, snapshot, start.at if start else None)
+        sooner = find_alternatives(cluster.slurm, snapshot, start.at if start else None)
     ranks = (
         rank_in_partition(name, row, snapshot.rows, snapshot.taken) for name in snapshot.partitions
     )
@@ -158,14 +156,14 @@ def _start(snapshot: PendingSnapshot) -> StartEstimate | None:
 
 def _dependent(cluster: JobCluster, snapshot: PendingSnapshot) -> details.ReasonFacts:
     """Return the jobs that it depends on; sacct gives the states of those that left the queue."""
-    in_queue = group_by_id(find.parse_dependency_ids(snapshot.job.dependency), snapshot.rows)
+    in_queue = group_by_id(blockers.parse_dependency_ids(snapshot.job.dependency), snapshot.rows)
     states: dict[str, str] = {}
     for job_id in [job_id for job_id, rows in in_queue.items() if not rows][:_SHOWN]:
         try:
             states[job_id] = cluster.job(job_id).info().state
         except SlurmError:
             states[job_id] = "unknown"
-    return details.ReasonFacts((), tuple(find.dependency_blockers(snapshot, states)))
+    return details.ReasonFacts((), tuple(blockers.dependency_blockers(snapshot, states)))
 
 
 def _runs_before(cluster: JobCluster, snapshot: PendingSnapshot) -> list[str]:

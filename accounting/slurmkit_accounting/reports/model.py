@@ -33,12 +33,12 @@ class UnmappedTotal(msgspec.Struct, frozen=True):
 
 
 class SreportDifference(msgspec.Struct, frozen=True):
-    """GPU-hours of a report that sreport counts differently, by cause.
+    """GPU-hours of a report that sreport or sacct may count differently, by cause.
 
     Attributes:
-        suspended: held while suspended; sreport charges these GPUs, sacct's Elapsed does not.
+        suspended: held while suspended; sreport counts these GPUs too, sacct's Elapsed does not.
         running: of runs without an end; sreport counts them up to its last rollup.
-        requeued: of requeued runs; sacct shows them only with -D.
+        requeued: of requeued runs; sreport counts them too, sacct shows them only with -D.
         command: command that works out the whole difference.
     """
 

@@ -1,6 +1,7 @@
 """The registry of slurmkit's own checks, which find errors before the job is in the queue.
 
-Each check is a pure function from a `Request` to findings. `CHECKS` lists them all.
+Each check is a pure function from a `Request` to findings. `CHECKS` lists them all but those that
+run commands of Slurm, which are in `live`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,8 @@ import msgspec
 from slurmkit.planning.checks import access, limits_use, nodes, options, partition, times
 from slurmkit.planning.checks.fixes import FixSearch
 from slurmkit.planning.checks.limits import refused_at_submit
-from slurmkit.planning.checks.live import check_dependencies, check_topology
 from slurmkit.planning.request import Request
 from slurmkit.spec.findings import Finding
-
-__all__ = ["CHECKS", "check", "check_all", "check_dependencies", "check_topology"]
 
 CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     access.hidden_limits,
