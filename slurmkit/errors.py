@@ -1,7 +1,7 @@
 """Every error slurmkit raises on purpose, and how the command line ends on it.
 
 SlurmkitError                 exit 1: an operation failed
-├── BadInput                  exit 2: a wrong option, value or file
+├── BadInput                  exit 2: a wrong option, value or file; also a ValueError
 │   └── BadConfig             a configuration file is wrong
 ├── Interrupted               exit 130: Ctrl-C, with a message about what is left behind
 ├── MissingExtra              an optional part is not installed
@@ -19,7 +19,7 @@ SlurmkitError                 exit 1: an operation failed
 │   ├── NoSuchJob             no job of that id
 │   └── Refused               any other refusal, with Slurm's message
 │       └── JobOver           the job has already ended
-├── NotOver                   a job has not ended, or not within the time to wait
+├── NotOver                   a job has not ended (in time); also a TimeoutError
 ├── LogUnavailable            a job's output cannot be read
 ├── CallError                 a function called in a job returned no result
 │   ├── CallDied              its process was killed, or exited
@@ -45,7 +45,7 @@ class SlurmkitError(Exception):
     exit_code = 1
 
 
-class BadInput(SlurmkitError):
+class BadInput(SlurmkitError, ValueError):
     """A wrong value, option or file."""
 
     exit_code = 2
@@ -121,7 +121,7 @@ class JobOver(Refused):
     """The job has already ended, so it cannot be cancelled, held or changed."""
 
 
-class NotOver(SlurmkitError):
+class NotOver(SlurmkitError, TimeoutError):
     """A job has not ended, or not within the time to wait."""
 
 

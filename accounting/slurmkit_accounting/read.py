@@ -37,6 +37,9 @@ __all__ = [
 ]  # fmt: skip
 
 SUSPENDED = ("charge", "skip")
+# The database compares each run with each of them. SQLite refuses some hundred job ids.
+MOST_JOBS = 200
+MOST_FILTER_VALUES = 1000
 
 
 class More(TypedDict, total=False):
@@ -44,10 +47,10 @@ class More(TypedDict, total=False):
 
     Attributes:
         timezone: IANA name; the host's zone when left out.
-        filters: only usage with one of these values, by dimension.
+        filters: only usage with one of these values, by dimension; at most 1,000 values in all.
         suspended: `charge` (like sreport) counts GPUs that a suspended run holds, `skip` does not.
         job: only this job, `12` (with all its parts), `12_3` or `12+1`; several are separated by
-            commas.
+            commas, at most 200.
         now: epoch seconds up to which runs without an end are counted; the current time when left
             out.
     """
@@ -210,6 +213,7 @@ def _names(by: str | Sequence[str], known: Sequence[str] = ALL_DIMENSIONS) -> tu
 def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Question:
     only = {name: tuple(values) for name, values in more.get("filters", {}).items()}
     check_dimensions(tuple(only))
+    _check_number_of_values(only)
     where, job, now = find_zone(more.get("timezone")), more.get("job"), more.get("now")
     moment = int(time.time()) if now is None else now
     if not 0 <= moment <= LATEST_TIME:
@@ -222,7 +226,27 @@ def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Q
         zone=where,
         filters=only,
         suspended=suspended,
-        job=None if job is None else ",".join(map(check_job_id, job.split(","))),
+        job=None if job is None else _check_job_ids(job),
         scope=scope,
         now=moment,
     )
+
+
+def _check_number_of_values(filters: Mapping[str, Sequence[str]]) -> None:
+    count = sum(map(len, filters.values()))
+    if count > MOST_FILTER_VALUES:
+        raise BadInput(
+            f"the filters have {count:,} values; at most {MOST_FILTER_VALUES:,} are allowed;"
+            " leave filters out, and choose from the rows of the report"
+        )
+
+
+def _check_job_ids(job: str) -> str:
+    """Check job ids separated by commas; return them, each once."""
+    job_ids = dict.fromkeys(job.split(","))
+    if len(job_ids) > MOST_JOBS:
+        raise BadInput(
+            f"{len(job_ids):,} job ids are too many; at most {MOST_JOBS} are allowed in one report;"
+            " ask for some of them at a time"
+        )
+    return ",".join(map(check_job_id, job_ids))

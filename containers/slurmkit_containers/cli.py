@@ -44,6 +44,12 @@ def image_group() -> None:
 
     A job uses the imported file of its --container-image, if there is one. Then no node fetches
     the image, and it does not change between jobs.
+
+    \b
+    Examples:
+      slurmkit image search pytorch
+      slurmkit image import ubuntu:24.04
+      slurmkit image list
     """
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle, groupby
 from typing import Any
 
 import click
 import msgspec
 
-from slurmkit.cli.tables import print_table
+from slurmkit.cli.tables import format_table, print_table
+from slurmkit.cli.watch import show_repeatedly, watch_option
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.memory import format_gib
@@ -74,9 +75,8 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--free", "only_free", is_flag=True, help="Show the free and usable GPUs, by type.")
 @click.option("--json", "as_json", is_flag=True, help="Print one entry per GPU as JSON.")
-def gpus_command(
-    partition: str, nodelist: str, by: GroupGpusBy, *, as_list: bool, only_free: bool, as_json: bool
-) -> None:
+@watch_option
+def gpus_command(partition: str, nodelist: str, *, seconds: float | None, **shown: Any) -> None:
     """Show who uses which GPU: one line per node, one cell per GPU, in the order of the indexes.
 
     The first two examples answer "Can I run on GPU 2 of node c3, and who uses it?". A letter is a
@@ -85,45 +85,71 @@ def gpus_command(
     \b
     Examples:
       slurmkit gpus
+      slurmkit gpus --watch
       slurmkit gpus --node c3 --list
       slurmkit gpus --free
       slurmkit gpus --partition gpu --by account
       slurmkit gpus --json | jq '.[] | select(.node == "c3" and .index == 2)'
     """
-    if sum((as_list, only_free)) > 1:
+    if shown["as_list"] and shown["only_free"]:
         raise click.UsageError("give either --list or --free, not both")
-    full = read_gpus(Cluster().slurm)
-    rows = select_nodes(
-        full.nodes, NodeChoice(partitions=split_names(partition), nodelist=nodelist)
-    )
-    names = {row.name for row in rows}
-    gpus = [gpu for gpu in full.gpus if gpu.node in names]
+    slurm = Cluster().slurm
+    choice = NodeChoice(partitions=split_names(partition), nodelist=nodelist)
+
+    def look() -> tuple[Sequence[str], list[str]]:
+        full = read_gpus(slurm)
+        rows = select_nodes(full.nodes, choice)
+        names = {row.name for row in rows}
+        gpus = [gpu for gpu in full.gpus if gpu.node in names]
+        return list(_gpu_lines(gpus, rows, **shown)), _notes(full, gpus, rows)
+
+    def look_again() -> tuple[Sequence[str], str]:
+        lines, notes = look()
+        return lines, "; ".join(notes)
+
+    if seconds is not None:
+        show_repeatedly(look_again, seconds, in_place=not shown["as_json"])
+        return
+    lines, notes = look()
+    for line in lines:
+        click.echo(line)
+    for note in notes:
+        click.echo(note, err=True)
+
+
+def _gpu_lines(
+    gpus: Sequence[Gpu],
+    rows: Sequence[NodeRow],
+    *,
+    by: GroupGpusBy,
+    as_list: bool,
+    only_free: bool,
+    as_json: bool,
+) -> Iterable[str]:
+    """Return the lines to show: JSON, a table of GPUs or of free ones, or the map."""
     if as_json:
-        click.echo(msgspec.json.encode(free_gpus(rows) if only_free else gpus))
-    elif only_free:
-        _print_free(free_gpus(rows))
-    elif as_list:
-        print_table(_LIST, map(_gpu_row, gpus))
-    else:
-        print_gpu_map(gpus, rows, by)
-    _print_source(full, gpus, rows)
+        return [msgspec.json.encode(free_gpus(rows) if only_free else gpus).decode()]
+    if only_free:
+        return _free_lines(free_gpus(rows))
+    if as_list:
+        return format_table(_LIST, map(_gpu_row, gpus))
+    return format_gpu_map(gpus, rows, by)
 
 
-def _print_source(full: GpuMap, gpus: Sequence[Gpu], rows: Sequence[NodeRow]) -> None:
-    """Print warnings, a summary and the age of the data to standard error."""
-    for warning in full.warnings:
-        click.echo(f"warning: {printable(warning)}", err=True)
+def _notes(full: GpuMap, gpus: Sequence[Gpu], rows: Sequence[NodeRow]) -> list[str]:
+    """Return warnings, and a summary with the age of the data."""
     free = describe_free_gpus(free_gpus(rows))
-    click.echo(f"{len(gpus)} GPUs: {free}; from slurmctld at {format_time(full.taken)}", err=True)
+    source = f"{len(gpus)} GPUs: {free}; from slurmctld at {format_time(full.taken)}"
+    return [*(f"warning: {printable(warning)}" for warning in full.warnings), source]
 
 
-def _print_free(free: Iterable[FreeGpus]) -> None:
+def _free_lines(free: Iterable[FreeGpus]) -> Iterable[str]:
     rows = [
         (of.type or "untyped", str(of.free), str(of.total), str(of.largest), of.node or "-",
          str(of.stranded) if of.stranded else "-")
         for of in free
     ]  # fmt: skip
-    print_table(_FREE, rows, right={"FREE", "TOTAL", "LARGEST BLOCK", "UNUSABLE"})
+    return format_table(_FREE, rows, right={"FREE", "TOTAL", "LARGEST BLOCK", "UNUSABLE"})
 
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
@@ -162,8 +188,8 @@ class _NodeLine(msgspec.Struct, frozen=True):
     note: str
 
 
-def print_gpu_map(gpus: Sequence[Gpu], rows: Sequence[NodeRow], by: GroupGpusBy) -> None:
-    """Print a line for each node that has GPUs, then the meaning of letters and marks."""
+def format_gpu_map(gpus: Sequence[Gpu], rows: Sequence[NodeRow], by: GroupGpusBy) -> Iterator[str]:
+    """Yield a line for each node that has GPUs, then the meaning of letters and marks."""
     counted = count_by_holder(gpus, by)
     letter = choose_letters(tuple(counted))
     by_node = groupby(gpus, key=lambda gpu: gpu.node)
@@ -172,8 +198,8 @@ def print_gpu_map(gpus: Sequence[Gpu], rows: Sequence[NodeRow], by: GroupGpusBy)
     if not lines:
         return
     colours = dict(zip(letter.values(), cycle(_COLOURS), strict=False)) | {CLOSED: "red"}
-    _print_lines(lines, colours)
-    _print_legend(letter, counted, {mark for line in lines for mark in line.cells}, colours)
+    yield from _map_lines(lines, colours)
+    yield from _legend(letter, counted, {mark for line in lines for mark in line.cells}, colours)
 
 
 def _node_line(row: NodeRow, cells: tuple[str, ...]) -> _NodeLine:
@@ -181,33 +207,33 @@ def _node_line(row: NodeRow, cells: tuple[str, ...]) -> _NodeLine:
     return _NodeLine(name, printable(format_gpu_types(row)), cells, note)
 
 
-def _print_lines(lines: Sequence[_NodeLine], colours: dict[str, str]) -> None:
-    """Print a header with the GPU indexes, then the lines, in aligned columns."""
+def _map_lines(lines: Sequence[_NodeLine], colours: dict[str, str]) -> Iterator[str]:
+    """Yield a header with the GPU indexes, then the lines, in aligned columns."""
     most = max(len(line.cells) for line in lines)
     size = max(len(mark) for line in lines for mark in (*line.cells, str(most - 1)))
     name = max(len(line.name) for line in [*lines, _NodeLine("NODE", "", (), "")])
     types = max(len(line.types) for line in [*lines, _NodeLine("", "TYPE", (), "")])
     indices = " ".join(str(at).rjust(size) for at in range(most))
-    click.echo(f"{'NODE'.ljust(name)}  {'TYPE'.ljust(types)}  {indices}")
+    yield f"{'NODE'.ljust(name)}  {'TYPE'.ljust(types)}  {indices}"
     for line in lines:
         drawn = " ".join(_colour_mark(mark, size, colours) for mark in line.cells)
         gap = " " * ((size + 1) * (most - len(line.cells)))
         note = f"{gap}  {line.note}" if line.note else ""
-        click.echo(f"{line.name.ljust(name)}  {line.types.ljust(types)}  {drawn}{note}".rstrip())
+        yield f"{line.name.ljust(name)}  {line.types.ljust(types)}  {drawn}{note}".rstrip()
 
 
-def _print_legend(
+def _legend(
     letter: dict[str, str], counted: Counter[str], marks: set[str], colours: dict[str, str]
-) -> None:
-    """Print what each letter and mark means, and how many GPUs each holder has."""
+) -> Iterator[str]:
+    """Yield what each letter and mark means, and how many GPUs each holder has."""
     entries = [
         f"{_colour_mark(sign, len(sign), colours)} {printable(name)}: {counted[name]}"
         for name, sign in letter.items()
     ]
-    click.echo()
+    yield ""
     for at in range(0, len(entries), _LEGEND_PER_LINE):
-        click.echo("   ".join(entries[at : at + _LEGEND_PER_LINE]))
-    click.echo("   ".join(f"{mark} {meaning}" for mark, meaning in mark_meanings(marks)))
+        yield "   ".join(entries[at : at + _LEGEND_PER_LINE])
+    yield "   ".join(f"{mark} {meaning}" for mark, meaning in mark_meanings(marks))
 
 
 def _colour_mark(mark: str, size: int, colours: dict[str, str]) -> str:

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from slurmkit.config.plugins import plugins
-from slurmkit.errors import MissingExtra
 
 if TYPE_CHECKING:
     import click
@@ -50,13 +49,12 @@ class CommandEntry(NamedTuple):
         try:
             return cast("click.Command", getattr(import_module(module), attribute))
         except ModuleNotFoundError as error:
-            missing = (error.name or "").partition(".")[0]
-            if self.extra is None or missing in OWN_PACKAGES:
+            from slurmkit.config.extras import missing_extra
+
+            missing = error.name or ""
+            if self.extra is None or missing.partition(".")[0] in OWN_PACKAGES:
                 raise
-            raise MissingExtra(
-                f"this command needs {missing}, which is not installed;"
-                f" run: pip install 'slurmkit-hpc[{self.extra}]'"
-            ) from error
+            raise missing_extra(missing, self.extra) from error
         finally:
             gc.freeze()
             gc.enable()

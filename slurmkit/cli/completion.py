@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -13,6 +13,7 @@ from click.types import StringParamType
 from slurmkit.config.files import default_cluster_name
 from slurmkit.config.plugins import plugins
 from slurmkit.errors import BadInput, SlurmkitError
+from slurmkit.formats.tres import Gres
 from slurmkit.slurm.ssh.hosts import cluster_cache_key, load_cluster
 from slurmkit.state.associations import SlurmdbdDetails, details_key
 from slurmkit.state.cache import load_cached, local_cluster_key
@@ -20,15 +21,18 @@ from slurmkit.state.model import Capabilities
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_SLURMKIT_COMPLETE"
+_COUNTS = (1, 2, 4, 8, 16)  # GPUs of one type to offer, as far as a node has so many
+_JOB_ID_ARGUMENTS = ("job_id", "job_ids")
 _OF_CLUSTER: dict[str, Callable[[Capabilities], Iterable[str]]] = {
     "partition": lambda cluster: (each.name for each in cluster.partitions),
     "node": lambda cluster: (each.name for each in cluster.nodes),
     "feature": lambda cluster: (name for each in cluster.nodes for name in each.features),
-    "gpu": lambda cluster: (
-        gres.type
-        for each in cluster.nodes
-        for gres in each.gres
-        if gres.name == "gpu" and gres.type
+    "gpu": lambda cluster: (gres.type or "" for gres in _typed_gpus(cluster)),
+    "gpu request": lambda cluster: (
+        f"{gres.type}:{count}"
+        for gres in _typed_gpus(cluster)
+        for count in _COUNTS
+        if count <= gres.count
     ),
     "license": lambda cluster: cluster.licenses,
 }
@@ -41,6 +45,10 @@ NAME_OPTIONS = {
     "account": "account",
     "constraint": "feature",
     "exclude": "node",
+    "gpu-type": "gpu",
+    "gpus": "gpu request",
+    "gpus-per-node": "gpu request",
+    "gpus-per-task": "gpu request",
     "licenses": "license",
     "nodelist": "node",
     "partition": "partition",
@@ -71,8 +79,9 @@ def cached_names(kind: str, *, key: str | None = None) -> list[str]:
     """Return the names last seen, in order; none if nothing is cached.
 
     Args:
-        kind: `partition`, `node`, `feature`, `gpu` (its types), `license`; `qos` and `account`
-            that this user may use; `reservation`.
+        kind: `partition`, `node`, `feature`, `gpu` (its types), `gpu request` (types with a
+            count, as in `a100:2`), `license`; `qos` and `account` that this user may use;
+            `reservation`.
         key: see `slurmkit.state.cache.load_capabilities`.
     """
     key = key or _key()
@@ -84,6 +93,12 @@ def cached_names(kind: str, *, key: str | None = None) -> list[str]:
         capabilities = load_cached("capabilities", key, Capabilities)
         names = _OF_CLUSTER[kind](capabilities) if capabilities else ()
     return sorted({name for name in names if name})
+
+
+def _typed_gpus(cluster: Capabilities) -> Iterator[Gres]:
+    """Yield the GPUs of each node that have a type."""
+    for node in cluster.nodes:
+        yield from (gres for gres in node.gres if gres.name == "gpu" and gres.type)
 
 
 def _key() -> str:
@@ -158,6 +173,16 @@ class SweepIds(_NameType):
         return recorded_array_ids()
 
 
+class RememberedJobIds(_NameType):
+    """An option type: a job of which this machine has a record: a sweep, array or notebook."""
+
+    def _known(self) -> Iterable[str]:
+        from slurmkit.cluster.sweeps import recorded_array_ids
+        from slurmkit.interactive.jupyter import recorded_notebook_ids
+
+        return sorted({*recorded_array_ids(), *recorded_notebook_ids()}, key=int, reverse=True)
+
+
 class CachedNames(StringParamType):
     """An option type: names of something the cluster has, separated by commas.
 
@@ -181,9 +206,15 @@ class CachedNames(StringParamType):
 
 
 def complete_from_cache(command: click.Command) -> click.Command:
-    """Let Tab offer cached names for the options of a command; return the command."""
+    """Let Tab offer names and job ids for a command and its subcommands; return the command."""
     for param in command.params:
+        if param.type is not click.STRING:
+            continue
         kind = NAME_OPTIONS.get((param.name or "").replace("_", "-"))
-        if kind and isinstance(param, click.Option) and param.type is click.STRING:
+        if kind and isinstance(param, click.Option):
             param.type = CachedNames(kind)
+        if param.name in _JOB_ID_ARGUMENTS and isinstance(param, click.Argument):
+            param.type = RememberedJobIds()
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        complete_from_cache(each)
     return command

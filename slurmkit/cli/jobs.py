@@ -12,10 +12,11 @@ from typing import Any
 import click
 import msgspec
 
-from slurmkit.cli.tables import print_key_values
+from slurmkit.cli.tables import format_key_values
+from slurmkit.cli.watch import show_repeatedly, watch_option
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import SlurmkitError
-from slurmkit.formats.display import printable
+from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.durations import format_duration
 from slurmkit.jobs.describe import (
     Fact,
@@ -41,7 +42,8 @@ _CLEAR = "\r\x1b[K"
 @click.command("job")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
-def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
+@watch_option
+def job_command(job_ids: tuple[str, ...], *, as_json: bool, seconds: float | None) -> None:
     """Show jobs: their state, nodes, the GPUs they hold there, and how they ended.
 
     With --json one job is an object, several are a list. `outcome` is null until the job has ended.
@@ -49,10 +51,30 @@ def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
     \b
     Examples:
       slurmkit job 12
+      slurmkit job 12 --watch
       slurmkit job 12 13_4 14+1
       slurmkit job 12 --json | jq .gpu_indices
     """
-    cluster = Cluster()
+    handles = Cluster().handles(job_ids)
+    if seconds is None:
+        raise_failures(_print_jobs(handles, as_json=as_json))
+        return
+
+    def look() -> tuple[Sequence[str], str]:
+        lines: list[str] = []
+        failed = _print_jobs(handles, as_json=as_json, echo=lines.append)
+        if not lines:
+            raise_failures(failed)
+        notes = [f"read at {format_time(time.time())}", *(printable(str(why)) for why in failed)]
+        return lines, "; ".join(notes)
+
+    show_repeatedly(look, seconds, in_place=not as_json)
+
+
+def _print_jobs(
+    handles: Sequence[Job], *, as_json: bool, echo: Callable[[str], None] = click.echo
+) -> list[SlurmkitError]:
+    """Print the facts of jobs; return the failures."""
     shown: list[dict[str, Any]] = []
 
     def show(job: Job) -> None:
@@ -66,14 +88,15 @@ def job_command(job_ids: tuple[str, ...], *, as_json: bool) -> None:
             shown.append(facts | {"restarts": msgspec.to_builtins(before)} if before else facts)
             return
         if shown:
-            click.echo()
+            echo("")
         shown.append({})
-        print_key_values(_job_facts(info, outcome, before))
+        for line in format_key_values(_job_facts(info, outcome, before)):
+            echo(line)
 
-    failed = act_on_each(cluster.handles(job_ids), show)
-    if as_json and (shown or len(job_ids) > 1):
-        click.echo(msgspec.json.encode(shown[0] if len(job_ids) == 1 else shown))
-    raise_failures(failed)
+    failed = act_on_each(handles, show)
+    if as_json and (shown or len(handles) > 1):
+        echo(msgspec.json.encode(shown[0] if len(handles) == 1 else shown).decode())
+    return failed
 
 
 def _job_facts(info: JobInfo, outcome: Outcome | None, before: tuple[RunRecord, ...]) -> list[Fact]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from slurmkit.cli.commands import is_completing
-from slurmkit.cli.completion import complete_from_cache
+from slurmkit.cli.help import JobCommand
 from slurmkit.cli.job_options import job_options, parse_job_options, refuse_batch_options
 from slurmkit.cli.jobs import act_on_each, print_notice, raise_failures
 from slurmkit.cli.submit import print_findings
@@ -46,10 +45,6 @@ class _JupyterGroup(click.Group):
             args = ["start", *args]
         return super().parse_args(ctx, args)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        command = super().get_command(ctx, cmd_name)
-        return complete_from_cache(command) if command and is_completing() else command
-
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         own = super().shell_complete(ctx, incomplete)
         options = start_command.shell_complete(ctx, incomplete) if incomplete[:1] == "-" else []
@@ -58,8 +53,8 @@ class _JupyterGroup(click.Group):
 
 
 def _complete_notebook(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Return the job ids of your notebooks on all clusters, from the state folder."""
-    ids = (path.name for path in jupyter.notebooks_folder().glob("*/[0-9]*"))
+    """Return the job ids of your notebooks, for Tab."""
+    ids = jupyter.recorded_notebook_ids()
     return sorted(job_id for job_id in ids if job_id.startswith(incomplete))
 
 
@@ -86,7 +81,7 @@ def jupyter_group() -> None:
     """
 
 
-@jupyter_group.command("start", context_settings={"allow_interspersed_args": False})
+@jupyter_group.command("start", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 @_LOCAL
 @click.option("--no-wait", is_flag=True, help="Only submit the job.")

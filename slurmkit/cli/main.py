@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
 
 from slurmkit.cli.commands import COMMANDS, is_completing, site_commands
 from slurmkit.config.files import default_cluster_name, set_default_cluster
-from slurmkit.errors import BadInput, MissingExtra, SlurmkitError
+from slurmkit.errors import BadInput, MissingExtra, SlurmkitError, SlurmMissing
 from slurmkit.formats.display import printable
 from slurmkit.version import __version__
 
@@ -58,11 +60,12 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List subcommands with help from `COMMANDS`, so that `--help` imports none of them."""
+        from slurmkit.cli.help import write_commands
+
         del ctx
-        rows = [(name, entry.help) for name, entry in COMMANDS.items()]
-        rows += [(name, f"from {site.target}") for name, site in sorted(site_commands().items())]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        rows = {name: entry.help for name, entry in COMMANDS.items()}
+        rows |= {name: f"from {site.target}" for name, site in sorted(site_commands().items())}
+        write_commands(formatter, rows)
 
 
 def _load_command(name: str) -> click.Command:
@@ -115,7 +118,7 @@ def _load_for_completion(name: str) -> click.Command | None:
     shell_complete=_complete_cluster,
     help="Use this cluster from your configuration, over SSH.  [env: SLURMKIT_CLUSTER]",
 )
-@click.version_option(__version__, prog_name="slurmkit")
+@click.version_option(__version__, "-V", "--version", prog_name="slurmkit")
 def cli() -> None:
     """Submit GPU jobs to Slurm, follow them, and account for every GPU-hour.
 
@@ -130,7 +133,16 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit; an error becomes one line and an exit code."""
+    _open_closed_streams()
     sys.exit(run_to_exit_code(cli))
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null as the standard output and error that the caller closed, as with `>&-`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nothing = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - kept open
+            setattr(sys, name, nothing)
 
 
 def run_to_exit_code(command: click.Command, args: list[str] | None = None) -> int:
@@ -147,37 +159,86 @@ def run_to_exit_code(command: click.Command, args: list[str] | None = None) -> i
         return 1  # as click does where it catches the error
     except (SlurmkitError, click.ClickException, click.Abort, KeyboardInterrupt, OSError) as error:
         return _report_error(error)
+    except ModuleNotFoundError as error:  # a command imports what it needs when it runs
+        from slurmkit.config.extras import extra_of, missing_extra
+
+        if not (error.name and (extra := extra_of(error.name))):
+            raise
+        return _report_error(missing_extra(error.name, extra))
     return done if isinstance(done, int) else 0
 
 
 def _report_error(error: BaseException) -> int:
     """Print an error and return its exit code."""
+    lost = _discard_lost_output()
     match error:
         case click.exceptions.NoArgsIsHelpError():
             error.show()
             return error.exit_code
+        case SlurmMissing() if not default_cluster_name():
+            return _print_error(error, f"{error}{_clusters_hint()}", error.exit_code)
         case SlurmkitError():
             return _print_error(error, str(error), error.exit_code)
         case click.ClickException():
             return _print_error(error, _click_message(error), error.exit_code)
         case OSError():
-            where = error.filename or "the operating system"
+            where = error.filename or ("standard output" if lost else "the operating system")
             return _print_error(error, f"{where}: {error.strerror}", 1)
         case _:
             return _print_error(error, "interrupted", 128 + signal.SIGINT)
+
+
+def _discard_lost_output() -> bool:
+    """Return whether standard output cannot be written; then discard what is left of it.
+
+    Otherwise Python would try again at its exit, and end with its own message and exit code.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _clusters_hint() -> str:
+    """Return how to use a configured cluster from here; empty if there is none."""
+    from slurmkit.slurm.ssh.hosts import load_clusters
+
+    try:
+        names = ", ".join(load_clusters())
+    except SlurmkitError:
+        return ""
+    return f"; or use a cluster over SSH: slurmkit --cluster NAME …, with {names}" if names else ""
 
 
 def _print_error(error: BaseException, words: str, code: int) -> int:
     """Print the message of an error, or raise it with SLURMKIT_DEBUG=1; return `code`."""
     if os.environ.get("SLURMKIT_DEBUG") == "1":
         raise error
-    click.echo(f"slurmkit: {printable(words)}", err=True)
+    with suppress(OSError):  # a full disk, with 2>FILE
+        click.echo(f"slurmkit: {printable(words)}", err=True)
     return code
 
 
 def _click_message(error: click.ClickException) -> str:
     """Return click's message on one line, with the --help command to run."""
     words = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        words = error.message.rstrip(".")
+        if similar := _similar_options(error.option_name, error.ctx):
+            words += f". Did you mean {', '.join(similar)}?"
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"{words}; see: {error.ctx.command_path} --help"
     return words
+
+
+def _similar_options(name: str, ctx: click.Context) -> list[str]:
+    """Return the options of a command that an unknown one may mean.
+
+    Options that begin with it come first, as `--gpus` for `--gpu`; otherwise the nearest ones.
+    """
+    from difflib import get_close_matches
+
+    known = [each for param in ctx.command.get_params(ctx) for each in param.opts]
+    return [each for each in known if each.startswith(name)] or get_close_matches(name, known)

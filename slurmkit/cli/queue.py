@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import click
 import msgspec
 
-from slurmkit.cli.tables import format_table, print_table, terminal_size
+from slurmkit.cli.tables import format_table, print_table
+from slurmkit.cli.watch import show_repeatedly, watch_option
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.config.files import load_section
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.formats import job_states
-from slurmkit.formats.display import format_time, printable
+from slurmkit.formats.display import format_time
 from slurmkit.state import arrays
 from slurmkit.state.arrays import parse_array_tag
 from slurmkit.state.queue import Queue, QueueFilter
@@ -38,14 +35,6 @@ _COLOURS: dict[job_states.StateKind, str] = {
     "bad": "red",
 }
 _STATE_OF_CODE = {code: state for state, code in job_states.STATE_CODES.items()}
-
-_LONGEST_WAIT = 86400.0  # seconds between two reads
-_READING_SHARE = 0.2  # part of the time that reads may take
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
-ReadLines = Callable[[], tuple[Sequence[str], str]]
-"""Reads something; returns the lines to show, and a line about their source and age."""
-_DrawLines = Callable[[Sequence[str], str], None]
 
 
 @click.command("queue")
@@ -72,15 +61,7 @@ _DrawLines = Callable[[Sequence[str], str], None]
     "--sort", metavar="COLUMNS", help=f"Sort by {', '.join(SORT_KEYS)}; -gpus: highest first."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, as squeue gives them.")
-@click.option(
-    "--watch",
-    "seconds",
-    is_flag=False,
-    flag_value=10.0,
-    type=float,
-    metavar="[SECONDS]",
-    help="Refresh every 10 s, or every SECONDS; the site may set a longer interval.",
-)
+@watch_option
 def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
     """List the jobs in the queue: all of them, or those that match every option.
 
@@ -238,70 +219,3 @@ def _paint(column: str, text: str) -> str | None:
         return None
     first = text.partition(" ")[0]
     return _COLOURS.get(job_states.state_kind(_STATE_OF_CODE.get(first, first)))
-
-
-def show_repeatedly(look: ReadLines, seconds: float, *, in_place: bool = True) -> None:
-    """Read and show something again and again until Ctrl-C.
-
-    If a later read fails, the error is shown and the read is tried again. In a pipe each output
-    follows the one before, with its note on standard error.
-
-    Args:
-        look: reads the lines and the note to show.
-        seconds: from the end of one read to the next; not less than the site allows.
-        in_place: whether a terminal shows only the newest output.
-
-    Raises:
-        BadConfig: when section [poll] cannot be read.
-        SlurmError: when the first read fails.
-    """
-    from slurmkit.jobs.poller import PollSection
-
-    floor = load_section("poll", PollSection).floor_seconds
-    try:
-        began = time.monotonic()
-        lines, note = look()
-        with (
-            _alternate_screen()
-            if in_place and sys.stdout.isatty()
-            else nullcontext(_append) as draw
-        ):
-            while True:
-                took = time.monotonic() - began
-                wait = min(max(floor, seconds, took / _READING_SHARE), _LONGEST_WAIT)
-                draw(lines, f"{note}; every {wait:.3g} s")
-                time.sleep(wait)
-                began = time.monotonic()
-                try:
-                    lines, note = look()
-                except SlurmError as error:
-                    note = f"{note.partition('; now: ')[0]}; now: {printable(str(error))}"
-    except KeyboardInterrupt:
-        return
-
-
-@contextmanager
-def _alternate_screen() -> Iterator[_DrawLines]:
-    """Switch to the terminal's alternate screen, and back at the end."""
-    click.echo(_ENTER, nl=False)
-    try:
-        yield _redraw
-    finally:
-        click.echo(_LEAVE, nl=False)
-
-
-def _append(lines: Sequence[str], note: str) -> None:
-    """Print the output below the last one; after an error only its note."""
-    if "; now: " not in note:
-        click.echo("\n".join(lines))
-    click.echo(note, err=True)
-
-
-def _redraw(lines: Sequence[str], note: str) -> None:
-    """Print the output over the last one, cut to the terminal's height."""
-    size = terminal_size()
-    room = max(1, size.lines - 1)
-    hidden = f"{len(lines) - room} more below; " if len(lines) > room else ""
-    text = "".join(f"{_CLEAR_LINE}{line}\n" for line in lines[:room])
-    click.echo(f"{_HOME}{text}{_CLEAR_REST}", nl=False)
-    click.echo(f"{hidden}{note}"[: size.columns], nl=False, err=True)

@@ -161,7 +161,7 @@ def trust_command(name: str, *, wanted: str | None) -> None:
         print_notice(f"the host key of {host.known_as} is known already: {kind} {seen}")
         return
     if known:
-        check_host_key(host.known_as, kind, data, known)
+        check_host_key(host.known_as, kind, data, known, host.accept)
     if wanted is None and not click.confirm(
         f"{host.known_as} has the host key {kind} {seen}; does your site publish the same one?",
         err=True,
@@ -250,9 +250,9 @@ def send_command(sources: tuple[Path, ...], *, target: str, exclude: tuple[str, 
     """Send code to a cluster over SSH.
 
     The files go to the folder that your configuration sets for the cluster (`folder`), otherwise to
-    your home directory there. A file that is already there with the same checksum is not sent. Each
-    file is verified after it was sent, and then replaces the old one in one step. Nothing is
-    deleted there. .git and __pycache__ are not sent.
+    your home directory there. Missing folders are made. A file that is already there with the same
+    checksum is not sent. Each file is verified after it was sent, and then replaces the old one in
+    one step. Nothing is deleted there. .git and __pycache__ are not sent.
 
     \b
     Examples:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from slurmkit.cli.help import JobCommand
 from slurmkit.cli.job_options import job_options, parse_job_options, refuse_batch_options
 from slurmkit.cli.jobs import print_notice
 from slurmkit.cli.submit import print_estimate, print_findings
@@ -41,7 +42,7 @@ _INTERACTIVE_STEP = ("srun", "--interactive", "--preserve-env", "--pty")
 _PORT = click.IntRange(1, 65535)
 
 
-@click.command("shell", context_settings={"allow_interspersed_args": False})
+@click.command("shell", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 def shell_command(**options: Any) -> int:
     """Allocate nodes and GPUs, and open a shell on them. They are released when the shell ends.

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from slurmkit.cli.completion import PluginNames
+from slurmkit.cli.help import JobCommand
 from slurmkit.cli.job_options import CommandLineJob, job_options, parse_job_options
 from slurmkit.cli.tables import print_wrapped
 from slurmkit.cluster.cluster import Cluster
@@ -34,7 +35,7 @@ _HEAD_BYTES = 64 * 1024  # bytes of a script to search for #SBATCH lines
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
-@click.command("plan", context_settings={"allow_interspersed_args": False})
+@click.command("plan", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
@@ -64,7 +65,7 @@ def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
     return BadInput.exit_code if planned.errors else 0
 
 
-@click.command("submit", context_settings={"allow_interspersed_args": False})
+@click.command("submit", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 @click.option("--parsable", is_flag=True, help="Print only the job id.")
 @click.option(

@@ -33,7 +33,15 @@ _STATE = "Only points in these states: failed, unfinished, or Slurm's states, se
 
 @click.group("sweep")
 def sweep_group() -> None:
-    """Show the points of a sweep, and run failed points again."""
+    """Show the points of a sweep, and run failed points again.
+
+    \b
+    Examples:
+      slurmkit submit --sweep lr=1e-3,1e-4 --sweep seed=0..9 -- python train.py --lr {lr}
+      slurmkit sweep list
+      slurmkit sweep show 12 --state failed
+      slurmkit sweep rerun 12
+    """
 
 
 @sweep_group.command("show")

@@ -79,6 +79,12 @@ def print_key_values(facts: Iterable[tuple[str, str]]) -> None:
 
     On a terminal long texts are wrapped, except those that begin with a blank: commands.
     """
+    for line in format_key_values(facts):
+        click.echo(line)
+
+
+def format_key_values(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the lines that `print_key_values` prints."""
     pairs = list(facts)
     size = max(len(name) for name, _ in pairs)
     room = terminal_columns() - size - 2 if sys.stdout.isatty() else 0
@@ -87,7 +93,7 @@ def print_key_values(facts: Iterable[tuple[str, str]]) -> None:
         fits = room < _NARROWEST_WRAPPED or shown.startswith(" ") or len(shown) <= room
         lines = [shown] if fits else _wrap(shown, room)
         for at, line in enumerate(lines):
-            click.echo(f"{'' if at else name:{size}}  {line}")
+            yield f"{'' if at else name:{size}}  {line}"
 
 
 def print_wrapped(head: str, text: str, *, indent: int, err: bool = False) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slurmkit.config.files import default_cluster_name
-from slurmkit.errors import BadInput, JobOver, MissingExtra, NoSuchJob, SlurmError
+from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError
 from slurmkit.formats.job_ids import check_job_id, check_part_id, whole_id
 from slurmkit.jobs.backends.choice import DefaultBackend
 from slurmkit.jobs.backends.commands import NO_OVERRIDES, SubmitOverrides
@@ -154,7 +154,7 @@ class Cluster:
         Raises:
             BadInput: for a malformed job id or an unknown signal.
         """
-        from slurmkit.jobs.job import check_signal
+        from slurmkit.jobs.job import check_signal, explain_denial
 
         ids = [check_part_id(job_id) for job_id in job_ids]
         failed = self.backend.cancel(ids, signal=signal and check_signal(signal))
@@ -162,7 +162,7 @@ class Cluster:
             from slurmkit.cluster.secret_files import remove_secrets
 
             remove_secrets(self, set(ids) - set(failed))
-        return self.ended(failed)
+        return self.ended({job_id: explain_denial(why) for job_id, why in failed.items()})
 
     def ended(self, failed: Mapping[str, SlurmError]) -> dict[str, SlurmError]:
         """Replace errors about jobs that are over by errors that say how these jobs ended.
@@ -329,11 +329,10 @@ def ssh_slurm_and_backend(name: str) -> tuple[SshSlurmCommands, CommandsBackend]
         from slurmkit.jobs.backends.ssh import OnceBackend
         from slurmkit.slurm.ssh.login import ssh_slurm_of
     except ModuleNotFoundError as error:
+        from slurmkit.config.extras import missing_extra
+
         if error.name != "paramiko":
             raise
-        raise MissingExtra(
-            "clusters over SSH need paramiko, which is not installed;"
-            " run: pip install 'slurmkit-hpc[ssh]'"
-        ) from error
+        raise missing_extra("paramiko", "ssh", "a cluster over SSH") from error
     slurm = ssh_slurm_of(name)
     return slurm, OnceBackend(slurm)

@@ -11,12 +11,14 @@ from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.sweeps import load_first_ids
 from slurmkit.cluster.workflow_record import load_workflow_names
 from slurmkit.errors import NoSuchJob, Refused, SlurmError
+from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.jobs.accounting_records import read_user_runs
 from slurmkit.jobs.info import JobInfo, parse_gpu_indices
 from slurmkit.jobs.run_history import read_restarts
 from slurmkit.jobs.steps import DAYS
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.gpumap import JOBS_COMMAND, parse_claim_records
+from slurmkit.state.gres import read_held_gres
 from slurmkit.state.queue import QueueFilter, read_queue
 from slurmkit.state.queue_rows import QueueRow
 
@@ -111,7 +113,7 @@ def _read_all_indices(
         if len(own_records) != 1:
             continue
         held: dict[str, list[int]] = {}
-        for node, use in own_records[0]:
+        for node, use in read_held_gres(own_records[0], expand_nodes(row.node_list)) or ():
             if use.name == "gpu" and use.indices:
                 held[node] = sorted({*held.get(node, ()), *use.indices})
         if held:

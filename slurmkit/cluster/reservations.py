@@ -159,7 +159,9 @@ def find_conflicts(
     if names is None:
         return ReservationConflicts((), ())
     own_nodes, begin = set(names), booking.begin(now)
-    rows = cluster.queue(QueueFilter(states=("RUNNING", "SUSPENDED", "COMPLETING"))).rows
+    rows = cluster.queue(
+        QueueFilter(states=("RUNNING", "SUSPENDED", "COMPLETING"), hidden=True)
+    ).rows
     others = cluster.standing().reservations
     return ReservationConflicts(
         tuple(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from slurmkit.config.paths import state_folder
 from slurmkit.errors import SlurmError, SlurmkitError
 from slurmkit.formats.job_ids import whole_id
+from slurmkit.jobs.lookup import read_queued_ids
 from slurmkit.planning.secrets import SECRETS_FOLDER, secret_variables
 from slurmkit.state.queue import QueueFilter
 
@@ -117,7 +118,8 @@ def remove_secrets(cluster: Submitter, job_ids: Iterable[str] = ()) -> None:
             folder / _QUERY_MARK
         ):  # `ids` has no job sent after the listing
             rows = cluster.queue(QueueFilter(me=True)).rows
-            gone |= ids - {whole_id(row.job_id) for row in rows}
+            missing = ids - gone - {whole_id(row.job_id) for row in rows}
+            gone |= missing - read_queued_ids(cluster.backend, missing)
         for job_id in gone:
             (folder / job_id).unlink(missing_ok=True)
         for path in folder.glob(f"{_NEW}*"):

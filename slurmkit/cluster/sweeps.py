@@ -217,7 +217,8 @@ def find_split_arrays(cluster: Submitter, firsts: Iterable[str]) -> dict[str, Sp
         for user in dict.fromkeys(row.user for row in others):
             arrays |= _join_parts((row.array_id for row in others), _tags_in_queue(cluster, user))
         if gone:
-            arrays |= _join_parts(gone, _tags_in_database(cluster, gone))
+            for tagged in _tags_in_database(cluster, gone):
+                arrays |= _join_parts(gone, tagged)
     return arrays
 
 
@@ -249,16 +250,20 @@ def _tags_in_queue(cluster: Submitter, user: str) -> Iterable[tuple[str, ArrayTa
             yield row.array_id, tag
 
 
-def _tags_in_database(cluster: Submitter, ids: Sequence[str]) -> Iterable[tuple[str, ArrayTag]]:
-    """Read the tags of arrays in sacct, and of their users' other arrays of the same time."""
+def _tags_in_database(
+    cluster: Submitter, ids: Sequence[str]
+) -> Iterable[list[tuple[str, ArrayTag]]]:
+    """Read the tags of arrays in sacct, and of their users' other arrays of the same time.
+
+    Each user's tags come by themselves: anybody can write a tag into a comment.
+    """
     lines = read_submit_lines(cluster.slurm, f"--jobs={','.join(ids)}")
     tagged = [line for line in lines if parse_array_tag(line.text)]
     for user in dict.fromkeys(line.user for line in tagged):
         first = min(line.submitted or 0 for line in tagged if line.user == user)
         since = starttime_option(first - _WITHIN)
-        for line in read_submit_lines(cluster.slurm, f"--user={user}", since):
-            if tag := parse_array_tag(line.text):
-                yield whole_id(line.job_id), tag
+        lines = read_submit_lines(cluster.slurm, f"--user={user}", since)
+        yield [(whole_id(e.job_id), tag) for e in lines if (tag := parse_array_tag(e.text))]
 
 
 def _join_parts(

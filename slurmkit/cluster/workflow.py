@@ -114,6 +114,7 @@ class SentWorkflow:
         """Cancel all jobs that have not ended; return the failures by job id.
 
         Raises:
+            JobOver: when all jobs had already ended.
             SlurmkitError: when Slurm does not answer, or another process is sending it.
         """
         with WorkflowRecords(self.cluster).locked(self.token):

@@ -175,7 +175,9 @@ def _take_back(
     try:
         if kind is Interrupted:
             time.sleep(_IN_FLIGHT)
-        left = _cancel_ids(cluster, [*sent, *unrecorded_jobs(cluster, record)])
+        ids = [*sent, *unrecorded_jobs(cluster, record)]
+        failed = cluster.cancel(ids) if ids else {}
+        left = [i for i, why in failed.items() if not isinstance(why, JobOver | NoSuchJob)]
     except (SlurmkitError, KeyboardInterrupt):
         return kind(f"{why}; {resume_or_cancel_advice(record)}")
     if left:
@@ -195,9 +197,17 @@ def cancel_workflow(
     Jobs that wait for others are cancelled first: they could start when those are cancelled.
 
     Raises:
+        JobOver: when all jobs had already ended; the record stays as it was.
         SlurmError: when slurmctld does not answer.
     """
     failed = cancel_jobs(cluster, record, record.jobs)
+    ended = {job_id for job_id, why in failed.items() if isinstance(why, JobOver | NoSuchJob)}
+    if record.phase != "sending" and ended.issuperset(record.ids):
+        raise JobOver(
+            f"workflow {record.name} has already ended; see how: slurmkit workflow show"
+            f" {record.name}"
+        )
+    failed = {job_id: why for job_id, why in failed.items() if job_id not in ended}
     jobs = {n: msgspec.structs.replace(job, held=False) for n, job in record.jobs.items()}
     record = msgspec.structs.replace(
         record, phase="cancelled", jobs=record.jobs if failed else jobs
@@ -212,12 +222,13 @@ def cancel_jobs(
     """Cancel jobs by name, and those missing in the record; jobs that wait for others first.
 
     Returns:
-        The failures by job id.
+        The failures by job id, those of jobs that have ended included.
     """
-    failed = _cancel_ids(cluster, unrecorded_jobs(cluster, record))
+    unrecorded = unrecorded_jobs(cluster, record)
+    failed = cluster.cancel(unrecorded) if unrecorded else {}
     for level in reversed(_levels(record)):
         for ids in _last_first([record.jobs[name].ids for name in level if name in names]):
-            failed |= _cancel_ids(cluster, ids)
+            failed |= cluster.cancel(ids)
     return failed
 
 
@@ -237,9 +248,3 @@ def _levels(record: WorkflowRecord) -> list[list[str]]:
         levels += [[]] * (depth[name] >= len(levels))
         levels[depth[name]] = [*levels[depth[name]], name]
     return levels
-
-
-def _cancel_ids(cluster: Submitter, ids: list[str]) -> dict[str, SlurmError]:
-    """Cancel jobs; return the failures by id, without jobs that have ended."""
-    failed = cluster.cancel(ids) if ids else {}
-    return {i: why for i, why in failed.items() if not isinstance(why, JobOver | NoSuchJob)}

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from slurmkit.config.check import inspect_configuration
+from slurmkit.config.extras import EXTRAS, install_command
 from slurmkit.config.paths import filesystem_type
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding
 from slurmkit.errors import LedgerError, SlurmkitError
@@ -20,17 +21,11 @@ from slurmkit.jobs.backends.pyslurm_usable import check_pyslurm
 _COMMANDS = (
     "sbatch squeue scontrol scancel sacct sacctmgr srun sinfo sprio sshare sdiag sreport".split()
 )
-_EXTRAS = {
-    "tui": (("textual",), "slurmkit tui"),
-    "accounting": (
-        tuple(
-            "alembic apscheduler jinja2 ldap3 openpyxl pandas prometheus_client sqlalchemy"
-            " waitress".split()
-        ),
-        "slurmkit ledger and report",
-    ),
-    "ssh": (("paramiko",), "submitting from a laptop over SSH"),
-    "postgres": (("psycopg",), "a ledger in PostgreSQL"),
+_USE_OF_EXTRA = {
+    "tui": "slurmkit tui",
+    "accounting": "slurmkit ledger and report",
+    "ssh": "submitting from a laptop over SSH",
+    "postgres": "a ledger in PostgreSQL",
 }
 _LEDGER = (
     "slurmkit_accounting.remote.served",
@@ -72,10 +67,10 @@ def check_configuration(case: CheckContext) -> Iterator[CheckFinding]:
 def check_extras(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that slurmkit's optional parts are installed."""
     del case
-    for extra, (modules, what) in _EXTRAS.items():
+    for extra, modules in EXTRAS.items():
         if missing := [name for name in modules if find_spec(name) is None]:
             yield CheckFinding("note", f"the extra {extra} is not installed ({', '.join(missing)})",
-                        f"no {what}", f"pip install 'slurmkit-hpc[{extra}]'",
+                        f"no {_USE_OF_EXTRA[extra]}", install_command(extra),
                         sys.prefix)  # fmt: skip
 
 
@@ -95,7 +90,7 @@ def check_pyslurm_usable(case: CheckContext) -> Iterator[CheckFinding]:
 def check_ledger(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that the ledger can be read: SLURMKIT_DB, the site's service, or your own."""
     del case
-    if any(find_spec(name) is None for name in _EXTRAS["accounting"][0]):
+    if any(find_spec(name) is None for name in EXTRAS["accounting"]):
         raise SlurmkitError("the extra accounting is not installed")
     module, opener = _LEDGER
     try:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import sys
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import wait
-from typing import Any, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from slurmkit.errors import BadInput
 from slurmkit.executor.follower import Follower, JobMonitor
@@ -28,7 +28,9 @@ from slurmkit.executor.runs import (
     write_run,
 )
 from slurmkit.executor.store import Store
+from slurmkit.resumable import Resumable
 
+P = ParamSpec("P")
 ReturnT = TypeVar("ReturnT")
 _SOON = 0.3  # seconds before the bar appears
 _EVERY = 0.2  # seconds between two updates
@@ -53,14 +55,13 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         progress: bool | None,
     ) -> None:
         if tasks < 1:
-            raise BadInput(f"max_workers must be at least 1, not {tasks}")
+            raise BadInput(f"max_workers must be greater than 0, not {tasks}")
         self._follower = Follower(place, store)
         self._store = store
         self._tasks = tasks
         self._bar = ProgressBar(asked=progress)
-        self._futures: list[CallFuture] = []
+        self._unsettled: set[CallFuture[Any]] = set()
         self._closed = False
-        self._lock = threading.Lock()
 
     @property
     @abstractmethod
@@ -73,10 +74,12 @@ class CallExecutor(concurrent.futures.Executor, ABC):
 
     @classmethod
     @abstractmethod
-    def attach(cls, job_id: str) -> list[CallFuture]:
+    def attach(cls, job_id: str) -> list[CallFuture[Any]]:
         """Return the futures of calls that were sent before, in order, by their job id."""
 
-    def submit(self, fn: Callable[..., ReturnT], /, *args: Any, **kwargs: Any) -> CallFuture:
+    def submit(
+        self, fn: Callable[P, ReturnT | Resumable], /, *args: P.args, **kwargs: P.kwargs
+    ) -> CallFuture[ReturnT]:
         """Send one call as a job of its own.
 
         Raises:
@@ -86,8 +89,11 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         return self._send_calls(fn, [(args, kwargs)], 1)[0]
 
     def submit_all(
-        self, fn: Callable[..., Any], *iterables: Iterable[Any], chunksize: int | None = None
-    ) -> list[CallFuture]:
+        self,
+        fn: Callable[..., ReturnT | Resumable],
+        *iterables: Iterable[Any],
+        chunksize: int | None = None,
+    ) -> list[CallFuture[ReturnT]]:
         """Send one call for each set of arguments; return their futures in order.
 
         Args:
@@ -98,13 +104,13 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         """
         calls: list[Arguments] = [(args, {}) for args in zip(*iterables, strict=False)]
         if chunksize is not None and chunksize < 1:
-            raise BadInput(f"chunksize must be at least 1, not {chunksize}")
+            raise BadInput(f"chunksize must be greater than 0, not {chunksize}")
         tasks = -(-len(calls) // chunksize) if chunksize else self._tasks
         return self._send_calls(fn, calls, tasks) if calls else []
 
     def map(
         self,
-        fn: Callable[..., ReturnT],
+        fn: Callable[..., ReturnT | Resumable],
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int | None = None,
@@ -131,10 +137,11 @@ class CallExecutor(concurrent.futures.Executor, ABC):
             cancel_futures: cancel all calls that have no result yet, running ones too.
         """
         self._closed = True
-        for future in self._futures if cancel_futures else ():
+        futures = list(self._unsettled)
+        for future in futures if cancel_futures else ():
             future.cancel()
         if wait:
-            self._bar.wait(self._futures, self._futures)
+            self._bar.wait(futures, futures)
 
     def __enter__(self) -> Self:
         return self
@@ -146,7 +153,7 @@ class CallExecutor(concurrent.futures.Executor, ABC):
 
     def _send_calls(
         self, function: Callable[..., Any], calls: Sequence[Arguments], tasks: int
-    ) -> list[CallFuture]:
+    ) -> list[CallFuture[Any]]:
         """Write the files of a run, send it, keep its record, and follow it."""
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
@@ -156,10 +163,11 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         save_run(run, self._where)
         return self._follow(run)
 
-    def _follow(self, run: CallRun) -> list[CallFuture]:
+    def _follow(self, run: CallRun) -> list[CallFuture[Any]]:
         futures = self._follower.follow(run)
-        with self._lock:
-            self._futures = [each for each in self._futures if not each.done()] + futures
+        self._unsettled.update(futures)
+        for future in futures:  # results may be large, and only their user keeps them
+            future.add_done_callback(self._unsettled.discard)
         return futures
 
     @classmethod
@@ -178,7 +186,7 @@ class CallExecutor(concurrent.futures.Executor, ABC):
             raise BadInput(f"{left}; the files of {job_id} can be removed once it has ended")
         remove_run(self._store, run, self._where)
 
-    def attach_run(self, job_id: str) -> list[CallFuture]:
+    def attach_run(self, job_id: str) -> list[CallFuture[Any]]:
         """Do the work of `attach` with this executor."""
         return self._follow(load_run(job_id, self._where))
 
@@ -195,9 +203,11 @@ class ProgressBar:
 
     def wait(
         self,
-        waited: Sequence[CallFuture],
-        every: Sequence[CallFuture],
+        waited: Sequence[CallFuture[Any]],
+        every: Collection[CallFuture[Any]],
         timeout: float | None = None,
+        *,
+        before: int = 0,
     ) -> None:
         """Block until calls are done, or the timeout is over.
 
@@ -205,18 +215,21 @@ class ProgressBar:
             waited: the calls to wait for.
             every: the calls that the bar counts; a single one has no bar.
             timeout: seconds; None for ever.
+            before: done calls that the bar counts as well.
         """
         asked = sys.stderr.isatty() if self._asked is None else self._asked
-        if not asked or len(every) < 2:
+        if not asked or before + len(every) < 2:
             wait(waited, timeout)
             return
         end = float("inf") if timeout is None else time.monotonic() + timeout
         soon = min(_SOON, end - time.monotonic())
         if wait(waited, max(0, soon)).not_done and end > time.monotonic():
-            _draw(waited, every, end)
+            _draw(waited, every, end, before)
 
 
-def _draw(waited: Sequence[CallFuture], every: Sequence[CallFuture], end: float) -> None:
+def _draw(
+    waited: Sequence[CallFuture[Any]], every: Collection[CallFuture[Any]], end: float, before: int
+) -> None:
     from rich import console, progress  # noqa: PLC0415 - 100 ms, and many wait for nothing
 
     columns = (
@@ -234,14 +247,14 @@ def _draw(waited: Sequence[CallFuture], every: Sequence[CallFuture], end: float)
         redirect_stderr=False,
     )
     with shown:
-        bar = shown.add_task("", total=len(every))
+        bar = shown.add_task("", total=before + len(every))
         while wait(waited, max(0, min(_EVERY, end - time.monotonic()))).not_done:
-            shown.update(bar, completed=sum(future.done() for future in every))
+            shown.update(bar, completed=before + sum(future.done() for future in every))
             if time.monotonic() > end:
                 return
 
 
-class OrderedResults:
+class OrderedResults(Iterator[ReturnT]):
     """Iterator over results in the order of the calls; an exception does not end it.
 
     Args:
@@ -251,29 +264,28 @@ class OrderedResults:
     """
 
     def __init__(
-        self, futures: Sequence[CallFuture], bar: ProgressBar, timeout: float | None
+        self, futures: Iterable[CallFuture[ReturnT]], bar: ProgressBar, timeout: float | None
     ) -> None:
-        self._futures = futures
+        self._left = deque(futures)
+        self._yielded = 0
         self._bar = bar
         self._end = None if timeout is None else time.monotonic() + timeout
-        self._next = 0
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        """Return the next result, or raise the exception of its call.
+    def __next__(self) -> ReturnT:
+        """Return the next result, or raise the exception of its call; neither is kept.
 
         Raises:
             TimeoutError: when the timeout ends first; call again to wait for the same result.
         """
-        if self._next == len(self._futures):
+        if not self._left:
             raise StopIteration
-        future = self._futures[self._next]
+        self._wait_for(self._left[0])
+        self._yielded += 1
+        return self._left.popleft().result()
+
+    def _wait_for(self, future: CallFuture[ReturnT]) -> None:
         if not future.done():
             left = None if self._end is None else max(0.0, self._end - time.monotonic())
-            self._bar.wait([future], self._futures, left)
+            self._bar.wait([future], self._left, left, before=self._yielded)
         if not future.done():
             raise TimeoutError(f"call {future.index} of job {future.job_id} has no result yet")
-        self._next += 1
-        return future.result()

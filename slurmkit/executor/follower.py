@@ -11,10 +11,11 @@ import errno
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from slurmkit.errors import CallError, HostKeyRefused, ResultRefused, SshError
 from slurmkit.executor import resultfiles, worker
@@ -54,14 +55,26 @@ class JobMonitor(Protocol):
         """End tasks, or keep them from starting."""
         ...
 
+    def is_busy(self) -> bool:
+        """Return whether tasks are still to be started or ended, which `look` does."""
+        ...
+
+    def finish(self, seconds: float) -> None:
+        """At the exit of Python wait until tasks are started and ended, or say which are not.
+
+        Args:
+            seconds: how long to wait for tasks to be ended; none is kept from starting.
+        """
+        ...
+
 
 class FollowedTask:
     """A task whose calls are waited for.
 
     Attributes:
         id: job id of the task.
-        futures: all its calls by index.
-        left: the calls that have no result yet.
+        left: the calls without a result, by index; only their futures are kept.
+        cancelled: indices of the calls that were cancelled.
         over_since: monotonic time in seconds since which it has ended.
     """
 
@@ -70,9 +83,11 @@ class FollowedTask:
         self.number = number
         self.running = False
         self.over_since: float | None = None
-        self.futures = {index: CallFuture(run, number, index) for index in run.tasks[number]}
-        self.left = dict(self.futures)
-        for future in self.futures.values():
+        self.left: dict[int, CallFuture[Any]] = {
+            index: CallFuture(run, number, index) for index in run.tasks[number]
+        }
+        self.cancelled: set[int] = set()
+        for future in self.left.values():
             future.runs = self._runs
 
     def _runs(self) -> bool:
@@ -106,8 +121,7 @@ class RunResults:
 
     def mark(self, task: FollowedTask) -> None:
         """Leave mark files that tell a running task which of its calls were cancelled."""
-        cancelled = {index for index, future in task.futures.items() if future.cancelled()}
-        for index in cancelled - self._marked:
+        for index in task.cancelled - self._marked:
             self._store.mark(f"{self.folder}/{worker.CANCELLED.format(index)}")
             self._marked.add(index)
 
@@ -159,18 +173,20 @@ class Follower:
         self._called = False
         self._cut: SshError | None = None  # SSH failed in this look
         self._looked = 0.0
+        self._looking = threading.Lock()  # held during a look
+        self._process = os.getpid()
         self._thread: threading.Thread | None = None
-        atexit.register(self._farewell)
+        _FOLLOWERS.add(self)
 
-    def follow(self, run: CallRun) -> list[CallFuture]:
+    def follow(self, run: CallRun) -> list[CallFuture[Any]]:
         """Start to follow a run and return the futures of its calls, in order."""
         tasks = [FollowedTask(run, number) for number in range(len(run.tasks))]
-        futures = [future for task in tasks for future in task.futures.values()]
+        futures = [future for task in tasks for future in task.left.values()]
         for future in futures:
             future.wake = self._call
         with self._changed:
             self._runs.append(RunResults(run, tasks, self._store))
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None or not self._thread.is_alive():  # in a forked child
                 self._thread = threading.Thread(
                     target=self._follow, name="slurmkit-calls", daemon=True
                 )
@@ -186,24 +202,32 @@ class Follower:
 
     def _follow(self) -> None:
         last_result = last_success = time.monotonic()
-        while True:
-            runs, called = self._sleep(last_result)
+        while work := self._sleep(last_result):
+            runs, called = work
             try:
-                if self._look(runs) or called:
+                with self._looking:
+                    came = self._look(runs)
+                if came or called:
                     last_result = time.monotonic()
                 last_success = time.monotonic()
-            except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
                 if not isinstance(error, _TROUBLE) or time.monotonic() - last_success > _HICCUP:
                     self._give_up(runs, error)
             with self._changed:
                 self._runs = [each for each in self._runs if any(_unfinished(each))]
 
-    def _sleep(self, last_result: float) -> tuple[list[RunResults], bool]:
-        """Sleep until a look is due; return the runs, and whether somebody called for it."""
+    def _sleep(self, last_result: float) -> tuple[list[RunResults], bool] | None:
+        """Sleep until a look is due; return the runs, and whether somebody called for it.
+
+        None when there is nothing left to do: then the thread ends, and `follow` starts another.
+        """
         with self._changed:
+            if not self._runs and not self._place.is_busy():
+                self._thread = None
+                return None
             soonest, latest = _CUT if self._cut else (_SOONEST, _LATEST)
             wait = min(latest, max(soonest, _SHARE * (time.monotonic() - last_result)))
-            called = self._changed.wait_for(lambda: self._called, wait if self._runs else None)
+            called = self._changed.wait_for(lambda: self._called, wait)
             self._called = False
             return list(self._runs), called
 
@@ -278,17 +302,22 @@ class Follower:
                     with suppress(*_TROUBLE):  # without the mark the call is made for nothing
                         results.mark(task)
 
-    def _farewell(self) -> None:
-        """At the exit of Python wait until jobs that were just given up are cancelled."""
+    def farewell(self) -> None:
+        """At the exit of Python wait until cancelled jobs are ended and local tasks are started."""
+        if os.getpid() != self._process:  # a forked child, which has no thread that follows
+            return
         end = time.monotonic() + _FAREWELL
         tasks = [task for each in self._runs for task in _unfinished(each)]
         while any(future.cancelled() for task in tasks for future in list(task.left.values())):
             self._call()
             time.sleep(_SOONEST)
             if time.monotonic() > end:
-                return
+                break
+        if self._looking.acquire(timeout=max(0.0, end - time.monotonic())):
+            self._looking.release()  # the look that found the cancelled calls has ended their jobs
+        self._place.finish(end - time.monotonic())
 
-    def _give_up(self, runs: list[RunResults], error: Exception) -> None:
+    def _give_up(self, runs: list[RunResults], error: BaseException) -> None:
         """Fail all open calls of runs that cannot be followed."""
         words = f"cannot follow the job: {type(error).__name__}: {error}"
         for task in (task for each in runs for task in _unfinished(each)):
@@ -297,11 +326,21 @@ class Follower:
             task.left.clear()
 
 
+_FOLLOWERS: weakref.WeakSet[Follower] = weakref.WeakSet()
+
+
+@atexit.register
+def _farewell_all() -> None:
+    for follower in list(_FOLLOWERS):
+        follower.farewell()
+
+
 def _unfinished(results: RunResults) -> list[FollowedTask]:
     return [task for task in results.tasks.values() if task.left]
 
 
-def _pop_cancelled(task: FollowedTask) -> list[CallFuture]:
+def _pop_cancelled(task: FollowedTask) -> list[CallFuture[Any]]:
     """Remove the cancelled calls from a task and return them."""
     indices = [index for index, future in task.left.items() if future.cancelled()]
+    task.cancelled.update(indices)
     return [task.left.pop(index) for index in indices]

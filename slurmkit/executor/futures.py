@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from traceback import format_exception_only
+from typing import Any, TypeVar
 
 from slurmkit.errors import CallDied, CallError, PythonDiffers, ResultLost
 from slurmkit.executor import resultfiles
 from slurmkit.executor.resultfiles import StoredResult
 from slurmkit.executor.runs import CallRun
+
+ResultT = TypeVar("ResultT")
+_LOGGER = logging.getLogger("concurrent.futures")
 
 
 class LibraryDiffers(UserWarning):
@@ -26,7 +32,7 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.args[0]}"""'
 
 
-class CallFuture(concurrent.futures.Future[Any]):
+class CallFuture(concurrent.futures.Future[ResultT]):
     """The future of one call; `cancel` also ends a running call.
 
     Attributes:
@@ -62,38 +68,63 @@ class CallFuture(concurrent.futures.Future[Any]):
         return not self.done() and self.runs()
 
 
-def settle_future(future: CallFuture, result: StoredResult) -> None:
-    """Put a result into its future."""
-    if result.kind == resultfiles.LEFT_OUT:
-        future.cancel()
+def settle_future(future: CallFuture[Any], result: StoredResult) -> None:
+    """Put a result into its future, whatever its unpickling or a callback raises."""
+    with _outliving_callbacks(future):
+        if result.kind == resultfiles.LEFT_OUT:
+            future.cancel()
     if not future.set_running_or_notify_cancel():
         return
-    if result.kind != resultfiles.VALUE:
-        future.set_exception(result_exception(future, result))
-        return
-    try:
-        _warn_of_versions(result.facts)
-        future.set_result(pickle.loads(result.payload))  # noqa: S301 - from a file that is ours
-    except LibraryDiffers as error:  # where warnings are errors
-        future.set_exception(error)
-    except Exception as error:  # noqa: BLE001 - whatever its __setstate__ raises
-        words = f"its result cannot be read here: {type(error).__name__}: {error}"
-        future.set_exception(_add_notes(CallError(f"{_name(future)}: {words}"), result.facts))
+    value, error = _read_result(future, result)
+    with _outliving_callbacks(future):
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
 
 
-def set_lost(future: CallFuture, words: str) -> None:
+def set_lost(future: CallFuture[Any], words: str) -> None:
     """Set ResultLost: the task ended and left no result."""
-    if future.set_running_or_notify_cancel():
-        future.set_exception(ResultLost(f"{_name(future)} left no result: {words}"))
+    set_error(future, ResultLost(f"{_name(future)} left no result: {words}"))
 
 
-def set_error(future: CallFuture, error: Exception) -> None:
+def set_error(future: CallFuture[Any], error: Exception) -> None:
     """Set an error of ours as the exception of a call."""
     if future.set_running_or_notify_cancel():
-        future.set_exception(error)
+        with _outliving_callbacks(future):
+            future.set_exception(error)
 
 
-def result_exception(future: CallFuture, result: StoredResult) -> BaseException:
+@contextmanager
+def _outliving_callbacks(future: CallFuture[Any]) -> Iterator[None]:
+    """Log a SystemExit of a callback: the thread that settles all other futures must go on.
+
+    The stdlib logs every Exception of a callback in the same way.
+    """
+    try:
+        yield
+    except BaseException:
+        _LOGGER.exception("exception calling callback for %r", future)
+
+
+def _read_result(
+    future: CallFuture[Any], result: StoredResult
+) -> tuple[Any, None] | tuple[None, BaseException]:
+    """Return the value of a call, or its exception."""
+    try:
+        if result.kind != resultfiles.VALUE:
+            return None, result_exception(future, result)
+        _warn_of_versions(result.facts)
+        return pickle.loads(result.payload), None  # noqa: S301 - from a file that is ours
+    except LibraryDiffers as error:  # where warnings are errors
+        return None, error
+    except BaseException as error:  # noqa: BLE001 - unpickling runs code of the caller
+        words = "".join(format_exception_only(error)).strip()  # its own __str__ may raise
+        unread = CallError(f"{_name(future)}: its result cannot be read here: {words}")
+        return None, _add_notes(unread, result.facts)
+
+
+def result_exception(future: CallFuture[Any], result: StoredResult) -> BaseException:
     """Return the exception that a call raised, or the error for a call without a value."""
     facts, name = result.facts, _name(future)
     words = str(facts.get("words", ""))
@@ -110,7 +141,7 @@ def result_exception(future: CallFuture, result: StoredResult) -> BaseException:
 def _load_exception(payload: bytes) -> BaseException | None:
     try:
         error = pickle.loads(payload)  # noqa: S301 - from a file that is ours
-    except Exception:  # noqa: BLE001 - an __init__ with its own arguments often fails
+    except BaseException:  # noqa: BLE001 - an __init__ with its own arguments often fails
         return None
     return error if isinstance(error, BaseException) else None
 
@@ -131,5 +162,5 @@ def _warn_of_versions(facts: dict[str, Any]) -> None:
         warnings.warn(f"{words}, and {here} here", LibraryDiffers, stacklevel=2)
 
 
-def _name(future: CallFuture) -> str:
+def _name(future: CallFuture[Any]) -> str:
     return f"call {future.index} of job {future.job_id}"

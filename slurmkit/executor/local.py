@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from slurmkit.executor.base import CallExecutor
 from slurmkit.executor.futures import CallFuture
-from slurmkit.executor.runs import CallRun
+from slurmkit.executor.runs import Arguments, CallRun
 from slurmkit.executor.store import LocalStore
 from slurmkit.executor.worker import ASKED
 
 _WHERE = "local"
+_PAUSE = 0.05  # seconds between two looks whether all tasks have started
+_SILENT = 1.0  # seconds that the exit of Python waits for that without a word
+_WAITS = "slurmkit: LocalExecutor waits to start more tasks: {}; Ctrl-C drops them"
+_DROPPED = "slurmkit: LocalExecutor has not started some tasks: {}; their calls are lost"
 _RUNNING: list[subprocess.Popen[bytes]] = []  # keeps processes of an executor that is gone
 
 
@@ -48,7 +55,7 @@ class LocalExecutor(CallExecutor):
     @classmethod
     def attach(
         cls, job_id: str, *, folder: str | os.PathLike[str] | None = None
-    ) -> list[CallFuture]:
+    ) -> list[CallFuture[Any]]:
         """Return the futures of calls sent from this machine before, by their `job`.
 
         Only results that exist already are found: another process cannot be followed.
@@ -79,6 +86,13 @@ class LocalExecutor(CallExecutor):
                     return f"process {path.parent.name} still works on it"
         return ""
 
+    def _send_calls(
+        self, function: Callable[..., Any], calls: Sequence[Arguments], tasks: int
+    ) -> list[CallFuture[Any]]:
+        if self._processes.finished:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        return super()._send_calls(function, calls, tasks)
+
     def _send(self, run: CallRun, worker: str) -> CallRun:
         first = Path(run.folder).name
         ids = tuple(f"{first}_{number}" for number in range(len(run.tasks)))
@@ -88,7 +102,11 @@ class LocalExecutor(CallExecutor):
 
 
 class _ProcessMonitor:
-    """The `JobMonitor` of this machine: a queue of tasks and at most `most` processes."""
+    """The `JobMonitor` of this machine: a queue of tasks and at most `most` processes.
+
+    Attributes:
+        finished: whether Python is exiting and nothing starts tasks any more.
+    """
 
     def __init__(self, python: str, most: int) -> None:
         self._python = python
@@ -96,6 +114,7 @@ class _ProcessMonitor:
         self._waiting: deque[tuple[str, list[str], Path]] = deque()
         self._started: dict[str, subprocess.Popen[bytes] | OSError] = {}
         self._lock = threading.Lock()  # around `_waiting`
+        self.finished = False
 
     def start(self, run: CallRun, worker: str) -> None:
         """Put the tasks of a run into the queue."""
@@ -132,6 +151,28 @@ class _ProcessMonitor:
             if isinstance(process, subprocess.Popen):
                 with suppress(ProcessLookupError):
                     process.terminate()
+
+    def is_busy(self) -> bool:
+        """See `JobMonitor.is_busy`."""
+        return self._count_waiting() > 0
+
+    def finish(self, seconds: float) -> None:
+        """See `JobMonitor.finish`: like the stdlib, leave out no call at the end of a script."""
+        del seconds  # processes are ended at once
+        self.finished = True
+        told = time.monotonic() + _SILENT
+        try:
+            while count := self._count_waiting():
+                if time.monotonic() > told:
+                    print(_WAITS.format(count), file=sys.stderr, flush=True)
+                    told = math.inf
+                time.sleep(_PAUSE)
+        except KeyboardInterrupt:
+            print(_DROPPED.format(self._count_waiting()), file=sys.stderr)
+
+    def _count_waiting(self) -> int:
+        with self._lock:  # a task that `look` is just starting counts until it has started
+            return len(self._waiting)
 
     def _start_waiting(self) -> None:
         running = sum(self._is_running(job_id) for job_id in self._started)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from types import ModuleType
 
+import slurmkit
 from slurmkit import resumable
 from slurmkit.executor import resultfiles, worker
 from slurmkit.executor.store import Store, content_name
@@ -31,6 +32,31 @@ import slurmkit_worker
 sys.exit(slurmkit_worker.main(sys.argv[1:]))
 """
 _STAND_IN = f"{worker.WITHOUT}/slurmkit"  # for jobs without slurmkit, e.g. in an image
+_STAND_IN_PROGRAM = """import os, sys
+from slurmkit.resumable import Resumable, checkpoint_wanted
+
+__version__ = {version!r}
+_LACKING = {lacking!r}
+
+def _missing(name):
+    where = "{{}} on {{}}".format(sys.executable, os.uname().nodename)
+    words = "no {{}}: slurmkit is not installed for {{}}, which has only Resumable and" \
+        " checkpoint_wanted; install slurmkit-hpc for that Python, or name another: python=..."
+    return ModuleNotFoundError(words.format(name, where), name=name)
+
+class _Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.startswith("slurmkit."):
+            raise _missing(name)
+
+def __getattr__(name):
+    if name in _LACKING:
+        raise _missing("slurmkit." + name)
+    raise AttributeError("module 'slurmkit' has no attribute " + repr(name))
+
+sys.meta_path.append(_Finder)
+"""
 
 
 def send_own_code(store: Store) -> str:
@@ -110,8 +136,8 @@ def _program_files() -> dict[str, bytes]:
     paths["slurmkit_resultfiles.py"] = Path(resultfiles.__file__)
     paths[f"{_STAND_IN}/resumable.py"] = Path(resumable.__file__)
     files = {name: path.read_bytes() for name, path in paths.items()}
-    names = "from slurmkit.resumable import Resumable, checkpoint_wanted"
-    text = f"__version__ = {__version__!r}\n{names}\n"
+    lacking = sorted({*slurmkit.__all__} - {"Resumable", "__version__", "checkpoint_wanted"})
+    text = _STAND_IN_PROGRAM.format(version=__version__, lacking=lacking)
     return {**files, _NAME: _PROGRAM.encode(), f"{_STAND_IN}/__init__.py": text.encode()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import time
@@ -9,15 +10,15 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import msgspec
 
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.config.files import did_you_mean
 from slurmkit.errors import BadInput, SentUnknown, SlurmError, SlurmkitError, SshError
 from slurmkit.executor.base import CallExecutor
 from slurmkit.executor.futures import CallFuture
+from slurmkit.executor.options import ExecutorOptions, task_spec
 from slurmkit.executor.runs import CallRun
 from slurmkit.executor.store import LocalStore, Store
 from slurmkit.formats.job_ids import whole_id
@@ -26,10 +27,7 @@ from slurmkit.jobs.outcome import OutcomeEvidence, judge_outcome
 from slurmkit.planning.planner import Plan, plan
 from slurmkit.planning.request import SiteState
 from slurmkit.slurm.machine import machine_of
-from slurmkit.spec.containers import Container
-from slurmkit.spec.gpus import Gpus
-from slurmkit.spec.jobspec import JobSpec, Launch
-from slurmkit.spec.survival import Survive
+from slurmkit.spec.jobspec import JobSpec
 
 if TYPE_CHECKING:
     from slurmkit.jobs.job import Job
@@ -41,13 +39,13 @@ MOST_TASKS = 32
 _SITE_SECONDS = 60.0  # time for which limits and their use are not read again
 _MOST_LOOKS = 10  # lost tasks whose outcome is read in full; each takes several commands
 _STOP_SECONDS = 2.0  # between two tries to cancel tasks
+_PAUSE = 0.05  # seconds between two looks whether tasks are cancelled
 _TASKS = {
     "nodes": "1",
     "ntasks": "1",
     "ntasks-per-node": "1",
     "ntasks-per-gpu": None,
 }  # of one task
-_OURS = ("array", "command", "error", "output", "script", "sweep")
 
 
 class PlanWarning(UserWarning):
@@ -84,13 +82,13 @@ class Executor(CallExecutor):
         folder: str | os.PathLike[str] | None = None,
         python: str | None = None,
         progress: bool | None = None,
-        **options: Any,
+        **options: Unpack[ExecutorOptions],
     ) -> None:
         self._cluster = cluster or Cluster()
         store = _store(self._cluster, folder)
         super().__init__(_SlurmMonitor(self._cluster), store, max_workers, progress=progress)
-        self._throttle: int | None = options.pop("array_throttle", None)
-        self._spec = _spec(options, python, store)
+        self._throttle = options.get("array_throttle")
+        self._spec = task_spec(options, python, store)
         self._known: tuple[float, SiteState] | None = None
 
     @classmethod
@@ -100,7 +98,7 @@ class Executor(CallExecutor):
         cluster: Cluster | None = None,
         *,
         folder: str | os.PathLike[str] | None = None,
-    ) -> list[CallFuture]:
+    ) -> list[CallFuture[Any]]:
         """Return the futures of calls that were sent before, in order, by their job id.
 
         Args:
@@ -186,44 +184,6 @@ def _store(cluster: Cluster, folder: str | os.PathLike[str] | None) -> Store:
     return RemoteStore(slurm, None if folder is None else os.fspath(folder))
 
 
-def _spec(options: dict[str, Any], python: str | None, store: Store) -> JobSpec:
-    """Return the job spec of the tasks; its command holds only the interpreter so far."""
-    known = [name for name in JobSpec.__struct_fields__ if name not in _OURS]
-    policy = {name: options[name] for name in Survive.__struct_fields__ if name in options}
-    for name in options.keys() - policy.keys():
-        if name not in known:
-            ways = [*known, *Survive.__struct_fields__]
-            raise BadInput(f"Executor takes no option {name!r}; {did_you_mean(name, ways)}")
-    own = {name: value for name, value in options.items() if name not in policy}
-    own["survive"] = msgspec.structs.replace(own.get("survive") or Survive(), **policy)
-    fields = {"open_mode": "append", **own}  # a requeued task appends to its log
-    if isinstance(fields.get("gpus"), str):
-        fields["gpus"] = Gpus.parse(fields["gpus"])
-    container = fields.get("container")
-    if container is not None:
-        fields["container"] = _with_folder(container, store.folder)
-    elif not (own["survive"].on_oom or own["survive"].on_preempt):
-        # A step costs time. Only these two options need one: when memory runs out the step ends but
-        # not the job, and a step hears of a preemption.
-        fields.setdefault("launch", Launch(launcher="none"))
-    return JobSpec(command=(python or _default_python(store, container),), **fields)
-
-
-def _default_python(store: Store, container: Container | None) -> str:
-    if container is not None:
-        return "python3"
-    if store.machine.is_here:
-        return sys.executable
-    return f"python{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def _with_folder(container: Container, folder: str) -> Container:
-    """Mount the folder of calls into a container; the mounts of a bundle are fixed."""
-    if container.source is not None and container.source.kind == "bundle":
-        return container
-    return msgspec.structs.replace(container, mounts=(*container.mounts, folder))
-
-
 def _refuse_tasks(made: Plan) -> None:
     """Refuse several tasks per step: each would make all calls and write to the same files."""
     options = dict(made.submissions[0].options)
@@ -247,7 +207,19 @@ def _warn_of_plan(made: Plan) -> None:
     # Our worker reads the user's array index, as that warning demands.
     warned = (each.message for each in made.warnings if each.code != "array-index")
     for words in (*changes, *warned):
-        warnings.warn(words, PlanWarning, stacklevel=6)
+        warnings.warn(words, PlanWarning, stacklevel=_level_of_caller())
+
+
+def _level_of_caller() -> int:
+    """Return the `stacklevel` with which a warning names the line outside slurmkit that led here.
+
+    `submit` and `map` are a different number of frames away. From Python 3.12 on
+    `skip_file_prefixes` would do it.
+    """
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("slurmkit."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _task_ids(job: Job, made: Plan, count: int) -> Iterator[str]:
@@ -312,6 +284,19 @@ class _SlurmMonitor:
         self._to_stop |= set(job_ids)
         self._tried = 0.0
         self._try_to_stop()
+
+    def is_busy(self) -> bool:
+        """See `JobMonitor.is_busy`."""
+        return bool(self._to_stop)
+
+    def finish(self, seconds: float) -> None:
+        """See `JobMonitor.finish`: Slurm starts the jobs, only `scancel` may be left to do."""
+        end = time.monotonic() + seconds
+        while self._to_stop and time.monotonic() < end:
+            time.sleep(_PAUSE)
+        if left := sorted(self._to_stop):
+            words = f"slurmkit: not cancelled; do it yourself: scancel {' '.join(left)}"
+            print(words, file=sys.stderr)
 
     def _try_to_stop(self) -> None:
         """Cancel the tasks of `_to_stop`; if Slurm does not answer, keep them for a later try."""

@@ -15,6 +15,11 @@ _LIMIT = re.compile(
     r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
     r"|(?P<m>\d+)(?::(?P<s>\d+))?)"
 )
+_UNIT = re.compile(
+    r"(\d{1,9}(?:\.\d{1,9})?)\s*(d(?:ays?)?|h(?:rs?|ours?)?|m(?:ins?|inutes?)?|s(?:ecs?|econds?)?)",
+    re.ASCII,
+)
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _ELAPSED = re.compile(
     r"(?:(\d{1,18})-)?(?:(?:(\d{1,18}):)?(\d{1,18}):)?(\d{1,18})(?:\.(\d*))?", re.ASCII
 )
@@ -28,7 +33,9 @@ def parse_time_limit(text: str) -> int:
     """
     match = _LIMIT.fullmatch("0" if text.strip().upper() in _ENDLESS else text.strip())
     if match is None:
-        raise BadInput(f"time limit {text!r} is not one of Slurm's forms: {_FORMS}")
+        meant = _parse_units(text)
+        forms = f"; write {format_duration(meant)}" if meant else f": {_FORMS}"
+        raise BadInput(f"time limit {text!r} is not one of Slurm's forms{forms}")
     part = {name: int(value or 0) for name, value in match.groupdict().items()}
     seconds = (
         part["days"] * 86400
@@ -45,6 +52,14 @@ def parse_time_limit(text: str) -> int:
             f"time limit {text} would mean no limit; give the time the job needs, e.g. 1:00:00"
         )
     return seconds
+
+
+def _parse_units(text: str) -> int | None:
+    """Parse a time such as `2h` or `1 day 12 hours`, which Slurm refuses, into seconds."""
+    if not re.fullmatch(rf"(?:\s*{_UNIT.pattern})+\s*", text):
+        return None
+    parts = _UNIT.findall(text)
+    return round(sum(float(number) * _SECONDS[unit[0]] for number, unit in parts))
 
 
 def parse_elapsed(text: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -16,6 +17,15 @@ _SETTING = re.compile(r"^(?P<key>[A-Za-z]\S*?)[ \t]*=[ \t](?P<value>.*?)[ \t]*$"
 _UNSET = {"", "(null)", "N/A", "NONE", "None"}
 _UNLIMITED = {"UNLIMITED", "INFINITE", "N"}
 _SIZE = re.compile(r"\d+[KMGTP]?")
+# A list as Slurm prints it: `c[1-3,007],d5`. Brackets stand at the end of a name.
+_RANGES = r"\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*"
+_PRINTED = rf"([\w.-]+)(?:\[({_RANGES})\])?"
+_PRINTED_ITEM = re.compile(_PRINTED)
+_PRINTED_LIST = re.compile(rf"{_PRINTED}(?:,{_PRINTED})*")
+# A list as a user may write it: `r[1-2]n[1-8]x,c[01-10]`.
+_ITEM = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")
+_BRACKET = re.compile(r"(\d*)\[([^\]]*)\](?=(\d*))")
+_MOST_NODES = 1 << 16  # Slurm allows 65,533 nodes (MAX_SLURM_NODES)
 _PARENTHESES = re.compile(r"\([^)]*\)")  # `(S:0-1)`, `(IDX:0,2)`
 _FLAG_SIGNS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN"}
 
@@ -163,18 +173,66 @@ def parse_states(text: str) -> tuple[str, ...]:
 
 
 def expand_nodes(text: str | None) -> tuple[str, ...]:
-    """Expand `c[1-3],d5`.
+    """Expand `c[1-3],d5` as Slurm prints it; empty where Slurm writes that there is none.
 
     Raises:
-        ValueError: for text that is not a node list.
+        ValueError: as `expand_typed_nodes`.
     """
-    if optional(text) is None:
-        return ()
+    return () if text is None or optional(text) is None else expand_typed_nodes(text)
+
+
+def expand_typed_nodes(text: str) -> tuple[str, ...]:
+    """Expand `c[1-3],d5` as a user types it: every text is a name.
+
+    Raises:
+        ValueError: for text that is not a node list, or names more nodes than Slurm allows.
+    """
     clustershell = _clustershell()
     try:
+        _refuse_huge_list(text)
         return tuple(clustershell.NodeSet(text, resolver=clustershell.RESOLVER_NOGROUP))
-    except clustershell.NodeSetException as error:
+    # ClusterShell raises AssertionError for a range that is too large.
+    except (clustershell.NodeSetException, AssertionError, ValueError) as error:
         raise ValueError(f"{text!r} is not a list of nodes: {error}") from error
+
+
+def _refuse_huge_list(text: str) -> None:
+    """Count the nodes that ClusterShell would make; refuse what would fill the memory."""
+    sizes = (
+        math.prod(_bracket_size(*bracket) for bracket in _BRACKET.findall(item))
+        for item in _ITEM.findall(text)
+    )
+    if sum(sizes) > _MOST_NODES:
+        raise ValueError(f"it names more than {_MOST_NODES} nodes")
+
+
+def _bracket_size(before: str, ranges: str, after: str) -> int:
+    """Return the names of `19[1-65535]0`: ClusterShell makes one range, 1910 to 19655350."""
+    ends = (one.partition("/")[0].partition("-") for one in ranges.split(","))
+    return sum(
+        int(f"{before}{last}{after}") - int(f"{before}{first}{after}") + 1 if dash else 1
+        for first, dash, last in ends
+    )
+
+
+def iterate_nodes(text: str) -> Iterator[str]:
+    """Yield the names in a node list that a user may have forged, one by one.
+
+    The whole list may be longer than the memory: stop at the first name that is not expected.
+
+    Raises:
+        ValueError: before the first name, for text that is not a node list as Slurm prints it.
+    """
+    if not _PRINTED_LIST.fullmatch(text):
+        raise ValueError(f"{text!r} is not a list of nodes")
+    for prefix, ranges in _PRINTED_ITEM.findall(text):
+        if not ranges:
+            yield prefix
+            continue
+        for part in ranges.split(","):
+            first, dash, last = part.partition("-")
+            for number in range(int(first), int(last if dash else first) + 1):
+                yield f"{prefix}{number:0{len(first)}}"
 
 
 def fold_nodes(names: Iterable[str]) -> str:
@@ -185,7 +243,10 @@ def fold_nodes(names: Iterable[str]) -> str:
 
 def merge_node_lists(node_lists: Iterable[str]) -> str:
     """Merge `c[1-2]` and `c3` to `c[1-3]`."""
-    return str(_clustershell().NodeSet(",".join(node_lists)))
+    clustershell = _clustershell()
+    return str(
+        clustershell.NodeSet.fromlist(list(node_lists), resolver=clustershell.RESOLVER_NOGROUP)
+    )
 
 
 def _clustershell() -> ModuleType:

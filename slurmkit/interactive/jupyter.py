@@ -23,6 +23,7 @@ from slurmkit.config.paths import state_folder
 from slurmkit.errors import BadConfig, NoSuchJob, NotOver, SlurmkitError
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.job import Job
+from slurmkit.jobs.lookup import read_queued_ids
 from slurmkit.jobs.pending_reasons import explain_reason
 from slurmkit.planning.launchers import base
 from slurmkit.state.queue import QueueFilter, read_queue
@@ -66,6 +67,11 @@ class Notebook(msgspec.Struct, frozen=True):
 def notebooks_folder() -> Path:
     """Return `$XDG_STATE_HOME/slurmkit/jupyter`, or that in ~/.local/state, for all clusters."""
     return state_folder("jupyter")
+
+
+def recorded_notebook_ids() -> list[str]:
+    """List the job ids of your notebooks on all clusters, from the state folder."""
+    return [path.name for path in notebooks_folder().glob("*/*") if path.name.isdecimal()]
 
 
 def make_cluster_folder(cluster: JobCluster) -> Path:
@@ -128,9 +134,9 @@ def read_notebooks(cluster: JobCluster) -> list[Notebook]:
     if not ids:
         return []
     rows = {row.raw_id: row for row in read_queue(cluster.slurm, QueueFilter(me=True)).rows}
-    for job_id in ids:
-        if job_id not in rows:
-            shutil.rmtree(folder / job_id, ignore_errors=True)
+    missing = set(ids) - rows.keys()
+    for job_id in missing - read_queued_ids(cluster.backend, missing):
+        shutil.rmtree(folder / job_id, ignore_errors=True)
     own = [rows[job_id] for job_id in sorted(set(ids) & rows.keys(), key=int)]
     # A requeued job that waits may still have the file of its killed run.
     return [

@@ -6,10 +6,10 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 import msgspec
-from ClusterShell.NodeSet import NodeSet
 
 from slurmkit.formats.filename_patterns import PatternValues, expand_pattern
-from slurmkit.state.gres import parse_held_gres
+from slurmkit.formats.scontrol import expand_nodes
+from slurmkit.state.gres import parse_gres_line, read_held_gres
 from slurmkit.state.queue_rows import FINAL_STATES, QueueRow
 
 UNKNOWN = "UNKNOWN"
@@ -117,8 +117,8 @@ def fill_output_path(
     if pattern in {"", "(null)"}:
         return None
     node = None
-    if "N" in pattern:  # %N is rare, and a NodeSet takes time
-        nodes = NodeSet(job.node_list)
+    if "N" in pattern:  # %N is rare, and ClusterShell takes time
+        nodes = expand_nodes(job.node_list)
         # The batch script runs on the first node; a rank's node is known if there is only one.
         node = next(iter(nodes), None) if rank is None or len(nodes) == 1 else None
     filled = expand_pattern(
@@ -129,10 +129,10 @@ def fill_output_path(
 
 def parse_gpu_indices(text: str, node_list: str) -> dict[str, list[int]]:
     """Parse GPU indices by node from `scontrol show job -d`, for the nodes in `node_list`."""
-    own = set(NodeSet(node_list))
+    own = expand_nodes(node_list)
     held: dict[str, set[int]] = {}
-    for line in text.split("\n"):
-        for node, use in parse_held_gres(line):
-            if node in own and use.name == "gpu" and use.indices:
+    for line in filter(None, map(parse_gres_line, text.split("\n"))):
+        for node, use in read_held_gres([line], own) or ():
+            if use.name == "gpu" and use.indices:
                 held.setdefault(node, set()).update(use.indices)
     return {node: sorted(indices) for node, indices in held.items()}

@@ -326,7 +326,7 @@ def _raise_failures(failed: Mapping[str, SlurmError], ids: Sequence[str]) -> Non
         raise (*refusals, *failed.values())[0]
 
 
-def _explain_refusal(job: Job, error: Refused, options: Mapping[str, str]) -> Refused:
+def _explain_refusal(job: Job, error: Refused, options: Mapping[str, str]) -> SlurmError:
     """Return slurmctld's refusal with a clearer message, where we know one."""
     message = str(error)
     if options and message.startswith("Job is no longer pending"):
@@ -334,17 +334,26 @@ def _explain_refusal(job: Job, error: Refused, options: Mapping[str, str]) -> Re
         return Refused(
             f"job {job.id} is no longer pending, so Slurm does not allow this change of {names}"
         )
-    if not any(sign in message for sign in _NOT_ALLOWED):
-        return error
-    if "time" in options and "Invalid user" not in message:
+    if "time" in options and _is_denial(error) and "Invalid user" not in message:
         limit = job.info().time_limit
         return Refused(
             f"job {job.id}: its time limit is {limit}; users may lower the limit of a running"
             " job, and raise the limit of a pending job up to its partition's maximum; for more,"
             f" ask an operator (Slurm: {error})"
         )
-    words = message.partition("; slurm_suspend")[0]  # that says the same once more
+    return explain_denial(error)
+
+
+def explain_denial(error: SlurmError) -> SlurmError:
+    """Return slurmctld's refusal of a user with a clearer message; other errors as they are."""
+    if not _is_denial(error):
+        return error
+    words = str(error).partition("; slurm_suspend")[0]  # that says the same once more
     return Refused(f"{words}; the job is not yours, or only operators may do that")
+
+
+def _is_denial(error: SlurmError) -> bool:
+    return isinstance(error, Refused) and any(sign in str(error) for sign in _NOT_ALLOWED)
 
 
 def _worst_of(job_id: str, outcomes: list[Outcome]) -> Outcome:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 
 import msgspec
-from ClusterShell.NodeSet import NodeSet
 
 from slurmkit.errors import DatabaseDown, NoSuchJob, Refused
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.job_ids import group_by_id, parse_task_indices, queryable_id, whole_id
+from slurmkit.formats.scontrol import merge_node_lists
 from slurmkit.formats.tres import parse_tres
 from slurmkit.jobs.accounting_records import read_runs
 from slurmkit.jobs.backends.protocol import Backend
@@ -86,6 +86,19 @@ def read_queue_rows(
     users = (user,) if user else ()
     only = QueueFilter(job_ids=tuple(job_ids), users=users, states=("all",))
     return group_by_id(job_ids, backend.queue(only).rows)
+
+
+def read_queued_ids(backend: Backend, job_ids: Iterable[str]) -> set[str]:
+    """Return which of these jobs wait or run; each is asked for by its id.
+
+    Ask before you remove something because a job is missing in a list of the queue.
+    """
+    asked = set(job_ids)
+    if not asked:
+        return set()
+    rows = backend.queue(QueueFilter(job_ids=tuple(sorted(asked)), states=("all",))).rows
+    live = (row for row in rows if not row.ended)
+    return asked & {job_id for row in live for job_id in (row.raw_id, whole_id(row.job_id))}
 
 
 def read_exit_code(slurm: SlurmCommands, job_id: str) -> str | None:
@@ -196,7 +209,7 @@ def summarize_parts(job_id: str, parts: Mapping[str, JobInfo]) -> JobInfo:
         reason=live[0].reason if live else worst_job(infos).reason,
         tally=count_states(parts),
         part=infos[0].part or example,
-        node_list=str(NodeSet.fromlist(info.node_list for info in (holding or infos))),
+        node_list=merge_node_lists(info.node_list for info in (holding or infos)),
         tres=_add_tres(info.tres for info in holding),
         elapsed=format_duration(max(0, end - first)) if first else "",
         submitted=min((info.submitted for info in infos if info.submitted), default=None),

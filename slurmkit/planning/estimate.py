@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Literal, NamedTuple
 
@@ -15,6 +15,7 @@ from slurmkit.config.prices import (
     cpu_prices,
     memory_prices,
     part_weight,
+    partition_gpu_types,
     price_at,
     price_on,
 )
@@ -234,8 +235,9 @@ def _cost_and_currency(
     if used.gpu_hours is None:
         return None, None, None
     day = dt.datetime.fromtimestamp(request.standing.taken).astimezone().date()
+    untyped = possible_gpu_types(request)
     hours_and_prices: list[tuple[float | None, Price | None]] = [
-        (hours, price(kind or likely_gpu_type(request) or UNTYPED, day))
+        (hours, _dearest([price(name, day) for name in ([kind] if kind else untyped)]))
         for kind, hours in used.gpu_hours.items()
     ]
     others = ((used.cpu_hours, cpu_prices()), (used.memory_hours, memory_prices()))
@@ -249,6 +251,20 @@ def _cost_and_currency(
     )
     cloud = _total_cost([(hours, each.cloud if each else None) for hours, each in hours_and_prices])
     return own, cloud, currencies.pop()
+
+
+def _dearest(prices: Sequence[Price | None]) -> Price | None:
+    """Return the highest price of GPUs of which one may be given; None if one is unknown."""
+    known = [price for price in prices if price]
+    if len(known) < len(prices) or len({price.currency for price in known}) != 1:
+        return None
+    on_premises = [price.on_premises for price in known if price.on_premises is not None]
+    cloud = [price.cloud for price in known if price.cloud is not None]
+    return msgspec.structs.replace(
+        known[0],
+        on_premises=max(on_premises) if len(on_premises) == len(known) else None,
+        cloud=max(cloud) if len(cloud) == len(known) else None,
+    )
 
 
 def _total_cost(parts: list[tuple[float | None, Decimal | None]]) -> Decimal | None:
@@ -372,3 +388,13 @@ def likely_gpu_type(request: Request) -> str:
     types = {g.type or "" for node in request.fitting for g in node.gres if g.name == "gpu"}
     only = types.pop() if len(types) == 1 else ""
     return gpus.type if gpus and gpus.type else only
+
+
+def possible_gpu_types(request: Request) -> tuple[str, ...]:
+    """Return the types of which Slurm may give untyped GPUs.
+
+    GPUs without a type in Slurm are of the partition's type in the configuration, else `untyped`.
+    """
+    unnamed = partition_gpu_types().get(request.partition.name, UNTYPED)
+    gres = (each for node in request.fitting for each in node.gres if each.name == "gpu")
+    return tuple(sorted({each.type or unnamed for each in gres})) or (unnamed,)

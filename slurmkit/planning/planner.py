@@ -49,7 +49,7 @@ from slurmkit.planning.survival import (
 )
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import Machine, machine_of
-from slurmkit.spec.findings import Finding
+from slurmkit.spec.findings import Finding, Severity, note
 from slurmkit.spec.jobspec import JobSpec, with_array
 from slurmkit.spec.sbatch_options import with_options
 from slurmkit.spec.submission import Chunk, Submission
@@ -63,6 +63,12 @@ _FRESH = 5.0  # seconds; capabilities younger than this need not be read again a
 # 24.11 also prints this for jobs that sbatch takes and runs: with a nodelist shorter than the
 # number of nodes, or in a partition whose nodes are drained.
 _UNRELIABLE_REFUSAL = "Requested node configuration is not available"
+# The job waits until these are free: the test cannot say when (src/common/slurm_errno.c).
+_IN_USE = (
+    "Requested nodes are busy",  # also licences
+    "Requested reservation is in use",
+    "Licenses not available",
+)
 _START = re.compile(r"to start at (\d+)")
 
 
@@ -398,6 +404,7 @@ def _with_test_result(checked: Plan, start: int | None, refusal: tuple[Finding, 
         checked,
         errors=_of((*checked.errors, *refusal), "error"),
         warnings=_of((*checked.warnings, *refusal), "warning"),
+        notes=_of((*checked.notes, *refusal), "note"),
         estimate=known,
     )
 
@@ -452,14 +459,27 @@ def run_test_only(
             ["sbatch", "--test-only", *options], stdin=submission.script, errors=True
         )
     except Refused as refusal:
-        finding = Finding(
-            severity="warning" if _UNRELIABLE_REFUSAL in str(refusal) else "error",
-            code="slurm-refuses",
-            message=f"slurmctld refuses it: {refusal}",
-            source="sbatch --test-only",
-        )
-        return None, (finding,)
+        return None, (_refusal(str(refusal), submission),)
     return parse_start(answer), ()
+
+
+def _refusal(words: str, submission: Submission) -> Finding:
+    """Return what an answer of `sbatch --test-only` means for the job."""
+    if any(each in words for each in _IN_USE):
+        licenses = dict(submission.options).get("licenses")
+        what = f"nodes or licences ({licenses})" if licenses else "nodes"
+        message = (
+            f"all {what} that it needs are in use or reserved now: the job waits, and slurmctld"
+            f" cannot say until when ({words})"
+        )
+        return note("slurm-busy", message, "sbatch --test-only")
+    severity: Severity = "warning" if _UNRELIABLE_REFUSAL in words else "error"
+    return Finding(
+        severity=severity,
+        code="slurm-refuses",
+        message=f"slurmctld refuses it: {words}",
+        source="sbatch --test-only",
+    )
 
 
 def parse_start(answer: str) -> int | None:

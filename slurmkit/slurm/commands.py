@@ -145,7 +145,7 @@ class LocalSlurmCommands:
                     raise
             error_file.seek(0)
             stderr = error_file.read()
-        if has_failed(process.returncode, stderr):
+        if has_failed(argv[0], process.returncode, stderr):
             raise slurm_error(argv[0], decode_output(stderr or output), process.returncode)
         return decode_output(output + stderr if errors else output)
 
@@ -172,7 +172,7 @@ class LocalSlurmCommands:
             stderr = error_file.read()
         if too_late.is_set():
             raise timeout_error(argv, timeout or 0)
-        if has_failed(code, stderr):
+        if has_failed(argv[0], code, stderr):
             raise slurm_error(argv[0], decode_output(stderr), code)
 
 
@@ -299,9 +299,13 @@ def _killed_after(
         timer.cancel()
 
 
-def has_failed(code: int, stderr: bytes) -> bool:
-    """Tell whether a command failed; for an unknown user squeue prints no jobs and exits with 0."""
-    return code != 0 or b"Invalid user" in stderr
+def has_failed(command: str, code: int, stderr: bytes) -> bool:
+    """Tell whether a command failed; for an unknown user squeue prints no jobs and exits with 0.
+
+    The exit code of all other commands counts, whatever they print: a job_submit plugin may write
+    any text to sbatch's standard error.
+    """
+    return code != 0 or (command == "squeue" and b"Invalid user" in stderr)
 
 
 def timeout_error(argv: Sequence[str], timeout: float) -> SlurmTimeout:

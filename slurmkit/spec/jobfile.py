@@ -74,6 +74,8 @@ def load_toml(path: Path) -> dict[str, Any]:
 def format_job_file(spec: JobSpec) -> str:
     """Write the job file that `load_job_file` reads as this spec."""
     table: dict[str, Any] = msgspec.to_builtins(spec)
+    if spec.gpus == Gpus():  # one GPU per node: its fields are all defaults, which are left out
+        table["gpus"] = {"count": spec.gpus.count}
     lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if value is not None
              and not isinstance(value, dict)]  # fmt: skip
     for key, value in table.items():
@@ -242,6 +244,8 @@ def _convert_value(key: str, value: object, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, BadInput):  # msgspec wraps each ValueError
+            raise error.__cause__ from None
         raise BadInput(f"{key}{_key_and_reason(str(error), _TABLES.get(key, Gpus))}") from error
 
 

@@ -220,6 +220,33 @@ def parse_array_tag(comment: str) -> ArrayTag | None:
     return ArrayTag(last["token"], int(last["offset"]), int(last["total"]), last["first"])
 
 
+def drop_foreign_tags(rows: Sequence[QueueRow], own_user: str | None) -> tuple[QueueRow, ...]:
+    """Remove tags that say that a row belongs to another array, unless that array is there.
+
+    Anybody can write another user's array id into a comment. A tag counts in your own jobs, and
+    where the first array is among the rows, with the same user and token.
+
+    Args:
+        rows: rows of one squeue call.
+        own_user: your login name; None if unknown.
+    """
+    tags = [parse_array_tag(row.comment) for row in rows]
+    firsts = {
+        (row.user, row.array_id, tag.token)
+        for row, tag in zip(rows, tags, strict=True)
+        if tag and tag.first is None
+    }
+    return tuple(
+        row
+        if tag is None
+        or tag.first is None
+        or row.user == own_user
+        or (row.user, tag.first, tag.token) in firsts
+        else msgspec.structs.replace(row, comment=_TAG.sub("", row.comment).strip())
+        for row, tag in zip(rows, tags, strict=True)
+    )
+
+
 def user_array_id(row: QueueRow) -> str | None:
     """Return the id of the user's array that a row belongs to; None if it is no array."""
     tag = parse_array_tag(row.comment)

@@ -23,16 +23,20 @@ from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.gpumap_model import Gpu, GpuMap, GpuShare, GpuSharing, GpuState
 from slurmkit.state.gres import (
     NODES_LINE_START,
+    GresLine,
     GresUse,
     HoldingJob,
-    parse_held_gres,
+    parse_gres_line,
+    read_held_gres,
     read_holding_jobs,
 )
 from slurmkit.state.nodes import NODES_COMMAND, NodeRow, parse_nodes, with_jobs
 
 _MIG_PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb.*", re.IGNORECASE)
 _JOB = "JobId="  # starts a job's record
-ClaimRecord = tuple[tuple[str, GresUse], ...]
+ClaimRecord = tuple[GresLine, ...]  # of one job, as scontrol printed it
+HeldGres = tuple[tuple[str, GresUse], ...]  # nodes and uses of one job
+_MAX_RECORDS = 8  # more records of one job can only be forged
 
 GroupGpusBy = Literal["user", "account", "job"]
 FREE = "."
@@ -98,14 +102,14 @@ def parse_claim_records(lines: Iterable[str]) -> dict[str, Sequence[ClaimRecord]
     A job has several records only if one of them is forged.
     """
     records: dict[str, Sequence[ClaimRecord]] = {}
-    job, uses = "", list[tuple[str, GresUse]]()
+    job, held = "", list[GresLine]()
     for line in lines:
         if line.startswith(_JOB):
-            _add_record(records, job, tuple(uses))
-            job, uses = line[len(_JOB) :].partition(" ")[0], []
-        elif line.startswith(NODES_LINE_START):
-            uses += parse_held_gres(line)
-    _add_record(records, job, tuple(uses))
+            _add_record(records, job, tuple(held))
+            job, held = line[len(_JOB) :].partition(" ")[0], []
+        elif line.startswith(NODES_LINE_START) and (gres := parse_gres_line(line)):
+            held.append(gres)
+    _add_record(records, job, tuple(held))
     return records
 
 
@@ -128,7 +132,8 @@ def check_claims(
     """Keep each job's record that agrees with squeue and the nodes; warn about the others.
 
     If several records of a job agree, one of them is true but we do not know which. Then the GPUs
-    of all of them are left out, for every job.
+    of all of them are left out, for every job. If a job has very many records, all GPUs of its
+    nodes are left out.
 
     Returns:
         The claims, and the warnings.
@@ -138,13 +143,19 @@ def check_claims(
     doubtful: set[tuple[str, int]] = set()
     warnings: list[str] = []
     for holder in holders:
-        claimed = {record for record in records.get(holder.raw_id, ()) if record}
-        fitting = [record for record in claimed if check.fits(record, holder)]
+        different = set(records.get(holder.raw_id, ()))
+        if len(different) > _MAX_RECORDS:
+            claimed, fitting = True, []
+            doubtful |= check.gpus_of_nodes(holder.nodes)
+        else:
+            read = {check.read(record, holder) for record in different} - {()}
+            claimed = bool(read)
+            fitting = [held for held in read if held and check.fits(held, holder)]
         if len(fitting) == 1:
             claims += [GpuClaim(holder, node, use) for node, use in fitting[0]]
             continue
         doubtful |= {
-            gpu for record in fitting for node, use in record for gpu in _whole_gpus(node, use)
+            gpu for held in fitting for node, use in held for gpu in _whole_gpus(node, use)
         }
         if claimed and holder.state != "COMPLETING":
             warnings.append(
@@ -176,12 +187,20 @@ class _ClaimCheck:
     def __init__(self, nodes: Mapping[str, NodeRow]) -> None:
         self._nodes = nodes
         self._counted = {name for node in nodes.values() for name in node.tracked}
+        self._max_gpus = max((node.count("gpu") for node in nodes.values()), default=0)
 
-    def fits(self, record: ClaimRecord, holder: HoldingJob) -> bool:
-        own = set(holder.nodes)
-        return all(
-            node in own and self._in_use(node, use) for node, use in record
-        ) and self._adds_up(record, holder)
+    def read(self, record: ClaimRecord, holder: HoldingJob) -> HeldGres | None:
+        """Return what the record says that the job holds; None if it cannot be true."""
+        return read_held_gres(record, holder.nodes, self._max_gpus)
+
+    def gpus_of_nodes(self, names: Iterable[str]) -> set[tuple[str, int]]:
+        """Return all GPUs of these nodes, by node and index."""
+        rows = (self._nodes[name] for name in names if name in self._nodes)
+        return {(row.name, at) for row in rows for at in range(row.count("gpu"))}
+
+    def fits(self, held: HeldGres, holder: HoldingJob) -> bool:
+        """Return whether squeue and the nodes say the same as the record."""
+        return all(self._in_use(node, use) for node, use in held) and self._adds_up(held, holder)
 
     def _in_use(self, node: str, use: GresUse) -> bool:
         """Return whether the node lists all these GPUs as used; compare counts without indices."""
@@ -195,10 +214,10 @@ class _ClaimCheck:
             return use.count <= sum(u.count for u in on_node)
         return set(use.indices) <= {at for u in on_node for at in u.indices or ()}
 
-    def _adds_up(self, record: ClaimRecord, holder: HoldingJob) -> bool:
+    def _adds_up(self, held: HeldGres, holder: HoldingJob) -> bool:
         """Return whether the record's counts, by name, are the job's TRES in squeue."""
         counts: dict[str, int] = defaultdict(int)
-        for _, use in record:
+        for _, use in held:
             counts[f"gres/{use.name}"] += use.count
         has = parse_tres_counts(holder.tres)
         return all(

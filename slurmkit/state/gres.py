@@ -5,15 +5,15 @@ A job has only the fields that a map of nodes or GPUs needs.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain, islice
 
 import msgspec
 
 from slurmkit.errors import SlurmError
-from slurmkit.formats.scontrol import expand_nodes
+from slurmkit.formats.scontrol import expand_nodes, iterate_nodes
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.queue_rows import parse_epoch, record_mark
 
@@ -23,12 +23,10 @@ _STATES = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED,RESIZING,SIGNALING,S
 
 NODES_LINE_START = "     Nodes="
 """Beginning of a line of `scontrol show job --details` with the GRES held on nodes."""
-# `     Nodes=c[1-2] CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:0-1)`. The characters allowed in the
-# node list cannot form a ClusterShell group: to resolve a group it may run a shell command.
-_LINE = re.compile(r" {5}Nodes=(?P<nodes>[\w.,\[\]-]+) CPU_IDs=.* GRES=(?P<gres>\S+)")
-_BRACKET = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"(\d+)-(\d+)")
-_MOST = 1 << 16  # nodes that Slurm lets one range name
+# `     Nodes=c[1-2] CPU_IDs=0 Mem=1024 GRES=gpu:a100:2(IDX:0-1)`
+_LINE = re.compile(
+    r" {5}Nodes=(?P<nodes>[\w.,\[\]-]+) CPU_IDs=.* GRES=(?P<gres>\S{1,1024})(?:\s|$)"
+)
 
 # `gpu:a100:2(IDX:0-1)`, `gpu:2`, `gpu(CNT:2)`, `gpu:(null):1(IDX:3)`, `shard:h100:7(3/4,4/4,-/4)`.
 _USE = re.compile(
@@ -37,6 +35,7 @@ _USE = re.compile(
 )
 _SHARED = ("shard", "mps")
 _MAX_GPUS = 4096  # GPUs of a node; a larger index can only be a forged or damaged text
+_MAX_USES = 64  # GRES of a job on a node, by name and type; more are forged
 
 
 class HoldingJob(msgspec.Struct, frozen=True, gc=False):
@@ -104,29 +103,64 @@ def _names(text: str) -> tuple[str, ...]:
     return expand_nodes(text) if "[" in text or "," in text else tuple(filter(None, [text]))
 
 
-def parse_held_gres(line: str) -> Sequence[tuple[str, GresUse]]:
-    """Parse the GPUs, or shares of GPUs, held on each node; empty for any other line."""
+class GresLine(msgspec.Struct, frozen=True, gc=False):
+    """GRES that a job holds on nodes, as scontrol prints them; a job's name may forge the line.
+
+    Neither text is expanded before the job's own nodes are known: a forged line of 60 characters
+    can name millions of nodes.
+    """
+
+    nodes: str
+    gres: str
+
+
+def parse_gres_line(line: str) -> GresLine | None:
+    """Split a line of `scontrol show job --details` that lists GRES; None for any other line."""
     match = _LINE.match(line)
-    if match is None:
-        return ()
-    try:
-        uses = [use for use in parse_gres_uses(match["gres"]) if use.name == "gpu" or use.shared]
-        return [(node, use) for node in _expand(match["nodes"]) for use in uses]
-    except ValueError:
-        return ()
+    return None if match is None else GresLine(match["nodes"], match["gres"])
 
 
-def _expand(text: str) -> tuple[str, ...]:
-    """Return the nodes of `c[1-3]`; refuse a range that is too large for memory."""
-    if math.prod(map(_range_size, _BRACKET.findall(text))) > _MOST:
-        raise ValueError("more nodes than Slurm can name")
-    if "[" not in text:
-        return tuple(text.split(","))
-    return expand_nodes(text)
+def read_held_gres(
+    lines: Iterable[GresLine], nodes: Iterable[str], max_gpus: int = _MAX_GPUS
+) -> tuple[tuple[str, GresUse], ...] | None:
+    """Return the GPUs, or shares of GPUs, that a job holds on each node.
+
+    A line that Slurm cannot have printed is left out.
+
+    Args:
+        lines: all lines of the job.
+        nodes: the job's nodes.
+        max_gpus: the most GPUs of a node.
+
+    Returns:
+        Nodes and uses. None if the lines name a node twice, or another node: they are forged.
+    """
+    left = set(nodes)
+    held: list[tuple[str, GresUse]] = []
+    for line in lines:
+        try:
+            uses = _parse_claimed_uses(line.gres, max_gpus)
+            for node in iterate_nodes(line.nodes) if uses else ():
+                if node not in left:
+                    return None
+                left.remove(node)
+                held += ((node, use) for use in uses)
+        except ValueError:
+            continue
+    return tuple(held)
 
 
-def _range_size(ranges: str) -> int:
-    return sum(max(int(last) - int(first), 1) for first, last in _RANGE.findall(ranges)) or 1
+def _parse_claimed_uses(text: str, max_gpus: int) -> tuple[GresUse, ...]:
+    """Parse the GPUs, or shares of GPUs, of a line that may be forged.
+
+    Raises:
+        ValueError: for text that Slurm cannot have printed.
+    """
+    matches = list(islice(_USE.finditer(text), _MAX_USES + 1))
+    if len(matches) > _MAX_USES:
+        raise ValueError("more GRES than a job holds on a node")
+    uses = (_use(match, max_gpus) for match in matches)
+    return tuple(use for use in uses if use.name == "gpu" or use.shared)
 
 
 class GresUse(msgspec.Struct, frozen=True, gc=False):
@@ -160,15 +194,15 @@ def parse_gres_uses(text: str) -> tuple[GresUse, ...]:
     Raises:
         ValueError: for an invalid number, or an index that no node can have.
     """
-    return tuple(_use(match) for match in _USE.finditer(text))
+    return tuple(_use(match, _MAX_GPUS) for match in _USE.finditer(text))
 
 
-def _use(match: re.Match[str]) -> GresUse:
+def _use(match: re.Match[str], max_gpus: int) -> GresUse:
     kind, _, what = (match["where"] or "").rpartition(":")
     count = int(what if kind == "CNT" else match["count"] or 0)
     type_ = None if match["type"] in (None, "", "(null)") else match["type"]
     if kind == "IDX":
-        indices = tuple(_ranges(what))
+        indices = _indices(what, max_gpus)
         return GresUse(match["name"], type_, count, indices if indices or not count else None)
     if "/" in what and not kind:
         parts = tuple(_part(item) for item in what.split(","))
@@ -183,10 +217,13 @@ def _part(text: str) -> tuple[int, int]:
     return (0 if used == "-" else int(used), int(total))
 
 
-def _ranges(text: str) -> Iterator[int]:
-    for item in text.split(",") if text != "N/A" else ():
-        first, dash, last = item.partition("-")
-        last = last if dash else first
-        if int(last) >= _MAX_GPUS:
-            raise ValueError(f"no node has a GPU {last}")
-        yield from range(int(first), int(last) + 1)
+def _indices(text: str, max_gpus: int) -> tuple[int, ...]:
+    ranges = [_index_range(item) for item in text.split(",") if text != "N/A"]
+    if any(each.stop > max_gpus for each in ranges) or sum(map(len, ranges)) > max_gpus:
+        raise ValueError(f"no node has the GPUs {text}")
+    return tuple(chain.from_iterable(ranges))
+
+
+def _index_range(text: str) -> range:
+    first, dash, last = text.partition("-")
+    return range(int(first), int(last if dash else first) + 1)

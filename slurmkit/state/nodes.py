@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.formats import scontrol as slurm_text
@@ -312,9 +311,9 @@ def _known(what: str, asked: Iterable[str], existing: Sequence[str]) -> set[str]
 
 def _expand(nodelist: str) -> tuple[str, ...]:
     try:
-        return tuple(NodeSet(nodelist or None, resolver=RESOLVER_NOGROUP))
-    except NodeSetException as error:
-        raise BadInput(f"{nodelist!r} is not a list of nodes such as c[1-3],c7: {error}") from error
+        return slurm_text.expand_typed_nodes(nodelist) if nodelist else ()
+    except ValueError as error:
+        raise BadInput(f"{error}; give a list of nodes such as c[1-3],c7") from error
 
 
 def _state(word: str) -> str:

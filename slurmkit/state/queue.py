@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from slurmkit.errors import BadInput, Refused
+from slurmkit.errors import BadInput, Refused, SlurmkitError
 from slurmkit.formats.job_ids import check_job_id
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.machine import machine_of
+from slurmkit.state.arrays import drop_foreign_tags, parse_array_tag
 from slurmkit.state.queue_rows import QueueRow, parse_queue, record_mark, squeue_format
 
 _SECONDS = 120.0  # squeue of the largest queues takes some seconds
@@ -50,6 +52,9 @@ class QueueFilter(msgspec.Struct, frozen=True, kw_only=True):
         reservation: jobs in this reservation.
         job_ids: `12`, `12_3` or `12+1`; the id of an array means all its tasks.
         array: show each pending task of an array as its own row.
+        hidden: also jobs in hidden partitions, and in partitions that the caller may not use.
+            slurmctld leaves them out, even the caller's own, unless `users`, `me`, `reservation`
+            or `job_ids` is given.
 
     Raises:
         BadInput: for an empty value, which Slurm takes as no condition, and for a value that
@@ -67,6 +72,7 @@ class QueueFilter(msgspec.Struct, frozen=True, kw_only=True):
     reservation: str | None = None
     job_ids: tuple[str, ...] = ()
     array: bool = False
+    hidden: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that squeue would misread."""
@@ -85,7 +91,10 @@ class QueueFilter(msgspec.Struct, frozen=True, kw_only=True):
         lists = ((option, ",".join(getattr(self, field))) for field, option in _LISTS.items())
         singles = (("nodelist", self.nodelist), ("reservation", self.reservation))
         given = [f"--{option}={value}" for option, value in (*lists, *singles) if value]
-        return [*given, *(["--me"] if self.me else []), *(["--array"] if self.array else [])]
+        # --jobs includes --all (src/squeue/squeue.c).
+        shows_all = self.hidden or self.me or self.users or self.reservation
+        flags = (("--all", shows_all), ("--me", self.me), ("--array", self.array))
+        return [*given, *(flag for flag, is_given in flags if is_given)]
 
     def named(self) -> dict[str, tuple[str, ...]]:
         """Return, by squeue option, the names that squeue does not check."""
@@ -118,6 +127,9 @@ def read_queue(
 ) -> Queue:
     """Read the queue with one squeue call; rows are parsed while squeue prints.
 
+    An array's tag in another user's comment is removed where it cannot be true, see
+    `drop_foreign_tags`.
+
     Args:
         slurm: runs squeue.
         only: the filter. Without it, the next three arguments make one.
@@ -144,8 +156,17 @@ def read_queue(
     except Refused as error:
         raise name_refused_filter(error) from error
     seconds = time.perf_counter() - began
+    if not only.me and any(parse_array_tag(row.comment) for row in rows):
+        rows = drop_foreign_tags(rows, _own_user(slurm))
     refuse_unknown_names(slurm, only.named(), rows)
     return Queue(_keep_components(rows, only.job_ids), taken, seconds)
+
+
+def _own_user(slurm: SlurmCommands) -> str | None:
+    try:
+        return machine_of(slurm).user
+    except SlurmkitError:  # this machine does not know the user
+        return None
 
 
 def _check_value(option: str, value: str, *, commas: bool = False) -> None:

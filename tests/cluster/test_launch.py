@@ -140,6 +140,18 @@ def test_the_rank_that_failed_first_is_named(place: Place) -> None:
     assert "last line of rank 2: no good" in told
 
 
+@pytest.mark.slow
+def test_a_rank_that_ends_well_does_not_end_the_others(place: Place) -> None:
+    """Finding containers D1: rank 0 writes the last checkpoint for longer than a minute."""
+    last = (
+        "import os, time; rank = os.environ['SLURM_PROCID'];"
+        " time.sleep(75 if rank == '0' else 0); print('done', rank)"
+    )
+    job = place.submit("--launch=srun", "--partition=cpu", "-n2", "--", "python3", "-c", last)
+    log = place.end(job)
+    assert {"done 0", "done 1"} <= set(log.splitlines()), log
+
+
 def test_each_rank_has_a_file_beside_the_jobs(place: Place) -> None:
     lab, words = place.lab, ("--launch=srun", "--log-per-rank", "-N2", "--gpus-per-node=a100:2")
     place.submit(*words, "--array=3", "--output=%x.%A_%a", "--", "python3", "meet.py", "2")

@@ -152,6 +152,7 @@ def test_another_users_job_is_not_cancelled(lab: Lab) -> None:
     done = lab.run("slurmkit", "cancel", job_id, user="bob", check=False)
     assert done.returncode == 1
     assert "Access/permission denied" in done.stderr
+    assert "the job is not yours" in done.stderr
     lab.run("slurmkit", "cancel", job_id)
 
 

@@ -263,7 +263,7 @@ def test_an_unknown_host_key_is_refused_until_it_is_trusted(alice: Person, tmp_p
         refused = alice.run("--cluster", "lab", "queue", check=False)
         assert refused.returncode == 1
         (seen,) = set(re.findall(r"SHA256:\S{43}", refused.stderr))
-        assert "slurmkit clusters trust" in refused.stderr
+        assert "slurmkit clusters trust lab\n" in refused.stderr
         wrong = alice.run("clusters", "trust", "lab", "--fingerprint", "SHA256:x", check=False)
         assert wrong.returncode == 2
         alice.run("clusters", "trust", "lab", "--fingerprint", seen)

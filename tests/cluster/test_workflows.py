@@ -228,6 +228,9 @@ def test_the_guide(lab: Lab, folder: str) -> None:
     for commands in blocks("slurmkit"):
         lab.run("bash", "-ec", f"cd {folder}\n{commands}", timeout=600)
     assert lab.run("cat", f"{folder}/result.txt").stdout == "20\n19\n"
+    over = lab.run("slurmkit", "workflow", "cancel", "digits", check=False)
+    assert over.returncode == 1
+    assert "workflow digits has already ended" in over.stderr
     done = lab.run("env", "-C", folder, "/opt/slurmkit/venv/bin/python", "twice.py")
     assert done.stdout.splitlines() == [
         "COMPLETED",

@@ -98,10 +98,14 @@ class FlowLab(Cluster):
             raise self.cancel_fails
         ids = [word for word in argv[1:] if not word.startswith("-")]
         self.cancelled.append(ids)
+        said = ""
         for job_id in ids:
             if self.jobs.queue.get(job_id, {}).get("State") in ("PENDING", "RUNNING"):
                 self.end(job_id, "CANCELLED by 0", Start="None")
-        return ""
+            else:
+                said += f"scancel: error: Kill job error on job id {job_id}: Job/step already"
+                said += " completing or completed\n"
+        return said
 
 
 def job(**fields: object) -> JobSpec:

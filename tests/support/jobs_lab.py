@@ -22,6 +22,7 @@ class FakeJobs:
     Attributes:
         queue: fields of `squeue -O` by job id.
         runs: fields of `sacct --format`, oldest first.
+        hidden: ids of jobs in hidden partitions: only `--all` and `--jobs` show them.
         steps: likewise, for calls that ask for steps.
         squeue_fails: raised by squeue while set; likewise `sacct_fails`.
         slurm: the border to hand on.
@@ -31,6 +32,7 @@ class FakeJobs:
         self.queue: dict[str, Fields] = {}
         self.runs: list[Fields] = []
         self.steps: list[Fields] = []
+        self.hidden: set[str] = set()
         self.squeue_fails: SlurmError | None = None
         self.sacct_fails: SlurmError | None = None
         self.looks = 0
@@ -71,6 +73,7 @@ class FakeJobs:
             for job_id, fields in list(self.queue.items())
             if (not ids or _is_of(job_id, fields, ids) or _waits_in(job_id, ids))
             and not (live and fields["State"] in FINAL_STATES)
+            and (ids or "--all" in argv or job_id not in self.hidden)
         ]
         if not found and len(ids) == 1:
             raise NoSuchJob("slurm_load_jobs error: Invalid job id specified")

@@ -5,11 +5,14 @@ SQLAlchemy and LDAP are imported when a command runs, so that `--help` and Tab a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from slurmkit.errors import BadInput
 
 if TYPE_CHECKING:
     from slurmkit_accounting.ledger.database import Ledger
@@ -17,9 +20,27 @@ if TYPE_CHECKING:
 _DB = "Database of the ledger.  [default: SLURMKIT_DB, [ledger] db, or a file of your own]"
 
 
+_PASSWORD = re.compile(r"[\w+]+://[^:/]*:[^@]+@")  # as SQLAlchemy finds it
+
+
+def refuse_password(_: click.Context, param: click.Parameter, url: str | None) -> str | None:
+    """Return the URL of a ledger from a command line, unless it has a password.
+
+    Raises:
+        BadInput: when it has one; it is not shown.
+    """
+    if url and _PASSWORD.match(url):
+        name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+        raise BadInput(
+            f"{name} has a password, which everybody on this host can see in the list of processes;"
+            " take it out of the URL, and put it into ~/.pgpass"
+        )
+    return url
+
+
 def db_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--db` to a command."""
-    return click.option("--db", metavar="URL", help=_DB)(command)
+    return click.option("--db", metavar="URL", callback=refuse_password, help=_DB)(command)
 
 
 def open_for_reading(db: str | None) -> AbstractContextManager[Ledger]:

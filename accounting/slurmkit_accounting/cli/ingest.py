@@ -17,6 +17,7 @@ from slurmkit.config.files import load_section
 from slurmkit.errors import BadInput
 from slurmkit.formats.display import printable
 from slurmkit.slurm import commands
+from slurmkit.state.capabilities import read_slurm_config
 from slurmkit_accounting.calendar import Zone, find_zone, host_zone_or_utc
 from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.ingest.enter import IngestCounts
@@ -39,8 +40,9 @@ def ingest_from_sacct(db: str | None, since: str | None, **file: Any) -> None:
     _refuse_file_options(file)
     here = host_zone_or_utc()
     begin = None if since is None else here.epoch(since)
+    slurm, private = commands.LocalSlurmCommands(), _is_own_ledger(db)
+    read_slurm_config(slurm)  # without Slurm, no empty ledger is left behind
     with open_for_writing(db) as ledger, _show_progress() as progress:
-        slurm, private = commands.LocalSlurmCommands(), _is_own_ledger(db)
         done = ingest(ledger, slurm, since=begin, progress=progress, private=private)
     _show_ingested(done, here)
     _mention_service(db, ledger.source)
@@ -72,23 +74,47 @@ def ingest_from_file(path: str, db: str | None, since: str | None, **asked: Any)
         raise BadInput(
             "--since is for sacct; a file is always read as a whole, so leave --since out"
         )
-    for name in ("cluster", "fields", "delimiter"):
-        if not asked[name]:
-            raise BadInput(f"--file needs --{name}; for an example: slurmkit ledger ingest --help")
-    fields, where = parse_field_names(asked["fields"]), find_zone(asked["timezone"])
-    for line in missing_information(fields):
-        click.echo(line, err=True)
-    with (
-        _open_input(path) as stream,
-        open_for_writing(db) as ledger,
-        _show_progress() as progress,
-    ):
-        file = SacctFile(
-            path, stream, asked["cluster"], fields, asked["delimiter"], where, asked["header"]
-        )
-        done = ingest_file(ledger, file, progress)
+    _check_file_options(asked)
+    delimiter, where = asked["delimiter"], find_zone(asked["timezone"])
+    with _open_input(path) as stream:
+        if asked["fields"]:
+            fields, header = parse_field_names(asked["fields"]), asked["header"]
+        else:
+            fields, header = _read_header(stream, delimiter), False
+        for line in missing_information(fields):
+            click.echo(line, err=True)
+        file = SacctFile(path, stream, asked["cluster"], fields, delimiter, where, header)
+        with open_for_writing(db) as ledger, _show_progress() as progress:
+            done = ingest_file(ledger, file, progress)
     _show_file_ingested(done, where)
     _mention_service(db, ledger.source)
+
+
+def _check_file_options(asked: dict[str, Any]) -> None:
+    """Raise BadInput that names all options that `--file` lacks."""
+    lacking = [f"--{name}" for name in ("cluster", "delimiter") if not asked[name]]
+    if not asked["fields"] and not asked["header"]:
+        lacking.append("--fields (or --header, if the first line of the file names the fields)")
+    if lacking:
+        raise BadInput(
+            f"--file needs {' and '.join(lacking)}; for an example: slurmkit ledger ingest --help"
+        )
+
+
+def _read_header(stream: BinaryIO, delimiter: str) -> tuple[str, ...]:
+    """Read the first line of a file, and return the fields that it names.
+
+    Raises:
+        BadInput: when it does not name the fields that are needed.
+    """
+    line = stream.readline().decode("utf-8", "replace").rstrip("\r\n").removesuffix(delimiter)
+    try:
+        return parse_field_names(line.replace(delimiter, ","))
+    except BadInput as error:
+        words = str(error).replace("--fields", "the header")
+        raise BadInput(
+            f"{words}; it is {line[:200]!r}; give the --delimiter between its names, or --fields"
+        ) from error
 
 
 def _mention_service(db: str | None, source: str) -> None:
@@ -150,6 +176,26 @@ def _show_file_ingested(done: IngestedFile, where: Zone) -> None:
     _show_rejected(done.entered)
     if done.steps:
         click.echo(f"{done.steps} lines of steps were left out", err=True)
+    if done.forgeable:
+        _warn_of_forged_rows(done)
+
+
+def _warn_of_forged_rows(done: IngestedFile) -> None:
+    """Say that users could have written rows of this file, and how to exclude that."""
+    names = printable(" and ".join(done.forgeable))
+    click.echo(
+        f"any of these {done.entered.read:,} rows may be forged: users choose {names}, and a line"
+        " break and the delimiter in it look like a row of another user. If users may have done"
+        " that, write the file again with a random delimiter of 8 or more characters (sacct"
+        " --parsable2 --delimiter=RANDOM), and give it here with --delimiter RANDOM",
+        err=True,
+    )
+    if done.ambiguous:
+        click.echo(
+            f"rows with a line break or the delimiter in their last field: {done.ambiguous:,};"
+            " check in the file whose these are",
+            err=True,
+        )
 
 
 def _count_line(cluster: str, rows: IngestCounts, window: str, seconds: float) -> str:

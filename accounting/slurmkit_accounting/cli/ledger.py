@@ -25,7 +25,15 @@ from slurmkit_accounting.render.format import format_utc
 
 @click.group("ledger")
 def ledger_group() -> None:
-    """Keep the ledger: jobs from sacct, people from LDAP."""
+    """Keep the ledger: jobs from sacct, people from LDAP.
+
+    \b
+    Examples:
+      slurmkit ledger ingest
+      slurmkit ledger status
+      slurmkit ledger people sync --dry-run
+      slurmkit ledger close 2026-10
+    """
 
 
 @ledger_group.command("ingest")
@@ -41,15 +49,15 @@ def ledger_group() -> None:
     " of the line.",
 )  # fmt: skip
 @click.option(
-    "--delimiter", default="|", show_default=True, help="With --file: the text between two fields."
-)
+    "--delimiter", default="|", show_default=True,
+    help="With --file: the text between two fields. A job name can hold it, and so look like rows"
+    " of other users: use a random one of 8 or more characters.",
+)  # fmt: skip
 @click.option(
     "--timezone", metavar="TZ",
     help="With --file: time zone of times that are not epoch seconds.  [default: the host's]",
 )  # fmt: skip
-@click.option(
-    "--header", is_flag=True, help="With --file: its first line has the names of the fields."
-)
+@click.option("--header", is_flag=True, help="With --file: its first line names the fields.")
 @db_option
 def ingest_command(since: str | None, path: str | None, db: str | None, **file: Any) -> None:
     """Read jobs from sacct, or from a file, into the ledger.
@@ -63,7 +71,13 @@ def ingest_command(since: str | None, path: str | None, db: str | None, **file: 
     Examples:
       slurmkit ledger ingest
       slurmkit ledger ingest --since 2026-01-01
+      mark=$(openssl rand -hex 8)
+      sacct --allusers --duplicates --allocations --starttime 2025-01-01 --parsable2 --noheader
+        --delimiter=$mark
+        --format=JobIDRaw,User,Account,Submit,Start,End,State,AllocTRES,JobName > old.txt
+      slurmkit ledger ingest --file new.txt --cluster lab --header --delimiter $mark
       slurmkit ledger ingest --file old.txt --cluster lab --timezone Europe/Berlin
+        --delimiter $mark
         --fields JobIDRaw,User,Account,Submit,Start,End,State,AllocTRES,JobName
     """
     from slurmkit_accounting.cli import ingest

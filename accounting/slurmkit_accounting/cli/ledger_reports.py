@@ -124,7 +124,12 @@ _TIME_COLUMNS = frozenset(
 )
 
 
+_NO_IF_EMPTY = frozenset(("cancelled_by", "gone_since", "retracted"))
+
+
 def _format_fact(name: str, value: Any) -> str:
+    if value is None and name in _NO_IF_EMPTY:
+        return "no"
     kind: ColumnKind = "time" if name in _TIME_COLUMNS and isinstance(value, int) else "text"
     return format_value(value, kind)
 

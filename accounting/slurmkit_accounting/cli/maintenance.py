@@ -12,7 +12,12 @@ from slurmkit.errors import LedgerError
 from slurmkit.formats.display import printable
 from slurmkit.formats.memory import format_bytes
 from slurmkit_accounting.calendar import host_zone_or_utc
-from slurmkit_accounting.cli import db_option, open_for_reading, open_for_writing
+from slurmkit_accounting.cli import (
+    db_option,
+    open_for_reading,
+    open_for_writing,
+    refuse_password,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,7 +173,7 @@ def retract_command(
 
 
 @click.command("export")
-@click.argument("to", metavar="URL")
+@click.argument("to", metavar="URL", callback=refuse_password)
 @db_option
 def export_command(to: str, db: str | None) -> None:
     """Copy the whole ledger into a new database.
@@ -184,7 +189,7 @@ def export_command(to: str, db: str | None) -> None:
 
 
 @click.command("import")
-@click.argument("source", metavar="URL")
+@click.argument("source", metavar="URL", callback=refuse_password)
 @db_option
 def import_command(source: str, db: str | None) -> None:
     """Fill a new ledger with a copy of another one.

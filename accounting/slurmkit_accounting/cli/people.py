@@ -34,7 +34,14 @@ _PLURALS = {
 
 @click.group("people")
 def people_group() -> None:
-    """Read and show people, their groups and PIs, over time."""
+    """Read and show people, their groups and PIs, over time.
+
+    \b
+    Examples:
+      slurmkit ledger people sync --dry-run
+      slurmkit ledger people show alice
+      slurmkit ledger people unmapped
+    """
 
 
 @people_group.command("sync")
@@ -203,7 +210,12 @@ def _date(epoch: int) -> str:
 
 @people_group.group("overrides")
 def overrides_group() -> None:
-    """Check the PIs that the site itself sets for accounts or users."""
+    """Check the PIs that the site itself sets for accounts or users.
+
+    \b
+    Example:
+      slurmkit ledger people overrides check
+    """
 
 
 @overrides_group.command("check")

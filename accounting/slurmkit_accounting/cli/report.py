@@ -49,7 +49,15 @@ def _by_option(usual: str) -> Callable[[Command], Command]:
 
 @click.group("report")
 def report_group() -> None:
-    """Report GPU-hours, costs, budgets, wait times and efficiency from the ledger."""
+    """Report GPU-hours, costs, budgets, wait times and efficiency from the ledger.
+
+    \b
+    Examples:
+      slurmkit report usage
+      slurmkit report usage --month 2026-10 --by user --output october.html
+      slurmkit report budget
+      slurmkit report explain --job 4711
+    """
 
 
 @report_group.command("usage")

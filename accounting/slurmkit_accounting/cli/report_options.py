@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurmkit.cli.tables import print_table, print_wrapped
 from slurmkit.config.plugins import load_plugin, plugins
@@ -46,6 +47,14 @@ class DimensionNames(click.ParamType[tuple[str, ...]]):
             if name not in DIMENSIONS:
                 self.fail(f"{name!r} is not one of {', '.join(map(repr, DIMENSIONS))}", param, ctx)
         return names
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the text so far with each dimension that the last name could become."""
+        del ctx, param
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + n) for n in DIMENSIONS if n.startswith(last)]
 
 
 class OutputFormat(NamedTuple):
@@ -169,8 +178,17 @@ def show_report(report: Report, form: OutputFormat) -> None:
     else:
         _write_file(form.output, render_report(report, form.name))
     if form.name in {"table", "csv"}:
+        if not report.rows and report.meta.filters:
+            _print_no_match(report.meta.filters)
         for line in footer_lines(report.meta):
             print_wrapped("", line, indent=2, err=True)
+
+
+def _print_no_match(filters: Mapping[str, Sequence[str]]) -> None:
+    """Print that nothing matches the filters of a report, and how to see what would."""
+    words = ", ".join(f"{name} {' or '.join(values)}" for name, values in filters.items())
+    hint = f"to see the names of this window: slurmkit report usage --by {','.join(filters)}"
+    print_wrapped("", f"nothing matches {words}; {hint}", indent=2, err=True)
 
 
 def _print_table(report: Report, form: OutputFormat) -> None:

@@ -1,7 +1,8 @@
 """The upsert of runs into the ledger, batch by batch.
 
 A new run is inserted. A changed run keeps a revision with its old values. A row that cannot be
-parsed is kept as a reject. The usage tables follow in the same transaction.
+parsed is kept as a reject, and so is a row that the ledger cannot count or store. The usage tables
+follow in the same transaction.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from slurmkit_accounting.ledger.bulk_write import (
     update_rows,
 )
 from slurmkit_accounting.ledger.coverage import CoveredSpan, is_covered, load_spans
+from slurmkit_accounting.ledger.database import first_line, value_errors
 from slurmkit_accounting.ledger.schema.runs import clusters, ingests, revisions, runs
 from slurmkit_accounting.sacct.columns import RowLayout
 from slurmkit_accounting.sacct.rows import (
@@ -87,6 +89,7 @@ class OngoingIngest(msgspec.Struct, frozen=True):
             time is known only after the whole file was read.
         open: row ids of the runs without an end that were read while `seen` was 0.
         keys: row ids of the usage keys used so far.
+        not_entered: the lines that could be parsed, but not counted or stored.
         shapes: the GPUs of the nodes as they are now. None when the rows come from a file.
     """
 
@@ -96,6 +99,7 @@ class OngoingIngest(msgspec.Struct, frozen=True):
     seen: int
     open: set[int] = msgspec.field(default_factory=set)
     keys: dict[UsageKey, int] = msgspec.field(default_factory=dict)
+    not_entered: set[str] = msgspec.field(default_factory=set)
     shapes: NodeGpus | None = None
 
 
@@ -158,11 +162,56 @@ def enter_batches(
     settled = load_spans(connection, ingest.cluster) if row_layout.dated else []
     transaction, total = _Transaction(load_eras(connection), settled), IngestCounts()
     for batch in batches:
-        total += _upsert(connection, ingest, transaction, row_layout, batch)
+        total += _upsert_or_reject(connection, ingest, transaction, row_layout, batch)
         del batch  # free it before the next one is read, see `SacctFileReader.batches`
     _update_redone(connection, ingest.cluster, transaction.jobs, transaction.usage)
     transaction.usage.write(connection, ingest.keys)
     return total
+
+
+def _upsert_or_reject(
+    connection: Connection,
+    ingest: OngoingIngest,
+    transaction: _Transaction,
+    row_layout: RowLayout,
+    batch: RowBatch,
+) -> IngestCounts:
+    """Upsert a batch; if one of its rows cannot be counted or stored, reject that row alone.
+
+    One row must not keep all others out of the ledger. The row is found by halving the batch.
+    """
+    savepoint = connection.begin_nested()
+    try:
+        with transaction.usage.undone_on_error():
+            counts = _upsert(connection, ingest, transaction, row_layout, batch)
+    except value_errors() as error:
+        savepoint.rollback()  # after any other error, the whole transaction is rolled back
+        if not batch.fingerprints:
+            raise
+        if len(batch.fingerprints) == 1:
+            return _reject_row(connection, ingest, row_layout, batch, first_line(error))
+        counts = IngestCounts()
+        for half in _halves(batch):
+            counts += _upsert_or_reject(connection, ingest, transaction, row_layout, half)
+        return counts
+    savepoint.commit()
+    return counts
+
+
+def _reject_row(
+    connection: Connection, ingest: OngoingIngest, row_layout: RowLayout, batch: RowBatch, why: str
+) -> IngestCounts:
+    """Store the only row of a batch as a reject."""
+    reject = row_layout.reject(batch.row(0), f"the row cannot be entered: {why}")
+    ingest.not_entered.add(reject.line)
+    store_rejects(connection, ingest.cluster, ingest.id, [*batch.rejects, reject])
+    return IngestCounts(read=len(batch), rejected=len(batch), why=reject.reason)
+
+
+def _halves(batch: RowBatch) -> tuple[RowBatch, RowBatch]:
+    rows = len(batch.fingerprints)
+    first, second = batch.some(range(rows // 2)), batch.some(range(rows // 2, rows))
+    return RowBatch((), first.texts, first.fingerprints, batch.rejects), second
 
 
 def _upsert(

@@ -30,7 +30,7 @@ from slurmkit_accounting.ledger.schema.runs import OPEN, clusters, ingests, runs
 from slurmkit_accounting.ledger.schema.usage import usage_keys
 from slurmkit_accounting.people.unmapped import WHOLE_GPUS
 from slurmkit_accounting.sacct.columns import RowLayout
-from slurmkit_accounting.sacct.file import SacctFileReader
+from slurmkit_accounting.sacct.file import SacctFileReader, forgeable_fields
 from slurmkit_accounting.sacct.local_times import LocalTimes
 from slurmkit_accounting.sacct.rows import RowBatch
 
@@ -61,6 +61,9 @@ class IngestedFile(msgspec.Struct, frozen=True):
     Attributes:
         window: epoch seconds of the first Submit and the last time in it; None without rows.
         steps: number of rows of steps, which are left out.
+        forgeable: the fields in which users could write rows of other users, see
+            `forgeable_fields`.
+        ambiguous: number of rows whose last field has a line break or the delimiter in it.
         seconds: duration.
     """
 
@@ -68,6 +71,8 @@ class IngestedFile(msgspec.Struct, frozen=True):
     entered: IngestCounts
     window: tuple[int, int] | None
     steps: int
+    forgeable: Sequence[str]
+    ambiguous: int
     seconds: float
 
 
@@ -104,7 +109,15 @@ def ingest_file(
                 total += enter_batches(connection, current, dump.how, islice(batches, _BLOCKS))
             progress(total, dump.done / size if size else 0.0)
         _finish(ledger, current, total, span)
-    return IngestedFile(file.cluster, total, span.window(), dump.steps, time.monotonic() - begun)
+    return IngestedFile(
+        cluster=file.cluster,
+        entered=total,
+        window=span.window(),
+        steps=dump.steps,
+        forgeable=forgeable_fields(file.fields, file.delimiter),
+        ambiguous=dump.ambiguous,
+        seconds=time.monotonic() - begun,
+    )
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def _enter(
     prints = [fingerprint("\x1f".join(row).encode()) ^ row_layout.seed for row in rows]
     entered = enter_batch(connection, current, row_layout, RowBatch.of(rows, prints, []))
     _, bad = row_layout.runs(RowBatch.of(rows, prints, []))
-    still_bad = {reject.line for reject in bad}
+    still_bad = current.not_entered.union(reject.line for reject in bad)
     parsed = [number for number, row in lines.items() if "\x1f".join(row) not in still_bad]
     mark_rejects_read(connection, current.id, parsed)
     finish_ingest(connection, current, entered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Connection, case, delete, func, select, text, type_coerce
@@ -127,11 +128,19 @@ def _ask(
         for line in slurm.run(argv).split("\n"):
             parts = line.split(mark)
             if len(parts) == len(_FIELDS) + 1:
-                index, job, submit, seconds = parts[:4]
-                key = make_run_key(
-                    values.parse_db_index(index),
-                    values.parse_number(job),
-                    values.parse_required_time(submit),
-                )
-                found[key] = values.parse_elapsed_seconds(seconds)
+                # A row that cannot be parsed places nothing: its seconds then cover the whole run.
+                with suppress(ValueError):
+                    key, seconds = _parse_row(parts)
+                    found[key] = seconds
     return found
+
+
+def _parse_row(parts: Sequence[str]) -> tuple[RunKey, int]:
+    """Return the key of the run of a row, and its suspended seconds."""
+    index, job, submit, seconds = parts[: len(_FIELDS)]
+    key = make_run_key(
+        values.parse_db_index(index),
+        values.parse_number(job),
+        values.parse_required_time(submit),
+    )
+    return key, values.parse_elapsed_seconds(seconds)

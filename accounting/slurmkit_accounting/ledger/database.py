@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 
-from slurmkit.errors import LedgerError, MissingExtra
+from slurmkit.config.extras import missing_extra
+from slurmkit.errors import LedgerError
 from slurmkit_accounting.ledger.location import (
     describe_url,
+    is_default_path,
     is_sqlite,
     ledger_url,
     refuse_network_filesystem,
@@ -130,17 +132,31 @@ def translate_database_errors(source: str) -> Iterator[None]:
     try:
         yield
     except _database_errors() as error:
-        message = str(getattr(error, "orig", None) or error).strip()
-        first_line = message.splitlines()[0] if message else type(error).__name__
-        advice = next((advice for sign, advice in _ADVICE if sign in message), None)
+        advice = next((advice for sign, advice in _ADVICE if sign in _message(error)), None)
         hint = f"; {advice}" if advice else ""
-        raise LedgerError(f"cannot use the ledger {source}: {first_line}{hint}") from error
+        raise LedgerError(f"cannot use the ledger {source}: {first_line(error)}{hint}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, without the SQL that SQLAlchemy adds."""
+    return (_message(error).splitlines() or [type(error).__name__])[0]
+
+
+def _message(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip()
 
 
 def _database_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of the database; COPY bypasses SQLAlchemy, so psycopg's own too."""
     psycopg = sys.modules.get("psycopg")
     return (SQLAlchemyError,) if psycopg is None else (SQLAlchemyError, psycopg.Error)
+
+
+def value_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of a value that cannot be counted, or not be stored."""
+    psycopg = sys.modules.get("psycopg")
+    of_database = (DataError,) if psycopg is None else (DataError, psycopg.DataError)
+    return (ArithmeticError, ValueError, *of_database)
 
 
 @contextmanager
@@ -181,9 +197,7 @@ def _postgresql(url: URL, read_only: bool) -> Engine:  # noqa: FBT001
     try:
         engine = create_engine(url, connect_args=arguments, **level)
     except ModuleNotFoundError as error:
-        raise MissingExtra(
-            "a ledger in PostgreSQL needs psycopg; run: pip install 'slurmkit-hpc[postgres]'"
-        ) from error
+        raise missing_extra("psycopg", "postgres", "a ledger in PostgreSQL") from error
     if not read_only:
         event.listen(engine, "begin", _wait_for_the_writer)
     return engine
@@ -202,7 +216,8 @@ def _make_file(path: Path) -> None:
     refuse_network_filesystem(path)
     with _translate_file_errors(path):
         if not path.exists():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if is_default_path(path):
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
@@ -211,9 +226,10 @@ def _translate_file_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        make = "make its folder, or " if isinstance(error, FileNotFoundError) else ""
         raise LedgerError(
-            f"cannot create or open the ledger {path}: {error.strerror}; name another place with"
-            " --db URL or SLURMKIT_DB"
+            f"cannot create or open the ledger {path}: {error.strerror}; {make}name another place"
+            " with --db URL or SLURMKIT_DB"
         ) from error
 
 

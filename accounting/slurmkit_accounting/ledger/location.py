@@ -18,6 +18,7 @@ from slurmkit_accounting.config import LedgerSection
 
 # Parts of names of secret libpq parameters; reports and errors show the URL.
 _SECRETS = ("password", "passwd", "pwd", "secret", "scram_")
+_FILE_NAME = "ledger.db"
 _FORMS = "sqlite:////absolute/path.db or postgresql+psycopg://USER@HOST/DATABASE"
 # Filesystem types, from the field after ` - ` of /proc/self/mountinfo, proc_pid_mountinfo(5).
 _NETWORK = frozenset(
@@ -48,12 +49,17 @@ def default_ledger_path() -> Path:
         raise BadInput(
             "you have no home directory for a ledger; name a database with --db or SLURMKIT_DB"
         )
-    return folder / "ledger.db"
+    return folder / _FILE_NAME
+
+
+def is_default_path(path: Path) -> bool:
+    """Return whether a path is `default_ledger_path`; also for a user without a home directory."""
+    return path == data_folder() / _FILE_NAME
 
 
 def is_default_ledger(url: URL) -> bool:
     """Return whether a URL is the user's default file."""
-    return is_sqlite(url) and Path(str(url.database)) == default_ledger_path()
+    return is_sqlite(url) and is_default_path(Path(str(url.database)))
 
 
 def describe_url(url: URL) -> str:

@@ -19,12 +19,12 @@ _BITS = re.compile(r"#'[01]*'B\Z")  # may follow a DN in uniqueMember, RFC 4517 
 _FILETIME_DAY = 864_000_000_000  # 100 ns; AD counts them from 1601
 _DAYS_1601_TO_1970 = 134_774
 _NEVER = (0, _BIGGEST)
-# ATTRIBUTE=VALUE and the sign after it; a value may be quoted, any character in it escaped.
-_PART = re.compile(
-    r"""\s* ([A-Za-z][A-Za-z0-9-]*|[0-9]+(?:\.[0-9]+)*) \s* = \s*
-        ("(?:\\.|[^"\\])*" | (?:\\[0-9A-Fa-f]{2}|\\.|[^\\"+,;])*) \s* ([+,;]|\Z)""",
-    re.VERBOSE | re.DOTALL,
-)
+# ATTRIBUTE=VALUE and the sign after it; a value may be quoted, any character in it escaped. These
+# are three expressions, matched one after another, so that none is tried again with a shorter
+# value: `\41` is one escape or an escaped `4` and a `1`, so many of them would take forever.
+_NAME = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*|[0-9]+(?:\.[0-9]+)*)\s*=\s*")
+_VALUE = re.compile(r'"(?:\\.|[^"\\])*"|(?:\\[0-9A-Fa-f]{2}|\\.|[^\\"+,;])*', re.DOTALL)
+_SIGN = re.compile(r"\s*([+,;]|\Z)")
 _ESCAPED = re.compile(rb"\\(?:[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _BLANKS = re.compile(r" +")
 _SPECIAL = re.compile(r"[\\,+=]")
@@ -204,13 +204,16 @@ def normalise_dn(dn: str) -> str:
         return dn
     names: list[list[str]] = [[]]
     at = 0
-    while match := _PART.match(dn, at):
-        name, value, sign = match.groups()
-        names[-1].append(f"{name}={_normalise_value(value)}".lower())
-        at = match.end()
-        if not sign:
+    while name := _NAME.match(dn, at):
+        value = _VALUE.match(dn, name.end())
+        sign = _SIGN.match(dn, value.end()) if value else None
+        if value is None or sign is None:
+            break
+        names[-1].append(f"{name[1]}={_normalise_value(value[0])}".lower())
+        at = sign.end()
+        if not sign[1]:
             return ",".join("+".join(sorted(parts)) for parts in names)
-        if sign != "+":
+        if sign[1] != "+":
             names.append([])
     raise DirectoryError(f"the directory has {dn!r} instead of a DN; nothing was changed")
 

@@ -18,7 +18,7 @@ import msgspec
 from slurmkit.errors import NotVouched, ServiceError
 
 PATH = "/v1/query"
-MAX_QUERY = 256 * 1024  # bytes of a sealed query
+MAX_QUERY = 256 * 1024  # bytes of a query, sealed or opened: MUNGE can compress what it seals
 MAX_PIECES = 512
 MAX_PAYLOAD = 512 * 1024  # bytes; munged takes credentials of at most 1 MiB
 _MUNGE_SECONDS = 20  # time limit; munged normally answers within milliseconds
@@ -92,10 +92,14 @@ def open_query(credential: bytes) -> tuple[int, ServiceQuery]:
     """Open a sealed query; return the asker's uid and the query.
 
     Raises:
-        NotVouched: when munged refuses it, or it is not a query.
+        NotVouched: when munged refuses it, it is not a query, or it is too large.
         ServiceError: when munge does not work.
     """
     opened = unseal(credential)
+    if len(opened.payload) > MAX_QUERY:
+        raise NotVouched(
+            f"the query is too large; at most {MAX_QUERY} bytes are allowed; use fewer filters"
+        )
     try:
         return opened.uid, msgspec.json.decode(opened.payload, type=ServiceQuery)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

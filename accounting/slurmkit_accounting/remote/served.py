@@ -50,14 +50,21 @@ class RemoteFunction(Generic[AnswerT]):
     def __init__(self, function: Callable[..., AnswerT]) -> None:
         self.function = function
         self.name = function.__name__
+        self._needed = {
+            parameter.name
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        } - {_BOOKS, _SCOPE}
 
     def answer(self, ledger: Ledger, given: dict[str, Any], scope: Scope) -> AnswerT:
         """Call the function with arguments from JSON.
 
         Raises:
-            BadInput: for an unknown argument, or one of a wrong type.
+            BadInput: for an unknown argument, one of a wrong type, or a missing one.
         """
         types = self.types()
+        if missing := self._needed - given.keys():
+            raise BadInput(f"{self.name} needs the argument {sorted(missing)[0]!r}")
         for name in given:
             if name not in types:
                 hint = did_you_mean(name, sorted(types), "arguments")

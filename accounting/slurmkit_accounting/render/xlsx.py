@@ -26,6 +26,8 @@ _FORMATS: dict[ColumnKind, str] = {
     "number": "#,##0.00",
 }
 _WIDTH = 14
+# The characters that XML does not allow, besides those that `printable` escapes.
+_NOT_XML = {0xFFFE: r"\ufffe", 0xFFFF: r"\uffff"}
 
 
 def as_xlsx(report: Report) -> bytes:
@@ -50,7 +52,7 @@ def _cell(
 ) -> object:
     if value is None:
         return None
-    text = printable(value) if isinstance(value, str) else repr(value)
+    text = printable(value).translate(_NOT_XML) if isinstance(value, str) else repr(value)
     cell = WriteOnlyCell(sheet, text)
     # With quotePrefix, text stays text when somebody edits it. Numbers are written as in JSON:
     # openpyxl itself would round them to 16 digits.

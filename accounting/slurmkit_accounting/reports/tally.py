@@ -43,6 +43,7 @@ COLUMNS = (
 )
 _ZERO = Fraction(0)
 _NOTHING = (0,) * len(SUMS)
+_NODE_SECONDS, _WALL_SECONDS = SUM_INDEX["node_seconds"], SUM_INDEX["wall_seconds"]
 _HOUR = 3600
 _GIB = 1024
 _KWH = 3_600_000  # joules
@@ -75,6 +76,7 @@ class Tally:
         self.users: set[str] = set()
         self.jobs = 0
         self.tracked = False
+        self._nodes_known = True
 
     def add(self, key: UsageKey, part: int, sums: Sums, *, first: bool) -> None:
         """Add usage of one key in one part of the window.
@@ -89,6 +91,9 @@ class Tally:
         detail = _TallyKey(key.gpu_type, key.partition, key.state, key.redone, part)
         there = self._details.get(detail)
         self._details[detail] = sums if there is None else tuple(map(add, there, sums))
+        # A run has one node at least, unless it is from a file that does not say how many. Sums
+        # of corrections may be negative.
+        self._nodes_known &= abs(sums[_NODE_SECONDS]) >= abs(sums[_WALL_SECONDS])
         self.users.add(key.user)
         self.jobs += sums[SUM_INDEX["started"]] + (sums[CARRIED] if first else 0)
 
@@ -105,6 +110,7 @@ class Tally:
             "users": len(self.users),
             **self._gpu_columns(rates),
             **{f"{name}_hours": total[SUM_INDEX[f"{name}_seconds"]] / _HOUR for name in _HOURS},
+            **({} if self._nodes_known else {"node_hours": None}),
             "memory_gib_hours": total[SUM_INDEX["mem_mib_seconds"]] / (_HOUR * _GIB),
             "wait_hours": total[SUM_INDEX["waited_seconds"]] / _HOUR,
             "cpu_efficiency": _ratio(total, "cpu_used_ms", "cpu_measured_ms"),

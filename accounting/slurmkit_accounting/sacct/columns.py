@@ -111,14 +111,15 @@ class RowLayout:
         self._times = times
         self._elapsed = next((indices[name] for name in _ELAPSED if name in indices), None)
         self._reads = {name: self._reader(name) for name in _SOURCES}
-        self._tres_cpus, self._tres_gpus = (
+        self._tres_cpus, self._tres_gpus, self._tres_nodes = (
             ParseCache(readers.parse_tres_cpus),
             ParseCache(readers.parse_tres_gpus),
+            ParseCache(readers.parse_tres_nodes),
         )
         self._doubts, self._amounts = ParseCache(_doubt), ParseCache(readers.parse_count)
         given = {name for name, index in self._sources.items() if index is not None}
         given |= {"cpus"} if self._cpus is not None or "alloc_tres" in given else set()
-        given |= {"gpus", "doubt"} if "alloc_tres" in given else set()
+        given |= {"gpus", "doubt", "nodes"} if "alloc_tres" in given else set()
         self.given = frozenset((*given, "fingerprint"))
         digest = hashlib.blake2b("\x1f".join((zone, *fields)).encode(), digest_size=8).digest()
         self.seed = int.from_bytes(digest, "little", signed=True)
@@ -235,7 +236,7 @@ class RowLayout:
     def _of_tres(
         self, columns: dict[str, Any], texts: Sequence[Sequence[str]], bad: BadRows
     ) -> None:
-        """Add the columns `cpus`, `gpus` and `doubt`, which come from AllocTRES."""
+        """Add the columns `cpus`, `gpus` and `doubt`, and without AllocNodes `nodes`."""
         tres = columns["alloc_tres"]
         fallback = [0] * len(tres)
         if self._cpus is not None:
@@ -244,12 +245,14 @@ class RowLayout:
         cpus = _parse_column(self._tres_cpus.__getitem__, tres, "AllocTRES", bad)
         if None in cpus:
             # Of a run that never had a node, sacct prints the requested CPUs as allocated.
-            none = "nodes" in self.given
+            none = self._sources["nodes"] is not None
             cpus = [
                 a if a is not None else 0 if none and not nodes else b
                 for a, b, nodes in zip(cpus, fallback, columns["nodes"], strict=True)
             ]
         columns["cpus"] = cpus
+        if self._sources["nodes"] is None:
+            columns["nodes"] = _parse_column(self._tres_nodes.__getitem__, tres, "AllocTRES", bad)
         columns["gpus"] = _parse_column(self._tres_gpus.__getitem__, tres, "AllocTRES", bad)
         both = zip(tres, columns["req_tres"], strict=True)
         columns["doubt"] = list(map(self._doubts.__getitem__, both))

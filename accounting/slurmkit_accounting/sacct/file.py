@@ -19,7 +19,7 @@ _NEEDED_FIELDS = (
     (("End",), "runs that have ended look as if they still run"),
     (("AllocTRES",), "no GPU-hours and memory-hours can be counted"),
     (("AllocTRES", "AllocCPUS", "NCPUS"), "no CPU-hours can be counted"),
-    (("AllocNodes", "NNodes"), "no node-hours can be counted"),
+    (("AllocNodes", "NNodes", "AllocTRES"), "no node-hours can be counted"),
     (("State",), "hours cannot be split by outcome"),
     (("User", "UID"), "hours cannot be split by user"),
     (("Account",), "hours cannot be split by account"),
@@ -31,9 +31,11 @@ _NEEDED_FIELDS = (
     (("JobIDRaw",), "array tasks cannot be read"),
 )
 # Fields with text of users: as the last field of a row it may contain line breaks.
-_FREE_TEXT_FIELDS = frozenset(
-    ("jobname", "comment", "admincomment", "systemcomment", "workdir", "submitline", "stdout")
-)
+_FREE_TEXT_FIELDS = frozenset((
+    "jobname", "comment", "admincomment", "systemcomment", "workdir", "submitline", "stdout",
+    "stderr", "stdin", "extra", "wckey", "container",
+))  # fmt: skip
+_LEAST_RANDOM = 8  # characters of a delimiter that users cannot guess
 _CANONICAL = {name.lower(): name for name in KNOWN_FIELDS}
 
 
@@ -66,6 +68,17 @@ def missing_information(fields: Sequence[str]) -> list[str]:
     ]
 
 
+def forgeable_fields(fields: Sequence[str], delimiter: str) -> list[str]:
+    """Return the fields in which users can write the delimiter, and so rows of other users.
+
+    A line break and the delimiter in a job name look like another row. Only a delimiter that its
+    author could not guess tells them apart.
+    """
+    if len(delimiter) >= _LEAST_RANDOM:
+        return []
+    return [name for name in fields if name.lower() in _FREE_TEXT_FIELDS]
+
+
 class SacctFileReader:
     """A file of sacct rows, read block by block.
 
@@ -73,6 +86,7 @@ class SacctFileReader:
         how: the layout of its rows.
         done: bytes read so far.
         steps: number of rows of steps, which are left out.
+        ambiguous: number of rows whose last field has a line break or the delimiter in it.
         over: whether all batches were read.
     """
 
@@ -80,6 +94,7 @@ class SacctFileReader:
         self.how = RowLayout(fields, LocalTimes(zone), zone.name)
         self.done = 0
         self.steps = 0
+        self.ambiguous = 0
         self.over = False
         self._rest = b""
         self._file = file
@@ -131,8 +146,18 @@ class SacctFileReader:
             self.steps += runs.count(False)
             texts = [list(compress(column, runs)) for column in texts]
             raw = list(compress(raw, runs))
+        self.ambiguous += self._count_ambiguous(texts[-1])
         seed = self.how.seed
         return RowBatch(flat, texts, [number ^ seed for number in fingerprints(raw)], rejects)
+
+    def _count_ambiguous(self, texts: Sequence[str]) -> int:
+        """Count last fields with a line break or the delimiter in them."""
+        joined = "".join(texts)
+        if "\n" not in joined and self._delimiter not in joined:
+            return 0
+        # sacct -p, unlike -P, prints the delimiter after the last field too.
+        own = [text.removesuffix(self._delimiter) for text in texts]
+        return sum("\n" in text or self._delimiter in text for text in own)
 
     def _split(self, block: bytes) -> tuple[list[str], list[list[str]], list[bytes], list[Reject]]:
         """Return all texts, the columns, the bytes of each row, and the rejects of a block."""

@@ -8,10 +8,11 @@ from itertools import product
 
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.sacct.columns import UnreadableValue
-from slurmkit_accounting.sacct.values import is_no_time, parse_time
+from slurmkit_accounting.sacct.values import LATEST_TIME, is_no_time, parse_time
 
 _MINUTE = len("2026-10-25T02:30")
 _LENGTH = len("2026-10-25T02:30:00")
+_MINUTE_SECONDS = 60
 
 
 class LocalTimes:
@@ -41,6 +42,8 @@ class LocalTimes:
         if minute not in self._minutes:
             self._minutes[minute] = self._read(minute)
         first, second = self._minutes[minute]
+        if not 0 <= first <= LATEST_TIME - _MINUTE_SECONDS:
+            raise ValueError(text)
         if first != second:
             self.twice[text] = second + int(seconds)
         return first + int(seconds)

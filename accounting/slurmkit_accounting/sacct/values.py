@@ -25,13 +25,16 @@ ValueT = TypeVar("ValueT")
 _NO_TIME = frozenset(("", "0", "Unknown", "None", "N/A", "INVALID"))
 # DBIndex is unsigned since 24.11 and is stored as signed; all other numbers are far smaller.
 _HALF = 2**63
-# The year 2106. Later times are invalid, so that sums of seconds stay within 64 bits.
-LATEST_TIME = 2**32
+# The year 2106. Later times are invalid, so that sums of seconds stay within 64 bits; the next two
+# numbers are Slurm's NO_VAL and INFINITE (slurm.h), which slurmdbd has stored as times.
+LATEST_TIME = 2**32 - 3
 _MOST_MILLISECONDS = LATEST_TIME * 86_400_000
 _MOST = 10**8  # nodes, CPUs or GPUs of one job
 _BIGGEST = _HALF - 1
 _REMEMBERED = 2**14
 _NO_ENERGY = 2**60  # Slurm prints 2^64 - 2 for "no value"
+# GRES that usage counts beside `gres/gpu`: GPUs by type, and parts of GPUs.
+_COUNTED_GRES = (f"{GPU_TRES}:", "gres/shard", "gres/mps")
 _ASKED = ("scontrol", "--all", "--oneliner", "show", "node")
 
 
@@ -123,9 +126,20 @@ def parse_tres_cpus(tres: str) -> int | None:
     return None if count is None else parse_number(count, _MOST)
 
 
+def parse_tres_nodes(tres: str) -> int:
+    """Return the nodes of an AllocTRES text; 0 if it has none."""
+    return parse_number(parse_tres(tres).get("node", "0"), _MOST)
+
+
 def parse_tres_gpus(tres: str) -> int:
-    """Return the GPUs of an AllocTRES text."""
-    return parse_number(str(gpu_count(tres)), _MOST)  # Slurm has printed 2^64 - 2 for "no value"
+    """Return the GPUs of an AllocTRES text.
+
+    Usage also counts GPUs by type, shards and MPS, so an invalid count of one of them is an error.
+    """
+    for name, count in parse_tres(tres).items():
+        if name == GPU_TRES or name.startswith(_COUNTED_GRES):
+            parse_number(count, _MOST)  # Slurm has printed 2^64 - 2 for "no value"
+    return parse_number(str(gpu_count(tres)), _MOST)
 
 
 def find_gpu_doubt(allocated: str, requested: str) -> str | None:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 import slurmkit_accounting.read  # noqa: F401 - registers the served functions
-from slurmkit.errors import ServiceError, SlurmkitError
+from slurmkit.errors import BadConfig, BadInput, ServiceError
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceFault, ServiceQuery
 from slurmkit_accounting.remote.served import find_remote_function
@@ -20,6 +20,39 @@ from slurmkit_accounting.service.permissions import Permissions
 from slurmkit_accounting.service.wsgi import Log
 
 _QUERIES_PER_UID = 2  # queries of one uid that are answered at a time
+
+
+def _is_about_the_query(error: Exception) -> bool:
+    """Return whether an error says what is wrong with a query, not what the service has where."""
+    return isinstance(error, (BadInput, ServiceError)) and not isinstance(error, BadConfig)
+
+
+class QueryTurns:
+    """A limit of the queries that one uid has answered at a time, so that others need not wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy: Counter[int] = Counter()
+
+    @contextmanager
+    def __call__(self, uid: int) -> Iterator[None]:
+        """Hold one of the uid's turns until the end of the `with` block.
+
+        Raises:
+            ServiceError: when the uid has too many queries under way.
+        """
+        with self._lock:
+            if self._busy[uid] >= _QUERIES_PER_UID:
+                raise ServiceError(
+                    f"the service is still answering {_QUERIES_PER_UID} of your queries;"
+                    " wait until one of them is done"
+                )
+            self._busy[uid] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy[uid] -= 1
 
 
 class QueryAnswerer:
@@ -40,36 +73,20 @@ class QueryAnswerer:
         self._open_ledger = open_ledger
         self._sights = sights
         self._log = log
-        self._lock = threading.Lock()
-        self._busy: Counter[int] = Counter()
 
     def __call__(self, uid: int, query: ServiceQuery) -> ServiceAnswer:
         """Answer a query, with a fault if it cannot be answered; never raises."""
         try:
-            with self._turn(uid):
-                return self._answer(uid, query)
-        except SlurmkitError as error:
-            return ServiceAnswer(fault=ServiceFault(type(error).__name__, str(error)))
+            return self._answer(uid, query)
         except Exception as error:  # noqa: BLE001 - internals must not reach the asker
+            if _is_about_the_query(error):
+                return ServiceAnswer(fault=ServiceFault(type(error).__name__, str(error)))
             self._log("failed", uid=uid, ask=query.ask, why=f"{type(error).__name__}: {error}")
-            words = "the ledger's service failed to answer; the reason is in its log"
+            words = (
+                "the ledger's service failed to answer; the reason is in its log, which your"
+                " administrator can read"
+            )
             return ServiceAnswer(fault=ServiceFault("ServiceError", words))
-
-    @contextmanager
-    def _turn(self, uid: int) -> Iterator[None]:
-        """Limit the queries that one uid has answered at a time, so that others need not wait."""
-        with self._lock:
-            if self._busy[uid] >= _QUERIES_PER_UID:
-                raise ServiceError(
-                    f"the service is still answering {_QUERIES_PER_UID} of your queries;"
-                    " wait until one of them is done"
-                )
-            self._busy[uid] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._busy[uid] -= 1
 
     def _answer(self, uid: int, query: ServiceQuery) -> ServiceAnswer:
         function = find_remote_function(query.ask)

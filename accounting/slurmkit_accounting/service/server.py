@@ -7,13 +7,17 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from waitress.server import create_server
+from waitress.adjustments import Adjustments
+from waitress.channel import HTTPChannel
+from waitress.server import TcpWSGIServer
+from waitress.task import ThreadedTaskDispatcher
 from waitress.wasyncore import close_all
 
 from slurmkit.config.files import load_section
@@ -28,7 +32,7 @@ from slurmkit_accounting.service import monitoring
 from slurmkit_accounting.service.metrics import LedgerMetrics, MonthGpuHours
 from slurmkit_accounting.service.monitoring import read_state
 from slurmkit_accounting.service.permissions import Permissions
-from slurmkit_accounting.service.queries import QueryAnswerer
+from slurmkit_accounting.service.queries import QueryAnswerer, QueryTurns
 from slurmkit_accounting.service.schedule import Schedule
 from slurmkit_accounting.service.tasks import ServiceTasks
 from slurmkit_accounting.service.wsgi import log, page_application, query_application
@@ -46,9 +50,13 @@ _WAITRESS_LIMITS: dict[str, Any] = {
     "outbuf_high_watermark": 2 * MAX_PIECES * MAX_PAYLOAD,
     "connection_limit": 400,
     "channel_timeout": 30,  # seconds in which nothing was sent or read
-    "cleanup_interval": 10,
+    "cleanup_interval": 1,  # seconds between two looks at the deadlines
     "asyncore_use_poll": True,
 }
+# Without these, one host could hold all connections and send a byte now and then.
+_CONNECTIONS_PER_ADDRESS = 100
+_REQUEST_SECONDS = 10.0  # in which a whole request must have arrived
+_ANSWER_SECONDS = 600.0  # in which a request must be answered, and the answer read
 
 
 def serve(db: str | None) -> None:
@@ -116,7 +124,7 @@ def _applications(
         {"/health": lambda: monitoring.health_page(look), "/metrics": metrics.page}
     )
     return {
-        section.listen: (query_application(answers, log), _QUERY_THREADS),
+        section.listen: (query_application(answers, log, QueryTurns()), _QUERY_THREADS),
         section.monitor: (monitor, _MONITOR_THREADS),
     }
 
@@ -139,9 +147,18 @@ def serving_on(address: str, app: WSGIApplication, threads: int) -> Iterator[int
     """
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting queries are normal
     sockets: dict[int, Any] = {}
-    listening = [_listen(address)]
-    server: Any = create_server(
-        app, map=sockets, sockets=listening, threads=threads, ident="slurmkit", **_WAITRESS_LIMITS
+    listening = _listen(address)
+    settings = Adjustments(sockets=[listening], ident="slurmkit", **_WAITRESS_LIMITS)
+    dispatcher = ThreadedTaskDispatcher()
+    dispatcher.set_thread_count(threads)
+    server: Any = _LimitedServer(
+        app,
+        map=sockets,
+        _sock=listening,
+        dispatcher=dispatcher,
+        adj=settings,
+        sockinfo=(listening.family, listening.type, listening.proto, listening.getsockname()),
+        bind_socket=False,
     )
     loop = threading.Thread(target=server.run, daemon=True)
     loop.start()
@@ -153,6 +170,58 @@ def serving_on(address: str, app: WSGIApplication, threads: int) -> Iterator[int
         # descriptors could be reused meanwhile.
         server.trigger.pull_trigger(partial(close_all, sockets))
         loop.join(5)
+
+
+class _Connection(HTTPChannel):
+    """A connection that knows when its last whole request arrived."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self.since = time.monotonic()
+        super().__init__(*args, **named)
+
+    def received(self, data: bytes) -> bool:
+        """Take bytes of a request."""
+        taken = bool(super().received(data))
+        if self.requests:  # empty lines are no request
+            self.since = time.monotonic()
+        return taken
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the client has taken too long to send a request, or to read an answer."""
+        if self.requests:
+            return False
+        allowed = _ANSWER_SECONDS if self.total_outbufs_len else _REQUEST_SECONDS
+        return time.monotonic() - self.since > allowed
+
+
+class _LimitedServer(TcpWSGIServer):
+    """A server that closes slow connections, and accepts only so many of one address."""
+
+    channel_class = _Connection
+
+    def accept(self) -> tuple[socket.socket, Any] | None:
+        """Accept a connection; close it at once if its address has too many."""
+        accepted: tuple[socket.socket, Any] | None = super().accept()
+        if accepted is None:
+            return None
+        connection, (host, *_) = accepted
+        open_now = sum(one.addr[0] == host for one in self._connections())
+        if open_now < _CONNECTIONS_PER_ADDRESS:
+            return accepted
+        connection.close()
+        return None
+
+    def maintenance(self, now: int) -> None:
+        """Close connections that are idle or late, also those that are never ready to write."""
+        super().maintenance(now)
+        for connection in self._connections():
+            if connection.will_close or connection.is_late:
+                connection.handle_close()
+
+    def _connections(self) -> list[_Connection]:
+        by_descriptor: Any = self.active_channels  # its type in the stubs is wrong
+        return list(by_descriptor.values())
 
 
 def _listen(address: str) -> socket.socket:

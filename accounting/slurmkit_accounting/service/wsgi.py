@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
@@ -28,21 +29,26 @@ _LONGEST = 300
 
 
 def query_application(
-    answer: Callable[[int, ServiceQuery], ServiceAnswer], log: Log
+    answer: Callable[[int, ServiceQuery], ServiceAnswer],
+    log: Log,
+    turn: Callable[[int], AbstractContextManager[object]] = nullcontext,
 ) -> WSGIApplication:
     """Make the WSGI application that answers queries.
 
     Args:
         answer: answers a query of a uid, limited to what the uid may see.
         log: gets a line for each query and each refusal.
+        turn: held while a query of a uid is answered and its answer is sealed.
     """
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         try:
             uid, query = open_query(_read_body(environ))
-            reply = answer(uid, query)
-            # Seal all pieces before the status is sent: if munged fails, the client gets an error.
-            pieces = list(seal_answer(reply, query.nonce, asker=uid))
+            with turn(uid):
+                reply = answer(uid, query)
+                # Seal all pieces before the status is sent: if munged fails, the client gets an
+                # error.
+                pieces = list(seal_answer(reply, query.nonce, asker=uid))
         except _Refusal as refusal:
             return _respond(start, (refusal.status, TEXT, str(refusal).encode()))
         except NotVouched as error:

@@ -80,6 +80,14 @@ class UsageSums:
         )  # measured use is counted in the bin of the end
         self._pieces.append(table[:, counts])
 
+    def mark(self) -> int:
+        """Return a mark for `undo`."""
+        return len(self._pieces)
+
+    def undo(self, mark: int) -> None:
+        """Drop everything that was added after a mark."""
+        del self._pieces[mark:]
+
     def keys(self) -> list[UsageKey]:
         """Return the usage keys of all runs that were added."""
         codes = self._codes()
@@ -237,11 +245,13 @@ class _Allocations(_Codes):
         self._rows: list[tuple[int, int, int, int, int]] = []
 
     def __missing__(self, text: str) -> int:
-        code = super().__missing__(text)
         tres: AllocatedTres = parse_alloc_tres(text)
         (kind, count), *rest = tres.gpus or ((NO_GPU, 0),)
         gpus = count + sum(more for _, more in rest)
-        self._rows.append((self.kinds[kind], count, tres.mem_mib, len(rest), gpus))
+        row = (self.kinds[kind], count, tres.mem_mib, len(rest), gpus)
+        np.array(row, np.int64)  # an invalid text raises here, before anything is stored
+        self._rows.append(row)
+        code = super().__missing__(text)
         self.others[code] = [(self.kinds[kind], count) for kind, count in rest]
         return code
 

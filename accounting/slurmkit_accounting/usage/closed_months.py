@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, insert, select
 
 from slurmkit.errors import BadInput
-from slurmkit_accounting.calendar import Zone, find_zone
+from slurmkit_accounting.calendar import Zone, find_zone, host_zone_or_utc
 from slurmkit_accounting.calendar import month_span as span_of
 from slurmkit_accounting.ledger.coverage import CoveredSpan, load_spans
 from slurmkit_accounting.ledger.database import Ledger
@@ -47,11 +47,11 @@ class ClosedMonth(msgspec.Struct, frozen=True):
 def close_month(ledger: Ledger, month: str, where: Zone, now: int) -> tuple[ClosedMonth, ...]:
     """Close a month of every cluster; a month that is already closed stays as it is.
 
-    A cluster whose rows came from files only is closed with those rows. A cluster whose rows end
-    before the month (for example one that was shut down) or begin after it is left out.
+    A cluster whose rows end before the month (for example one that was shut down) or begin after it
+    is left out.
 
     Raises:
-        BadInput: for an invalid month, a month that is not over, and one not read to its end.
+        BadInput: for an invalid month, a month that is not over, and one that was not read whole.
         LedgerError: when the ledger cannot be written.
     """
     window = CoveredSpan(*span_of(month, where))
@@ -120,35 +120,46 @@ def _clusters_to_close(
     """Return the clusters to close the month of: not closed yet, and with rows in the month."""
     due: list[int] = []
     outside: list[str] = []
-    finished = set(connection.scalars(select(ingests.c.cluster_id).where(_FINISHED).distinct()))
     known = connection.execute(select(clusters.c.id, clusters.c.name).order_by(clusters.c.id))
     for number, name in known.all():
-        if number not in closed:
-            spans = load_spans(connection, number)
-            elsewhere = spans and (
-                spans[-1].finish <= window.begin or spans[0].begin >= window.finish
-            )
-            if number not in finished or elsewhere:
-                outside.append(name)
-            else:
-                _check_read(name, spans, month, window)
-                due.append(number)
+        if number in closed:
+            continue
+        read = _read_spans(connection, number)
+        if not any(one.begin < window.finish and window.begin < one.finish for one in read):
+            outside.append(name)
+        elif any(one.begin <= window.begin and window.finish <= one.finish for one in read):
+            due.append(number)
+        else:
+            raise _not_read(name, month, window)
     if outside and not (due or closed):
-        raise _not_read(outside[0], month)
+        raise _not_read(outside[0], month, window)
     return due
 
 
-def _check_read(name: str, spans: list[CoveredSpan], month: str, window: CoveredSpan) -> None:
-    """Raise BadInput unless one span covers the month, or its part since the ledger begins."""
-    if not spans:
-        return
-    begin = max(window.begin, spans[0].begin)
-    if not any(one.begin <= begin and one.finish >= window.finish for one in spans):
-        raise _not_read(name, month)
+def _read_spans(connection: Connection, cluster: int) -> list[CoveredSpan]:
+    """Return the spans that were read from sacct or from files, earliest first.
+
+    A file counts from its first Submit to its last time. Spans that touch are one.
+    """
+    query = select(ingests.c.window_from, ingests.c.window_to).where(
+        ingests.c.cluster_id == cluster, _FINISHED, ingests.c.layout.is_not(None)
+    )
+    files = (CoveredSpan(*row) for row in connection.execute(query))
+    merged: list[CoveredSpan] = []
+    for one in sorted([*load_spans(connection, cluster), *files]):
+        if merged and one.begin <= merged[-1].finish:
+            merged[-1] = CoveredSpan(merged[-1].begin, max(merged[-1].finish, one.finish))
+        else:
+            merged.append(one)
+    return merged
 
 
-def _not_read(name: str, month: str) -> BadInput:
-    return BadInput(f"not all of {month} has been read from {name}; run: slurmkit ledger ingest")
+def _not_read(name: str, month: str, window: CoveredSpan) -> BadInput:
+    first_day = host_zone_or_utc().show(window.begin)[:10]
+    return BadInput(
+        f"not all of {month} has been read from {name}; read it whole: slurmkit ledger ingest"
+        f" --since {first_day}, or with --file from a dump of that time"
+    )
 
 
 def _close(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
@@ -61,6 +62,19 @@ class UsageChange:
         """Update the measured CPU, memory and GPU use of runs that are already counted."""
         if columns and columns[0]:
             self._made().replace_measured_use(columns, before)
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Drop what is collected in the `with` block if an exception leaves it."""
+        before = self._sums
+        mark = 0 if before is None else before.mark()
+        try:
+            yield
+        except BaseException:
+            if before is not None:
+                before.undo(mark)
+            self._sums = before
+            raise
 
     def _add(self, columns: UsageRunColumns, sign: int) -> None:
         if columns and columns[0]:

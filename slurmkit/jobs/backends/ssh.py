@@ -191,7 +191,7 @@ class OnceBackend(CommandsBackend):
             Refused: when sbatch refused the job.
             SshError: when the login node cannot be reached.
         """
-        said = self._ssh.told(["sbatch"], _mark_lines(sending.mark), timeout=60)
+        said = self._ssh.told(["test"], _mark_lines(sending.mark), timeout=60)
         if said == f"taken\n{_NEVER}\n":
             return NeverRan()
         answer = _ANSWER.fullmatch(said.removeprefix("taken\n")) if said != "gone\n" else None
@@ -228,7 +228,9 @@ def _submit_lines(mark: str, run: str, old: list[str]) -> list[str]:
         "set -C; umask 077",
         f"true 2>/dev/null >{at} || {{ echo {shlex.quote(_UNMARKED)} >&2; exit 91; }}",
         "set +C",
-        f"slurmkit_out=$(exec 2>>{at}\n{run}\n)",
+        # A function: within $( ) bash loses control characters of a here document.
+        f"slurmkit_submit() {{\n{run}\n}}",
+        f"slurmkit_out=$(exec 2>>{at}; slurmkit_submit)",
         "slurmkit_code=$?",
         f"[ ! -s {at} ] || cat {at} >&2",
         f'printf \'\\n%s %s.\\n\' "$slurmkit_code" "$slurmkit_out" >>{at}',

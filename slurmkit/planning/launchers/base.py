@@ -22,8 +22,12 @@ from slurmkit.spec.jobspec import JobSpec
 from slurmkit.spec.sweep import expand_marks
 from slurmkit.state.model import Capabilities
 
-END_ALL_ON_FAILURE = ("--wait=60", "--kill-on-bad-exit=1")
-"""One failed task ends the others, which would wait for it for ever (srun(1))."""
+END_ALL_ON_FAILURE = ("--wait=0", "--kill-on-bad-exit=1")
+"""One failed task ends the others, which would wait for it for ever (srun(1)).
+
+A task that ended well ends none: another may still write the last checkpoint. slurm.conf WaitTime
+would end it, so `--wait=0` is said.
+"""
 _EXPORT_OUTPUT = (
     "# Beside the file of the job's own output each rank has one.",
     "export slurmkit_output=$(readlink /proc/$$/fd/1)",

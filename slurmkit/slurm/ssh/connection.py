@@ -206,7 +206,7 @@ def _verified_transport(host: SshHost, via: Any) -> Any:
     transport = _negotiate(host, via, known)
     key = transport.get_remote_server_key()
     try:
-        check_host_key(host.known_as, key.get_name(), key.asbytes(), known)
+        check_host_key(host.known_as, key.get_name(), key.asbytes(), known, host.accept)
     except BaseException:
         transport.close()
         raise

@@ -6,6 +6,7 @@ So Host, Match and Include mean here what they mean to the installed ssh.
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import zlib
 from collections import defaultdict
@@ -37,6 +38,7 @@ class SshHost(msgspec.Struct, frozen=True):
         jumps: jump hosts, in order.
         timeout: seconds after which to give up connecting.
         alive: seconds between keep-alive messages.
+        accept: command that accepts its host key.
     """
 
     alias: str
@@ -52,6 +54,7 @@ class SshHost(msgspec.Struct, frozen=True):
     jumps: tuple[SshHost, ...]
     timeout: float
     alive: int
+    accept: str
 
 
 def read_ssh_host(name: str, section: ClusterSection) -> SshHost:
@@ -65,14 +68,16 @@ def read_ssh_host(name: str, section: ClusterSection) -> SshHost:
     given += ["-p", str(section.port)] if section.port else []
     given += ["-i", str(Path(section.identity).expanduser())] if section.identity else []
     config = str(Path(section.ssh_config).expanduser()) if section.ssh_config else ""
-    return _read(section.host or name, given, config, ())
+    host = _read(section.host or name, given, config, ())
+    return msgspec.structs.replace(host, accept=f"slurmkit clusters trust {name}")
 
 
 def _read(alias: str, given: list[str], config: str, via: tuple[str, ...]) -> SshHost:
     if len(via) > _MOST_HOPS:
         raise BadConfig(f"ProxyJump leads in a circle: {' → '.join(via)}; correct ~/.ssh/config")
-    argv = ["ssh", "-G", *(["-F", config] if config else []), *given, "--", alias]
-    return _parse_host(alias, _run_ssh(argv), config, via)
+    options = [*(["-F", config] if config else []), *given]
+    host = _parse_host(alias, _run_ssh(["ssh", "-G", *options, "--", alias]), config, via)
+    return msgspec.structs.replace(host, accept=shlex.join(["ssh", *options, alias]))
 
 
 def _run_ssh(argv: list[str]) -> dict[str, list[str]]:
@@ -124,6 +129,7 @@ def _parse_host(
         jumps=_jumps(one("proxyjump"), config, (*via, alias)),
         timeout=float(timeout) if timeout.isdecimal() else 30.0,
         alive=int(one("serveraliveinterval", "0")) or 30,
+        accept="",
     )
 
 

@@ -83,8 +83,10 @@ def fingerprint(data: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
-def check_host_key(name: str, kind: str, data: bytes, known: list[KnownHostKey]) -> None:
-    """Check the key that a host shows.
+def check_host_key(
+    name: str, kind: str, data: bytes, known: list[KnownHostKey], accept: str
+) -> None:
+    """Check the key that a host shows; `accept` is the command that accepts it.
 
     Raises:
         HostKeyRefused: when it is revoked, differs from the known key, or is unknown.
@@ -104,11 +106,11 @@ def check_host_key(name: str, kind: str, data: bytes, known: list[KnownHostKey])
                 f"THE HOST KEY OF {name} HAS CHANGED: it shows {seen}, but {each.where} has"
                 f" {each.kind} {fingerprint(each.data)}. Somebody may be listening in. Ask your"
                 " administrator; if the change is right, remove that line, then accept the new key:"
-                " slurmkit clusters trust NAME"
+                f" {accept}"
             )
     raise HostKeyRefused(
         f"the host key of {name} is not known: {seen}. Compare it with the fingerprint that your"
-        " site publishes, then accept it: slurmkit clusters trust NAME"
+        f" site publishes, then accept it: {accept}"
     )
 
 

@@ -47,6 +47,7 @@ _SECONDS = 60.0  # timeout for the next byte of an answer
 ResultT = TypeVar("ResultT")
 # Commands that only read may be run again over a new connection.
 _READS = frozenset("squeue sinfo sacct sprio sshare sreport sdiag sstat".split())
+_STARTS_JOBS = frozenset("sbatch salloc srun".split())
 _READING_WORDS = frozenset(("show", "list", "ping", "write"))
 _OPEN_LOCK = threading.Lock()
 
@@ -314,7 +315,7 @@ class SshSlurmCommands:
         with run_remote(self.connection, lines, Deadline(argv, timeout)) as running:
             yield from map(decode_output, running.lines())
             errors, code = running.errors(), running.code()
-        if has_failed(code, errors):
+        if has_failed(argv[0], code, errors):
             raise slurm_error(argv[0], decode_output(errors), code)
 
     def told(
@@ -327,7 +328,7 @@ class SshSlurmCommands:
         lines = [*self._environment(argv), *lines]
         with run_remote(self.connection, lines, Deadline(argv, timeout)) as running:
             output, stderr, code = running.output(), running.errors(), running.code()
-        if has_failed(code, stderr):
+        if has_failed(argv[0], code, stderr):
             raise slurm_error(argv[0], decode_output(stderr or output), code)
         return decode_output(output + stderr if errors else output)
 
@@ -345,13 +346,21 @@ class SshSlurmCommands:
         return attach(self.connection, self.script(["sbatch"], lines))
 
     def script(self, argv: Sequence[str], lines: Iterable[str]) -> str:
-        """Write lines of sh, with a command's environment, to a file there; return its path."""
+        """Write lines of sh, with a command's environment, to a file there; return its path.
+
+        The file removes itself when it is run. Files that a lost connection left are removed after
+        a day: they hold a shell's environment.
+        """
         folder = f"{self.node.home}/.local/state/slurmkit"
         path = f"{folder}/run-{secrets.token_hex(8)}"
         text = shlex.quote("\n".join([*self._environment(argv), *lines, ""]))
         at = shlex.quote(path)
-        writes = f"umask 077; mkdir -p {shlex.quote(folder)}; printf %s {text} >{at}"
-        self.told(["mkdir"], [writes], timeout=60)
+        quoted = shlex.quote(folder)
+        lines = [
+            f"umask 077; mkdir -p {quoted}; printf %s {text} >{at} || exit",
+            f"find {quoted} -maxdepth 1 -type f -name 'run-*' -mtime +0 -exec rm -f {{}} + || :",
+        ]
+        self.told(["mkdir"], lines, timeout=60)
         return at
 
     def count(self) -> None:
@@ -362,9 +371,19 @@ class SshSlurmCommands:
         """Return the lines of sh that set up the environment of a command."""
         node = self._retry(["squeue"], lambda: self.node)
         conf = {"SLURM_CONF": node.conf} if node.conf else {}
-        setting = ShellEnvironment(node.path, self.section.folder, conf)
+        folder = self.section.folder and absolute(self.section.folder, node)
+        refusal = self._folder_refusal() if argv[0] in _STARTS_JOBS else ""
+        setting = ShellEnvironment(node.path, folder, refusal, conf)
         unset = [name for name in node.leaks if is_harmful_variable(name, argv)]
         return environment_lines(setting, unset, added_variables(argv))
+
+    def _folder_refusal(self) -> str:
+        """Return the error for a folder of the configuration that cannot be entered."""
+        return (
+            f'the folder "{self.section.folder}" of [clusters.{self.name}] does not exist on the'
+            " login node, or you may not enter it; to make it, send your code there: slurmkit"
+            f" --cluster {self.name} send FILE"
+        )
 
     def _retry(self, argv: Sequence[str], act: Callable[[], ResultT]) -> ResultT:
         """Call `act`, and once more after a lost connection if the command only reads."""

@@ -183,11 +183,14 @@ class ShellEnvironment(msgspec.Struct, frozen=True):
     Attributes:
         path: folders to put before PATH, separated by colons.
         folder: working directory; the home if empty.
+        refusal: printed before the command fails where `folder` cannot be entered; if empty, the
+            command runs in the home instead.
         variables: further variables.
     """
 
     path: str = ""
     folder: str = ""
+    refusal: str = ""
     variables: dict[str, str] = {}
 
 
@@ -219,7 +222,9 @@ def environment_lines(
     pairs = {**setting.variables, **given}.items()
     lines += [f"{name}={shlex.quote(value)}; export {name}" for name, value in pairs]
     if setting.folder:
-        lines.append(f"cd -- {shlex.quote(setting.folder)} || exit 1")
+        fails = f"{{ echo {shlex.quote(setting.refusal)} >&2; exit 1; }}"
+        instead = fails if setting.refusal else ":"
+        lines.append(f"cd -- {shlex.quote(setting.folder)} 2>/dev/null || {instead}")
     return lines
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from slurmkit.errors import SshError
+from slurmkit.errors import SlurmError, SshError
 from slurmkit.slurm.ssh.login import SshSlurmCommands, absolute
 
 _LEFT_OUT = (".git", "__pycache__")
@@ -107,7 +107,7 @@ def _checksums(slurm: SshSlurmCommands, folder: str, names: Iterable[str]) -> di
     plain = [name for name in names if "\n" not in name and "\\" not in name]
     checksums: dict[str, str] = {}
     for at in range(0, len(plain), _ASKED):
-        words = " ".join(shlex.quote(f"./{name}") for name in plain[at : at + _ASKED])
+        words = _relative(plain[at : at + _ASKED])
         ask = f"cd {shlex.quote(folder)} 2>/dev/null && sha256sum -- {words} 2>/dev/null || :"
         for line in slurm.told(["sha256sum"], [ask], timeout=600).splitlines():
             checksum, _, name = line.partition("  ./")
@@ -131,31 +131,53 @@ def _put(slurm: SshSlurmCommands, folder: str, batch: Mapping[str, tuple[Path, s
         SshError: when a file cannot be written, or its copy differs.
     """
     end, call = f".{secrets.token_hex(4)}.part", slurm.machine.files.call
-    begun: list[str] = []
+    aside_of = {name: name + end for name in batch}
+    place = folder
     try:
+        _make_private(slurm, folder, aside_of.values())
         for name, (path, _) in batch.items():
-            begun.append(posixpath.join(folder, name + end))
-            call(partial(_write, path=path, aside=begun[-1]))
-        copies = _checksums(slurm, folder, [name + end for name in batch])
+            place = posixpath.join(folder, name)
+            call(partial(_write, path=path, aside=place + end))
+        copies = _checksums(slurm, folder, aside_of.values())
         for name, (_, checksum) in batch.items():
             if copies.get(name + end, checksum) != checksum:
                 raise SshError(f"{folder}/{name} arrived damaged: its checksum differs; try again")
-        while begun:
-            call(lambda sftp: sftp.posix_rename(begun[-1], begun[-1].removesuffix(end)))
-            begun.pop()
+        for name in batch:
+            place = posixpath.join(folder, name)
+            call(partial(_rename, aside=place + end, path=place))
+            del aside_of[name]
     except OSError as error:
-        place = begun[-1].removesuffix(end) if begun else folder
         raise SshError(f"cannot write {place} on the login node: {error.strerror}") from error
     finally:
-        for aside in begun:
-            with suppress(SshError, OSError):
-                call(partial(_remove, aside=aside))
+        with suppress(SlurmError):
+            _remove(slurm, folder, aside_of.values())
+
+
+def _make_private(slurm: SshSlurmCommands, folder: str, names: Iterable[str]) -> None:
+    """Make empty files that nobody else can open; SFTP would make them readable for all.
+
+    A failure here is not reported: the write that follows fails in the same way, and names it.
+    """
+    make = f"cd {shlex.quote(folder)} && umask 077 && touch -- {_relative(names)}"
+    slurm.told(["touch"], [f"({make}) 2>/dev/null || :"], timeout=60)
 
 
 def _write(sftp: Any, path: Path, aside: str) -> None:
+    """Write a file that is there already; it gets the mode of the original once it is whole."""
     sftp.put(str(path), aside, confirm=True)
     sftp.chmod(aside, stat.S_IMODE(path.stat().st_mode))
 
 
-def _remove(sftp: Any, aside: str) -> None:
-    sftp.remove(aside)
+def _rename(sftp: Any, aside: str, path: str) -> None:
+    sftp.posix_rename(aside, path)
+
+
+def _remove(slurm: SshSlurmCommands, folder: str, names: Iterable[str]) -> None:
+    if words := _relative(names):
+        remove = f"cd {shlex.quote(folder)} && rm -f -- {words}"
+        slurm.told(["rm"], [f"({remove}) 2>/dev/null || :"], timeout=60)
+
+
+def _relative(names: Iterable[str]) -> str:
+    """Quote names as words of sh, so that none is taken for an option."""
+    return " ".join(shlex.quote(f"./{name}") for name in names)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import csv
 import io
+import json
 
 import pytest
 from fake_sacct import FakeSacct, job
@@ -9,6 +11,7 @@ from slurmkit_accounting.audit.status import load_ledger_status
 from slurmkit_accounting.audit.verify import verify
 from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.cli.ledger import ledger_group
+from slurmkit_accounting.cli.report_options import OutputFormat, show_report
 from slurmkit_accounting.ingest.file import IngestedFile, SacctFile, ingest_file
 from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ingest.rejects import load_rejects
@@ -16,7 +19,12 @@ from slurmkit_accounting.ingest.retry import retry_rejects
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import ingests, rejects, revisions, runs, spans
 from slurmkit_accounting.ledger.schema.usage import usage_hours
-from slurmkit_accounting.sacct.file import missing_information, parse_field_names
+from slurmkit_accounting.render import render_report
+from slurmkit_accounting.sacct.file import (
+    forgeable_fields,
+    missing_information,
+    parse_field_names,
+)
 from slurmkit_accounting.usage.closed_months import close_month
 from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
 from sqlalchemy import func, select
@@ -25,6 +33,7 @@ from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput
 
 T = 1_700_000_000
+NOVEMBER, DECEMBER = 1_698_796_800, 1_701_388_800
 FIELDS = "JobIDRaw,User,Account,Submit,Start,End,State,AllocCPUS,AllocTRES,JobName"
 TRES = "cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=8G,node=1"
 
@@ -172,6 +181,16 @@ def test_a_time_that_no_clock_showed_is_a_reject(ledger):
     )
 
 
+@pytest.mark.parametrize(
+    "end", ["2106-02-07T06:28:14", "9999-12-31T23:59:59", "0001-01-02T00:00:00", "4294967294"]
+)
+def test_a_time_that_cannot_be_meant_is_a_reject(ledger, end):
+    """Finding security L5: Slurm's NO_VAL as the end of a run would fill tables up to 2106."""
+    assert counts(load(ledger, line(1) + line(2, End=end))) == (2, 1, 0, 1)
+    (reject,) = everything(ledger, rejects)
+    assert reject["reason"] == f"End {end!r} cannot be read"
+
+
 def test_a_header_must_name_the_fields(ledger):
     header = FIELDS.replace(",", "|").lower() + "\n"
     assert counts(load(ledger, header + line(1), header=True)) == (1, 1, 0, 0)
@@ -181,7 +200,6 @@ def test_a_header_must_name_the_fields(ledger):
 
 def test_what_is_missing_is_said():
     assert missing_information(parse_field_names(FIELDS)) == [
-        "without AllocNodes or NNodes: no node-hours can be counted",
         "without Partition: hours cannot be split by partition",
         "without QOS: hours cannot be split by QOS",
         "without Suspended: suspended time is unknown",
@@ -215,10 +233,50 @@ def test_the_command_reads_a_file(tmp_path, capsys):
     assert "without QOS: hours cannot be split by QOS" in said.err
 
 
+def test_rows_that_users_could_have_written_are_warned_of_and_counted(tmp_path, capsys):
+    """Finding security M5."""
+    forged = line(2, User="alice", JobName="her own")
+    honest = line(3, JobName="a|b") + line(4, JobName="two\nlines") + line(5) + line("5.0")
+    path = tmp_path / "dump.txt"
+    path.write_text(line(1, User="mallory", JobName=f"x\n{forged}".rstrip("\n")) + honest)
+    words = ["ingest", "--file", str(path), "--cluster", "old", "--fields", FIELDS]
+    assert run_to_exit_code(ledger_group, [*words, "--timezone", "UTC"]) == 0
+    said = capsys.readouterr().err
+    assert "any of these 5 rows may be forged: users choose JobName, and a line break" in said
+    assert "sacct --parsable2 --delimiter=RANDOM" in said
+    assert "line break or the delimiter in their last field: 2;" in said
+
+
+def test_a_random_delimiter_tells_forged_rows_apart(tmp_path, capsys):
+    """Finding security M5."""
+    forged = line(2, User="alice", JobName="her own")
+    text = line(1, User="mallory", JobName="NAME").replace("|", "4d0c61b5")
+    path = tmp_path / "dump.txt"
+    path.write_text(text.replace("NAME", f"x\n{forged}".rstrip("\n")))
+    words = ["ingest", "--file", str(path), "--cluster", "old", "--fields", FIELDS]
+    assert run_to_exit_code(ledger_group, [*words, "--delimiter", "4d0c61b5"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("cluster old: 1 row read, 1 new")
+    assert "forged" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("fields", "delimiter", "found"),
+    [
+        ("JobIDRaw,Submit,State", "|", []),
+        ("JobIDRaw,Submit,jobname,WCKey,State", "\x1f", ["JobName", "WCKey"]),
+        ("JobIDRaw,Submit,JobName", "4d0c61b5", []),
+    ],
+)
+def test_fields_that_users_write_can_forge_rows(fields, delimiter, found):
+    """Finding security M5."""
+    assert forgeable_fields(parse_field_names(fields), delimiter) == found
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--file", "x"], "--file needs --cluster"),
+        (["--file", "x"], "--file needs --cluster and --fields (or --header, if the first"),
         (["--file", "x", "--cluster", "a"], "--file needs --fields"),
         (["--file", "/none", "--cluster", "a", "--fields", FIELDS], "cannot read /none"),
         (["--fields", FIELDS], "--fields needs --file DUMP"),
@@ -297,6 +355,50 @@ def test_rejects_of_a_file_are_read_again_as_the_file_was(ledger, monkeypatch):
     assert everything(ledger)[1]["end"] == began + 120
 
 
+def node_hours(ledger: Ledger, form: str) -> str:
+    """The node-hours of a report by user, as a format shows them."""
+    report = read.usage(ledger, "2023-11-01", "2023-12-01", by="user", timezone="UTC")
+    text = render_report(report, form).decode()
+    if form == "json":
+        return json.dumps(json.loads(text)["rows"][0]["node_hours"])
+    return next(csv.DictReader(text.splitlines()))["node_hours"]
+
+
+def test_node_hours_are_unknown_where_a_file_tells_of_no_nodes(ledger, capsys):
+    """Finding newcomer A5."""
+    fields = "JobIDRaw,User,Account,Submit,Start,End,State,AllocCPUS"
+    load(ledger, f"1|alice|vision|{T}|{T}|{T + 3600}|COMPLETED|4\n", fields)
+    assert (node_hours(ledger, "csv"), node_hours(ledger, "json")) == ("", "null")
+    report = read.usage(ledger, "2023-11-01", "2023-12-01", by="user", timezone="UTC")
+    show_report(report, OutputFormat("table", None, ("user", "node_hours", "cpu_hours")))
+    assert capsys.readouterr().out.splitlines()[1].split() == ["alice", "?", "4.00"]
+    load(ledger, f"2|bob|vision|{T}|{T}|{T + 3600}|COMPLETED|4|2\n", f"{fields},AllocNodes")
+    found = read.usage(ledger, "2023-11-01", "2023-12-01", by="user", timezone="UTC")
+    assert {row["user"]: row["node_hours"] for row in found.rows} == {"alice": None, "bob": 2.0}
+    assert found.meta.total["node_hours"] is None
+
+
+def test_nodes_are_those_of_alloc_tres_where_there_is_no_other_field(ledger):
+    """Finding newcomer A5."""
+    load(ledger, line(1, Start=T, End=T + 3600, AllocTRES=TRES.replace("node=1", "node=2")))
+    assert [row["nodes"] for row in everything(ledger)] == [2]
+    assert node_hours(ledger, "json") == "2.0"
+    assert not any("node-hours" in line for line in missing_information(FIELDS.split(",")))
+
+
+def test_a_header_can_name_the_fields(ledger, tmp_path, capsys):
+    """Finding newcomer A6."""
+    dump = tmp_path / "dump.txt"
+    dump.write_text(FIELDS.replace(",", "|").lower() + "\n" + line(1) + line(2), "utf-8")
+    argv = ["ingest", "--file", str(dump), "--cluster", "old", "--header", "--timezone", "UTC"]
+    assert run_to_exit_code(ledger_group, argv) == 0
+    assert "2 rows read, 2 new, 0 changed, 0 rejected" in capsys.readouterr().out
+    assert run_to_exit_code(ledger_group, [*argv, "--delimiter", ";"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "the header lacks JobIDRaw and Submit" in said
+    assert "it is 'jobidraw|user|" in said
+
+
 def test_a_file_is_no_proof_that_all_is_there_and_its_gpus_are_of_their_being_tracked(ledger):
     load(ledger, line(1, AllocTRES="cpu=1"))
     (one,) = load_ledger_status(ledger).clusters
@@ -319,7 +421,7 @@ def test_a_month_of_files_can_be_closed_beside_a_cluster_that_is_read_and_one_th
     ledger, monkeypatch
 ):
     month, december = T // 86400 * 86400 - 86400 * 13, 1_701_388_800 + 5
-    load(ledger, line(1))
+    load(ledger, line(1, Submit=month - 5) + line(2, Submit=T, End=december))
     for cluster, at in (("lab", december), ("gone", month - 9 * 86400)):
         slurm = FakeSacct()
         slurm.cluster = cluster
@@ -327,5 +429,53 @@ def test_a_month_of_files_can_be_closed_beside_a_cluster_that_is_read_and_one_th
         ingest(ledger, slurm, since=at - 31 * 86400 if cluster == "lab" else at - 5)
     closed = close_month(ledger, "2023-11", find_zone("UTC"), december)
     assert sorted(one.cluster for one in closed) == ["lab", "old"]
-    closed = close_month(ledger, "2023-09", find_zone("UTC"), december)  # before the books begin
-    assert [one.cluster for one in closed] == ["old"]
+    with pytest.raises(BadInput, match="not all of 2023-09 has been read from"):
+        close_month(ledger, "2023-09", find_zone("UTC"), december)  # before the books begin
+
+
+@pytest.mark.parametrize(
+    ("month", "first", "last"),
+    [
+        ("2023-10", T, T + 86400),  # nothing of it
+        ("2023-11", T, DECEMBER + 86400),  # not its begin
+        ("2023-11", NOVEMBER, DECEMBER - 1),  # not its end
+    ],
+)
+def test_a_month_that_no_file_has_whole_is_not_closed(ledger, month, first, last):
+    """Finding newcomer A4."""
+    load(ledger, line(1, Submit=first, End=last))
+    with pytest.raises(BadInput, match=f"not all of {month} .* ingest --since {month}-01, or with"):
+        close_month(ledger, month, find_zone("UTC"), DECEMBER + 86400 * 9)
+
+
+def test_a_month_that_two_files_have_together_is_closed(ledger):
+    """Finding newcomer A4."""
+    load(ledger, line(1, Submit=NOVEMBER - 9, End=T + 86400))
+    load(ledger, line(2, Submit=T - 9, End=DECEMBER + 86400))
+    (closed,) = close_month(ledger, "2023-11", find_zone("UTC"), DECEMBER + 86400 * 9)
+    assert closed.new
+
+
+def test_a_month_whose_begin_sacct_was_not_asked_for_is_not_closed(ledger, monkeypatch):
+    """Finding newcomer A4: the first ingest reads 30 days, not the whole month before."""
+    slurm = FakeSacct()
+    ended = DECEMBER + 86400 * 9
+    monkeypatch.setattr("slurmkit_accounting.ingest.ingest.time.time", lambda: ended)
+    ingest(ledger, slurm, since=NOVEMBER + 86400)
+    with pytest.raises(BadInput, match="not all of 2023-11 has been read"):
+        close_month(ledger, "2023-11", find_zone("UTC"), ended)
+    ingest(ledger, slurm, since=NOVEMBER)
+    (closed,) = close_month(ledger, "2023-11", find_zone("UTC"), ended)
+    assert closed.new
+
+
+def test_a_row_of_a_file_that_cannot_be_counted_is_rejected_alone(ledger, monkeypatch):
+    """Finding security H2."""
+    odd = TRES.replace("a100=2", "a100=NONE")
+    text = "".join(line(n, AllocTRES=odd if n == 2 else TRES) for n in (1, 2, 3))
+    monkeypatch.setattr("slurmkit_accounting.sacct.file._BLOCK", 100)  # several batches
+    monkeypatch.setattr("slurmkit_accounting.sacct.values.parse_tres", lambda _: {})
+    assert counts(load(ledger, text)) == (3, 2, 0, 1)
+    assert gpu_seconds(ledger) == 2 * 2 * 100
+    (reject,) = everything(ledger, rejects)
+    assert reject["reason"].startswith("the row cannot be entered: invalid literal")

@@ -5,9 +5,11 @@ import time
 from itertools import islice, pairwise
 
 import pytest
-from fake_sacct import FakeSacct, halted, job, lately, step
+from fake_sacct import TRES, FakeSacct, halted, job, lately, step
+from slurmkit_accounting.audit.verify import verify
 from slurmkit_accounting.ingest import ingest as module
 from slurmkit_accounting.ingest.ingest import FIRST_DAYS, OVERLAP_SECONDS, begin_of_reread, ingest
+from slurmkit_accounting.ingest.retry import retry_rejects
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.runs import (
@@ -428,6 +430,15 @@ def test_suspended_time_that_sacct_does_not_place_lies_somewhere_in_the_run(ledg
     assert tuple(row.values())[1:] == (NOW - 90, 70, 16)
 
 
+def test_a_suspension_that_cannot_be_read_stops_no_ingest(ledger, monkeypatch):
+    """Finding security H2, the same kind."""
+    slurm = FakeSacct(job(1, NOW - 90, NOW - 90, NOW - 20) | {"Suspended": "00:00:16"})
+    monkeypatch.setattr("fake_sacct.clock", lambda _: "INVALID")
+    ingest(ledger, slurm)
+    (row,) = everything_of(ledger, suspensions)
+    assert tuple(row.values())[1:] == (NOW - 90, 70, 16)
+
+
 def test_steps_say_what_was_used(ledger):
     run = job(1, NOW - 90, NOW - 90, NOW - 50)
     slurm = FakeSacct(run)
@@ -471,3 +482,49 @@ def test_a_run_cut_short_whose_job_completed_later_was_redone(ledger):
     third["State"] = "FAILED"
     ingest(ledger, slurm)
     assert not any(row["redone"] for row in everything(ledger))
+
+
+def test_a_row_that_cannot_be_counted_keeps_no_other_row_out(ledger, monkeypatch):
+    """Finding security H2."""
+    odd = TRES.replace("a100=2", "a100=1.5")
+    rows = [job(n, NOW - 100, NOW - 90, NOW - 50) for n in range(1, 8)]
+    rows[2] = job(3, NOW - 100, NOW - 90, NOW - 50, AllocTRES=odd, ReqTRES=odd)
+    slurm = FakeSacct(*rows)
+    slurm.junk = "sacct: a warning\n"
+    with monkeypatch.context() as patch:
+        # What the checks of a row miss is noticed when it is counted.
+        patch.setattr("slurmkit_accounting.sacct.values.parse_tres", lambda _: {})
+        done = ingest(ledger, slurm)
+        assert counts(done) == (8, 6, 0, 2)
+        assert [one["job_id_raw"] for one in everything(ledger)] == [1, 2, 4, 5, 6, 7]
+        stray, row = everything(ledger, rejects)
+        assert stray["reason"] == "not part of a row"
+        assert row["reason"].startswith("the row cannot be entered: invalid literal")
+        assert row["identity"] == "1003"
+        assert gpu_seconds(ledger) == 6 * 2 * 40
+        assert counts(ingest(ledger, slurm)) == (8, 0, 0, 2)
+        assert retry_rejects(ledger).rejected == 1
+        assert [one["read_since"] for one in everything(ledger, rejects)] == [None, None]
+    slurm.jobs[2] = job(3, NOW - 100, NOW - 90, NOW - 50)
+    assert counts(ingest(ledger, slurm)) == (8, 1, 0, 1)
+    assert gpu_seconds(ledger) == 7 * 2 * 40
+    with ledger.transaction() as connection:
+        assert verify(connection).wrong == []
+
+
+def test_a_row_that_the_database_cannot_store_is_rejected_alone(ledger, monkeypatch):
+    """Finding security H2."""
+    monkeypatch.setattr("slurmkit_accounting.sacct.values._MOST", 2**70)
+    slurm = FakeSacct(*(job(n, NOW - 100, NOW - 90, NOW - 50) for n in range(1, 4)))
+    slurm.jobs[1]["AllocNodes"] = str(2**69)
+    assert counts(ingest(ledger, slurm)) == (3, 2, 0, 1)
+    slurm.jobs[0]["AllocNodes"] = str(2**69)  # of a run that the ledger has
+    assert counts(ingest(ledger, slurm)) == (3, 0, 0, 2)
+    assert [(one["job_id_raw"], one["nodes"]) for one in everything(ledger)] == [(1, 1), (3, 1)]
+    with ledger.transaction() as connection:
+        assert verify(connection).wrong == []
+
+
+def gpu_seconds(ledger: Ledger) -> int:
+    with ledger.transaction() as connection:
+        return int(connection.scalar(select(func.sum(usage_hours.c.gpu_seconds))) or 0)

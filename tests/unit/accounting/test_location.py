@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.ledger import database as module
 from slurmkit_accounting.ledger.bulk_write import insert_rows
 from slurmkit_accounting.ledger.database import open_for_reading, open_for_writing
@@ -25,6 +26,7 @@ from slurmkit_accounting.ledger.schema.runs import clusters, ingests
 from slurmkit_accounting.ledger.schema.types import VERSION_TABLE, metadata
 from sqlalchemy import func, insert, select, text
 
+from slurmkit.cli.main import run_to_exit_code
 from slurmkit.config.paths import filesystem_type
 from slurmkit.errors import BadInput, LedgerError
 
@@ -79,6 +81,58 @@ def test_a_password_in_the_query_is_refused_and_not_shown(key):
         with pytest.raises(BadInput, match=rf"has {key} in its query.*~/\.pgpass") as caught:
             ledger_url(f"{scheme}://me@db/books?sslmode=require&{key}=s3cret")
         assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "--db", "postgresql+psycopg://me:s3cret@db/books"],
+        ["ingest", "--db", "postgresql://:s3c/ret@db/books"],
+        ["export", "postgresql://me:s3cret@db/books"],
+        ["import", "postgresql://me:s3cret@db/books"],
+    ],
+)
+def test_a_password_on_the_command_line_is_refused_and_not_shown(words, capsys):
+    """Finding newcomer A22: everybody sees it in the list of processes."""
+    assert run_to_exit_code(ledger_group, words) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.endswith("take it out of the URL, and put it into ~/.pgpass")
+    assert "s3c" not in said
+
+
+def test_a_url_without_a_password_is_taken_on_the_command_line(capsys):
+    """Finding newcomer A22."""
+    assert run_to_exit_code(ledger_group, ["status", "--db", "sqlite:////no:su@ch/books.db"]) == 1
+    assert "password" not in capsys.readouterr().err
+
+
+def test_the_folder_of_a_ledger_that_is_named_is_not_made(tmp_path):
+    """Finding newcomer polish 13."""
+    path = tmp_path / "mistyped" / "backup.db"
+    with (
+        pytest.raises(LedgerError, match="No such file or directory; make its folder, or name"),
+        open_for_writing(f"sqlite:///{path}"),
+    ):
+        pass
+    assert not path.parent.exists()
+
+
+def test_an_ingest_without_slurm_leaves_no_ledger(monkeypatch, tmp_path, capsys):
+    """Finding newcomer polish 13."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run_to_exit_code(ledger_group, ["ingest"]) == 1
+    assert "is not on the PATH" in capsys.readouterr().err
+    assert not default_ledger_path().exists()
+
+
+def test_an_ingest_of_a_file_with_a_wrong_header_leaves_no_ledger(tmp_path, capsys):
+    """Finding newcomer polish 13."""
+    dump = tmp_path / "dump.txt"
+    dump.write_text("a|b\n1|2\n", "utf-8")
+    words = ["ingest", "--file", str(dump), "--cluster", "lab", "--header"]
+    assert run_to_exit_code(ledger_group, words) == 2
+    assert "the header lacks JobIDRaw and Submit" in capsys.readouterr().err
+    assert not default_ledger_path().exists()
 
 
 def test_a_password_file_in_the_query_is_fine():
@@ -255,7 +309,7 @@ def test_a_path_that_cannot_be(tmp_path, place, opening):
 
 
 def test_a_folder_that_cannot_be_made():
-    words = r"cannot create or open .*; name another place with --db"
+    words = r"cannot create or open .*; make its folder, or name another place with --db"
     with pytest.raises(LedgerError, match=words), open_for_writing("sqlite:////proc/new/x.db"):
         pass
 

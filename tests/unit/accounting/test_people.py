@@ -119,6 +119,15 @@ def test_different_dns_are_different_texts():
     assert normalise_dn("cn=a\\ ,dc=x") != normalise_dn("cn=a ,dc=x")
 
 
+@pytest.mark.parametrize("many", ["\\41", " ", "a ", "\\ ", "\\\\"])
+def test_a_long_dn_takes_no_long_time(many):
+    """Finding security M6: with a regular expression of all, each two of these doubled the time."""
+    value = many * 50_000
+    with pytest.raises(DirectoryError, match="instead of a DN"):
+        normalise_dn(f'cn={value}"')
+    assert normalise_dn(f"cn=x{value}y,dc=x").endswith("y,dc=x")
+
+
 @pytest.mark.parametrize("text", ["no dn at all", "", "cn", "cn=a,", "cn=a,,dc=x", "=x", "cn=a\\"])
 def test_a_dn_that_is_none_is_an_error(text):
     with pytest.raises(DirectoryError, match="instead of a DN"):

@@ -6,9 +6,11 @@ import csv
 import io
 import json
 import re
+import zipfile
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
@@ -126,6 +128,18 @@ def test_control_characters_go_nowhere(report, form):
     if form == "xlsx":
         raw = str(list(load_workbook(io.BytesIO(raw))["usage"].values)).encode()
     assert b"\x1b" not in raw
+
+
+def test_a_name_with_any_characters_makes_a_valid_spreadsheet(report):
+    """Finding security L9."""
+    name = "a\ufffe\uffff\ud800\x00b\U0001fffe"
+    row = dict(report.rows[0]) | {report.columns[0].name: name}
+    raw = render_report(replace(report, rows=(row,)), "xlsx")
+    with zipfile.ZipFile(io.BytesIO(raw)) as parts:
+        for part in parts.namelist():
+            ElementTree.fromstring(parts.read(part))  # noqa: S314  our own file
+    (found,) = list(load_workbook(io.BytesIO(raw))["usage"].values)[1:]
+    assert found[0] == r"a\ufffe\uffff\ud800\x00b" + "\U0001fffe"
 
 
 class _Page(HTMLParser):

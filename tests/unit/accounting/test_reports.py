@@ -503,3 +503,17 @@ def test_every_report_has_help_with_examples(capsys):
     for name in report_group.commands:
         assert run_to_exit_code(report_group, [name, "--help"]) == 0
         assert "Examples:\n" in capsys.readouterr().out
+
+
+def test_a_report_takes_a_limited_number_of_job_ids_and_filter_values(ledger):
+    """Finding security H4."""
+    write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
+    most = ",".join(map(str, range(1, read.MOST_JOBS + 1)))
+    for report in (read.usage, read.wait, read.efficiency, read.explain):
+        report(ledger, job=f"{most},1,1", **NOVEMBER)
+        with pytest.raises(BadInput, match="201 job ids are too many; at most 200 are allowed"):
+            report(ledger, job=f"{most},201", **NOVEMBER)
+        users = tuple(f"user{number}" for number in range(read.MOST_FILTER_VALUES))
+        report(ledger, filters={"user": users}, **NOVEMBER)
+        with pytest.raises(BadInput, match="filters have 1,001 values; at most 1,000 are allowed"):
+            report(ledger, filters={"user": users, "pi": ["vogel"]}, **NOVEMBER)

@@ -131,16 +131,40 @@ def test_a_name_may_hold_anything_but_the_mark(name):
         ("JobIDRaw", "abc", "JobIDRaw 'abc' cannot be read"),
         ("Submit", "Unknown", "Submit 'Unknown' cannot be read"),
         ("Start", "2026-01-01T00:00:00", "Start"),
+        ("End", "4294967294", "End '4294967294' cannot be read"),
+        ("End", "4294967295", "End '4294967295' cannot be read"),
         ("AllocTRES", "gres/gpu=18446744073709551614", "AllocTRES"),
         ("DBIndex", "18446744073709551616", "DBIndex"),
     ],
 )
 def test_a_value_that_cannot_be_read_rejects_the_row_verbatim(field, value, words):
+    """Finding security L5, among others."""
     bad = line(**{field: value})
     reject, run = read(bad + line())
     assert isinstance(reject, Reject)
     assert words in reject.reason
     assert reject.line == bad.removesuffix(MARK + "\n").replace(MARK, "\x1f")
+    assert isinstance(run, RunRow)
+
+
+@pytest.mark.parametrize(
+    "gres",
+    [
+        "gres/gpu:a100=NONE",
+        "gres/gpu:a100=18446744073709551614",
+        "gres/gpu:a100=1.5",
+        "gres/gpu:a100=-1",
+        "gres/shard=99999999999999999999",
+        "gres/shard:a100=²",
+        "gres/mps=18446744073709551614",
+        "gres/mps=1K",
+    ],
+)
+def test_a_count_by_type_that_cannot_be_read_rejects_the_row(gres):
+    """Finding security H2."""
+    reject, run = read(line(AllocTRES=f"cpu=4,gres/gpu=2,{gres}") + line())
+    assert isinstance(reject, Reject)
+    assert reject.reason == f"AllocTRES 'cpu=4,gres/gpu=2,{gres}' cannot be read"
     assert isinstance(run, RunRow)
 
 

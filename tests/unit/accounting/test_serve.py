@@ -19,8 +19,9 @@ import pytest
 import slurmkit_accounting
 from service_lab import FakeMunge
 from slurmkit_accounting.cli.ledger import ledger_group
+from slurmkit_accounting.service import server
 from slurmkit_accounting.service.server import _serve_all, serve
-from waiting import PATIENCE
+from waiting import PATIENCE, wait_until
 
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadConfig, ServiceError
@@ -120,6 +121,14 @@ def test_the_unit_starts_what_there_is_and_kills_nothing_for_a_refused_call() ->
     assert int(settings["RestartPreventExitStatus"]) == BadConfig("").exit_code
 
 
+def test_the_unit_limits_memory() -> None:
+    """Finding security H4."""
+    folder = Path(slurmkit_accounting.__file__).parent / "assets"
+    unit = (folder / "slurmkit-ledger.service").read_text().splitlines()
+    assert "MemoryMax=4G" in unit
+    assert "Restart=on-failure" in unit
+
+
 def large(_: object, start: Callable[[str, list[tuple[str, str]]], object]) -> list[bytes]:
     start("200 OK", [])
     return [b"x" * 2**20] * 64
@@ -140,6 +149,61 @@ def test_who_reads_no_answer_keeps_nobody_else_waiting() -> None:
         idle.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with urllib.request.urlopen(f"http://{address}", timeout=5) as page:
             assert len(page.read()) == 64 * 2**20
+
+
+@pytest.mark.parametrize("trickle", [b"x", b"\r\n"])
+def test_a_request_that_never_ends_is_closed(
+    trickle: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding security M3: a byte now and then keeps no connection open."""
+    monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.5)
+    address = f"127.0.0.1:{free_port()}"
+    with _serve_all({address: (large, 1)}), socket.create_connection(_there(address)) as client:
+        client.settimeout(0.05)
+
+        def closed() -> bool:
+            try:
+                client.sendall(trickle)
+                return client.recv(1) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        wait_until(closed)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_answer_that_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding security M3."""
+    closed: list[object] = []
+    close = server._Connection.handle_close
+    monkeypatch.setattr(server, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(
+        server._Connection, "handle_close", lambda one: (closed.append(one), close(one))
+    )
+    address = f"127.0.0.1:{free_port()}"
+    with _serve_all({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
+        idle.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        wait_until(lambda: closed)
+
+
+def test_one_address_cannot_take_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding security M3."""
+    monkeypatch.setattr(server, "_REQUEST_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(server, "_CONNECTIONS_PER_ADDRESS", 3)
+    address = f"127.0.0.1:{free_port()}"
+    with _serve_all({address: (large, 1)}), ExitStack() as stack:
+        idle = [
+            stack.enter_context(socket.create_connection(_there(address), PATIENCE))
+            for _ in range(5)
+        ]
+        assert [client.recv(1) for client in idle[3:]] == [b"", b""]
+        with socket.create_connection(
+            _there(address), PATIENCE, source_address=("127.0.0.2", 0)
+        ) as other:
+            other.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert other.recv(100).startswith(b"HTTP/1.0 200 OK")
 
 
 def test_that_some_wait_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:

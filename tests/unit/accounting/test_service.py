@@ -8,7 +8,7 @@ import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +20,14 @@ from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.ledger.database import Ledger, open_for_reading
 from slurmkit_accounting.people.model import Directory
 from slurmkit_accounting.people.sync import PeopleData, sync_people
-from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceQuery
+from slurmkit_accounting.remote.protocol import ServiceQuery
 from slurmkit_accounting.service import permissions
 from slurmkit_accounting.service.permissions import Permissions
-from slurmkit_accounting.service.queries import QueryAnswerer
+from slurmkit_accounting.service.queries import QueryAnswerer, QueryTurns
 from slurmkit_accounting.service.wsgi import query_application
 from stored_runs import ran, store_runs
 
+from slurmkit.errors import BadConfig, LedgerError, ServiceError, SlurmError
 from slurmkit.testing import FakeSlurm
 
 ALICE, BOB, DAVE, VOGEL, OLGA, ROOT2, STRANGER, LEFT = range(10011, 10019)
@@ -90,7 +91,7 @@ def service(
         print(what, facts)  # shown where a test fails
 
     sights = Permissions(ServiceSection(**settings), slurm, log)  # type: ignore[arg-type]
-    app = query_application(QueryAnswerer(open_for_reading, sights, log), log)
+    app = query_application(QueryAnswerer(open_for_reading, sights, log), log, QueryTurns())
     with serving(app) as url:
         config = tmp_path / "client.toml"
         me = pwd.getpwuid(os.getuid()).pw_name
@@ -163,6 +164,7 @@ def test_nothing_that_a_client_says_widens_what_it_sees(
         ("usage", {"books": "x"}, "usage has no argument 'books'"),
         ("usage", {"self": 1}, "usage has no argument 'self'"),
         ("usage", {"more": {"job": "1"}}, "usage has no argument 'more'"),
+        ("evidence", {}, "evidence needs the argument 'row'"),
         ("ledger", {}, "service has no function 'ledger'"),
         ("__import__", {}, "service has no function '__import__'"),
     ],
@@ -170,6 +172,7 @@ def test_nothing_that_a_client_says_widens_what_it_sees(
 def test_a_query_made_by_hand_gets_no_further(
     ask: str, arguments: dict[str, object], words: str
 ) -> None:
+    """Finding security L10, among others."""
     sights = Permissions(
         ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), lambda *_: None
     )
@@ -180,27 +183,45 @@ def test_a_query_made_by_hand_gets_no_further(
     assert (answer.fault.kind, words in answer.fault.message) == ("BadInput", True)
 
 
-@pytest.mark.usefixtures("books")
-def test_nobody_keeps_everybody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    sights = Permissions(ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), print)
-    answers = QueryAnswerer(open_for_reading, sights, print)
-    faults: list[str] = []
+@pytest.mark.parametrize(
+    "error",
+    [
+        LedgerError("cannot use the ledger /var/lib/slurmkit/ledger.db: disk I/O error"),
+        BadConfig("/etc/slurmkit/budgets.toml: budget 3 has no pi"),
+        SlurmError("sacctmgr: /etc/slurm/slurm.conf: no such file"),
+        RuntimeError("/etc/passwd"),
+    ],
+)
+def test_an_error_tells_no_asker_where_the_service_keeps_what(error: Exception) -> None:
+    """Finding security L17: the log has the reason."""
+    lines: list[str] = []
 
-    def ask_within(uid: int, depth: int) -> ServiceAnswer:
-        if depth:
-            monkeypatch.setattr(answers, "_answer", lambda *_: ask_within(uid, depth - 1))
-        else:
-            monkeypatch.setattr(answers, "_answer", lambda *_: ServiceAnswer(seen_as="well"))
-            faults.append(answers(BOB, ServiceQuery("usage", {})).seen_as)
-        answer = answers(uid, ServiceQuery("usage", {}))
-        faults.append(answer.fault.message if answer.fault else answer.seen_as)
-        return answer
+    def log(what: str, **facts: object) -> None:
+        lines.append(f"{what} {facts}")
 
-    ask_within(ALICE, 2)
-    assert faults[0] == "well"  # somebody else's, while two of alice's are under way
-    assert faults[1].startswith("the service is still answering 2 of your queries")
-    monkeypatch.setattr(answers, "_answer", lambda *_: ServiceAnswer())
-    assert answers(ALICE, ServiceQuery("usage", {})).fault is None
+    def fails() -> AbstractContextManager[Ledger]:
+        raise error
+
+    sights = Permissions(ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), log)
+    fault = QueryAnswerer(fails, sights, log)(ALICE, ServiceQuery("usage", {})).fault
+    assert fault is not None
+    assert "/" not in fault.message
+    assert "the reason is in its log" in fault.message
+    assert str(error) in lines[0]
+
+
+def test_nobody_keeps_everybody_waiting() -> None:
+    turn = QueryTurns()
+    with turn(ALICE), turn(ALICE):
+        with turn(BOB):
+            pass
+        with (
+            pytest.raises(ServiceError, match="still answering 2 of your queries"),
+            turn(ALICE),
+        ):
+            pass
+    with turn(ALICE):
+        pass
 
 
 @pytest.mark.usefixtures("books")

@@ -20,6 +20,7 @@ from slurmkit_accounting.remote.protocol import (
     seal_query,
     unseal,
 )
+from slurmkit_accounting.service.queries import QueryTurns
 from slurmkit_accounting.service.wsgi import page_application, query_application
 
 from slurmkit.errors import NotVouched, ServiceError
@@ -163,6 +164,27 @@ def test_the_door_answers_the_uid_that_munged_names(munge: FakeMunge) -> None:
     assert [line.split()[0] for line in lines] == ["answered", "refused"]
 
 
+def test_an_answer_is_sealed_within_the_turn_of_the_asker(munge: FakeMunge) -> None:
+    """Finding security L11: to seal a long answer takes long."""
+    turn = QueryTurns()
+
+    def seals(*_: object, **__: object) -> list[bytes]:
+        with turn(ALICE), pytest.raises(ServiceError, match="still answering 2"), turn(ALICE):
+            pass
+        return [b"sealed"]
+
+    munge.be(ALICE)
+    app = query_application(lambda uid, query: ServiceAnswer(), Lines(), turn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("slurmkit_accounting.service.wsgi.seal_answer", seals)
+        sealed = seal_query(ServiceQuery("usage", {}), service=ALICE)
+        assert call(app, sealed) == ("200 OK", b"sealed")
+    with turn(ALICE), turn(ALICE):
+        status, words = call(app, seal_query(ServiceQuery("usage", {}), service=ALICE))
+    assert status == "503 Service Unavailable"
+    assert words.startswith(b"the service is still answering 2 of your queries")
+
+
 def test_the_door_refuses_what_is_no_query(munge: FakeMunge) -> None:
     app = query_application(lambda uid, query: ServiceAnswer(), Lines())
     assert call(app, b"x", PATH_INFO="/")[0] == "404 Not Found"
@@ -178,6 +200,14 @@ def test_a_query_that_is_too_deep_is_none(munge: FakeMunge) -> None:
     deep = b'{"type":"slurmkit-ledger-query-1","ask":"usage","arguments":{"x":' + b"[" * 100_000
     with pytest.raises(NotVouched, match="holds no query"):
         open_query(sealed_by(munge, ALICE, deep, ALICE))
+
+
+def test_a_query_that_grows_when_it_is_opened_is_refused(munge: FakeMunge) -> None:
+    """Finding security H4: `munge --zip` packs a megabyte into some hundred bytes."""
+    jobs = ",".join(["1"] * protocol.MAX_QUERY)
+    query = msgspec.json.encode(ServiceQuery("usage", {"job": jobs}))
+    with pytest.raises(NotVouched, match="the query is too large; at most 262144 bytes"):
+        open_query(sealed_by(munge, ALICE, query, ALICE))
 
 
 def test_an_answer_of_another_release_is_one_line(munge: FakeMunge) -> None:

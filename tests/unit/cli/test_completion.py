@@ -12,6 +12,7 @@ from shell_completion import tab
 from slurmkit.cli.commands import COMMANDS
 from slurmkit.cli.completion import SHELLS
 from slurmkit.cli.main import cli, run_to_exit_code
+from slurmkit.formats.tres import Gres
 from slurmkit.state.cache import local_cluster_key, save_cached
 from slurmkit.state.model import Capabilities, Node, Partition
 
@@ -65,6 +66,10 @@ def test_a_missing_extra_is_silent_on_tab() -> None:
         ("slurmkit queue --nodelist c", ["c1"]),
         ("slurmkit plan --constraint ", ["ib"]),
         ("slurmkit plan --account ", []),
+        ("slurmkit plan --gpus-per-node ", ["a100:1", "a100:2", "a100:4"]),
+        ("slurmkit submit --gpus h", []),
+        ("slurmkit report usage --gpu-type ", ["a100"]),
+        ("slurmkit report usage --partition g", ["gpu"]),
     ],
 )
 def test_values_are_offered_from_what_is_kept_on_disk(line: str, offered: list[str]) -> None:
@@ -77,6 +82,7 @@ def test_values_are_offered_from_what_is_kept_on_disk(line: str, offered: list[s
         threads_per_core=1,
         memory=1,
         features=("ib",),
+        gres=(Gres("gpu", "a100", 4), Gres("gpu", None, 2)),
     )
     partitions = (Partition(name="gpu"), Partition(name="cpu"))
     known = Capabilities(
@@ -95,6 +101,28 @@ def test_sweeps_are_offered_the_newest_first(
         (tmp_path / "slurmkit/arrays" / name).touch()
     assert tab("slurmkit sweep show ") == ["12", "9"]
     assert tab("slurmkit sweep rerun 1") == ["12"]
+
+
+def test_dimensions_of_a_report_are_offered() -> None:
+    """Finding newcomer A17."""
+    assert tab("slurmkit report usage --by gpu") == ["gpu-type"]
+    assert tab("slurmkit report wait --by user,pa") == ["user,partition"]
+    assert tab("slurmkit gpus --by a") == ["account"]
+
+
+def test_ids_of_sweeps_and_notebooks_are_offered_where_a_job_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Finding newcomer A17."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "slurmkit/arrays/lab").mkdir(parents=True)
+    (tmp_path / "slurmkit/arrays/lab/9.json").touch()
+    (tmp_path / "slurmkit/jupyter/lab/12").mkdir(parents=True)
+    (tmp_path / "slurmkit/jupyter/lab/other").mkdir()
+    for command in ("job", "log", "why", "cancel", "hold", "wait", "queue"):
+        assert tab(f"slurmkit {command} ") == ["12", "9"], command
+    assert tab("slurmkit cancel 12 9") == ["9"]
+    assert tab("slurmkit jupyter stop ") == ["12"]
 
 
 def test_nothing_is_offered_where_nothing_is_kept() -> None:

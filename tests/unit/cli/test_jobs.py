@@ -171,7 +171,10 @@ def test_cancel_names_each(jobs: FakeJobs, run: Run) -> None:
     jobs.slurm._answers["scancel"] = scancel
     code, out, err = run("cancel", "7", "8", "9")
     assert (code, out) == (1, "cancelled job 7\ncancelled job 9\n")
-    assert err == "slurmkit: job 8: Access/permission denied\n"
+    assert err == (
+        "slurmkit: job 8: Access/permission denied; the job is not yours, or only operators may do"
+        " that\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`--watch`: the same picture again and again."""
+"""`--watch`: the same output again and again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,28 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from jobs_lab import FakeJobs
 from waiting import PATIENCE
 
-from slurmkit.cli import queue as module
-from slurmkit.cli.queue import show_repeatedly
+from slurmkit.cli import watch as module
+from slurmkit.cli.main import cli, run_to_exit_code
+from slurmkit.cli.watch import show_repeatedly
 from slurmkit.errors import ControllerDown
+from slurmkit.state.gpumap_model import Gpu, GpuMap
+from slurmkit.state.nodes import parse_nodes
 
 Look = Callable[[], tuple[Sequence[str], str]]
+NODE = (
+    "NodeName=c1 CoresPerSocket=8 CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=0.5 Gres=gpu:a100:2"
+    " GresUsed=gpu:a100:0 RealMemory=1000 AllocMem=0 Sockets=2 State=IDLE ThreadsPerCore=1"
+    " TmpDisk=0 Partitions=gpu CfgTRES=cpu=16,mem=1000M,gres/gpu=2 AllocTRES=\n"
+)
 SQUEUE = """
 import sys
 from slurmkit.testing import squeue_text
@@ -121,11 +131,12 @@ def test_what_does_not_fit_on_the_screen_is_counted(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "30")
     module._redraw([str(n) for n in range(10)], "a note that is longer than the screen")
     assert re.findall(r"\d+$", screen.getvalue(), re.MULTILINE) == ["0", "1", "2"]
-    assert notes.getvalue() == "7 more below; a note that is l"
+    assert notes.getvalue() == "q leaves; 7 more below; a note"
 
 
-def test_on_a_terminal_it_draws_in_place_and_ctrl_c_ends_it(tmp_path: Path) -> None:
-    """The real thing: what stood on the terminal comes back, and it is no failure."""
+@pytest.fixture
+def on_terminal(tmp_path: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """`slurmkit queue --watch` on a terminal of its own, and the terminal's other end."""
     squeue = tmp_path / "squeue"
     squeue.write_text(f"#!{sys.executable}\n{SQUEUE}", "utf-8")
     squeue.chmod(0o755)
@@ -140,20 +151,69 @@ def test_on_a_terminal_it_draws_in_place_and_ctrl_c_ends_it(tmp_path: Path) -> N
         # A suite that runs in the background of a script ignores Ctrl-C, and so would this.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
-    os.close(theirs)
+    before = termios.tcgetattr(theirs)
     try:
-        shown = read_until(ours, "every 10 s")
-        process.send_signal(signal.SIGINT)
-        shown += read_until(ours, "\x1b[?1049l")
-        assert process.wait(PATIENCE) == 0
+        yield ours, process
+        assert termios.tcgetattr(theirs) == before
     finally:
         process.kill()
         process.wait()
         os.close(ours)
+        os.close(theirs)
+
+
+def test_on_a_terminal_it_draws_in_place_and_ctrl_c_ends_it(
+    on_terminal: tuple[int, subprocess.Popen[bytes]],
+) -> None:
+    """The real thing: what stood on the terminal comes back, and it is no failure."""
+    terminal, process = on_terminal
+    shown = read_until(terminal, "every 10 s")
+    process.send_signal(signal.SIGINT)
+    shown += read_until(terminal, "\x1b[?1049l")
+    assert process.wait(PATIENCE) == 0
     assert shown.startswith("\x1b[?1049h")
     assert shown.endswith("\x1b[?25h\x1b[?1049l")
     assert "interrupted" not in shown
     assert "\x1b[32mRUNNING" in shown
+    assert "q leaves; " in shown
+
+
+def test_on_a_terminal_q_leaves_and_other_keys_do_not(
+    on_terminal: tuple[int, subprocess.Popen[bytes]],
+) -> None:
+    """Finding newcomer polish 5."""
+    terminal, process = on_terminal
+    read_until(terminal, "every 10 s")
+    os.write(terminal, b"x\x1b[Aq")
+    assert process.wait(PATIENCE) == 0
+    assert read_until(terminal, "\x1b[?1049l").count("x") == 0
+
+
+@pytest.mark.parametrize("words", [["gpus"], ["gpus", "--free"], ["job", "7"]])
+def test_gpus_and_jobs_can_be_watched(
+    words: list[str],
+    waits: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Finding newcomer polish 5."""
+    lab = FakeJobs()
+    lab.runs_now("7")
+    monkeypatch.setattr("slurmkit.cli.jobs.Cluster", lab.cluster)
+    monkeypatch.setattr("slurmkit.cli.cluster_state.Cluster", lab.cluster)
+    rows = parse_nodes(NODE)
+    gpus = (Gpu(node="c1", index=0, type="a100", state="free"),)
+    full = GpuMap(gpus, rows, ("odd\x1b",), 0.0, 0.1)
+    monkeypatch.setattr("slurmkit.cli.cluster_state.read_gpus", lambda _: full)
+    assert run_to_exit_code(cli, words) == 0
+    once = capsys.readouterr()
+    assert once.out
+    assert run_to_exit_code(cli, [*words, "--watch"]) == 0
+    watched = capsys.readouterr()
+    assert waits == [10.0] * 3
+    assert watched.out == once.out * 3
+    assert watched.err.count("; every 10 s\n") == 3
+    assert ("warning: odd\\x1b" in once.err) == (words[0] == "gpus")
 
 
 def read_until(terminal: int, words: str) -> str:

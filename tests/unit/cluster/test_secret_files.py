@@ -155,6 +155,31 @@ def test_what_a_job_left_goes_once_it_is_over(sent: Sent) -> None:
     assert sent.files == {".new-y"}
 
 
+def test_a_job_in_a_hidden_partition_keeps_them(sent: Sent) -> None:
+    """Finding security H5."""
+    sent.submit()
+    sent.jobs.hidden.add("7")
+    remove_secrets(sent.cluster)
+    assert sent.files == {"7"}
+
+
+def test_a_job_that_a_list_lacks_is_asked_for_by_its_id(sent: Sent) -> None:
+    """Finding security H5."""
+    sent.submit()
+    complete = sent.jobs.slurm._answers["squeue"]
+
+    def squeue(argv: Sequence[str], stdin: str | None) -> str:
+        return complete(argv, stdin) if "--jobs=7" in argv else ""
+
+    sent.jobs.slurm._answers["squeue"] = squeue
+    remove_secrets(sent.cluster)
+    assert sent.files == {"7"}
+    sent.later()
+    sent.jobs.ends("7")
+    remove_secrets(sent.cluster)
+    assert not sent.files
+
+
 def test_the_queue_is_looked_at_once_in_ten_minutes(sent: Sent) -> None:
     for _ in range(3):
         sent.submit()

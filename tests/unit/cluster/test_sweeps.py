@@ -30,6 +30,7 @@ from slurmkit.state.arrays import (
     ArrayTag,
     MergedArrayRow,
     array_cells,
+    drop_foreign_tags,
     group_by_array,
     matches_job_id,
     merge_pending_rows,
@@ -39,6 +40,7 @@ from slurmkit.state.arrays import (
 )
 from slurmkit.state.model import Capabilities
 from slurmkit.state.queue_rows import QueueRow
+from slurmkit.testing import sacct_text
 
 TOKEN = "0123456789ab"
 CLUSTER = Capabilities(
@@ -215,6 +217,64 @@ def test_slurmdbd_knows_the_whole_when_slurmctld_has_forgotten_it(
     monkeypatch.setitem(jobs.slurm._answers, "sacct", sacct)
     assert ids(jobs.cluster, "10") == ["10", "20"]
     assert ids(jobs.cluster, "40") == ["40"]
+
+
+def test_another_users_array_is_no_part_of_the_whole(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding security M2: mallory writes alice's token, which squeue shows, in a comment."""
+    tags = {
+        ("alice", "10"): ArrayTag(TOKEN, 0, 25),
+        ("alice", "20"): ArrayTag(TOKEN, 10, 25, "10"),
+        ("mallory", "30"): ArrayTag("f" * 12, 0, 9),
+        ("mallory", "40"): ArrayTag(TOKEN, 20, 25, "10"),
+    }
+    runs = [
+        {"JobID": f"{job_id}_0", "User": user, "SubmitLine": f"sbatch --comment={tag.words()}"}
+        for (user, job_id), tag in tags.items()
+    ]
+
+    def sacct(argv: Sequence[str], stdin: str | None) -> str:
+        chosen = [
+            run
+            for run in runs
+            if f"--user={run['User']}" in argv
+            or any(word.startswith("--jobs=") and run["JobID"][:2] in word for word in argv)
+        ]
+        return sacct_text(argv, chosen)
+
+    monkeypatch.setitem(jobs.slurm._answers, "sacct", sacct)
+    found = sweeps.find_split_arrays(jobs.cluster(), ["10", "30"])
+    assert {first: list(array.offsets) for first, array in found.items()} == {
+        "10": ["10", "20"],
+        "30": ["30"],
+    }
+
+
+def test_another_users_tag_is_dropped() -> None:
+    """Finding security M2."""
+    first = ArrayTag(TOKEN, 0, 25).words()
+    later = ArrayTag(TOKEN, 10, 25, "10").words()
+    rows = [
+        row("10_3", first),
+        row("20_4", later),
+        row("99_1", f"hog {later}", user="mallory"),
+        row("98_1", ArrayTag("f" * 12, 2, 9, "10").words()),  # another token
+        row("97_1", ArrayTag("f" * 12, 2, 9, "12345").words(), user="mallory"),
+        row("96_1", ArrayTag("f" * 12, 2, 9, "12345").words(), user="me"),
+    ]
+    found = drop_foreign_tags(rows, "me")
+    assert [shown_id(each) for each in found] == [
+        "10_3",
+        "10_14",
+        "99_1",
+        "98_1",
+        "97_1",
+        "12345_3",
+    ]
+    assert found[2].comment == "hog"
+    assert not matches_job_id(found[2], "10_11")
+    assert matches_job_id(found[2], "99_1")
 
 
 # --- one row --------------------------------------------------------------------------------------

@@ -16,7 +16,14 @@ from slurmkit.cluster.workflow import ResumePlan, SentWorkflow
 from slurmkit.cluster.workflow_plan import plan_workflow
 from slurmkit.cluster.workflow_record import WorkflowRecords
 from slurmkit.cluster.workflow_send import _last_first
-from slurmkit.errors import BadInput, ControllerDown, Interrupted, Refused, SlurmkitError
+from slurmkit.errors import (
+    BadInput,
+    ControllerDown,
+    Interrupted,
+    JobOver,
+    Refused,
+    SlurmkitError,
+)
 from slurmkit.spec.workflow import Workflow
 
 DOWN = ControllerDown("slurmctld does not answer")
@@ -424,6 +431,28 @@ def test_a_workflow_without_its_record_is_found_by_the_tags(
     assert "its record is lost" in capsys.readouterr().err
     assert not found.cancel()
     assert lab.cancelled == [["104"], ["101", "102", "103"]]
+
+
+def test_a_workflow_that_has_ended_is_not_cancelled(
+    lab: FlowLab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finding newcomer A21."""
+    sent = lab.submit_workflow(plan_workflow(flow(**DIAMOND), lab))
+    for job_id in lab.sent:
+        lab.end(job_id)
+    with pytest.raises(JobOver, match="workflow flow has already ended"):
+        sent.cancel()
+    assert lab.workflow("flow").record.phase == "sent"
+
+
+def test_a_workflow_of_which_some_jobs_have_ended_is_cancelled(lab: FlowLab) -> None:
+    """Finding newcomer A21."""
+    sent = lab.submit_workflow(plan_workflow(flow(**DIAMOND), lab))
+    lab.end("101")
+    assert not sent.cancel()
+    assert lab.workflow("flow").record.phase == "cancelled"
+    with pytest.raises(JobOver, match="workflow flow has already ended"):
+        sent.cancel()
 
 
 def test_parts_of_an_array_are_cancelled_last_first() -> None:

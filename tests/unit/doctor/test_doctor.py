@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurmkit.cli.settings import doctor_command
+from slurmkit.config.extras import install_command
 from slurmkit.config.paths import filesystem_type
 from slurmkit.doctor import installation, people
 from slurmkit.doctor.case import Check, Diagnosis
@@ -379,7 +380,7 @@ def test_extras(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         installation, "find_spec", lambda name: None if name == "paramiko" else name
     )
     (found,) = look(site, "extras")
-    assert (found.severity, found.fix) == ("note", "pip install 'slurmkit-hpc[ssh]'")
+    assert (found.severity, found.fix) == ("note", install_command("ssh"))
 
 
 @pytest.mark.parametrize(

@@ -184,9 +184,9 @@ def test_options_are_those_of_a_job(slurm: RunningSlurm) -> None:
         Executor(slurm, command=("a",))
     with pytest.raises(BadInput, match="takes no option 'output'"):
         Executor(slurm, output="log")
-    with pytest.raises(BadInput, match="max_workers must be at least 1"):
+    with pytest.raises(BadInput, match="max_workers must be greater than 0"):
         Executor(slurm, max_workers=0)
-    with pytest.raises(BadInput, match="chunksize must be at least 1"):
+    with pytest.raises(BadInput, match="chunksize must be greater than 0"):
         Executor(slurm).map(square, [1], chunksize=0)
     made = Executor(slurm, gpus="a100:2", container=slurmkit.spec.Container(image="/i/x.sqsh"))
     assert made._spec.gpus == slurmkit.Gpus(2, "a100")
@@ -202,6 +202,20 @@ def test_what_the_plan_warns_of_is_told(slurm: RunningSlurm) -> None:
         PlanWarning, match="--gpus-per-socket is passed on to sbatch, but slurmkit does not check"
     ):
         made.submit(square, 1).cancel()
+
+
+@pytest.mark.parametrize("how", ["submit", "submit_all", "map"])
+def test_a_warning_names_the_line_that_sends_the_calls(slurm: RunningSlurm, how: str) -> None:
+    """Findings submission 23 and newcomer polish 11."""
+    made = Executor(slurm, partition="cpu", options={"gpus-per-socket": "1"})
+    program = "argument = 1 if how == 'submit' else [1]\ngetattr(made, how)(square, argument)\n"
+    with pytest.warns(PlanWarning) as told:
+        exec(  # noqa: S102 - a script of its own, whose line is the outermost
+            compile(program, "sends.py", "exec"),
+            {"__name__": "__main__", "made": made, "how": how, "square": square},
+        )
+    assert {(warned.filename, warned.lineno) for warned in told} == {("sends.py", 2)}
+    made.shutdown()
 
 
 @pytest.mark.parametrize("more", [{"ntasks": 4}, {"nodes": "1-2"}, {"ntasks_per_node": 2}])

@@ -268,6 +268,31 @@ def test_what_is_left_of_jobs_that_ended_is_removed(servers: Path) -> None:
         jupyter.read_notebook(notebooks(jobs), "15")
 
 
+def test_the_server_of_a_job_in_a_hidden_partition_is_kept(servers: Path) -> None:
+    """Finding security H5."""
+    jobs = FakeJobs()
+    jobs.runs_now("12")
+    jobs.hidden.add("12")
+    left(servers, "12")
+    (found,) = jupyter.read_notebooks(notebooks(jobs))
+    assert found.server is not None
+    assert (servers / "12" / "token").exists()
+
+
+def test_a_server_whose_job_a_list_lacks_is_kept(servers: Path) -> None:
+    """Finding security H5."""
+    jobs = FakeJobs()
+    jobs.runs_now("12")
+    left(servers, "12")
+    left(servers, "14")
+    complete = jobs.slurm._answers["squeue"]
+    jobs.slurm._answers["squeue"] = lambda argv, stdin: (
+        "" if "--me" in argv else complete(argv, stdin)
+    )
+    assert jupyter.read_notebooks(notebooks(jobs)) == []
+    assert [path.name for path in servers.iterdir()] == ["12"]
+
+
 def test_nothing_is_asked_or_removed_without_any(servers: Path) -> None:
     jobs = FakeJobs()
     (servers / "notes").mkdir()

@@ -46,7 +46,7 @@ def test_jobs_are_cancelled_together_and_failures_named(jobs: FakeJobs) -> None:
         "10": NoSuchJob,
     }
     assert [str(error) for error in failed.values()] == [
-        "job 8: Access/permission denied",
+        "job 8: Access/permission denied; the job is not yours, or only operators may do that",
         "job 9 has already ended (FAILED)",
         "no job 10 in the queue or in the accounting database",
     ]

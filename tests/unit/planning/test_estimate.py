@@ -12,7 +12,7 @@ from checked_requests import replace, request, with_config, with_limits, with_pa
 from recorded_lab import capabilities
 
 from slurmkit.config.prices import Price, part_weight
-from slurmkit.planning.estimate import Estimate, estimate
+from slurmkit.planning.estimate import Estimate, estimate, possible_gpu_types
 from slurmkit.spec.gpus import Gpus
 from slurmkit.state.model import Limits, LimitUsage
 
@@ -78,6 +78,22 @@ def test_untyped_gpus_of_the_only_type_there_are_priced() -> None:
     assert estimate(asked, price).cost is None
     own = {"untyped": price("a100", dt.date(2026, 1, 1))}
     assert estimate(asked, lambda kind, _: own.get(kind)).cost == Decimal("1.70")
+
+
+def test_untyped_gpus_cost_the_dearest_that_may_be_given() -> None:
+    """Finding newcomer B4: `at most` is never less than what is charged later."""
+    asked = request(gpus=Gpus(2), partition="gpu", time="1:00:00")
+    kinds = possible_gpu_types(asked)
+    assert len(kinds) > 1
+    day = dt.date(2026, 1, 1)
+    dear = Price(since=day, currency="EUR", on_premises=Decimal(9), cloud=Decimal(1))
+    cheap = Price(since=day, currency="EUR", on_premises=Decimal(1), cloud=Decimal(4))
+    prices = dict.fromkeys(kinds, cheap) | {kinds[-1]: dear, "untyped": cheap}
+    found = estimate(asked, lambda kind, _: prices.get(kind))
+    assert (found.cost, found.cloud_cost) == (Decimal(18), Decimal(8))
+    prices.pop(kinds[0])  # a type without a price: unknown, not the price of others
+    found = estimate(asked, lambda kind, _: prices.get(kind))
+    assert (found.cost, found.cloud_cost) == (None, None)
 
 
 def weight(kind: str, part: str) -> float | None:

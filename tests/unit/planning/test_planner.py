@@ -15,9 +15,10 @@ from recorded_lab import RELEASES, capabilities, slurm, standing
 
 from slurmkit.cli.submit import plan_json
 from slurmkit.errors import Refused
-from slurmkit.planning.planner import Plan, plan
+from slurmkit.planning.planner import Plan, plan, run_test_only
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobspec import JobSpec, Launch
+from slurmkit.spec.submission import Submission
 from slurmkit.state.model import Capabilities, Reservation, Standing
 from slurmkit.testing import FakeSlurm
 
@@ -86,6 +87,22 @@ def test_a_refusal_that_slurm_itself_does_not_keep_to_is_a_warning() -> None:
     done = made(slurm(sbatch=refuse))
     assert not done.errors
     assert codes(done.warnings) == ["slurm-refuses"]
+
+
+@pytest.mark.parametrize("words", ["Requested nodes are busy", "Licenses not available"])
+def test_what_is_in_use_now_is_no_error(words: str) -> None:
+    """Finding submission 1: the job waits for licences, and Slurm runs it later."""
+
+    def refuse(argv: Sequence[str], _: str | None) -> str:
+        raise Refused(f"allocation failure: {words}")
+
+    done = made(slurm(sbatch=refuse))
+    assert not done.errors
+    assert not done.warnings
+    assert "slurm-busy" in codes(done.notes)
+    licensed = Submission("#!/bin/sh\n", (("licenses", "matlab:1"),))
+    _, (busy,) = run_test_only(slurm(sbatch=refuse), licensed)
+    assert "all nodes or licences (matlab:1) that it needs are in use" in busy.message
 
 
 def test_slurmctld_is_not_asked_when_we_know_better() -> None:

@@ -144,6 +144,16 @@ def test_an_unknown_user_is_not_nobody(program: Path) -> None:
         LocalSlurmCommands().run(["squeue"])
 
 
+def test_a_submit_that_mentions_an_invalid_user_is_done(program: Path) -> None:
+    """Finding security M7: a job_submit plugin may print any text."""
+    sbatch = program.with_name("sbatch")
+    sbatch.write_text("", "utf-8")
+    sbatch.chmod(0o755)
+    write(sbatch, "echo 'sbatch: lua: Invalid user group for partition big' >&2; echo 4711")
+    assert LocalSlurmCommands().run(["sbatch", "--parsable"], stdin="#!/bin/sh\n") == "4711\n"
+    assert list(LocalSlurmCommands().stream(["sbatch"])) == ["4711\n"]
+
+
 def test_a_command_that_cannot_run(program: Path) -> None:
     program.write_text("not a program", "utf-8")
     program.chmod(0o755)

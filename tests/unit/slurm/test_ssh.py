@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import paramiko
 import pytest
 from cutting_proxy import CuttingProxy
@@ -28,11 +29,14 @@ from slurmkit.errors import (
     SlurmTimeout,
     SshError,
 )
+from slurmkit.jobs.backends.ssh import OnceBackend, load_pending_submits
 from slurmkit.slurm.ssh.authentication import ask_nobody
 from slurmkit.slurm.ssh.hosts import ClusterSection, read_ssh_host
 from slurmkit.slurm.ssh.known_hosts import load_host_keys
 from slurmkit.slurm.ssh.login import SshSlurmCommands, only_reads
 from slurmkit.slurm.ssh.shell import SHELL_COMMAND, command_group, command_line
+from slurmkit.slurm.ssh.transfer import SendOptions, send_files
+from slurmkit.spec.submission import Submission
 
 
 @pytest.fixture(scope="module")
@@ -198,10 +202,72 @@ def test_an_unknown_a_changed_and_a_revoked_host_key(
             (f"@revoked {at} {own}{at} {own}", "is revoked"),
         ):
             sshd.known.write_text(text, "utf-8")
-            with pytest.raises(HostKeyRefused, match=says):
+            with pytest.raises(HostKeyRefused, match=says) as refused:
                 SshSlurmCommands("lab", section, ask_nobody).run(["true"])
+            if not text:
+                assert str(refused.value).endswith("then accept it: slurmkit clusters trust lab")
     finally:
         sshd.known.write_text(known, "utf-8")
+
+
+def test_the_host_key_of_a_jump_host_is_accepted_with_ssh(tmp_path: Path) -> None:
+    """Finding newcomer polish 2: `slurmkit clusters trust` takes clusters, not jump hosts."""
+    config = tmp_path / "config"
+    config.write_text("Host login\n ProxyJump ann@gate:2222\n", "utf-8")
+    host = read_ssh_host("lab", ClusterSection(host="login", ssh_config=str(config)))
+    assert host.accept == "slurmkit clusters trust lab"
+    assert [jump.accept for jump in host.jumps] == [f"ssh -F {config} -l ann -p 2222 gate"]
+
+
+@pytest.fixture
+def in_project(section: ClusterSection) -> Iterator[SshSlurmCommands]:
+    """The cluster `lab` with `folder = "new/project"`, which does not exist."""
+    with_folder = msgspec.structs.replace(section, folder="new/project")
+    made = SshSlurmCommands("lab", with_folder, ask_nobody)
+    yield made
+    made.connection.close()
+
+
+def test_commands_that_read_do_not_need_the_folder(in_project: SshSlurmCommands) -> None:
+    """Finding newcomer B3b."""
+    assert in_project.run(["echo", "on"]) == "on\n"
+    assert list(in_project.stream(["echo", "on"])) == ["on\n"]
+
+
+def test_a_submit_without_the_folder_says_what_makes_it(in_project: SshSlurmCommands) -> None:
+    """Finding newcomer B3b."""
+    with pytest.raises(Refused) as refused:
+        in_project.run(["sbatch"], stdin="#!/bin/sh\n")
+    assert str(refused.value) == (
+        'the folder "new/project" of [clusters.lab] does not exist on the login node, or you may'
+        " not enter it; to make it, send your code there: slurmkit --cluster lab send FILE"
+    )
+    with pytest.raises(Refused, match="send your code there"):
+        OnceBackend(in_project).submit(Submission("#!/bin/sh\n", ()))
+    assert load_pending_submits() == []
+
+
+def test_send_makes_the_folder(in_project: SshSlurmCommands, sshd: Sshd, tmp_path: Path) -> None:
+    """Finding newcomer B3b."""
+    code = tmp_path / "train.py"
+    code.write_text("print('sent')\n", "utf-8")
+    folder = sshd.folder / "new/project"
+    try:
+        sent = send_files(in_project, [code], SendOptions())
+        assert (sent.folder, sent.sent) == (str(folder), 1)
+        assert (folder / "train.py").read_text("utf-8") == "print('sent')\n"
+        assert in_project.run(["sbatch"], stdin="#!/bin/sh\n").strip().isdecimal()
+        assert in_project.run(["pwd"]) == f"{folder}\n"
+    finally:
+        shutil.rmtree(sshd.folder / "new", ignore_errors=True)
+
+
+def test_the_folder_may_begin_with_the_home(section: ClusterSection, sshd: Sshd) -> None:
+    (sshd.folder / "deep").mkdir()
+    at_home = msgspec.structs.replace(section, folder="~/deep")
+    slurm = SshSlurmCommands("lab", at_home, ask_nobody)
+    assert slurm.run(["pwd"]) == f"{sshd.folder}/deep\n"
+    slurm.connection.close()
 
 
 def test_names_in_known_hosts(tmp_path: Path) -> None:

@@ -305,6 +305,7 @@ def test_gpus_as_a_table(tmp_path: Path) -> None:
         ("time = 10:00", 'time must be in quotes: time = "10:00"'),
         ("\n\ntime = 1:00:00 # x", 'time must be in quotes: time = "1:00:00"'),
         ("time = 10:00:00", 'time must be in quotes: time = "10:00:00"'),
+        ('[launch]\nnccl-debug = "x"', r"toml: launch\.nccl-debug must be one of VERSION, WARN"),
         ("[launch]\nlabl = true", "launch.labl: no such key; did you mean 'label'"),
         ('gres = "gpu:1"\n[gpus]\ncount = 1', "given twice: in .gpus. and by a GPU option"),
         ('gpu-bind = "none"', "--gpu-bind needs GPUs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -238,6 +239,44 @@ def test_forged_lines_give_nobody_a_gpu(jobs: str, owners: str, *, true_first: b
     nodes = node("n1", "gpu:a100:4", "gpu:a100:3(IDX:0-2)") + node("n2", "(null)", "")
     text = BOBS + jobs if true_first else jobs + BOBS
     assert mapped(nodes, BOB + EVE, text)[0] == owners
+
+
+@pytest.mark.parametrize(
+    ("line", "owner"),
+    [
+        # What Slurm cannot print is left out; the true line counts.
+        ("Nodes=n[1-2]d[3-4]1000000000000 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0)", "eve"),
+        ("Nodes=19[1-65535]- CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0)", "eve"),
+        (f"Nodes=n1 CPU_IDs=0 Mem=1 GRES={'gpu:1,' * 100}gpu:1", "eve"),
+        (f"Nodes=n1 CPU_IDs=0 Mem=1 GRES={'x' * 4000}(", "eve"),
+        (f"Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:{'0-3,' * 99}0)", "eve"),
+        (f"Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0-{'9' * 30})", "eve"),
+        (f"Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:{'9' * 900}", "held"),
+        # What names other nodes makes the record useless.
+        ("Nodes=19[1-65535] CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0)", "held"),
+        (f"Nodes=n[1-999999999] CPU_IDs=0 Mem=1 GRES={'gpu:1(IDX:0),' * 60}gpu:1", "held"),
+    ],
+)
+def test_a_forged_line_costs_no_time_or_memory(line: str, owner: str) -> None:
+    """Finding security H3."""
+    nodes = node("n1", "gpu:a100:4", "gpu:a100:3(IDX:0-2)") + node("n2", "(null)", "")
+    tracemalloc.start()
+    try:
+        found, _ = mapped(nodes, BOB + EVE, BOBS + forging(*[line] * 50))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 21
+    finally:
+        tracemalloc.stop()
+    assert found == f"bob bob {owner} free"
+
+
+def test_very_many_records_of_one_job_are_not_compared() -> None:
+    """Finding security H3: each could name all nodes of the job."""
+    nodes = node("n1", "gpu:a100:4", "gpu:a100:3(IDX:0-2)")
+    pieces = [text for at in range(20) for text in forged(1, f"gpu:{at + 1}(IDX:1-2)")]
+    jobs = BOBS + record(2, name="".join([*pieces, *forged(2, "gpu:1(IDX:0)"), SWALLOWED]))
+    found, warnings = mapped(nodes, BOB + EVE, jobs)
+    assert found == "held held held free"
+    assert "job 1 (bob)" in warnings[0]
 
 
 def test_who_forges_is_named() -> None:

@@ -18,6 +18,7 @@ from queue_lines import MARK, job, lines, many
 
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.state import queue_rows
+from slurmkit.state.arrays import shown_id
 from slurmkit.state.queue import QueueFilter, read_queue
 from slurmkit.state.queue_rows import (
     QUEUE_FIELDS,
@@ -51,6 +52,16 @@ def test_a_row() -> None:
     assert (row.submitted, row.started, row.eligible) == (1700000000, 1700000010, None)
     assert (row.dependency, row.features, row.comment) == ("afterok:9(unfulfilled)", "", "")
     assert not row.ended
+
+
+def test_a_foreign_array_tag_is_dropped_where_it_cannot_be_true() -> None:
+    """Finding security M2: the comment names an array of alice's, who runs it."""
+    tag = "slurmkit-array:0123456789ab:2:9:12345"
+    jobs = [job("12345_3"), job("99_1", UserName="mallory", Comment=tag)]
+    slurm = FakeSlurm({"squeue": lambda argv, stdin: squeue_text(argv, jobs)})
+    assert [shown_id(row) for row in read_queue(slurm).rows] == ["12345_3", "99_1"]
+    mine = read_queue(slurm, QueueFilter(me=True)).rows
+    assert shown_id(mine[1]) == "12345_3"  # the first part of one's own array may have ended
 
 
 def test_at_least_18_fields_are_asked_for() -> None:

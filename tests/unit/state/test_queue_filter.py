@@ -64,6 +64,7 @@ def test_every_condition_is_an_option_of_squeue() -> None:
         "--jobs=12,13_4",
         "--nodelist=c[1-3],c5",
         "--reservation=maint",
+        "--all",
         "--array",
     ]
 
@@ -72,6 +73,23 @@ def test_my_jobs() -> None:
     slurm = lab()
     read_queue(slurm, QueueFilter(me=True))
     assert slurm.asked[0][-1] == "--me"
+
+
+@pytest.mark.parametrize(
+    ("only", "shown"),
+    [
+        (QueueFilter(me=True), True),
+        (QueueFilter(users=("alice",)), True),
+        (QueueFilter(reservation="maint"), True),
+        (QueueFilter(hidden=True), True),
+        (QueueFilter(), False),
+        (QueueFilter(states=("all",)), False),
+        (QueueFilter(job_ids=("12",)), False),  # --jobs includes --all
+    ],
+)
+def test_own_jobs_include_those_in_hidden_partitions(only: QueueFilter, shown: bool) -> None:
+    """Finding security H5."""
+    assert ("--all" in only.options()) == shown
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +20,14 @@ from slurmkit.jobs.backends.commands import SubmitOverrides
 from slurmkit.jobs.backends.ssh import (
     NeverRan,
     OnceBackend,
+    _submit_lines,
     load_pending_submit,
     load_pending_submits,
 )
 from slurmkit.slurm.ssh.authentication import ask_nobody
 from slurmkit.slurm.ssh.hosts import ClusterSection
 from slurmkit.slurm.ssh.login import SshSlurmCommands
+from slurmkit.slurm.ssh.shell import command_group, command_line
 from slurmkit.spec.submission import Submission
 
 CUTS = int(os.environ.get("SLURMKIT_TEST_CUTS", "40"))
@@ -80,6 +84,31 @@ def test_a_submit_is_whole_and_carries_a_token(lab: Lab) -> None:
     assert (own, other) == ("own", "slurmkit:other")
     assert token.startswith("slurmkit:")
     assert load_pending_submits() == []
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "bash --posix"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        SCRIPT,
+        "#!/bin/sh\nprintf '\x01\x01' | wc -c\n",
+        "#!/bin/sh\n\x01\x7f\x01\n",
+        "#!/bin/sh\nx=$(echo `:` \\\n)\x01\x01'\n",
+        "#!/bin/sh\n\x01\x01 without a line end",
+    ],
+)
+def test_a_script_arrives_byte_for_byte(script: str, shell: str, tmp_path: Path) -> None:
+    """Finding security L4: /bin/sh is bash on RHEL and SUSE."""
+    if shutil.which(shell.split(maxsplit=1)[0]) is None:
+        pytest.skip(f"{shell} is not installed")
+    arrived = tmp_path / "arrived"
+    run = command_line(["sh", "-c", f"cat >{arrived}; echo 12"], script)
+    lines = _submit_lines(f"{tmp_path}/mark", run, [])
+    text = command_group(lines, "end")
+    done = subprocess.run(shell.split(), input=text, capture_output=True, check=True)
+    assert arrived.read_bytes() == script.encode()
+    assert done.stdout == b"12\n\nend 0\n"
+    assert (tmp_path / "mark").read_text("utf-8") == "\n0 12.\n"
 
 
 def test_a_submit_is_one_way_there_and_back(lab: Lab) -> None:

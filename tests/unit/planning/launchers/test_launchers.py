@@ -60,7 +60,7 @@ def test_srun_by_name_starts_a_task_for_each_gpu_and_tells_its_rank() -> None:
     assert (made.layout.ntasks_per_node, made.layout.tasks) == (4, 8)
     words = argv(lines(made))
     at = words.index("--")
-    assert words[:at] == ["--cpus-per-task=3", "--wait=60", "--kill-on-bad-exit=1"]
+    assert words[:at] == ["--cpus-per-task=3", "--wait=0", "--kill-on-bad-exit=1"]
     task = {"SLURM_PROCID": "6", "SLURM_LOCALID": "2", "SLURM_NODEID": "1", "SLURM_NTASKS": "8"}
     env = {"PATH": os.environ["PATH"]} | task
     told = subprocess.run(words[at + 1 :], env=env, capture_output=True, text=True, check=True)
@@ -92,7 +92,7 @@ def test_torchrun_on_several_nodes() -> None:
     port = words[words.index("--rdzv-backend=c10d") + 1].rpartition(":")[2]
     assert words == [
         "--nodes=2", "--ntasks=2", "--cpus-per-task=24", "--ntasks-per-node=1", "--label",
-        "--mpi=none", "--wait=60", "--kill-on-bad-exit=1", "--",
+        "--mpi=none", "--wait=0", "--kill-on-bad-exit=1", "--",
         "torchrun", "--nnodes=2", "--nproc-per-node=4", "--rdzv-id=4711-0", "--rdzv-backend=c10d",
         f"--rdzv-endpoint={socket.gethostname()}:{port}", "train.py", "a b",
     ]  # fmt: skip

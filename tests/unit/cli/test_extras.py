@@ -1,0 +1,133 @@
+"""Commands whose optional dependencies are not installed: one line says how to install them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmkit.cli.commands import CommandEntry
+from slurmkit.config import extras
+from slurmkit.config.extras import EXTRAS, install_command
+from slurmkit.errors import MissingExtra
+
+# Runs command lines in an interpreter in which the modules of an extra cannot be imported.
+RUN_WITHOUT = """
+import json, sys
+missing, lines = json.loads(sys.argv[1])
+sys.modules.update(dict.fromkeys(missing))
+from slurmkit.cli.main import cli, run_to_exit_code
+for line in lines:
+    print(f"{' '.join(line)}:", file=sys.stderr, end=" ", flush=True)
+    print(run_to_exit_code(cli, line), flush=True)
+"""
+OF_ACCOUNTING = [
+    *(["report", name] for name in ("usage", "budget", "wait", "efficiency", "reconcile")),
+    ["report", "explain", "--job", "1"],
+    ["report", "mail", "--month", "2026-10"],
+    *(["ledger", name] for name in ("ingest", "rebuild", "rejects", "serve", "status", "verify")),
+    ["ledger", "close", "2026-10"],
+    ["ledger", "retract", "1"],
+    ["ledger", "export", "sqlite:////x.db"],
+    ["ledger", "import", "sqlite:////x.db"],
+    *(["ledger", "people", name] for name in ("sync", "unmapped")),
+    ["ledger", "people", "show", "alice"],
+    ["ledger", "people", "overrides", "check"],
+]
+
+
+def run_without(missing: tuple[str, ...], lines: list[list[str]]) -> tuple[list[str], list[str]]:
+    """Return the exit codes and what was written to standard error, by line."""
+    argv = [sys.executable, "-c", RUN_WITHOUT, json.dumps([missing, lines])]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.stdout.split(), done.stderr.splitlines()
+
+
+def test_each_command_without_its_extra_is_one_line_and_exit_1() -> None:
+    """Finding newcomer B2."""
+    codes, said = run_without(EXTRAS["accounting"], OF_ACCOUNTING)
+    assert codes == ["1"] * len(OF_ACCOUNTING)
+    assert len(said) == len(OF_ACCOUNTING)
+    for line in said:
+        assert "which is not installed; run: pip install '" in line
+        assert line.endswith("[accounting]'")
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "extra"),
+    [
+        ("sqlalchemy", ["report", "usage"], "accounting"),
+        ("textual", ["tui"], "tui"),
+        ("paramiko", ["clusters"], "ssh"),
+        ("paramiko", ["--cluster", "lab", "queue"], "ssh"),
+        ("psycopg", ["ledger", "status", "--db", "postgresql://u@127.0.0.1/x"], "postgres"),
+    ],
+)
+def test_the_missing_module_and_its_extra_are_named(
+    module: str, line: list[str], extra: str
+) -> None:
+    """Finding newcomer B2."""
+    codes, said = run_without((module,), [line])
+    assert codes == ["1"]
+    assert f" needs {module}, which is not installed; run: pip install '" in said[0]
+    assert said[0].endswith(f"[{extra}]'")
+
+
+def test_a_command_that_cannot_be_imported_names_the_extra() -> None:
+    with pytest.raises(MissingExtra, match=r"needs not_installed_anywhere, .*\[tui\]'"):
+        CommandEntry("not_installed_anywhere.cli:x", "", "tui").load()
+
+
+def test_extras_are_those_of_the_distribution() -> None:
+    """Every extra of pyproject.toml but `all` and pyslurm, which is built by hand."""
+    text = Path(__file__).parents[3].joinpath("pyproject.toml").read_text("utf-8")
+    begin = text.index("[project.optional-dependencies]")
+    for extra, modules in EXTRAS.items():
+        listed = text[text.index(f"\n{extra} = [", begin) :].partition("]\n")[0]
+        assert listed.count(">=") == len(modules)
+        for module in modules:
+            assert f'"{module.replace("_", "-")}' in listed
+
+
+@pytest.mark.parametrize(
+    ("noted", "source"),
+    [
+        (None, "slurmkit-hpc[ssh]"),
+        ({"url": "file:///nosuch/checkout", "dir_info": {"editable": True}}, ".[ssh]"),
+        ({"url": "https://x.org/slurmkit.whl", "archive_info": {}},
+         "slurmkit-hpc[ssh] @ https://x.org/slurmkit.whl"),
+        ({"url": "https://x.org/slurmkit", "vcs_info": {"vcs": "git", "commit_id": "1"}},
+         "slurmkit-hpc[ssh] @ git+https://x.org/slurmkit"),
+    ],
+)  # fmt: skip
+def test_the_command_installs_from_where_slurmkit_came(
+    noted: dict[str, object] | None, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding newcomer B3a: nothing is on a package index unless slurmkit came from there."""
+    note_origin(noted, monkeypatch)
+    assert install_command("ssh") == f"pip install '{source}'"
+
+
+def test_the_command_names_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Finding newcomer B3a."""
+    checkout = tmp_path / "a checkout"
+    checkout.mkdir()
+    note_origin({"url": checkout.as_uri(), "dir_info": {}}, monkeypatch)
+    assert install_command("tui") == f"pip install '{checkout}[tui]'"
+    monkeypatch.chdir(checkout)
+    assert install_command("tui") == "pip install '.[tui]'"
+
+
+def note_origin(noted: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pip have noted where slurmkit came from."""
+    text = None if noted is None else json.dumps(noted)
+
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            return text if name == "direct_url.json" else None
+
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: Installed())
+    assert extras.OWN_DISTRIBUTION == "slurmkit-hpc"
