@@ -72,8 +72,6 @@ async def test_tabs(tmp_path: Path) -> None:
         await expect_text(pilot, "squeue at")
         await pilot.press("s")
         await expect_text(pilot, "python train.py '[red]'\\x1b[2J")
-        await pilot.press("2")  # no view is switched below
-        assert isinstance(app.screen, JobScreen)
         await pilot.press("c")
         await expect_text(pilot, "scancel 11")
 

@@ -131,6 +131,56 @@ async def test_files_fill_the_form_and_are_written(tmp_path: Path) -> None:
         assert load_job_file(tmp_path / "c.toml") == load_job_file(tmp_path / "a.toml")
 
 
+async def test_a_saved_job_file_is_private_and_holds_no_secret(tmp_path: Path) -> None:
+    """Finding security L2."""
+    path = tmp_path / "job.toml"
+    async with form(FormScene(), size=(200, 40)) as pilot:
+        await typed(pilot, what="hostname", more="--env HF_TOKEN=hf_aaabbbccc --env MODE=fast")
+        await pilot.press("ctrl+g")
+        await expect_text(pilot, "Save file")
+        await pilot.press("ctrl+u", *str(path), "enter")
+        await until(pilot, lambda: bool(pilot.app._notifications))
+        (told,) = (each.message for each in pilot.app._notifications)
+        assert "left out, as they look like secrets: HF_TOKEN" in told
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "hf_aaabbbccc" not in path.read_text()
+    assert "give it with --env HF_TOKEN" in path.read_text()
+    assert load_job_file(path)["environment"] == {"MODE": "fast"}
+
+
+async def test_an_empty_form_says_once_what_is_missing() -> None:
+    """Finding newcomer A16."""
+    async with form(FormScene()) as pilot:
+        await looked_at(pilot)
+        assert text(pilot.app).count("enter what the job runs") == 1
+        assert "error" not in text(pilot.app)
+        await typed(pilot, gpus="nonsense")
+        assert text(pilot.app).count("enter what the job runs") <= 1
+        await typed(pilot, gpus="")
+        the_form(pilot.app).row("time").enter()
+        await pilot.press("ctrl+s")
+        await expect_text(pilot, "not sent: enter what the job runs")
+        await until(pilot, lambda: pilot.app.focused.parent is the_form(pilot.app).row("what"))
+
+
+@pytest.mark.parametrize("keys", [["ctrl+n", "down", "enter"], ["ctrl+n", "r"]])
+async def test_a_form_begun_anew_is_typed_into_from_its_first_field(keys: list[str]) -> None:
+    """Finding newcomer A16."""
+    async with form(FormScene()) as pilot:
+        app = pilot.app
+        assert "Anew" in text(app).splitlines()[-1]
+        if keys[-1] == "enter":
+            await typed(pilot, what="hostname", gpus="1")
+        the_form(app).row("gpus").enter()
+        await until(pilot, lambda: app.focused.parent is the_form(app).row("gpus"))
+        for key in keys[:-1]:
+            await pilot.press(key)
+            await pilot.pause()
+        await pilot.press(keys[-1])
+        await until(pilot, lambda: app.focused.parent is the_form(app).row("what"))
+        assert the_form(app).texts.get("gpus") is None
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [

@@ -41,6 +41,13 @@ class AppHost(OrderedKeysApp):
         """The screen under all dialogs."""
         return self.screen_stack[0]
 
+    @property
+    def change_refusal(self) -> str:
+        """Why nothing can be changed or submitted here; empty when it can."""
+        if self.options.read_only:
+            return "read-only"
+        return "" if self.session.feed.writable else "this is a recording"
+
     def now(self) -> float:
         """Return epoch seconds; in a recording, the recording's time."""
         raise NotImplementedError

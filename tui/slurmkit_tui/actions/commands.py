@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slurmkit.errors import BadInput
-from slurmkit.state.queue_rows import QueueRow
+from slurmkit.state.queue_rows import FINAL_STATES, PENDING_STATES, QueueRow
 from slurmkit_tui.feed.rights import AdminLevel
 
 if TYPE_CHECKING:
+    from slurmkit.jobs.info import JobInfo
     from slurmkit.state.nodes import NodeRow
+
+    JobRow = QueueRow | JobInfo
 
 Argv = list[str]
 _BATCH = 1000  # jobs
@@ -61,18 +64,18 @@ class ClusterChange:
     wanted: ValuePrompt | None = None
 
 
-def is_queue_row(row: object) -> bool:
-    """Return whether a row is a job of the queue."""
-    return isinstance(row, QueueRow)
+def is_job_row(row: object) -> bool:
+    """Return whether a row is a job: of the queue, or of a job's own screen."""
+    return hasattr(row, "job_id")
 
 
 def is_node_row(row: object) -> bool:
     """Return whether a row is a node.
 
-    The class of nodes is imported only for rows that are no jobs of the queue, because its import
-    would delay the first paint of the queue.
+    The class of nodes is imported only for rows that are no jobs, because its import would delay
+    the first paint of the queue.
     """
-    if isinstance(row, QueueRow):
+    if is_job_row(row):
         return False
     from slurmkit.state.nodes import NodeRow  # noqa: PLC0415 - see above
 
@@ -89,7 +92,7 @@ def no_commands(_rows: Sequence[object], _value: str) -> list[Argv]:
     return []
 
 
-def cancel_commands(rows: Sequence[QueueRow], _value: str) -> list[Argv]:
+def cancel_commands(rows: Sequence[JobRow], _value: str) -> list[Argv]:
     """Return scancel commands; for an array row `12_[4-9]` only pending tasks are cancelled."""
     whole = [row.job_id for row in rows if "_[" not in row.job_id]
     waiting = [row.job_id.partition("_[")[0] for row in rows if "_[" in row.job_id]
@@ -99,7 +102,7 @@ def cancel_commands(rows: Sequence[QueueRow], _value: str) -> list[Argv]:
     ]
 
 
-def signal_commands(rows: Sequence[QueueRow], value: str) -> list[Argv]:
+def signal_commands(rows: Sequence[JobRow], value: str) -> list[Argv]:
     """Return scancel commands that send a signal; `B:USR1` is for the batch shell only."""
     batch, _, name = value.rpartition(":")
     argv = ["scancel", f"--signal={name}", *(["--batch"] if batch else [])]
@@ -136,24 +139,38 @@ def _batches(ids: list[str]) -> Iterator[list[str]]:
     return (ids[at : at + _BATCH] for at in range(0, len(ids), _BATCH))
 
 
-def _ids(rows: Sequence[QueueRow]) -> list[str]:
+def _ids(rows: Sequence[JobRow]) -> list[str]:
     """Return ids as scontrol takes them: `12_[4-9]` without the limit `%2`."""
     return [re.sub(r"%\d+(?=\])", "", row.job_id) for row in rows]
 
 
-def refuse_unless_pending(row: QueueRow) -> str:
+def _states(row: JobRow) -> set[str]:
+    """Return the state of a job; of a whole array or het job, the states of its parts."""
+    return set(getattr(row, "tally", ())) or {row.state}
+
+
+def refuse_ended(row: JobRow) -> str:
+    """Return why an ended job is refused; empty for any other."""
+    over = _states(row) <= {*FINAL_STATES, "UNKNOWN"}  # UNKNOWN: Slurm has forgotten the job
+    return f"job {row.job_id} has ended" if over else ""
+
+
+def refuse_unless_pending(row: JobRow) -> str:
     """Return why a job that is not pending is refused; empty for a pending job."""
-    return "" if row.waits else f"job {row.job_id} does not wait"
+    waits = _states(row) & PENDING_STATES
+    return refuse_ended(row) or ("" if waits else f"job {row.job_id} does not wait")
 
 
-def refuse_unless_started(row: QueueRow) -> str:
+def refuse_unless_started(row: JobRow) -> str:
     """Return why a job that has not started is refused; empty for a started job."""
-    return f"job {row.job_id} has not started" if row.waits else ""
+    waits = _states(row) <= PENDING_STATES
+    return refuse_ended(row) or (f"job {row.job_id} has not started" if waits else "")
 
 
-def refuse_unless_running(row: QueueRow) -> str:
+def refuse_unless_running(row: JobRow) -> str:
     """Return why a job that does not run is refused; empty for a running job."""
-    return "" if row.state == "RUNNING" else f"job {row.job_id} does not run"
+    runs = "RUNNING" in _states(row)
+    return refuse_ended(row) or ("" if runs else f"job {row.job_id} does not run")
 
 
 def change_checker(field: str) -> Callable[[str], str]:

@@ -30,10 +30,6 @@ class ViewOfActions(Protocol):
         """Whether it is on the screen already."""
 
     @property
-    def rows(self) -> Sequence[Any]:
-        """Rows that actions apply to."""
-
-    @property
     def clearable(self) -> bool:
         """Whether there is a filter, or chosen rows, that Esc clears."""
 
@@ -47,11 +43,14 @@ class ActionScope(NamedTuple):
 
     Attributes:
         view: the view.
+        targets: what a change applies to: the job of an open job's screen, else rows of the view;
+            empty for an action that is no change.
         over_job: whether a job's screen is open over the view.
         in_recording: whether a recording is shown instead of a cluster.
     """
 
     view: ViewOfActions
+    targets: Sequence[Any]
     over_job: bool
     in_recording: bool
 
@@ -90,6 +89,7 @@ class Action:
             shown; never with --read-only.
         first: whether its key has priority over the keys of the focused widget.
         over_jobs: whether it also works over a job's screen; changes of the cluster always do.
+        submits: whether it leads to a submission, or to a list of changes.
         offered: returns whether the view has something to use it on; not asked for changes.
     """
 
@@ -103,6 +103,7 @@ class Action:
     alias: str = ""
     first: bool = False
     over_jobs: bool = False
+    submits: bool = False
     offered: Callable[[ActionScope], bool] = _always
 
     @property
@@ -114,6 +115,11 @@ class Action:
     def call(self) -> str:
         """Action string that Textual runs."""
         return f"propose('{self.name}')" if self.change else self.name
+
+    @property
+    def is_refused_in_recordings(self) -> bool:
+        """Whether a recording, or `--read-only`, refuses it: it is not offered there."""
+        return self.submits or self.change is not None
 
     @property
     def works_over_jobs(self) -> bool:
@@ -128,8 +134,10 @@ class Action:
         """Return whether the action can be used on what is on the screen."""
         if scope.over_job and not self.works_over_jobs:
             return False
+        if self.change is not None and scope.over_job:
+            return self.change.is_for is commands.is_job_row  # also before the job is read
         if self.change is not None:
-            return scope.view.is_mounted and self.applies_to(scope.view.rows)
+            return self.applies_to(scope.targets)
         return self.offered(scope)
 
 
@@ -158,7 +166,12 @@ CHANGE_ACTIONS = (
         "Cancel jobs",
         footer=3,
         home="view",
-        change=ClusterChange(commands.is_queue_row, commands.cancel_commands, "Cancel {what}?"),
+        change=ClusterChange(
+            commands.is_job_row,
+            commands.cancel_commands,
+            "Cancel {what}?",
+            commands.refuse_ended,
+        ),
     ),
     Action(
         "hold",
@@ -167,7 +180,7 @@ CHANGE_ACTIONS = (
         "Keep pending jobs from starting",
         home="view",
         change=ClusterChange(
-            commands.is_queue_row,
+            commands.is_job_row,
             commands.scontrol_commands("hold"),
             "Hold {what}?",
             commands.refuse_unless_pending,
@@ -180,7 +193,7 @@ CHANGE_ACTIONS = (
         "Let held jobs start",
         home="view",
         change=ClusterChange(
-            commands.is_queue_row,
+            commands.is_job_row,
             commands.scontrol_commands("release"),
             "Release {what}?",
             commands.refuse_unless_pending,
@@ -193,7 +206,7 @@ CHANGE_ACTIONS = (
         "Stop jobs and put them back into the queue",
         home="view",
         change=ClusterChange(
-            commands.is_queue_row,
+            commands.is_job_row,
             commands.scontrol_commands("requeue"),
             "Stop and requeue {what}?",
             commands.refuse_unless_started,
@@ -206,7 +219,7 @@ CHANGE_ACTIONS = (
         "Send jobs a signal",
         home="view",
         change=ClusterChange(
-            commands.is_queue_row,
+            commands.is_job_row,
             commands.signal_commands,
             "Send the signal to {what}?",
             commands.refuse_unless_started,
@@ -220,9 +233,10 @@ CHANGE_ACTIONS = (
         "Change the time limit of jobs",
         home="view",
         change=ClusterChange(
-            commands.is_queue_row,
+            commands.is_job_row,
             commands.update_commands("TimeLimit"),
             "Change {what}?",
+            commands.refuse_ended,
             wanted=_LIMIT,
         ),
     ),
@@ -233,7 +247,7 @@ CHANGE_ACTIONS = (
         "Move pending jobs to another partition",
         home="view",
         change=ClusterChange(
-            commands.is_queue_row,
+            commands.is_job_row,
             commands.update_commands("Partition"),
             "Move {what}?",
             commands.refuse_unless_pending,
@@ -247,7 +261,7 @@ CHANGE_ACTIONS = (
         "Set the priority of pending jobs; operators only",
         home="view",
         change=ClusterChange(
-            commands.is_queue_row,
+            commands.is_job_row,
             commands.update_commands("Priority"),
             "Change {what}?",
             commands.refuse_unless_pending,
@@ -262,7 +276,7 @@ CHANGE_ACTIONS = (
         "Open a shell on a node of a running job",
         home="view",
         change=ClusterChange(
-            commands.is_queue_row, commands.no_commands, "", commands.refuse_unless_running
+            commands.is_job_row, commands.no_commands, "", commands.refuse_unless_running
         ),
     ),
     Action(
@@ -307,7 +321,7 @@ ACTIONS = (
     Action("open_tab('why')", "w", "Why", "Explain why the job waits, or why it failed",
            home="view", footer=4, offered=_of_jobs),
     Action("menu", "a", "Actions", "List the actions for the chosen rows", home="view",
-           footer=2, over_jobs=True),
+           footer=2, over_jobs=True, submits=True),
     *CHANGE_ACTIONS,
     Action("sort", "o", "Sort", "Choose the column to sort by", home="view", offered=_in_table),
     Action("columns", "C", "Columns", "Choose the columns", home="view", offered=_in_table),
@@ -315,9 +329,10 @@ ACTIONS = (
     Action("export", "e", "Export", "Write the rows shown to a CSV or JSON file", home="view",
            offered=_in_table),
     Action("new_job", "n", "New job", "Fill in a job, see its plan, and submit it", footer=2,
-           over_jobs=True),
+           over_jobs=True, submits=True),
     Action("submit_again", "A", "Submit again", "Fill in a new job from the one under the cursor",
-           over_jobs=True, offered=lambda scope: scope.view.OF_JOBS or scope.over_job),
+           over_jobs=True, submits=True,
+           offered=lambda scope: scope.view.OF_JOBS or scope.over_job),
     Action("refresh", "r", "Refresh", "Fetch new data now"),
     Action("jump", "J,ctrl+j", "Jump", "Show letters to press on all tabs and fields",
            over_jobs=True),
@@ -370,7 +385,7 @@ WIDGET_ACTIONS = (
            home="job", footer=4),
     Action("tab('script')", "s", "Script", "Its script", home="job", footer=4),
     Action("again", "r", "Refresh", "Fetch this tab again", home="job"),
-    Action("remedy", "enter,x", "Change", "Choose a change that would start the job sooner",
+    Action("remedy", "x,enter", "Change", "Choose a change that would start the job sooner",
            home="job", footer=1),
     Action("send", "ctrl+s", "Send", "Show the command, and submit the job after you confirm it",
            home="form", footer=1),
@@ -383,7 +398,7 @@ WIDGET_ACTIONS = (
            home="form", footer=4),
     Action("save_file", "ctrl+g", "Save file", "Save the form as a job file", home="form",
            footer=4),
-    Action("anew", "ctrl+n", "Anew", "Throw the draft away", home="form"),
+    Action("anew", "ctrl+n", "Anew", "Throw the draft away", home="form", footer=3),
     Action("app.help", "f1", "Help", "Show the keys that work on this screen", home="form",
            footer=1),
     Action("app.jump", "ctrl+j", "Jump", "Show letters to press on all tabs and fields",
@@ -410,6 +425,8 @@ WIDGET_ACTIONS = (
            "Where the next run of a requeued job begins", home="log"),
     Action("run(-1)", "left_square_bracket", "This run",
            "Where this run began; pressed again, the run before", home="log"),
+    Action("wrap", "W", "Wrap", "Wrap long lines, or cut them at the right edge", home="log",
+           footer=4),
     Action("follow", "F", "Follow", "Follow new lines, or stop", home="log", footer=4),
 )  # fmt: skip
 ACTIONS_BY_NAME = {action.name: action for action in ACTIONS}
@@ -431,7 +448,7 @@ def is_available(method: str, parameters: Sequence[object], scope: ActionScope) 
         return change is not None and change.available(scope)
     action = _ACTIONS_BY_METHOD.get(method)
     if action is None:  # of Textual itself, or one that opens a view
-        return not scope.over_job or method == "pop_screen"
+        return not scope.over_job or method in ("pop_screen", "view")
     return action.available(scope)
 
 

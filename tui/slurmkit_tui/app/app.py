@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import on, work
 from textual.app import ComposeResult, SystemCommand
@@ -140,9 +140,26 @@ class SlurmkitApp(PollingApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Return whether an action makes sense in this view now."""
-        over_job = any(isinstance(screen, AskingScreen) for screen in self.screen_stack)
-        scope = ActionScope(self.view, over_job=over_job, in_recording=self._replay is not None)
+        scope = ActionScope(
+            self.view,
+            self._targets if action == "propose" else (),  # of 50,000 rows they take a while
+            over_job=self._job_screen is not None,
+            in_recording=self._replay is not None,
+        )
         return is_available(action, parameters, scope)
+
+    @property
+    def _job_screen(self) -> AskingScreen | None:
+        """The job's screen over the view; None if there is none."""
+        screens = (each for each in self.screen_stack if isinstance(each, AskingScreen))
+        return next(screens, None)
+
+    @property
+    def _targets(self) -> Sequence[Any]:
+        """What actions apply to, which is on the screen: one job, or rows of the view."""
+        if self._job_screen is not None:
+            return self._job_screen.targets
+        return self.view.rows if self.view.is_mounted else ()
 
     def action_filter(self) -> None:
         """Open the filter line."""
@@ -169,7 +186,7 @@ class SlurmkitApp(PollingApp):
         from slurmkit_tui.submit import opening  # noqa: PLC0415 - opened later, if ever
 
         if again:
-            opening.open_old_job(self, self.screen, self.view.current)
+            opening.open_old_job(self, self._job_screen, self.view.current)
         else:
             opening.open_new_job(self)
 
@@ -275,15 +292,26 @@ class SlurmkitApp(PollingApp):
 
     def action_propose(self, name: str) -> None:
         """Show the commands of an action, and run them once they are confirmed."""
-        self._dialogs.proposals.propose(ACTIONS_BY_NAME[name], self.view.rows)
+        if self._can_act:
+            self._dialogs.proposals.propose(ACTIONS_BY_NAME[name], self._targets)
 
     def propose_remedies(self, explanation: Explanation) -> None:
         """Offer changes with which a pending job would start sooner."""
         self._dialogs.proposals.remedy(explanation)
 
     def action_menu(self) -> None:
-        """List the actions on the chosen rows."""
-        self._dialogs.proposals.menu(self.view.rows)
+        """List the actions on the job on the screen, or on the chosen rows."""
+        if self._can_act:
+            self._dialogs.proposals.menu(self._targets)
+
+    @property
+    def _can_act(self) -> bool:
+        """Whether the job on the screen is read; if not, a message says so."""
+        job = self._job_screen
+        if job is None or self._targets:
+            return True
+        self.tell(f"job {job.job_id} has not been read yet; try again in a moment", "warning")
+        return False
 
     @work(group="command", description="command")
     async def run_commands(self, commands: Sequence[Argv], *, onward: bool = True) -> None:

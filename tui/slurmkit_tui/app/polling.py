@@ -15,11 +15,18 @@ from slurmkit_tui.feed import SOURCE_NAMES, Feed, FeedQuestion, RecordedFeed
 from slurmkit_tui.feed.threads import ThreadTurns, in_thread, tune_garbage_collector
 from slurmkit_tui.host import AppHost
 from slurmkit_tui.options import AppOptions
-from slurmkit_tui.screens.status_lines import ProblemLine, StatusLine, StatusValues, Summary, Tabs
+from slurmkit_tui.screens.status_lines import (
+    ProblemLine,
+    StatusLine,
+    StatusValues,
+    Summary,
+    TabLine,
+    Tabs,
+)
 from slurmkit_tui.session import ClusterSession, LastAnswer
 from slurmkit_tui.views import VIEWS, ViewEntry, load_all
 from slurmkit_tui.views.base import TableView, View
-from slurmkit_tui.widgets.messages import ViewAnswered, ViewUnanswered
+from slurmkit_tui.widgets.messages import AskingScreen, ViewAnswered, ViewUnanswered
 
 
 class PollingApp(AppHost):
@@ -54,7 +61,12 @@ class PollingApp(AppHost):
     # The views
 
     async def action_view(self, name: str) -> None:
-        """Switch to a view: show its last answer at once, however old, and ask again when due."""
+        """Switch to a view: show its last answer at once, however old, and ask again when due.
+
+        A job's screen over the views is closed.
+        """
+        while isinstance(self.screen, AskingScreen):
+            await self.pop_screen()
         views = {str(view.NAME): view for view in self.main.query(View)}
         if name not in views:
             # In a thread: an import reads files, which may be slow.
@@ -72,6 +84,10 @@ class PollingApp(AppHost):
         self._update_summary()
         if not self.paused:
             self._ask_when_due()
+
+    @on(TabLine.Clicked)
+    async def _open_clicked_view(self, message: TabLine.Clicked) -> None:
+        await self.action_view(message.tab)
 
     @on(View.Asks)
     def _ask_again(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.extras import missing_extra
 from slurmkit.doctor.case import Diagnosis
 from slurmkit.errors import LedgerError, MissingExtra, Refused
 from slurmkit.state.arrays import count_tasks
@@ -140,9 +141,8 @@ def _import_ledger() -> ModuleType:
     """
     try:
         from slurmkit_accounting import read  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError as error:
-        what = "GPU-hours need the ledger: pip install 'slurmkit[accounting]'"
-        raise MissingExtra(what) from error
+    except ModuleNotFoundError as error:
+        raise missing_extra(error.name or "", "accounting", "the ledger of GPU-hours") from error
     return read
 
 

@@ -36,6 +36,7 @@ class MyJobRow(msgspec.Struct, frozen=True):
         left: seconds until the time limit; None while pending, or without a limit.
         ended: epoch seconds; None for a job in the queue.
         rows: its rows of the queue, for actions on the job; empty once it ended.
+        last_run: its last run, once it ended; for a whole array, with the array's id.
         started: whether it has run, so that efficiency can be measured.
         cpu: used share of the allocated CPU time; None is unknown.
         mem: peak share of the allocated memory, of tasks the worst; None is unknown.
@@ -57,6 +58,7 @@ class MyJobRow(msgspec.Struct, frozen=True):
     ended: int | None
     exit_code: str
     rows: tuple[QueueRow, ...] = ()
+    last_run: JobInfo | None = None
     started: bool = False
     cpu: float | None = None
     mem: float | None = None
@@ -162,13 +164,14 @@ def _over(key: str, runs: Sequence[JobInfo], of: Mapping[str, Efficiency]) -> My
         tally[run.state] = tally.get(run.state, 0) + 1
     worst = next((s for s in tally if slurm_states.state_kind(s) == "bad"), last.state)
     several = len(tasks) > 1
+    whole = key.partition(" ")[0]
     ran = [run for run in tasks.values() if run.started]
     cpu, mem = array_shares([of.get(run.raw_id) for run in ran])
     states = ", ".join(
         f"{slurm_states.state_code(state)} {count}" for state, count in tally.items()
     )
     return MyJobRow(
-        job_id=f"{key.partition(' ')[0]}_[…]" if several else last.job_id,
+        job_id=f"{whole}_[…]" if several else last.job_id,
         key=key,
         name=last.name,
         partition=last.partition,
@@ -183,6 +186,7 @@ def _over(key: str, runs: Sequence[JobInfo], of: Mapping[str, Efficiency]) -> My
         submitted=last.submitted,
         ended=last.ended,
         exit_code=last.exit_code or "",
+        last_run=msgspec.structs.replace(last, job_id=whole) if several else last,
         started=bool(ran),
         cpu=cpu,
         mem=mem,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from slurmkit.doctor.case import Diagnosis
 from slurmkit.formats.display import format_time
 from slurmkit.jobs.describe import Fact
+from slurmkit.jobs.info import JobInfo
 from slurmkit.state.arrays import MergedArrayRow
 from slurmkit.state.gpumap_model import Gpu
 from slurmkit.state.nodes import NodeRow
@@ -24,7 +25,8 @@ from slurmkit_tui.screens.facts import (
     waiter_facts,
 )
 from slurmkit_tui.screens.job import JobScreen
-from slurmkit_tui.widgets.dialogs import TextDialog, two_columns
+from slurmkit_tui.widgets.dialogs import TextDialog
+from slurmkit_tui.widgets.wrapped_text import two_columns
 
 if TYPE_CHECKING:
     from slurmkit_tui.host import AppHost
@@ -36,10 +38,11 @@ def open_detail(app: AppHost, view: View, tab: str = "facts") -> None:
     row = view.current
     if isinstance(row, QueueRow):
         row = row.rows[0] if isinstance(row, MergedArrayRow) else row
-        _open_job(app, query_id(row.job_id), queue_row_facts(row), tab)
-    elif isinstance(row, MyJobRow):
-        job_id = query_id(row.rows[0].job_id) if row.rows else row.whole
-        _open_job(app, job_id, queue_row_facts(row.rows[0]) if row.rows else ended_facts(row), tab)
+        app.push_screen(_job_screen(app, row, queue_row_facts(row), tab))
+    elif isinstance(row, MyJobRow) and row.rows:
+        app.push_screen(_job_screen(app, row.rows[0], queue_row_facts(row.rows[0]), tab))
+    elif isinstance(row, MyJobRow) and row.last_run:
+        app.push_screen(_job_screen(app, row.last_run, ended_facts(row), tab))
     elif isinstance(row, Gpu):
         _open_gpu(app, row, tab)
     elif isinstance(row, Diagnosis):
@@ -54,11 +57,15 @@ def _open_gpu(app: AppHost, gpu: Gpu, tab: str) -> None:
         where = gpu.node if gpu.index is None else f"{gpu.index} of {gpu.node}"
         app.push_screen(TextDialog(f"GPU {where}", two_columns(gpu_facts(gpu))))
         return
-    _open_job(app, gpu.job_id, gpu_facts(gpu), tab)
+    known = [*gpu_facts(gpu), *_waiters(app, gpu.job_id)]
+    app.push_screen(JobScreen(gpu.job_id, known, tab))
 
 
-def _open_job(app: AppHost, job_id: str, known: Sequence[Fact], tab: str) -> None:
-    app.push_screen(JobScreen(job_id, [*known, *_waiters(app, job_id)], tab))
+def _job_screen(
+    app: AppHost, row: QueueRow | JobInfo, known: Sequence[Fact], tab: str
+) -> JobScreen:
+    job_id = query_id(row.job_id)
+    return JobScreen(job_id, [*known, *_waiters(app, job_id)], tab, row)
 
 
 def _waiters(app: AppHost, job_id: str) -> list[Fact]:

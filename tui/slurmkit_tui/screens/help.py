@@ -21,10 +21,11 @@ from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.screens.status_lines import Summary, Tabs
 from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.base import View
-from slurmkit_tui.widgets.dialogs import TextDialog, key_names, two_columns
+from slurmkit_tui.widgets.dialogs import TextDialog, key_names
 from slurmkit_tui.widgets.gpu_grid import GpuGrid
 from slurmkit_tui.widgets.log_view import LogView
 from slurmkit_tui.widgets.table import Table
+from slurmkit_tui.widgets.wrapped_text import TextLine, two_columns
 
 if TYPE_CHECKING:
     from slurmkit_tui.host import AppHost
@@ -52,11 +53,11 @@ class HelpDialog(TextDialog):
     """The dialog that lists the keys."""
 
     def __init__(self, app: AppHost) -> None:
-        parts = [
-            Content("\n").join([Content.styled(title, "$primary bold"), two_columns(rows)])
-            for title, rows in [*key_sections(app.screen), *_filter(app)]
-        ]
-        super().__init__("Keys", Content("\n\n").join(parts))
+        lines: list[TextLine] = []
+        for title, rows in [*key_sections(app.screen), *_filter(app)]:
+            before = [TextLine(Content())] if lines else []
+            lines += [*before, TextLine(Content.styled(title, "$primary bold")), *two_columns(rows)]
+        super().__init__("Keys", lines)
 
 
 def key_sections(screen: Screen[object]) -> list[tuple[str, Rows]]:
@@ -186,6 +187,7 @@ def _commands(app: AppHost, node: DOMNode, actions: list[Action] | tuple[Action,
               ) -> Iterator[SystemCommand]:  # fmt: skip
     for action in actions:
         _, name, parameters = parse(action.call)
-        if node.check_action(name, parameters):
+        refused = action.is_refused_in_recordings and app.change_refusal
+        if not refused and node.check_action(name, parameters):
             run = partial(app.run_action, action.call, node)
             yield SystemCommand(action.label, action.help, run)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Static
+from textual.widgets import ContentSwitcher
 
 from slurmkit.diagnose.model import Explanation
 from slurmkit.diagnose.render import explanation_lines
@@ -23,13 +25,16 @@ from slurmkit.jobs.describe import Fact
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.run_history import RunRecord
 from slurmkit.jobs.steps import StepsSnapshot, StepUse
+from slurmkit.state.queue_rows import QueueRow
 from slurmkit_tui.actions.registry import WIDGET_ACTIONS, key_bindings
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.screens.facts import merged_facts
-from slurmkit_tui.widgets.dialogs import key_names, two_columns
+from slurmkit_tui.screens.status_lines import TabLine
+from slurmkit_tui.widgets.dialogs import key_names
 from slurmkit_tui.widgets.key_bar import KeyBar
 from slurmkit_tui.widgets.log_view import LogView
 from slurmkit_tui.widgets.messages import ScreenAnswered
+from slurmkit_tui.widgets.wrapped_text import TextLines, WrappedText, plain_lines, two_columns
 
 if TYPE_CHECKING:
     from slurmkit_tui.host import AppHost
@@ -57,15 +62,25 @@ class JobScreen(Screen[None]):
     """The screen of one job. The answer of a tab is fetched when the tab is first opened.
 
     Facts and steps are fetched again and again until the job has ended.
+
+    Attributes:
+        job_id: id of the job.
     """
 
     app: AppHost
     BINDINGS: ClassVar[list[BindingType]] = key_bindings("job")
 
-    def __init__(self, job_id: str, known: Sequence[Fact], tab: str = "facts") -> None:
+    def __init__(
+        self,
+        job_id: str,
+        known: Sequence[Fact],
+        tab: str = "facts",
+        row: QueueRow | JobInfo | None = None,
+    ) -> None:
         super().__init__()
         self.job_id = job_id
         self._known = known
+        self._row = row
         self._tab = tab
         self._asked: set[str] = set()
         self._open: set[str] = set()  # tabs whose question has no answer yet
@@ -76,11 +91,11 @@ class JobScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Stack the tabs and their contents."""
-        yield Static("", id="job-tabs", markup=False)
+        yield JobTabs(self)
         with ContentSwitcher(initial=self._tab):
             for name in ("facts", "why", "steps", "script"):
                 with VerticalScroll(id=name, can_focus=True):
-                    yield Static("asking…", id=f"{name}-text", markup=False)
+                    yield WrappedText(plain_lines("asking…"), id=f"{name}-text")
             for name in ("log", "errors"):
                 view = LogView(self.app.session.feed)
                 view.id = name
@@ -95,6 +110,12 @@ class JobScreen(Screen[None]):
             self._ask("facts")
         self.set_interval(self.app.session.interval, self._keep_up)
 
+    @property
+    def targets(self) -> Sequence[QueueRow | JobInfo]:
+        """See `AskingScreen.targets`; before the job is read, it is the row of the view."""
+        job = self._info or self._row
+        return () if job is None else (msgspec.structs.replace(job, job_id=self.job_id),)
+
     def _keep_up(self) -> None:
         """Fetch changing tabs again until the job has ended, one question at a time."""
         ended = self._info is not None and self._info.ended is not None
@@ -107,20 +128,16 @@ class JobScreen(Screen[None]):
         self._tab = name
         self.refresh_bindings()
         self.query_one(ContentSwitcher).current = name
-        words = [(f" {self._key(title)} {title} ",
-                  "$primary bold reverse" if each == name else "$quiet")
-                 for each, title in TABS.items()]  # fmt: skip
-        heading = (f" Job {printable(self.job_id)}  ", "$primary bold")
-        self.query_one("#job-tabs", Static).update(Content.assemble(heading, *words))
+        self.query_one(JobTabs).show(name)
         shown = self.query_one(f"#{name}")
         (shown.lines if isinstance(shown, LogView) else shown).focus()
         if name not in self._asked:
             self._ask(name)
 
-    def _key(self, title: str) -> str:
-        """Return the key of a tab, which may be configured."""
-        action = next(each for each in WIDGET_ACTIONS if each.home == "job" and each.label == title)
-        return key_names(self.app.options.keys.get(action.id, action.keys)).partition(" ")[0]
+    @on(TabLine.Clicked)
+    def _clicked(self, event: TabLine.Clicked) -> None:
+        event.stop()
+        self.action_tab(event.tab)
 
     async def action_dismiss(self, result: None = None) -> None:
         """Close the search line if it is open, else the screen."""
@@ -204,16 +221,37 @@ class JobScreen(Screen[None]):
         elif isinstance(answer.value, Explanation):
             self._why = answer.value
             self.refresh_bindings()
-            lines = [("", f"{answer.value.answer}."), ("", ""), *explanation_lines(answer.value)]
-            self._put(name, two_columns(lines))
+            answer_line = printable(f"{answer.value.answer}.")
+            reasons = two_columns([*explanation_lines(answer.value)])
+            self._put(name, [*plain_lines(f"{answer_line}\n"), *reasons])
         elif isinstance(answer.value, StepsSnapshot):
-            self._put(name, steps_table(answer.value))
+            self._put(name, plain_lines(steps_table(answer.value)))
         else:
             text = "\n".join(map(printable, str(answer.value).splitlines()))
-            self._put(name, Content(text))
+            self._put(name, plain_lines(text))
 
-    def _put(self, name: str, content: Content) -> None:
-        self.query_one(f"#{name}-text", Static).update(content)
+    def _put(self, name: str, lines: TextLines) -> None:
+        self.query_one(f"#{name}-text", WrappedText).show(lines)
+
+
+class JobTabs(TabLine):
+    """The first line of a job's screen: its id, and the tabs with their keys."""
+
+    app: AppHost
+
+    def __init__(self, screen: JobScreen) -> None:
+        heading = f" Job {printable(screen.job_id)}  "
+        super().__init__("", heading=heading, id="job-tabs")
+
+    def words(self, room: int) -> dict[str, str]:
+        """See `TabLine.words`."""
+        del room
+        return {name: f" {self._key(title)} {title} " for name, title in TABS.items()}
+
+    def _key(self, title: str) -> str:
+        """Return the key of a tab, which may be configured."""
+        action = next(each for each in WIDGET_ACTIONS if each.home == "job" and each.label == title)
+        return key_names(self.app.options.keys.get(action.id, action.keys)).partition(" ")[0]
 
 
 def steps_table(answer: StepsSnapshot) -> Content:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slurmkit_tui.host import AppHost
     from slurmkit_tui.session import ClusterSession
 
+NOTHING_TO_CHANGE = "nothing here can be changed"
 _NAMED = 3
 
 
@@ -37,8 +38,12 @@ class ChangeDialogs:
 
     def menu(self, rows: Sequence[Any]) -> None:
         """List the changes of these rows; those not allowed are listed with the reason."""
+        if why := self._app.change_refusal:
+            self._app.tell(f"actions are refused: {why}", "warning")
+            return
         actions = [each for each in CHANGE_ACTIONS if each.applies_to(rows)]
         if not actions:
+            self._app.tell(NOTHING_TO_CHANGE, "warning")
             return
         options = [
             ChoiceOption(each.name, each.label, each.help, self._refused(each.change, rows))
@@ -67,17 +72,10 @@ class ChangeDialogs:
         else:
             self._prompt(change, change.wanted, rows)
 
-    @property
-    def _no_changes(self) -> str:
-        """Why nothing can be changed here; empty when changes are possible."""
-        if self._app.options.read_only:
-            return "read-only"
-        return "" if self._app.session.feed.writable else "this is a recording"
-
     def _refused(self, change: ClusterChange | None, rows: Sequence[Any]) -> str:
         if change is None:
             return "nothing to do"
-        if why := self._no_changes:
+        if why := self._app.change_refusal:
             return why
         rights = self._app.session.rights
         refusals = (change.refusal(row) or rights.refusal(row, change.needs) for row in rows)
@@ -126,7 +124,7 @@ class ChangeDialogs:
     def remedy(self, explanation: Explanation) -> None:
         """Offer the alternatives of `why` for a job; the chosen one is confirmed as any change."""
         offered = {f"remedy-{at}": each for at, each in enumerate(remedies_for(explanation))}
-        refused = self._no_changes or self._app.session.rights.refusal(explanation, "none")
+        refused = self._app.change_refusal or self._app.session.rights.refusal(explanation, "none")
         options = [ChoiceOption(n, each.label, each.when, refused) for n, each in offered.items()]
 
         def chosen(name: str | None) -> None:

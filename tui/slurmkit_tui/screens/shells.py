@@ -17,7 +17,7 @@ from slurmkit_tui.actions.commands import Argv
 from slurmkit_tui.state_files import log_command
 
 if TYPE_CHECKING:
-    from slurmkit.state.queue_rows import QueueRow
+    from slurmkit_tui.actions.commands import JobRow
     from slurmkit_tui.host import AppHost
 
 _MOST = 16  # nodes offered
@@ -39,7 +39,7 @@ def expand_nodelist(node_list: str) -> Iterator[str]:
                 yield f"{before}{number:0{len(first)}}{after}"
 
 
-def shell_commands(row: QueueRow) -> list[Argv]:
+def shell_commands(row: JobRow) -> list[Argv]:
     """Return the commands that open a shell in a running job, the most useful one first."""
     nodes = [name for name, _ in zip(expand_nodelist(row.node_list), range(_MOST), strict=False)]
     inside = ["srun", *_inside(row), "--overlap"]
@@ -48,7 +48,7 @@ def shell_commands(row: QueueRow) -> list[Argv]:
     return [[*inside, *bash], *chosen, *(["ssh", node] for node in nodes)]
 
 
-def _inside(row: QueueRow) -> list[str]:
+def _inside(row: JobRow) -> list[str]:
     """Return the job options that every srun takes, for array tasks and parts of a het job too."""
     leader, part_of, part = row.job_id.partition("+")
     return ["--jobid", leader, f"--het-group={part}"] if part_of else ["--jobid", row.raw_id]
@@ -61,8 +61,10 @@ def describe_shell(argv: Argv) -> str:
     return "inside the job's allocation" if "-w" not in argv else "the same, on that node"
 
 
-def shell_refusal(row: QueueRow, me: str) -> str:
+def shell_refusal(row: JobRow, me: str) -> str:
     """Return why the person gets no shell in a job; empty when they get one."""
+    if getattr(row, "tally", {}):
+        return f"job {row.job_id} consists of several; open one of them"
     owner = row.user
     return "" if owner == me else f"job {row.job_id} is {owner}'s; only {owner} gets a shell in it"
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
+from textual import events
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Static
 
 from slurmkit.formats.display import printable
@@ -17,26 +20,51 @@ from slurmkit_tui.views.base import SummaryPart, View
 _DOT = ("  ·  ", "$quiet")
 
 
-class Tabs(Static):
-    """The first line: the views with their digits."""
+class TabLine(Static):
+    """A line of tabs with their keys. A click on a tab posts `Clicked`."""
 
-    def __init__(self, current: str) -> None:
-        super().__init__(markup=False)
+    class Clicked(Message):
+        """A tab was clicked."""
+
+        def __init__(self, tab: str) -> None:
+            super().__init__()
+            self.tab = tab
+
+    def __init__(self, current: str, *, heading: str = "", id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id, markup=False)
         self._current = current
+        self._heading = heading
 
     def show(self, current: str) -> None:
-        """Mark the current view."""
+        """Mark the current tab."""
         self._current = current
         self.refresh()
 
     def render(self) -> Content:
-        """Draw the names, shortened to the width of the screen."""
+        """Draw the heading and the tabs."""
         styles = {self._current: "$primary bold reverse"}
         words = self.words(self.size.width)
-        return Content.assemble(*((words[each], styles.get(each, "$quiet")) for each in words))
+        tabs = ((words[each], styles.get(each, "$quiet")) for each in words)
+        return Content.assemble((self._heading, "$primary bold"), *tabs)
 
     def words(self, room: int) -> dict[str, str]:
-        """Return the text of each view's tab; without room for the titles, only the digits."""
+        """Return the text of each tab, for `room` cells."""
+        raise NotImplementedError
+
+    def on_click(self, event: events.Click) -> None:
+        """Post the tab under the mouse."""
+        right = cell_len(self._heading)
+        for tab, words in self.words(self.size.width).items():
+            left, right = right, right + cell_len(words)
+            if left <= event.x < right:
+                self.post_message(self.Clicked(tab))
+
+
+class Tabs(TabLine):
+    """The first line: the views with their digits."""
+
+    def words(self, room: int) -> dict[str, str]:
+        """See `TabLine.words`; without room for the titles, only the digits."""
         wide = {each.name: f" {each.key} {each.title} " for each in VIEWS}
         close = {each.name: f" {each.key} {each.title}" for each in VIEWS}
         for words in (wide, close):
@@ -73,10 +101,14 @@ class StatusLine(Static):
     """The line below the view: source and age of the answer, interval, number of Slurm calls."""
 
     def show(self, of: StatusValues, *, now: float) -> None:
-        """Show the age of the answer and how long it took."""
-        parts: list[SummaryPart] = [(mark, "$warning bold") for mark in of.marks]
-        parts += [_age(of, now), f"every {_seconds(of.last_answer.pace.delay)}"]
-        self.update(_join([*parts, _calls(of.session.feed.calls)]))
+        """Show the age of the answer and how long it took; on a narrow screen the age alone."""
+        marks: list[SummaryPart] = [(mark, "$warning bold") for mark in of.marks]
+        age, every = _age(of, now), f"every {_seconds(of.last_answer.pace.delay)}"
+        line = _join([*marks, f"{age}{_took(of)}", every, _calls(of.session.feed.calls)])
+        for shorter in ([f"{age}{_took(of)}", every], [age, every], [age]):
+            if line.cell_length > self.content_size.width > 0:
+                line = _join([*marks, *shorter])
+        self.update(line)
 
 
 class ProblemLine(Static):
@@ -95,7 +127,12 @@ def _age(of: StatusValues, now: float) -> str:
     if answer is None:
         return f"{of.asked}: no answer yet"
     age = max(0.0, now - answer.taken)
-    return f"{answer.source} {_seconds(age)} ago, took {answer.seconds:.2f} s"
+    return f"{answer.source} {_seconds(age)} ago"
+
+
+def _took(of: StatusValues) -> str:
+    answer = of.last_answer.answer
+    return "" if answer is None else f", took {answer.seconds:.2f} s"
 
 
 def _seconds(seconds: float) -> str:

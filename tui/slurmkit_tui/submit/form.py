@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -20,6 +22,7 @@ from textual.worker import Worker
 
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.jobs.backends.commands import sbatch_command
+from slurmkit.planning.secrets import secret_variables
 from slurmkit.spec.jobfile import format_job_file, load_job_file, load_script
 from slurmkit_tui.actions.commands import ValuePrompt
 from slurmkit_tui.actions.registry import key_bindings
@@ -46,6 +49,7 @@ from slurmkit_tui.submit.planned import PlannedForm, texts_with_fixes
 from slurmkit_tui.submit.script_view import ScriptView
 from slurmkit_tui.widgets.dialogs import ChoiceDialog, ChoiceOption, ConfirmDialog, ValueDialog
 from slurmkit_tui.widgets.key_bar import KeyBar
+from slurmkit_tui.widgets.wrapped_text import WrappedText
 
 if TYPE_CHECKING:
     from slurmkit.planning.planner import Plan
@@ -79,7 +83,7 @@ class SubmitForm(ModalScreen[str | None]):
         with Horizontal(id="form-body"):
             yield self._fields
             with VerticalScroll(id="preview"):
-                yield Static("", id="form-found", markup=False)
+                yield WrappedText(id="form-found")
                 yield ScriptView()
         yield Static("", id="form-hint", markup=False)
         yield Static("", id="form-verdict", markup=False)
@@ -175,8 +179,8 @@ class SubmitForm(ModalScreen[str | None]):
         """Show the findings and the script."""
         if not self.is_open:
             return
-        self._fields.say(planned.beside)
-        self.query_one("#form-found", Static).update(planned.found)
+        self._fields.say(planned.shown_beside)
+        self.query_one("#form-found", WrappedText).show(planned.found)
         self.query_one(ScriptView).update(planned.script)
         self._update_state()
 
@@ -282,16 +286,22 @@ class SubmitForm(ModalScreen[str | None]):
         if not self.is_open:
             return
         if not self.texts or self.texts == dict(draft.texts):
-            self.fill(draft)
+            self._begin(draft)
             return
 
         def chosen(name: str | None) -> None:
             if name == "replace":
-                self.fill(draft)
+                self._begin(draft)
 
         keep = ChoiceOption("keep", "Keep", "go on with the draft in the form")
         replace = ChoiceOption("replace", "Replace", "throw the draft in the form away")
         self.app.push_screen(ChoiceDialog("The form holds a draft", [keep, replace]), chosen)
+
+    def _begin(self, draft: Draft) -> None:
+        """Show another draft, and go to its first field."""
+        self.fill(draft)
+        self.remove_class("-previewing")
+        self.row(COMMAND_FIELD).enter()
 
     def action_open_file(self) -> None:
         """Fill the form from a file."""
@@ -382,19 +392,32 @@ def load_draft_file(path: Path) -> Draft:
     return Draft(texts, str(path))
 
 
-def write_job_file(path: Path, spec: JobSpec) -> None:
-    """Write a new job file.
+def write_job_file(path: Path, spec: JobSpec) -> list[str]:
+    """Write a new job file that only its owner can read, and return the variables left out.
+
+    Variables that look like secrets are left out: such a file is copied and shared.
 
     Raises:
         BadInput: when the file exists or cannot be written.
     """
+    secret = secret_variables(spec)
+    kept = {name: value for name, value in spec.environment.items() if name not in secret}
+    note = "".join(
+        f"# {name} looks like a secret and is not in this file; give it with --env {name}\n"
+        for name in secret
+    )
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(format_job_file(spec))
+        with open(path, "x", encoding="utf-8", opener=_open_private) as file:
+            file.write(note + format_job_file(msgspec.structs.replace(spec, environment=kept)))
     except FileExistsError as error:
         raise BadInput(f"{path} is there already; choose another name") from error
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}") from error
+    return list(secret)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def ask_open(form: SubmitForm) -> None:
@@ -437,11 +460,12 @@ async def _open(form: SubmitForm, path: Path) -> None:
 
 async def _save(form: SubmitForm, path: Path, spec: JobSpec) -> None:
     try:
-        await in_thread(partial(write_job_file, path, spec))
+        secret = await in_thread(partial(write_job_file, path, spec))
     except SlurmkitError as error:
         form.app.tell(str(error), "error")
     else:
-        form.app.tell(f"wrote {path.absolute()}")
+        left_out = f"; left out, as they look like secrets: {', '.join(secret)}" if secret else ""
+        form.app.tell(f"wrote {path.absolute()}{left_out}")
 
 
 def _check_name(text: str) -> str:

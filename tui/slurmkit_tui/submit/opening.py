@@ -8,8 +8,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from textual.screen import Screen
-
 from slurmkit.cli.job_options import default_fields, sbatch_variables
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.state.queue_rows import QueueRow
@@ -21,6 +19,7 @@ from slurmkit_tui.jobform.draft_store import DraftStore
 from slurmkit_tui.jobform.my_jobs import MyJobRow
 from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.widgets.dialogs import ChoiceDialog, ChoiceOption
+from slurmkit_tui.widgets.messages import AskingScreen
 
 if TYPE_CHECKING:
     from slurmkit_tui.host import AppHost
@@ -31,12 +30,8 @@ _AS_IT_WAS = "as it was"
 
 def submit_refusal(app: AppHost) -> str:
     """Return why no job can be submitted; empty when one can."""
-    if app.options.read_only:
-        return "read-only"
-    if not app.session.feed.writable:
-        return "this is a recording"
     is_open = any(screen.id == "submit-form" for screen in app.screen_stack)
-    return "the form is open already" if is_open else ""
+    return app.change_refusal or ("the form is open already" if is_open else "")
 
 
 def open_new_job(app: AppHost) -> None:
@@ -68,9 +63,9 @@ def _cluster_to_keep(app: AppHost) -> str | None:
     return app.session.cluster if app.options.keep_drafts else None
 
 
-def open_old_job(app: AppHost, screen: Screen[object], row: object) -> None:
+def open_old_job(app: AppHost, screen: AskingScreen | None, row: object) -> None:
     """Open the form with the job of a screen, or else with the job of a row."""
-    job_id = screen.job_id if isinstance(screen, JobScreen) else _job_of(row)
+    job_id = screen.job_id if screen is not None else _job_of(row)
     if not job_id:
         return
     if why := submit_refusal(app):

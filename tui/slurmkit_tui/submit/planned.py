@@ -15,10 +15,10 @@ from slurmkit.planning.request import SiteState
 from slurmkit.spec.findings import Finding
 from slurmkit.spec.sbatch_options import with_options
 from slurmkit_tui.feed import Feed, FeedQuestion
-from slurmkit_tui.jobform.draft import FormTexts, form_texts, parse_form
+from slurmkit_tui.jobform.draft import NOTHING_TO_RUN, FormTexts, form_texts, parse_form
 from slurmkit_tui.jobform.fields import FIELDS, field_of_finding
 from slurmkit_tui.submit.script_view import NO_SCRIPT, ShownScript, prepare_script
-from slurmkit_tui.widgets.dialogs import two_columns
+from slurmkit_tui.widgets.wrapped_text import TextLine, TextLines, two_columns
 
 if TYPE_CHECKING:
     from slurmkit.planning.planner import Plan
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slurmkit_tui.feed.knowledge import ClusterDataCache
 
 _STYLES = {"error": "$error bold", "warning": "$warning bold", "note": "$primary"}
+_INDENT = 2  # cells before the rest of a long finding
 _LABELS = {field.name: field.label for field in FIELDS}
 
 
@@ -55,11 +56,16 @@ class PlannedForm(NamedTuple):
     spec: JobSpec | None
     plan: Plan | None
     beside: dict[str, FieldMessage]
-    found: Content
+    found: TextLines
     script: ShownScript = NO_SCRIPT
     problem: str = ""
     taken: float | None = None
     judged: bool = False
+
+    @property
+    def shown_beside(self) -> dict[str, FieldMessage]:
+        """The messages to show at the fields."""
+        return _typed_wrong(self.beside)
 
     @property
     def errors(self) -> list[str]:
@@ -74,7 +80,7 @@ def plan_form(knowledge: ClusterDataCache, texts: FormTexts, now: float) -> Plan
     reading = parse_form(texts)
     if reading.spec is None:
         beside = {name: FieldMessage("error", why) for name, why in reading.wrong.items()}
-        return PlannedForm(texts, None, None, beside, _wrong_fields(beside))
+        return PlannedForm(texts, None, None, beside, _wrong_fields(_typed_wrong(beside)))
     try:
         known = knowledge.known(now)
         plan = plan_offline(reading.spec, SiteState(known.capabilities, known.standing))
@@ -117,7 +123,7 @@ def texts_with_fixes(checked: PlannedForm | None) -> FormTexts:
 
 def planning_failed(texts: FormTexts, spec: JobSpec | None, error: SlurmkitError) -> PlannedForm:
     """Return the result for a form whose planning failed."""
-    found = Content.assemble(("not checked: ", "$error bold"), printable(str(error)))
+    found = [TextLine(Content.assemble(("not checked: ", "$error bold"), printable(str(error))), 2)]
     return PlannedForm(texts, spec, None, {}, found, problem=str(error), judged=True)
 
 
@@ -136,13 +142,19 @@ def _checked(
     )
 
 
-def _wrong_fields(beside: dict[str, FieldMessage]) -> Content:
+def _typed_wrong(beside: dict[str, FieldMessage]) -> dict[str, FieldMessage]:
+    """Return the messages about typed texts; a field that is still empty is no mistake."""
+    return {name: said for name, said in beside.items() if said.words != NOTHING_TO_RUN}
+
+
+def _wrong_fields(beside: dict[str, FieldMessage]) -> TextLines:
     """List the fields that cannot be parsed."""
-    lines = (
-        Content.assemble((f"{_LABELS[name]}: ", "$error bold"), printable(said.words))
+    return [
+        TextLine(
+            Content.assemble((f"{_LABELS[name]}: ", "$error bold"), printable(said.words)), _INDENT
+        )
         for name, said in beside.items()
-    )
-    return Content("\n").join(lines)
+    ]
 
 
 def _field_messages(plan: Plan) -> dict[str, FieldMessage]:
@@ -156,9 +168,9 @@ def _field_messages(plan: Plan) -> dict[str, FieldMessage]:
     return messages
 
 
-def _summary(plan: Plan, taken: float, *, judged: bool) -> Content:
+def _summary(plan: Plan, taken: float, *, judged: bool) -> TextLines:
     """List findings, use, cost and start of a plan, and the age of the data."""
-    parts = [*_findings(plan)]
+    findings = [*_findings(plan)]
     facts = plan.estimate.facts() if plan.estimate else []
     if not any(name == "Starts" for name, _ in facts):
         facts = [*facts, ("Starts", _no_start(plan, judged=judged))]
@@ -167,9 +179,8 @@ def _summary(plan: Plan, taken: float, *, judged: bool) -> Content:
         "Checked" if judged else "Limits",
         f"{'' if judged else 'from '}{format_time(taken)}; {settings}",
     )
-    return Content("\n").join(
-        [*parts, *([Content()] if parts else []), two_columns([*facts, asked])]
-    )
+    gap = [TextLine(Content())] if findings else []
+    return [*findings, *gap, *two_columns([*facts, asked])]
 
 
 def _no_start(plan: Plan, *, judged: bool) -> str:
@@ -178,22 +189,23 @@ def _no_start(plan: Plan, *, judged: bool) -> str:
     return "unknown" if judged else "unknown: slurmctld is asked 2 s after the last change"
 
 
-def _findings(plan: Plan) -> Iterable[Content]:
+def _findings(plan: Plan) -> Iterable[TextLine]:
     for finding in (*plan.errors, *plan.warnings, *plan.notes):
-        yield _finding(finding)
+        yield from _finding(finding)
     for change in plan.changes:
         before, after = change.before or "nothing", change.after or "nothing"
         words = f"policy {change.policy} changed {change.field}: {before} -> {after}"
-        yield Content.assemble(("note ", _STYLES["note"]), printable(words))
+        yield TextLine(Content.assemble(("note ", _STYLES["note"]), printable(words)), _INDENT)
 
 
-def _finding(finding: Finding) -> Content:
+def _finding(finding: Finding) -> Iterable[TextLine]:
     source = f" ({finding.source})" if finding.source else ""
-    line = Content.assemble(
+    message = Content.assemble(
         (f"{finding.severity} ", _STYLES[finding.severity]),
         printable(finding.message),
         (printable(source), "$quiet"),
     )
-    if not finding.fix:
-        return line
-    return Content.assemble(line, ("\n  fits: ", "$quiet"), (printable(finding.fix_words), "bold"))
+    yield TextLine(message, _INDENT)
+    if finding.fix:
+        fits = Content.assemble(("  fits: ", "$quiet"), (printable(finding.fix_words), "bold"))
+        yield TextLine(fits, len("  fits: "))

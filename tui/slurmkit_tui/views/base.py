@@ -15,7 +15,6 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import printable
@@ -33,8 +32,10 @@ from slurmkit_tui.widgets.listing import (
     prepare_rows,
 )
 from slurmkit_tui.widgets.table import Table
+from slurmkit_tui.widgets.wrapped_text import TextLine, WrappedText
 
 SummaryPart = str | tuple[str, str]
+_NOTE_INDENT = 2
 AT_ONCE = 5000  # rows that are filtered and sorted within one frame; more need a thread
 
 
@@ -348,7 +349,7 @@ class TableViewWithNotes(TableView):
         """Put the notes between the table and the filter."""
         table, line = super().compose()
         yield table
-        yield Static("", classes="notes", markup=False)
+        yield WrappedText(classes="notes")
         yield line
 
     def notes(self, answer: FeedAnswer, session: ClusterSession) -> Sequence[str]:
@@ -363,5 +364,5 @@ class TableViewWithNotes(TableView):
     def take(self, prepared: ArrangedRows) -> None:
         """See `View.take`."""
         super().take(prepared)
-        lines = Content("\n".join(map(printable, self._notes)))
-        self.query_one(".notes", Static).update(lines)
+        lines = [TextLine(Content(printable(note)), _NOTE_INDENT) for note in self._notes]
+        self.query_one(".notes", WrappedText).show(lines)

@@ -42,6 +42,8 @@ from slurmkit_tui.widgets.gpu_grid import (
 from slurmkit_tui.widgets.listing import NO_FILTER, Listing, RowContext, RowFilter, TableColumn
 
 GROUPINGS: tuple[GroupGpusBy, ...] = ("user", "account", "job")
+_LEAST_LINES = 2  # of holders, on any screen
+_MORE = 14  # cells of `and 1234 more`, and a blank
 
 
 def _text(attribute: str) -> TableColumn:
@@ -178,7 +180,7 @@ class GpusView(View):
     def compose(self) -> ComposeResult:
         """Stack the map, the legend, and the filter."""
         yield GpuGrid("asking scontrol…")
-        yield Static(id="legend")
+        yield Static(id="legend", markup=False)
         yield FilterLine()
 
     @property
@@ -294,19 +296,54 @@ class GpusView(View):
             f"no GPU matches {text}; Esc clears the filter" if text else "this cluster has no GPUs"
         )
         self.grid.show(drawn.lines, drawn.widths, next(iter(mine), ""), empty)
-        self.query_one("#legend", Static).update(self._legend(drawn))
+        self._update_legend()
         self.post_message(self.Changed())
 
+    def on_resize(self) -> None:
+        """Fit the legend to the new size; before the first size it cannot be known."""
+        self._update_legend()
+
+    def _update_legend(self) -> None:
+        if self._map is not None:
+            self.query_one("#legend", Static).update(self._legend(self._map))
+
     def _legend(self, drawn: DrawnGpuMap) -> Content:
-        """Return as many holders as fit on two lines, then the marks."""
-        holders: list[Content] = []
-        room = max(20, self.size.width - 2) * 2
-        for at, holder in enumerate(drawn.legend):
-            name = f" {printable(holder.name)}: {holder.gpus}   "
-            entry = Content.assemble((holder.sign, self.grid.colour(holder.sign)), name)
-            if sum(map(len, holders)) + len(entry) > room - 20:
-                holders.append(Content(f"and {len(drawn.legend) - at} more"))
-                break
-            holders.append(entry)
-        marks = "   ".join(f"{mark} {meaning}" for mark, meaning in drawn.marks)
-        return Content("\n").join([Content("").join(holders), Content.styled(marks, "$quiet")])
+        """Return the holders on all lines that the map leaves free, then the marks."""
+        width = max(20, self.size.width - 2)
+        meanings = [Content.styled(f"{mark} {words}   ", "$quiet") for mark, words in drawn.marks]
+        marks = pack_entries(meanings, width, len(meanings))
+        taken = 1 + len(drawn.lines) + len(marks) + 1  # header, nodes, marks, filter line
+        holders = [
+            Content.assemble(
+                (each.sign, self.grid.colour(each.sign)), f" {printable(each.name)}: {each.gpus}   "
+            )
+            for each in drawn.legend
+        ]
+        free = max(_LEAST_LINES, self.size.height - taken)
+        return Content("\n").join([*pack_entries(holders, width, free), *marks])
+
+
+def pack_entries(entries: Sequence[Content], width: int, most: int) -> list[Content]:
+    """Put as many entries as fit on lines; the last line counts the entries left out.
+
+    Args:
+        entries: texts that are not broken.
+        width: cells of a line.
+        most: largest number of lines.
+    """
+    lines: list[list[Content]] = [[]]
+    used = 0  # cells of the last line
+    for entry in entries:
+        if used and used + len(entry.rstrip()) > width:
+            lines.append([])
+            used = 0
+        lines[-1].append(entry)
+        used += len(entry)
+    shown = lines[:most]
+    left_out = sum(map(len, lines[most:]))
+    while left_out and len(shown[-1]) > 1 and sum(map(len, shown[-1])) + _MORE > width:
+        shown[-1].pop()
+        left_out += 1
+    if left_out:
+        shown[-1].append(Content(f"and {left_out} more"))
+    return [Content("").join(line) for line in shown if line]

@@ -286,8 +286,10 @@ class MineView(TableView):
 
     @property
     def rows(self) -> Sequence[Any]:
-        """See `View.rows`: jobs in the queue, which can be changed."""
-        return [row for job in self.table.chosen_rows for row in job.rows]
+        """See `View.rows`: jobs in the queue; only if there are none, ended jobs."""
+        chosen = self.table.chosen_rows
+        queued = [row for job in chosen for row in job.rows]
+        return queued or [job.last_run for job in chosen if job.last_run is not None]
 
     def tally(self, rows: Sequence[MyJobRow], context: RowContext) -> Iterable[SummaryPart]:
         """See `TableView.tally`."""

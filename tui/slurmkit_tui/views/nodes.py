@@ -118,7 +118,7 @@ COLUMNS = (
         "REASON",
         lambda r, _: format_reason(r),
         attrgetter("reason"),
-        40,
+        lambda rows: max(map(len, map(format_reason, rows)), default=0),
         limit=60,
         narrow=60,
     ),

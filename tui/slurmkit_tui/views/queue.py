@@ -72,6 +72,13 @@ def _gpus_size(rows: Sequence[QueueRow]) -> int:
     return max([4, *map(len, map(format_gpu_parts, filter(None, shared)))])
 
 
+_nodes_size, _reason_size = longest_text("node_list"), longest_text("reason")
+
+
+def _where_size(rows: Sequence[QueueRow]) -> int:
+    return max(_nodes_size(rows), _reason_size(rows) + len("()"))
+
+
 COLUMNS = (
     TableColumn(
         "jobid",
@@ -224,7 +231,7 @@ COLUMNS = (
         "WHERE",
         lambda r, _: format_where(r.node_list, pending_reason(r)),
         SORT_KEYS["where"],
-        28,
+        _where_size,
         match=lambda r: f"{r.node_list} {r.reason}",
         aliases=("on", "reason"),
         limit=28,

@@ -22,6 +22,7 @@ from textual.widgets.selection_list import Selection
 from slurmkit.errors import BadInput
 from slurmkit.formats.display import printable
 from slurmkit_tui.actions.commands import Argv, ValuePrompt
+from slurmkit_tui.widgets.wrapped_text import TextLines, WrappedText
 
 _CLOSE = Binding("escape,enter", "dismiss", "Close")
 _PRETTY = {
@@ -33,31 +34,22 @@ _MOST = 12  # commands shown of many
 _LONGEST = 1200  # characters shown of all commands together
 
 
-def two_columns(rows: Sequence[tuple[str, str]]) -> Content:
-    """Return names and values in two columns; values are escaped and hold no markup."""
-    size = max(len(name) for name, _ in rows)
-    lines = (
-        Content.assemble((name.ljust(size + 2), "$quiet"), printable(value)) for name, value in rows
-    )
-    return Content("\n").join(lines)
-
-
 class TextDialog(ModalScreen[None]):
     """A dialog with a text that scrolls; Esc closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [_CLOSE]
 
-    def __init__(self, title: str, content: Content) -> None:
+    def __init__(self, title: str, lines: TextLines) -> None:
         super().__init__()
         self._title = title
-        self._content = content
+        self._lines = lines
 
     def compose(self) -> ComposeResult:
         """Show the text in a frame."""
         with VerticalScroll(classes="dialog") as frame:
             frame.border_title = Content(printable(self._title))
             frame.border_subtitle = "Esc closes"
-            yield Static(self._content, id="body", markup=False)
+            yield WrappedText(self._lines, id="body")
 
 
 class ConfirmDialog(ModalScreen[bool]):

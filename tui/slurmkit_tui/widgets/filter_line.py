@@ -28,9 +28,9 @@ class FilterLine(Horizontal):
 
     def compose(self) -> ComposeResult:
         """Put label, input and error in one line."""
-        yield Label("filter ")
+        yield Label("filter ", markup=False)
         yield Input(placeholder=_HINT, compact=True)
-        yield Label("", classes="wrong")
+        yield Label("", classes="wrong", markup=False)
 
     def on_mount(self) -> None:
         """Start hidden."""

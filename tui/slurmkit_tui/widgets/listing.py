@@ -54,7 +54,8 @@ class TableColumn:
         match: returns the text that `name:text` searches, if it is not the value.
         aliases: other names.
         short: the header on a narrow screen.
-        limit: largest width in cells; a longer text is cut, and Enter shows it in full.
+        limit: largest width in cells, unless the screen has room to spare; a longer text is cut,
+            and Enter shows it in full.
         narrow: largest width on a narrow screen.
         wide: whether the column is left out on a narrow screen.
         right: whether it is aligned right.

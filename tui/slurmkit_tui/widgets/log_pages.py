@@ -76,6 +76,36 @@ def _split(piece: FilePiece, rows: int) -> tuple[list[PageLine], int]:
     return lines, piece.begin + at
 
 
+def first_lines(page: LogPage, rows: int, height: Callable[[bytes], int]) -> LogPage:
+    """Return the first lines of a page that fit on `rows` lines of the screen, at least one.
+
+    Args:
+        page: the page.
+        rows: lines of the screen.
+        height: returns on how many lines of the screen a line is drawn.
+    """
+    used, fit = 0, 0
+    for line in page.lines:
+        used += height(line.text)
+        if used > rows:
+            break
+        fit += 1
+    fit = max(1, fit)
+    end = page.lines[fit].begin if fit < len(page.lines) else page.end
+    return page._replace(lines=page.lines[:fit], end=end)
+
+
+def last_lines(page: LogPage, rows: int, height: Callable[[bytes], int]) -> LogPage:
+    """Return the last lines of a page that fit on `rows` lines of the screen; see `first_lines`."""
+    used, fit = 0, 0
+    for line in reversed(page.lines):
+        used += height(line.text)
+        if used > rows:
+            break
+        fit += 1
+    return page._replace(lines=page.lines[-max(1, fit) :])
+
+
 def offset_above(read: ReadPiece, offset: int, rows: int) -> int:
     """Return the offset of the line that is `rows` lines above the one at an offset."""
     at = offset

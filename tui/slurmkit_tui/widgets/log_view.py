@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
+from itertools import chain, islice
 from typing import ClassVar, NamedTuple
 
+from rich.cells import chop_cells
 from rich.segment import Segment
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -28,8 +31,11 @@ from slurmkit_tui.feed import Feed, FeedQuestion
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.widgets.log_pages import (
     LogPage,
+    PageLine,
     find_backward,
     find_forward,
+    first_lines,
+    last_lines,
     last_page,
     line_begin,
     offset_above,
@@ -59,21 +65,45 @@ class LogLines(Widget, can_focus=True):
         super().__init__()
         self.page = LogPage((), 0, 0)
         self.left = 0
+        self.wraps = False
         self.found: int | None = None
         self.pattern: re.Pattern[bytes] | None = None
+        self._drawn: list[Strip] = []
+
+    def height(self, text: bytes) -> int:
+        """Return on how many lines of the screen a line is drawn."""
+        return len(self._pieces(styled_line(text)[0])) if self.wraps else 1
+
+    def _pieces(self, text: str) -> list[str]:
+        """Return the part of a text that each line of the screen shows; at most one screen."""
+        width, height = max(1, self.size.width), max(1, self.size.height)
+        return chop_cells(text[: width * height], width)[:height] or [""]
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw the visible lines; a line that is wrapped moves the lines below it down."""
+        drawn = chain.from_iterable(map(self._strips, self.page.lines))
+        self._drawn = [*islice(drawn, self.size.height)]
+        return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
         """Draw one line of the screen."""
-        if y >= len(self.page.lines):
+        if y >= len(self._drawn):
             return Strip.blank(self.size.width, self.rich_style)
-        line = self.page.lines[y]
+        return self._drawn[y]
+
+    def _strips(self, line: PageLine) -> Iterator[Strip]:
+        """Draw a line, on several lines of the screen if long lines are wrapped."""
         text, looks = styled_line(line.text)
         style, right = self.rich_style, self.left + self.size.width
         if mark := "log--found" if line.begin == self.found else looks:
             style = style + self.get_component_rich_style(mark, partial=True)
+        if self.wraps and looks != "log--run":
+            for piece in self._pieces(text):
+                yield Strip([Segment(piece, style)]).adjust_cell_length(right, style)
+            return
         if looks == "log--run":
             text = f"{text} ".ljust(right, _RULE)
-        return Strip([Segment(text[:right], style)]).crop_extend(self.left, right, style)
+        yield Strip([Segment(text[:right], style)]).crop_extend(self.left, right, style)
 
 
 def errors_likely(data: bytes) -> bool:
@@ -159,7 +189,7 @@ class LogView(Vertical):
         """Show the end of a file."""
         self._path = path
         self._drop_steps()
-        self._walk_on(lambda place: place._replace(page=last_page(self._read, self._rows)))
+        self._walk_on(lambda place: place._replace(page=self._last_page()))
 
     def say(self, words: str) -> None:
         """Show a message: why there is nothing to show, or the result of a search."""
@@ -176,6 +206,26 @@ class LogView(Vertical):
     @property
     def _rows(self) -> int:
         return max(1, self.lines.size.height)
+
+    def _page_from(self, begin: int) -> LogPage:
+        """Read the page that begins with the line at an offset."""
+        page = page_from(self._read, begin, self._rows)
+        return first_lines(page, self._rows, self.lines.height) if page.lines else page
+
+    def _last_page(self) -> LogPage:
+        page = last_page(self._read, self._rows)
+        return last_lines(page, self._rows, self.lines.height) if page.lines else page
+
+    def _offset_of_page_above(self, offset: int) -> int:
+        """Return the begin of the page that ends before an offset."""
+        begin = offset_above(self._read, offset, self._rows)
+        page = page_from(self._read, begin, self._rows)
+        above = page._replace(lines=tuple(line for line in page.lines if line.begin < offset))
+        return last_lines(above, self._rows, self.lines.height).begin if above.lines else begin
+
+    def _fills_screen(self, page: LogPage) -> bool:
+        used = sum(self.lines.height(line.text) for line in page.lines)
+        return used >= self._rows or page.end < page.size
 
     @work(exclusive=True, group="page", description="page")
     async def _walk(self) -> None:
@@ -219,7 +269,7 @@ class LogView(Vertical):
     def _step_to_new_lines(self, place: LogPlace) -> LogPlace | None:
         if self._read(0, 0).size == place.page.size:
             return None
-        return place._replace(page=last_page(self._read, self._rows))
+        return place._replace(page=self._last_page())
 
     # Actions
 
@@ -228,12 +278,10 @@ class LogView(Vertical):
         if self._is_search and self._is_walking:
             self._drop_steps()
             self._said = ""
-        rows = self._rows
 
         def step(place: LogPlace) -> LogPlace:
-            new = page_from(self._read, begin(place.page), rows)
-            new = new if len(new.lines) >= rows else last_page(self._read, rows)
-            return place._replace(page=new)
+            new = self._page_from(begin(place.page))
+            return place._replace(page=new if self._fills_screen(new) else self._last_page())
 
         self._walk_on(step)
 
@@ -241,7 +289,7 @@ class LogView(Vertical):
         """Move by lines."""
         self._stop_following()
         if by > 0:
-            self._move(lambda page: page.lines[by].begin if len(page.lines) > by else page.begin)
+            self._move(lambda page: page.lines[by].begin if len(page.lines) > by else page.end)
         elif by < 0:
             self._move(lambda page: offset_above(self._read, page.begin, -by))
 
@@ -251,7 +299,7 @@ class LogView(Vertical):
         if by > 0:
             self._move(lambda page: page.end)
         else:
-            self._move(lambda page: offset_above(self._read, page.begin, self._rows))
+            self._move(lambda page: self._offset_of_page_above(page.begin))
 
     def action_edge(self, end: int) -> None:
         """Go to the begin (0) or the end (1)."""
@@ -262,6 +310,12 @@ class LogView(Vertical):
         """Move sideways."""
         self.lines.left = max(0, self.lines.left + by)
         self.lines.refresh()
+
+    def action_wrap(self) -> None:
+        """Wrap long lines, or cut them at the right edge again."""
+        self.lines.wraps = not self.lines.wraps
+        self.lines.left = 0
+        self._move((lambda page: page.size) if self._following else (lambda page: page.begin))
 
     def action_follow(self) -> None:
         """Follow new lines, or stop."""
@@ -361,8 +415,8 @@ class LogView(Vertical):
                 return None
             if at is None:
                 return LogPlace(place.page, None, "not found")
-            top = offset_above(self._read, at, self._rows // 3)
-            return LogPlace(page_from(self._read, top, self._rows), at)
+            top = at if self.lines.wraps else offset_above(self._read, at, self._rows // 3)
+            return LogPlace(self._page_from(top), at)
 
         self._walk_on(step, is_search=True)
 
@@ -370,6 +424,7 @@ class LogView(Vertical):
         page = self.lines.page
         part = page.end / page.size if page.size else 1.0
         where = f"{part:.0%} of {format_bytes(page.size)}" if page.size else ""
-        marks = ["following"] if self._following else []
+        modes = {"following": self._following, "wrapped": self.lines.wraps}
+        marks = [mark for mark, is_on in modes.items() if is_on]
         parts = [self._said, *marks, where, self._path if where and self._path else ""]
         self.query_one("#log-said", Static).update(printable("  ·  ".join(filter(None, parts))))

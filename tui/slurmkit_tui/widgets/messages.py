@@ -47,6 +47,14 @@ class ScreenAnswered(Message):
 class AskingScreen(Protocol):
     """A screen over the views that asks with `ask_for`, and receives `ScreenAnswered`."""
 
+    @property
+    def job_id(self) -> str:
+        """Id of the job on the screen."""
+
+    @property
+    def targets(self) -> Sequence[Any]:
+        """What actions apply to: the job on the screen; empty until it is read."""
+
     def take(self, message: ScreenAnswered, at: float) -> None:
         """Show an answer that arrived at `at`, in epoch seconds."""
         ...

@@ -156,6 +156,7 @@ class Table(ScrollView, can_focus=True):
         spread = narrowest + max(0, len(columns) - 1)
         room = self.size.width - (self.count >= self.size.height)  # less the scrollbar
         self._gap = 2 if spread <= room else 1
+        spread += self._widen(room - spread)
         self.virtual_size = Size(spread if self._gap == 2 else narrowest, self.count + 1)
 
     def _width(self, column: TableColumn) -> int:
@@ -164,6 +165,17 @@ class Table(ScrollView, can_focus=True):
         if self._narrow:
             widest = min(widest, 3 if column.brief is not str else column.narrow)
         return max(cell_len(self._title(column)), min(widest, column.limit))
+
+    def _widen(self, free: int) -> int:
+        """Give free cells to columns whose texts are cut; return how many were given."""
+        widths = self._arranged.sheet.widths if self._arranged and not self._narrow else {}
+        given = 0
+        for at, (column, width) in enumerate(self._cells):
+            more = min(widths.get(column.name, 0) - width, free - given)
+            if more > 0:
+                self._cells[at] = _Cell(column, width + more)
+                given += more
+        return given
 
     def _title(self, column: TableColumn) -> str:
         title = (column.short or column.title) if self._narrow else column.title
