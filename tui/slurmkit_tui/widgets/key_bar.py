@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, cast
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -13,11 +13,16 @@ from textual.widget import Widget
 
 from slurmkit_tui.actions.registry import ACTIONS, WIDGET_ACTIONS
 
-if TYPE_CHECKING:
-    from slurmkit_tui.host import AppHost
-
 _REFUSED = frozenset(action.call for action in ACTIONS if action.is_refused_in_recordings)
 _RANKS = {action.call: action.footer for action in (*WIDGET_ACTIONS, *ACTIONS) if action.footer}
+
+
+class _RefusingApp(Protocol):
+    """The app, as far as the bar asks it."""
+
+    @property
+    def change_refusal(self) -> str:
+        """Why nothing can be changed or submitted here; empty when it can."""
 
 
 class _KeyLabel(NamedTuple):
@@ -43,7 +48,6 @@ class _KeyLabel(NamedTuple):
 class KeyBar(Widget, can_focus=False):
     """The key bar as one widget; Textual's Footer makes one widget per key at every change."""
 
-    app: AppHost
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {"foot--key", "foot--words"}
     DEFAULT_CSS = """
@@ -87,7 +91,7 @@ class KeyBar(Widget, can_focus=False):
     def _chosen(self) -> tuple[_KeyLabel, ...]:
         """Return as many keys as there is room for; the help lists all."""
         by_action: dict[str, _KeyLabel] = {}
-        refused = _REFUSED if self.app.change_refusal else ()
+        refused = _REFUSED if cast("_RefusingApp", self.app).change_refusal else ()
         for _, binding, enabled, _ in self.screen.active_bindings.values():
             if binding.show and binding.action not in refused:
                 cap, rank = self.app.get_key_display(binding), _RANKS.get(binding.action, 1)
