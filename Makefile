@@ -9,7 +9,7 @@ STEP := tests/step
 OTHER_RELEASES := 22.05 26.05
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all smoke lint bench up down tui pictures constraints
+.PHONY: help demo test test-all fuzz smoke lint bench up down tui pictures constraints
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -26,9 +26,15 @@ test: lint ## everything CI asks for on the default release
 	@$(STEP) "unit tests" $(PYTEST) -q -n 2 -m "not cluster" tests/unit tests/tui
 	@$(MAKE) --no-print-directory cluster-test SLURM=24.11
 
-test-all: test ## also every cluster test, slow ones too, on Slurm 22.05 and 26.05
+test-all: test fuzz ## also fuzz, and every cluster test, slow ones too, on Slurm 22.05 and 26.05
 	@for release in $(OTHER_RELEASES); do \
 	    $(MAKE) --no-print-directory cluster-test SLURM=$$release SELECT= SLOW=1 || exit 1; done
+
+# SEED= gives a seed again, CASE= and TARGET= one case of it.
+FUZZ_SEED := $(or $(SEED),$(shell date +%s))
+fuzz: .venv/.complete ## two minutes of random input: make fuzz SEED=7 [TARGET=parsers CASE=93]
+	@SLURMKIT_TEST_FUZZ_SEED=$(FUZZ_SEED) SLURMKIT_TEST_FUZZ_CASE=$(CASE) \
+	    $(STEP) "fuzz, SEED=$(FUZZ_SEED)" $(PYTEST) -q -s tests/fuzz$(if $(TARGET),/test_$(TARGET).py)
 
 smoke: .venv/.complete ## submit -> report on one release: make smoke SLURM=22.05
 	@$(MAKE) --no-print-directory cluster-test SELECT=smoke

@@ -27,7 +27,7 @@ RowT = TypeVar("RowT", bound=HasId)
 
 _JOB_ID = re.compile(r"\d{1,10}(_\d{1,10})?(\+\d{1,10})?", re.ASCII)
 _PENDING_TASKS = re.compile(r"\d{1,10}_\[[\d,:\-]+\]", re.ASCII)
-_TASKS = re.compile(r"(?P<first>\d+)(-(?P<last>\d+)(:(?P<step>\d+))?)?", re.ASCII)
+_TASKS = re.compile(r"(?P<first>\d+)(-(?P<last>\d+)(:(?P<step>[1-9]\d*))?)?", re.ASCII)
 _MAX_CHARS = 64 * 1024  # half of what Linux takes in one argument
 
 
@@ -48,7 +48,12 @@ def check_part_id(text: str) -> str:
     Raises:
         BadInput: for anything else.
     """
-    return text if _PENDING_TASKS.fullmatch(text) else check_job_id(text)
+    if not _PENDING_TASKS.fullmatch(text):
+        return check_job_id(text)
+    spans = parse_task_indices(text)
+    if len(spans) <= text.count(",") or not all(spans):
+        raise BadInput(f"{text!r} names no array tasks; give e.g. 12_[1,4-9]")
+    return text
 
 
 def whole_id(job_id: str) -> str:

@@ -82,12 +82,15 @@ def parse_amount(text: str | None) -> int | None:
     """Parse a count such as `8`, or a size such as `500G` or `1.50T` in MiB; None for no limit.
 
     Slurm prints sizes in the largest unit that fits, so K is below 1 M and rounded up.
+
+    Raises:
+        ValueError: for text that is no amount.
     """
     if text is None or text in _UNSET or text in _UNLIMITED:
         return None
     unit = text[-1].upper()
-    if unit not in BINARY_UNITS:
-        return int(float(text))
+    if unit not in BINARY_UNITS and math.isfinite(count := float(text)):
+        return int(count)
     mebibytes = parse_mib(text, rounding="up")
     if mebibytes is None:
         raise ValueError(f"{text!r} is not an amount")

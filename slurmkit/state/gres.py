@@ -79,7 +79,7 @@ def parse_holding_jobs(text: str, mark: str) -> tuple[HoldingJob, ...]:
     """Parse squeue's output, the oldest job first; jobs without nodes are left out.
 
     Raises:
-        SlurmError: when the output does not consist of whole rows.
+        SlurmError: when the output does not consist of whole rows, or names no nodes in one.
     """
     parts = text.split(mark)
     size = len(_FIELDS)
@@ -87,7 +87,10 @@ def parse_holding_jobs(text: str, mark: str) -> tuple[HoldingJob, ...]:
     if rest or parts[-1].strip():
         raise SlurmError(f"squeue's answer broke off after {count} rows; try again")
     rows = (_holding_job(parts[at : at + size]) for at in range(0, count * size, size))
-    holders = [row for row in rows if row.nodes]
+    try:
+        holders = [row for row in rows if row.nodes]
+    except ValueError as error:
+        raise SlurmError(f"squeue's answer cannot be read: {error}; try again") from error
     return tuple(sorted(holders, key=lambda row: (len(row.raw_id), row.raw_id)))
 
 

@@ -47,7 +47,7 @@ def test_what_is_no_job_id(text: str) -> None:
 
 def test_tasks_that_wait_together_are_a_part() -> None:
     assert check_part_id("12_[1,4-9:2]") == "12_[1,4-9:2]"
-    for text in ("12_[1%2]", "12_[$(x)]", "12_[]x"):
+    for text in ("12_[1%2]", "12_[$(x)]", "12_[]x", "12_[4-4-9]", "12_[9-4]", "12_[1-5:0]"):
         with pytest.raises(BadInput):
             check_part_id(text)
 

@@ -220,6 +220,12 @@ def test_amount(text: str, value: int | None) -> None:
     assert slurm_text.parse_amount(text) == value
 
 
+@pytest.mark.parametrize("text", ["41e400", "inf", "x", "1.xG"])
+def test_what_is_no_amount(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of float, too
+        slurm_text.parse_amount(text)
+
+
 def test_tres() -> None:
     assert slurm_text.parse_tres_counts("cpu=4,mem=1.50G,gres/gpu:a100=2") == {
         "cpu": 4,
