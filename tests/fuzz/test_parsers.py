@@ -6,6 +6,7 @@ import io
 import random
 import unicodedata
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ _PARSERS: tuple[tuple[Callable[[str], Any], tuple[str, ...], tuple[type[Exceptio
     (lambda text: job_ids.queryable_id(job_ids.check_part_id(text)), _JOB_IDS, (SlurmkitError,)),
     (scontrol.expand_nodes, _NODE_LISTS, _VALUE),
     (scontrol.expand_typed_nodes, _NODE_LISTS, _VALUE),
-    (lambda text: list(scontrol.iterate_nodes(text)), _NODE_LISTS, _VALUE),
+    (lambda text: list(islice(scontrol.iterate_nodes(text), 1000)), _NODE_LISTS, _VALUE),
     (lambda text: parse_gpu_indices(text, "c[1-2]"), _JOB_LINES, (SlurmkitError,)),
     (jobfile.parse_directive, ("--job-name='a b' -N 2", '-J "x\\"y" --mem=4G'), (SlurmkitError,)),
     (jobfile.parse_script, ("#!/bin/sh\n#SBATCH -N 2 --time=1\ndate\n",), (SlurmkitError,)),

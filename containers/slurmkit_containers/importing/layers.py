@@ -136,7 +136,12 @@ class LayerTree:
             for path, node in self.walk():
                 header, data = node.tar_entry(path)
                 counted = None if data is None else cast("IO[bytes]", _Counted(data, report))
-                archive.addfile(header, counted)
+                try:
+                    archive.addfile(header, counted)
+                except OSError as error:
+                    if error.errno is not None:  # of the disk or the pipe
+                        raise
+                    raise tarfile.ReadError(f"{path}: {error}") from error
 
     def _hide(self, parts: _Path) -> None:
         folder = self._walk_to(parts[:-1], make=False)
