@@ -13,7 +13,7 @@ from operator import not_
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, delete, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from slurmkit_accounting.ingest.rejects import mark_rejects_of_runs_read, store_rejects
@@ -33,7 +33,7 @@ from slurmkit_accounting.ledger.bulk_write import (
 )
 from slurmkit_accounting.ledger.coverage import CoveredSpan, is_covered, load_spans
 from slurmkit_accounting.ledger.database import first_line, value_errors
-from slurmkit_accounting.ledger.schema.runs import clusters, ingests, revisions, runs
+from slurmkit_accounting.ledger.schema.runs import clusters, ingests, revisions, runs, suspensions
 from slurmkit_accounting.sacct.columns import RowLayout
 from slurmkit_accounting.sacct.rows import (
     Reject,
@@ -374,6 +374,9 @@ def _store_revisions(
     update_rows(connection, runs, ("id", *RunRow._fields), values)
     ended = [(run_id, None) for run_id, _, run in changed if run.end is not None]
     update_rows(connection, runs, ("id", "last_seen"), ended)
+    # Intervals that no longer fit; the next ingest of sacct asks anew when the run was suspended.
+    less = [run_id for run_id, was, run in changed if run.suspended < was.suspended]
+    connection.execute(delete(suspensions).where(in_values(connection, suspensions.c.run_id, less)))
 
 
 def _differences(old: RunRow, new: RunRow) -> str:

@@ -430,6 +430,16 @@ def test_suspended_time_that_sacct_does_not_place_lies_somewhere_in_the_run(ledg
     assert tuple(row.values())[1:] == (NOW - 90, 70, 16)
 
 
+def test_a_run_that_was_suspended_for_less_than_was_said_keeps_no_old_interval(ledger):
+    slurm = FakeSacct(job(1, NOW - 90, NOW - 90, NOW - 20) | {"Suspended": "00:00:16"})
+    ingest(ledger, slurm)
+    slurm.jobs[0]["Suspended"] = "00:00:00"
+    ingest(ledger, slurm)
+    assert everything_of(ledger, suspensions) == []
+    with ledger.transaction() as connection:
+        assert verify(connection).wrong == []
+
+
 def test_a_suspension_that_cannot_be_read_stops_no_ingest(ledger, monkeypatch):
     """Finding security H2, the same kind."""
     slurm = FakeSacct(job(1, NOW - 90, NOW - 90, NOW - 20) | {"Suspended": "00:00:16"})
