@@ -90,12 +90,24 @@ ensure_image() {
 image_label() { docker image inspect -f '{{index .Config.Labels "slurmkit.inputs"}}' "$1" 2>/dev/null || true; }
 
 build() {
-    local release=$1 image=$2 suite=$3 inputs=$4
-    step "image: building $image (Slurm $release from Debian $suite)"
+    local release=$1 image=$2 suite=$3 inputs=$4 next=$((SECONDS + 60))
+    [[ ${PIP_INDEX_URL:-} != *@* ]] ||
+        die "PIP_INDEX_URL has a user name or a password, which the history of the image would show: use an index without one"
+    step "image: building $image (Slurm $release from Debian $suite), once; this takes minutes"
     DOCKER_BUILDKIT=0 docker build --tag "$image" --label "slurmkit.inputs=$inputs" \
         --build-arg "BASE=slurmkit-base:$suite" --build-arg "SLURM=$release" \
         ${PIP_INDEX_URL:+--build-arg "PIP_INDEX_URL=$PIP_INDEX_URL"} \
-        "$scratch/context" >"$scratch/log" 2>&1
+        "$scratch/context" >"$scratch/log" 2>&1 &
+    builder=$!
+    while kill -0 "$builder" 2>/dev/null; do
+        if ((SECONDS >= next)); then
+            next=$((SECONDS + 60))
+            step "image: $(grep -a '^Step ' "$scratch/log" | tail -n 1 | cut -c1-80)"
+        fi
+        sleep 1
+    done
+    wait "$builder" || return
+    builder=
 }
 
 # Did the build fail for want of a network? The words are those of apt, debootstrap and pip.
