@@ -47,6 +47,8 @@ def log_in(transport: Any, host: SshHost, ask: AskUser) -> None:
                 break
         else:
             took = ", ".join(dict.fromkeys(tried)) or "nothing (no key or method fits)"
+            if tried and tried[-1] == "a password":
+                took += "; the password was not right"
             raise SshError(
                 f"cannot log in to {host.user}@{host.alias}; tried: {took}; it accepts:"
                 f" {', '.join(wanted)}; to find the cause, run: ssh {host.alias}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +16,15 @@ from typing import Any
 import paramiko
 
 from slurmkit.errors import SshError, Unreachable
+from slurmkit.formats.display import printable
 from slurmkit.slurm.ssh.authentication import AskUser, log_in
 from slurmkit.slurm.ssh.hosts import SshHost
-from slurmkit.slurm.ssh.known_hosts import KnownHostKey, check_host_key, load_host_keys
+from slurmkit.slurm.ssh.known_hosts import (
+    KnownHostKey,
+    check_host_key,
+    check_not_revoked,
+    load_host_keys,
+)
 from slurmkit.slurm.ssh.shell import Shell, connection_lost
 
 _SESSIONS = 8  # sshd's default allows ten at once (sshd_config(5), MaxSessions)
@@ -207,6 +216,7 @@ def _verified_transport(host: SshHost, via: Any) -> Any:
     key = transport.get_remote_server_key()
     try:
         check_host_key(host.known_as, key.get_name(), key.asbytes(), known, host.accept)
+        check_not_revoked(host.known_as, key.get_name(), key.asbytes(), host.revoked)
     except BaseException:
         transport.close()
         raise
@@ -220,6 +230,7 @@ def _negotiate(host: SshHost, via: Any, known: list[KnownHostKey]) -> Any:
         transport = paramiko.Transport(line)
         transport.banner_timeout = transport.auth_timeout = max(host.timeout, 120)
         options = transport.get_security_options()
+        _allow_algorithms(options, host)
         kinds = {each.kind for each in known if not each.revoked}
         options.key_types = sorted(options.key_types, key=lambda kind: _key_kind(kind) not in kinds)
         transport.start_client(timeout=host.timeout)
@@ -228,14 +239,74 @@ def _negotiate(host: SshHost, via: Any, known: list[KnownHostKey]) -> Any:
             line.close()
         if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
             words = f"{_host_words(host)} does not speak SSH: {_words(error)}"
+            if isinstance(line, _ProxySocket):
+                words += f"; its ProxyCommand said: {line.complaint or 'nothing'}"
             raise Unreachable(words) from error
         raise
     return transport
 
 
+# paramiko's name of each list of algorithms.
+_OPTIONS = {"ciphers": "ciphers", "macs": "digests", "kexalgorithms": "kex",
+            "hostkeyalgorithms": "key_types"}  # fmt: skip
+
+
+def _allow_algorithms(options: Any, host: SshHost) -> None:
+    """Offer no algorithm that OpenSSH would not, in OpenSSH's order."""
+    for keyword, name in _OPTIONS.items():
+        known = getattr(options, name)
+        # paramiko has only the first name of curve25519-sha256.
+        allowed = [f"{each}@libssh.org" if each == "curve25519-sha256" else each
+                   for each in host.algorithms.get(keyword, known)]  # fmt: skip
+        both = [each for each in dict.fromkeys(allowed) if each in known]
+        if not both:
+            raise SshError(
+                f"OpenSSH's configuration allows for {host.alias} only {keyword}"
+                f" {', '.join(allowed)}; slurmkit has {', '.join(known)}: allow one of these"
+            )
+        setattr(options, name, tuple(both))
+
+
 def _key_kind(algorithm: str) -> str:
     """Return the kind of key of a signature algorithm."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
+
+
+class _ProxySocket(socket.socket):
+    """A socket whose other end is a ProxyCommand, run by the user's shell as ssh does.
+
+    paramiko's own ProxyCommand knows no shell and does not notice that the command has ended.
+    """
+
+    def __init__(self, command: str) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(fileno=ours.detach())
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        self.complaint = ""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the socket
+        with theirs:
+            self._process = subprocess.Popen(
+                [shell, "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._errors,
+            )
+
+    def close(self) -> None:
+        """End the command, and keep the last line that it wrote to its standard error."""
+        super().close()
+        if self._errors.closed:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode("utf-8", "replace").split("\n")
+        self.complaint = next((printable(line) for line in reversed(lines) if line.strip()), "")
+        self._errors.close()
 
 
 def _open_socket(host: SshHost, via: Any) -> Any:
@@ -244,7 +315,7 @@ def _open_socket(host: SshHost, via: Any) -> Any:
         if via is not None:
             return via.open_channel("direct-tcpip", (host.name, host.port), ("127.0.0.1", 0))
         if host.proxy_command:
-            return paramiko.ProxyCommand(host.proxy_command)
+            return _ProxySocket(host.proxy_command)
         line = socket.create_connection((host.name, host.port), timeout=host.timeout)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (OSError, paramiko.SSHException, EOFError) as error:

@@ -21,6 +21,10 @@ _JUMP = re.compile(
     r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?P<host>\[[^\]]+\]|[^:\s]+)(?::(?P<port>\d+))?"
 )
 _MOST_HOPS = 8
+ALGORITHMS = ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms")
+# What a host or user name may not have where a shell runs the command it is put into (ssh.c,
+# valid_hostname and valid_ruser).
+_UNSAFE = re.compile(r"^-|[\s'\"`$\\;&<>|(){}]")
 
 
 class SshHost(msgspec.Struct, frozen=True):
@@ -34,7 +38,11 @@ class SshHost(msgspec.Struct, frozen=True):
         only_identities: offer no other key of the agent (IdentitiesOnly).
         agent: socket of the agent; empty for SSH_AUTH_SOCK, None for no agent.
         known_hosts: files of host keys; the first is the user's own.
-        proxy_command: command that connects to the host, in place of a TCP connection.
+        revoked: files of revoked host keys (RevokedHostKeys).
+        algorithms: what OpenSSH allows, most preferred first, by its keyword (`ciphers`, `macs`,
+            `kexalgorithms`, `hostkeyalgorithms`).
+        proxy_command: command that connects to the host, in place of a TCP connection; it is run
+            by the user's shell, as ssh does.
         jumps: jump hosts, in order.
         timeout: seconds after which to give up connecting.
         alive: seconds between keep-alive messages.
@@ -50,6 +58,8 @@ class SshHost(msgspec.Struct, frozen=True):
     only_identities: bool
     agent: str | None
     known_hosts: tuple[Path, ...]
+    revoked: tuple[Path, ...]
+    algorithms: dict[str, tuple[str, ...]]
     proxy_command: str | None
     jumps: tuple[SshHost, ...]
     timeout: float
@@ -125,7 +135,9 @@ def _parse_host(
         only_identities=one("identitiesonly") == "yes",
         agent=None if settings.get("identityagent") == ["none"] else _agent_socket(agent),
         known_hosts=tuple(_path(each, tokens) for each in known),
-        proxy_command=_fill_tokens(command, tokens) if command else None,
+        revoked=tuple(_path(each, tokens) for each in one("revokedhostkeys").split()),
+        algorithms={key: tuple(one(key).split(",")) for key in ALGORITHMS if one(key)},
+        proxy_command=_fill_command(command, tokens) if command else None,
         jumps=_jumps(one("proxyjump"), config, (*via, alias)),
         timeout=float(timeout) if timeout.isdecimal() else 30.0,
         alive=int(one("serveraliveinterval", "0")) or 30,
@@ -154,6 +166,13 @@ def _jumps(value: str, config: str, via: tuple[str, ...]) -> tuple[SshHost, ...]
 def _path(text: str, tokens: dict[str, str]) -> Path:
     home = str(Path("~").expanduser())
     return Path(_fill_tokens(text, tokens | {"%d": home})).expanduser()
+
+
+def _fill_command(command: str, tokens: dict[str, str]) -> str:
+    for token, value in tokens.items():
+        if token in command and _UNSAFE.search(value):
+            raise BadConfig(f"{value!r} cannot be part of a ProxyCommand; correct ~/.ssh/config")
+    return _fill_tokens(command, tokens)
 
 
 def _fill_tokens(text: str, tokens: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import os
+import subprocess
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import msgspec
 
 from slurmkit.errors import HostKeyRefused, SshError
+
+_KRL = b"SSHKRL\n\0"  # how a binary file of revoked keys begins (PROTOCOL.krl)
 
 
 class KnownHostKey(msgspec.Struct, frozen=True):
@@ -112,6 +115,40 @@ def check_host_key(
         f"the host key of {name} is not known: {seen}. Compare it with the fingerprint that your"
         f" site publishes, then accept it: {accept}"
     )
+
+
+def check_not_revoked(name: str, kind: str, data: bytes, files: tuple[Path, ...]) -> None:
+    """Check a host key against files of revoked keys: lists of keys, or KRLs (ssh-keygen(1)).
+
+    Raises:
+        HostKeyRefused: when the key is in one of them, or when one cannot be read: ssh then
+            refuses every host, too.
+    """
+    for path in files:
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise HostKeyRefused(
+                f"cannot read the revoked host keys {path}: {error.strerror}; correct"
+                " RevokedHostKeys in ~/.ssh/config"
+            ) from error
+        key = base64.b64encode(data)
+        revoked = _in_krl(kind, key, path) if text.startswith(_KRL) else key in text.split()
+        if revoked:
+            raise HostKeyRefused(
+                f"the host key of {name} is revoked ({path}): {kind} {fingerprint(data)}; ask your"
+                " administrator"
+            )
+
+
+def _in_krl(kind: str, key: bytes, path: Path) -> bool:
+    argv = ["ssh-keygen", "-Q", "-f", str(path), "/dev/stdin"]
+    line = kind.encode() + b" " + key + b"\n"
+    done = subprocess.run(argv, input=line, capture_output=True, check=False)
+    if done.returncode not in (0, 1):
+        words = " ".join(done.stderr.decode("utf-8", "replace").split())
+        raise HostKeyRefused(f"ssh-keygen cannot read the revoked host keys {path}: {words}")
+    return done.returncode == 1
 
 
 def trust_host_key(name: str, kind: str, data: bytes, path: Path) -> None:

@@ -6,6 +6,7 @@ import getpass
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -37,6 +38,21 @@ from slurmkit.slurm.ssh.login import SshSlurmCommands, only_reads
 from slurmkit.slurm.ssh.shell import SHELL_COMMAND, command_group, command_line
 from slurmkit.slurm.ssh.transfer import SendOptions, send_files
 from slurmkit.spec.submission import Submission
+
+# Connects standard input and output to HOST PORT.
+RELAY = """
+import os, socket, sys, threading
+
+line = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+
+def upstream():
+    while data := os.read(0, 65536):
+        line.sendall(data)
+
+threading.Thread(target=upstream, daemon=True).start()
+while data := line.recv(65536):
+    os.write(1, data)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +224,82 @@ def test_an_unknown_a_changed_and_a_revoked_host_key(
                 assert str(refused.value).endswith("then accept it: slurmkit clusters trust lab")
     finally:
         sshd.known.write_text(known, "utf-8")
+
+
+def _with_options(
+    sshd: Sshd, section: ClusterSection, tmp_path: Path, *lines: str
+) -> ClusterSection:
+    config = tmp_path / "ssh_config"
+    config.write_text("\n".join((*lines, sshd.config.read_text("utf-8"))), "utf-8")
+    return msgspec.structs.replace(section, ssh_config=str(config))
+
+
+def test_a_key_in_a_file_of_revoked_keys_is_refused(
+    sshd: Sshd, section: ClusterSection, tmp_path: Path
+) -> None:
+    """Finding security L12: ssh -G prints RevokedHostKeys."""
+    keygen(tmp_path / "other")
+    for of, refused in ((Path(f"{sshd.host_key}.pub"), True), (tmp_path / "other.pub", False)):
+        krl = tmp_path / "krl"
+        subprocess.run(["ssh-keygen", "-q", "-k", "-f", krl, of], check=True)
+        for path in (of, krl):
+            with_it = _with_options(sshd, section, tmp_path, f"RevokedHostKeys {path}")
+            slurm = SshSlurmCommands("lab", with_it, ask_nobody)
+            if refused:
+                with pytest.raises(HostKeyRefused, match=f"is revoked \\({path}\\)"):
+                    slurm.run(["true"])
+            else:
+                assert slurm.run(["true"]) == ""
+            slurm.connection.close()
+    missing = _with_options(sshd, section, tmp_path, f"RevokedHostKeys {tmp_path}/none")
+    with pytest.raises(HostKeyRefused, match="cannot read the revoked host keys"):
+        SshSlurmCommands("lab", missing, ask_nobody).run(["true"])
+
+
+def test_only_what_openssh_allows_is_offered(
+    sshd: Sshd, section: ClusterSection, tmp_path: Path
+) -> None:
+    """Finding security L12: Ciphers, MACs, KexAlgorithms and HostKeyAlgorithms."""
+    lines = ("Ciphers aes192-ctr,chacha20-poly1305@openssh.com", "MACs hmac-sha2-512",
+             "KexAlgorithms curve25519-sha256", "HostKeyAlgorithms ssh-ed25519")  # fmt: skip
+    slurm = SshSlurmCommands("lab", _with_options(sshd, section, tmp_path, *lines), ask_nobody)
+    assert slurm.run(["true"]) == ""
+    transport = slurm.connection.transport()
+    assert (transport.local_cipher, transport.local_mac) == ("aes192-ctr", "hmac-sha2-512")
+    slurm.connection.close()
+    none = _with_options(sshd, section, tmp_path, "Ciphers chacha20-poly1305@openssh.com")
+    with pytest.raises(SshError, match=r"lab only ciphers chacha20.*; slurmkit has aes128-ctr"):
+        SshSlurmCommands("lab", none, ask_nobody).run(["true"])
+
+
+def test_a_proxy_command_is_run_by_the_shell(
+    sshd: Sshd, section: ClusterSection, tmp_path: Path
+) -> None:
+    """Finding security L13: variables, quotes and pipes are the shell's, as with ssh."""
+    (tmp_path / "relay.py").write_text(RELAY, "utf-8")
+    seen = tmp_path / "seen"
+    relay = f"{sys.executable} {tmp_path}/relay.py %h %p"
+    command = f"ProxyCommand sh -c 'echo \"%h $((%p))\" >{seen}; exec {relay}' 2>/dev/null"
+    slurm = SshSlurmCommands("lab", _with_options(sshd, section, tmp_path, command), ask_nobody)
+    assert slurm.run(["true"]) == ""
+    slurm.connection.close()
+    assert seen.read_text("utf-8") == f"127.0.0.1 {sshd.port}\n"
+
+
+def test_a_proxy_command_that_fails_is_told(
+    sshd: Sshd, section: ClusterSection, tmp_path: Path
+) -> None:
+    command = "ProxyCommand echo no way to there >&2; exit 3"
+    slurm = SshSlurmCommands("lab", _with_options(sshd, section, tmp_path, command), ask_nobody)
+    with pytest.raises(SshError, match="its ProxyCommand said: no way to there"):
+        slurm.run(["true"])
+
+
+def test_a_host_name_is_no_shell_text(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host lab\n HostName a;id\n ProxyCommand nc %h %p\n", "utf-8")
+    with pytest.raises(BadConfig, match=r"cannot be part of a ProxyCommand|hostname"):
+        read_ssh_host("lab", ClusterSection(ssh_config=str(config)))
 
 
 def test_the_host_key_of_a_jump_host_is_accepted_with_ssh(tmp_path: Path) -> None:
