@@ -3,7 +3,8 @@
 # shellcheck shell=bash disable=SC2034 # its variables are the scripts'
 #
 # A process is a job's when its environment names it (SLURM_JOB_ID), whoever its parent is: that
-# needs no cgroups. Processes that name no job (daemons, an administrator's) are never touched.
+# needs no cgroups. Processes that name no job (daemons, an administrator's) are never touched, but
+# for those of the user of the job that ends: users may clear their environment.
 # Those of a het job name its first component there, and all in SLURM_JOB_ID_HET_GROUP_n; on a node
 # Slurm knows each component by its own number.
 
@@ -51,6 +52,25 @@ is_recorded() {
     local job
     for job; do ! compgen -G "$RECORDS/*/$job" >/dev/null || return 0; done
     return 1
+}
+
+# is_recorded_as UID JOB…: has any of these jobs a record here, and is it that user's?
+is_recorded_as() {
+    local job record
+    for job in "${@:2}"; do
+        for record in "$RECORDS"/*/"$job"; do
+            [[ ! -e $record ]] || ! grep -qx "uid=$1" "$record" || return 0
+        done
+    done
+    return 1
+}
+
+# Has this user any job here but the one that ends? One without GPUs has no record, only steps.
+has_job_here() {
+    local steps
+    ! grep -qsx "uid=$1" "$RECORDS"/*/* || return 0
+    steps=$(pgrep -af '^slurmstepd: \[' | grep -v "\[${SLURM_JOB_ID}[].]" | cut -d' ' -f1 | paste -sd,)
+    [[ $steps ]] && pgrep -u "$1" -P "$steps" >/dev/null
 }
 
 # Does any of these jobs run on this node? One from before this was installed has no record, one of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE
+from waiting import PATIENCE, wait_until
 
 SCRIPTS = Path(str(files("slurmkit_plugins"))) / "slurm"
 HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); time.sleep(60)"
@@ -61,13 +62,13 @@ def hold(node: Path) -> Iterator[Hold]:
         process.stdout.close()
 
 
-def run(node: Path, script: str, job: str = JOB, gpus: str = "0") -> int:
+def run(node: Path, script: str, job: str = JOB, gpus: str = "0", uid: int = 10011) -> int:
     env = {
         "PATH": f"{node}/bin:{os.environ['PATH']}",
         "SLURMKIT_NODE_CONF": f"{node}/node.conf",
         "SLURM_JOB_ID": job,
         "SLURM_JOB_USER": "alice",
-        "SLURM_JOB_UID": "10011",
+        "SLURM_JOB_UID": str(uid),
         "SLURM_JOB_PARTITION": "gpu",
         "SLURMD_NODENAME": "c1",
     }
@@ -183,6 +184,83 @@ def test_the_epilog_ends_what_the_job_left(node: Path, hold: Hold) -> None:
     assert run(node, "epilog") == 0
     assert (has_ended(left), has_ended(other), has_ended(daemon)) == (True, False, False)
     assert told(node) == []
+
+
+# Whose processes may be told apart from root's.
+_UID = os.geteuid() or 65534
+
+
+@pytest.fixture
+def hold_as_user(node: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start processes of the job's user that hold GPU 0, with nothing but this environment."""
+    started = []
+
+    def start(*argv: str, **env: str) -> subprocess.Popen[bytes]:
+        user = {"user": _UID} if os.geteuid() == 0 else {}
+        with (node / "gpu0").open() as gpu:
+            words = argv or ("sleep", "60")
+            process = subprocess.Popen(words, env=env, pass_fds=[gpu.fileno()], cwd="/", **user)  # type: ignore[call-overload]
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_its_user_cannot_keep_a_process_by_naming_another_job_or_none(
+    node: Path, hold_as_user: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Finding security L16: only another job of the same user keeps a process."""
+    run(node, "prolog", job=LATER)  # a live job of somebody else
+    run(node, "prolog", uid=_UID)
+    escaping = [hold_as_user(**env) for env in (
+        {"SLURM_JOB_ID": JOB, "SLURM_JOB_ID_HET_GROUP_9": LATER}, {"SLURM_JOB_ID": LATER}, {},
+    )]  # fmt: skip
+    assert run(node, "epilog", uid=_UID) == 0
+    assert all(wait_ended(each) for each in escaping)
+
+
+def test_another_job_of_the_user_keeps_its_processes(
+    node: Path, hold_as_user: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    run(node, "prolog", job=LATER, uid=_UID)
+    run(node, "prolog", uid=_UID)
+    other, unnamed, own = (hold_as_user(**env) for env in (
+        {"SLURM_JOB_ID": LATER}, {}, {"SLURM_JOB_ID": JOB},
+    ))  # fmt: skip
+    assert run(node, "epilog", uid=_UID) == 0
+    assert wait_ended(own)
+    assert (other.poll(), unnamed.poll()) == (None, None)
+
+
+def test_a_step_of_the_user_keeps_what_names_no_job(
+    node: Path, hold_as_user: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """A job without GPUs has no record."""
+    unnamed = hold_as_user()
+    inside = "import subprocess, time; subprocess.Popen(['sleep', '60'], **{}); time.sleep(60)"
+    user = f"{{'user': {_UID}}}" if os.geteuid() == 0 else "{}"
+    step = subprocess.Popen(
+        [f"slurmstepd: [{LATER}.0]", "-c", inside.replace("{}", user)],
+        executable=sys.executable, start_new_session=True,
+    )  # fmt: skip
+    try:
+        wait_until(
+            lambda: subprocess.run(["pgrep", "-P", str(step.pid)], check=False).returncode == 0
+        )
+        assert run(node, "epilog", uid=_UID) == 0
+        assert unnamed.poll() is None
+    finally:
+        os.killpg(step.pid, signal.SIGKILL)
+        step.wait()
+    assert run(node, "epilog", uid=_UID) == 0
+    assert wait_ended(unnamed)
+
+
+def wait_ended(process: subprocess.Popen[bytes]) -> bool:
+    return process.wait(timeout=PATIENCE) is not None
 
 
 def test_a_process_that_cannot_be_killed_drains_the_node(node: Path, hold: Hold) -> None:
