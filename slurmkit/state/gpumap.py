@@ -13,12 +13,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import product
 from typing import Literal
 
 import msgspec
 
-from slurmkit.formats.scontrol import parse_tres_counts
+from slurmkit.errors import SlurmError
+from slurmkit.formats.scontrol import parse_settings, parse_tres_counts
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.gpumap_model import Gpu, GpuMap, GpuShare, GpuSharing, GpuState
 from slurmkit.state.gres import (
@@ -60,29 +62,73 @@ _KEYS: dict[GroupGpusBy, Callable[[GpuShare], str]] = {
 }
 
 JOBS_COMMAND = ("scontrol", "--all", "--details", "show", "job")
+JOBS_BY_ID_COMMAND = ("scontrol", "--all", "--details", "--quiet")  # `show job ID` on its stdin
+_PROMPT = "scontrol: "
+_ONE_BY_ONE = 1000
+_UNLIMITED = 20  # commands at once that slurmctld never holds back; by default it is 30
 SharingByIndex = Mapping[int, GpuSharing]
 
 
 def read_gpus(slurm: SlurmCommands) -> GpuMap:
-    """Read which job holds which GPU, in three RPCs to slurmctld.
+    """Read which job holds which GPU.
 
     Raises:
         SlurmError: when slurmctld does not answer or its answer cannot be read.
     """
     taken, started = time.time(), time.perf_counter()
-    with ThreadPoolExecutor(2) as pool:  # all at the same time, so that the answers agree
-        nodes = pool.submit(slurm.run, NODES_COMMAND)
-        holders = pool.submit(read_holding_jobs, slurm)
-        records = parse_claim_records(slurm.stream(JOBS_COMMAND))
-    gpus, rows, warnings = build_gpu_map(nodes.result(), holders.result(), records)
+    with ThreadPoolExecutor(1) as pool:  # both at the same time, so that the answers agree
+        text = pool.submit(slurm.run, NODES_COMMAND)
+        holders = read_holding_jobs(slurm)
+    nodes = parse_nodes(text.result())
+    records = read_claim_records(slurm, _gpu_jobs(holders, nodes))
+    gpus, rows, warnings = build_gpu_map(nodes, holders, records)
     return GpuMap(gpus, rows, warnings, taken, time.perf_counter() - started)
 
 
+def _gpu_jobs(holders: Iterable[HoldingJob], nodes: Iterable[NodeRow]) -> list[str]:
+    """Return the raw ids of the jobs that may hold GPUs; their TRES tell if Slurm tracks all."""
+    counted = all(
+        f"gres/{name}" in node.tracked
+        for node in nodes
+        for name in ("gpu", "shard", "mps")
+        if node.count(name)
+    )
+    return [each.raw_id for each in holders if not counted or "gres/" in each.tres]
+
+
+def read_claim_records(
+    slurm: SlurmCommands, job_ids: Sequence[str]
+) -> dict[str, Sequence[ClaimRecord]]:
+    """Read the records of these jobs one by one, if they are few; else those of all jobs.
+
+    Of 20,000 jobs, scontrol alone needs half a minute to print what waits.
+    """
+    if not job_ids:
+        return {}
+    few = len(job_ids) <= _ONE_BY_ONE
+    if few and (len(job_ids) <= _UNLIMITED or not _limits_rates(slurm)):
+        commands = "".join(f"show job {job_id}\n" for job_id in job_ids)
+        with suppress(SlurmError):  # one of them is known no more
+            text = slurm.run(JOBS_BY_ID_COMMAND, stdin=commands)
+            # Without readline, scontrol's prompt stands before what it prints.
+            lines = (line.removeprefix(_PROMPT) for line in text.split("\n"))
+            return parse_claim_records(lines)
+    return parse_claim_records(slurm.stream(JOBS_COMMAND))
+
+
+def _limits_rates(slurm: SlurmCommands) -> bool:
+    """Return whether slurmctld holds back a user who asks often (rl_enable, slurm.conf(5))."""
+    config = parse_settings(slurm.run(["scontrol", "show", "config"]))
+    return "rl_enable" in config.get("SlurmctldParameters", "").lower()
+
+
 def build_gpu_map(
-    nodes: str, holders: Sequence[HoldingJob], records: Mapping[str, Sequence[ClaimRecord]]
+    nodes: Iterable[NodeRow],
+    holders: Sequence[HoldingJob],
+    records: Mapping[str, Sequence[ClaimRecord]],
 ) -> tuple[tuple[Gpu, ...], tuple[NodeRow, ...], tuple[str, ...]]:
-    """Return GPUs, nodes and warnings from the output of the three commands."""
-    rows = with_jobs(parse_nodes(nodes), holders)
+    """Return GPUs, nodes and warnings from what the three commands printed."""
+    rows = with_jobs(nodes, holders)
     claims, left_out = check_claims(records, holders, rows)
     gpus, clashes = build_gpus(rows, claims)
     return tuple(gpus), rows, (*left_out, *clashes)

@@ -13,7 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurmkit.cli.cluster_state import gpus_command
+from slurmkit.errors import NoSuchJob
 from slurmkit.state.gpumap import (
+    JOBS_COMMAND,
     build_gpu_map,
     choose_letters,
     count_by_holder,
@@ -22,7 +24,8 @@ from slurmkit.state.gpumap import (
     read_gpus,
 )
 from slurmkit.state.gpumap_model import FreeGpus, Gpu, free_gpus
-from slurmkit.state.gres import GresUse, parse_gres_uses, parse_holding_jobs
+from slurmkit.state.gres import GresUse, parse_gres_uses, parse_holding_jobs, read_holding_jobs
+from slurmkit.state.nodes import parse_nodes
 from slurmkit.testing import FakeSlurm
 
 RECORDED = Path(__file__).parents[2] / "recorded"
@@ -73,6 +76,69 @@ def test_each_release_gives_the_same_map(slurm: FakeSlurm) -> None:
     assert slurm.calls == 3
     (warning,) = made.warnings
     assert "job 13 (bob)" in warning  # the one that forged
+
+
+def test_only_jobs_that_hold_gpus_are_asked_about(slurm: FakeSlurm) -> None:
+    """Finding submission 15b: of 20,000 waiting jobs, scontrol alone takes half a minute."""
+    answer, said = slurm._answers["scontrol"], []
+
+    def scontrol(argv: Sequence[str], stdin: str | None) -> str:
+        said.append(stdin)
+        return answer(argv, stdin)
+
+    slurm._answers["scontrol"] = scontrol
+    read_gpus(slurm)
+    (commands,) = filter(None, said)
+    asked = {line.removeprefix("show job ") for line in commands.splitlines()}
+    holding = {raw_id for raw_id, _ in _gpu_holders(slurm)}
+    assert asked == holding
+    assert len(asked) > 3
+
+
+def _gpu_holders(slurm: FakeSlurm) -> list[tuple[str, str]]:
+    return [(one.raw_id, one.tres) for one in read_holding_jobs(slurm) if "gres/" in one.tres]
+
+
+def test_without_readline_the_prompt_stands_before_each_record(slurm: FakeSlurm) -> None:
+    answer, plain = slurm._answers["scontrol"], read_gpus(slurm)
+
+    def prompting(argv: Sequence[str], stdin: str | None) -> str:
+        text = answer(argv, stdin)
+        return text if stdin is None else text.replace("JobId=", "scontrol: JobId=")
+
+    slurm._answers["scontrol"] = prompting
+    assert read_gpus(slurm).gpus == plain.gpus
+
+
+def test_many_jobs_are_one_question_where_slurmctld_limits_them(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = slurm._answers["scontrol"]
+
+    def scontrol(argv: Sequence[str], stdin: str | None) -> str:
+        if argv[-1] == "config":
+            return "SlurmctldParameters     = rl_enable,rl_bucket_size=10\n"
+        return answer(argv, stdin)
+
+    slurm._answers["scontrol"] = scontrol
+    monkeypatch.setattr("slurmkit.state.gpumap._UNLIMITED", 3)
+    before = read_gpus(slurm).gpus
+    assert list(JOBS_COMMAND) in slurm.asked
+    slurm._answers["scontrol"] = answer
+    monkeypatch.undo()
+    assert read_gpus(slurm).gpus == before
+
+
+def test_a_job_that_has_just_gone_does_not_end_the_map(slurm: FakeSlurm) -> None:
+    answer, plain = slurm._answers["scontrol"], read_gpus(slurm)
+
+    def gone(argv: Sequence[str], stdin: str | None) -> str:
+        if stdin is not None:
+            raise NoSuchJob("slurm_load_jobs error: Invalid job id specified")
+        return answer(argv, stdin)
+
+    slurm._answers["scontrol"] = gone
+    assert read_gpus(slurm).gpus == plain.gpus
 
 
 def test_one_gpu_in_full(slurm: FakeSlurm) -> None:
@@ -127,7 +193,7 @@ def run(monkeypatch: pytest.MonkeyPatch, slurm: FakeSlurm, *args: str) -> tuple[
 
 
 def test_json_is_one_entry_per_gpu(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = json.loads(run(monkeypatch, slurm, "--json")[0])
+    entries = json.loads(run(monkeypatch, slurm, "--json")[0])["rows"]
     assert len(entries) == 32
     keys = "node index type state job_id user account shard mps mig since"
     assert {tuple(entry) for entry in entries} == {tuple(keys.split())}
@@ -195,7 +261,7 @@ def holds(nodes: str, gres: str) -> str:
 def mapped(nodes: str, squeue: str, jobs: str) -> tuple[str, tuple[str, ...]]:
     """The owners of the GPUs, in one line, and the warnings."""
     records = parse_claim_records(jobs.splitlines(keepends=True))
-    gpus, _, warnings = build_gpu_map(nodes, parse_holding_jobs(squeue, MARK), records)
+    gpus, _, warnings = build_gpu_map(parse_nodes(nodes), parse_holding_jobs(squeue, MARK), records)
     return " ".join(gpu.user or gpu.state for gpu in gpus), warnings
 
 
@@ -363,7 +429,7 @@ def test_gpus_without_device_files_are_counted() -> None:
     jobs = record(1, holds("n1", "gpu(CNT:2)")) + record(2, holds("n1", "gpu(CNT:1)"))
     records = parse_claim_records(jobs.splitlines(keepends=True))
     text = node("n1", "gpu:4", "gpu:3")
-    gpus, _, _ = build_gpu_map(text, parse_holding_jobs(BOB + EVE, MARK), records)
+    gpus, _, _ = build_gpu_map(parse_nodes(text), parse_holding_jobs(BOB + EVE, MARK), records)
     assert [gpu.user for gpu in gpus] == ["bob", "bob", "eve", None]
     assert {gpu.index for gpu in gpus} == {None}
 
