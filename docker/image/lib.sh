@@ -39,13 +39,23 @@ run_dir() { install -d -o "$2" -g "$2" -m 0755 "$1"; }
 
 # The Slurm configuration, rendered alike in every container of the cluster.
 render_slurm() {
-    local file
+    local file folder=${1:-/etc/slurm}
     for file in slurm.conf nodes.conf gres.conf topology.conf slurmkit.conf; do
-        render "slurm/$file" "/etc/slurm/$file" root:root 0644 CLUSTER
+        render "slurm/$file" "$folder/$file" root:root 0644 CLUSTER
     done
     for file in "$CONF/slurm/$RELEASE"/*.conf; do
-        render "${file#"$CONF/"}" "/etc/slurm/${file##*/}" root:root 0644 CLUSTER
+        render "${file#"$CONF/"}" "$folder/${file##*/}" root:root 0644 CLUSTER
     done
+}
+
+# Fails, with Slurm's own words, where Slurm's commands cannot read the edited configuration.
+check_slurm() {
+    local folder=/run/lab/slurm-check
+    rm -rf "$folder"
+    cp -r /etc/slurm "$folder"
+    render_slurm "$folder"
+    sed -i "s|^Include /etc/slurm/|Include $folder/|" "$folder"/*.conf
+    SLURM_CONF=$folder/slurm.conf scontrol version >/dev/null
 }
 
 # install_into_slurm FILE…: what slurmkit puts into Slurm, to where Slurm looks for it.

@@ -439,6 +439,20 @@ def test_reload_names_a_service_that_its_edit_breaks(site: Site) -> None:
     assert "no-such-option" in broken.stderr or "no_such_option" in broken.stderr
 
 
+def test_reload_takes_no_configuration_over_that_slurm_cannot_read(site: Site) -> None:
+    """Finding newcomer A20: a wrong line stopped scontrol and sacctmgr for everyone."""
+    for file, line in (("slurm.conf", "KillWait=11"), ("nodes.conf", "NodeName=c7")):
+        site.edit(f"conf/slurm/{file}", line, f"NoSuchParameter=1\n{line}")
+        broken = site.cluster("reload")
+        site.edit(f"conf/slurm/{file}", f"NoSuchParameter=1\n{line}", line)
+        assert broken.returncode == 1
+        assert "NoSuchParameter" in broken.stderr
+        assert "nothing was taken over" in broken.stderr
+        assert (
+            "KillWait                = 11 sec" in site.lab.run("scontrol", "show", "config").stdout
+        )
+
+
 def test_up_fails_with_the_last_lines_of_the_service_that_failed(site: Site) -> None:
     site.edit("conf/slurm/slurm.conf", "KillWait=11", "NoSuchParameter=1")
     _docker("kill", site.lab.container("ctld"))
