@@ -10,7 +10,8 @@ run_in() {
     if [[ -t 0 && -t 1 ]]; then
         # The terminal's own keys, Ctrl-C among them, reach the command.
         # Docker would keep Ctrl-P back, and leave the command at Ctrl-P Ctrl-Q.
-        exec docker exec -it --detach-keys='ctrl-^,ctrl-^,ctrl-^' -e "TERM=${TERM:-dumb}" "$container" "$@"
+        exec docker exec -it --detach-keys='ctrl-^,ctrl-^,ctrl-^' -e "TERM=${TERM:-dumb}" \
+            -e "COLORTERM=${COLORTERM:-}" "$container" "$@"
     fi
     run_without_terminal "$container" "$@"
 }

@@ -19,3 +19,4 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "time", clock)
     for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_COLOR_SYSTEM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLORTERM", "truecolor")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from fake_gpus import Recorded
 from fake_queue import Scene, expect_text, job, running, table, text, until, view, waiting
+from rich.color import Color, ColorSystem
 from slurmkit_tui.actions.commands import (
     CommandsFor,
     cancel_commands,
@@ -212,6 +214,40 @@ async def test_the_palette_opens_over_the_queue() -> None:
         await pilot.press("ctrl+p")
         await until(pilot, lambda: isinstance(app.screen, CommandPalette))
         await expect_text(pilot, "Search for commands")
+
+
+@pytest.mark.parametrize("view", ["queue", "gpus", "health", "fairshare"])
+@pytest.mark.parametrize("theme", ["dark", "light"])
+async def test_a_terminal_of_256_colours_shows_the_colours_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, theme: str, view: str
+) -> None:
+    """Finding newcomer A13: ssh does not hand COLORTERM on, and dark greys became navy blue."""
+    monkeypatch.delenv("COLORTERM")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    app = Recorded().app(view, theme=theme)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.pause()
+        assert app.theme == f"slurmkit-{theme}-256"
+        drawn = {
+            (name, colour.name)
+            for line in app.screen._compositor.render_strips()
+            for segment in line
+            if segment.style
+            for name in ("color", "bgcolor")
+            if (colour := getattr(segment.style, name)) is not None
+        }
+        assert len(drawn) > 6
+        assert [each for each in sorted(drawn) if not _is_shown_as_it_is(*each)] == []
+        app.action_shade()
+        assert app.theme == f"slurmkit-{'light' if theme == 'dark' else 'dark'}-256"
+
+
+def _is_shown_as_it_is(name: str, colour: str) -> bool:
+    """Of the 256 colours, or near enough: Rich rounds greys, Textual darkens some texts."""
+    real = Color.parse(colour).get_truecolor()
+    shown = Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
+    most = 12 if name == "bgcolor" else 24
+    return max(abs(a - b) for a, b in zip(real, shown, strict=True)) <= most
 
 
 async def test_theme_can_be_switched() -> None:

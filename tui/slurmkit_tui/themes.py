@@ -1,4 +1,9 @@
-"""The two themes, for dark and for light terminals, and the style of each job state."""
+"""The themes, for dark and for light terminals, and the style of each job state.
+
+ssh does not hand on COLORTERM, so most terminals at a login node count as having 256 colours. A
+colour between these would be shown as the nearest one, which for our dark greys is navy blue:
+there the themes have only colours of the 256.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,14 @@ DARK = Theme(
     background="#0e141b",
     surface="#141c26",
     panel="#1d2836",
-    variables={"quiet": "#8796a8", **_holders(_ON_DARK)},
+    variables={
+        "quiet": "#8796a8",
+        "cursor-bar": "#6cb6ff 25%",
+        "chosen-bar": "#f0b866 25%",
+        "found-bar": "#6cb6ff 30%",
+        "error-bar": "#ff7b72 20%",
+        **_holders(_ON_DARK),
+    },
 )
 LIGHT = Theme(
     name="slurmkit-light",
@@ -46,8 +58,72 @@ LIGHT = Theme(
     background="#ffffff",
     surface="#f5f7f9",
     panel="#e6ebf0",
-    variables={"quiet": "#5b6672", **_holders(_ON_LIGHT)},
+    variables={
+        "quiet": "#5b6672",
+        "cursor-bar": "#0b5cad 25%",
+        "chosen-bar": "#8a4b00 25%",
+        "found-bar": "#0b5cad 30%",
+        "error-bar": "#b3261e 20%",
+        **_holders(_ON_LIGHT),
+    },
 )
+DARK_256 = Theme(
+    name="slurmkit-dark-256",
+    dark=True,
+    primary="#5fafff",
+    secondary="#87d7d7",
+    accent="#ffaf5f",
+    success="#87d787",
+    warning="#ffd787",
+    error="#ff8787",
+    foreground="#dadada",
+    background="#121212",
+    surface="#1c1c1c",
+    panel="#303030",
+    variables={
+        "quiet": "#949494",
+        "cursor-bar": "#444444",
+        "chosen-bar": "#5f5f00",
+        "found-bar": "#005f87",
+        "error-bar": "#5f0000",
+        **_holders(
+            "#87afff #ffaf5f #d7afff #87d7af #ff87d7 #87d7d7 #d7d75f #ff8787 #afafff #afd787"
+        ),
+    },
+)
+LIGHT_256 = Theme(
+    name="slurmkit-light-256",
+    dark=False,
+    primary="#005faf",
+    secondary="#008787",
+    accent="#875f00",
+    success="#005f00",
+    warning="#875f00",
+    error="#af0000",
+    foreground="#1c1c1c",
+    background="#ffffff",
+    surface="#eeeeee",
+    panel="#dadada",
+    variables={
+        "quiet": "#626262",
+        "cursor-bar": "#afd7ff",
+        "chosen-bar": "#ffd7af",
+        "found-bar": "#87d7ff",
+        "error-bar": "#ffd7d7",
+        **_holders(
+            "#005faf #875f00 #5f00af #005f00 #87005f #005f5f #5f5f00 #af0000 #0000af #5f8700"
+        ),
+    },
+)
+THEMES = (DARK, LIGHT, DARK_256, LIGHT_256)
+
+
+def choose_theme(*, dark: bool, few_colours: bool) -> Theme:
+    """Return the theme for a dark or light terminal, with 256 colours or all of them."""
+    return next(
+        each for each in THEMES
+        if each.dark == dark and each.name.endswith("-256") == few_colours
+    )  # fmt: skip
 
 
 def state_style(state: str) -> str:

@@ -59,11 +59,11 @@ class SlurmkitApp(PollingApp):
 
     def __init__(self, feed: Feed, options: AppOptions | None = None) -> None:
         super().__init__(feed, options)
-        self.register_theme(themes.DARK)
-        self.register_theme(themes.LIGHT)
+        for each in themes.THEMES:
+            self.register_theme(each)
         # Set without watchers: setting the theme later would style everything a second time.
-        first = themes.LIGHT if self.options.theme == "light" else themes.DARK
-        self.set_reactive(SlurmkitApp.theme, first.name)
+        first = self._choose_theme(dark=self.options.theme != "light")
+        self.set_reactive(SlurmkitApp.theme, first)
         self.stylesheet.set_variables(self.get_css_variables())
         self.terminal_lent = False  # whether a shell has the terminal
 
@@ -229,8 +229,11 @@ class SlurmkitApp(PollingApp):
 
     def action_shade(self) -> None:
         """Switch between dark and light."""
-        dark = self.theme == themes.DARK.name
-        self.theme = themes.LIGHT.name if dark else themes.DARK.name
+        self.theme = self._choose_theme(dark=not self.current_theme.dark)
+
+    def _choose_theme(self, *, dark: bool) -> str:
+        few = self.console.color_system == "256"
+        return themes.choose_theme(dark=dark, few_colours=few).name
 
     def action_help(self) -> None:
         """Show the keys."""
