@@ -38,6 +38,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
         fill(lab, jobs)
         if jobs in read:
             yield from queue.budgets(lab, jobs)
+        if read[:1] == [jobs]:
+            yield from queue.commands(lab)
         if jobs == tui.JOBS and "tui" in parts:
             yield from tui.budgets(lab)
         if read[:1] == [jobs] and "submit" in parts:

@@ -1,4 +1,4 @@
-"""The queue snapshot: typed rows beside squeue's text and JSON."""
+"""The queue snapshot: typed rows beside squeue's text and JSON; commands on a long queue."""
 
 from __future__ import annotations
 
@@ -33,3 +33,35 @@ def budgets(lab: Lab, jobs: int) -> Iterator[Budget]:
     )
     size = statistics.median([found["megabytes"]])
     yield Budget(f"{what}, memory", size, f"{MEGABYTES} MB", None, size < MEGABYTES, "MB")
+
+
+# The jobs that hold GPUs, their details and the nodes, as one would ask Slurm for them.
+_GPUS = """
+squeue --all --states=RUNNING,SUSPENDED,COMPLETING --noheader \\
+    -O JobID:.20,UserName:.20,tres-alloc:.200 >/tmp/bench-held
+while read -r job _; do echo "show job $job"; done </tmp/bench-held | scontrol --details --quiet
+scontrol --details --oneliner show node
+"""
+_HOLDING = 8  # jobs that hold a GPU meanwhile
+
+
+def commands(lab: Lab) -> Iterator[Budget]:
+    """Measure whole commands while that many jobs wait."""
+    jobs = lab.jobs()
+    say(f"commands with {jobs:,} jobs in the queue")
+    submit = ("sbatch", "--parsable", "--chdir=/tmp", "--gres=gpu:a100:1", "--time=60")
+    own = [lab.run(*submit, "--wrap", "sleep 3600").strip() for _ in range(_HOLDING)]
+    waiting = lab.run(*submit, "--hold", "--wrap", "true").strip()
+    request = ("--gpus-per-node=a100:1", "--time=10", "--", "true")
+    pairs = (
+        ("gpus", ("bash", "-c", _GPUS), ("slurmkit", "gpus"), 1.5, 0),
+        ("queue", ("squeue", "--all"), ("slurmkit", "queue"), 1.0, 400),
+        ("why", ("squeue", "--all"), ("slurmkit", "why", waiting), 1.0, 400),
+        ("plan", (*submit, "--test-only", "--wrap=true"), ("slurmkit", "plan", *request), 1.0, 400),
+    )
+    for name, raw, ours, times, more in pairs:
+        theirs, measured = lab.median_ms(raw, ours)
+        limit = f"{times:g} × what Slurm takes" + (f" + {more} ms" if more else "")
+        what = f"slurmkit {name}, {jobs:,} jobs in the queue"
+        yield Budget(what, measured, limit, theirs, measured <= times * theirs + more)
+    lab.run("scancel", *own, waiting)
