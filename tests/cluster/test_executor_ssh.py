@@ -132,7 +132,7 @@ while not future.running():
 future.cancel()
 made.shutdown()
 state = "RUNNING"
-while state == "RUNNING":
+while state in ("RUNNING", "COMPLETING"):
     time.sleep(0.2)
     state = Cluster("lab").job(future.job).info().state
 answer(state=state)
