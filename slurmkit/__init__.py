@@ -5,6 +5,7 @@
     >>> made = plan(spec, Cluster())
     >>> print(made.submissions[0].script)            # exactly what will be sent
     >>> job = Cluster().submit(made)                 # sends that
+    >>> job = Cluster().run(spec)                    # both in one
 
 Public names are imported on first use, so `import slurmkit` is fast.
 """
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING
 from slurmkit.version import __version__
 
 if TYPE_CHECKING:
-    from slurmkit.cluster.cluster import Cluster
+    from slurmkit.cluster.cluster import Cluster, PlanRefused
     from slurmkit.cluster.workflow_plan import plan_workflow
     from slurmkit.errors import SlurmkitError
     from slurmkit.executor.local import LocalExecutor
     from slurmkit.executor.slurm import Executor
     from slurmkit.jobs.job import Job
     from slurmkit.jobs.outcome import Outcome
+    from slurmkit.jobs.waiting import as_completed, wait
     from slurmkit.planning.planner import Plan, plan
     from slurmkit.resumable import Resumable, checkpoint_wanted
     from slurmkit.spec.gpus import Gpus
@@ -44,6 +46,7 @@ __all__ = [
     "LocalExecutor",
     "Outcome",
     "Plan",
+    "PlanRefused",
     "Queue",
     "QueueFilter",
     "QueueRow",
@@ -54,9 +57,11 @@ __all__ = [
     "Sweep",
     "Workflow",
     "__version__",
+    "as_completed",
     "checkpoint_wanted",
     "plan",
     "plan_workflow",
+    "wait",
 ]
 
 _HOMES = {
@@ -68,6 +73,7 @@ _HOMES = {
     "LocalExecutor": "executor.local",
     "Outcome": "jobs.outcome",
     "Plan": "planning.planner",
+    "PlanRefused": "cluster.cluster",
     "Queue": "state.queue",
     "QueueFilter": "state.queue",
     "QueueRow": "state.queue_rows",
@@ -77,9 +83,11 @@ _HOMES = {
     "Survive": "spec.survival",
     "Sweep": "spec.sweep",
     "Workflow": "spec.workflow",
+    "as_completed": "jobs.waiting",
     "checkpoint_wanted": "resumable",
     "plan": "planning.planner",
     "plan_workflow": "cluster.workflow_plan",
+    "wait": "jobs.waiting",
 }
 
 

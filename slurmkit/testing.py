@@ -59,13 +59,20 @@ class FakeSlurm:
     Args:
         answers: command name to a function of (argv, stdin) that returns standard output, or
             raises the `SlurmError` for the real command's failure.
+        release: what `sacct --version` prints; up to 25.05 sacct takes 128 off exit codes.
 
     Attributes:
-        asked: every argv that was run, in order.
+        asked: every argv that was run, in order, without `sacct --version`.
     """
 
-    def __init__(self, answers: dict[str, Callable[[Sequence[str], str | None], str]]) -> None:
+    def __init__(
+        self,
+        answers: dict[str, Callable[[Sequence[str], str | None], str]],
+        *,
+        release: str = "26.05.0",
+    ) -> None:
         self._answers = answers
+        self._release = release
         self.asked: list[list[str]] = []
 
     @property
@@ -83,6 +90,8 @@ class FakeSlurm:
     ) -> str:
         """See `slurmkit.slurm.commands.SlurmCommands.run`."""
         del timeout, errors
+        if list(argv) == ["sacct", "--version"]:
+            return f"slurm {self._release}\n"
         self.asked.append(list(argv))
         return self._answers[argv[0]](argv, stdin)
 

@@ -31,12 +31,26 @@ if TYPE_CHECKING:
     from slurmkit.jobs.poller import Poller, PollPace
     from slurmkit.planning.planner import Plan
     from slurmkit.slurm.ssh.login import SshSlurmCommands
+    from slurmkit.spec.findings import Finding
+    from slurmkit.spec.jobspec import JobSpec
     from slurmkit.state.model import Capabilities, Standing
 
 # Shared by all clusters of this process, so that one query reads the states of all their jobs.
 _LOCAL = LocalSlurmCommands()
 _POLLERS: dict[SlurmCommands, Poller] = {}
 _POLLERS_LOCK = threading.Lock()
+
+
+class PlanRefused(BadInput):
+    """A plan that was not sent because it has errors.
+
+    Attributes:
+        findings: these errors, each with the nearest request that passes.
+    """
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(finding.message for finding in findings))
+        self.findings = tuple(findings)
 
 
 class Cluster:
@@ -68,6 +82,16 @@ class Cluster:
         self.name = name
         self._pace = pace
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the cluster's name; the process that unpickles it connects anew.
+
+        Raises:
+            TypeError: for a cluster with its own object to run Slurm's commands.
+        """
+        if not self.name and self.slurm is not _LOCAL:
+            raise TypeError("a Cluster made with its own `slurm` object cannot be pickled")
+        return Cluster, (self.name, None, self._pace)
+
     @property
     def poller(self) -> Poller:
         """The poller that asks about all jobs this process waits for on this cluster."""
@@ -91,6 +115,24 @@ class Cluster:
         lend = getattr(self.slurm, "attach", run_in_terminal)  # a cluster over SSH has its own
         return int(lend(argv, environment or {}))
 
+    def run(self, spec: JobSpec, *, force: bool = False) -> Job:
+        """Plan a job and send it: `plan` and `submit` in one.
+
+        `plan` also shows the script, warnings, cost and start before anything is sent.
+
+        Args:
+            spec: the job.
+            force: send it although the plan has errors; unsafe errors always stop it.
+
+        Raises:
+            PlanRefused: when the plan has errors; `findings` lists them.
+            BadInput: when the spec cannot be rendered at all.
+            SlurmError: when Slurm does not answer or refuses the job.
+        """
+        from slurmkit.planning.planner import plan
+
+        return self.submit(plan(spec, self), force=force)
+
     def submit(
         self,
         plan: Plan,
@@ -113,7 +155,7 @@ class Cluster:
             beside: deprecated name of `overrides`.
 
         Raises:
-            BadInput: when the plan has errors.
+            PlanRefused: when the plan has errors.
             Refused: with Slurm's message; parts of the plan already sent are cancelled.
         """
         from slurmkit.cluster.secret_files import remove_secrets, write_secrets
@@ -124,7 +166,7 @@ class Cluster:
             warnings.warn(renamed, DeprecationWarning, stacklevel=2)
             overrides = beside
         if stopping := plan.unsafe if force else plan.errors:
-            raise BadInput("; ".join(finding.message for finding in stopping))
+            raise PlanRefused(stopping)
         remove_secrets(self)
         record = ArrayRecorder(plan, self, again)
         with (

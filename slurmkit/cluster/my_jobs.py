@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.sweeps import load_first_ids
 from slurmkit.cluster.workflow_record import load_workflow_names
-from slurmkit.errors import NoSuchJob, Refused, SlurmError
+from slurmkit.errors import SlurmError
 from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.jobs.accounting_records import read_user_runs
-from slurmkit.jobs.info import JobInfo, parse_gpu_indices
+from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.run_history import read_restarts
 from slurmkit.jobs.steps import DAYS
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.gpumap import JOBS_COMMAND, parse_claim_records
+from slurmkit.state.gpumap import read_claim_records
 from slurmkit.state.gres import read_held_gres
 from slurmkit.state.queue import QueueFilter, read_queue
 from slurmkit.state.queue_rows import QueueRow
-
-_FEW_JOBS = 8  # up to so many jobs are asked about one by one
 
 
 class MyJobs(msgspec.Struct, frozen=True):
@@ -78,35 +76,21 @@ def read_my_jobs(slurm: SlurmCommands, user: str, days: int = DAYS) -> MyJobs:
 
 def _load_records(slurm: SlurmCommands, since: float) -> tuple[dict[str, str], dict[str, str]]:
     """Load `MyJobs.wholes` and `MyJobs.flows` from our own records of what was sent."""
+    cluster = Cluster(slurm)
     try:
-        return load_first_ids(Cluster(slurm), since), load_workflow_names(Cluster(slurm), since)
+        return load_first_ids(cluster, since), load_workflow_names(cluster, since)
     except SlurmError:
         return {}, {}
 
 
-def _read_indices(slurm: SlurmCommands, rows: list[QueueRow]) -> dict[str, dict[str, list[int]]]:
-    """Read the GPU indices of jobs: one by one if they are few, otherwise in one query."""
-    if len(rows) > _FEW_JOBS:
-        return _read_all_indices(slurm, rows)
-    indices = {}
-    for row in rows:
-        try:
-            details = slurm.run(["scontrol", "show", "job", "--details", row.raw_id])
-        except (NoSuchJob, Refused):  # it has just ended
-            continue
-        if own := parse_gpu_indices(details, row.node_list):
-            indices[row.raw_id] = own
-    return indices
-
-
-def _read_all_indices(
-    slurm: SlurmCommands, rows: Iterable[QueueRow]
+def _read_indices(
+    slurm: SlurmCommands, rows: Sequence[QueueRow]
 ) -> dict[str, dict[str, list[int]]]:
-    """Read the details of every job in one query.
+    """Read the GPU indices of jobs.
 
     A job with several records is left out: its name may have forged one.
     """
-    records = parse_claim_records(slurm.stream(JOBS_COMMAND))
+    records = read_claim_records(slurm, [row.raw_id for row in rows])
     indices: dict[str, dict[str, list[int]]] = {}
     for row in rows:
         own_records = records.get(row.raw_id, ())

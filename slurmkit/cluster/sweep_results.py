@@ -16,6 +16,7 @@ from slurmkit.cluster import sweeps
 from slurmkit.cluster.sweeps import ArrayRecord, SentArray, find_split_arrays
 from slurmkit.errors import BadInput, DatabaseDown, NoSuchJob, Refused
 from slurmkit.formats.job_ids import parse_index_spans, parse_task_indices
+from slurmkit.jobs.exit_codes import settle_exit_codes
 from slurmkit.jobs.info import UNKNOWN, JobInfo
 from slurmkit.jobs.lookup import merge_parts, read_database_runs, read_queue_rows
 from slurmkit.planning.arrays import array_throttle
@@ -174,8 +175,12 @@ def _read_parts(
         runs = read_database_runs(cluster.slurm, ids)
     except (DatabaseDown, Refused, NoSuchJob) as error:
         missing = str(error)
+    parts = {job_id: merge_parts(job_id, rows[job_id], runs.get(job_id, ())) for job_id in ids}
+    tasks = [info for each in parts.values() for info in each.values()]
+    settled = {info.job_id: info for info in settle_exit_codes(cluster.slurm, tasks)}
     return {
-        job_id: merge_parts(job_id, rows[job_id], runs.get(job_id, ())) for job_id in ids
+        job_id: {part: settled[info.job_id] for part, info in each.items()}
+        for job_id, each in parts.items()
     }, missing
 
 

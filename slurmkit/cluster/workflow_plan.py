@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from slurmkit.errors import BadInput
-from slurmkit.formats.display import format_number
+from slurmkit.formats.display import format_quantity
 from slurmkit.formats.job_ids import parse_index_spans
 from slurmkit.formats.tres import format_tres_minutes
 from slurmkit.planning.checks.limits import EffectiveLimit
@@ -64,12 +64,12 @@ class WorkflowTotal(msgspec.Struct, frozen=True, kw_only=True):
 
     def words(self) -> str:
         """Return the totals in one line."""
-        gpus = "unknown" if self.gpu_hours is None else format_number(self.gpu_hours)
-        cpus = "unknown" if self.cpu_hours is None else format_number(self.cpu_hours)
+        gpus = format_quantity(self.gpu_hours, "GPU-hour")
+        cpus = format_quantity(self.cpu_hours, "CPU-hour")
         cloud = "" if self.cloud_cost is None else f", in a cloud {self.cloud_cost:,}"
         cost = "cost unknown" if self.cost is None else f"{self.cost:,}{cloud} {self.currency}"
         priced = "" if not self.gpu_hours and self.cost is None else f", {cost}"
-        return f"{self.jobs} jobs, at most {gpus} GPU-hours, {cpus} CPU-hours{priced}"
+        return f"{format_quantity(self.jobs, 'job')}, at most {gpus}, {cpus}{priced}"
 
 
 class WorkflowPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,23 +11,33 @@ from slurmkit.diagnose import blockers as find
 from slurmkit.diagnose import limits_reached
 from slurmkit.diagnose.free_resources import describe_shortage
 from slurmkit.diagnose.model import Blocker
+from slurmkit.diagnose.render import format_exact_moment
 from slurmkit.diagnose.respec import rebuild_request
-from slurmkit.diagnose.snapshot import PendingSnapshot
+from slurmkit.diagnose.snapshot import PendingSnapshot, holds_nodes
 from slurmkit.formats import display
 from slurmkit.formats.durations import format_minutes
+from slurmkit.formats.job_ids import queryable_id
 from slurmkit.formats.memory import format_mib
 from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.jobs import pending_reasons
+from slurmkit.planning.checks import access
 from slurmkit.state.model import Partition, Reservation
 from slurmkit.state.nodes import NodeRow
 from slurmkit.state.queue_rows import QueueRow
 
 
 class ReasonFacts(msgspec.Struct, frozen=True):
-    """Facts about a pending reason: sentences, and what blocks the job."""
+    """Facts about a pending reason.
+
+    Attributes:
+        details: sentences.
+        blockers: what blocks the job.
+        text: what keeps the job waiting, where the facts say it better than Slurm's reason.
+    """
 
     details: tuple[str, ...] = ()
     blockers: tuple[Blocker, ...] = ()
+    text: pending_reasons.ReasonText | None = None
 
 
 def collect_reason_facts(snapshot: PendingSnapshot) -> ReasonFacts:
@@ -59,9 +69,21 @@ def _limit(snapshot: PendingSnapshot, reason: pending_reasons.LimitReason) -> Re
             "slurmctld shows no limit of this kind that is reached now",
             *snapshot.standing.hidden,
         ]
+    never = next((each for each in found_limits if each.never_passes), None)
     return ReasonFacts(
-        tuple(lines), tuple(find.sort_by_end(map(find.job_blocker, holders.values())))
+        tuple(lines),
+        tuple(find.sort_by_end(map(find.job_blocker, holders.values()))),
+        _never(never, reason.owner) if never else None,
     )
+
+
+def _never(
+    limit: limits_reached.ReachedLimit, owner: pending_reasons.LimitOwner
+) -> pending_reasons.ReasonText:
+    other = "account" if owner == "association" else "QOS"
+    less = "" if limit.kind.used == "jobs" else "ask for less, or "
+    advice = f"{less}use another {other}; only an administrator can raise the limit"
+    return pending_reasons.ReasonText(limit.why_never, pending_reasons.EITHER, advice)
 
 
 def _decay(snapshot: PendingSnapshot, used: str) -> list[str]:
@@ -90,17 +112,46 @@ def _priority(snapshot: PendingSnapshot) -> ReasonFacts:
 
 
 def _licenses(snapshot: PendingSnapshot) -> ReasonFacts:
-    total = snapshot.capabilities.licenses
-    asked = snapshot.asked.licenses or "?"
-    known = [f"{name}: {count} in all" for name, count in total.items() if name in asked]
-    return ReasonFacts((f"it asks for {asked}", *known))
+    """Name the jobs that hold the licences. Slurm can also count licences used elsewhere."""
+    asked = parse_license_counts(snapshot.asked.licenses)
+    lines = [f"it asks for {snapshot.asked.licenses or '?'}"]
+    holders: dict[str, QueueRow] = {}
+    rows = {row.raw_id: row for row in snapshot.rows if holds_nodes(row)}
+    for name in asked:
+        held = {
+            raw_id: count
+            for raw_id, text in snapshot.license_holders.items()
+            if raw_id in rows and (count := parse_license_counts(text).get(name))
+        }
+        total = snapshot.capabilities.licenses.get(name)
+        in_all = "" if total is None else f" of {total}"
+        lines.append(
+            f"{name}: {sum(held.values())}{in_all} are held by the jobs below"
+            if held
+            else f"{name}: no job here holds one; see: scontrol show license {name}"
+        )
+        holders |= {raw_id: rows[raw_id] for raw_id in held}
+    blockers = (
+        find.job_blocker(row, f"licences {snapshot.license_holders[raw_id]}")
+        for raw_id, row in holders.items()
+    )
+    return ReasonFacts(tuple(lines), tuple(find.sort_by_end(blockers)))
+
+
+def parse_license_counts(text: str) -> dict[str, int]:
+    """Parse licences such as `matlab:2,ansys`, as in `--licenses`; several with `|` are choices."""
+    pairs = (item.partition(":") for item in re.split(r"[,;|]", text) if item)
+    return {name: int(count) if count.isdigit() else 1 for name, _, count in pairs}
 
 
 # --- other jobs, and times -----------------------------------------------------------------------
 
 
 def _begin(snapshot: PendingSnapshot) -> ReasonFacts:
-    lines = [f"it may start from {display.format_moment(snapshot.job.eligible, snapshot.taken)} on"]
+    at = snapshot.job.eligible
+    lines = [f"its begin time: {format_exact_moment(at, snapshot.taken)}"]
+    if at is not None and at <= snapshot.taken:
+        lines = ["its begin time has come; it waits until the scheduler looks at it again"]
     if snapshot.asked.restarts:
         lines.append(
             "it was put back into the queue; Slurm starts such a job again after a short delay"
@@ -142,10 +193,53 @@ def _nodes(snapshot: PendingSnapshot) -> ReasonFacts:
     names = list(expand_nodes(match[1])) if match else _own_nodes(snapshot)
     closed = [n for name in names if (n := snapshot.node(name)) and n.why_closed in _CLOSED]
     reserved = map(find.reservation_blocker, find.other_reservations_on(snapshot, names))
-    return ReasonFacts(tuple(map(_describe_node, closed[:6])), tuple(reserved))
+    lines = tuple(map(_describe_node, closed[:6]))
+    if text := _required_node_is_away(snapshot):
+        return ReasonFacts(lines, tuple(reserved), text)
+    if refused := _refused_by_partitions(snapshot):
+        return refused
+    if "reserved" not in snapshot.job.reason:
+        return ReasonFacts(lines, tuple(reserved))
+    # Slurm says that of nodes that other jobs hold, or that are planned for jobs ahead.
+    in_the_way = (*find.jobs_on_its_nodes(snapshot), *find.jobs_ahead(snapshot))
+    return ReasonFacts(lines, (*reserved, *in_the_way))
 
 
 _CLOSED = ("down", "drained", "reserved")
+
+
+def _required_node_is_away(snapshot: PendingSnapshot) -> pending_reasons.ReasonText | None:
+    """Return the text for a job that names a node which is down or drained."""
+    named = expand_nodes(snapshot.job.requested_nodes or None)
+    away = [n for name in named if (n := snapshot.node(name)) and n.why_closed in _CLOSED[:2]]
+    if not away:
+        return None
+    listed = display.join_names([f"{node.name} ({node.why_closed})" for node in away])
+    return pending_reasons.ReasonText(
+        f"it asks by name for nodes that take no job now: {listed}",
+        pending_reasons.EITHER,
+        "ask for other nodes, or ask your administrator when these are back",
+    )
+
+
+def _refused_by_partitions(snapshot: PendingSnapshot) -> ReasonFacts | None:
+    """Return the facts for a job whose partitions all refuse its QOS or account.
+
+    Where EnforcePartLimits lets such a job in, slurmctld says of it that nodes are down.
+    """
+    own = _partitions(snapshot)
+    if len(own) < len(snapshot.partitions):
+        return None
+    request = rebuild_request(snapshot)
+    requests = [msgspec.structs.replace(request, partition=each) for each in own]
+    for name, refusals in (
+        ("QOSNotAllowed", access.allowed_qos),
+        ("AccountNotAllowed", access.allowed_accounts),
+    ):
+        if all(any(refusals(each)) for each in requests):
+            text = pending_reasons.explain_reason(name, queryable_id(snapshot.job.job_id))
+            return msgspec.structs.replace(_BY_REASON[name](snapshot), text=text)
+    return None
 
 
 def _describe_node(node: NodeRow) -> str:
@@ -263,6 +357,7 @@ _BY_REASON: dict[str, Callable[[PendingSnapshot], ReasonFacts]] = {
     "ReqNodeNotAvail": _nodes,
     "NodeDown": _nodes,
     "PartitionNodeLimit": _node_limit,
+    "PartitionConfig": lambda snapshot: _refused_by_partitions(snapshot) or ReasonFacts(),
     "PartitionTimeLimit": _time_limit,
     "PartitionDown": _partition_state,
     "PartitionInactive": _partition_state,

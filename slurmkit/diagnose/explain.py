@@ -12,6 +12,7 @@ from slurmkit.diagnose.alternatives import FoundAlternatives, find_alternatives
 from slurmkit.diagnose.blockers import rank_in_partition, read_priority
 from slurmkit.diagnose.failure import explain_end
 from slurmkit.diagnose.model import Explanation, StartEstimate, WaitExplanation
+from slurmkit.diagnose.render import format_exact_moment
 from slurmkit.diagnose.snapshot import PendingSnapshot, latest_end, read_pending_snapshot
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.formats import display
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _STATES = {
     "CONFIGURING": "has its nodes, which are being prepared (prolog, or powering up)",
-    "COMPLETING": "has ended on its own, and its nodes are being cleaned up (epilog)",
+    "COMPLETING": "has ended, and its nodes are being cleaned up (epilog)",
     "SUSPENDED": "is suspended: it keeps its nodes and GPUs, and does not run",
     "STOPPED": "is stopped: it keeps its nodes and GPUs, and does not run",
     "STAGE_OUT": "has ended, and its burst buffer is being staged out",
@@ -100,20 +101,23 @@ def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Expla
     snapshot = read_pending_snapshot(cluster.slurm, row)
     # Commands take an array's own id for all its pending tasks.
     job_id = whole_id(row.job_id) if "[" in row.job_id else row.job_id
-    reason = pending_reasons.explain_reason(row.reason, job_id)
     facts = (
         details.collect_reason_facts(snapshot)
         if row.dependency == ""
         else _dependent(cluster, snapshot)
     )
-    start = _start(snapshot)
+    reason = facts.text or pending_reasons.explain_reason(row.reason, job_id)
+    planned = facts.text is None and pending_reasons.may_be_planned(row.reason)
+    start = _start(snapshot) if planned else None
     priority = read_priority(cluster.slurm, row, snapshot.capabilities.config)
     sooner = FoundAlternatives()
     if alternatives:
         sooner = find_alternatives(cluster.slurm, snapshot, start.at if start else None)
-    ranks = (
-        rank_in_partition(name, row, snapshot.rows, snapshot.taken) for name in snapshot.partitions
-    )
+    ranks = [
+        rank
+        for name in snapshot.partitions
+        if (rank := rank_in_partition(name, row, snapshot.rows, snapshot.taken))
+    ]
     waiting = WaitExplanation(
         reason=row.reason,
         meaning=reason.meaning,
@@ -122,17 +126,28 @@ def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Expla
         details=(*facts.details, *_runs_before(cluster, snapshot)),
         blockers=facts.blockers[:_SHOWN],
         more_blockers=max(0, len(facts.blockers) - _SHOWN),
-        ranks=tuple(rank for rank in ranks if rank),
+        ranks=tuple(ranks),
         priority=priority,
         start=start,
         alternatives=sooner.alternatives,
         no_alternatives=sooner.why_none,
     )
-    when = f"; it may start {display.format_moment(start.at, snapshot.taken)}" if start else ""
-    answer = f"job {row.job_id} waits: {reason.meaning}{when}"
+    is_next = row.reason == "Resources" and ranks and all(rank.place == 1 for rank in ranks)
+    answer = (
+        f"job {row.job_id} waits: {'it is next, but ' if is_next else ''}{reason.meaning}"
+        f"{_when(row.reason, start, snapshot.taken)}"
+    )
     hidden = "PrivateData may hide other people's jobs: only jobs that you may see are counted here"
     notes = (*snapshot.standing.hidden, *([hidden] if snapshot.hides_jobs else []))
     return _explanation(row, answer, waiting=waiting, notes=notes, taken=snapshot.taken)
+
+
+def _when(reason: str, start: StartEstimate | None, now: float) -> str:
+    if start is None:
+        return ""
+    if reason == "BeginTime":
+        return f", {format_exact_moment(start.at, now)}"
+    return f"; it may start {display.format_moment(start.at, now)}"
 
 
 def _start(snapshot: PendingSnapshot) -> StartEstimate | None:

@@ -21,9 +21,10 @@ from slurmkit.formats.job_ids import queryable_id
 from slurmkit.formats.memory import format_mib, memory_option, parse_mib
 from slurmkit.formats.scontrol import parse_tres_counts
 from slurmkit.jobs.accounting_records import SacctStep, read_steps
+from slurmkit.jobs.exit_codes import sacct_exit_code
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.log import LogFile
-from slurmkit.jobs.outcome import NO_OUTPUT, Outcome
+from slurmkit.jobs.outcome import NO_OUTPUT, Outcome, describe_run
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import Machine, machine_of
 from slurmkit.state.cache import load_capabilities
@@ -53,7 +54,7 @@ def explain_end(cluster: JobCluster, job_id: str) -> Explanation:
         info, outcome = job.info(), job.outcome()
     log, trouble, reading = _log(job, info, outcome)
     outcome = _correct_from_log(outcome, reading)
-    means, advice = _means(outcome)
+    means, advice = _not_started(outcome, reading) or _means(outcome)
     # If Slurm ended the job, its log only repeats that. Show a line of it only if it names a cause.
     shows_error = reading.is_cause or outcome.kind == "failed"
     failed = outcome.first_failure
@@ -95,13 +96,8 @@ def explain_end(cluster: JobCluster, job_id: str) -> Explanation:
 
 
 def worst_part(info: JobInfo, outcome: Outcome) -> str:
-    """Return the id of the array task or het component that the outcome is about.
-
-    The outcome's text names it after the first semicolon.
-    """
-    _, _, rest = outcome.words.partition("; ")
-    named = rest.partition(":")[0]
-    return queryable_id(named) if named.startswith(info.job_id) else info.job_id
+    """Return the id of the array task or het component that the outcome is about."""
+    return queryable_id(outcome.part) if outcome.part else info.job_id
 
 
 def _answer(info: JobInfo, outcome: Outcome, reading: LogScan) -> str:
@@ -123,10 +119,20 @@ def _correct_from_log(outcome: Outcome, reading: LogScan) -> Outcome:
         "out of memory: a step used more than its limit and was killed (source: the step's message"
         " in the log)"
     )
-    when = outcome.words.partition(", after ")[2]
-    return msgspec.structs.replace(
-        outcome, kind="out_of_memory", words=f"{meaning}, after {when}" if when else meaning
-    )
+    words = f"{meaning}{describe_run(outcome)}"
+    return msgspec.structs.replace(outcome, kind="out_of_memory", words=words)
+
+
+def _not_started(outcome: Outcome, reading: LogScan) -> tuple[str, str] | None:
+    """Return what it means, and what to do, if the program of a failed step was never started.
+
+    The step's exit code is then the number of the error (errno), which no program chose.
+    """
+    if outcome.kind != "failed" or reading.not_started is None:
+        return None
+    program, error = reading.not_started
+    means, advice = NOT_STARTED[error]
+    return f"{program} could not be started: {means}", advice
 
 
 def _means(outcome: Outcome) -> tuple[str, str]:
@@ -139,6 +145,10 @@ def _means(outcome: Outcome) -> tuple[str, str]:
         return explain_exit_code(code) if code else ("", "")
     if outcome.signal is not None:
         return explain_signal(outcome.signal)
+    if outcome.exit_codes:
+        several = [(code, *explain_exit_code(code)) for code in outcome.exit_codes if code]
+        meaning = "; or ".join(f"{code}: {means}" for code, means, _ in several)
+        return meaning, "; or ".join(dict.fromkeys(advice for *_, advice in several))
     return explain_exit_code(outcome.exit_code) if outcome.exit_code else ("", "")
 
 
@@ -151,7 +161,9 @@ def _steps(slurm: SlurmCommands, job_id: str) -> Iterator[FailedStep]:
         text = slurm.run([*argv, f"--format={fields}"])
     except SlurmError:
         return
-    yield from parse_steps(text, mark)
+    for step in parse_steps(text, mark):
+        code = sacct_exit_code(slurm, step.exit_code, step.state)
+        yield msgspec.structs.replace(step, exit_code=code)
 
 
 def parse_steps(text: str, mark: str) -> Iterator[FailedStep]:
@@ -349,6 +361,21 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
     ),
     255: ("a command ended with an error of its own, as ssh and MPI do", "see its log"),
 }
+NOT_STARTED: dict[str, tuple[str, str]] = {
+    "No such file or directory": (
+        "the node has no such file",
+        "check its name and the working directory (--chdir), or give its full path",
+    ),
+    "Permission denied": (
+        "it is not executable",
+        "make it executable (chmod +x); a batch script is given with --script FILE",
+    ),
+    "Exec format error": (
+        "it is no program for this node",
+        "give a script its #! line, or --script FILE; build a program for the nodes' CPUs",
+    ),
+}
+"""Meaning and advice by the error of execve(2)."""
 SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGKILL: (
         "it was killed",

@@ -45,6 +45,20 @@ class ReachedLimit(msgspec.Struct, frozen=True):
         more = "" if self.kind.used == "submitted" else f", {asked} asked for"
         return f"{where} is {allowed}: {self.amount(self.used)} used{more}"
 
+    @property
+    def never_passes(self) -> bool:
+        """Whether the job alone is over the limit, however little others use."""
+        alone = self.used is not None and self.kind.used != "submitted"
+        return alone and self.asked > self.limit.value
+
+    @property
+    def why_never(self) -> str:
+        """What keeps the job from ever starting, in one sentence without a full stop."""
+        where = f"{self.kind.slurm} of {self.limit.holder} is {self.amount(self.limit.value)}"
+        if not self.kind.per_tres and self.kind.used == "jobs":
+            return f"{where}, so it does not start"
+        return f"it asks for {self.amount(self.asked)}, but {where}, so it does not start"
+
     def amount(self, value: int) -> str:
         """Format a value in the unit of the limit."""
         if self.kind.limit in ("max_wall", "grp_wall"):

@@ -18,6 +18,12 @@ _LONG = 300  # characters of a line that are shown
 _PREFIX = re.compile(r"^(?:\[(?:rank|default)?\d+\]:?\s?|\d+: )")
 _TRACEBACK = "Traceback (most recent call last):"
 _MEMORY = re.compile(r"error: (?:Step|Job)Id=\S+ exceeded memory limit")
+# slurmstepd's message when it cannot start a program (src/slurmd/slurmstepd/task.c); the task then
+# ends with the number of that error, as 2 or 13.
+_EXECVE = re.compile(
+    r"execve\(\): (?:bad interpreter\()?(?P<program>.+?)\)?: (?P<error>No such file or directory"
+    r"|Permission denied|Exec format error)"
+)
 _SRUN = re.compile(r"srun: error: (?P<node>[\w.\-\[\],]+): (?P<tasks>tasks? [\d,\-]+): (?P<how>.+)")
 
 LogPattern = tuple[re.Pattern[str], str]
@@ -74,8 +80,10 @@ _CAUSES: tuple[LogPattern, ...] = (
     ),
     _log_pattern(r"No space left on device", "a file system, /tmp or /dev/shm was full"),
     _log_pattern(r"[Qq]uota exceeded", "a quota was used up: see your quotas"),
+    _log_pattern(r"execve\(\): .*No such file", "the node has no such file"),
+    _log_pattern(r"execve\(\): .*Permission denied", "the file is not executable"),
     _log_pattern(
-        r"command not found|execve\(\).*No such file|: not found$",
+        r"command not found|: not found$",
         "a program is not on the node's PATH: load its module or environment in the script",
     ),
     _log_pattern(
@@ -125,6 +133,8 @@ class LogScan(msgspec.Struct, frozen=True):
         over_memory: whether slurmstepd wrote that it killed a step for its memory.
         tasks: srun's messages: which task ended how, on which node.
         last: the last lines of the log.
+        not_started: a program that slurmstepd could not start, and the error, if that is the
+            first error.
     """
 
     first_error: LogLine | None = None
@@ -133,6 +143,7 @@ class LogScan(msgspec.Struct, frozen=True):
     over_memory: bool = False
     tasks: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
+    not_started: tuple[str, str] | None = None
 
 
 def scan_log_file(path: str, on: Machine = LOCAL_MACHINE) -> LogScan:
@@ -157,6 +168,7 @@ def scan_log_text(begin: str, end: str = "") -> LogScan:
         lines = [*_numbered(begin), *(LogLine(text) for text in end.split("\n")[1:])]
     cause = _first_match(lines, _CAUSES)
     error, means = cause or _first_match(lines, _ERRORS) or (None, "")
+    execve = _EXECVE.search(error.text) if error else None
     exits = [match for line in lines if (match := _SRUN.search(line.text))]
     tasks = dict.fromkeys(f"{m['tasks']} on {m['node']}: {m['how'].strip()}" for m in exits)
     last = [line.text[:_LONG] for line in lines if line.text.strip()][-_LAST:]
@@ -167,6 +179,7 @@ def scan_log_text(begin: str, end: str = "") -> LogScan:
         over_memory=any(_MEMORY.search(line.text) for line in lines),
         tasks=tuple(tasks)[:3],  # the first are those that failed by themselves
         last=tuple(last),
+        not_started=(execve["program"], execve["error"]) if execve else None,
     )
 
 

@@ -53,6 +53,8 @@ def _who(waiting: WaitExplanation) -> str:
     """Return who can change the reason; with alternatives, the user can."""
     if waiting.who == TIME and waiting.alternatives:
         return "you, with a change listed below (Sooner); or wait: it passes by itself"
+    if waiting.who == TIME and waiting.advice == "wait":
+        return "nobody needs to: it passes by itself"
     return f"{waiting.who}; {waiting.advice}"
 
 
@@ -88,8 +90,17 @@ def _start(start: StartEstimate | None, now: float) -> str:
     if start is None:
         return "unknown: Slurm has no estimate"
     where = f" on {start.nodes}" if start.nodes else ""
+    # Without nodes it is a time that was set, such as a begin time.
+    at = display.format_moment(start.at, now) if start.nodes else format_exact_moment(start.at, now)
     age = f", computed {display.format_seconds(now - start.taken)} ago" if start.taken else ""
-    return f"{display.format_moment(start.at, now)}{where}, from {start.source}{age}"
+    return f"{at}{where}, from {start.source}{age}"
+
+
+def format_exact_moment(at: int | None, now: float) -> str:
+    """Format a time that a job waits for: `in 20 s` where others are called `now`."""
+    if at is not None and 0 < at - now < 60:
+        return f"in {display.format_seconds(at - now)}"
+    return display.format_moment(at, now)
 
 
 def _alternatives(waiting: WaitExplanation, now: float) -> Iterator[str]:

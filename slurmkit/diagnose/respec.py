@@ -14,7 +14,8 @@ import msgspec
 from slurmkit.diagnose.snapshot import PendingRequest, PendingSnapshot, time_limit_seconds
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.formats.job_ids import whole_id
-from slurmkit.planning.request import Request, parse_memory_mib
+from slurmkit.planning.amounts import parse_memory_mib
+from slurmkit.planning.request import Request
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.spec.sbatch_options import option_values, with_options
@@ -88,7 +89,7 @@ def _spec_values(job: QueueRow, asked: PendingRequest, memory: dict[str, str]) -
 
 def _spread(gpus: Gpus | None, nodes: int) -> Gpus | None:
     """Turn a GPU count for the whole job into one per node, if the nodes divide it evenly."""
-    if gpus is None or gpus.per != "job" or gpus.count % nodes:
+    if gpus is None or gpus.per != "job" or not nodes or gpus.count % nodes:
         return gpus
     return Gpus(gpus.count // nodes, gpus.type)
 

@@ -223,6 +223,7 @@ class PendingSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         nodes: all nodes and their current use.
         standing: associations, QOS and reservations, as the job's user sees them.
         taken: epoch seconds at which Slurm was asked.
+        license_holders: licences by raw id of jobs that run; read only if the job waits for some.
     """
 
     job: QueueRow
@@ -232,6 +233,7 @@ class PendingSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     capabilities: Capabilities
     standing: Standing
     taken: float
+    license_holders: dict[str, str] = msgspec.field(default_factory=dict)
 
     @cached_property
     def partitions(self) -> tuple[str, ...]:
@@ -285,6 +287,7 @@ def read_pending_snapshot(slurm: SlurmCommands, job: QueueRow) -> PendingSnapsho
         nodes = pool.submit(slurm.run, NODES_COMMAND)
         standing = pool.submit(read_standing, slurm, job.user)
         asked = pool.submit(read_pending_request, slurm, job.raw_id, capabilities.release)
+        holders = pool.submit(read_license_holders, slurm) if reason == "Licenses" else None
     return PendingSnapshot(
         job=job,
         asked=asked.result(),
@@ -293,7 +296,18 @@ def read_pending_snapshot(slurm: SlurmCommands, job: QueueRow) -> PendingSnapsho
         capabilities=capabilities,
         standing=standing.result(),
         taken=taken,
+        license_holders=holders.result() if holders else {},
     )
+
+
+def read_license_holders(slurm: SlurmCommands) -> dict[str, str]:
+    """Read the licences of all jobs that hold resources, by raw id."""
+    mark = record_mark()
+    states = "--states=running,suspended,completing"
+    fields = f"JobID:{mark},Licenses:{mark}"
+    parts = slurm.run(["squeue", "--all", "--noheader", states, "-O", fields]).split(mark)
+    pairs = zip(parts[::2], parts[1::2], strict=False)
+    return {raw_id.strip(): text for raw_id, text in pairs if text not in ("", "(null)", "N/A")}
 
 
 def tres_per_node(job: QueueRow) -> Tres:

@@ -11,6 +11,7 @@ import msgspec
 from slurmkit.errors import Refused
 from slurmkit.formats.durations import reformat_elapsed
 from slurmkit.formats.job_ids import batch_job_ids
+from slurmkit.jobs.exit_codes import sacct_exit_code
 from slurmkit.jobs.info import JobInfo
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import LOCAL_MACHINE, Machine, machine_of
@@ -52,7 +53,7 @@ class SacctStep(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         step_id: `12.0`, `12.batch`; for the allocation the job id.
         state: in full, e.g. `CANCELLED by 10001`.
-        exit_code: `code:signal`.
+        exit_code: `code:signal`; `72 or 200` where sacct may have taken 128 off.
         max_rss: e.g. `399036K`; empty when it was not measured.
         time_limit: time limit of the allocation.
         tres: allocated TRES.
@@ -77,7 +78,7 @@ def read_runs(slurm: SlurmCommands, job_ids: Iterable[str]) -> list[JobInfo]:
         mark = record_mark()
         # -D: every run of a requeued job, not only the last one.
         text = slurm.run([*_sacct_argv(batch, mark, _FIELDS), "-X", "-D"])
-        runs += _parse_runs(text, mark, machine_of(slurm))
+        runs += _parse_runs(text, mark, slurm)
     return sorted(runs, key=lambda run: run.submitted or 0)
 
 
@@ -90,7 +91,7 @@ def read_user_runs(slurm: SlurmCommands, user: str, since: int) -> list[JobInfo]
     mark = record_mark()
     asked = [*_FLAGS, f"--delimiter={mark}", f"--user={user}", starttime_option(since), "-X", "-D"]
     text = slurm.run(["sacct", *asked, f"--format={','.join(_FIELDS.values())}"])
-    return sorted(_parse_runs(text, mark, machine_of(slurm)), key=lambda run: run.submitted or 0)
+    return sorted(_parse_runs(text, mark, slurm), key=lambda run: run.submitted or 0)
 
 
 class SubmitLine(NamedTuple):
@@ -136,9 +137,13 @@ def read_steps(slurm: SlurmCommands, job_id: str) -> tuple[SacctStep, ...]:
     """
     mark = record_mark()
     text = slurm.run(_sacct_argv([job_id], mark, _STEP_FIELDS))
-    return tuple(
+    steps = [
         SacctStep(**dict(zip(_STEP_FIELDS, values, strict=True)))
         for values in split_records(text, mark, len(_STEP_FIELDS))
+    ]
+    return tuple(
+        msgspec.structs.replace(step, exit_code=sacct_exit_code(slurm, step.exit_code, step.state))
+        for step in steps
     )
 
 
@@ -177,16 +182,17 @@ def split_records(text: str, mark: str, count: int) -> list[list[str]]:
     return [[record[0].lstrip("\n"), *record[1:]] for record in records]
 
 
-def _parse_runs(text: str, mark: str, on: Machine) -> list[JobInfo]:
-    return [_parse_run(record, on) for record in split_records(text, mark, len(_FIELDS))]
+def _parse_runs(text: str, mark: str, slurm: SlurmCommands) -> list[JobInfo]:
+    return [_parse_run(record, slurm) for record in split_records(text, mark, len(_FIELDS))]
 
 
-def _parse_run(record: list[str], on: Machine) -> JobInfo:
+def _parse_run(record: list[str], slurm: SlurmCommands) -> JobInfo:
     raw = dict(zip(_FIELDS, record, strict=True))
     values = raw | {
         "state": raw["state"].partition(" ")[0],  # `CANCELLED by 10001`
         "node_list": raw["node_list"].replace("None assigned", ""),
-        "cancelled_by": parse_canceller(raw["state"], on),
+        "exit_code": sacct_exit_code(slurm, raw["exit_code"], raw["state"]),
+        "cancelled_by": parse_canceller(raw["state"], machine_of(slurm)),
         "source": "sacct",
     }
     times = {name: parse_epoch(raw[name]) for name in ("submitted", "started", "ended")}

@@ -26,7 +26,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
         tres: allocated TRES; for an array or het job the sum over its parts, without memory.
         elapsed: run time as squeue prints it.
         submitted: epoch seconds, like `started` and `ended`; None when unknown.
-        exit_code: `code:signal` once ended, where known.
+        exit_code: `code:signal` once ended, where known; `72 or 200` where sacct, before 25.11,
+            may have taken 128 off (see `slurmkit.jobs.exit_codes`).
         cancelled_by: name (or else uid) of the user who cancelled it; None when unknown.
         time_limit: as Slurm prints it; empty when unknown.
         tally: number of parts by state, for an array or het job; empty for any other.

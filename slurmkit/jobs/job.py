@@ -6,19 +6,24 @@ A rehearsal sends the signal that a job with `--survive` gets before its time li
 from __future__ import annotations
 
 import signal
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from slurmkit.errors import BadInput, JobOver, LogUnavailable, NoSuchJob, Refused, SlurmError
+from slurmkit.formats.display import printable
 from slurmkit.formats.durations import parse_time_limit
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.formats.tres import gpu_count
+from slurmkit.jobs.describe import format_state, format_state_counts
+from slurmkit.jobs.exit_codes import settle_exit_codes
 from slurmkit.jobs.info import UNKNOWN, JobInfo, parse_gpu_indices
-from slurmkit.jobs.log import LogFile, LogRequest, find_log_path, read_log_once
+from slurmkit.jobs.log import JobLog, LogFile, LogRequest, find_log_path, read_log_once
 from slurmkit.jobs.log import follow_job_log as follow_log
 from slurmkit.jobs.lookup import read_job, summarize_parts
 from slurmkit.jobs.outcome import Outcome, OutcomeEvidence, judge_outcome, read_outcome
@@ -30,7 +35,7 @@ from slurmkit.state.arrays import replace_task_ids
 
 if TYPE_CHECKING:
     from slurmkit.jobs.backends.protocol import Backend
-    from slurmkit.jobs.poller import Poller
+    from slurmkit.jobs.poller import Poller, WatchedJob
     from slurmkit.state.model import Capabilities
 
 
@@ -44,12 +49,17 @@ _OPTIONS = {
     "job_name": "job-name",
     "nice": "nice",
 }
+_QUIET_SECONDS = 5.0  # a wait that is shorter shows no progress
 REHEARSALS = {"timeout": "B:USR1", "preempt": "B:USR2"}
 """Ending to the signal that `scancel` sends to the batch shell."""
 
 
 def _no_notice(words: str) -> None:
     del words
+
+
+def _no_progress(known: Mapping[str, WatchedJob]) -> None:
+    del known
 
 
 class JobCluster(Protocol):
@@ -132,12 +142,18 @@ class Job:
         return msgspec.structs.replace(info, gpu_indices=self._gpu_indices(info))
 
     def wait(
-        self, timeout: float | None = None, *, notice: Callable[[str], None] = _no_notice
+        self,
+        timeout: float | None = None,
+        *,
+        progress: bool | None = None,
+        notice: Callable[[str], None] = _no_notice,
     ) -> JobInfo:
         """Block until the job has ended and return its last facts.
 
         Args:
             timeout: seconds to wait; for ever by default.
+            progress: after some seconds write on standard error what the job waits for, and each
+                change; by default only if that is a terminal.
             notice: called with a message when Slurm does not answer; polling goes on.
 
         Raises:
@@ -145,19 +161,50 @@ class Job:
             NoSuchJob: when neither slurmctld nor slurmdbd knows it.
         """
         ids = [part.id for part in self.parts]
+        shows = sys.stderr.isatty() if progress is None else progress
+        show = self._progress() if shows else _no_progress
         with self.cluster.poller.watch(ids) as watch:
             last_trouble: str | None = None
-            for _ in watch.changes(timeout):
+            for known in watch.changes(timeout, every=_QUIET_SECONDS if shows else None):
+                show(known)
                 if watch.trouble and watch.trouble != last_trouble:
                     notice(f"{watch.trouble}; asking again")
                 last_trouble = watch.trouble
             known = watch.known
-        for job in known.values():
-            if job.error is not None:
-                raise job.error
-        infos = {job_id: job.info for job_id, job in known.items() if job.info}
+        info = self.take_end(known)
+        return settle_exit_codes(self.cluster.slurm, [info])[0]
+
+    def take_end(self, known: Mapping[str, WatchedJob]) -> JobInfo:
+        """Return the last facts of this job from what a poller knows of its ended parts.
+
+        Raises:
+            SlurmkitError: the error for which a part could not be watched.
+        """
+        watched = {part.id: known[part.id] for part in self.parts}
+        for one in watched.values():
+            if one.error is not None:
+                raise one.error
+        infos = {job_id: one.info for job_id, one in watched.items() if one.info}
         self._last = summarize_parts(self.id, infos) if self._parts else infos[self.id]
         return self._last
+
+    def _progress(self) -> Callable[[Mapping[str, WatchedJob]], None]:
+        """Return a function that writes the job's state when it has changed."""
+        begin, last = time.monotonic(), ""
+
+        def show(known: Mapping[str, WatchedJob]) -> None:
+            nonlocal last
+            infos = {job_id: one.info for job_id, one in known.items() if one.info}
+            over = all(one.settled for one in known.values())
+            if over or not infos or time.monotonic() - begin < _QUIET_SECONDS:
+                return
+            info = summarize_parts(self.id, infos) if self._parts else infos[self.id]
+            words = format_state_counts(info.tally) or format_state(info.state, info.reason)
+            if words != last:
+                print(printable(f"job {self.id}: {words}"), file=sys.stderr, flush=True)
+                last = words
+
+        return show
 
     def outcome(self) -> Outcome:
         """Return how the job ended; for an array, het job or plan the worst part and a tally.
@@ -198,8 +245,8 @@ class Job:
         lines: int | None = None,
         file: LogFile | None = None,
         notice: Callable[[str], None] = _no_notice,
-    ) -> Iterator[bytes]:
-        """Yield the job's output as bytes.
+    ) -> JobLog:
+        """Return the job's output: an iterator of bytes, whose `text()` is all of it.
 
         A het job, or one of its components, has the output of its first component: the batch
         script runs there.
@@ -217,8 +264,8 @@ class Job:
         ask = LogRequest(file or LogFile(), lines, notice)
         slurm, info = self.cluster.slurm, self._writer_info(ask.file)
         if follow:
-            return follow_log(slurm, self.cluster.poller, info, ask)
-        return read_log_once(slurm, info, ask)
+            return JobLog(follow_log(slurm, self.cluster.poller, info, ask))
+        return JobLog(read_log_once(slurm, info, ask))
 
     def log_path(self, file: LogFile | None = None) -> str | None:
         """Return the path of that file with its patterns filled in; None while unknown.
@@ -367,10 +414,17 @@ def _worst_of(job_id: str, outcomes: list[Outcome]) -> Outcome:
     for one in outcomes:
         tally.update(one.tally if arrays else {one.kind: 1})
     counts = ", ".join(f"{count} {kind}" for kind, count in tally.items())
-    own = worst_one.words.partition("; ")[2] if arrays else ""
-    words = f"{counts}; {own or f'{worst_one.job_id}: {worst_one.words}'}"
+    part, part_words = worst_one.job_id, worst_one.words
+    if worst_one.part and arrays:
+        part, part_words = worst_one.part, worst_one.part_words
     return msgspec.structs.replace(
-        worst_one, job_id=job_id, tally=dict(tally), log=None, words=words
+        worst_one,
+        job_id=job_id,
+        tally=dict(tally),
+        log=None,
+        part=part,
+        part_words=part_words,
+        words=f"{counts}; {part}: {part_words}",
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import msgspec
 
-from slurmkit.errors import BadInput, LogUnavailable, NoSuchJob, SshError
+from slurmkit.errors import BadInput, LogUnavailable, NoSuchJob, SlurmError, SshError
 from slurmkit.formats.filename_patterns import RANK_MARK
 from slurmkit.jobs.accounting_records import read_output_pattern, read_work_dir
 from slurmkit.jobs.info import JobInfo, fill_output_path
@@ -51,9 +51,11 @@ def read_log_once(slurm: SlurmCommands, info: JobInfo, ask: LogRequest) -> Itera
     path = find_log_path(slurm, info, ask.file)
     tail = FileTail(Path(path), ask.lines, machine_of(slurm)) if path else None
     if tail is None or not tail.exists:
-        raise LogUnavailable(_why_no_file(info, path))
+        raise LogUnavailable(_why_no_file(slurm, info, path))
     if info.state == "PENDING":
-        ask.notice(f"job {info.job_id} has not started{_because(info)}; this is older output")
+        requeued = _was_requeued(slurm, info)
+        older = "the output of its last run" if requeued else "older output"
+        ask.notice(f"{_describe_waiting(info, requeued=requeued)}; this is {older}")
     if words := _rank_files_notice(machine_of(slurm), tail, ask.file):
         ask.notice(words)
     yield from tail.read()
@@ -133,15 +135,17 @@ class _Follower:
         yield from self._read()
         if self._tail is None or not self._tail.exists:
             raise LogUnavailable(
-                _why_no_file(self._info, str(self._tail.path) if self._tail else None)
+                _why_no_file(self._slurm, self._info, str(self._tail.path) if self._tail else None)
             )
 
     def _take(self, info: JobInfo) -> None:
         """Store new facts and find the file again: another run may write to another file."""
         self._info = info
         if info.state == "PENDING":
-            words = f"job {info.job_id} has not started{_because(info)}; waiting"
-            self._say(info.submitted, words)
+            if info.submitted not in self._said:
+                requeued = _was_requeued(self._slurm, info)
+                words = _describe_waiting(info, requeued=requeued)
+                self._say(info.submitted, f"{words}; waiting")
             return
         run = (info.submitted, info.node_list)
         if self._tail is not None and (info.is_over or run == self._run):
@@ -188,15 +192,32 @@ def _rank_files_notice(machine: Machine, tail: FileTail | None, file: LogFile) -
     )
 
 
+def _was_requeued(slurm: SlurmCommands, info: JobInfo) -> bool:
+    """Return whether a pending job has run before."""
+    mark = record_mark()
+    argv = ["squeue", "--noheader", f"--jobs={info.job_id}", "-O", f"RestartCnt:{mark}"]
+    try:
+        count = slurm.run(argv).partition(mark)[0].strip()
+    except SlurmError:
+        return False
+    return count.isdigit() and int(count) > 0
+
+
+def _describe_waiting(info: JobInfo, *, requeued: bool) -> str:
+    what = "was requeued and waits for its next run" if requeued else "has not started"
+    return f"job {info.job_id} {what}{_because(info)}"
+
+
 def _because(info: JobInfo) -> str:
     """Return the pending reason in brackets, once the scheduler has set one."""
     return "" if info.reason in {"", "None"} else f" ({info.reason})"
 
 
-def _why_no_file(info: JobInfo, path: str | None) -> str:
+def _why_no_file(slurm: SlurmCommands, info: JobInfo, path: str | None) -> str:
     """Explain why the log does not exist."""
     if info.state == "PENDING":
-        return f"job {info.job_id} has not started{_because(info)}; wait for its output with -f"
+        waiting = _describe_waiting(info, requeued=_was_requeued(slurm, info))
+        return f"{waiting}; wait for its output with -f"
     if info.is_over and info.started is None:
         return f"job {info.job_id} ended {info.state} before it started, so it wrote nothing"
     if info.is_over and (info.exit_code or "").endswith(":53"):
@@ -234,7 +255,9 @@ def find_log_path(slurm: SlurmCommands, info: JobInfo, which: LogFile) -> str | 
     """
     waits = info.state == "PENDING"
     if which.pattern is not None:
-        path = fill_output_path(which.pattern, info, _work_dir(slurm, info), which.rank or 0)
+        absolute = PurePosixPath(which.pattern).is_absolute()
+        folder = "/" if absolute else _work_dir(slurm, info)
+        path = fill_output_path(which.pattern, info, folder, which.rank or 0)
         if path is None and not waits:
             raise LogUnavailable(
                 f"{which.pattern} depends on a node; write the node's name in its place"
@@ -285,6 +308,29 @@ def _paths_in_queue(slurm: SlurmCommands, info: JobInfo) -> list[list[str]]:
         return []
     rows = [parts[at : at + 4] for at in range(0, len(parts) - 4, 4)]
     return [row[1:] for row in rows if row[0].strip() == info.job_id] or [row[1:] for row in rows]
+
+
+class JobLog(Iterator[bytes]):
+    """The output of a job, piece by piece, or as one text.
+
+    >>> for piece in job.log(follow=True): sys.stdout.buffer.write(piece)
+    >>> print(job.log().text())
+    """
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __next__(self) -> bytes:
+        """Return the next piece."""
+        return next(self._pieces)
+
+    def text(self) -> str:
+        """Return all that is left as text; bytes that are no UTF-8 become U+FFFD.
+
+        Raises:
+            LogUnavailable: when the path is unknown, or the file is missing or unreadable.
+        """
+        return b"".join(self).decode("utf-8", "replace")
 
 
 class FilePiece(msgspec.Struct, frozen=True):

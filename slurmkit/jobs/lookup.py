@@ -18,10 +18,11 @@ from slurmkit.formats.scontrol import merge_node_lists
 from slurmkit.formats.tres import parse_tres
 from slurmkit.jobs.accounting_records import read_runs
 from slurmkit.jobs.backends.protocol import Backend
+from slurmkit.jobs.exit_codes import is_in_doubt, settle_exit_codes
 from slurmkit.jobs.info import JobInfo, info_from_row, output_path
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.queue import QueueFilter
-from slurmkit.state.queue_rows import QueueRow, record_mark
+from slurmkit.state.queue_rows import QueueRow
 
 Rows = Sequence[QueueRow]
 Runs = Sequence[JobInfo]
@@ -63,9 +64,12 @@ def read_jobs(
     # Refused: this cluster keeps no accounts. A job that is not in the queue is nowhere else.
     with nullcontext() if not all(rows.values()) else suppress(DatabaseDown, Refused):
         runs = read_database_runs(slurm, more) if more else {}
-    return {
+    infos = {
         job_id: merge_job_facts(job_id, own, runs.get(job_id, ())) for job_id, own in rows.items()
     }
+    ids = [job_id for job_id, info in infos.items() if info and is_in_doubt(info)]
+    settled = settle_exit_codes(slurm, filter(None, map(infos.get, ids)))
+    return infos | dict(zip(ids, settled, strict=True))
 
 
 def _is_one_live_job(job_id: str, rows: Rows) -> bool:
@@ -99,18 +103,6 @@ def read_queued_ids(backend: Backend, job_ids: Iterable[str]) -> set[str]:
     rows = backend.queue(QueueFilter(job_ids=tuple(sorted(asked)), states=("all",))).rows
     live = (row for row in rows if not row.ended)
     return asked & {job_id for row in live for job_id in (row.raw_id, whole_id(row.job_id))}
-
-
-def read_exit_code(slurm: SlurmCommands, job_id: str) -> str | None:
-    """Read the exit code, as `code:signal`, of an ended job that slurmctld still remembers."""
-    mark = record_mark()
-    argv = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "-O", f"exit_code:{mark}"]
-    exit_code, end, _ = slurm.run(argv).partition(mark)
-    if not end or not exit_code.isdigit():
-        return exit_code if end else None
-    status = int(exit_code)  # up to 23.02 the status of wait(2)
-    ended_by = status & 0x7F
-    return f"0:{ended_by}" if ended_by else f"{status >> 8}:0"
 
 
 def read_database_runs(slurm: SlurmCommands, job_ids: Iterable[str]) -> dict[str, list[JobInfo]]:

@@ -24,6 +24,14 @@ from slurmkit.formats.memory import parse_bytes
 from slurmkit.formats.tres import parse_tres
 from slurmkit.jobs.accounting_records import SacctStep, read_steps
 from slurmkit.jobs.backends.protocol import Backend
+from slurmkit.jobs.exit_codes import (
+    ExitCode,
+    describe_exit_codes,
+    parse_exit_code,
+    read_squeue_codes,
+    settle_exit_codes,
+    signal_name,
+)
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.log import LogFile, find_log_path
 from slurmkit.jobs.lookup import (
@@ -31,7 +39,6 @@ from slurmkit.jobs.lookup import (
     merge_parts,
     newest_job_runs,
     read_database_runs,
-    read_exit_code,
     read_queue_rows,
     summarize_parts,
     worst_job,
@@ -91,6 +98,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: what ended it.
         exit_code: of the batch script, 0 to 255; None if there is none or it is unknown.
+        exit_codes: the two possible exit codes if sacct may have taken 128 off; else empty.
         signal: number of the signal that ended the job, or the step that its script waited for.
         signal_name: e.g. SIGSEGV.
         cancelled_by: name or uid of the user who cancelled it; None when unknown.
@@ -103,12 +111,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         first_failure: the rank that failed first, if the log tells.
         words: all of that in one line; escape it before showing it.
         tally: for an array or het job, its parts by state; the other facts are about the worst.
+        part: id of that worst part; empty for a single job.
+        part_words: how that part ended, in one line.
         source: the command that gave the facts.
     """
 
     job_id: str
     kind: OutcomeKind
     exit_code: int | None = None
+    exit_codes: tuple[int, ...] = ()
     signal: int | None = None
     signal_name: str | None = None
     cancelled_by: str | None = None
@@ -122,6 +133,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     first_failure: RankFailure | None = None
     words: str = ""
     tally: dict[str, int] = msgspec.field(default_factory=dict)
+    part: str = ""
+    part_words: str = ""
     source: Literal["squeue", "sacct"]
 
     @property
@@ -183,6 +196,8 @@ def read_outcome(backend: Backend, slurm: SlurmCommands, job_id: str) -> Outcome
         nodes=whole.node_list,
         log=None,
         tally=whole.tally,
+        part=info.job_id,
+        part_words=outcome.words,
         words=f"{states}; {info.job_id}: {outcome.words}",
     )
 
@@ -225,11 +240,11 @@ def _read_runs(
 
 def _read_one_outcome(slurm: SlurmCommands, info: JobInfo, runs: Sequence[JobInfo]) -> Outcome:
     """Read the steps and the log of one ended job, and judge its end."""
+    (info,) = settle_exit_codes(slurm, [info])
     if info.source == "squeue":
-        code = read_exit_code(slurm, info.job_id) if info.state == "FAILED" else None
-        return judge_outcome(
-            msgspec.structs.replace(info, exit_code=code), OutcomeEvidence(log=info.output)
-        )
+        codes = read_squeue_codes(slurm, [info]) if info.state == "FAILED" else {}
+        info = msgspec.structs.replace(info, exit_code=codes.get(info.raw_id))
+        return judge_outcome(info, OutcomeEvidence(log=info.output))
     steps = read_steps(slurm, info.job_id) if info.state in {"FAILED", "TIMEOUT"} else ()
     failed = info.state == "FAILED"
     end = _end_of_log(slurm, info, LogFile(stderr=True)) if failed else b""
@@ -277,7 +292,7 @@ def _end_of_log(slurm: SlurmCommands, info: JobInfo, which: LogFile) -> bytes:
 
 def judge_outcome(info: JobInfo, known: OutcomeEvidence) -> Outcome:
     """Return how an ended job ended."""
-    code, number = _exit_and_signal(info, known.steps)
+    codes, number = _exit_and_signal(info, known.steps)
     # Memory polling kills as root, but sacct may name the step's owner.
     over_memory = (
         (known.memory_said and _is_killed(info, known.steps))
@@ -293,7 +308,8 @@ def judge_outcome(info: JobInfo, known: OutcomeEvidence) -> Outcome:
     outcome = Outcome(
         job_id=info.job_id,
         kind=kind,
-        exit_code=code,
+        exit_code=codes[0] if len(codes) == 1 else None,
+        exit_codes=codes if len(codes) > 1 else (),
         signal=number,
         signal_name=signal_name(number) if number else None,
         cancelled_by=info.cancelled_by,
@@ -316,14 +332,14 @@ def judge_outcome(info: JobInfo, known: OutcomeEvidence) -> Outcome:
 
 def _is_killed(info: JobInfo, steps: Sequence[SacctStep]) -> bool:
     """Return whether a failed job lost a step to SIGKILL."""
-    signals = (parse_exit_code(step.exit_code)[1] for step in steps[1:])
+    signals = (parse_exit_code(step.exit_code).signal for step in steps[1:])
     return info.state == "FAILED" and signal.SIGKILL in signals
 
 
 def killed_by_slurm(info: JobInfo, steps: Sequence[SacctStep]) -> bool:
     """Return whether a failed job lost a step to SIGKILL from root, as by OverMemoryKill."""
     return info.state == "FAILED" and any(
-        step.state == "CANCELLED by 0" and parse_exit_code(step.exit_code)[1] == signal.SIGKILL
+        step.state == "CANCELLED by 0" and parse_exit_code(step.exit_code).signal == signal.SIGKILL
         for step in steps[1:]
     )
 
@@ -341,48 +357,37 @@ def _over_limit(steps: Sequence[SacctStep]) -> bool:
     return limit is not None and max(used, default=0) > limit
 
 
-def parse_exit_code(text: str | None) -> tuple[int | None, int | None]:
-    """Parse `code:signal` into exit code and signal; with a signal there is no exit code."""
-    code, _, number = (text or "").partition(":")
-    if not code.isdigit() or not number.isdigit():
-        return None, None
-    return (None, int(number)) if int(number) else (int(code), None)
-
-
-def _exit_and_signal(info: JobInfo, steps: Sequence[SacctStep]) -> tuple[int | None, int | None]:
+def _exit_and_signal(info: JobInfo, steps: Sequence[SacctStep]) -> ExitCode:
     """Return a job's exit code and signal; also the signal of a step that its script passed on.
 
-    When a signal kills a step, srun exits with the signal's number (up to 24.11) or with 128 more.
+    When a signal kills a step, srun exits with 128 more, from which sacct may take 128 off.
     """
     if info.state not in {"FAILED", "COMPLETED"}:
-        return None, None
-    code, number = parse_exit_code(info.exit_code)
-    signals = [parse_exit_code(step.exit_code)[1] for step in steps[1:]]
-    passed_on = next((sig for sig in signals if sig and code in {sig, 128 + sig}), None)
-    return code, passed_on or number
-
-
-def signal_name(number: int) -> str:
-    """Return `SIGSEGV` for 11; `signal 53` for a number without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        return ExitCode()
+    ended = parse_exit_code(info.exit_code)
+    signals = [parse_exit_code(step.exit_code).signal for step in steps[1:]]
+    passed_on = next((sig for sig in signals if sig and {sig, 128 + sig} & {*ended.codes}), None)
+    if passed_on is None:
+        return ended
+    return ExitCode(ended.codes if len(ended.codes) == 1 else (128 + passed_on,), passed_on)
 
 
 def _words(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) -> str:
     """Return the outcome in one line."""
     describe = _DESCRIBE.get(outcome.kind)
     words = describe(outcome, info, known) if describe else _PLAIN[outcome.kind]
+    return f"{words}{describe_run(outcome)}"
+
+
+def describe_run(outcome: Outcome) -> str:
+    """Describe the last run, and the runs before it: `, after 0:15 on c[1-2]`."""
+    after = ""
     if outcome.elapsed is not None:
-        words += f", after {format_duration(max(0, outcome.elapsed))}"
-    words += f" on {outcome.nodes}" if outcome.nodes else ""
+        after = f", after {format_duration(max(0, outcome.elapsed))}"
+    where = f" on {outcome.nodes}" if outcome.nodes else ""
     before = [run.state for run in outcome.runs[:-1]]
-    return (
-        f"{words}; this was run {len(outcome.runs)}, earlier runs: {', '.join(before)}"
-        if before
-        else words
-    )
+    earlier = f"; this was run {len(outcome.runs)}, earlier runs: {', '.join(before)}"
+    return f"{after}{where}{earlier if before else ''}"
 
 
 def _describe_failed(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) -> str:
@@ -396,9 +401,14 @@ def _describe_failed(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) ->
         return "failed: a step was killed (SIGKILL) by Slurm or root, perhaps for too much memory"
     if outcome.signal is not None:
         return f"failed: ended by signal {outcome.signal} ({outcome.signal_name})"
-    if outcome.exit_code is None:
-        return "failed; its exit code is unknown"
-    return f"failed with exit code {outcome.exit_code}"
+    codes = outcome.exit_codes
+    if outcome.exit_code is not None:
+        codes = (outcome.exit_code,)
+    return (
+        f"failed with exit code {describe_exit_codes(codes)}"
+        if codes
+        else "failed; its exit code is unknown"
+    )
 
 
 def _describe_out_of_memory(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) -> str:

@@ -32,6 +32,7 @@ class ReasonText(msgspec.Struct, frozen=True):
 
 
 _WAIT = "wait"
+_ASK = "wait, or ask your administrator"
 _RELEASE = "release it: slurmkit release JOB"
 _LOOK = "see why it failed, correct that, then release it: slurmkit release JOB"
 _OLD = "this old reason names no limit; ask your administrator, or see: slurmkit fairshare"
@@ -41,16 +42,22 @@ _TEXT_BY_NAME: dict[str, ReasonText] = {
     "None": ReasonText("the scheduler has not looked at it yet", TIME, "ask again in a minute"),
     "Prolog": ReasonText("its nodes are being prepared: the prolog runs", TIME, _WAIT),
     "Priority": ReasonText("jobs of higher priority wait for the same resources", TIME, _WAIT),
-    "Resources": ReasonText(
-        "it is next, but the resources it asks for are not free now", TIME, _WAIT
+    "Resources": ReasonText("the resources it asks for are not free now", TIME, _WAIT),
+    "Dependency": ReasonText(
+        "it waits for another job (--dependency)",
+        YOU,
+        "wait, or remove the dependency: scontrol update JobId=JOB Dependency=",
     ),
-    "Dependency": ReasonText("it waits for another job (--dependency)", YOU, _WAIT),
     "DependencyNeverSatisfied": ReasonText(
         "it never starts: the job it waits for did not end as its dependency requires",
         YOU,
         "cancel it, or remove the dependency: scontrol update JobId=JOB Dependency=",
     ),
-    "BeginTime": ReasonText("it may not start before its begin time", YOU, _WAIT),
+    "BeginTime": ReasonText(
+        "it may not start before its begin time",
+        YOU,
+        "wait, or let it start sooner: scontrol update JobId=JOB StartTime=now",
+    ),
     "JobHeldUser": ReasonText("its user has put it on hold", EITHER, _RELEASE),
     "JobHeldAdmin": ReasonText(
         "an administrator has put it on hold, or its priority was set to 0",
@@ -157,8 +164,8 @@ _TEXT_BY_NAME: dict[str, ReasonText] = {
     "BurstBufferOperation": ReasonText(
         "an operation on its burst buffer failed", EITHER, "see SystemComment of: slurmkit job JOB"
     ),
-    "FrontEndDown": ReasonText("no front-end node is up", ADMIN, _WAIT),
-    "BlockMaxError": ReasonText("too many parts of its hardware block are in error", ADMIN, _WAIT),
+    "FrontEndDown": ReasonText("no front-end node is up", ADMIN, _ASK),
+    "BlockMaxError": ReasonText("too many parts of its hardware block are in error", ADMIN, _ASK),
     "BlockFreeAction": ReasonText("its hardware block is being freed", TIME, _WAIT),
     "PowerNotAvail": ReasonText(
         "the cluster has too little electric power for it now", TIME, _WAIT
@@ -182,7 +189,9 @@ _TEXT_BY_NAME: dict[str, ReasonText] = {
     "RaisedSignal": ReasonText("a signal ended it", YOU, "see its log"),
     "TimeLimit": ReasonText("it reached its time limit", YOU, "ask for more time"),
     "InactiveLimit": ReasonText(
-        "its step launched nothing for too long (InactiveLimit)", YOU, _WAIT
+        "its step launched nothing for too long (InactiveLimit)",
+        EITHER,
+        "start its steps sooner, or ask your administrator for a longer InactiveLimit",
     ),
     "DeadLine": ReasonText(
         "it could not end before its deadline", YOU, "submit it with a later one"
@@ -196,7 +205,7 @@ _TEXT_BY_PATTERN: tuple[tuple[re.Pattern[str], ReasonText], ...] = tuple(
     for pattern, words in (
         (
             r"ReqNodeNotAvail, ?UnavailableNodes:(.*)",
-            ReasonText("nodes it could use are down, drained or reserved: {}", ADMIN, _WAIT),
+            ReasonText("nodes it could use are down, drained or reserved: {}", ADMIN, _ASK),
         ),
         (
             r"ReqNodeNotAvail, May be reserved for other job",
@@ -257,6 +266,20 @@ _TEXT_BY_PATTERN: tuple[tuple[re.Pattern[str], ReasonText], ...] = tuple(
         ),
     )
 )
+
+
+# Slurm plans a start for jobs with these, and with reasons that pass by themselves.
+_PLANNED = ("BeginTime", "NodeDown", "ReqNodeNotAvail")
+_NOT_PLANNED = ("QOSUsageThreshold",)
+
+
+def may_be_planned(reason: str) -> bool:
+    """Return whether Slurm plans a start for jobs with this reason.
+
+    For other reasons, such as a limit, slurmctld may still print a start time, which means nothing.
+    """
+    name = reason_name(reason)
+    return name in _PLANNED or (_find_text(reason).who == TIME and name not in _NOT_PLANNED)
 
 
 def is_known_reason(reason: str) -> bool:

@@ -30,6 +30,7 @@ from slurmkit.errors import (
     Unreachable,
 )
 from slurmkit.jobs.backends.protocol import Backend
+from slurmkit.jobs.exit_codes import is_in_doubt, settle_exit_codes
 from slurmkit.jobs.info import UNKNOWN, JobInfo
 from slurmkit.jobs.lookup import merge_job_facts, read_database_runs, read_queue_rows
 from slurmkit.slurm.commands import SlurmCommands
@@ -171,6 +172,7 @@ class Poller:
             after = {
                 job_id: update_watched(job_id, before[job_id], one) for job_id, one in seen.items()
             }
+            after |= self._settle_exit_codes(after)
         except SlurmkitError as error:
             return self._handle_error(error, before)
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
@@ -203,6 +205,19 @@ class Poller:
         return {
             job_id: PollResult(own, runs.get(job_id, ()), silent, now)
             for job_id, own in rows.items()
+        }
+
+    def _settle_exit_codes(self, after: Mapping[str, WatchedJob]) -> dict[str, WatchedJob]:
+        """Return the jobs that have just ended with an exit code in doubt, with the whole one."""
+        doubtful = {
+            job_id: one.info
+            for job_id, one in after.items()
+            if one.over and one.info and is_in_doubt(one.info)
+        }
+        whole = settle_exit_codes(self._slurm, doubtful.values())
+        return {
+            job_id: after[job_id]._replace(info=info)
+            for job_id, info in zip(doubtful, whole, strict=True)
         }
 
     def _handle_error(self, error: SlurmkitError, asked: Mapping[str, WatchedJob]) -> bool:

@@ -15,6 +15,7 @@ from slurmkit.formats.durations import parse_elapsed_milliseconds
 from slurmkit.formats.memory import parse_bytes
 from slurmkit.formats.tres import parse_tres
 from slurmkit.jobs.accounting_records import split_records, starttime_option
+from slurmkit.jobs.exit_codes import sacct_exit_code
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.queue_rows import parse_epoch, record_mark
 
@@ -60,7 +61,8 @@ class StepUse(msgspec.Struct, frozen=True, kw_only=True):
         started: epoch seconds, like `ended`.
         elapsed: run time in seconds.
         mem_asked: allocated memory in bytes on all nodes together.
-        exit_code: `code:signal`; empty while it runs.
+        exit_code: `code:signal`; `72 or 200` where sacct may have taken 128 off; empty while it
+            runs.
         name: any text from its user; escape it before showing it.
     """
 
@@ -133,7 +135,10 @@ def read_selected_steps(slurm: SlurmCommands, selection: Sequence[str]) -> Steps
         DatabaseDown: when slurmdbd does not answer.
     """
     taken, began, mark = time.time(), time.perf_counter(), record_mark()
-    rows = parse_sacct(slurm.run(sacct_argv(mark, *selection)), mark)
+    rows = [
+        msgspec.structs.replace(row, exit_code=sacct_exit_code(slurm, row.exit_code, row.state))
+        for row in parse_sacct(slurm.run(sacct_argv(mark, *selection)), mark)
+    ]
     running = [row for row in rows if row.is_allocation and row.runs]
     if not running:
         return StepsSnapshot(tuple(rows), "", "sacct", taken, time.perf_counter() - began)

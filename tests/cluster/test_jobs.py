@@ -45,7 +45,8 @@ def sbatch(lab: Lab, *options: str, user: str = "alice") -> str:
 
 
 def facts(lab: Lab, job_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)
+    found: dict[str, Any]
+    (found,) = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)["rows"]
     return found
 
 
@@ -155,7 +156,7 @@ def test_an_array_as_a_whole(lab: Lab, ids: dict[str, str]) -> None:
     assert done.returncode == 2
     assert f"name one of them, e.g. {ids['array']}_1" in done.stderr
     several = lab.run("slurmkit", "job", f"{ids['array']}_3", ids["failed"], "--json").stdout
-    assert [job["outcome"]["exit_code"] for job in json.loads(several)] == [0, 3]
+    assert [job["outcome"]["exit_code"] for job in json.loads(several)["rows"]] == [0, 3]
 
 
 def test_the_worst_of_several_and_what_cannot_be_waited_for(lab: Lab, ids: dict[str, str]) -> None:
@@ -263,7 +264,7 @@ def test_a_log_is_followed_across_a_requeue_that_appends(lab: Lab) -> None:
         read, said = out.communicate(timeout=180)
         errors = err.communicate(timeout=60)[0]
     assert [line for line in read.splitlines() if line.startswith("out")] == ["out 0", "out 1"]
-    assert "has not started" in said
+    assert "was requeued and waits for its next run" in said
     assert [line for line in errors.splitlines() if line.startswith("err")] == ["err 0", "err 1"]
     assert lab.run("slurmkit", "log", "--lines", "1", "--error", job_id).stdout == "err 1\n"
 

@@ -27,7 +27,7 @@ FILL = {
 }
 # Pending jobs by the reason they wait for: who, options, a word of the meaning, one of the facts.
 WAITING = {
-    "Resources": ("alice", "-p gpu --gpus-per-node=a100:2 -N2 -t 60", "is next", "a100"),
+    "Resources": ("alice", "-p gpu --gpus-per-node=a100:2 -N2 -t 60", "not free now", "a100"),
     "Priority": ("alice", "-p gpu --gpus-per-node=h100:2 -t 60 --nice=50", "higher", "h100"),
     "JobHeldUser": ("alice", "-p cpu --hold", "its user has put it on hold", ""),
     "JobHeldAdmin": (
@@ -36,7 +36,7 @@ WAITING = {
         "an administrator has put it on hold",
         "",
     ),
-    "BeginTime": ("alice", "-p cpu --begin=now+1hour", "begin time", "may start from"),
+    "BeginTime": ("alice", "-p cpu --begin=now+1hour", "begin time", "its begin time: "),
     "Dependency": ("alice", "-p cpu --dependency=afterok:@cpus", "waits for another job", ""),
     "QOSMaxGRESPerUser": (
         "bob",
@@ -78,6 +78,9 @@ NCCL = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=
 # Jobs that fail: options, script, words of the answer, and of what else is said.
 FAILING = {
     "code": ("", "echo fine; exit 3", "failed with exit code 3", "chose this code itself"),
+    "large": ("", "exit 200", "failed with exit code 200", "chose this code itself"),
+    "interrupted": ("", "exit 130", "exit code 130 (128 + 2, SIGINT)", "it was interrupted"),
+    "nofile": ("", "srun ./nosuch.sh", "failed with exit code 2", "the node has no such file"),
     "missing": ("", "nosuchprogram --x", "exit code 127", "not on the node's PATH"),
     "python": ("", "python3 -c 'import nosuch'", "No module named 'nosuch'", "environment"),
     "nccl": ("", f"echo '{NCCL}'; exit 1", "collective operation timeout", "ranks waited"),
@@ -121,7 +124,7 @@ class Jobs:
 
     def why(self, job_id: str, *options: str) -> dict[str, Any]:
         said = self.lab.run("slurmkit", "why", job_id, "--json", *options, user=self.owner[job_id])
-        return dict(json.loads(said.stdout))
+        return dict(json.loads(said.stdout)["rows"][0])
 
     def squeue(self, *job_ids: str) -> dict[str, tuple[str, str, str]]:
         """State, reason and start in epoch seconds by job."""

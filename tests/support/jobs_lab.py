@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.errors import NoSuchJob, SlurmError
+from slurmkit.errors import NoSuchJob, Refused, SlurmError
 from slurmkit.formats.job_ids import parse_task_indices
 from slurmkit.jobs.poller import PollPace
 from slurmkit.state.queue_rows import FINAL_STATES
@@ -25,10 +25,11 @@ class FakeJobs:
         hidden: ids of jobs in hidden partitions: only `--all` and `--jobs` show them.
         steps: likewise, for calls that ask for steps.
         squeue_fails: raised by squeue while set; likewise `sacct_fails`.
+        json: what `sacct --json` prints; without it that fails.
         slurm: the border to hand on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, release: str = "26.05.0") -> None:
         self.queue: dict[str, Fields] = {}
         self.runs: list[Fields] = []
         self.steps: list[Fields] = []
@@ -36,8 +37,10 @@ class FakeJobs:
         self.squeue_fails: SlurmError | None = None
         self.sacct_fails: SlurmError | None = None
         self.looks = 0
+        self.json = ""
         self.slurm = FakeSlurm(
-            {"squeue": self._squeue, "sacct": self._sacct, "scontrol": lambda argv, stdin: ""}
+            {"squeue": self._squeue, "sacct": self._sacct, "scontrol": lambda argv, stdin: ""},
+            release=release,
         )
 
     def cluster(self) -> Cluster:
@@ -63,7 +66,8 @@ class FakeJobs:
         return [argv for argv in self.slurm.asked if argv[0] == command]
 
     def _squeue(self, argv: Sequence[str], stdin: str | None) -> str:
-        self.look()
+        if "RestartCnt" not in argv[-1]:
+            self.look()
         if self.squeue_fails is not None:
             raise self.squeue_fails
         ids = _ids(argv)
@@ -80,12 +84,16 @@ class FakeJobs:
         return squeue_text(argv, found)
 
     def look(self) -> None:
-        """Called at each squeue; a test may let something happen there."""
+        """Called at each squeue that reads states; a test may let something happen there."""
         self.looks += 1
 
     def _sacct(self, argv: Sequence[str], stdin: str | None) -> str:
         if self.sacct_fails is not None:
             raise self.sacct_fails
+        if "--json" in argv:
+            if not self.json:
+                raise Refused("sacct: error: JSON is not supported by this sacct")
+            return self.json
         ids = _ids(argv)
         shown = self.runs if "-X" in argv else self.steps
         return sacct_text(argv, [run for run in list(shown) if _is_of(run["JobID"], run, ids)])

@@ -2,30 +2,37 @@
 # --- What Slurm says of this job.
 
 slurmkit_look() { # its facts; fails where slurmctld does not answer
-  slurmkit_facts=$(SLURM_TIME_FORMAT=standard timeout --foreground -s KILL "$slurmkit_within" \
-    scontrol -o show job "$slurmkit_id" 2>/dev/null) || return 1
-  slurmkit_facts=${slurmkit_facts%%$'\n'*}
-  [ -n "$slurmkit_facts" ]
-}
-
-slurmkit_fact() { # the value of a key in them
-  [[ " $slurmkit_facts" =~ \ $1=([^\ ]*) ]] && slurmkit_value=${BASH_REMATCH[1]}
+  # Text of the user's, as the job's name, is not asked for. A user's SQUEUE_* would choose jobs.
+  local lines fact='\|([^|]*)'
+  slurmkit_job_state='' slurmkit_job_restarts=0 slurmkit_job_end='' slurmkit_job_preempted=''
+  slurmkit_job_reason=''
+  lines=$(unset "${!SQUEUE_@}" && SLURM_TIME_FORMAT=standard \
+    timeout --foreground -s KILL "$slurmkit_within" squeue -h -t all -j "$slurmkit_id" \
+    -O 'JobID:|,State:|,RestartCnt:|,EndTime:|,PreemptTime:|,Reason:|' 2>/dev/null) || return 1
+  # A het job has a line for each component; this shell runs in the first.
+  [[ $'\n'$lines =~ $'\n'$SLURM_JOB_ID$fact$fact$fact$fact$fact'|' ]] || return 1
+  slurmkit_job_state=${BASH_REMATCH[1]} slurmkit_job_restarts=${BASH_REMATCH[2]}
+  slurmkit_job_end=${BASH_REMATCH[3]} slurmkit_job_preempted=${BASH_REMATCH[4]}
+  slurmkit_job_reason=${BASH_REMATCH[5]}
 }
 
 slurmkit_end_time() { # when Slurm means to end it: at its limit, or when the grace is over
-  slurmkit_fact EndTime && slurmkit_value=$(date -d "$slurmkit_value" +%s 2>/dev/null) || return 1
+  [ -n "$slurmkit_job_end" ] || return 1
+  slurmkit_value=$(date -d "$slurmkit_job_end" +%s 2>/dev/null) || return 1
   slurmkit_now
   [ "$slurmkit_value" -gt "$slurmkit_time" ] # or it was not understood
 }
 
 slurmkit_is_preempted() {
-  slurmkit_fact JobState && [ "$slurmkit_value" = PREEMPTED ] && return 0
-  slurmkit_fact PreemptTime && case $slurmkit_value in None | Unknown | '(null)') false ;; esac
+  case $slurmkit_job_state:$slurmkit_job_preempted in
+    PREEMPTED:*) ;;
+    *: | *:N/A | *:NOT_SET | *:UNLIMITED) return 1 ;;
+  esac
 }
 
 slurmkit_is_requeued() { # by Slurm or by somebody else: it is not running this run any more
-  slurmkit_fact Restarts && [ "$slurmkit_value" -gt "$slurmkit_run" ] && return 0
-  slurmkit_fact JobState && case $slurmkit_value in PENDING | REQUEUE*) ;; *) false ;; esac
+  [ "$slurmkit_job_restarts" -gt "$slurmkit_run" ] && return 0
+  case $slurmkit_job_state in PENDING | REQUEUE*) ;; *) false ;; esac
 }
 
 slurmkit_outputs() { # where what it writes begins in the files of its output
@@ -74,7 +81,7 @@ slurmkit_is_out_of_memory() {
 slurmkit_is_node_lost() {
   slurmkit_said '(^|: )srun: error: .*(Node failure on|[Ii]o error with slurmstepd|[Nn]ode.* died)' &&
     return 0
-  sinfo -hN -n "$SLURM_JOB_NODELIST" -o %T 2>/dev/null | grep -Eiq 'down|fail|unk|\*'
+  (unset "${!SINFO_@}" && exec sinfo -hN -n "$SLURM_JOB_NODELIST" -o %T 2>/dev/null) | grep -Eiq 'down|fail|unk|\*'
 }
 
 slurmkit_why_ended() { # of work that nobody warned: sets slurmkit_reason
@@ -95,7 +102,7 @@ slurmkit_why_ended() { # of work that nobody warned: sets slurmkit_reason
     fi
     slurmkit_rest
   done
-  if [ "$left" -gt 0 ] && slurmkit_fact JobState && [ "$slurmkit_value" != RUNNING ]; then
+  if [ "$left" -gt 0 ] && [ "$slurmkit_job_state" != RUNNING ]; then
     slurmkit_killed=1 # its steps have heard of it first
     slurmkit_why_killed
   elif slurmkit_is_preempted; then
@@ -115,7 +122,7 @@ slurmkit_why_killed() { # of a run that Slurm ends: sets slurmkit_reason
     slurmkit_reason=unknown
   elif slurmkit_is_preempted; then
     slurmkit_reason=preempt
-  elif slurmkit_fact Reason && [ "$slurmkit_value" = TimeLimit ]; then
+  elif [ "$slurmkit_job_reason" = TimeLimit ]; then
     slurmkit_reason=timeout
   elif slurmkit_is_requeued; then
     slurmkit_reason=requeued

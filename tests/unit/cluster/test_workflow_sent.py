@@ -338,7 +338,7 @@ def test_on_the_command_line(
     assert run("plan", file, "--script", "b") == 0
     assert capsys.readouterr().out.startswith("#!/bin/bash\n#SBATCH --job-name=b\n")
     assert run("plan", file, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["jobs"]["c"]["after"] == ["b:notok"]
+    assert json.loads(capsys.readouterr().out)["rows"][2]["after"] == ["b:notok"]
     assert run("submit", file, "--parsable") == 0
     token = capsys.readouterr().out.strip()
     for job_id, state in (("101", "FAILED"), ("102", "CANCELLED by 0"), ("103", "COMPLETED")):
@@ -347,7 +347,7 @@ def test_on_the_command_line(
     shown = capsys.readouterr()
     assert "given up: a FAILED" in shown.out
     assert run("show", token, "--json") == 0
-    states = [each["state"] for each in json.loads(capsys.readouterr().out)["jobs"]]
+    states = [each["state"] for each in json.loads(capsys.readouterr().out)["rows"]]
     assert states == ["FAILED", "CANCELLED", "COMPLETED"]
     assert run("list") == 0
     assert "1 FAILED, 1 CANCELLED, 1 COMPLETED" in capsys.readouterr().out

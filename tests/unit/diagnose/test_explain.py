@@ -19,6 +19,7 @@ from slurmkit.diagnose.snapshot import (
     _NEWER,
     PendingRequest,
     parse_pending_request,
+    read_license_holders,
     read_pending_request,
 )
 from slurmkit.formats import display
@@ -26,7 +27,7 @@ from slurmkit.spec.gpus import Gpus
 from slurmkit.state.gres import GresUse
 from slurmkit.state.model import Limits, LimitUsage
 from slurmkit.state.nodes import PartCount
-from slurmkit.testing import FakeSlurm
+from slurmkit.testing import FakeSlurm, squeue_text
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 RELEASES = ("22.05", "24.11", "26.05")
@@ -175,6 +176,106 @@ def test_a_limit_is_named_with_its_value_its_use_and_who_uses_it() -> None:
     assert [b.name for b in said.blockers] == ["1"]
 
 
+def test_a_limit_below_what_the_job_asks_for_never_passes() -> None:
+    """Finding submission 14: QOSGrpGRES with 5 asked of 4."""
+    qos = msgspec.structs.replace(lab.standing().qos[0], limits=Limits(grp_tres={"gres/gpu": 4}))
+    job = lab.row("5", reason="QOSGrpGRES", tres="cpu=1,mem=1G,node=1,gres/gpu=5,gres/gpu:a100=5")
+    text = details.collect_reason_facts(lab.scene(job, standing=lab.standing(qos=(qos,)))).text
+    assert text is not None
+    assert text.meaning == (
+        "it asks for 5 GPUs, but GrpTRES of QOS normal is 4 GPUs, so it does not start"
+    )
+    assert "passes" not in text.who
+    assert text.advice.startswith("ask for less, or use another QOS")
+    fits = lab.row("5", reason="QOSGrpGRES")
+    used = msgspec.structs.replace(qos, usage=LimitUsage(tres={"gres/gpu": 4}))
+    scene = lab.scene(fits, standing=lab.standing(qos=(used,)))
+    assert details.collect_reason_facts(scene).text is None
+
+
+def test_a_limit_of_no_job_at_all_never_passes() -> None:
+    """Finding submission 14: MaxJobsPerUser=0."""
+    qos = msgspec.structs.replace(lab.standing().qos[0], limits=Limits(max_jobs=0))
+    job = lab.row("5", reason="QOSMaxJobsPerUserLimit")
+    text = details.collect_reason_facts(lab.scene(job, standing=lab.standing(qos=(qos,)))).text
+    assert text is not None
+    assert text.meaning == "MaxJobsPerUser of QOS normal is 0 jobs, so it does not start"
+    assert "ask for less" not in text.advice
+
+
+def test_a_qos_that_the_partition_refuses_is_the_cause() -> None:
+    """Finding submission 14: slurmctld then says that nodes are down."""
+    reason = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
+    gpu = lab.partition("gpu", allow_qos=("high",))
+    known = lab.capabilities(partitions=(gpu, lab.partition("cpu")))
+    job = lab.row("5", reason=f"{reason} partitions")
+    said = details.collect_reason_facts(lab.scene(job, capabilities=known))
+    assert said.text is not None
+    assert said.text.meaning == "its partition does not allow its QOS"
+    assert said.details == ("its QOS is normal", "partition gpu allows high")
+    both = msgspec.structs.replace(job, partition="gpu,cpu")
+    assert details.collect_reason_facts(lab.scene(both, capabilities=known)).text is None
+    assert details.collect_reason_facts(lab.scene(job)).text is None
+
+
+def test_a_drained_node_that_is_asked_for_by_name_does_not_pass_by_itself() -> None:
+    """Finding submission 14."""
+    job = lab.row(
+        "5", requested_nodes="c2", reason="ReqNodeNotAvail, May be reserved for other job"
+    )
+    made = lab.scene(job)
+    away = msgspec.structs.replace(made.nodes[1], states=("IDLE", "DRAIN"), reason="bad DIMM")
+    drained = msgspec.structs.replace(made, nodes=(made.nodes[0], away, *made.nodes[2:]))
+    said = details.collect_reason_facts(drained)
+    assert said.text is not None
+    assert said.text.meaning == "it asks by name for nodes that take no job now: c2 (drained)"
+    assert "passes" not in said.text.who
+    assert said.details == ("c2 is IDLE+DRAIN: bad DIMM",)
+    assert details.collect_reason_facts(made).text is None
+
+
+def test_a_node_that_may_be_reserved_is_held_by_somebody() -> None:
+    """Finding submission 14."""
+    job = lab.row(
+        "5", requested_nodes="c2", reason="ReqNodeNotAvail, May be reserved for other job"
+    )
+    made = lab.scene(job, lab.running("1", "c2", "a100=8", 30), lab.row("3", priority=200))
+    found = details.collect_reason_facts(made).blockers
+    assert [(b.name, b.state) for b in found] == [("1", "RUNNING"), ("3", "PENDING")]
+
+
+def test_licences_name_who_holds_them() -> None:
+    """Finding submission 14."""
+    made = lab.scene(
+        lab.row("5", reason="Licenses"),
+        lab.running("1", "c1", "a100=2", 30),
+        lab.running("2", "c2", "a100=2", 90),
+        asked=lab.asked(licenses="matlab:2"),
+        capabilities=lab.capabilities(licenses={"matlab": 5, "ansys": 1}),
+        license_holders={"1": "matlab:4,ansys", "2": "ansys:1", "9": "matlab:1"},
+    )
+    said = details.collect_reason_facts(made)
+    assert said.details == (
+        "it asks for matlab:2", "matlab: 4 of 5 are held by the jobs below"
+    )  # fmt: skip
+    assert [(b.name, b.holds) for b in said.blockers] == [("1", "licences matlab:4,ansys")]
+    elsewhere = msgspec.structs.replace(made, license_holders={})
+    assert details.collect_reason_facts(elsewhere).details[1] == (
+        "matlab: no job here holds one; see: scontrol show license matlab"
+    )
+
+
+def test_who_holds_licences_is_read_from_squeue() -> None:
+    """Finding submission 14."""
+    rows = [
+        {"JobArrayID": "7_1", "JobID": "8", "Licenses": "matlab:2"},
+        {"JobArrayID": "9", "Licenses": "(null)"},
+        {"JobArrayID": "10", "Licenses": "ansys"},
+    ]
+    slurm = FakeSlurm({"squeue": lambda argv, _: squeue_text(argv, rows)})
+    assert read_license_holders(slurm) == {"8": "matlab:2", "10": "ansys"}
+
+
 def test_minutes_that_are_used_up_come_back_as_usage_decays() -> None:
     limits = Limits(grp_tres_mins={"gres/gpu": 600})
     known = lab.standing()
@@ -315,6 +416,13 @@ def test_memory_per_node_and_per_cpu_are_told_apart_by_the_total() -> None:
     assert per_cpu is not None
     assert (per_node.mem, per_node.mem_per_cpu) == ("8192M", None)
     assert (per_cpu.mem, per_cpu.mem_per_cpu) == (None, "2048M")
+
+
+def test_a_job_without_a_number_of_nodes_has_a_spec() -> None:
+    job = lab.row("5", nodes=0)
+    spec = rebuild_spec(lab.scene(job, asked=lab.asked(gpus=Gpus(4, per="job"))))
+    assert spec is not None
+    assert spec.gpus == Gpus(4, per="job")
 
 
 def test_what_a_spec_cannot_say_is_not_guessed() -> None:

@@ -96,8 +96,10 @@ def test_what_only_looks_like_an_error_is_none(line: str) -> None:
 
 def test_a_step_that_was_killed_for_its_memory_is_one_whoever_sacct_names() -> None:
     """On 22.05 the step may be shown as cancelled by its user."""
-    words = "failed: ended by signal 9 (SIGKILL), after 0:03 on c7"
-    killed = Outcome(job_id="1", kind="failed", signal=9, words=words, source="sacct")
+    words = "failed: ended by signal 9, after all (SIGKILL), after 0:03 on c7"
+    killed = Outcome(
+        job_id="1", kind="failed", signal=9, elapsed=3, nodes="c7", words=words, source="sacct"
+    )
     line = "slurmstepd-c7: error: StepId=1.0 exceeded memory limit (242 > 104), being killed"
     judged = failure._correct_from_log(killed, scan_log_text(line))
     assert judged.kind == "out_of_memory"
@@ -164,6 +166,69 @@ def test_codes_above_128_are_the_signal_they_stand_for() -> None:
     assert failure.explain_exit_code(139)[1] == failure.explain_signal(signal.SIGSEGV)[1]
     assert failure.explain_exit_code(200)[0] == "the program chose this code itself"
     assert failure.explain_signal(60)[0] == "a signal ended it"
+
+
+def test_a_code_in_doubt_is_explained_as_both() -> None:
+    """Finding submission 3."""
+    outcome = Outcome(job_id="1", kind="failed", exit_codes=(2, 130), source="sacct")
+    means, advice = failure._means(outcome)
+    assert means == (
+        "2: a command was called wrongly, or its input was wrong; or 130: its last command was"
+        " ended by signal 2: it was interrupted"
+    )
+    assert advice == "see the error in its log; or see which command interrupted it"
+
+
+def test_the_codes_of_failed_steps_are_in_doubt_too(tmp_path: Path) -> None:
+    """Finding submission 3."""
+    jobs = failed_job(tmp_path, "", code="72:0")
+    told = failure.explain_end(jobs.cluster(), "7")
+    assert told.ended is not None
+    assert told.ended.exit_code == "72 or 200"
+    assert [step.exit_code for step in told.ended.steps] == ["72 or 200"]
+
+
+def failed_job(folder: Path, log: str, code: str, release: str = "24.11.5") -> FakeJobs:
+    """A failed job with that log, which slurmctld has forgotten."""
+    (folder / "log").write_text(log, "utf-8")
+    jobs = FakeJobs(release)
+    path = str(folder / "log")
+    jobs.runs = [
+        {"JobID": "7", "State": "FAILED", "ExitCode": code, "StdOut": path, "StdErr": path}
+    ]
+    jobs.steps = [
+        {"JobID": "7", "State": "FAILED", "ExitCode": code},
+        {"JobID": "7.0", "State": "FAILED", "ExitCode": code},
+    ]
+    return jobs
+
+
+@pytest.mark.parametrize("release", ["24.11.5", "26.05.1"])
+@pytest.mark.parametrize(
+    ("line", "code", "means", "advice"),
+    [
+        ("slurmstepd-c1: error: execve(): nosuch.sh: No such file or directory", 2,
+         "nosuch.sh could not be started: the node has no such file", "full path"),
+        ("slurmstepd-c1: error: execve(): job.sh: Permission denied", 13,
+         "job.sh could not be started: it is not executable", "--script FILE"),
+        ("[2026-11-21T03:28:41.385] error: execve(): ./a b: Exec format error", 8,
+         "./a b could not be started: it is no program for this node", "#! line"),
+        ("slurmstepd: error: execve(): bad interpreter(/bin/no): No such file or directory", 2,
+         "/bin/no could not be started: the node has no such file", "full path"),
+    ],
+)  # fmt: skip
+def test_a_program_that_was_not_started_has_one_cause(
+    tmp_path: Path, line: str, code: int, means: str, advice: str, release: str
+) -> None:
+    """Findings newcomer A3 and submission 25."""
+    log = f"{line}\nsrun: error: c1: task 0: Exited with exit code {code}\n"
+    told = failure.explain_end(failed_job(tmp_path, log, f"{code}:0", release).cluster(), "7").ended
+    assert told is not None
+    assert told.details[0] == means
+    assert advice in told.advice
+    said = " ".join([*told.details, told.advice, told.error_means])
+    for other in ("called wrongly", "chose this code", "PATH", "load its module"):
+        assert other not in said
 
 
 def output_says(log: Path) -> str:

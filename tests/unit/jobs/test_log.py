@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -328,6 +329,9 @@ def test_the_file_of_a_rank(jobs: FakeJobs) -> None:
     jobs.leaves("7")
     jobs.runs = [{"JobID": "7", "WorkDir": "/kept"}]
     assert job.log_path(LogFile(pattern="out-%t", rank=5)) == "/kept/out-5"
+    jobs.slurm.asked.clear()
+    assert job.log_path(LogFile(pattern="/abs/out-%t", rank=5)) == "/abs/out-5"
+    assert not any("WorkDir" in word for argv in jobs.slurm.asked for word in argv[2:3] + argv[-1:])
     with pytest.raises(BadInput, match="either --error or --file"):
         LogFile(stderr=True, pattern="x")
 
@@ -346,3 +350,46 @@ def test_a_job_that_waits_again_has_an_earlier_log(jobs: FakeJobs, tmp_path: Pat
     said: list[str] = []
     assert b"".join(jobs.cluster().job("7").log(notice=said.append)) == b"first run\n"
     assert said == ["job 7 has not started (BeginTime); this is older output"]
+
+
+def test_a_requeued_job_has_started_before(jobs: FakeJobs, tmp_path: Path) -> None:
+    """Finding newcomer A18."""
+    path = tmp_path / "out"
+    path.write_text("first run\n")
+    jobs.waits("7", STDOUT=str(path), Reason="BeginTime", RestartCnt="1")
+    said: list[str] = []
+    job = jobs.cluster().job("7")
+    assert b"".join(job.log(notice=said.append)) == b"first run\n"
+    waits = "job 7 was requeued and waits for its next run (BeginTime)"
+    assert said == [f"{waits}; this is the output of its last run"]
+    path.unlink()
+    with pytest.raises(LogUnavailable, match=f"{re.escape(waits)}; wait for its output with -f"):
+        list(job.log())
+
+
+def test_a_requeued_job_is_followed_to_its_next_run(jobs: FakeJobs, tmp_path: Path) -> None:
+    """Finding newcomer A18."""
+    path = tmp_path / "out"
+    jobs.waits("7", STDOUT=str(path), Reason="BeginTime", RestartCnt="2")
+    reader = Reader(jobs)
+    course(
+        jobs,
+        lambda: None,
+        until(lambda: bool(reader.said)),
+        lambda: append(path, "next\n"),
+        lambda: jobs.ends("7", STDOUT=str(path)),
+    )
+    assert reader.follow() == b"next\n"
+    assert reader.said == ["job 7 was requeued and waits for its next run (BeginTime); waiting"]
+
+
+def test_the_whole_log_as_text(jobs: FakeJobs, tmp_path: Path) -> None:
+    """Finding submission, Python API: `job.log()` was a generator of bytes only."""
+    path = tmp_path / "out"
+    path.write_bytes("größe\n".encode() + b"\xff\n")
+    jobs.runs_now("7", STDOUT=str(path))
+    job = jobs.cluster().job("7")
+    assert job.log().text() == "größe\n\ufffd\n"
+    assert job.log(lines=1).text() == "\ufffd\n"
+    assert next(job.log()) == path.read_bytes()
+    assert b"".join(job.log()) == path.read_bytes()

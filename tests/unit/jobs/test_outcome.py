@@ -46,6 +46,9 @@ def test_each_kind_of_end(
     ended: Ended, name: str, kind: str, code: int | None, signal: int | None, status: int
 ) -> None:
     outcome = ended.job(name).outcome()
+    if code and ended.release == "22.05":  # nothing tells whether sacct took 128 off
+        assert outcome.exit_codes == (code, code + 128)
+        code, status = None, 1
     assert (outcome.kind, outcome.exit_code, outcome.signal) == (kind, code, signal)
     assert outcome.exit_status == status
     assert outcome.source == "sacct"
@@ -53,10 +56,9 @@ def test_each_kind_of_end(
 
 @pytest.mark.parametrize(("name", "signal"), [("step-signal", 11), ("memory", 9)])
 def test_the_signal_of_the_step_a_script_waited_for(ended: Ended, name: str, signal: int) -> None:
-    """To 24.11 srun ends with the signal's number, later with 128 more."""
+    """Srun ends with 128 more than the signal, which sacct takes off again up to 25.05."""
     outcome = ended.job(name).outcome()
-    assert outcome.signal == signal
-    assert outcome.exit_code in {signal, 128 + signal}
+    assert (outcome.signal, outcome.exit_code) == (signal, 128 + signal)
 
 
 def test_the_word_of_slurmstepd_on_memory(ended: Ended) -> None:
@@ -86,7 +88,11 @@ def test_the_runs_of_a_requeued_job(ended: Ended, name: str, states: list[str]) 
 def test_an_array(ended: Ended) -> None:
     outcome = ended.job("array").outcome()
     assert outcome.tally == {"FAILED": 4, "COMPLETED": 2}
-    assert (outcome.kind, outcome.exit_code, outcome.log) == ("failed", 1, None)
+    assert (outcome.kind, outcome.log) == ("failed", None)
+    if ended.release == "22.05":
+        assert (outcome.exit_code, outcome.exit_codes) == (None, (1, 129))
+    else:
+        assert (outcome.exit_code, outcome.exit_codes) == (1, ())
     cancelled = ended.job("array-cancelled").outcome()
     assert (cancelled.kind, cancelled.tally) == ("cancelled", {"CANCELLED": 9})
     assert cancelled.runs[0].state == "CANCELLED"
@@ -95,7 +101,7 @@ def test_an_array(ended: Ended) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("failed", "failed with exit code 3, after 0:0"),
+        ("failed", "failed with exit code 3"),
         ("signal", "failed: ended by signal 11 (SIGSEGV)"),
         ("timeout", "ran into its time limit of 00:01:00, after 1:"),
         ("cancelled", "cancelled by 10031, after 0:"),

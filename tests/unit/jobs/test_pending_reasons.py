@@ -103,3 +103,36 @@ def test_an_unknown_reason_is_shown_as_it_is() -> None:
 
 def test_the_advice_names_the_job() -> None:
     assert "slurmkit release 12_3" in pending_reasons.explain_reason("JobHeldUser", "12_3").advice
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nobody_who_can_act_is_told_only_to_wait(name: str) -> None:
+    """Finding newcomer A18: `Who can act  you; wait`."""
+    words = pending_reasons.explain_reason(name, "12")
+    assert words.advice != "wait" or words.who == pending_reasons.TIME
+
+
+@pytest.mark.parametrize(
+    ("reason", "planned"),
+    [
+        ("Resources", True),
+        ("Priority", True),
+        ("BeginTime", True),
+        ("Licenses", True),
+        ("ReqNodeNotAvail, Reserved for maintenance", True),
+        ("ReqNodeNotAvail, UnavailableNodes:c1", True),
+        ("AssocMaxGRESPerJob", False),
+        ("QOSMaxCpuPerJobLimit", False),
+        ("QOSGrpGRES", False),
+        ("AssocGrpGRES", False),
+        ("PartitionTimeLimit", False),
+        ("QOSNotAllowed", False),
+        ("QOSUsageThreshold", False),
+        ("JobHeldUser", False),
+        ("uid 10017 not in group permitted to use this partition (g). groups allowed: g", False),
+        ("something new", False),
+    ],
+)
+def test_slurm_plans_no_job_that_a_limit_stops(reason: str, planned: bool) -> None:
+    """Finding submission 14."""
+    assert pending_reasons.may_be_planned(reason) == planned

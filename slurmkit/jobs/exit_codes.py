@@ -1,0 +1,186 @@
+"""Exit codes of jobs and steps, as Slurm writes them: `code:signal`.
+
+Up to 25.05 sacct takes 128 off a code of 128 or more (src/sacct/print.c): after `exit 200` it
+prints `72:0`. Such a code is `72 or 200` here. squeue tells the whole code while slurmctld
+remembers the job. Later `sacct --json` does, since 23.11; it prints much, so it is asked for few.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from slurmkit.errors import SlurmError
+from slurmkit.formats.job_ids import batch_job_ids
+from slurmkit.jobs.info import JobInfo
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.queue_rows import record_mark
+
+_WHOLE_SINCE = (25, 11)
+_TAKEN_OFF = 128
+_MOST_JSON = 50  # jobs in one `sacct --json`, which prints all steps in full
+_PROGRAM_SIGNALS = range(1, 32)  # without the real-time signals
+_releases: WeakKeyDictionary[SlurmCommands, tuple[int, ...]] = WeakKeyDictionary()
+
+
+class ExitCode(NamedTuple):
+    """How a job or step ended: an exit code or a signal.
+
+    Attributes:
+        codes: the possible exit codes: one; two if sacct may have taken 128 off; none if a signal
+            ended it or it is unknown.
+        signal: number of the signal.
+    """
+
+    codes: tuple[int, ...] = ()
+    signal: int | None = None
+
+
+def parse_exit_code(text: str | None) -> ExitCode:
+    """Parse `3:0`, `0:9` or `72 or 200`; with a signal there is no exit code."""
+    low, doubt, high = (text or "").partition(" or ")
+    if doubt:
+        return ExitCode((int(low), int(high)))
+    code, _, number = low.partition(":")
+    if not code.isdigit() or not number.isdigit():
+        return ExitCode()
+    return ExitCode(signal=int(number)) if int(number) else ExitCode((int(code),))
+
+
+def sacct_exit_code(slurm: SlurmCommands, text: str, state: str) -> str:
+    """Return an exit code of sacct; `72 or 200` if sacct may have taken 128 off.
+
+    Args:
+        slurm: ran the sacct.
+        text: `code:signal`, as sacct printed it.
+        state: the state of that job or step.
+    """
+    codes = parse_exit_code(text).codes
+    if not codes or codes[0] >= _TAKEN_OFF or not (codes[0] or state.startswith("FAILED")):
+        return text
+    if _sacct_release(slurm) >= _WHOLE_SINCE:
+        return text
+    return f"{codes[0]} or {codes[0] + _TAKEN_OFF}"
+
+
+def _sacct_release(slurm: SlurmCommands) -> tuple[int, ...]:
+    """Return sacct's release, e.g. (24, 11, 5); empty if it does not say."""
+    if slurm not in _releases:
+        try:
+            text = slurm.run(["sacct", "--version"])
+        except SlurmError:
+            return ()
+        _releases[slurm] = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    return _releases[slurm]
+
+
+def settle_exit_codes(slurm: SlurmCommands, infos: Iterable[JobInfo]) -> list[JobInfo]:
+    """Return the facts of jobs with whole exit codes, where Slurm still tells them.
+
+    Runs one squeue for all codes in doubt, then one sacct for the rest if these are few.
+    """
+    settled = list(infos)
+    for read, most in ((read_squeue_codes, None), (_read_json_codes, _MOST_JSON)):
+        asked = [info for info in settled if is_in_doubt(info)]
+        if not asked or (most and len(asked) > most):
+            continue
+        with suppress(SlurmError):
+            codes = read(slurm, asked)
+            settled = [_with_code(info, codes.get(info.raw_id)) for info in settled]
+    return settled
+
+
+def is_in_doubt(info: JobInfo) -> bool:
+    """Return whether the exit code of a single job may lack 128."""
+    return not info.tally and len(parse_exit_code(info.exit_code).codes) > 1
+
+
+def _with_code(info: JobInfo, code: str | None) -> JobInfo:
+    """Return the job with this code, unless it is the code of another run."""
+    whole = parse_exit_code(code).codes
+    is_own = len(whole) == 1 and whole[0] in parse_exit_code(info.exit_code).codes
+    return msgspec.structs.replace(info, exit_code=code) if is_own and is_in_doubt(info) else info
+
+
+def read_squeue_codes(slurm: SlurmCommands, infos: Iterable[JobInfo]) -> dict[str, str]:
+    """Read the exit codes of ended jobs that slurmctld still remembers, by raw id.
+
+    Raises:
+        NoSuchJob: when it remembers none of a single job.
+    """
+    codes: dict[str, str] = {}
+    for batch in batch_job_ids(info.job_id for info in infos):
+        mark = record_mark()
+        argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(batch)}"]
+        text = slurm.run([*argv, "-O", f"JobID:{mark},exit_code:{mark}"])
+        parts = text.split(mark)
+        for raw_id, code in zip(parts[::2], parts[1::2], strict=False):
+            codes[raw_id.strip()] = _parse_status(code.strip())
+    return codes
+
+
+def _parse_status(text: str) -> str:
+    """Return `code:signal`; up to 23.02 squeue prints the status of wait(2)."""
+    if not text.isdigit():
+        return text
+    ended_by = int(text) & 0x7F
+    return f"0:{ended_by}" if ended_by else f"{int(text) >> 8}:0"
+
+
+class _JsonNumber(msgspec.Struct):
+    number: int
+
+
+class _JsonExitCode(msgspec.Struct):
+    # Up to 23.02 a text, and the return code is then always 0.
+    status: list[str]
+    return_code: _JsonNumber
+
+
+class _JsonRun(msgspec.Struct):
+    job_id: int
+    exit_code: _JsonExitCode
+
+
+class _JsonAnswer(msgspec.Struct):
+    jobs: list[_JsonRun]
+
+
+def _read_json_codes(slurm: SlurmCommands, infos: Iterable[JobInfo]) -> dict[str, str]:
+    """Read the exit codes of the jobs' last runs from `sacct --json`, by raw id."""
+    text = slurm.run(["sacct", "--json", f"--jobs={','.join(info.job_id for info in infos)}"])
+    try:
+        runs = msgspec.json.decode(text, type=_JsonAnswer).jobs
+    except (msgspec.MsgspecError, UnicodeError):  # 22.05 and 23.02
+        return {}
+    return {
+        str(run.job_id): f"{run.exit_code.return_code.number}:0"
+        for run in runs
+        if "ERROR" in run.exit_code.status
+    }
+
+
+def signal_name(number: int) -> str:
+    """Return `SIGSEGV` for 11; `signal 53` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_exit_codes(codes: tuple[int, ...]) -> str:
+    """Write the possible exit codes: `3`, `72 or 200`, `137 (128 + 9, SIGKILL)`."""
+    return " or ".join(map(_describe, codes))
+
+
+def _describe(code: int) -> str:
+    number = code - _TAKEN_OFF
+    if number not in _PROGRAM_SIGNALS:
+        return str(code)
+    return f"{code} ({_TAKEN_OFF} + {number}, {signal_name(number)})"

@@ -1,0 +1,244 @@
+"""Exit codes of 128 and more, from which sacct takes 128 off up to 25.05."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from jobs_lab import FakeJobs
+
+from slurmkit.errors import ControllerDown
+from slurmkit.jobs.accounting_records import read_runs, read_steps
+from slurmkit.jobs.exit_codes import (
+    ExitCode,
+    describe_exit_codes,
+    parse_exit_code,
+    sacct_exit_code,
+    settle_exit_codes,
+)
+from slurmkit.jobs.job import Job
+from slurmkit.jobs.lookup import read_jobs
+from slurmkit.testing import FakeSlurm
+
+
+def answer(raw_id: int, number: int, status: object = ("ERROR",)) -> str:
+    """What `sacct --json` prints since 23.11, as far as it is read."""
+    code = {"status": status, "return_code": {"set": True, "infinite": False, "number": number}}
+    return json.dumps({"jobs": [{"job_id": raw_id, "name": "x", "exit_code": code}], "meta": {}})
+
+
+def forgotten(release: str = "24.11.5", code: str = "72:0") -> tuple[FakeJobs, Job]:
+    """A failed job that slurmctld has forgotten."""
+    jobs = FakeJobs(release)
+    jobs.runs = [{"JobID": "7", "State": "FAILED", "ExitCode": code, "StdErr": "/none"}]
+    return jobs, jobs.cluster().job("7")
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("3:0", ExitCode((3,))),
+        ("0:9", ExitCode(signal=9)),
+        ("72 or 200", ExitCode((72, 200))),
+        ("", ExitCode()),
+        (None, ExitCode()),
+    ],
+)
+def test_codes_are_parsed(text: str | None, parsed: ExitCode) -> None:
+    assert parse_exit_code(text) == parsed
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "state", "shown"),
+    [
+        ("24.11.5", "72:0", "FAILED", "72 or 200"),
+        ("25.05.7", "2:0", "FAILED", "2 or 130"),
+        ("24.11.5", "0:0", "FAILED", "0 or 128"),
+        ("24.11.5", "15:0", "CANCELLED by 1000", "15 or 143"),
+        ("24.11.5", "0:0", "COMPLETED", "0:0"),
+        ("24.11.5", "0:9", "FAILED", "0:9"),
+        ("24.11.5", "200:0", "FAILED", "200:0"),
+        ("24.11.5", "", "FAILED", ""),
+        ("25.11.0", "72:0", "FAILED", "72:0"),
+        ("26.05.1", "2:0", "FAILED", "2:0"),
+        ("25.05.7", "0:0", "FAILED", "0 or 128"),
+    ],
+)
+def test_a_code_of_sacct_is_in_doubt_up_to_25_05(
+    release: str, text: str, state: str, shown: str
+) -> None:
+    """Finding submission 3."""
+    assert sacct_exit_code(FakeSlurm({}, release=release), text, state) == shown
+
+
+def test_a_release_that_does_not_tell_leaves_the_doubt() -> None:
+    """Finding submission 3."""
+    assert sacct_exit_code(FakeSlurm({}, release=""), "72:0", "FAILED") == "72 or 200"
+
+
+@pytest.mark.parametrize("printed", ["200:0", "51200"])
+def test_the_code_of_one_job_is_squeues_while_slurmctld_remembers_it(printed: str) -> None:
+    """Finding submission 3. Up to 23.02 squeue prints the status of wait(2)."""
+    jobs = FakeJobs("22.05.11")
+    jobs.ends("7", "FAILED", ExitCode="72:0", StdErr="/none")
+    jobs.queue["7"] = {"State": "FAILED", "exit_code": printed}
+    job = jobs.cluster().job("7")
+    assert (job.wait().exit_code, job.info().exit_code) == ("200:0", "200:0")
+    outcome = job.outcome()
+    assert (outcome.exit_code, outcome.exit_codes, outcome.exit_status) == (200, (), 200)
+    assert "failed with exit code 200, after" in outcome.words
+
+
+def test_the_code_of_one_forgotten_job_is_that_of_sacct_json() -> None:
+    """Finding submission 3."""
+    jobs, job = forgotten()
+    jobs.json = answer(7, 200)
+    assert (job.wait().exit_code, job.info().exit_code) == ("200:0", "200:0")
+    assert (job.outcome().exit_code, job.outcome().exit_status) == (200, 200)
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "",
+        json.dumps({"jobs": [{"job_id": 7, "exit_code": {"status": "SUCCESS", "return_code": 0}}]}),
+        answer(8, 200),
+        answer(7, 3),
+        answer(7, 0, ["SUCCESS"]),
+        "{",
+    ],
+)
+def test_a_code_that_nobody_knows_is_shown_as_both(printed: str) -> None:
+    """Finding submission 3. The second answer is that of 22.05, whose code is always 0."""
+    jobs, job = forgotten()
+    jobs.json = printed
+    assert (job.wait().exit_code, job.info().exit_code) == ("72 or 200", "72 or 200")
+    outcome = job.outcome()
+    assert (outcome.exit_code, outcome.exit_codes, outcome.exit_status) == (None, (72, 200), 1)
+    assert "failed with exit code 72 or 200, after" in outcome.words
+
+
+def test_an_exit_code_of_0_of_22_05_is_not_taken_for_the_code() -> None:
+    """Finding submission 3: `exit 128` is 0:0 in sacct's text, and 0 in its JSON."""
+    jobs, job = forgotten("22.05.11", "0:0")
+    code = {"status": "SUCCESS", "return_code": 0}
+    jobs.json = json.dumps({"jobs": [{"job_id": 7, "exit_code": code}]})
+    assert job.outcome().exit_codes == (0, 128)
+
+
+def test_a_whole_code_takes_no_further_command() -> None:
+    """Finding submission 3."""
+    jobs, job = forgotten("25.11.2", "200:0")
+    jobs.json = answer(7, 72)
+    assert job.info().exit_code == "200:0"
+    assert not any("--json" in argv for argv in jobs.slurm.asked)
+
+
+def test_many_jobs_take_no_further_command() -> None:
+    """Finding submission 3."""
+    jobs = FakeJobs("24.11.5")
+    ids = [str(number) for number in range(7, 17)]
+    jobs.runs = [{"JobID": each, "State": "FAILED", "ExitCode": "2:0"} for each in ids]
+    runs = read_runs(jobs.slurm, ids)
+    assert {run.exit_code for run in runs} == {"2 or 130"}
+    assert len(jobs.slurm.asked) == 1
+
+
+def test_the_codes_of_many_jobs_take_one_command_each_way() -> None:
+    """Finding submission 3: a workflow, or the tasks of a sweep."""
+    jobs = FakeJobs("24.11.5")
+    ids = [str(number) for number in range(7, 17)]
+    for each in ids:
+        jobs.ends(each, "FAILED", ExitCode="2:0")
+        jobs.queue[each] = {"State": "FAILED", "exit_code": "130:0"}
+    cluster = jobs.cluster()
+    infos = read_jobs(cluster.backend, cluster.slurm, ids)
+    assert {info.exit_code for info in infos.values() if info} == {"130:0"}
+    assert [argv[0] for argv in jobs.slurm.asked] == ["squeue", "sacct", "squeue"]
+    jobs.queue.clear()
+    infos = read_jobs(cluster.backend, cluster.slurm, ids)
+    assert {info.exit_code for info in infos.values() if info} == {"2 or 130"}
+    assert sum("--json" in argv for argv in jobs.slurm.asked) == 1
+
+
+def test_a_code_of_another_run_is_not_taken() -> None:
+    """Finding submission 3."""
+    jobs, job = forgotten()
+    info = job.info()
+    jobs.queue["7"] = {"State": "FAILED", "exit_code": "3:0"}
+    assert settle_exit_codes(jobs.slurm, [info]) == [info]
+    jobs.queue["7"] = {"State": "FAILED", "exit_code": "0:9"}
+    assert settle_exit_codes(jobs.slurm, [info]) == [info]
+
+
+def test_so_many_jobs_that_sacct_would_print_too_much_stay_in_doubt() -> None:
+    """Finding submission 3."""
+    jobs, job = forgotten()
+    jobs.json = answer(7, 200)
+    info = msgspec.structs.replace(job.info(), exit_code="72 or 200")
+    jobs.slurm.asked.clear()
+    assert len(settle_exit_codes(jobs.slurm, [info] * 51)) == 51
+    assert [argv[0] for argv in jobs.slurm.asked] == ["squeue"]
+
+
+def test_an_array_shows_the_doubt_and_its_outcome_the_code() -> None:
+    """Finding submission 3."""
+    jobs = FakeJobs("24.11.5")
+    jobs.runs = [
+        {"JobID": "7_1", "JobIDRaw": "8", "State": "COMPLETED"},
+        {"JobID": "7_2", "JobIDRaw": "9", "State": "FAILED", "ExitCode": "9:0", "StdErr": "/none"},
+    ]
+    jobs.json = answer(9, 137)
+    job = jobs.cluster().job("7")
+    assert job.info().exit_code == "9 or 137"
+    assert job.outcome().exit_code == 137
+    assert "7_2: failed with exit code 137 (128 + 9, SIGKILL)" in job.outcome().words
+
+
+def test_a_killed_step_tells_the_code_of_its_job() -> None:
+    """Finding submission 3: srun ends with 128 more than the signal."""
+    jobs, job = forgotten(code="11:0")
+    jobs.steps = [
+        {"JobID": "7", "State": "FAILED", "ExitCode": "11:0"},
+        {"JobID": "7.0", "State": "FAILED", "ExitCode": "0:11"},
+    ]
+    outcome = job.outcome()
+    assert (outcome.exit_code, outcome.signal, outcome.exit_status) == (139, 11, 139)
+
+
+def test_the_codes_of_steps_are_in_doubt_too() -> None:
+    """Finding submission 3."""
+    jobs, _ = forgotten()
+    jobs.steps = [
+        {"JobID": "7", "State": "FAILED", "ExitCode": "72:0"},
+        {"JobID": "7.0", "State": "FAILED", "ExitCode": "72:0"},
+    ]
+    assert [step.exit_code for step in read_steps(jobs.slurm, "7")] == ["72 or 200"] * 2
+
+
+def test_a_slurmctld_that_is_away_leaves_sacct() -> None:
+    """Finding submission 3."""
+    jobs, job = forgotten()
+    info = job.info()
+    jobs.squeue_fails = ControllerDown("away")
+    assert settle_exit_codes(jobs.slurm, [info])[0].exit_code == "72 or 200"
+    jobs.json = answer(7, 200)
+    assert settle_exit_codes(jobs.slurm, [info])[0].exit_code == "200:0"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (3, "3"),
+        (128, "128"),
+        (130, "130 (128 + 2, SIGINT)"),
+        (137, "137 (128 + 9, SIGKILL)"),
+        (139, "139 (128 + 11, SIGSEGV)"),
+        (200, "200"),
+        (255, "255"),
+    ],
+)
+def test_a_code_above_128_names_the_signal(code: int, words: str) -> None:
+    """Finding submission 3."""
+    assert describe_exit_codes((code,)) == words
