@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from slurmkit.cli.completion import ImageNames, PluginNames
+from slurmkit.cli.completion import FixedNames, ImageNames, PluginNames
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.files import default_cluster_name, did_you_mean
 from slurmkit.errors import BadInput
@@ -21,7 +21,8 @@ from slurmkit.slurm.machine import LOCAL_MACHINE, machine_of
 from slurmkit.spec.containers import Container
 from slurmkit.spec.findings import Finding
 from slurmkit.spec.jobfile import load_job_file, load_script, sbatch_only_options
-from slurmkit.spec.jobspec import PREFLIGHTS, JobSpec, Launch
+from slurmkit.spec.jobspec import EXCLUSIVE_FIELDS, PREFLIGHTS, JobSpec, Launch
+from slurmkit.spec.option_values import EXPORT_KEYWORDS
 from slurmkit.spec.sbatch_options import has_own_field, merge_fields, parse_options, short_options
 from slurmkit.spec.survival import ACTIONS, SIGNALS, Survive
 from slurmkit.spec.sweep import parse_sweep_options
@@ -31,20 +32,36 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     ("nodes", "Number of nodes, or MIN-MAX.  [default: 1, or as many as the tasks need]"),
     ("ntasks", "Number of processes (tasks) in the whole job."),
     ("ntasks-per-node", "Number of processes on each node.  [default: 1]"),
+    ("ntasks-per-gpu", "Number of processes for each GPU. Each sees one GPU."),
     ("cpus-per-task", "CPUs for each process.  [default: 1, or what the site gives each GPU]"),
+    ("cpus-per-gpu", "CPUs for each GPU, instead of --cpus-per-task."),
+    ("mincpus", "Fewest CPUs on each node."),
+    ("sockets-per-node", "Use only nodes with at least this many sockets."),
+    ("cores-per-socket", "Use only nodes with at least this many cores per socket."),
+    ("threads-per-core", "Use at most this many threads of each core, of nodes that have them."),
+    ("extra-node-info", "These three in one: SOCKETS[:CORES[:THREADS]], each may be '*'."),
+    ("ntasks-per-socket", "Most processes on each socket."),
+    ("ntasks-per-core", "Most processes on each core."),
+    ("hint", "What the program needs: compute_bound, memory_bound, multithread, nomultithread."),
+    ("distribution", "How processes are placed: NODES[:SOCKETS[:CORES]], e.g. block:cyclic."),
+    ("mem-bind", "Bind processes to memory, e.g. local."),
     ("gpus-per-node", "GPUs on each node: 2, a100:2, 0.5, shard:3, mps:50, 3g.20gb:1."),
     ("gpus-per-task", "GPUs for each process, in the same forms."),
     ("gpus", "GPUs for the whole job, in the same forms."),
+    ("gpus-per-socket", "GPUs on each socket; give --sockets-per-node, too."),
     ("gres", "Generic resources per node, NAME[:TYPE]:COUNT."),
     ("gpu-bind", "Which GPUs a task sees: none, closest, per_task:N, single:N, map:LIST."),
+    ("gres-flags", "Binding of GPUs to CPUs: enforce-binding, disable-binding, …"),
     ("mem", "Memory per node, e.g. 64G."),
     ("mem-per-cpu", "Memory per CPU."),
     ("mem-per-gpu", "Memory per GPU."),
+    ("tmp", "Local disk on each node, e.g. 100G."),
     ("time", "Time limit: minutes, H:MM:SS or D-HH:MM:SS."),
     ("time-min", "Shortest time limit you accept. Slurm may use it to start the job sooner."),
     ("partition", "Partition, or several separated by commas."),
     ("account", "Slurm account to charge."),
     ("qos", "Quality of service."),
+    ("wckey", "Workload characterization key, for the site's accounting."),
     ("reservation", "Advance reservation to run in."),
     ("constraint", "Node features, e.g. 'a100&ib'."),
     ("licenses", "Licences, e.g. matlab:2."),
@@ -61,6 +78,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     ("signal", "Signal to send before the time limit: [B:]SIGNAL[@SECONDS], e.g. USR1@120."),
     ("mail-type", "When to send mail, e.g. END,FAIL."),
     ("mail-user", "Mail address for --mail-type."),
+    ("export", "Your variables that the job gets: ALL, NONE, or NAME[=VALUE],…  [default: ALL]"),
     ("comment", "Comment that Slurm stores with the job."),
     ("chdir", "Directory the job starts in.  [default: the current one]"),
     ("output", "File for the job's output.  [default: slurm-%j.out]"),
@@ -71,7 +89,21 @@ _FLAGS = (
     ("hold", "Submit the job held. It waits for slurmkit release."),
     ("requeue", "Let Slurm requeue the job after a node failure."),
     ("no-requeue", "Never requeue the job."),
+    ("overcommit", "Take the CPUs of one process on each node, however many there are."),
+    ("spread-job", "Use as many nodes as possible."),
+    ("use-min-nodes", "Of a range of nodes, use as few as possible."),
 )
+
+# Values that Tab offers.
+_VALUES = {
+    "distribution": FixedNames("block", "cyclic", "block:block", "block:cyclic", "cyclic:block"),
+    "export": FixedNames(*EXPORT_KEYWORDS),
+    "gres-flags": FixedNames("disable-binding", "enforce-binding"),
+    "hint": FixedNames("compute_bound", "memory_bound", "multithread", "nomultithread"),
+    "mem-bind": FixedNames("local", "none"),
+    "open-mode": FixedNames("append", "truncate"),
+}
+_CPU_BINDINGS = FixedNames("none", "cores", "threads", "sockets", "ldoms")
 
 _LAUNCH_HELP = (
     "How to start COMMAND: srun (one task per GPU, which knows its rank), torchrun, accelerate,"
@@ -81,6 +113,9 @@ _ENV_HELP = (
     "Set a variable in the job. NAME alone copies your own value, so that a secret never appears on"
     " a command line."
 )
+_WRAP_HELP = "Shell code to run once in the batch script, as with sbatch. It is not changed."
+_CPU_BIND_HELP = "Bind processes to CPUs with srun, e.g. none, cores, threads, map_cpu:0,8."
+_WRAPPED = "#!/bin/sh\n# This script was made from --wrap.\n\n{}\n"
 _SWEEP_HELP = (
     "Add a parameter to a sweep: lr=1e-3,1e-4 or seed=0..9. Each task gets its own value in its"
     " environment and for {lr} in COMMAND. Several parameters make a grid."
@@ -147,7 +182,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     exclusive = "Share the nodes with no other job; with --exclusive=user, only with your own jobs."
     command = click.option("--exclusive", is_flag=False, flag_value="", help=exclusive)(command)
     for name, text in reversed(_OPTIONS):
-        command = click.option(*_spellings(name), help=text)(command)
+        command = click.option(*_spellings(name), help=text, type=_VALUES.get(name))(command)
     return command
 
 
@@ -167,11 +202,13 @@ def _slurmkit_options() -> list[Callable[..., Any]]:
             help="Read the job from a TOML file. Options on the command line override it.",
         ),
         click.option("--script", type=path, help="A batch script to run instead of COMMAND."),
+        click.option("--wrap", metavar="SHELL_CODE", help=_WRAP_HELP),
         click.option("--sweep", multiple=True, metavar="NAME=VALUES", help=_SWEEP_HELP),
         click.option("--points", type=path, multiple=True, metavar="FILE", help=_POINTS_HELP),
         click.option("--env", multiple=True, metavar="NAME[=VALUE]", help=_ENV_HELP),
         click.option("--launch", type=PluginNames("launchers"), help=_LAUNCH_HELP),
         click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
+        click.option("--cpu-bind", type=_CPU_BINDINGS, help=_CPU_BIND_HELP),
         click.option(
             "--label", is_flag=True, help="Put the task's number before each line of its output."
         ),
@@ -228,6 +265,7 @@ def parse_job_options(options: dict[str, Any]) -> CommandLineJob:
     """
     take = options.pop
     job_file, script, command = take("job_file"), take("script"), take("command")
+    wrapped = take("wrap")
     environment = sbatch_variables(os.environ)
     in_script: dict[str, Any] = load_script(script) if script else {}
     files = merge_fields(in_script, load_job_file(job_file) if job_file else {})
@@ -235,16 +273,21 @@ def parse_job_options(options: dict[str, Any]) -> CommandLineJob:
     others = [text.removeprefix("--").partition("=") for text in take("option")]
     passed_on = [(name, value) for name, _, value in others]
     given = parse_options([*_take_sbatch_options(options), *passed_on], below)
-    own = merge_fields(files, given | {"environment": dict(map(_parse_variable, take("env")))})
-    if script and command:
-        raise BadInput("both --script and a COMMAND were given; give one of them")
+    variables = {"environment": dict(map(_parse_variable, take("env")))}
+    own = merge_fields(files, merge_fields(given, variables))
+    sources = (("--wrap", wrapped), ("--script", script), ("a COMMAND", command))
+    named = [name for name, source in sources if source]
+    if len(named) > 1:
+        raise BadInput(f"both {' and '.join(named)} were given; give one of them")
+    if wrapped:
+        own = {"job_name": "wrap", **own, "command": (), "script": _WRAPPED.format(wrapped)}
     if command:
         own = {**own, "command": command, "script": None}
     fields = merge_fields(default_fields(environment, own), own)
     if chdir := fields.get("chdir"):
         fields["chdir"] = os.path.normpath(Path(_base_folder(), chdir))
     launch = fields.get("launch", Launch())
-    names = ("mpi", "label", "log_per_rank", "nccl_debug", "preflight")
+    names = ("mpi", "cpu_bind", "label", "log_per_rank", "nccl_debug", "preflight")
     changes = {name: take(name) for name in names} | {"launcher": take("launch")}
     changes = {name: value for name, value in changes.items() if value}
     fields["launch"] = msgspec.structs.replace(launch, **changes)
@@ -448,8 +491,8 @@ _OTHER_NAMES = {
     "TIMELIMIT": "time",
 }
 _PASSED_ON = (
-    "acctg-freq batch core-spec delay-boot distribution gpu-freq gres-flags hint input mem-bind"
-    " network profile thread-spec threads-per-core tres-bind wckey"
+    "acctg-freq batch core-spec delay-boot distribution export gpu-freq gres-flags input mem-bind"
+    " network profile thread-spec tres-bind wckey"
 ).split()
 _FLAG_NAMES = (
     "no-kill",
@@ -459,7 +502,6 @@ _FLAG_NAMES = (
     "spread-job",
     "use-min-nodes",
 )
-_ONE_OF = ("mem", "mem_per_cpu", "mem_per_gpu")
 Fields = dict[str, Any]
 
 
@@ -500,11 +542,12 @@ def _variable_fields(variable: str, value: str) -> Fields | None:
 
 
 def default_fields(variables: tuple[SbatchVariable, ...], stronger: Fields) -> Fields:
-    """Return the fields of all defaults, without memory if `stronger` already sets it."""
+    """Return the fields of all defaults, without those that `stronger` sets or excludes."""
     fields: Fields = {}
     for default in variables:
         fields = merge_fields(fields, default.fields or {})
-    taken = _ONE_OF if any(name in stronger for name in _ONE_OF) else ()
+    excluding = (group for group in EXCLUSIVE_FIELDS if not stronger.keys().isdisjoint(group))
+    taken = {name for group in excluding for name in group}
     return {name: value for name, value in fields.items() if name not in taken}
 
 
@@ -532,10 +575,10 @@ def default_notes(
 def _already_set(fields: Fields, stronger: Fields) -> bool:
     """Return whether `stronger` already sets these fields."""
     own = fields.get("options", {}).keys()
-    names = {name for name in fields if name != "options"}
+    names = fields.keys() - {"options", "environment"}
     if "gpus" in names and "gpus" in stronger:  # stronger may have set only the binding
         return bool(msgspec.structs.replace(stronger["gpus"], bind=None) != fields["gpus"])
-    excluded = _ONE_OF if names & set(_ONE_OF) else ()
+    excluded = [name for group in EXCLUSIVE_FIELDS if names & set(group) for name in group]
     return bool(own & stronger.get("options", {}).keys()) or any(
         name in stronger for name in (*names, *excluded)
     )

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from slurmkit.errors import BadInput
 from slurmkit.executor.follower import Follower, JobMonitor
-from slurmkit.executor.futures import CallFuture
+from slurmkit.executor.futures import AttachRun, CallFuture
 from slurmkit.executor.payload import write_program
 from slurmkit.executor.runs import (
     Arguments,
@@ -163,8 +163,15 @@ class CallExecutor(concurrent.futures.Executor, ABC):
         save_run(run, self._where)
         return self._follow(run)
 
+    @property
+    @abstractmethod
+    def _attach(self) -> AttachRun:
+        """`attach` as another process may call it; it can be pickled and compared."""
+
     def _follow(self, run: CallRun) -> list[CallFuture[Any]]:
         futures = self._follower.follow(run)
+        for future in futures:
+            future.attach = self._attach
         self._unsettled.update(futures)
         for future in futures:  # results may be large, and only their user keeps them
             future.add_done_callback(self._unsettled.discard)

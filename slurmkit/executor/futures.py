@@ -8,6 +8,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from traceback import format_exception_only
 from typing import Any, TypeVar
@@ -35,6 +36,9 @@ class RemoteTraceback(Exception):
 class CallFuture(concurrent.futures.Future[ResultT]):
     """The future of one call; `cancel` also ends a running call.
 
+    It can be pickled. Unpickled, also by another process of the same user, it is attached to the
+    call anew, as by `attach`. A call of a `LocalExecutor` must have ended for that.
+
     Attributes:
         index: index of the call among those sent together.
         job: id of all calls sent together, to be given to `attach`.
@@ -50,6 +54,10 @@ class CallFuture(concurrent.futures.Future[ResultT]):
         self.log: Path = run.log(number)
         self.wake: Callable[[], None] = lambda: None
         self.runs: Callable[[], bool] = lambda: False
+        self.attach: AttachRun | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach_call, (self.attach, self.job, self.index)
 
     def __repr__(self) -> str:
         """Return index, job and state."""
@@ -66,6 +74,20 @@ class CallFuture(concurrent.futures.Future[ResultT]):
     def running(self) -> bool:
         """Return whether its job was seen running and the call has no result yet."""
         return not self.done() and self.runs()
+
+
+# Returns the futures of a run by its job id: an executor's `attach`, with its cluster.
+AttachRun = Callable[[str], list[CallFuture[Any]]]
+
+
+def _attach_call(attach: AttachRun, job: str, index: int) -> CallFuture[Any]:
+    return _attach_run(attach, job)[index]
+
+
+@lru_cache(maxsize=1)
+def _attach_run(attach: AttachRun, job: str) -> list[CallFuture[Any]]:
+    """Attach the calls of a run together, although they are unpickled one by one."""
+    return attach(job)
 
 
 def settle_future(future: CallFuture[Any], result: StoredResult) -> None:

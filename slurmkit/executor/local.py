@@ -11,13 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from slurmkit.executor.base import CallExecutor
-from slurmkit.executor.futures import CallFuture
+from slurmkit.executor.futures import AttachRun, CallFuture
 from slurmkit.executor.runs import Arguments, CallRun
 from slurmkit.executor.store import LocalStore
 from slurmkit.executor.worker import ASKED
@@ -48,6 +49,9 @@ class LocalExecutor(CallExecutor):
         python: str | None = None,
         progress: bool | None = None,
     ) -> None:
+        self._made: dict[str, Any] = {
+            "max_workers": max_workers, "folder": folder, "python": python, "progress": progress,
+        }  # fmt: skip
         most = len(os.sched_getaffinity(0)) if max_workers is None else max_workers
         self._processes = _ProcessMonitor(python or sys.executable, most)
         super().__init__(self._processes, LocalStore(folder), most, progress=progress)
@@ -74,6 +78,14 @@ class LocalExecutor(CallExecutor):
             SlurmkitError: when it cannot be removed.
         """
         cls().forget_run(job_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle how the executor was made; its calls are found by their futures."""
+        return partial(LocalExecutor, **self._made), ()
+
+    @property
+    def _attach(self) -> AttachRun:
+        return LocalExecutor.attach
 
     @property
     def _where(self) -> str:

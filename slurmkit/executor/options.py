@@ -28,11 +28,24 @@ class ExecutorOptions(TypedDict, total=False):
     ntasks: int | None
     ntasks_per_node: int | None
     cpus_per_task: int | None
+    ntasks_per_gpu: int | None
+    ntasks_per_socket: int | None
+    ntasks_per_core: int | None
+    cpus_per_gpu: int | None
+    mincpus: int | None
+    sockets_per_node: int | None
+    cores_per_socket: int | None
+    threads_per_core: int | None
+    hint: str | None
+    overcommit: bool
+    spread_job: bool
+    use_min_nodes: bool
     gpus: Gpus | str | None
     gres: str | None
     mem: str | None
     mem_per_cpu: str | None
     mem_per_gpu: str | None
+    tmp: str | None
     time: str | None
     time_min: str | None
     partition: str | None

@@ -41,7 +41,8 @@ _LACKING = {lacking!r}
 def _missing(name):
     where = "{{}} on {{}}".format(sys.executable, os.uname().nodename)
     words = "no {{}}: slurmkit is not installed for {{}}, which has only Resumable and" \
-        " checkpoint_wanted; install slurmkit-hpc for that Python, or name another: python=..."
+        " checkpoint_wanted; install slurmkit for that Python from where yours came, or name" \
+        " another: python=..."
     return ModuleNotFoundError(words.format(name, where), name=name)
 
 class _Finder:

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
@@ -17,7 +18,7 @@ import msgspec
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput, SentUnknown, SlurmError, SlurmkitError, SshError
 from slurmkit.executor.base import CallExecutor
-from slurmkit.executor.futures import CallFuture
+from slurmkit.executor.futures import AttachRun, CallFuture
 from slurmkit.executor.options import ExecutorOptions, task_spec
 from slurmkit.executor.runs import CallRun
 from slurmkit.executor.store import LocalStore, Store
@@ -44,7 +45,6 @@ _TASKS = {
     "nodes": "1",
     "ntasks": "1",
     "ntasks-per-node": "1",
-    "ntasks-per-gpu": None,
 }  # of one task
 
 
@@ -85,6 +85,10 @@ class Executor(CallExecutor):
         **options: Unpack[ExecutorOptions],
     ) -> None:
         self._cluster = cluster or Cluster()
+        self._made: dict[str, Any] = {
+            "max_workers": max_workers, "folder": folder, "python": python, "progress": progress,
+            **options,
+        }  # fmt: skip
         store = _store(self._cluster, folder)
         super().__init__(_SlurmMonitor(self._cluster), store, max_workers, progress=progress)
         self._throttle = options.get("array_throttle")
@@ -124,6 +128,14 @@ class Executor(CallExecutor):
             SlurmkitError: when Slurm does not answer, or they cannot be removed.
         """
         cls(cluster).forget_run(whole_id(job_id))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle how the executor was made; its calls are found by their futures."""
+        return partial(Executor, **self._made), (self._cluster,)
+
+    @property
+    def _attach(self) -> AttachRun:
+        return _AttachOn(self._cluster)
 
     @property
     def _where(self) -> str:
@@ -173,6 +185,15 @@ class Executor(CallExecutor):
         if self._known is None or now - self._known[0] > _SITE_SECONDS:
             self._known = now, SiteState(self._cluster.capabilities(), self._cluster.standing())
         return self._known[1]
+
+
+class _AttachOn(msgspec.Struct, frozen=True):
+    """`Executor.attach` on a cluster."""
+
+    cluster: Cluster
+
+    def __call__(self, job_id: str) -> list[CallFuture[Any]]:
+        return Executor.attach(job_id, self.cluster)
 
 
 def _store(cluster: Cluster, folder: str | os.PathLike[str] | None) -> Store:

@@ -1,14 +1,14 @@
-"""The container step of a job: its image, its runtime, and paths that it cannot see.
+"""The container step of a job: its image, its runtime, and what the job should know of both.
 
 The runtime is the one named, or one that suits the image and the cluster.
 """
 
 from __future__ import annotations
 
-import os
-import posixpath
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -17,19 +17,26 @@ from slurmkit.config.files import did_you_mean, load_section
 from slurmkit.config.paths import state_folder
 from slurmkit.config.plugins import load_plugin, plugins
 from slurmkit.errors import BadInput, BrokenPlugin
+from slurmkit.planning.arrays import array_throttle
+from slurmkit.planning.container_paths import (
+    check_hidden_paths,
+    check_missing_sources,
+    joined_words,
+)
 from slurmkit.slurm.machine import LOCAL_MACHINE
 from slurmkit.spec.containers import UNSET_PYXIS, Container, ContainerLaunch, ContainerPaths
-from slurmkit.spec.findings import Finding, Pairs, error, note, warning
+from slurmkit.spec.findings import Finding, error, note, warning
 from slurmkit.spec.images import IMAGE_KIND_NAMES, KERNEL_ARCHITECTURES
 from slurmkit.spec.jobspec import JobSpec
+from slurmkit.state.container_site import read_pyxis_settings
 from slurmkit.state.model import Capabilities, Node
 
 _IMAGES = "slurmkit_containers"
 """The package that handles images; a string, so that slurmkit works without it."""
 IMAGE_NOT_IMPORTED = "container-image-import"
 """Code of the finding that each of several nodes would fetch the image itself."""
-IMPORTING_RUNTIMES = ("pyxis", "enroot")
-"""Runtimes for which importing an image loses nothing of it."""
+ENROOT_RUNTIMES = ("pyxis", "enroot")
+"""Runtimes that start enroot; importing an image loses nothing of it for these."""
 RUNTIME_ORDER = ("pyxis", "enroot", "apptainer", "oci")
 """Runtimes that are tried when none is named, best first."""
 
@@ -41,16 +48,63 @@ _NO_CHECKPOINT_FILE = (
     "the container may not see the folder {}, and a file there asks the work for a checkpoint;"
     " mount that folder, or let the work react to --checkpoint-signal only"
 )
-_VARIABLES_LOST = "if the image sets {} itself, the job gets the image's value: {}"
-
-_CODE = "container-unseen"
-_SOURCE = "container"
-# Folders that an image has itself, or that a runtime adds.
-_IMAGE_FOLDERS = tuple(
-    "/bin /boot /dev /etc /lib /lib64 /opt /proc /run /sbin /sys /usr /var".split()
+_SAVED_BY_EACH = "{} would save its container to {}, and the last one overwrites the others; {}"
+_NAME_SHARED = (
+    "tasks of the array that run on one node at the same time would share the container {!r}, and"
+    " most of them fail; leave --container-name out, or let one task run after the other:"
+    " --array={}%1"
 )
-_FIXED = "; the bundle's config.json sets which paths it sees"
-_WHOLE = "; give its whole path"
+_NAME_KEPT = (
+    "each node keeps its own container {!r}; where one of that name exists, it is used as it is,"
+    " whatever image it was made of; remove it on the node: enroot remove {}"
+)
+# enroot replaces the file only after a complete export (`enroot export --force`). After a failed
+# one, pyxis lets the step end with 0.
+_SAVE_BEFORE = "slurmkit_saved=$(stat -c '%i %s %y %z' -- {file} 2>/dev/null)"
+_SAVE_AFTER = """
+slurmkit_code=$?
+if [ "$slurmkit_code" = 0 ] && {{ [ ! -s {file} ] ||
+  [ "$(stat -c '%i %s %y %z' -- {file})" = "$slurmkit_saved" ]; }}; then
+  echo "slurmkit: the container was not saved to" {file} >&2
+  slurmkit_code=1
+fi
+(exit "$slurmkit_code")
+""".strip()
+GPU_VARIABLES = {
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+}
+"""Variables with which enroot mounts the GPUs' driver; images built for GPUs set them themselves.
+
+Source: enroot's conf/hooks/98-nvidia.sh. The GPUs that a job may use are still Slurm's to decide.
+"""
+_EXPORTS = " ".join(f'{name}="${{{name}:-{value}}}"' for name, value in GPU_VARIABLES.items())
+EXPORT_GPU_VARIABLES = f"if command -v nvidia-container-cli >/dev/null; then export {_EXPORTS}; fi"
+"""Line of a shell on a node: exports those variables, if the node has NVIDIA's program for them."""
+_GPUS_GIVEN = (
+    "the image does not ask for GPUs (it sets no NVIDIA_VISIBLE_DEVICES), so the job sets"
+    " NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+)
+_GPUS_PERHAPS = (
+    "if the image does not set NVIDIA_VISIBLE_DEVICES, no GPU is seen in it; then import it first"
+    " (slurmkit image import), or add --env NVIDIA_VISIBLE_DEVICES=all"
+    " --env NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+)
+_GPU_REGISTRIES = ("nvcr.io",)  # whose images ask for GPUs
+# pyxis does not pass these on to enroot (enroot_deny_env in its pyxis_slurmstepd.c).
+_NOT_OF_A_JOB = frozenset(
+    (
+        "ENROOT_LIBRARY_PATH ENROOT_SYSCONF_PATH ENROOT_RUNTIME_PATH ENROOT_CACHE_PATH"
+        " ENROOT_DATA_PATH ENROOT_TEMP_PATH ENROOT_ZSTD_OPTIONS ENROOT_TRANSFER_RETRIES"
+        " ENROOT_CONNECT_TIMEOUT ENROOT_MAX_CONNECTIONS ENROOT_ALLOW_HTTP"
+    ).split()
+)
+_LAUNCHER_VARIABLES = {"srun": ("MASTER_ADDR", "MASTER_PORT")}
+"""Variables of the batch shell that the tasks of a launcher read themselves, by launcher.
+
+enroot's hook 50-slurm-pytorch.sh would give the container others.
+"""
+_VARIABLES_LOST = "if the image sets {} itself, the job gets the image's value: {}"
 
 
 class Runtime(Protocol):
@@ -257,6 +311,7 @@ class ContainerStep(msgspec.Struct, frozen=True):
         named: name of the runtime; empty without a container.
         architecture: of the image, as Docker names it; empty when not known.
         view: the paths of the node that it sees; None without a container, and when not known.
+        save: file to which the container is saved at the end of the step, absolute.
     """
 
     wrapped: ContainerLaunch = ContainerLaunch()
@@ -264,11 +319,16 @@ class ContainerStep(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     architecture: str = ""
     view: ContainerPaths | None = None
+    save: str | None = None
 
     def around(self, lines: tuple[str, ...]) -> tuple[str, ...]:
         """Return the lines that start the step, with the runtime's lines around them."""
         if not self.named:
             return lines
+        if self.save is not None:
+            file = shlex.quote(self.save)
+            check = _SAVE_AFTER.format(file=file).split("\n")
+            lines = (_SAVE_BEFORE.format(file=file), *lines, *check)
         after = self.wrapped.after
         trap = ("slurmkit_end() {", *(f"  {line}" for line in after), "}", "trap slurmkit_end EXIT")
         return (UNSET_PYXIS, *(trap if after else ()), *self.wrapped.before, "", *lines)
@@ -296,10 +356,11 @@ def container_step(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) ->
     except BadInput as wrong:
         return ContainerStep(findings=(error("container-runtime", str(wrong), "runtimes"),))
     chosen = make_runtime(name)
-    of_image = (
-        f for f in image.findings if f.code != IMAGE_NOT_IMPORTED or name in IMPORTING_RUNTIMES
+    findings = (
+        *_image_findings(image, name, capabilities),
+        *chosen.needs(image.container, capabilities),
+        *check_shared_containers(spec, image.container, name),
     )
-    findings = (*of_image, *chosen.needs(image.container, capabilities))
     if any(finding.severity == "error" for finding in findings):
         return ContainerStep(named=name, findings=findings)
     in_runtime = note("container-runtime", f"its steps run in {name}", name)
@@ -309,6 +370,7 @@ def container_step(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) ->
     view = chosen.view(container, spec.chdir or LOCAL_MACHINE.folder)
     doubts = (
         *doubts,
+        *(check_enroot_variables(spec) if name == "pyxis" else ()),
         *check_missing_sources(container),
         *(check_hidden_paths(spec, container, view) if view else ()),
     )
@@ -317,7 +379,67 @@ def container_step(spec: JobSpec, capabilities: Capabilities, nodes: int = 1) ->
         view = chosen.view(container, spec.chdir or LOCAL_MACHINE.folder)
         doubts = (*doubts, *no_checkpoint)
     wrapped = chosen.step(container, gpus=spec.gpus is not None)
-    return ContainerStep(wrapped, name, (in_runtime, *findings, *doubts), image.architecture, view)
+    for_gpus, on_gpus = gpu_variable_lines(spec, container, name)
+    return ContainerStep(
+        wrapped=msgspec.structs.replace(wrapped, before=(*for_gpus, *wrapped.before)),
+        named=name,
+        findings=(in_runtime, *findings, *on_gpus, *doubts),
+        architecture=image.architecture,
+        view=view,
+        save=container.save,
+    )
+
+
+def _image_findings(
+    image: ResolvedContainer, runtime_name: str, capabilities: Capabilities
+) -> Iterator[Finding]:
+    """Yield the findings about an image, without an import for which this runtime has no use."""
+    pyxis = read_pyxis_settings(capabilities.config) if runtime_name == "pyxis" else None
+    importer = pyxis.importer if pyxis else ""
+    for each in image.findings:
+        if each.code != IMAGE_NOT_IMPORTED or (runtime_name in ENROOT_RUNTIMES and not importer):
+            yield each
+        elif importer:
+            message = f"pyxis here fetches images of registries by the site's importer {importer}"
+            yield note("container-importer", message, "plugstack.conf")
+
+
+def check_enroot_variables(spec: JobSpec) -> Iterator[Finding]:
+    """Warn of settings of enroot that a job cannot change with pyxis."""
+    if lost := sorted(_NOT_OF_A_JOB & set(spec.environment)):
+        message = (
+            f"pyxis does not pass {joined_words(lost)} of a job on to enroot; the site sets it in"
+            " enroot.conf of the nodes"
+        )
+        yield warning("container-variables", message, "pyxis")
+
+
+def check_shared_containers(
+    spec: JobSpec, container: Container, runtime_name: str
+) -> Iterator[Finding]:
+    """Report a kept name or a saved file that several nodes or tasks of an array would share.
+
+    pyxis does not replace Slurm's patterns (`%a`) in either. Tasks on one node that create a
+    container of one name do not wait for each other; slurmkit's own lines for enroot do.
+    """
+    array, one_by_one = spec.array or "", array_throttle(spec.array or "") == 1
+    if array and not one_by_one and container.name and runtime_name == "pyxis":
+        message = _NAME_SHARED.format(container.name, array.partition("%")[0])
+        yield error("container-name", message, "--container-name")
+    elif container.name and container.source is not None and ":" not in container.name:
+        on_disk = f"{'pyxis_' * (runtime_name == 'pyxis')}{container.name}"
+        message = _NAME_KEPT.format(container.name, on_disk)
+        yield note("container-name", message, "--container-name")
+    if container.save is None:
+        return
+    several = (spec.most_nodes or 1) > 1 or (spec.nodes is None and (spec.ntasks or 1) > 1)
+    if several:
+        message = _SAVED_BY_EACH.format("each node", container.save, "give --nodes 1")
+        yield error("container-save", message, "--container-save")
+    elif array:
+        how = "submit one job that saves it"
+        message = _SAVED_BY_EACH.format("each task of the array", container.save, how)
+        yield error("container-save", message, "--container-save")
 
 
 def _mount_checkpoint_folder(
@@ -350,6 +472,9 @@ def _pass_job_variables(
     capabilities: Capabilities,
 ) -> tuple[Container, tuple[Finding, ...]]:
     """Let the job's own variables replace the image's, as far as the runtime can do that."""
+    if runtime_name in ENROOT_RUNTIMES:
+        ours = _LAUNCHER_VARIABLES.get(spec.launch.launcher or "", ())
+        container = _with_environment(container, ours, runtime, capabilities)
     own = [each for each in spec.environment if each not in container.environment]
     # Both enroot and pyxis write them into a file with one variable on each line.
     broken = [each for each in own if "\n" in spec.environment[each]]
@@ -370,6 +495,39 @@ def _pass_job_variables(
     return full, ()
 
 
+def _with_environment(
+    container: Container, names: Iterable[str], runtime: Runtime, capabilities: Capabilities
+) -> Container:
+    """Return the container with variables that keep the job's value; unchanged if it cannot."""
+    environment = tuple(dict.fromkeys((*container.environment, *names)))
+    full = msgspec.structs.replace(container, environment=environment)
+    lacks = any(f.severity == "error" for f in runtime.needs(full, capabilities))
+    return container if lacks else full
+
+
+def gpu_variable_lines(
+    spec: JobSpec, container: Container, runtime_name: str
+) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+    """Return lines that let an image see GPUs for which it does not ask, and findings on that.
+
+    An image that sets these variables itself must keep its own values, for example `video`. Only
+    files can be read here; slurmkit's own lines for enroot look into the container on the node.
+    """
+    given = any(name in spec.environment for name in GPU_VARIABLES)
+    image = container.source
+    if spec.gpus is None or given or image is None or runtime_name != "pyxis":
+        return (), ()
+    known: frozenset[str] | None = _images_function("images", "image_variables")(image)
+    if known is None:
+        is_here = image.kind != "squashfs" or Path(image.name).is_file()
+        perhaps = is_here and image.registry not in _GPU_REGISTRIES
+        doubt = note("container-gpus", _GPUS_PERHAPS, "NVIDIA_VISIBLE_DEVICES")
+        return (), ((doubt,) if perhaps else ())
+    if "NVIDIA_VISIBLE_DEVICES" in known:
+        return (), ()
+    return (EXPORT_GPU_VARIABLES,), (note("container-gpus", _GPUS_GIVEN, "the image's variables"),)
+
+
 def check_architecture(inside: ContainerStep, nodes: Iterable[Node]) -> Iterator[Finding]:
     """Report nodes that the job may get and whose architecture is not the image's."""
     kernel = KERNEL_ARCHITECTURES.get(inside.architecture)
@@ -386,104 +544,3 @@ def check_architecture(inside: ContainerStep, nodes: Iterable[Node]) -> Iterator
     else:
         message = f"{words} {', '.join(sorted(there))}; import an image for them on such a machine"
         yield error("container-architecture", message, "scontrol show node: Arch")
-
-
-def check_hidden_paths(
-    spec: JobSpec, container: Container, view: ContainerPaths
-) -> Iterator[Finding]:
-    """Name paths of the command that exist here but not in the container; suggest mounts.
-
-    Args:
-        spec: the job.
-        container: its container.
-        view: the paths that the container sees.
-    """
-    folder = spec.chdir or LOCAL_MACHINE.folder
-    relative = [w for w in _paths(spec.command) if not posixpath.isabs(w)]
-    relative = [w for w in relative if os.path.lexists(posixpath.join(folder, w))]
-    lost = relative if _starts_elsewhere(view, folder, relative) else []
-    far = [path for path in _absolute_paths(spec.command, container) if not view.sees(path)]
-    shown = view.inside(folder)
-    missing = [*([folder] if lost and shown is None else []), *map(_folder_of, far)]
-    start = (shown or folder) if lost else None
-    if missing or lost:
-        fix = _fix(container, missing, start) if view.is_asked else ()
-        how = "" if view.is_asked else _FIXED if missing else _WHOLE
-        words = _hidden(missing, [*lost, *far]) if missing else _started(lost, shown or folder)
-        yield warning(_CODE, words + how, _SOURCE, fix)
-    elif shown is None:
-        words = f"the container does not see {folder}, where the job starts"
-        fix = _fix(container, [folder], folder) if view.is_asked and not view.start else ()
-        yield note(_CODE, words, _SOURCE, fix)
-
-
-def _hidden(missing: list[str], named: list[str]) -> str:
-    there = [each for each in named if each not in missing]
-    where = f"where {_joined_words(there)} {_is_or_are(there)}" if there else "which the job names"
-    return f"the container does not see {_joined_words(missing)}, {where}"
-
-
-def _started(lost: list[str], folder: str) -> str:
-    return (
-        f"{_joined_words(lost)} {_is_or_are(lost)} not found in the container:"
-        f" its command starts in the image's own folder, not in {folder}"
-    )
-
-
-def check_missing_sources(container: Container) -> Iterator[Finding]:
-    """Name files and mounts of the container that do not exist on this machine.
-
-    This machine mounts the same file systems as the nodes.
-    """
-    image = container.source
-    needed = [image.name] if image is not None and image.is_file else []
-    needed += [mount.source for mount in container.mounted if mount.is_bind]
-    needed += [posixpath.dirname(container.save)] if container.save else []
-    for path in dict.fromkeys(needed):
-        if not os.path.lexists(path):
-            message = f"there is no {path} on this machine; the job fails if the nodes lack it, too"
-            yield warning("container-absent", message, _SOURCE)
-
-
-def _paths(command: Iterable[str]) -> Iterator[str]:
-    """Yield words of a command, and values of options, that may be paths."""
-    for at, word in enumerate(command):
-        path = word.partition("=")[2] if word.startswith("-") else word
-        # A first word without a slash is searched in PATH, unless it is a script for the launcher.
-        if path and (at or "/" in path or path.endswith(".py")):
-            yield path
-
-
-def _starts_elsewhere(view: ContainerPaths, folder: str, words: list[str]) -> bool:
-    """Return whether the container starts where these paths below `folder` do not exist."""
-    return bool(words) and (view.start is None or view.start == folder != view.inside(folder))
-
-
-def _absolute_paths(command: Iterable[str], container: Container) -> Iterator[str]:
-    """Yield absolute paths that exist on this machine and that an image hardly has."""
-    named = [*_paths(command), container.workdir or ""]
-    for path in dict.fromkeys(map(posixpath.normpath, filter(posixpath.isabs, named))):
-        own = any(path == each or path.startswith(f"{each}/") for each in _IMAGE_FOLDERS)
-        if path != "/" and not own and os.path.lexists(path):
-            yield path
-
-
-def _folder_of(path: str) -> str:
-    return path if os.path.isdir(path) else posixpath.dirname(path)  # noqa: PTH112
-
-
-def _fix(container: Container, missing: list[str], start: str | None) -> Pairs:
-    """Return options that mount what is missing, and that start in the folder `start`."""
-    needed = dict.fromkeys(missing)
-    whole = [each for each in needed if not any(each.startswith(f"{other}/") for other in needed)]
-    mounts = (("container-mounts", ",".join([*container.mounts, *whole])),) if whole else ()
-    workdir = (("container-workdir", start),) if start and start != container.workdir else ()
-    return (*mounts, *workdir)
-
-
-def _joined_words(words: Iterable[str]) -> str:
-    return " and ".join(dict.fromkeys(words))
-
-
-def _is_or_are(words: Iterable[str]) -> str:
-    return "is" if len(dict.fromkeys(words)) == 1 else "are"

@@ -19,7 +19,7 @@ from slurmkit.config.prices import (
     price_at,
     price_on,
 )
-from slurmkit.formats.display import format_number, format_time
+from slurmkit.formats.display import format_number, format_quantity, format_time
 from slurmkit.planning.checks.fixes import request_builder
 from slurmkit.planning.checks.limits_use import (
     TresMinutesBudget,
@@ -37,9 +37,7 @@ _TYPED = "gres/gpu:"
 _PARTS: tuple[GpuPart, ...] = ("shard", "mps")
 # Options that slurmkit only passes on, and the TRES whose amounts they set.
 _PASSED_ON = {
-    "gpus-per-socket": ("gres/gpu",),
     "tres-per-task": ("gres/gpu", "cpu", "mem"),
-    "ntasks-per-gpu": ("cpu", "mem"),
 }
 
 
@@ -71,18 +69,18 @@ class BudgetShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of all tasks over the whole time limit; None means unknown, not zero.
+    """The most that all tasks can use over the whole time limit; None means unknown, not zero.
 
     Attributes:
-        nodes: nodes of one task; of a range, the most that the job can get.
-        least: the same estimate for the fewest nodes of a range; None without a range.
+        nodes: nodes of one task; where Slurm chooses, the most that the job can get.
+        least: the same estimate for the fewest nodes; None where the number makes no difference.
         hours: the time limit of one task; None when it has none.
         tasks: array tasks, 1 without an array.
         gpu_hours: by type, untyped GPUs under the empty type; shards and MPS units by the weight
             in the site's price table. None without a time limit or a weight, and where the number
             of GPUs is in an option that slurmkit only passes on.
         cpu_hours: CPU-hours.
-        memory_hours: GiB-hours; None also when the job takes all memory of its nodes.
+        memory_hours: GiB-hours; None also when its memory is not known.
         billing: billing TRES of one task, by the partition's TRESBillingWeights.
         billing_hours: billing × time.
         cost: on the site's own GPUs by the price table; None when a type has no price.
@@ -131,10 +129,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     def _uses(self) -> str:
         if self.hours is None:
             return "unknown: the job has no time limit"
-        parts = [*self._gpus(), f"{_rounded_or_unknown(self.cpu_hours)} CPU-hours"]
-        parts += (
-            [] if self.memory_hours is None else [f"{format_number(self.memory_hours)} GiB-hours"]
-        )
+        parts = [*self._gpus(), format_quantity(self.cpu_hours, "CPU-hour")]
+        if self.memory_hours is not None:
+            parts.append(format_quantity(self.memory_hours, "GiB-hour"))
         return f"at most {', '.join(parts)}"
 
     def _gpus(self) -> list[str]:
@@ -143,16 +140,15 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         if self.gpu_hours is None:
             return [f"unknown GPU-hours{source}"]
         amounts = [
-            " ".join(f"{format_number(n)} {kind} GPU-hours".split())
-            for kind, n in self.gpu_hours.items()
+            format_quantity(n, f"{kind} GPU-hour".strip()) for kind, n in self.gpu_hours.items()
         ]
         return [f"{each}{source}" for each in amounts]
 
     def _bills(self) -> str:
         if self.billing is None:
             return f"unknown: slurmkit does not count {self.sources['billing']}"
-        hours = _rounded_or_unknown(self.billing_hours)
-        return f"at most {hours} billing-hours ({self.billing} × time, {self.sources['billing']})"
+        hours = format_quantity(self.billing_hours, "billing-hour")
+        return f"at most {hours} ({self.billing} × time, {self.sources['billing']})"
 
     def _costs(self) -> str:
         if self.cost is None and self.cloud_cost is None:
@@ -183,15 +179,26 @@ def estimate_range(request: Request) -> Estimate:
     limits = [request.most_nodes or 1, len(request.fitting), request.partition.max_nodes]
     most = min(number for number in limits if number)
     if most <= request.nodes:
-        return estimate(request)
+        return _estimate_spread(request)
     widest = request_builder(request)((("nodes", str(most)),))
     return msgspec.structs.replace(estimate(widest or request), least=estimate(request))
+
+
+def _estimate_spread(request: Request) -> Estimate:
+    """Estimate for a job whose tasks Slurm may spread over more nodes, each with its memory."""
+    most, total = request.most, request.total
+    names = (most.keys() | total.keys()) - {"node"}
+    if most.get("node", 0) <= request.nodes or all(most.get(n) == total.get(n) for n in names):
+        return estimate(request)
+    fewest = estimate(msgspec.structs.replace(request, most={}))
+    return msgspec.structs.replace(estimate(request), nodes=most["node"], least=fewest)
 
 
 def estimate(
     request: Request, price: PriceAt = price_at, weight: WeightOf = part_weight
 ) -> Estimate:
-    """Estimate what `request` uses if every task runs to its time limit."""
+    """Estimate the most that `request` can use: the most TRES, for the whole time limit."""
+    request = msgspec.structs.replace(request, total=request.most or request.total)
     time = time_limit_minutes(request)
     hours = None if time is None else time / 60
     gpus = estimate_gpu_hours(request, hours, weight)

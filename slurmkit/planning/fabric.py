@@ -1,7 +1,8 @@
-"""NCCL variables for the network between nodes, from `[fabric.PARTITION]` of the configuration.
+"""Variables of NCCL, gloo and UCX for the network of nodes, from `[fabric.PARTITION]`.
 
-The variables and their forms are in NCCL's user guide, "Environment Variables". Without a profile
-nothing is set, and NCCL chooses the network itself.
+The variables and their forms are in NCCL's user guide, "Environment Variables", PyTorch's
+"Distributed communication package" and UCX's "Frequently asked questions". Without a profile
+nothing is set, and each library chooses the network itself.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ class FabricSection(msgspec.Struct, frozen=True):
     """`[fabric.PARTITION]`: the network between the nodes of a partition.
 
     Attributes:
-        interfaces: network interfaces that NCCL's sockets use, by their exact names.
-        hcas: InfiniBand or RoCE devices it uses, by their exact names, `mlx5_0` or `mlx5_0:1`.
+        interfaces: network interfaces that the sockets of NCCL and gloo use, by their exact names.
+        hcas: InfiniBand or RoCE devices that NCCL and UCX use, by their exact names, `mlx5_0` or
+            `mlx5_0:1`.
         network: its network plugin, e.g. `IB` or `AWS Libfabric`.
         environment: other variables of jobs in this partition.
     """
@@ -36,12 +38,17 @@ class FabricSection(msgspec.Struct, frozen=True):
     def variables(self) -> dict[str, str]:
         """Variables that a job's script exports.
 
-        `=` makes a device name exact; without it, mlx5_1 would match mlx5_10 too.
+        For NCCL, `=` makes a device name exact; without it, mlx5_1 would match mlx5_10 too. gloo
+        serves PyTorch's groups of CPUs. UCX wants a port after each device. Without devices its
+        variable stays unset: with interfaces alone UCX would use nothing but TCP.
         """
+        ports = [each if ":" in each else f"{each}:1" for each in self.hcas]
         variables = {
             "NCCL_SOCKET_IFNAME": f"={','.join(self.interfaces)}" if self.interfaces else "",
             "NCCL_IB_HCA": f"={','.join(self.hcas)}" if self.hcas else "",
             "NCCL_NET": self.network,
+            "GLOO_SOCKET_IFNAME": ",".join(self.interfaces),
+            "UCX_NET_DEVICES": ",".join([*ports, *self.interfaces]) if self.hcas else "",
         }
         return {name: value for name, value in variables.items() if value} | self.environment
 

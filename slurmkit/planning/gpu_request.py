@@ -295,7 +295,10 @@ def no_whole_gpus(gpus: Gpus, pool: GpuPool, sliced: list[Node]) -> Finding:
     where = ",".join(pool.partitions)
     if sliced:
         offered = ", ".join(gpu_types(sliced))
-        message = f"partition {where} has no whole GPUs, only MIG slices: {offered}"
+        message = (
+            f"partition {where} has no whole GPUs, only MIG slices: {offered}; without a type Slurm"
+            " would give any of them"
+        )
         option = "gpus-per-task" if gpus.per == "task" else "gpus-per-node"
         return gpu_error("gpu-mig-only", message, fix=((option, f"{gpu_types(sliced)[0]}:1"),))
     return gpu_error("gpu-none", f"partition {where} has no GPUs; {_gpus_offered(pool.everywhere)}")
@@ -315,9 +318,13 @@ def no_type(gpus: Gpus, wanted: str, pool: GpuPool) -> Finding:
     """Return the error that GPUs of type `wanted` (lower case) are elsewhere or nowhere."""
     where, shown = ",".join(pool.partitions), gpus.mig or gpus.type or ""
     elsewhere = _partitions_with(wanted, pool)
+    count = 1 if gpus.per == "job" else gpus.count
+    enough = [name for name, most in elsewhere.items() if most >= count]
     if elsewhere:
-        message = f"no {shown} GPUs in partition {where}; partition {', '.join(elsewhere)} has them"
-        return gpu_error("gpu-type-elsewhere", message, fix=(("partition", elsewhere[0]),))
+        has = ", ".join(enough or elsewhere)
+        at_most = "" if enough else f", at most {max(elsewhere.values())} on a node"
+        message = f"no {shown} GPUs in partition {where}; partition {has} has them{at_most}"
+        return gpu_error("gpu-type-elsewhere", message, fix=(("partition", has.split(", ")[0]),))
     known = gpu_types(pool.everywhere)
     hint = f" {did_you_mean(wanted, known)};" if known else ""
     untyped = [n.name for n in pool.nodes if has_whole_gpus(n, typed=False)]
@@ -332,16 +339,23 @@ def no_type(gpus: Gpus, wanted: str, pool: GpuPool) -> Finding:
     )
 
 
-def _partitions_with(wanted: str, pool: GpuPool) -> list[str]:
-    partitions: dict[str, None] = {}
+def _partitions_with(wanted: str, pool: GpuPool) -> dict[str, int]:
+    """Return other partitions with GPUs of a type, and the most of them on one of their nodes."""
+    partitions: dict[str, int] = {}
     for node in pool.everywhere:
-        named = [g.type for g in node.gres if g.name == "gpu" and g.type]
-        spelled = {
-            name for t in named for name in (t.casefold(), canonical_gpu_type(t, pool.names))
-        }
-        ends = any(t == wanted or t.endswith(f"_{wanted}") for t in spelled)
-        partitions |= dict.fromkeys(node.partitions if ends else ())
-    return [name for name in partitions if name not in pool.partitions]
+        count = sum(
+            gres.count
+            for gres in node.gres
+            if gres.name == "gpu" and gres.type and _is_spelled(wanted, gres.type, pool.names)
+        )
+        for name in node.partitions if count else ():
+            partitions[name] = max(count, partitions.get(name, 0))
+    return {name: most for name, most in partitions.items() if name not in pool.partitions}
+
+
+def _is_spelled(wanted: str, type_: str, names: GpuTypeNames) -> bool:
+    spelled = (type_.casefold(), canonical_gpu_type(type_, names))
+    return any(name == wanted or name.endswith(f"_{wanted}") for name in spelled)
 
 
 def no_shards_or_mps(name: str, pool: GpuPool) -> Finding:

@@ -13,8 +13,9 @@ import msgspec
 
 from slurmkit.planning.gpu_request import ResolvedGpus
 from slurmkit.planning.refusals import refusal_text
-from slurmkit.spec.findings import Finding
-from slurmkit.spec.jobspec import JobSpec
+from slurmkit.spec.findings import Finding, Pairs, error, note, warning
+from slurmkit.spec.gpus import Gpus
+from slurmkit.spec.jobspec import JobSpec, option
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +26,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         most: the most of a range that is left to Slurm; else None.
         ntasks: tasks of the job; None where `ntasks_per_node` gives them.
         cpus_per_task: CPUs of each task.
+        least_cpus: fewest CPUs on each node where they do not follow from the tasks: those of
+            `--cpus-per-gpu`, and of `--mincpus` for a script; else 0.
         gpus: GPUs, slices, shards or MPS units on each node; 0 for none.
         gpus_in_all: GPUs of the whole job where they do not divide evenly over its nodes.
     """
@@ -34,6 +37,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     ntasks_per_node: int | None
     most: int | None = None
     cpus_per_task: int = 1
+    least_cpus: int = 0
     gpus: int = 0
     gpus_in_all: int = 0
     findings: tuple[Finding, ...] = ()
@@ -49,28 +53,107 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.ntasks or self.least_nodes * (self.ntasks_per_node or 1)
 
 
-def lay_out(spec: JobSpec, kind: ResolvedGpus | None, cpus: int) -> Layout:
+def lay_out(spec: JobSpec, kind: ResolvedGpus | None, cpus: int, min_nodes: int = 1) -> Layout:
     """Lay out the tasks and GPUs of a job over nodes.
 
     Args:
         spec: the job.
         kind: the GPUs meant; None for a job without GPUs.
         cpus: CPUs of the largest node that fits; 0 when none fits.
+        min_nodes: MinNodes of the partition, which a job without `--nodes` gets.
     """
+    each, notes = spec.ntasks_per_gpu, _implied_tasks_note(spec)
+    layout = _lay_out(_with_counted_tasks(spec), kind, cpus, min_nodes)
+    layout = msgspec.structs.replace(layout, findings=(*notes, *layout.findings))
+    return layout if each is None else _tasks_of_gpus(spec, layout, each)
+
+
+def _lay_out(spec: JobSpec, kind: ResolvedGpus | None, cpus: int, min_nodes: int) -> Layout:
     if kind is None or spec.gpus is None:
-        nodes = spec.nodes and _least_nodes(spec, 0)
-        return _with_nodes(spec, nodes or (None if spec.ntasks else 1), 0)
+        left = spec.nodes is None and spec.ntasks is not None
+        nodes = None if left else _least_nodes(spec, cpus, min_nodes)
+        return _with_checks(spec, _with_nodes(spec, nodes, 0), cpus)
+    # sbatch reduces `--nodes` to the number of tasks: only without it does MinNodes hold.
+    by_slurm = spec.nodes is None and spec.ntasks is not None and spec.ntasks < min_nodes
+    nodes = _least_nodes(spec, cpus, min_nodes)
     if kind.units:
-        return _with_nodes(spec, _least_nodes(spec, cpus), kind.units)
+        layout = _with_nodes(spec, None if by_slurm else nodes, kind.units)
+        return _with_checks(spec, layout, cpus)
     match spec.gpus.per:
         case "node":
-            nodes = _least_nodes(spec, cpus)
-            layout = _check_gpus_per_node(spec, kind, _with_nodes(spec, nodes, spec.gpus.count))
+            layout = _with_nodes(spec, None if by_slurm else nodes, spec.gpus.count)
+            layout = _check_gpus_per_node(spec, kind, layout)
         case "task":
-            return _per_task(spec, kind, spec.gpus.count, cpus)
+            return _per_task(spec, kind, spec.gpus.count, cpus, min_nodes)
         case _:
-            layout = _per_job(spec, kind, spec.gpus.count, cpus)
-    return _task_per_gpu(layout) if spec.launch.per_gpu else layout
+            layout = _per_job(spec, kind, spec.gpus.count, nodes)
+    return _with_checks(spec, _task_per_gpu(layout) if spec.launch.per_gpu else layout, cpus)
+
+
+def with_gpus_for_tasks(spec: JobSpec) -> JobSpec:
+    """Return the job with the GPUs that `--ntasks` and `--ntasks-per-gpu` ask for (sbatch(1))."""
+    if spec.gpus is not None or not (spec.ntasks and spec.ntasks_per_gpu):
+        return spec
+    gpus = Gpus(spec.ntasks // spec.ntasks_per_gpu, per="job")
+    return msgspec.structs.replace(spec, gpus=gpus)
+
+
+def implied_tasks(spec: JobSpec) -> int:
+    """Return the tasks on a node that follow from `--sockets-per-node` and such; 0 for none.
+
+    Without a number of tasks sbatch starts one for each thread asked for (`_opt_verify` in
+    src/sbatch/opt.c).
+    """
+    has_tasks = spec.ntasks or spec.ntasks_per_node or spec.ntasks_per_gpu or spec.launch.per_gpu
+    counts = (spec.sockets_per_node, spec.cores_per_socket, spec.threads_per_core)
+    given = [count for count in counts if count]
+    return 0 if has_tasks or not given else math.prod(given)
+
+
+def _implied_tasks_note(spec: JobSpec) -> tuple[Finding, ...]:
+    tasks = implied_tasks(spec)
+    if tasks <= 1:
+        return ()
+    names = ("sockets_per_node", "cores_per_socket", "threads_per_core")
+    given = " ".join(f"{option(name)}={value}" for name in names if (value := getattr(spec, name)))
+    message = (
+        f"{given} without a number of tasks: {tasks} tasks on each node, as with sbatch; for"
+        " another number give --ntasks-per-node"
+    )
+    return (note("implied-tasks", message, "sbatch(1) --extra-node-info"),)
+
+
+def _with_counted_tasks(spec: JobSpec) -> JobSpec:
+    """Return the spec with the tasks that sockets, cores and threads, or its GPUs, imply."""
+    gpus, each = spec.gpus, spec.ntasks_per_gpu
+    if tasks := implied_tasks(spec):
+        return msgspec.structs.replace(spec, ntasks_per_node=tasks)
+    if gpus is None or each is None:
+        return spec
+    if gpus.per == "job":
+        return msgspec.structs.replace(spec, ntasks=gpus.count * each, ntasks_per_gpu=None)
+    on_node = gpus.count * each
+    nodes = spec.nodes or -(-(spec.ntasks or on_node) // on_node)
+    return msgspec.structs.replace(
+        spec, nodes=nodes, ntasks=None, ntasks_per_node=on_node, ntasks_per_gpu=None
+    )
+
+
+def _tasks_of_gpus(spec: JobSpec, layout: Layout, each: int) -> Layout:
+    """Set the tasks of `--ntasks-per-gpu`: those of all GPUs, whatever `--ntasks` says."""
+    in_all = layout.gpus_in_all or layout.gpus * layout.least_nodes
+    findings = layout.findings
+    if spec.ntasks is not None and spec.ntasks != in_all * each:
+        message = (
+            f"--ntasks={spec.ntasks} does not count: --ntasks-per-gpu={each} makes {in_all * each}"
+            f" tasks of {in_all} GPUs"
+        )
+        fix = (("ntasks", str(in_all * each)),)
+        findings += (warning("ntasks-of-gpus", message, "sbatch(1) --ntasks-per-gpu", fix),)
+    if layout.gpus_in_all:
+        return msgspec.structs.replace(layout, ntasks=in_all * each, findings=findings)
+    on_node = layout.gpus * each
+    return msgspec.structs.replace(layout, ntasks=None, ntasks_per_node=on_node, findings=findings)
 
 
 def _task_per_gpu(layout: Layout) -> Layout:
@@ -83,14 +166,22 @@ def _task_per_gpu(layout: Layout) -> Layout:
 
 
 def _with_nodes(spec: JobSpec, nodes: int | None, gpus: int) -> Layout:
+    left = isinstance(spec.nodes, str) and nodes is not None and nodes >= (spec.least_nodes or 1)
+    most = min(spec.most_nodes or 1, spec.ntasks or spec.most_nodes or 1)  # as sbatch reduces it
     return Layout(
         nodes=nodes,
         ntasks=spec.ntasks,
         ntasks_per_node=spec.ntasks_per_node,
-        most=spec.most_nodes if isinstance(spec.nodes, str) and nodes == spec.least_nodes else None,
+        most=most if left else None,
         gpus=gpus,
-        findings=_more_nodes_than_tasks(spec),
     )
+
+
+def _with_checks(spec: JobSpec, layout: Layout, cpus: int) -> Layout:
+    """Add the findings on the number of tasks."""
+    too_many = _too_many_tasks(spec, layout, cpus)
+    findings = (*layout.findings, *_more_nodes_than_tasks(spec), *too_many)
+    return msgspec.structs.replace(layout, findings=findings)
 
 
 def _more_nodes_than_tasks(spec: JobSpec) -> tuple[Finding, ...]:
@@ -109,14 +200,40 @@ def _more_nodes_than_tasks(spec: JobSpec) -> tuple[Finding, ...]:
     )
 
 
-def _least_nodes(spec: JobSpec, cpus: int) -> int:
-    """Return the nodes asked for, at most one per task; else as many as the tasks need."""
-    if spec.least_nodes is not None:
-        return min(spec.least_nodes, spec.ntasks or spec.least_nodes)
-    if spec.ntasks is None:
-        return 1
-    by_cpus = max(1, cpus // (spec.cpus_per_task or 1)) if cpus else spec.ntasks
-    return math.ceil(spec.ntasks / min(by_cpus, spec.ntasks_per_node or by_cpus))
+def _too_many_tasks(spec: JobSpec, layout: Layout, cpus: int) -> tuple[Finding, ...]:
+    """Report more tasks than `--ntasks-per-node` lets run on the nodes asked for."""
+    tasks, each = layout.ntasks, layout.ntasks_per_node
+    nodes = spec.most_nodes
+    if tasks is None or each is None or nodes is None or tasks <= each * nodes:
+        return ()
+    on = "1 node" if nodes == 1 else f"{nodes} nodes"
+    message = (
+        f"{tasks} tasks on {on}, and --ntasks-per-node={each} allows {each * nodes} there;"
+        " sbatch would refuse it"
+    )
+    on_one = max(1, cpus // (spec.cpus_per_task or 1)) if cpus else tasks
+    needed = max(spec.least_nodes or 1, math.ceil(tasks / on_one))
+    fix: Pairs = (("ntasks-per-node", str(math.ceil(tasks / max(nodes, needed)))),)
+    fix = fix if needed <= nodes else (("nodes", str(needed)), *fix)
+    return (error("tasks-too-many", message, "sbatch(1) --ntasks-per-node", fix),)
+
+
+def _least_nodes(spec: JobSpec, cpus: int, min_nodes: int = 1) -> int:
+    """Return the nodes asked for, at most one per task; of a range, the fewest for the tasks.
+
+    Without `--nodes`, as many as the tasks need, at least the partition's MinNodes.
+    """
+    tasks = spec.ntasks
+    if isinstance(spec.nodes, int):
+        return min(spec.nodes, tasks or spec.nodes)
+    if tasks is None:
+        return spec.least_nodes or max(1, min_nodes)
+    by_cpus = max(1, cpus // (spec.cpus_per_task or 1)) if cpus else tasks
+    needed = math.ceil(tasks / min(by_cpus, spec.ntasks_per_node or by_cpus))
+    if spec.nodes is None:
+        return max(needed, min(min_nodes, tasks))
+    least = min(spec.least_nodes or 1, tasks)
+    return max(least, min(needed, spec.most_nodes or needed))
 
 
 def _check_gpus_per_node(spec: JobSpec, kind: ResolvedGpus, layout: Layout) -> Layout:
@@ -125,19 +242,22 @@ def _check_gpus_per_node(spec: JobSpec, kind: ResolvedGpus, layout: Layout) -> L
     return msgspec.structs.replace(layout, findings=(*layout.findings, *errors))
 
 
-def _per_task(spec: JobSpec, kind: ResolvedGpus, gpus: int, cpus: int) -> Layout:
+def _per_task(spec: JobSpec, kind: ResolvedGpus, gpus: int, cpus: int, min_nodes: int) -> Layout:
+    if spec.ntasks is None and spec.nodes is None:  # a task on each of the nodes it gets
+        spec = msgspec.structs.replace(spec, nodes=max(1, min_nodes))
     tasks = spec.ntasks or (spec.least_nodes or 1) * (spec.ntasks_per_node or 1)
     by_cpus = max(1, cpus // (spec.cpus_per_task or 1))
     by_gpus = max(1, kind.most // gpus) if kind.fitting else tasks
     on_one = min(by_cpus if cpus else tasks, spec.ntasks_per_node or tasks, by_gpus)
-    nodes = _least_nodes(spec, cpus) if spec.nodes else _even_nodes(tasks, on_one)
+    nodes = _least_nodes(spec, cpus) if spec.nodes else _even_nodes(tasks, on_one, min_nodes)
     if isinstance(spec.nodes, str):
         counts = range(spec.least_nodes or 1, (spec.most_nodes or 1) + 1)
         nodes = next((n for n in counts if not tasks % n and tasks // n <= on_one), nodes)
     if tasks % nodes:
         return _uneven_tasks(spec, tasks, gpus)
     on_each = tasks // nodes
-    layout = _fix_node_count(spec, _with_nodes(spec, nodes, on_each * gpus))
+    layout = _with_checks(spec, _with_nodes(spec, nodes, on_each * gpus), cpus)
+    layout = _fix_node_count(spec, layout)
     spread = msgspec.structs.replace(layout, ntasks=None, ntasks_per_node=on_each)
     return _check_gpus_per_node(spec, kind, spread)
 
@@ -150,34 +270,36 @@ def _fix_node_count(spec: JobSpec, layout: Layout) -> Layout:
         f"--nodes={spec.nodes}: slurmkit asks for {layout.nodes}, because the GPUs divide evenly"
         " over that number"
     )
-    note = Finding(severity="note", code="nodes-chosen", message=message, source="--nodes")
-    return msgspec.structs.replace(layout, most=None, findings=(*layout.findings, note))
+    chosen = note("nodes-chosen", message, "--nodes")
+    return msgspec.structs.replace(layout, most=None, findings=(*layout.findings, chosen))
 
 
-def _even_nodes(tasks: int, on_one: int) -> int:
+def _even_nodes(tasks: int, on_one: int, least: int = 1) -> int:
     """Return the least number of nodes with equal tasks on each, at most `on_one`."""
-    return next(n for n in range(1, tasks + 1) if tasks % n == 0 and tasks // n <= on_one)
+    counts = range(max(1, min(least, tasks)), tasks + 1)
+    return next(n for n in counts if tasks % n == 0 and tasks // n <= on_one)
 
 
 def _uneven_tasks(spec: JobSpec, tasks: int, gpus: int) -> Layout:
     nodes = spec.least_nodes or 1
     even = max(1, tasks // nodes)
     message = (
-        f"{tasks} tasks with {gpus} GPUs each do not spread evenly over {nodes} nodes, so local"
-        " ranks and GPUs would not match"
+        f"{tasks} tasks with {gpus} GPUs each do not spread evenly over {nodes} nodes; Slurm would"
+        " take it, but local ranks and GPUs would not match"
     )
     fix = (("ntasks", str(even * nodes)), ("ntasks-per-node", str(even)))
-    error = Finding(severity="error", code="gpu-uneven-tasks", message=message, fix=fix)
-    return Layout(nodes=nodes, ntasks=tasks, ntasks_per_node=None, gpus=gpus, findings=(error,))
+    uneven = error("gpu-uneven-tasks", message, "", fix)
+    return Layout(nodes=nodes, ntasks=tasks, ntasks_per_node=None, gpus=gpus, findings=(uneven,))
 
 
-def _per_job(spec: JobSpec, kind: ResolvedGpus, gpus: int, cpus: int) -> Layout:
-    least = _least_nodes(spec, cpus)
+def _per_job(spec: JobSpec, kind: ResolvedGpus, gpus: int, least: int) -> Layout:
     upto = min(spec.most_nodes or gpus, gpus)
     even = (n for n in range(least, upto + 1) if gpus % n == 0 and gpus // n <= kind.most)
     nodes = least if isinstance(spec.nodes, int) else next(even, least)
     if gpus < nodes:
-        return _fewer_than_nodes(spec, gpus, nodes)
+        # With --ntasks-per-node sbatch itself computes the nodes, and slurmctld refuses the job.
+        left = spec.ntasks is not None and spec.nodes is spec.ntasks_per_node is None
+        return (_nodes_left_to_slurm if left else _fewer_than_nodes)(spec, gpus, nodes)
     layout = _fix_node_count(spec, _with_nodes(spec, nodes, math.ceil(gpus / nodes)))
     layout = _check_gpus_per_node(spec, kind, layout)
     if gpus % nodes == 0:
@@ -191,19 +313,36 @@ def _per_job(spec: JobSpec, kind: ResolvedGpus, gpus: int, cpus: int) -> Layout:
     return msgspec.structs.replace(layout, gpus_in_all=gpus, findings=(*layout.findings, uneven))
 
 
+def _nodes_left_to_slurm(spec: JobSpec, gpus: int, nodes: int) -> Layout:
+    """Return a layout for tasks that need more nodes than the job has GPUs.
+
+    slurmctld takes such a job without `--nodes`, and gives at least one GPU on each of its nodes
+    (`_set_job_bits1` in src/plugins/select/cons_tres/gres_select_filter.c).
+    """
+    message = (
+        f"{spec.ntasks} tasks need at least {nodes} nodes, and Slurm gives the job a GPU on each,"
+        f" although it asks for {gpus} in all"
+    )
+    fix = (("gpus", _gpu_value(spec, nodes)),)
+    more = warning("gpu-fewer-than-nodes", message, "sbatch(1) --gpus", fix)
+    layout = _with_nodes(spec, None, 1)
+    return msgspec.structs.replace(layout, gpus_in_all=gpus, findings=(more,))
+
+
 def _fewer_than_nodes(spec: JobSpec, gpus: int, nodes: int) -> Layout:
     message = (
         f"{gpus} GPUs for the whole job are too few for {nodes} nodes: each node of such a job has"
         " at least one"
     )
-    error = Finding(
-        severity="error",
-        code="gpu-fewer-than-nodes",
-        message=message,
-        source="sbatch(1) --gpus",
-        fix=(("nodes", str(gpus)),),
-    )
-    return msgspec.structs.replace(_with_nodes(spec, nodes, 1), findings=(error,))
+    asked = spec.least_nodes or 1
+    fix = (("nodes", str(gpus)),) if asked > gpus else (("gpus", _gpu_value(spec, nodes)),)
+    too_few = error("gpu-fewer-than-nodes", message, "sbatch(1) --gpus", fix)
+    return msgspec.structs.replace(_with_nodes(spec, nodes, 1), findings=(too_few,))
+
+
+def _gpu_value(spec: JobSpec, count: int) -> str:
+    kind = spec.gpus and (spec.gpus.mig or spec.gpus.type)
+    return f"{kind}:{count}" if kind else str(count)
 
 
 def _too_many(spec: JobSpec, kind: ResolvedGpus, gpus: int, nodes: int) -> tuple[Finding, ...]:
@@ -220,6 +359,13 @@ def _too_many(spec: JobSpec, kind: ResolvedGpus, gpus: int, nodes: int) -> tuple
     )
     if spec.gpus is not None and spec.gpus.per == "task":
         return (_error_too_many(message, _fewer_per_task(spec, kind, gpus)),)
+    if spec.gpus is not None and spec.gpus.sockets:
+        asked, sockets = f"{kind.type}:" if kind.type else "", spec.gpus.sockets
+        fewer: Pairs = (
+            ("gpus-per-socket", f"{asked}{most // sockets}"),
+            ("sockets-per-node", str(sockets)),
+        )
+        return (_error_too_many(message, fewer if most >= sockets else ()),)
     total = gpus * nodes
     more = next((n for n in range(nodes, total + 1) if total % n == 0 and total // n <= most), 1)
     asked = f"{kind.type}:" if kind.type else ""
@@ -236,8 +382,13 @@ def _fewer_per_task(spec: JobSpec, kind: ResolvedGpus, gpus: int) -> tuple[tuple
     if count > kind.most:
         return (("gpus-per-task", f"{asked}{kind.most}"),)
     tasks = spec.ntasks or gpus // count * (spec.least_nodes or 1)
-    nodes = _even_nodes(tasks, kind.most // count)
-    return (("nodes", str(nodes)), ("ntasks-per-node", str(tasks // nodes)))
+    on_one = kind.most // count
+    nodes = _even_nodes(tasks, on_one)
+    if nodes <= len(kind.fitting):
+        return (("nodes", str(nodes)), ("ntasks-per-node", str(tasks // nodes)))
+    nodes = min(spec.least_nodes or 1, len(kind.fitting))
+    fix = (("nodes", str(nodes)), ("ntasks-per-node", str(on_one)))
+    return (*fix, ("ntasks", str(nodes * on_one))) if spec.ntasks else fix
 
 
 def _error_too_many(message: str, fix: tuple[tuple[str, str], ...]) -> Finding:

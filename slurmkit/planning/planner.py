@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from slurmkit.errors import BadInput, Refused
+from slurmkit.errors import BadInput, Refused, SlurmkitError
 from slurmkit.planning.arrays import (
     array_limits_of,
     check_array,
@@ -18,6 +18,7 @@ from slurmkit.planning.arrays import (
     split_array,
     with_sweep_marks,
 )
+from slurmkit.planning.checks.files import check_files
 from slurmkit.planning.checks.live import TOO_FEW_SWITCHES, check_dependencies, check_topology
 from slurmkit.planning.checks.options import gpu_binding, unread_options
 from slurmkit.planning.checks.partition import named_partitions, partition_names
@@ -28,6 +29,7 @@ from slurmkit.planning.fabric import with_nccl_variables
 from slurmkit.planning.gpu_request import ResolvedGpus
 from slurmkit.planning.launchers.base import Launcher, LaunchStep, make_launcher
 from slurmkit.planning.launchers.mpi import check_mpi_plugin
+from slurmkit.planning.layout import with_gpus_for_tasks
 from slurmkit.planning.policies import PolicyChange, apply_policies
 from slurmkit.planning.preflight.lines import PreflightTarget, preflight_lines, with_preflight
 from slurmkit.planning.request import (
@@ -49,8 +51,9 @@ from slurmkit.planning.survival import (
 )
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import Machine, machine_of
-from slurmkit.spec.findings import Finding, Severity, note
+from slurmkit.spec.findings import Finding, Pairs, Severity, note
 from slurmkit.spec.jobspec import JobSpec, with_array
+from slurmkit.spec.option_values import SBATCH_OPTIONS
 from slurmkit.spec.sbatch_options import with_options
 from slurmkit.spec.submission import Chunk, Submission
 from slurmkit.spec.sweep import expand_marks
@@ -69,6 +72,8 @@ _IN_USE = (
     "Requested reservation is in use",
     "Licenses not available",
 )
+_FIX_ROUNDS = 4
+_OF_NODES = ("node-count", "node-shape")
 _START = re.compile(r"to start at (\d+)")
 
 
@@ -139,6 +144,9 @@ def plan(
         # The cache on disk may be older than a change that an admin made a minute ago.
         site = SiteState(cluster.capabilities(refresh=True), site.standing)
         checked = _plan_and_check(spec, site, cluster.slurm)
+    checked = _with_tried_fixes(checked, spec, site) if checked.errors else checked
+    warnings = (*checked.warnings, *check_files(checked.spec, cluster.slurm, remote=ask))
+    checked = msgspec.structs.replace(checked, warnings=warnings)
     # With fewer switches than the job needs, --test-only says "never", but after the maximum wait
     # the job starts on more switches.
     doubts = (*checked.warnings, *checked.notes)
@@ -158,7 +166,59 @@ def plan_offline(spec: JobSpec, site: SiteState) -> Plan:
     Raises:
         BadInput: when the spec cannot be rendered at all.
     """
-    return _plan_and_check(spec, site, slurm=None)
+    checked = _plan_and_check(spec, site, slurm=None)
+    return _with_tried_fixes(checked, spec, site) if checked.errors else checked
+
+
+def _with_tried_fixes(checked: Plan, spec: JobSpec, site: SiteState) -> Plan:
+    """Return the plan with fixes of its errors only where the changed job has no error left.
+
+    The job with each fix is planned again. An error whose own fix leaves others gets the fixes of
+    all of them.
+    """
+    untried = {error.code for error in checked.errors if error.fix and not _can_be_tried(error)}
+    trials: dict[Pairs, Plan | None] = {}
+
+    def planned(fix: Pairs) -> Plan | None:
+        if fix not in trials:
+            try:
+                trials[fix] = _plan_and_check(with_options(spec, fix), site, slurm=None)
+            except SlurmkitError:  # also a site's policy that fails on this job only
+                trials[fix] = None
+        return trials[fix]
+
+    def passes(fix: Pairs) -> bool:
+        again = planned(fix) if fix else None
+        return again is not None and all(error.code in untried for error in again.errors)
+
+    def joined(errors: Iterable[Finding]) -> dict[str, str]:
+        return dict(pair for error in errors for pair in error.fix if _can_be_tried(error))
+
+    found: Pairs = ()
+    if any(not passes(error.fix) for error in checked.errors if error.code not in untried):
+        found = next((e.fix for e in checked.errors if passes(e.fix)), ())
+        changed: dict[str, str] = {}
+        left = checked.errors
+        for _ in range(_FIX_ROUNDS):  # a fix may bring back what another one removed
+            more = joined(left)
+            if found or more.items() <= changed.items():
+                break
+            changed |= more
+            again = planned(tuple(changed.items()))
+            found = tuple(changed.items()) if passes(tuple(changed.items())) else ()
+            left = again.errors if again else ()
+    errors = [
+        error
+        if error.code in untried
+        else msgspec.structs.replace(error, fix=error.fix if passes(error.fix) else found)
+        for error in checked.errors
+    ]
+    return msgspec.structs.replace(checked, errors=tuple(dict.fromkeys(errors)))
+
+
+def _can_be_tried(error: Finding) -> bool:
+    """Return whether a fix has only options of sbatch, which a spec can be changed by."""
+    return all(name in SBATCH_OPTIONS for name, _ in error.fix)
 
 
 def requests_of(spec: JobSpec, site: SiteState) -> tuple[Request, ...]:
@@ -188,7 +248,7 @@ def _plan_and_check(spec: JobSpec, site: SiteState, slurm: SlurmCommands | None)
         *resolved.findings,
         *written,
         *check_secrets(job.spec),
-        *check_all(requests or amounts_with_fixes(job, written, site)),
+        *(check_all(requests) if requests else _limits_with_fixes(job, written, site)),
         *(check_dependencies(slurm, job.spec) if slurm and job.spec.dependency else ()),
         *(check_topology(slurm, requests) if slurm and _names_network_places(job.spec) else ()),
     ]
@@ -234,7 +294,7 @@ def resolve_spec(spec: JobSpec, capabilities: Capabilities) -> ResolvedSpec:
         BadInput: for options that contradict each other.
     """
     reviewed = apply_policies(with_array(spec), capabilities)
-    spec = with_array(reviewed.spec)
+    spec = with_gpus_for_tasks(with_array(reviewed.spec))
     spec = _launcher(spec).settle(spec)
     spec = with_preflight(spec) if spec.launch.preflight else spec
     spec = with_survival_options(spec) if spec.survive else spec
@@ -295,7 +355,7 @@ def lay_out_job(
         *_check_image_architecture(container, spec, partitions, capabilities),
         *preflight_findings,
         *(check_mpi_plugin(spec, capabilities.mpi) if spec.launch.mpi else ()),
-        *unread_options(spec),
+        *unread_options(spec, capabilities.release),
     )
     is_script = spec.script is not None
     work = () if is_script else container.around((*preflight, *launcher.lines(step)))
@@ -343,6 +403,17 @@ def amounts_per_partition(job: LaidOutJob, site: SiteState) -> tuple[Request, ..
     if _of(job.findings, "error"):
         return ()
     return tuple(request_for(job.spec, job.shape, each, site) for each in job.partitions)
+
+
+def _limits_with_fixes(
+    job: LaidOutJob, findings: Iterable[Finding], site: SiteState
+) -> tuple[Finding, ...]:
+    """Return the findings on the job with all fixes applied, but not on its number of nodes.
+
+    That number comes from the fixes, not from the user.
+    """
+    found = check_all(amounts_with_fixes(job, findings, site))
+    return tuple(finding for finding in found if finding.code not in _OF_NODES)
 
 
 def amounts_with_fixes(
@@ -474,10 +545,11 @@ def _refusal(words: str, submission: Submission) -> Finding:
         )
         return note("slurm-busy", message, "sbatch --test-only")
     severity: Severity = "warning" if _UNRELIABLE_REFUSAL in words else "error"
+    doubt = "; this is slurmctld's own check, and half of such jobs never start"
     return Finding(
         severity=severity,
         code="slurm-refuses",
-        message=f"slurmctld refuses it: {words}",
+        message=f"slurmctld refuses it: {words}{doubt if severity == 'warning' else ''}",
         source="sbatch --test-only",
     )
 

@@ -6,7 +6,7 @@ To count the nodes it may get, the features in `--constraint` are evaluated.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ import msgspec
 from slurmkit.errors import BadInput
 from slurmkit.formats.durations import parse_time_limit
 from slurmkit.formats.job_ids import parse_index_spans
-from slurmkit.formats.memory import parse_mib
-from slurmkit.formats.scontrol import expand_nodes, parse_tres_amount
-from slurmkit.formats.tres import Gres, Tres
+from slurmkit.formats.scontrol import expand_nodes
+from slurmkit.formats.tres import Tres
+from slurmkit.planning.amounts import PlacedJob, job_amounts
 from slurmkit.planning.gpu_request import ResolvedGpus
 from slurmkit.planning.layout import Layout
 from slurmkit.spec.jobspec import JobSpec
@@ -26,8 +26,6 @@ from slurmkit.state.model import Association, Capabilities, Node, Partition, Qos
 _TOKENS = re.compile(r"\*\d+|[&|,()\[\]]|[^&|,()\[\]*\s]+")
 _COUNTED = re.compile(r"(\([^()]*\)|[^&|,()\[\]*\s]+)\*(\d+)")
 _CHOICES = re.compile(r"\[([^\]]*)\]")
-
-_SHARED = ("gres/shard", "gres/mps")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +41,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         seconds: time limit the job gets; None when it has none.
         per_node: TRES on each node, the largest where nodes differ: `cpu`, `mem` (MiB; absent
             when the job takes all memory), `gres/gpu`, `gres/gpu:TYPE`, `gres/shard`, …
-        total: TRES of the whole job, with `node` and `billing`; of an exclusive job everything
-            on its nodes, which it is charged for, counted on the smallest nodes that fit.
+        total: TRES of the whole job, with `node` and `billing`, as Slurm gives them at least: of
+            an exclusive job everything on the smallest nodes that fit, with `--mem=0` their
+            memory, with MaxMemPerCPU the CPUs for the memory. Limits are compared with these.
+        most: the same as Slurm gives them at most, on the largest nodes that fit; empty where only
+            `total` is known. Estimates are made of these.
+        raised_cpus: CPUs on a node because of MaxMemPerCPU; 0 where it adds none.
         fitting: usable nodes of the partition that have GPUs of the type asked for and match
             `constraint`, `nodelist` and `exclude`.
         account: the account charged; None when unknown.
@@ -71,6 +73,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tasks_in_array: int = 1
     cpus_per_task: int = 1
     most_nodes: int | None = None
+    most: Tres = {}
+    raised_cpus: int = 0
 
 
 def feature_names(constraint: str) -> list[str]:
@@ -105,6 +109,18 @@ def find_shortage(
             if most < wanted:
                 return f"one of {choices.replace('|', ', ')}", most, wanted
     return None
+
+
+def least_nodes_of(constraint: str) -> int:
+    """Return the fewest nodes of a constraint with counts: 2 for `[amd*1&intel*1]`."""
+    groups = (choices for choices in _CHOICES.findall(constraint) if "*" in choices)
+    return max((_sum_of_counts(choices) for choices in groups), default=1)
+
+
+def _sum_of_counts(choices: str) -> int:
+    """Return the nodes that `a*1&b*2` needs; of alternatives the fewest."""
+    terms = (part.split("&") for part in choices.split("|"))
+    return min(sum(int(term.rpartition("*")[2]) for term in each if "*" in term) for each in terms)
 
 
 def _count_nodes(features: str, nodes: Sequence[Node]) -> int:
@@ -173,16 +189,13 @@ def request_for(
     capabilities, standing = site
     if fitting is None:
         fitting = fitting_nodes(spec, kind, capabilities.nodes_of(partition.name))
-    nodes = layout.nodes or _nodes_for(spec, layout, fitting)
-    memory = _Memory(spec, partition, capabilities.config)
-    per_node = memory.added_to(_per_node(spec, shape), 1)
+    nodes = layout.nodes or _nodes_for(spec, layout, partition, fitting)
+    if layout.most is not None:  # slurmctld raises the least of a range to MinNodes
+        nodes = max(nodes, min(partition.min_nodes, layout.most))
+    amounts = job_amounts(PlacedJob(spec, kind, layout, partition, capabilities, nodes, fitting))
     account = spec.account.lower() if spec.account else standing.default_account  # as slurmctld
     association = standing.association(account, partition.name) if account else None
     qos = spec.qos or (association.default_qos if association else "") or None
-    total = _total(per_node, layout, nodes)
-    if takes_whole_nodes(spec, partition):
-        total = _whole_nodes(total, per_node, nodes, fitting)
-    total = memory.added_to(total, nodes)
     return Request(
         spec=spec,
         capabilities=capabilities,
@@ -192,8 +205,10 @@ def request_for(
         most_nodes=layout.most,
         tasks=layout.tasks,
         seconds=_seconds(spec, partition),
-        per_node=per_node,
-        total=total | {"billing": billing(total, partition, capabilities.config)},
+        per_node=amounts.per_node,
+        total=amounts.total,
+        most=amounts.most,
+        raised_cpus=amounts.raised_cpus,
         fitting=fitting,
         account=account,
         association=association,
@@ -202,26 +217,6 @@ def request_for(
         tasks_in_array=array_size(spec.array),
         cpus_per_task=layout.cpus_per_task,
     )
-
-
-def takes_whole_nodes(spec: JobSpec, partition: Partition) -> bool:
-    """Return whether the job is charged for all CPUs of its nodes.
-
-    Memory per CPU then counts for each of those CPUs.
-    """
-    return spec.exclusive is True or partition.settings.get("OverSubscribe") == "EXCLUSIVE"
-
-
-def parse_memory_mib(text: str) -> int:
-    """Parse a size of sbatch's `--mem` (`64G`; MiB without a suffix) to MiB, rounded up.
-
-    Raises:
-        BadInput: for text that is no size.
-    """
-    mebibytes = parse_mib(text, rounding="up")
-    if mebibytes is None:
-        raise BadInput(f"{text!r} is not a size, e.g. 64G")
-    return mebibytes
 
 
 def array_size(text: str | None) -> int:
@@ -237,22 +232,6 @@ def highest_index(text: str) -> int:
     return max(span[-1] for span in parse_index_spans(text))
 
 
-def billing(total: Tres, partition: Partition, config: Mapping[str, str]) -> int:
-    """Compute a job's TRES billing by TRESBillingWeights and PriorityFlags (slurm.conf(5))."""
-    weights = partition.billing_weights
-    if not weights:
-        return total.get("cpu", 0)
-    flags = config.get("PriorityFlags", "").upper()
-    parts = {name: weight * total.get(name, 0) for name, weight in weights.items()}
-    if "MAX_TRES" not in flags:
-        return int(sum(parts.values()))
-    gres = sum(value for name, value in parts.items() if name.startswith("gres/"))
-    rest = [value for name, value in parts.items() if not name.startswith("gres/")]
-    if "MAX_TRES_GRES" in flags:
-        return int(max(rest, default=0) + gres)
-    return int(max(parts.values(), default=0))
-
-
 def _seconds(spec: JobSpec, partition: Partition) -> int | None:
     if spec.time is not None:
         return parse_time_limit(spec.time)
@@ -266,124 +245,15 @@ def _qos(standing: Standing, name: str | None) -> Qos | None:
     return next((qos for qos in standing.qos if qos.name.casefold() == wanted), None)
 
 
-def _nodes_for(spec: JobSpec, layout: Layout, fitting: tuple[Node, ...]) -> int:
+def _nodes_for(
+    spec: JobSpec, layout: Layout, partition: Partition, fitting: tuple[Node, ...]
+) -> int:
     """Return the least nodes that hold the tasks, where Slurm chooses the number."""
     by_cpus = max((node.cpus for node in fitting), default=0) // layout.cpus_per_task
-    most = min(by_cpus or layout.tasks, spec.ntasks_per_node or layout.tasks)
-    return -(-layout.tasks // most)
-
-
-def _per_node(spec: JobSpec, shape: JobShape) -> Tres:
-    """Return the TRES of one node without memory; of one task where Slurm chooses the nodes."""
-    kind, layout = shape
-    tasks = layout.ntasks_per_node or -(-layout.tasks // layout.least_nodes)
-    if layout.nodes is None:
-        tasks = 1
-    tres: Tres = {"cpu": tasks * layout.cpus_per_task}
-    if kind is not None:
-        name = f"gres/{kind.gres}"
-        tres[name] = layout.gpus
-        tres |= {f"{name}:{kind.type}": layout.gpus} if kind.type else {}
-    return tres | _other_gres(spec.gres)
-
-
-def _other_gres(text: str | None) -> Tres:
-    """Parse generic resources other than GPUs: `nvme:1`, `nic:mlx5:2`."""
-    tres: Tres = {}
-    for item in (text or "").split(","):
-        name, *rest = item.split(":")
-        size = parse_tres_amount(name, rest.pop().upper()) if rest and rest[-1][0].isdigit() else 1
-        for key in (f"gres/{name}", *(f"gres/{name}:{kind}" for kind in rest)) if name else ():
-            tres[key] = tres.get(key, 0) + (size or 0)
-    return tres
-
-
-def _total(per_node: Tres, layout: Layout, nodes: int) -> Tres:
-    """Return the TRES of the whole job without memory."""
-    total = {name: amount * nodes for name, amount in per_node.items() if name != "mem"}
-    if layout.nodes is None:
-        total["cpu"] = per_node["cpu"] * layout.tasks
-    if layout.gpus_in_all:
-        total |= {name: layout.gpus_in_all for name in per_node if name.startswith("gres/gpu")}
-    return total | {"node": nodes}
-
-
-def _whole_nodes(total: Tres, per_node: Tres, nodes: int, fitting: tuple[Node, ...]) -> Tres:
-    """Return the TRES of an exclusive job: all CPUs and GRES of the smallest fitting nodes.
-
-    Of GPUs and parts of GPUs it holds only what it asks for (gres_stepmgr_job_select_whole_node).
-    """
-    wide = [node for node in fitting if node.cpus >= per_node["cpu"]]
-    having = [
-        n for n in wide if all(_gres_count(n, t) >= c for t, c in per_node.items() if "/" in t)
-    ]
-    if not having:
-        return total
-    parts = [tres for tres in per_node if tres in _SHARED]
-    there = {tres for node in having for gres in node.gres for tres in _tres_of(gres)}
-    names = {tres for tres in there if not (parts and tres.startswith("gres/gpu"))}
-    names = {tres for tres in names | per_node.keys() if tres not in _SHARED or tres in parts}
-    least = {name: min(_gres_count(node, name) for node in having) for name in names if "/" in name}
-    least["cpu"] = min(node.cpus for node in having)
-    return total | {name: amount * nodes for name, amount in least.items() if amount}
-
-
-def _tres_of(gres: Gres) -> tuple[str, ...]:
-    name = f"gres/{gres.name}"
-    return (name, f"{name}:{gres.type}") if gres.type else (name,)
-
-
-def _gres_count(node: Node, tres: str) -> int:
-    name, _, kind = tres.removeprefix("gres/").partition(":")
-    return node.count(name, kind or None)
-
-
-class _Memory(NamedTuple):
-    """The memory a job gets: what it asks for, or else the site's default."""
-
-    spec: JobSpec
-    partition: Partition
-    config: Mapping[str, str]
-
-    def added_to(self, tres: Tres, nodes: int) -> Tres:
-        """Add the job's memory to `tres` of `nodes` nodes.
-
-        Nothing is added if the memory is unknown, or all memory of the nodes.
-        """
-        gpus = tres.get("gres/gpu", 0) if self.spec.gpus is not None else 0
-        amounts = {"node": nodes, "cpu": tres["cpu"], "gpu": gpus}
-        size = next((mib * amounts[of] for of, mib in self._sizes() if amounts[of]), 0)
-        return tres | ({"mem": size} if size else {})
-
-    def _sizes(self) -> Iterator[tuple[str, int]]:
-        """Return pairs of what the size is for and MiB; the first that applies counts."""
-        spec, partition = self.spec, self.partition
-        asked = (("node", spec.mem), ("cpu", spec.mem_per_cpu), ("gpu", spec.mem_per_gpu))
-        sizes = [(of, parse_memory_mib(text)) for of, text in asked if text is not None]
-        if sizes:
-            return iter(sizes)
-        per_gpu = job_default("DefMemPerGPU", (partition,), self.config)
-        site = [("node", self._number("DefMemPerNode")), ("cpu", self._number("DefMemPerCPU"))]
-        own = [("node", partition.def_mem_per_node), ("cpu", partition.def_mem_per_cpu)]
-        return ((of, mib) for of, mib in (("gpu", per_gpu), *own, *site) if mib)
-
-    def _number(self, key: str) -> int:
-        value = self.config.get(key, "")
-        return int(value) if value.isdecimal() else 0
-
-
-def job_default(
-    name: str, partitions: Iterable[Partition], config: Mapping[str, str]
-) -> int | None:
-    """Parse DefCpuPerGPU or DefMemPerGPU (MiB) of JobDefaults; a partition's comes first.
-
-    Source: slurm.conf(5).
-    """
-    texts = [partition.settings.get("JobDefaults", "") for partition in partitions]
-    for text in (*texts, config.get("JobDefaults", "")):
-        if match := re.search(rf"\b{name}=(\d+)", text, re.IGNORECASE):
-            return int(match[1])
-    return None
+    sockets = max((node.sockets for node in fitting), default=1)
+    by_sockets = (spec.ntasks_per_socket or layout.tasks) * sockets
+    most = min(by_cpus or layout.tasks, spec.ntasks_per_node or layout.tasks, by_sockets)
+    return max(-(-layout.tasks // most), partition.min_nodes)
 
 
 def fitting_nodes(

@@ -9,7 +9,7 @@ from slurmkit.formats.display import printable
 from slurmkit.formats.scontrol import expand_nodes, fold_nodes
 from slurmkit.planning.arrays import array_task_lines
 from slurmkit.planning.gpu_request import ResolvedGpus
-from slurmkit.planning.layout import Layout
+from slurmkit.planning.layout import Layout, implied_tasks
 from slurmkit.planning.request import JobShape
 from slurmkit.planning.secrets import FORGET_LINES, FORGET_TRAP, secret_lines, secret_variables
 from slurmkit.planning.survival import as_one_block, as_work_function, run_script_lines
@@ -69,8 +69,10 @@ def _options(spec: JobSpec, kind: ResolvedGpus | None, layout: Layout) -> dict[s
     place: dict[str, object] = {
         "job-name": values.pop("job-name", None) or printable(program) or "job",
         "nodes": spec.nodes if layout.most else layout.nodes,
-        "ntasks": layout.ntasks,
+        "ntasks": spec.ntasks if _slurm_counts_tasks(spec) else layout.ntasks,
         "ntasks-per-node": _tasks_per_node(spec, layout),
+        # Of a command the layout has these tasks, and the step their GPUs.
+        "ntasks-per-gpu": None if spec.script is None else spec.ntasks_per_gpu,
         "cpus-per-task": _cpus_per_task(spec, layout),
         **_gpu_options(spec, kind, layout),
         "gpu-bind": spec.gpus.bind if spec.gpus and _runs_own_srun(spec) else None,
@@ -98,13 +100,20 @@ def _runs_own_srun(spec: JobSpec) -> bool:
 
 def _tasks_per_node(spec: JobSpec, layout: Layout) -> int | None:
     """Return `--ntasks-per-node`, even if 1; but not for a script, whose steps it would bind."""
-    default = spec.script is None and not layout.ntasks and "ntasks-per-gpu" not in spec.options
-    return layout.ntasks_per_node or (1 if default else None)
+    if _slurm_counts_tasks(spec):
+        return None
+    return layout.ntasks_per_node or (1 if spec.script is None and not layout.ntasks else None)
+
+
+def _slurm_counts_tasks(spec: JobSpec) -> bool:
+    """Return whether sbatch computes the tasks of a whole script from GPUs, sockets or cores."""
+    return spec.script is not None and bool(spec.ntasks_per_gpu or implied_tasks(spec))
 
 
 def _cpus_per_task(spec: JobSpec, layout: Layout) -> int | None:
     """Return `--cpus-per-task`, even if 1; but not for a script, whose steps it would bind."""
-    elsewhere = "cpus-per-gpu" in spec.options or "cpu" in spec.options.get("tres-per-task", "")
+    elsewhere = spec.cpus_per_gpu or "cpu" in spec.options.get("tres-per-task", "")
+    elsewhere = elsewhere or (spec.cpus_per_task is None and layout.least_cpus)  # DefCpuPerGPU
     return spec.cpus_per_task if spec.script is not None or elsewhere else layout.cpus_per_task
 
 
@@ -117,6 +126,8 @@ def _gpu_options(spec: JobSpec, kind: ResolvedGpus | None, layout: Layout) -> di
         return {"gres": ",".join(filter(None, parts))}
     if layout.gpus_in_all:
         return {"gpus": f"{prefix}{layout.gpus_in_all}"}
+    if spec.gpus is not None and spec.gpus.sockets:
+        return {"gpus-per-socket": f"{prefix}{layout.gpus // spec.gpus.sockets}"}
     return {"gpus-per-node": f"{prefix}{layout.gpus}"}
 
 
@@ -150,5 +161,8 @@ def step_options(spec: JobSpec) -> tuple[str, ...]:
     options = ["--export=ALL"] if spec.options.get("export", "ALL") != "ALL" else []
     if spec.gpus is not None and spec.gpus.bind:
         options.append(f"--gpu-bind={spec.gpus.bind}")
+    elif spec.ntasks_per_gpu is not None:  # as Slurm binds them without another binding
+        options.append(f"--gpu-bind=single:{spec.ntasks_per_gpu}")
+    options += [f"--cpu-bind={spec.launch.cpu_bind}"] if spec.launch.cpu_bind else []
     options += ["--label"] if spec.launch.label else []
     return tuple(options)

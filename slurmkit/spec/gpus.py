@@ -38,6 +38,8 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         fraction: part of one GPU between 0 and 1; becomes shards where the cluster has them.
         bind: srun's `--gpu-bind`, e.g. `closest` or `per_task:1`; by default every task sees
             all GPUs that the job has on its node.
+        sockets: sockets of each node over which its GPUs are spread evenly, as `--gpus-per-socket`
+            does; None leaves their places to Slurm.
     """
 
     count: int = 1
@@ -48,6 +50,7 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     mig: str | None = None
     fraction: float | None = None
     bind: str | None = None
+    sockets: int | None = None
 
     def __post_init__(self) -> None:
         parts = [name for name in ("shard", "mps", "mig", "fraction") if getattr(self, name)]
@@ -71,6 +74,7 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             self.per == "node" or not self.is_part,
             "ask for a part of a GPU per node: --gpus-per-node",
         )
+        _check_sockets(self)
         _check_type(self.type)
         if self.mig is not None and not re.fullmatch(r"[\w.\-+]+", self.mig):
             raise BadInput(f"MIG profile {self.mig!r} is not of the form 3g.20gb")
@@ -122,6 +126,17 @@ class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 def _ends_in_number(text: str) -> bool:
     last = text.rpartition(":")[2]
     return bool(_COUNT.fullmatch(last) or _FRACTION.fullmatch(last))
+
+
+def _check_sockets(gpus: Gpus) -> None:
+    if gpus.sockets is None:
+        return
+    _require(gpus.sockets >= 1, f"sockets must be at least 1, not {gpus.sockets}")
+    _require(
+        gpus.per == "node" and not gpus.is_part and gpus.count % gpus.sockets == 0,
+        f"only whole GPUs per node can be spread over {gpus.sockets} sockets, and their number must"
+        " be a multiple of it",
+    )
 
 
 def _check_type(name: str | None) -> None:

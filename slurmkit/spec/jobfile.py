@@ -18,11 +18,13 @@ from slurmkit.errors import BadInput
 from slurmkit.spec.containers import Container
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobspec import DIRECTIVE_PREFIXES, JobSpec, Launch, script_header
+from slurmkit.spec.option_values import SBATCH_OPTIONS
 from slurmkit.spec.sbatch_options import (
     GPU_OPTIONS,
     SBATCH_ONLY_OPTIONS,
     is_flag,
     long_name,
+    merge_fields,
     needs_value,
     parse_options,
 )
@@ -191,25 +193,33 @@ def parse_job_table(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     for key, value in table.items():
         if key in GPU_OPTIONS and isinstance(value, dict):
             fields["gpus"] = _gpu_table(key, value)
-        elif key in GPU_OPTIONS:
-            pairs.append((key, _gpu_words(key, value)))
-        elif key in _AS_OPTIONS:
-            pairs.append((key, _convert_value(key, value, str)))
         elif key == "sweep":
             fields["sweep"] = _convert_sweep(value)
-        elif key not in known:
-            raise BadInput(
-                f"no key {key!r}; {did_you_mean(key, [*known, *GPU_OPTIONS, *_AS_OPTIONS])}"
-            )
-        else:
+        elif key in (*GPU_OPTIONS, *_AS_OPTIONS, "options") or key in SBATCH_OPTIONS - known.keys():
+            pairs += _as_options(key, value)
+        elif key in known:
             fields[known[key].name] = _convert_value(key, value, known[key].type)
+        else:
+            raise BadInput(f"no key {key!r}; {did_you_mean(key, [*known, *SBATCH_OPTIONS])}")
     asking = [pair for pair in pairs if pair[0] != "gpu-bind"]
     if "gpus" in fields and "gpus" in parse_options(asking, fields):
         raise BadInput("GPUs are given twice: in [gpus] and by a GPU option; give one of them")
-    fields |= parse_options(pairs, fields)
+    fields = merge_fields(fields, parse_options(pairs, fields))
     if "container" in fields:
         fields["container"] = fields["container"].at(os.path.abspath(folder))  # noqa: PTH100
     return fields
+
+
+def _as_options(key: str, value: object) -> Iterable[tuple[str, str]]:
+    """Return options as on the command line; `contiguous = true` is a flag, false leaves it out."""
+    if key in GPU_OPTIONS:
+        return [(key, _gpu_words(key, value))]
+    if key == "options":
+        table: dict[str, str] = _convert_value(key, value, dict[str, str])
+        return table.items()
+    if isinstance(value, bool) and key not in _AS_OPTIONS:
+        return [(key, "")] if value else []
+    return [(key, _convert_value(key, value, str))]
 
 
 def _convert_sweep(value: object) -> Sweep:

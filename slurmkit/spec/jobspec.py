@@ -12,7 +12,13 @@ from slurmkit.formats.durations import parse_time_limit
 from slurmkit.spec.containers import Container
 from slurmkit.spec.dependencies import HasParts, format_dependency, join_dependencies
 from slurmkit.spec.gpus import Gpus
-from slurmkit.spec.option_values import OPTION_FORMS, ValueForm, check_passed_through, check_text
+from slurmkit.spec.option_values import (
+    CPU_BIND_FORM,
+    OPTION_FORMS,
+    ValueForm,
+    check_passed_through,
+    check_text,
+)
 from slurmkit.spec.survival import Survive
 from slurmkit.spec.sweep import Sweep, check_placeholders
 
@@ -30,7 +36,17 @@ DIRECTIVE_PREFIXES = ("#SBATCH", "#SLURM")
 """Prefixes of option lines in a script; the second is an old one that sbatch still reads."""
 _INDEX_RANGE = re.compile(r"(\d+)(?:-(\d+)(:\d+)?)?", re.ASCII)
 _HIGHEST_INDEX = 4_000_000  # slurm.conf(5), the largest MaxArraySize less 1
-_POSITIVE_FIELDS = ("ntasks", "ntasks_per_node", "cpus_per_task", "segment", "array_throttle")
+_POSITIVE_FIELDS = (
+    *("ntasks", "ntasks_per_node", "ntasks_per_gpu", "ntasks_per_socket", "ntasks_per_core"),
+    *("cpus_per_task", "cpus_per_gpu", "mincpus", "segment", "array_throttle"),
+    *("sockets_per_node", "cores_per_socket", "threads_per_core"),
+)
+EXCLUSIVE_FIELDS = (
+    ("mem", "mem_per_cpu", "mem_per_gpu"),
+    ("cpus_per_task", "cpus_per_gpu"),
+    ("ntasks_per_node", "ntasks_per_gpu"),
+)
+"""Fields of which a job has one of each group (`validate_options_salloc_sbatch_srun` of sbatch)."""
 _SIZE = r"[1-9]\d{0,8}(-[1-9]\d{0,8}(:[1-9]\d{0,8})?)?"
 _NODES = re.compile(rf"{_SIZE}(,{_SIZE})*", re.ASCII)
 
@@ -43,6 +59,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             first node. None means plain srun, once per task, for a command, and `none` for a
             script.
         mpi: srun's `--mpi` plugin, e.g. `pmix`.
+        cpu_bind: srun's `--cpu-bind`, e.g. `none` or `cores`; None for the site's default.
         per_gpu: one task for each GPU of a node if the job sets no number of tasks; None for the
             launcher's default.
         label: put the task's number before each line of output.
@@ -53,6 +70,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     launcher: str | None = None
     mpi: str | None = None
+    cpu_bind: str | None = None
     per_gpu: bool | None = None
     label: bool = False
     log_per_rank: bool = False
@@ -66,10 +84,20 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.preflight not in (None, *PREFLIGHTS):
             known = ", ".join(PREFLIGHTS)
             raise BadInput(f"launch.preflight must be {known}, not {self.preflight!r}")
+        if self.cpu_bind is not None and not CPU_BIND_FORM.fits(self.cpu_bind):
+            raise BadInput(f"--cpu-bind {self.cpu_bind!r} is not {CPU_BIND_FORM.meaning}")
         for name in ("launcher", "mpi"):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[a-z][\w.\-]*", value, re.ASCII):
                 raise BadInput(f"launch.{name} {value!r} is not a name")
+
+
+# sbatch's options that became fields with 0.2; they are taken from `options` for one release.
+_OPTIONS_OF_0_1: dict[str, type] = {
+    "ntasks-per-gpu": int, "ntasks-per-socket": int, "ntasks-per-core": int, "cpus-per-gpu": int,
+    "mincpus": int, "sockets-per-node": int, "cores-per-socket": int, "threads-per-core": int,
+    "hint": str, "tmp": str, "overcommit": bool, "spread-job": bool, "use-min-nodes": bool,
+}  # fmt: skip
 
 
 class JobSpec(
@@ -90,9 +118,20 @@ class JobSpec(
         nodes: number of nodes; 1 unless `ntasks` is given. Or `MIN-MAX`, from which Slurm
             chooses, or a list of numbers (`1,2,4`) where the release allows it.
         cpus_per_task: CPUs of each task; 1 unless the site sets a number for each GPU.
+        ntasks_per_gpu: tasks for each GPU of the job. Without `gpus`, `ntasks` gives their number.
+        ntasks_per_socket: most tasks on each socket; the same for `ntasks_per_core`.
+        cpus_per_gpu: CPUs for each GPU, instead of CPUs for each task.
+        mincpus: fewest CPUs on each node.
+        sockets_per_node: only nodes with at least so many sockets; the same for
+            `cores_per_socket` and `threads_per_core`. Tasks use at most `threads_per_core` threads
+            of a core. Without any number of tasks there is one for each thread asked for.
+        hint: `compute_bound`, `memory_bound`, `multithread` or `nomultithread`.
         gpus: GPUs, or a part of one.
         gres: generic resources per node other than GPUs, `name[:type]:count`.
         mem: memory per node in Slurm's form (`64G`; MiB without a suffix).
+        tmp: least local disk of each node, in the same form.
+        overcommit: allocate CPUs as if each node had one task.
+        spread_job: use as many of the nodes as possible; `use_min_nodes`: as few.
         time: time limit; `time_min` is the shortest that Slurm may reduce it to.
         array: indices of a job array; for a sweep, the points to run, by default all.
         array_throttle: how many tasks run at once; also set by `%N` in `array`.
@@ -113,11 +152,24 @@ class JobSpec(
     ntasks: int | None = None
     ntasks_per_node: int | None = None
     cpus_per_task: int | None = None
+    ntasks_per_gpu: int | None = None
+    ntasks_per_socket: int | None = None
+    ntasks_per_core: int | None = None
+    cpus_per_gpu: int | None = None
+    mincpus: int | None = None
+    sockets_per_node: int | None = None
+    cores_per_socket: int | None = None
+    threads_per_core: int | None = None
+    hint: str | None = None
+    overcommit: bool = False
+    spread_job: bool = False
+    use_min_nodes: bool = False
     gpus: Gpus | None = None
     gres: str | None = None
     mem: str | None = None
     mem_per_cpu: str | None = None
     mem_per_gpu: str | None = None
+    tmp: str | None = None
     time: str | None = None
     time_min: str | None = None
     partition: str | None = None
@@ -155,6 +207,7 @@ class JobSpec(
     options: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._take_options_of_0_1()
         _check_what_runs(self.command, self.script)
         for name in (*_POSITIVE_FIELDS, "nice"):
             _check_number(name, getattr(self, name))
@@ -167,12 +220,6 @@ class JobSpec(
             if (limit := getattr(self, name)) is not None:
                 parse_time_limit(limit)
         _check_gpus(self.gpus, self.gres)
-        memory_fields = [
-            n for n in ("mem", "mem_per_cpu", "mem_per_gpu") if getattr(self, n) is not None
-        ]
-        if len(memory_fields) > 1:
-            names = " and ".join(map(option, memory_fields))
-            raise BadInput(f"{names} cannot be combined; give one of them")
         _check_environment(self.environment)
         if self.environment and self.script is not None and not is_shell(self.script):
             raise BadInput(
@@ -182,6 +229,25 @@ class JobSpec(
         _check_texts("options", self.options)
         for name, value in self.options.items():
             check_passed_through(name, value)
+        _check_exclusions(self)
+        _check_sockets(self)
+        _check_tasks_per_gpu(self)
+
+    def _take_options_of_0_1(self) -> None:
+        """Take fields from `options`, where slurmkit 0.1 had them: programs and records have."""
+        old = {
+            name: value
+            for name, value in self.options.items()
+            if name in _OPTIONS_OF_0_1 and isinstance(value, str)
+        }
+        for name, text in old.items():
+            kind, field = _OPTIONS_OF_0_1[name], name.replace("-", "_")
+            if getattr(self, field) in (None, False) and (kind is not int or text.isdecimal()):
+                value = int(text) if kind is int else text if kind is str else True
+                msgspec.structs.force_setattr(self, field, value)
+        if old:
+            rest = {name: value for name, value in self.options.items() if name not in old}
+            msgspec.structs.force_setattr(self, "options", rest)
 
     def after(
         self, *jobs: HasParts | str | int, kind: str = "afterok", minutes: int = 0
@@ -265,6 +331,58 @@ def _check_gpus(gpus: object, gres: str | None) -> None:
         raise BadInput(
             f"gres {gres!r} asks for GPUs or parts of GPUs; give them as gpus, e.g."
             " Gpus.parse('a100:2') or Gpus.parse('shard:1')"
+        )
+
+
+def _check_exclusions(spec: JobSpec) -> None:
+    """Check options that exclude each other, of fields and of options that are passed on."""
+    for names in EXCLUSIVE_FIELDS:
+        given = [option(name) for name in names if getattr(spec, name) is not None]
+        if len(given) > 1:
+            raise BadInput(f"{' and '.join(given)} cannot be combined; give one of them")
+    by_task = spec.options.get("tres-per-task", "")
+    wrong = (
+        (spec.cpus_per_gpu and "cpu" in by_task, "--cpus-per-gpu and --tres-per-task=cpu"),
+        (spec.ntasks_per_gpu and by_task, "--ntasks-per-gpu and --tres-per-task"),
+        (spec.exclusive and "oversubscribe" in spec.options, "--exclusive and --oversubscribe"),
+        ({"core-spec", "thread-spec"} <= {*spec.options}, "--core-spec and --thread-spec"),
+    )
+    if both := next((names for holds, names in wrong if holds), None):
+        raise BadInput(f"{both} cannot be combined; give one of them")
+
+
+def _check_sockets(spec: JobSpec) -> None:
+    """Check options about sockets, cores and threads against each other."""
+    wanted = spec.gpus.sockets if spec.gpus else None
+    if wanted is not None and spec.sockets_per_node != wanted:
+        raise BadInput(
+            f"the GPUs are spread over {wanted} sockets, and --sockets-per-node is"
+            f" {spec.sockets_per_node or 'not given'}; give --gpus-per-socket and"
+            " --sockets-per-node together"
+        )
+    tasks, threads = spec.ntasks_per_core, spec.threads_per_core
+    if tasks is not None and threads is not None and tasks > threads:
+        raise BadInput(
+            f"--ntasks-per-core={tasks} may not be greater than --threads-per-core={threads}"
+        )
+
+
+def _check_tasks_per_gpu(spec: JobSpec) -> None:
+    """Check `--ntasks-per-gpu` (sbatch(1)): it needs GPUs or tasks, and one number of nodes."""
+    each, gpus = spec.ntasks_per_gpu, spec.gpus
+    if each is None:
+        return
+    if gpus is not None and (gpus.per == "task" or gpus.sockets or gpus.is_part):
+        raise BadInput(
+            "--ntasks-per-gpu needs whole GPUs of the nodes or the job; give --gpus-per-node or"
+            " --gpus"
+        )
+    if isinstance(spec.nodes, str):
+        raise BadInput(f"--ntasks-per-gpu does not go with --nodes={spec.nodes}; give one number")
+    if gpus is None and (spec.ntasks is None or spec.ntasks % each):
+        raise BadInput(
+            f"--ntasks-per-gpu={each} needs GPUs; give e.g. --gpus-per-node=2, or --ntasks as a"
+            f" multiple of {each}"
         )
 
 

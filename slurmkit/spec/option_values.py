@@ -35,6 +35,7 @@ _MAILS = (
     "NONE|BEGIN|END|FAIL|REQUEUE|ALL|INVALID_DEPEND|STAGE_OUT|TIME_LIMIT|TIME_LIMIT_90"
     "|TIME_LIMIT_80|TIME_LIMIT_50|ARRAY_TASKS"
 )
+_HINT = "(compute_bound|memory_bound|multithread|nomultithread)"
 _NODES = _form(r"[\w.\-\[\],]+", "a list of nodes, e.g. c[1-4],c7")
 _WHEN = _form(r"[\w:+\-. /]+", "a time, e.g. 2026-12-24T18:00, 16:00 or now+1hour")
 
@@ -44,6 +45,12 @@ OPTION_FORMS: dict[str, ValueForm] = {
     "mem": _SIZE,
     "mem_per_cpu": _SIZE,
     "mem_per_gpu": _SIZE,
+    "tmp": _SIZE,
+    "hint": _form(
+        rf"{_HINT}(,{_HINT})*",
+        f"one of {_HINT.strip('()').replace('|', ', ')}",
+        re.IGNORECASE,
+    ),
     "time": ValueForm(None),
     "time_min": ValueForm(None),
     "partition": _LIST,
@@ -77,27 +84,95 @@ OPTION_FORMS: dict[str, ValueForm] = {
     "open_mode": _form("append|truncate", "one of append and truncate", re.IGNORECASE),
 }
 
+_LEVEL = r"(\*|block|f?cyclic)"
+_MEM_BIND = (
+    r"(q|quiet|v|verbose|no|none|sort|nosort|local|rank|p|prefer|(map|mask)_mem:[\da-fx*,]+)"
+)
+_GRES_FLAG = "(disable-binding|enforce-binding|multiple-tasks-per-sharing|one-task-per-sharing)"
+_OPPOSITE_FLAGS = (
+    ("disable-binding", "enforce-binding"),
+    ("multiple-tasks-per-sharing", "one-task-per-sharing"),
+)
+_COUNT = _form(r"\d{1,9}", "a whole number")
+
+CPU_BIND_FORM = _form(
+    r"((q|quiet|v|verbose),)?(q|quiet|v|verbose|no|none|rank(_ldom)?|(map|mask)_(cpu|ldom):"
+    r"[\da-fx*,]+|sockets|cores|threads|ldoms|boards)(,one-thread-per-core)?",
+    "one of none, cores, threads, sockets, ldoms, rank, map_cpu:LIST, mask_cpu:LIST",
+    re.IGNORECASE,
+)
+"""The form of srun's `--cpu-bind`."""
+
+PASSED_ON_FORMS: dict[str, ValueForm] = {
+    "core-spec": _COUNT,
+    "distribution": _form(
+        rf"plane=[1-9]\d*|(\*|block|cyclic)(:{_LEVEL}){{0,2}}(,(no)?pack)?",
+        "a distribution, e.g. block:cyclic or plane=4",
+        re.IGNORECASE,
+    ),
+    "gres-flags": _form(
+        rf"{_GRES_FLAG}(,{_GRES_FLAG})*",
+        f"one of {_GRES_FLAG.strip('()').replace('|', ', ')}",
+        re.IGNORECASE,
+    ),
+    "kill-on-invalid-dep": _form("yes|no", "yes or no", re.IGNORECASE),
+    "mem-bind": _form(
+        rf"{_MEM_BIND}(,{_MEM_BIND})*", "a binding, e.g. local or verbose,none", re.IGNORECASE
+    ),
+    "thread-spec": _COUNT,
+    "wckey": _form(r"[^\s,]+", "one word without a comma"),
+}
+"""The forms of options that have no field, but whose values are checked."""
+
 EXPORT_KEYWORDS = ("ALL", "NONE", "NIL")
 """Values of `--export` that pass on all of the submitter's environment, or nothing."""
 
+SBATCH_OPTIONS = frozenset(
+    """
+    account acctg-freq array autocomplete batch bb bbf begin chdir cluster cluster-constraint
+    clusters comment consolidate-segments constraint container container-id container-type context
+    contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot
+    dependency distribution error exclude exclusive export export-file external extra
+    extra-node-info get-user-env gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket
+    gpus-per-task gres gres-flags help hint hold ignore-pbs input job-name kill-on-invalid-dep
+    licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mem-update mincpus
+    network nice no-kill no-requeue nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
+    ntasks-per-node ntasks-per-socket ntasks-per-tres oom-kill-step open-mode output overcommit
+    oversubscribe parsable partition power prefer priority profile propagate qos quiet reboot
+    requeue reservation resources resv-ports segment signal sockets-per-node spread-job
+    spread-segments stepmgr switches tasks-per-node test-only thread-spec threads-per-core time
+    time-min tmp tres-bind tres-per-task uid usage use-min-nodes verbose version wait
+    wait-all-nodes wckey wrap
+    """.split()
+)
+"""The long options of sbatch itself, of Slurm 22.05 to 26.05. A site's plugins may add others."""
+
 _OPTION = re.compile(r"[a-z][a-z0-9\-]*", re.ASCII)
+_EXPORT_NAMES = re.compile(r"[A-Za-z_]\w*(,[A-Za-z_]\w*)*", re.ASCII)
 # They would change how sbatch runs, what it prints or whose job it is, not the job itself.
 _REFUSED_OPTIONS = {
-    "wrap": "give the command after --",
-    "export": "use environment for variables of the job; ALL and NONE are passed on",
+    "wrap": "give --wrap itself on the command line, or the command after --",
     "export-file": "use environment for variables of the job",
+    "cpu-bind": "it is an option of srun; give it as cpu-bind of launch",
+    "external": "such a job runs nothing; submit it with sbatch",
     **dict.fromkeys(
         "parsable test-only wait uid gid help usage version quiet verbose clusters cluster"
-        " get-user-env ignore-pbs".split(),
+        " ignore-pbs autocomplete".split(),
         "it changes how sbatch itself runs, not the job",
     ),
 }
+_EXPORT_MEANING = (
+    "ALL, NONE, NIL, or names with commas; a variable with a value goes into environment"
+)
 # Options whose JobSpec field has another name.
 _FIELD_NAMES = {
     "gpus": "gpus",
     "gpus-per-node": "gpus",
     "gpus-per-task": "gpus",
+    "gpus-per-socket": "gpus",
     "gpu-bind": "gpus.bind",
+    "extra-node-info": "sockets_per_node, cores_per_socket and threads_per_core",
+    "tasks-per-node": "ntasks_per_node",
     "no-requeue": "requeue",
 }
 
@@ -123,21 +198,41 @@ def check_passed_through(name: str, value: str) -> None:
         raise BadInput(
             f"options: {name!r} is not the name of a long option; did you mean {near!r}?"
         )
-    if name == "export" and value in EXPORT_KEYWORDS:
-        return
     if name in _REFUSED_OPTIONS:
         raise BadInput(f"options: {name} is not passed on to sbatch: {_REFUSED_OPTIONS[name]}")
     field = _FIELD_NAMES.get(name, name.replace("-", "_"))
     if field in _FIELDS or name in _FIELD_NAMES:
         raise BadInput(f"options: {name} has a field of its own; give it as {field!r}")
-    if full := next((known for known in _LONG_OPTIONS if known.startswith(name)), None):
+    full = next((known for known in _LONG_OPTIONS if known.startswith(name)), None)
+    if full and name not in SBATCH_OPTIONS:
         raise BadInput(f"options: {name} is an abbreviation; write it in full, e.g. {full}")
     check_text(f"options: {name}", value)
+    _check_value(name, value)
+
+
+def _check_value(name: str, value: str) -> None:
+    """Check the value of an option without a field, as far as its form is known."""
+    if name == "export" and value not in EXPORT_KEYWORDS and not _EXPORT_NAMES.fullmatch(value):
+        raise BadInput(f"options: export {value!r} is not {_EXPORT_MEANING}")
+    if name == "distribution" and re.match("arbitrary|hostfile", value, re.IGNORECASE):
+        raise BadInput(
+            "--distribution=arbitrary: sbatch does not take it with --nodes, which slurmkit always"
+            " gives; submit this job with sbatch"
+        )
+    for pair in _OPPOSITE_FLAGS:
+        if name == "gres-flags" and set(pair) <= {*value.lower().split(",")}:
+            raise BadInput(f"--gres-flags={value}: {' and '.join(pair)} contradict each other")
+    form = PASSED_ON_FORMS.get(name)
+    if form is not None and not form.fits(value):
+        raise BadInput(f"--{name} {value!r} is not {form.meaning}")
 
 
 _FIELDS = {
     *OPTION_FORMS,
     *"nodes ntasks ntasks_per_node cpus_per_task segment hold nice requeue".split(),
+    *"cpus_per_gpu ntasks_per_gpu ntasks_per_socket ntasks_per_core mincpus".split(),
+    *"sockets_per_node cores_per_socket threads_per_core".split(),
+    *"overcommit spread_job use_min_nodes".split(),
 }
 
 

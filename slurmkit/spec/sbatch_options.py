@@ -6,7 +6,7 @@ Several GPU options, such as `--gpus` and `--gpus-per-node`, are combined into o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,12 @@ import msgspec
 from slurmkit.errors import BadInput
 from slurmkit.spec.gpus import Gpus, Per
 from slurmkit.spec.jobspec import JobSpec, node_sizes, option
-from slurmkit.spec.option_values import OPTION_FORMS, check_passed_through
+from slurmkit.spec.option_values import (
+    EXPORT_KEYWORDS,
+    OPTION_FORMS,
+    PASSED_ON_FORMS,
+    check_passed_through,
+)
 
 __all__ = [
     "GPU_OPTIONS",
@@ -33,23 +38,39 @@ __all__ = [
 OptionPairs = Iterable[tuple[str, str]]
 
 _NUMBERS = (
-    *("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "segment", "nice"),
-    "array_throttle",
+    *("nodes", "ntasks", "ntasks_per_node", "ntasks_per_gpu", "ntasks_per_socket"),
+    *("ntasks_per_core", "cpus_per_task", "cpus_per_gpu", "mincpus", "segment", "nice"),
+    *("sockets_per_node", "cores_per_socket", "threads_per_core", "array_throttle"),
 )
-GPU_OPTIONS: dict[str, Per] = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
-"""Options that ask for GPUs, and whether they count per job, node or task."""
+GPU_OPTIONS: dict[str, Per] = {
+    "gpus": "job",
+    "gpus-per-node": "node",
+    "gpus-per-task": "task",
+    "gpus-per-socket": "node",
+}
+"""Options that ask for GPUs, and what they count for; per socket becomes per node."""
 _FLAGS: dict[str, tuple[str, Any]] = {
     "hold": ("hold", True),
     "requeue": ("requeue", True),
     "no-requeue": ("requeue", False),
+    "overcommit": ("overcommit", True),
+    "spread-job": ("spread_job", True),
+    "use-min-nodes": ("use_min_nodes", True),
 }
+_PER_SOCKET = "gpus-per-socket"
+_NO_GPUS = re.compile(r"(gpu:|shard:|mps:)?([\w.\-+]+:)?0+", re.ASCII)  # slurmctld gives none
+_SOCKETS_CORES_THREADS = ("sockets_per_node", "cores_per_socket", "threads_per_core")
 _GPUS_BY_OPTION = (
     "GPUs as each option asks for them"  # a key, not a field, until all options are read
 )
 SBATCH_ONLY_OPTIONS = ("wait", "quiet", "parsable", "verbose", "ignore-pbs")
 """Options that sbatch also reads from a script, but that concern sbatch, not the job."""
+_VALUE_ONLY_AFTER_EQUALS = (
+    *("exclusive", "nice", "contiguous", "get-user-env", "no-kill", "oom-kill-step"),
+    *("oversubscribe", "propagate", "reboot", "resv-ports", "stepmgr"),
+)
 _TABLES = ("options", "environment")
-_ALIASES = {"tasks-per-node": "ntasks-per-node"}
+_ALIASES = {"tasks-per-node": "ntasks-per-node", "ntasks-per-tres": "ntasks-per-gpu"}
 _SHORT = {
     "A": "account",
     "a": "array",
@@ -87,13 +108,17 @@ _NICE = 100  # sbatch(1) --nice without a number
 _THOUSANDS = re.compile(r"(\d{1,9})([km])", re.ASCII | re.IGNORECASE)
 _TIMES = {"k": 1024, "m": 1024 * 1024}
 _INTEGER = re.compile(r"-?\d{1,9}", re.ASCII)
+_AT_LEAST = re.compile(r"([1-9]\d{0,8})(-[1-9]\d{0,8})?", re.ASCII)  # of a range, the least
+_EXPORTED = re.compile(r"""((?:[^,'"]|'[^']*'|"[^"]*")*)(?:,|$)""")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 # The order of the lines in a script.
 _OPTION_ORDER = (
-    "job_name nodes ntasks ntasks_per_node cpus_per_task gres mem mem_per_cpu mem_per_gpu"
-    " time time_min partition account qos reservation constraint licenses nodelist exclude"
-    " exclusive switches segment array dependency begin deadline nice signal mail_type mail_user"
-    " comment chdir output error open_mode"
+    "job_name nodes ntasks ntasks_per_node ntasks_per_gpu ntasks_per_socket ntasks_per_core"
+    " cpus_per_task cpus_per_gpu mincpus sockets_per_node cores_per_socket threads_per_core hint"
+    " gres mem mem_per_cpu mem_per_gpu tmp time time_min partition account qos reservation"
+    " constraint licenses nodelist exclude exclusive switches segment array dependency begin"
+    " deadline nice signal mail_type mail_user comment chdir output error open_mode"
 ).split()
 _SIZES = ("nodes", "ntasks", "ntasks_per_node")
 
@@ -116,7 +141,8 @@ def short_options() -> dict[str, str]:
 
 def needs_value(name: str) -> bool:
     """Tell whether an option must have a value; for `exclusive`, `nice` and unknown ones it may."""
-    return name == "gpu-bind" or (has_own_field(name) and not is_flag(name))
+    valued = has_own_field(name) or name in PASSED_ON_FORMS or name == "export"
+    return name in ("gpu-bind", "extra-node-info") or (valued and not is_flag(name))
 
 
 def has_own_field(name: str) -> bool:
@@ -127,7 +153,7 @@ def has_own_field(name: str) -> bool:
 
 def is_flag(name: str) -> bool:
     """Tell whether an option never takes the next word as its value; some take one after `=`."""
-    return name in _FLAGS or name in ("exclusive", "nice") or name in SBATCH_ONLY_OPTIONS
+    return name in (*_FLAGS, *_VALUE_ONLY_AFTER_EQUALS, *SBATCH_ONLY_OPTIONS)
 
 
 def parse_options(pairs: OptionPairs, weaker: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -146,7 +172,14 @@ def parse_options(pairs: OptionPairs, weaker: dict[str, Any] | None = None) -> d
     fields: dict[str, Any] = {}
     for name, value in pairs:
         _parse_option(fields, name, value)
-    if asked := fields.pop(_GPUS_BY_OPTION, None):
+    by_option: dict[str, Gpus | None] = fields.pop(_GPUS_BY_OPTION, {})
+    asked = {name: gpus for name, gpus in by_option.items() if gpus is not None}
+    if by_option and not asked:  # `--gpus=0` also takes back the GPUs of a script
+        fields["gpus"] = None
+    elif asked:
+        if _PER_SOCKET in asked:
+            sockets = {**(weaker or {}), **fields}.get("sockets_per_node")
+            asked[_PER_SOCKET] = _on_sockets(asked[_PER_SOCKET], sockets)
         gpus, sizes = combine_gpu_options(asked, {**(weaker or {}), **fields})
         fields |= {"gpus": gpus, **sizes}
     if bind := fields.pop("gpu_bind", None):
@@ -167,15 +200,16 @@ def merge_fields(weaker: dict[str, Any], stronger: dict[str, Any]) -> dict[str, 
 def _parse_option(fields: dict[str, Any], name: str, value: str) -> None:
     name = _ALIASES.get(name, name)
     known = name.replace("-", "_")
-    if name in GPU_OPTIONS:
-        _set_gpus(fields, Gpus.parse(value, GPU_OPTIONS[name]), name)  # the last one counts
+    if name in _READERS:
+        _READERS[name](fields, value)
+    elif name in GPU_OPTIONS:
+        gpus = None if _NO_GPUS.fullmatch(value) else Gpus.parse(value, GPU_OPTIONS[name])
+        _set_gpus(fields, gpus, name)  # the last one counts
     elif name in _FLAGS:
         if value:
             raise BadInput(f"--{name} takes no value here; leave {value!r} out")
         field, meaning = _FLAGS[name]
         fields[field] = meaning
-    elif name == "gres":
-        _parse_gres(fields, value)
     elif name == "exclusive":
         fields["exclusive"] = value or True
     elif name == "nodes":
@@ -204,6 +238,57 @@ def _parse_nodes(value: str) -> int | str:
     return _parse_number("nodes", least) if most in ("", least) and "," not in text else text
 
 
+def _parse_extra_node_info(fields: dict[str, Any], value: str) -> None:
+    """Parse `-B SOCKETS[:CORES[:THREADS]]`; each is a number, a range or `*` for any."""
+    parts = value.split(":")
+    numbers = {name: _AT_LEAST.fullmatch(part) for name, part in zip(_SOCKETS_CORES_THREADS, parts,
+               strict=False)}  # fmt: skip
+    wrong = (part for part in parts if part != "*" and not _AT_LEAST.fullmatch(part))
+    if len(parts) > len(_SOCKETS_CORES_THREADS) or next(wrong, None) is not None:
+        raise BadInput(
+            f"--extra-node-info {value!r} is not SOCKETS[:CORES[:THREADS]], e.g. 2:16 or '*:*:1'"
+        )
+    fields |= {name: int(number[1]) for name, number in numbers.items() if number}
+
+
+def _parse_export(fields: dict[str, Any], value: str) -> None:
+    """Read `--export` into variables of the job, and into names or a keyword that are passed on.
+
+    A value never goes into an option: Slurm shows options to everybody. A job that gets only some
+    variables also gets the user's login environment (`--export=NONE`, sbatch(1)).
+    """
+    items = [_without_quotes(item) for item in _EXPORTED.findall(value) if item]
+    keywords = [item.upper() for item in items if item.upper() in EXPORT_KEYWORDS]
+    pairs = dict(item.split("=", 1) for item in items if "=" in item)
+    names = [item for item in items if "=" not in item and item.upper() not in EXPORT_KEYWORDS]
+    wrong = [name for name in (*names, *pairs) if not _VARIABLE_NAME.fullmatch(name)]
+    alone = len(items) > 1 and set(keywords) - {"ALL"}
+    if wrong or alone or not items:
+        raise BadInput(
+            f"--export={value} is not ALL, NONE, NIL, or [ALL,]NAME[=VALUE],… with names of"
+            " variables"
+        )
+    if pairs:
+        fields["environment"] = {**fields.get("environment", {}), **pairs}
+    passed = keywords[0] if keywords else ",".join(names) or "NONE"
+    fields.setdefault("options", {})["export"] = passed
+
+
+def _without_quotes(item: str) -> str:
+    """Remove the quotes around a whole item, as sbatch does; others are of its value."""
+    quoted = len(item) > 1 and item[0] == item[-1] and item[0] in "\"'"
+    return item[1:-1] if quoted else item
+
+
+def _on_sockets(gpus: Gpus, sockets: int | None) -> Gpus:
+    """Return the GPUs per node of `--gpus-per-socket`."""
+    if not sockets:
+        raise BadInput("--gpus-per-socket needs --sockets-per-node, e.g. --sockets-per-node=2")
+    if gpus.is_part:
+        raise BadInput("ask for a part of a GPU per node: --gpus-per-node")
+    return msgspec.structs.replace(gpus, count=gpus.count * sockets, sockets=sockets)
+
+
 def _parse_gres(fields: dict[str, Any], value: str) -> None:
     """Read GPUs and parts of GPUs into fields; other generic resources stay text."""
     items = value.split(",")
@@ -212,7 +297,8 @@ def _parse_gres(fields: dict[str, Any], value: str) -> None:
     for item in ours:
         if item is not ours[0]:
             raise BadInput(f"--gres={value}: a job has one kind of GPUs; name GPUs only once")
-        _set_gpus(fields, _parse_gres_gpus(re.sub(r"^gres[:/]", "", item)), "gres")
+        words = re.sub(r"^gres[:/]", "", item)
+        _set_gpus(fields, None if _NO_GPUS.fullmatch(words) else _parse_gres_gpus(words), "gres")
     if rest:
         fields["gres"] = rest
 
@@ -227,7 +313,14 @@ def _parse_gres_gpus(words: str) -> Gpus:
     return Gpus.parse(f"{kind}:{amount or 1}")
 
 
-def _set_gpus(fields: dict[str, Any], gpus: Gpus, name: str) -> None:
+_READERS: dict[str, Callable[[dict[str, Any], str], None]] = {
+    "export": _parse_export,
+    "extra-node-info": _parse_extra_node_info,
+    "gres": _parse_gres,
+}
+
+
+def _set_gpus(fields: dict[str, Any], gpus: Gpus | None, name: str) -> None:
     fields.setdefault(_GPUS_BY_OPTION, {})[name] = gpus
 
 
@@ -263,7 +356,8 @@ def option_values(spec: JobSpec) -> dict[str, str]:
         values[name.replace("_", "-")] = getattr(spec, name)
     values["requeue"] = "" if spec.requeue else None
     values["no-requeue"] = "" if spec.requeue is False else None
-    values["hold"] = "" if spec.hold else None
+    for flag in ("hold", "overcommit", "spread_job", "use_min_nodes"):
+        values[flag.replace("_", "-")] = "" if getattr(spec, flag) else None
     values["exclusive"] = "" if spec.exclusive is True else spec.exclusive or None
     values |= dict(sorted(spec.options.items()))
     return {name: str(value) for name, value in values.items() if value is not None}
@@ -293,8 +387,14 @@ def combine_gpu_options(
     if more and not (_adds_up(counts, complete) and _in_range(fields.get("nodes"), complete)):
         raise _disagreement(by_option, _size_options(sizes))
     per = next(each for each in ("node", "task", "job") if each in counts)
-    gpus = msgspec.structs.replace(kind, count=counts[per], per=per)
+    sockets = by_option[_PER_SOCKET].sockets if _PER_SOCKET in by_option else None
+    gpus = msgspec.structs.replace(kind, count=counts[per], per=per, sockets=sockets)
     return gpus, {name: size for name, size in complete.items() if name not in sizes}
+
+
+def per_socket_text(gpus: Gpus) -> str:
+    """Return the value of `--gpus-per-socket` for GPUs that are spread over sockets."""
+    return str(msgspec.structs.replace(gpus, count=gpus.count // (gpus.sockets or 1), sockets=None))
 
 
 def _same_kind(name: str, gpus: Gpus, other_name: str, other: Gpus) -> Gpus:
@@ -349,5 +449,7 @@ def _disagreement(by_option: Mapping[str, Gpus], where: str) -> BadInput:
     words = {
         name: f"gpu:{gpus}" if name == "gres" else str(gpus) for name, gpus in by_option.items()
     }
+    if _PER_SOCKET in by_option:
+        words[_PER_SOCKET] = per_socket_text(by_option[_PER_SOCKET])
     options = " and ".join(f"--{name}={text}" for name, text in words.items())
     return BadInput(f"{options} do not agree{where}; give one of them, or numbers that agree")

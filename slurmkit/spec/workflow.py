@@ -13,7 +13,7 @@ import msgspec
 from slurmkit.config.files import did_you_mean
 from slurmkit.errors import BadInput
 from slurmkit.spec.jobfile import load_job_file, load_script, load_toml, parse_job_table
-from slurmkit.spec.jobspec import JobSpec
+from slurmkit.spec.jobspec import EXCLUSIVE_FIELDS, JobSpec
 from slurmkit.spec.sbatch_options import merge_fields
 
 KINDS = {
@@ -31,7 +31,7 @@ Table = dict[str, Any]
 _KEYS = ("name", "defaults", "jobs")
 _OWN = ("after", "job-file", "script-file")
 # A job has one of each group; its own value replaces that of its file or of the defaults.
-_ONE_OF = (("command", "script"), ("mem", "mem_per_cpu", "mem_per_gpu"))
+_ONE_OF = (("command", "script"), *EXCLUSIVE_FIELDS)
 
 
 class Edge(msgspec.Struct, frozen=True):

@@ -81,6 +81,7 @@ def test_containers(tmp_path: Path, monkeypatch: object) -> None:
 
     monkeypatch.setattr(archives, "run_child", no_program)  # type: ignore[attr-defined]
     monkeypatch.setattr(archives, "need_mksquashfs", lambda: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(archives, "_options", lambda _: ())  # type: ignore[attr-defined]
     source = tmp_path / "in" / "layer.tar"
     source.parent.mkdir()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzzing import fuzz, mutated, odd_text, one_of, random_spec
+from msgspec.structs import replace
 from slurmkit_accounting.calendar import find_zone, month_span
 from slurmkit_accounting.people.ldap_entries import normalise_dn
 from slurmkit_accounting.sacct.columns import RowLayout
@@ -28,6 +29,7 @@ from slurmkit.spec.containers import Mount
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.images import Image
 from slurmkit.spec.jobspec import JobSpec
+from slurmkit.spec.sbatch_options import option_values, parse_options, per_socket_text
 from slurmkit.spec.submission import option_lines
 from slurmkit.spec.sweep import parse_sweep_word
 from slurmkit.state import capabilities, gres, nodes
@@ -76,6 +78,10 @@ _PARSERS: tuple[tuple[Callable[[str], Any], tuple[str, ...], tuple[type[Exceptio
     (lambda text: list(islice(scontrol.iterate_nodes(text), 1000)), _NODE_LISTS, _VALUE),
     (lambda text: parse_gpu_indices(text, "c[1-2]"), _JOB_LINES, (SlurmkitError,)),
     (jobfile.parse_directive, ("--job-name='a b' -N 2", '-J "x\\"y" --mem=4G'), (SlurmkitError,)),
+    (lambda text: parse_options([("export", text)]), ("ALL,A=1", "'A=1,2',B", "NONE"),
+     (SlurmkitError,)),
+    (lambda text: parse_options([("extra-node-info", text)]), ("2:4:1", "*:2-4"),
+     (SlurmkitError,)),
     (jobfile.parse_script, ("#!/bin/sh\n#SBATCH -N 2 --time=1\ndate\n",), (SlurmkitError,)),
     (parse_sweep_word, ("lr=1,2", "seed=0..9..3", 'x="a,b",c'), (SlurmkitError,)),
     (nodes.parse_nodes, (_NODES[:1500], _NODES[-900:]), (SlurmkitError,)),
@@ -134,6 +140,21 @@ def _job_files(chance: random.Random, folder: Path) -> None:
         return
 
 
+def _directives(chance: random.Random, _: Path) -> None:
+    """Write a job's options as `#SBATCH` lines, and read them back."""
+    job = replace(random_spec(chance), command=(), environment={}, script="#!/bin/sh\ndate\n")
+    options = option_values(job)
+    if job.gpus is not None:
+        bind = {"gpu-bind": job.gpus.bind} if job.gpus.bind else {}
+        count = {job.gpus.option: str(job.gpus)}
+        if job.gpus.sockets:
+            count = {"gpus-per-socket": per_socket_text(job.gpus)}
+        options |= count | bind
+    lines = option_lines(chance.sample(list(options.items()), len(options)))
+    read = jobfile.parse_script("\n".join(["#!/bin/sh", *lines, "date", ""]))
+    assert JobSpec(**read) == job
+
+
 def _forged(chance: random.Random) -> str:
     """Return text that wants to be several fields or rows; it does not know the whole mark."""
     pieces = (chance.choice(("\x1f", _MARK[:-1], "\n", "\0", odd_text(chance))) for _ in range(4))
@@ -186,7 +207,7 @@ def _shown(chance: random.Random, _: Path) -> None:
 
 
 _KINDS = (_parse,) * 12 + (
-    _round_trips, _job_files, _queue_rows, _sacct_rows, _known_hosts, _shown,
+    _round_trips, _job_files, _directives, _queue_rows, _sacct_rows, _known_hosts, _shown,
 )  # fmt: skip
 
 

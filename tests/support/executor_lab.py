@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 from jobs_lab import QUICK, FakeJobs
@@ -19,6 +20,14 @@ from slurmkit.state.arrays import format_indices
 from slurmkit.state.model import Capabilities, Standing
 
 _STATES = {0: "COMPLETED"}
+
+
+# So that a pickled one is itself again, as a cluster that is reached by name.
+_BY_ID: WeakValueDictionary[int, RunningSlurm] = WeakValueDictionary()
+
+
+def _running_slurm(number: int) -> RunningSlurm:
+    return _BY_ID[number]
 
 
 class RunningSlurm(Cluster):
@@ -42,6 +51,10 @@ class RunningSlurm(Cluster):
         self._largest = largest
         self.jobs.slurm._answers |= {"sbatch": self._sbatch, "scancel": self._scancel}
         super().__init__(self.jobs.slurm, pace=QUICK)
+        _BY_ID[id(self)] = self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _running_slurm, (id(self),)
 
     def capabilities(self, *, refresh: bool = False) -> Capabilities:
         del refresh

@@ -102,6 +102,28 @@ def one_of(chance: random.Random, examples: Sequence[str]) -> str:
     return odd_text(chance) if chance.random() < 0.1 else mutated(chance, chance.choice(examples))
 
 
+_GPUS_AND_PROCESSORS: tuple[tuple[Gpus | None, dict[str, int]], ...] = (
+    (None, {}),
+    (None, {"cpus_per_task": 4}),
+    (None, {"mincpus": 3, "ntasks": 2}),
+    (None, {"sockets_per_node": 2, "cores_per_socket": 2, "threads_per_core": 1}),
+    (None, {"ntasks_per_socket": 2, "ntasks_per_core": 1, "ntasks_per_node": 2}),
+    (Gpus(), {"cpus_per_task": 1}),
+    (Gpus(2), {}),
+    (Gpus(2, "a100"), {"cpus_per_gpu": 3}),
+    (Gpus(2, "a100", bind="closest"), {"ntasks_per_gpu": 2}),
+    (Gpus(2, per="job"), {"ntasks_per_gpu": 1}),
+    (Gpus(1, "a100", "task"), {"ntasks": 2}),
+    (Gpus(4, "a100", sockets=2), {"sockets_per_node": 2}),
+)
+_PASSED_ON: tuple[dict[str, str], ...] = (
+    {},
+    {"contiguous": "", "distribution": "block:*,pack"},
+    {"export": "PATH,HOME", "mem-bind": "verbose,local", "wckey": "a=b"},
+    {"gres-flags": "enforce-binding", "comment-of-a-plugin": 'it\'s # "x"'},
+)
+
+
 def random_spec(chance: random.Random) -> JobSpec:
     """Return a job with odd words, name, comment and variables; GPUs of any kind.
 
@@ -112,6 +134,7 @@ def random_spec(chance: random.Random) -> JobSpec:
         text = odd_text(chance)
         return None if not text or set(text) & set("\n\r\0") else text
 
+    gpus, processors = chance.choice(_GPUS_AND_PROCESSORS)
     words = tuple(odd_text(chance).replace("\0", "") for _ in range(chance.randrange(4)))
     names = ("A", "GREETING", "x_1", "EMPTY")
     return JobSpec(
@@ -119,9 +142,15 @@ def random_spec(chance: random.Random) -> JobSpec:
         job_name=line(),
         comment=line(),
         nodes=chance.choice((None, 1, 2)),
-        cpus_per_task=chance.choice((None, 1, 4)),
-        gpus=chance.choice((None, Gpus(), Gpus(2), Gpus(2, "a100"), Gpus(2, per="job"))),
+        gpus=gpus,
         mem=chance.choice((None, "1G", "512M")),
+        tmp=chance.choice((None, "1G")),
+        hint=chance.choice((None, "nomultithread")),
+        overcommit=chance.random() < 0.2,
+        spread_job=chance.random() < 0.2,
+        use_min_nodes=chance.random() < 0.2,
+        options=chance.choice(_PASSED_ON),
+        **processors,
         time=chance.choice(("10", "1:00:00", "1-2")),
         chdir=chance.choice(("/", "/home/alice", "/tmp/it's a b")),
         environment={

@@ -220,6 +220,13 @@ def _leaves_too_few_nodes(request: Request, reservation: Reservation) -> bool:
 
 
 _ASSOCIATIONS = "scontrol show assoc_mgr"
+NO_ACCOUNT = "no-account-at-all"
+"""Code of the error that the user has no association at all."""
+FOLLOWS_FROM_NO_ACCOUNT = (
+    *("unknown-account", "unknown-limits", "unknown-qos", "unknown-partition-qos", "no-qos"),
+    *("qos-", "assoc-", "partition-allow-", "partition-deny-"),
+)
+"""Beginnings of the codes of findings that say nothing more to a user without an association."""
 
 
 def hidden_limits(request: Request) -> Iterator[Finding]:
@@ -240,7 +247,14 @@ def account_association(request: Request) -> Iterator[Finding]:
         return
     user, account = request.standing.user, request.account
     known = sorted({own.account for own in request.standing.associations if own.user == user})
-    if not known and request.standing.hidden:
+    if not known and request.standing.associations:
+        # slurmctld shows everybody their own associations, whatever PrivateData says.
+        message = (
+            f"you have no account on this cluster (no association of {user}); ask its"
+            " administrators for one; sbatch would refuse it"
+        )
+        yield error(NO_ACCOUNT, message, _ASSOCIATIONS)
+    elif not known and request.standing.hidden:
         message = f"the account of {user} is not known, so its limits could not be checked"
         yield warning("unknown-account", message, _ASSOCIATIONS)
     elif account is None:

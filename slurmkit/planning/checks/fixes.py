@@ -31,7 +31,9 @@ _TIME_WORDS = ("time", "wall", "mins", "deadline")
 RequestBuilder = Callable[[Pairs], Request | None]
 # Fields of a spec that decide its shape; most fixes that are tried change other fields only.
 _SHAPING = (
-    "nodes ntasks ntasks_per_node cpus_per_task gpus partition constraint nodelist exclude".split()
+    *("nodes ntasks ntasks_per_node cpus_per_task gpus partition constraint nodelist".split()),
+    *("exclude ntasks_per_gpu cpus_per_gpu mincpus sockets_per_node cores_per_socket".split()),
+    "threads_per_core",
 )
 FittedShape = tuple[JobShape, tuple[Node, ...]]
 _GIB = 1024
@@ -110,7 +112,8 @@ class FixSearch:
         if not self._removes(changed, options, target):
             return {}
         for knob in amounts:
-            rest = {name: options[name] for name in options.keys() - dict(knob.make(1)).keys()}
+            own = dict(knob.make(1))
+            rest = {name: value for name, value in options.items() if name not in own}
             if self._removes(changed, rest, target):
                 options = rest
             else:
@@ -310,7 +313,9 @@ def _whole_gib(mebibytes: int) -> str:
 def _cpus(request: Request) -> Iterator[AdjustableAmount]:
     spec = request.spec
     cpus = spec.cpus_per_task or request.cpus_per_task
-    if cpus > 1:
+    if spec.cpus_per_gpu is not None:
+        yield AdjustableAmount("cpus", spec.cpus_per_gpu, _set("cpus-per-gpu"))
+    elif cpus > 1:
         yield AdjustableAmount("cpus", cpus, lambda value: (("cpus-per-task", str(value)),))
     for name, tasks in (("ntasks-per-node", spec.ntasks_per_node), ("ntasks", spec.ntasks)):
         if tasks is not None and tasks > 1:
@@ -350,9 +355,20 @@ def _gpus(request: Request) -> Iterator[AdjustableAmount]:
         return
     kind = gpus.mig or gpus.type
     prefix = f"{kind}:" if kind else ""
+    if gpus.sockets:
+        sockets = ("sockets-per-node", str(gpus.sockets))
+        yield AdjustableAmount(
+            "gpus",
+            gpus.count // gpus.sockets,
+            lambda value: (("gpus-per-socket", f"{prefix}{value}"), sockets),
+        )
+        return
     times = request.nodes if gpus.per == "job" and gpus.count % request.nodes == 0 else 1
+    most = max((node.count("gpu", kind) for node in request.fitting), default=0)
+    if gpus.per == "job" and request.spec.nodes is None and gpus.count > most > 0:
+        times = most  # whole nodes: other numbers may not divide over few of them
     yield AdjustableAmount(
-        "gpus", gpus.count // times, lambda value: ((gpus.option, f"{prefix}{value * times}"),)
+        "gpus", -(-gpus.count // times), lambda value: ((gpus.option, f"{prefix}{value * times}"),)
     )
 
 

@@ -14,18 +14,24 @@ from slurmkit.formats.display import printable
 from slurmkit.formats.memory import format_mib
 from slurmkit.formats.scontrol import expand_nodes, fold_nodes
 from slurmkit.formats.tres import Tres, format_tres
+from slurmkit.planning.amounts import parse_memory_mib, takes_whole_nodes
 from slurmkit.planning.request import (
     Request,
     feature_names,
     find_shortage,
-    parse_memory_mib,
+    least_nodes_of,
     satisfies,
-    takes_whole_nodes,
 )
 from slurmkit.spec.findings import Finding, Pairs, error, note, warning
-from slurmkit.spec.option_values import OPTION_FORMS
+from slurmkit.spec.jobspec import JobSpec
 from slurmkit.state.model import Node
 
+# Field of JobSpec and of Node.
+_PROCESSORS = {
+    "sockets": ("sockets_per_node", "sockets"),
+    "cores per socket": ("cores_per_socket", "cores_per_socket"),
+    "threads per core": ("threads_per_core", "threads_per_core"),
+}
 _SHOWN = 4  # nodes named with their reasons
 _LONG_NODELIST_SINCE = (23, 2)
 
@@ -34,7 +40,7 @@ def node_shapes(request: Request) -> Iterator[Finding]:
     """Report that no node has all of it at once, that too few have, or that those are down."""
     there, needs = candidate_nodes(request), _needs(request)
     if not there:
-        yield from _wrong_gpus(request, needs)
+        yield from _none_selected(request, needs)
         return
     having = _holding(there, needs)
     if not having:
@@ -53,7 +59,8 @@ def _holding(nodes: Sequence[Node], needs: Tres) -> list[Node]:
 
 
 def _shape(node: Node) -> tuple[object, ...]:
-    return node.cpus, node.memory, node.tmp_disk, node.gres
+    processors = (getattr(node, field) for _, field in _PROCESSORS.values())
+    return node.cpus, node.memory, node.tmp_disk, node.gres, *processors
 
 
 def has_all(node: Node, needs: Tres) -> bool:
@@ -69,6 +76,8 @@ def tres_of_node(node: Node, tres: str) -> int:
         return node.memory
     if tres == "tmp":
         return node.tmp_disk
+    if tres in _PROCESSORS:
+        return int(getattr(node, _PROCESSORS[tres][1]))
     if tres.startswith("gres/"):
         name, _, kind = tres.removeprefix("gres/").partition(":")
         return node.count(name, kind or None)
@@ -76,15 +85,51 @@ def tres_of_node(node: Node, tres: str) -> int:
 
 
 def _needs(request: Request) -> Tres:
-    tmp = request.spec.options.get("tmp", "")
-    disk = {"tmp": parse_memory_mib(tmp)} if OPTION_FORMS["mem"].fits(tmp) else {}
-    tasks_may_share = "overcommit" in request.spec.options
-    cpus = {"cpu": 1} if tasks_may_share else {}
+    spec, asked = request.spec, request.per_node
+    disk = {"tmp": parse_memory_mib(spec.tmp)} if spec.tmp else {}
+    cpus = {"cpu": max(asked["cpu"], spec.mincpus or 0, _cpus_of_most_tasks(request))}
     memory_: Tres = {}
     # On whole nodes Slurm counts memory per CPU, or per GPU, for all CPUs or GPUs of the node.
     if "mem" in request.total and takes_whole_nodes(request.spec, request.partition):
         memory_ = {"mem": request.total["mem"] // request.nodes}
-    return {**request.per_node, **memory_, **cpus, **disk}
+    return {**asked, **memory_, **cpus, **disk, **_processors(spec)}
+
+
+def _cpus_of_most_tasks(request: Request) -> int:
+    """Return the CPUs of as many tasks as `--ntasks-per-node` allows: a node must have so many.
+
+    Source: `_copy_job_desc_to_job_record` in src/slurmctld/job_mgr.c (`pn_min_cpus`), and for one
+    task `_allocate_sc` in src/plugins/select/cons_tres/job_test.c.
+    """
+    spec = request.spec
+    spread = spec.gpus is not None and spec.gpus.per == "task"  # then the layout sets the number
+    if spec.overcommit or spread:
+        return 0
+    return (spec.ntasks_per_node or 0) * (request.cpus_per_task if request.tasks > 1 else 1)
+
+
+def tasks_of_sockets(request: Request) -> Iterator[Finding]:
+    """Report more tasks on a node than its sockets take with `--ntasks-per-socket`."""
+    each, there = request.spec.ntasks_per_socket, candidate_nodes(request)
+    tasks = max(1, request.per_node.get("cpu", 1) // max(request.cpus_per_task, 1))
+    if each is None or not there:
+        return
+    sockets = max(node.sockets for node in there)
+    if tasks <= each * sockets:
+        return
+    name = request.partition.name
+    message = (
+        f"{tasks} tasks on a node with --ntasks-per-socket={each}: no node of partition {name} has"
+        f" more than {_amount('sockets', sockets)}; sbatch would refuse it"
+    )
+    fix: Pairs = (("ntasks-per-socket", str(-(-tasks // sockets))),)
+    yield error("tasks-per-socket", message, f"nodes of partition {name}", fix)
+
+
+def _processors(spec: JobSpec) -> Tres:
+    """Return the sockets, cores and threads that a node needs (sbatch(1) --extra-node-info)."""
+    asked = {name: getattr(spec, field) for name, (field, _) in _PROCESSORS.items()}
+    return {name: count for name, count in asked.items() if count is not None}
 
 
 def _no_node(request: Request, needs: Tres, there: Sequence[Node]) -> Finding:
@@ -106,23 +151,28 @@ def _no_node(request: Request, needs: Tres, there: Sequence[Node]) -> Finding:
     return error("node-shape", refused, source)
 
 
-def _wrong_gpus(request: Request, needs: Tres) -> Iterator[Finding]:
-    """Report that the nodes selected by name or feature have no such GPUs.
+def _none_selected(request: Request, needs: Tres) -> Iterator[Finding]:
+    """Report that no node of the partition is left, or that none of those left has the GRES.
 
-    That the partition has none at all is reported by other checks.
+    A constraint that no node has, and all nodes in `--exclude`, are reported by other checks.
     """
-    spec = request.spec
-    chosen = [("nodelist", spec.nodelist), ("constraint", spec.constraint)]
-    selecting = [(name, text) for name, text in chosen if text]
-    if not selecting or not selected_nodes(request):
-        return
+    spec, name = request.spec, request.partition.name
+    here, left = request.capabilities.nodes_of(name), selected_nodes(request)
+    by_other_checks = not any(satisfies(spec.constraint, node.features) for node in here)
+    out = _node_set(spec.exclude)
+    if by_other_checks or all(node.name in out for node in here):
+        return  # also where slurmctld hides the nodes
+    options = ("nodelist", "constraint", "exclude")
+    given = [(option, text) for option in options if (text := getattr(spec, option))]
+    by = " and ".join(f"--{option}={text}" for option, text in given)
+    nodes = f"no node of partition {name}{f' that {by} leaves' if given else ''}"
     asks = ", ".join(
         _amount(t, n) for t, n in _without_gpu_total(needs).items() if t.startswith("gres/")
     )
-    options = " and ".join(f"--{name}={text}" for name, text in selecting)
-    message = f"no node that {options} selects has {asks}; sbatch would refuse it"
-    fix = tuple((name, "") for name, _ in selecting)
-    yield error("node-shape", message, f"nodes of partition {request.partition.name}", fix)
+    message = f"{nodes} has {asks}" if left else f"there is {nodes}"
+    refused = f"{message}; sbatch would refuse it"
+    fix = tuple((option, "") for option, _ in given)
+    yield error("node-shape", refused, f"nodes of partition {name}", fix)
 
 
 def _too_few(request: Request, needs: Tres, having: Sequence[Node]) -> Finding:
@@ -207,6 +257,8 @@ def _without_gpu_total(needs: Tres) -> Tres:
 
 
 def _amount(tres: str, count: int) -> str:
+    if tres in _PROCESSORS:
+        return f"{count} {tres}"
     return f"{format_mib(count)} of local disk" if tres == "tmp" else format_tres(tres, count)
 
 
@@ -266,12 +318,37 @@ def _feature_combination(request: Request, constraint: str) -> Iterator[Finding]
         offers = f"its nodes have {', '.join(have)}" if have else "its nodes have no features"
         message = f"no node of partition {name} has {constraint}; {offers}; sbatch would refuse it"
         yield error("constraint", message, f"nodes of partition {name}")
+    elif (least := least_nodes_of(constraint)) > max(request.most_nodes or 0, request.nodes):
+        message = f"{constraint} needs at least {least} nodes, and the job asks for {request.nodes}"
+        refused = f"{message}; sbatch would refuse it"
+        yield error("constraint-count", refused, "--constraint", (("nodes", str(least)),))
     elif short := find_shortage(constraint, here, request.nodes):
         asked, there, wanted = short
         name = request.partition.name
         message = f"{wanted} nodes must have {asked}; partition {name} has {there}"
         refused = f"{message}; sbatch would refuse it"
         yield error("constraint-count", refused, f"nodes of partition {name}")
+
+
+def preferred_features(request: Request) -> Iterator[Finding]:
+    """Report `--prefer` of features that no node of the partition has: sbatch refuses it.
+
+    Source: `job_allocate` in src/slurmctld/job_mgr.c; a job is tested with what it prefers.
+    """
+    preferred = request.spec.options.get("prefer", "")
+    here = request.capabilities.nodes_of(request.partition.name)
+    parameters = request.capabilities.config.get("SchedulerParameters", "")
+    if not preferred or not here or "ignore_prefer_validation" in parameters:
+        return
+    if not any(satisfies(preferred, node.features) for node in here):
+        name = request.partition.name
+        have = sorted({feature for node in here for feature in node.features})
+        offers = f"its nodes have {', '.join(have)}" if have else "its nodes have no features"
+        message = (
+            f"no node of partition {name} has {preferred} (--prefer); {offers}; sbatch would refuse"
+            " it"
+        )
+        yield error("prefer", message, f"nodes of partition {name}", (("prefer", ""),))
 
 
 def _no_feature(request: Request, name: str, known: list[str]) -> Finding:

@@ -12,11 +12,12 @@ from slurmkit.spec.jobspec import JobSpec
 from slurmkit.spec.submission import has_foreign_options
 
 _SEGMENT_SINCE = (24, 5)
+_CPUS_PER_GPU_REFUSED_SINCE = (23, 2)
 # Before 26.05 a job smaller than its segment never starts.
 _LARGE_SEGMENT_IGNORED = (26, 5)
 
 
-_UNCHECKED_OPTIONS = ("gpus-per-socket", "tres-per-task", "ntasks-per-gpu")
+_UNCHECKED_OPTIONS = ("tres-per-task",)
 _SOURCE = "scontrol show license"
 
 
@@ -33,19 +34,41 @@ def gpu_binding(spec: JobSpec) -> Iterator[Finding]:
         yield error("gpu-bind-part", message, "sbatch(1) --tres-bind")
 
 
-def unread_options(spec: JobSpec) -> Iterator[Finding]:
-    """Warn of options that are not read, have no effect, or whose amounts are not computed."""
+def unread_options(spec: JobSpec, release: tuple[int, ...]) -> Iterator[Finding]:
+    """Report options that are not read, ask for nothing, or whose amounts are not computed."""
     if has_foreign_options(spec.script or ""):
         message = "the script's #PBS or #BSUB lines are not read; write them as #SBATCH lines"
         yield warning("script-foreign-options", message, "")
-    if spec.mem_per_gpu is not None and (spec.gpus is None or spec.gpus.is_part):
-        message = "--mem-per-gpu gives no memory to a job without whole GPUs; give --mem"
-        fix = (("mem-per-gpu", ""), ("mem", spec.mem_per_gpu))
-        yield warning("mem-without-gpus", message, "", fix)
+    if spec.gpus is None or spec.gpus.is_part:
+        yield from _per_gpu_without_gpus(spec, release)
     for name in _UNCHECKED_OPTIONS:
         if name in spec.options:
             message = f"--{name} is passed on to sbatch, but slurmkit does not check or estimate it"
             yield warning("unchecked-option", message, "")
+
+
+def _per_gpu_without_gpus(spec: JobSpec, release: tuple[int, ...]) -> Iterator[Finding]:
+    """Report `--mem-per-gpu` and `--cpus-per-gpu` of a job without whole GPUs.
+
+    Source: `gres_job_state_validate` in src/interfaces/gres.c; sbatch calls it, too.
+    """
+    source = "sbatch(1) --mem-per-gpu"
+    if spec.mem_per_gpu is not None:
+        message = (
+            "--mem-per-gpu gives no memory to a job without whole GPUs; give --mem; sbatch would"
+            " refuse it"
+        )
+        fix: Pairs = (("mem-per-gpu", ""), ("mem", spec.mem_per_gpu))
+        yield error("mem-without-gpus", message, source, fix)
+    if spec.cpus_per_gpu is not None:
+        refused = release >= _CPUS_PER_GPU_REFUSED_SINCE
+        message = (
+            "--cpus-per-gpu gives no CPUs to a job without whole GPUs; give --cpus-per-task"
+            f"{'; sbatch would refuse it' if refused else ''}"
+        )
+        fix = (("cpus-per-gpu", ""), ("cpus-per-task", str(spec.cpus_per_gpu)))
+        say = error if refused else warning
+        yield say("cpus-without-gpus", message, "sbatch(1) --cpus-per-gpu", fix)
 
 
 def mail_options(request: Request) -> Iterator[Finding]:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from slurmkit.config.files import did_you_mean
 from slurmkit.formats.durations import format_minutes, parse_time_limit
 from slurmkit.formats.memory import format_mib, memory_option
+from slurmkit.planning.amounts import memory_limit, takes_whole_nodes
 from slurmkit.planning.checks.limits_use import time_limit_minutes
 from slurmkit.planning.request import Request
 from slurmkit.spec.findings import Finding, Pairs, error, note, warning
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.state.model import Capabilities, Partition
 
+_SBATCH_COUNTS_NODES_SINCE = (23, 11)
 REFUSING_VALUES = ("ALL", "ANY", "YES")
 """Values of EnforcePartLimits with which sbatch refuses a job over a partition's limits."""
 
@@ -78,24 +80,60 @@ def _flag(request: Request, name: str) -> bool:
 
 
 def node_counts(request: Request) -> Iterator[Finding]:
-    """Report fewer nodes than MinNodes, or more than MaxNodes."""
-    partition, nodes, spec = request.partition, request.nodes, request.spec
-    # slurmctld raises such a job to MinNodes itself.
-    raised = spec.nodes is None and spec.ntasks is not None and spec.gpus is None
-    raised = raised or (request.most_nodes or 0) >= partition.min_nodes
-    if nodes < partition.min_nodes and not raised and not _flag(request, "PartitionMinNodes"):
-        yield _nodes(request, "MinNodes", partition.min_nodes, "takes jobs of at least")
-    most = partition.max_nodes
-    if most is not None and nodes > most and not _flag(request, "PartitionMaxNodes"):
-        yield _nodes(request, "MaxNodes", most, "allows one job")
+    """Report fewer nodes than MinNodes, or more than MaxNodes.
+
+    Of a range slurmctld compares the least with MinNodes, and the most with MaxNodes
+    (`_part_access_check` in src/slurmctld/job_mgr.c, in all releases from 22.05 on).
+    """
+    partition, least = request.partition, request.nodes
+    if isinstance(request.spec.nodes, str):  # the tasks may need more than its least
+        least = min(request.spec.least_nodes or least, least)
+    elif counted := _nodes_counted_by_sbatch(request):
+        least = counted
+    raised = _raised_to_min_nodes(request)
+    if least < partition.min_nodes and not raised and not _flag(request, "PartitionMinNodes"):
+        fix = _range(request, partition.min_nodes, max(request.most_nodes or 0, least))
+        yield _nodes(request, "MinNodes", partition.min_nodes, "takes jobs of at least", fix)
+    limit, most = partition.max_nodes, max(request.most_nodes or 0, request.nodes)
+    if limit is not None and most > limit and not _flag(request, "PartitionMaxNodes"):
+        fix = _range(request, least, limit) if least <= limit else ()
+        yield _nodes(request, "MaxNodes", limit, "allows one job", fix)
 
 
-def _nodes(request: Request, key: str, limit: int, allows: str) -> Finding:
-    name = request.partition.name
-    asks = f"asks for {request.nodes} node{'' if request.nodes == 1 else 's'}"
+def _nodes_counted_by_sbatch(request: Request) -> int | None:
+    """Return the number of nodes that sbatch itself computes for a job without `--nodes`."""
+    spec = request.spec
+    if spec.nodes is not None or spec.gpus is not None or spec.ntasks is None:
+        return None
+    if spec.ntasks_per_node is None or request.capabilities.release < _SBATCH_COUNTS_NODES_SINCE:
+        return None
+    return math.ceil(spec.ntasks / spec.ntasks_per_node)
+
+
+def _raised_to_min_nodes(request: Request) -> bool:
+    """Return whether slurmctld itself raises the job to MinNodes (`_valid_job_part`)."""
+    spec = request.spec
+    counted = _nodes_counted_by_sbatch(request) is not None
+    if spec.nodes is None and not counted:
+        return spec.ntasks is not None and spec.gpus is None
+    enforced = enforce_part_limits(request) in REFUSING_VALUES
+    can_grow = counted or (request.most_nodes or 0) >= request.partition.min_nodes
+    return can_grow and not enforced
+
+
+def _range(request: Request, least: int, most: int) -> Pairs:
+    """Return the option for a range of nodes; for one number if it has only one."""
+    is_range = request.most_nodes is not None and most > least
+    return (("nodes", f"{least}-{most}" if is_range else str(least)),)
+
+
+def _nodes(request: Request, key: str, limit: int, allows: str, fix: Pairs) -> Finding:
+    name, most = request.partition.name, max(request.most_nodes or 0, request.nodes)
+    up_to = "up to " if request.most_nodes and key == "MaxNodes" else ""
+    count = most if key == "MaxNodes" else request.nodes
+    asks = f"asks for {up_to}{count} node{'' if count == 1 else 's'}"
     message = f"{asks}; partition {name} {allows} {limit} ({key}); {partition_consequence(request)}"
     code = f"partition-{key[:3].lower()}-nodes"
-    fix: Pairs = (("nodes", str(limit)),) if key == "MinNodes" else ()
     return error(code, message, f"partition {name}: {key}={limit}", fix)
 
 
@@ -103,17 +141,22 @@ def max_cpus(request: Request) -> Iterator[Finding]:
     """Report more CPUs on a node than MaxCPUsPerNode; newer releases always refuse this."""
     name, most = request.partition.name, request.partition.max_cpus_per_node
     cpus = request.per_node.get("cpu", 0)
+    whole = takes_whole_nodes(request.spec, request.partition)
+    if whole:  # `_allocate_sc` in src/plugins/select/cons_tres/job_test.c
+        cpus = max(cpus, min((node.cpus for node in request.fitting), default=0))
     if most is not None and cpus > most:
+        asks = f"takes all {cpus} CPUs of a node" if whole else f"asks for {cpus} CPUs on a node"
         allows = f"partition {name} allows {most} (MaxCPUsPerNode)"
-        message = f"asks for {cpus} CPUs on a node; {allows}; it can never start"
+        message = f"{asks}; {allows}; it can never start"
         source = f"partition {name}: MaxCPUsPerNode={most}"
-        yield error("partition-max-cpus-per-node", message, source)
+        fix: Pairs = (("exclusive", ""),) if request.spec.exclusive is True else ()
+        yield error("partition-max-cpus-per-node", message, source, fix)
 
 
 def max_memory(request: Request) -> Iterator[Finding]:
     """Report more memory on a node than MaxMemPerNode; no `--mem` means all of a node."""
-    most, source = _limit(request, "MaxMemPerNode", request.partition.max_mem_per_node)
-    if most is None or _limit(request, "MaxMemPerCPU", request.partition.max_mem_per_cpu)[0]:
+    most, source = _memory_limit(request, "MaxMemPerNode")
+    if most is None or _memory_limit(request, "MaxMemPerCPU")[0]:
         return
     wanted = request.per_node.get("mem")
     here = request.capabilities.nodes_of(request.partition.name)
@@ -127,26 +170,26 @@ def max_memory(request: Request) -> Iterator[Finding]:
 
 def memory_per_cpu(request: Request) -> Iterator[Finding]:
     """Report more memory per CPU than MaxMemPerCPU: Slurm gives the job more CPUs instead."""
-    most, source = _limit(request, "MaxMemPerCPU", request.partition.max_mem_per_cpu)
-    wanted, cpus = request.per_node.get("mem", 0), request.per_node.get("cpu", 1)
-    if most is None or wanted <= most * cpus:
+    most, source = _memory_limit(request, "MaxMemPerCPU")
+    raised, cpus = request.raised_cpus, request.per_node.get("cpu", 1)
+    if most is None or not raised:
         return
-    raised = -(-wanted // most)
-    gets = f"for {format_mib(wanted)} on a node the job gets {raised} CPUs there instead of {cpus}"
+    wanted = request.per_node.get("mem")
+    asks = "all memory of its nodes" if wanted is None else f"{format_mib(wanted)} on a node"
+    gets = f"for {asks} the job gets {raised} CPUs there instead of {cpus}"
     why = f"{source} allows {format_mib(most)} for each"
     fitting = max((node.cpus for node in request.fitting), default=0)
     if fitting and raised > fitting:
         message = f"{gets}; {why}, and no node has that many; sbatch would refuse it"
-        yield error("partition-max-mem-per-cpu", message, source)
+        yield error("partition-max-mem-per-cpu", message, source, _as_much(request, most, fitting))
     else:
         yield note("partition-max-mem-per-cpu", f"{gets}: {why}", source)
 
 
-def _limit(request: Request, key: str, own: int | None) -> tuple[int | None, str]:
-    """Return the partition's memory limit, else the cluster's, and the source of the limit."""
-    if own is not None:
-        return own, f"partition {request.partition.name}: {key}={own}M"
-    value = request.capabilities.config.get(key, "")
-    if value.isdigit() and int(value):
-        return int(value), f"slurm.conf: {key}={value}M"
-    return None, ""
+def _as_much(request: Request, most: int, cpus: int) -> Pairs:
+    """Return the option for the memory of that many CPUs, where the job asks for all memory."""
+    return () if "mem" in request.per_node else (("mem", memory_option(most * cpus)),)
+
+
+def _memory_limit(request: Request, key: str) -> tuple[int | None, str]:
+    return memory_limit(request.partition, request.capabilities.config, key)

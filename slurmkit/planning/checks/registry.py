@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from slurmkit.planning.checks import access, limits_use, nodes, options, partition, times
+from slurmkit.planning.checks import access, effects, limits_use, nodes, options, partition, times
 from slurmkit.planning.checks.fixes import FixSearch
 from slurmkit.planning.checks.limits import refused_at_submit
 from slurmkit.planning.request import Request
@@ -33,7 +33,9 @@ CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     partition.memory_per_cpu,
     nodes.constraint_features,
     nodes.named_nodes,
+    nodes.preferred_features,
     nodes.node_shapes,
+    nodes.tasks_of_sockets,
     nodes.whole_node_memory,
     options.license_counts,
     access.requested_reservation,
@@ -56,6 +58,13 @@ CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     times.survival_conflicts,
     options.mail_options,
     options.topology_options,
+    effects.options_for_gpus,
+    effects.fewest_cpus,
+    effects.ignored_hint,
+    effects.binding_plugins,
+    effects.core_selection,
+    effects.spreading,
+    effects.passed_on_options,
 )
 """All checks, in the order in which their findings are shown."""
 
@@ -66,6 +75,9 @@ def check(request: Request) -> tuple[Finding, ...]:
     The `fix` of an error gives options with which the request passes all checks.
     """
     findings = tuple(dict.fromkeys(finding for check_ in CHECKS for finding in check_(request)))
+    if any(finding.code == access.NO_ACCOUNT for finding in findings):
+        left = (f for f in findings if not f.code.startswith(access.FOLLOWS_FROM_NO_ACCOUNT))
+        findings = tuple(sorted(left, key=lambda finding: finding.code != access.NO_ACCOUNT))
     if not _errors(findings):
         return findings
     search = FixSearch(request, CHECKS)

@@ -42,6 +42,13 @@ _MULTI_NODE_OPTIONS = ("--rdzv_backend=c10d", "--deepspeed_multinode_launcher=st
 # Options of torch.distributed.run, whose agent accelerate starts.
 _RENDEZVOUS = f"export PET_RDZV_ID={base.RENDEZVOUS_ID}"
 _STANDALONE = "export PET_STANDALONE=1"
+# accelerate/commands/launch.py: with `--cpu` the script is started once on each node, whatever
+# --num_processes says, and each process is 0 of 1.
+_NO_CPU = (
+    "accelerate launch --cpu starts one process on each node, and none of them knows of the others"
+    " (rank 0 of 1); leave --cpu out, or ask for one task: --nodes 1 --ntasks-per-node 1. To train"
+    " on CPUs with several processes, give --launch torchrun -- python3 train.py"
+)
 _RANKED = '--machine_rank="$SLURM_NODEID" "$@"'
 
 
@@ -64,6 +71,8 @@ class Accelerate:
             if options is None
             else check_exclusive_cpus(spec)
         )
+        if "--cpu" in (options or set()) and not _is_one_process(step):
+            yield error("accelerate-cpu", _NO_CPU, _SOURCE)
         if wrong := sorted((options or set()) & _PLACEMENT_OPTIONS):
             message = f"slurmkit sets accelerate's {' and '.join(wrong)}; leave them out"
             yield error("accelerate-place", message, _SOURCE)
@@ -89,18 +98,18 @@ class Accelerate:
             _split_with_log(step) if step.spec.launch.log_per_rank else _split(command)
         )
         start = f"exec {shlex.join((*step.prefix, *program))} {_RANKED}"
-        several = step.tasks_per_node > 1 or not step.single_node
-        kind = (
-            ("--multi_gpu",)
-            if several and not (_launch_options(command) or set()) & _TRAINING_OPTIONS
-            else ()
-        )
+        own_kind = bool((_launch_options(command) or set()) & _TRAINING_OPTIONS)
+        kind = () if own_kind or _is_one_process(step) else ("--multi_gpu",)
         many = () if step.single_node else _MULTI_NODE_OPTIONS
         words = shlex.join(["sh", "-c", start, "sh", *kind, *many])
         started = agent_lines(step, f"{words} {_placement(step)} {shlex.join(target)}")
         if step.single_node:
             return (_STANDALONE, *started)
         return (*base.RENDEZVOUS_LINES, _RENDEZVOUS, "", *started)
+
+
+def _is_one_process(step: LaunchStep) -> bool:
+    return step.single_node and step.tasks_per_node == 1
 
 
 def _placement(step: LaunchStep) -> str:

@@ -27,10 +27,14 @@ _SOURCE = "srun --mpi=list"
 
 MPIRUN = "mpirun"
 """The value of `mpi` that means mpirun instead of a plugin of srun."""
-_PREFERRED_PLUGINS = ("pmix", "pmi2")
+_DEFAULT_PLUGIN = "pmix"
 _NONE = (
-    "this Slurm has no MPI plugin that serves MPI ({known}); name the site's mpirun, or the plugin"
-    " to use, in the configuration: [launch] mpi"
+    "this Slurm has no MPI plugin pmix ({known}); name the site's mpirun, or the plugin"
+    " to use, in the configuration: [launch] mpi, or for this job: --mpi NAME"
+)
+_NONE_BUT_PMI2 = (
+    "; pmi2 serves MPICH and Intel MPI, but with Open MPI 5 or later each task of a job would run"
+    " alone, as rank 0 of 1"
 )
 
 
@@ -52,7 +56,7 @@ class LaunchSection(msgspec.Struct, frozen=True):
     """`[launch]`: how commands are started on this cluster.
 
     Attributes:
-        mpi: plugin of srun that serves the site's MPI, or `mpirun`; by default pmix, else pmi2.
+        mpi: plugin of srun that serves the site's MPI, or `mpirun`; by default pmix.
         mpirun: the program, where mpi is `mpirun`: a name in PATH, or a path.
     """
 
@@ -78,7 +82,7 @@ class Mpi:
             yield error("mpi-unknown", f"{message} {', '.join(known or ())}", _SOURCE)
         elif chosen is None:
             message = _NONE.format(known=f"it has {', '.join(known or ())}")
-            yield error("mpi-none", message, _SOURCE)
+            yield error("mpi-none", message + (_NONE_BUT_PMI2 * ("pmi2" in (known or ()))), _SOURCE)
         elif chosen == MPIRUN and step.spec.container and not step.prefix:
             message = (
                 "mpirun starts processes without srun, and so outside the container; choose a"
@@ -89,8 +93,8 @@ class Mpi:
             program = load_section("launch", LaunchSection).mpirun
             yield note("mpi-chosen", f"MPI starts through {program} in the batch shell", _SOURCE)
             logs = ("--log-per-rank",) if step.spec.launch.log_per_rank else ()
-            lost = [o for o in step.options if o.startswith(("--gpu-bind", "--label"))]
-            if lost := [*lost, *logs]:
+            only = ("--gpu-bind", "--cpu-bind", "--label")
+            if lost := [*(o for o in step.options if o.startswith(only)), *logs]:
                 message = (
                     f"{' and '.join(lost)} works only with srun; give {program} its own options for"
                     " this"
@@ -123,9 +127,13 @@ def pmix_lines(step: LaunchStep, chosen: str | None) -> tuple[str, ...]:
 
 
 def choose_mpi(step: LaunchStep) -> str | None:
-    """Return the MPI plugin that the job names, that the site names, or the best that srun has."""
+    """Return the MPI plugin that the job names, or the site names, else pmix if srun has it.
+
+    pmi2 is never chosen by itself: Open MPI has no PMI-2 from release 5 on, and then starts each
+    task as a job of its own, with exit code 0.
+    """
     known = step.capabilities.mpi
     named = step.spec.launch.mpi or load_section("launch", LaunchSection).mpi
-    if named or known is None:
-        return named or _PREFERRED_PLUGINS[0]
-    return next((kind for kind in _PREFERRED_PLUGINS if kind in known), None)
+    if named or known is None or _DEFAULT_PLUGIN in known:
+        return named or _DEFAULT_PLUGIN
+    return None

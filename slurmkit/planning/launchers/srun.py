@@ -34,7 +34,8 @@ _EXPORT_RANKS = (
 
 def one_task_per_gpu(spec: JobSpec) -> JobSpec:
     """Return the job with one task for each GPU, if it has whole GPUs and gives no tasks."""
-    has_tasks = spec.ntasks or spec.ntasks_per_node or spec.launch.per_gpu is not None
+    counted = spec.ntasks or spec.ntasks_per_node or spec.ntasks_per_gpu
+    has_tasks = counted or spec.launch.per_gpu is not None
     if has_tasks or spec.gpus is None or spec.gpus.is_part or spec.script is not None:
         return spec
     return msgspec.structs.replace(spec, launch=msgspec.structs.replace(spec.launch, per_gpu=True))
@@ -117,6 +118,7 @@ class BatchShell:
         spec, launch = step.spec, step.spec.launch
         named = {
             "--mpi": launch.mpi,
+            "--cpu-bind": launch.cpu_bind,
             "--label": launch.label,
             "--log-per-rank": launch.log_per_rank,
         }

@@ -7,14 +7,13 @@ has, from 3.6 on: it stands alone, and needs the standard library only.
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +25,13 @@ _TASK = (
     'umask 077; d=$(mktemp -d) || exit; trap "rm -rf $d" EXIT; "$@" -J "$d/r.json" >&2; c=$?;'
     ' [ "$SLURM_PROCID" != 0 ] || cat "$d/r.json"; exit $c'
 )
-# Those of the job's own tasks, about which srun would warn, and those that make it another test.
+# Outside of the container, on each node. The name is pyxis' (container_scope global, or job).
+_REMOVE = 'enroot remove -f "pyxis_$1" || enroot remove -f "pyxis_${SLURM_JOB_ID}_$1"'
+# Those of the job's own tasks, which srun would refuse or warn about, and those that make it
+# another test.
 _LEFT_OUT = (
-    "SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK NCCL_TESTS_MIN_BW NCCL_TESTS_DEVICE NCCL_TESTS_SPLIT"
-    " NCCL_TESTS_SPLIT_MASK"
+    "SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS_PER_GPU NCCL_TESTS_MIN_BW"
+    " NCCL_TESTS_DEVICE NCCL_TESTS_SPLIT NCCL_TESTS_SPLIT_MASK"
 ).split()
 _TAIL = 2000  # bytes of what a run said
 _PATIENCE = 60  # seconds in which srun ends its step
@@ -43,12 +45,14 @@ class Result(NamedTuple):
         wrong: values that came out wrong.
         devices: what it ran on, as the program names it.
         trouble: what was said last where there is no result, or where it ended badly after it.
+        ranks: how many processes measured together; 0 where that is not known.
     """
 
     bandwidth: "float | None" = None
     wrong: int = 0
     devices: str = ""
     trouble: str = ""
+    ranks: int = 0
 
     def good(self, least: float) -> bool:
         """Whether all sums are right, and as fast as wanted."""
@@ -87,7 +91,7 @@ def read(text: str, trouble: str = "") -> Result:
     if bandwidth != bandwidth:  # noqa: PLR0124 - not a number
         return Result(trouble=trouble or "it measured nothing")
     devices = ", ".join(f"{count} x {name}" for name, count in names.items())
-    return Result(bandwidth, wrong, devices, trouble)
+    return Result(bandwidth, wrong, devices, trouble, sum(names.values()))
 
 
 def locate(
@@ -187,13 +191,20 @@ class Preflight:
         """What all nodes gave together."""
         return self.results[tuple(sorted(nodes))]
 
-    def may_go_back(self, nodes: "tuple[str, ...]", found: Found) -> bool:
-        """Whether others are good, so that it is not the program or what is expected of it."""
-        others = len(found.bad) < len(nodes) or (
-            len(nodes) == 1 and self.whole(nodes).bandwidth is not None
-        )
-        again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) < MOST_REQUEUES
-        return bool(found.bad) and others and again and self.ask["policy"] == "requeue"
+    def leaves(self, nodes: "tuple[str, ...]", found: Found) -> "tuple[str, ...]":
+        """The nodes without which the job goes back to the queue; none where it stops.
+
+        It goes back where others are good, so that it is not the program or what is expected of it.
+        Of two nodes that are bad only together neither can be blamed: it leaves both, but once.
+        """
+        restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        if self.ask["policy"] != "requeue" or restarts >= MOST_REQUEUES:
+            return ()
+        measured = self.whole(nodes).bandwidth is not None
+        if not found.bad and len(nodes) == len(found.suspects) == 2 and not restarts:
+            return found.suspects if measured else ()
+        others = len(found.bad) < len(nodes) or (len(nodes) == 1 and measured)
+        return found.bad if others else ()
 
     def verdict(self, nodes: "tuple[str, ...]", found: Found) -> str:
         """Which node is bad and why, in a line."""
@@ -224,14 +235,12 @@ class Preflight:
 def run_program(ask: "dict[str, Any]", nodes: "tuple[str, ...]") -> Result:
     """Run all_reduce_perf over nodes of this job, one process for each GPU."""
     tasks = len(nodes) * ask["gpus"]
-    argv = ["srun", f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--ntasks={tasks}"]
-    argv += [f"--ntasks-per-node={ask['gpus']}", *ask["srun"], "--", "sh", "-c", _TASK, "sh"]
-    left_out = {*_LEFT_OUT, *ask["without"]}
-    env = {name: value for name, value in os.environ.items() if name not in left_out}
+    words = ["--", "sh", "-c", _TASK, "sh", *ask["program"]]
+    argv = [*srun(nodes, ask["gpus"]), *run_options(ask), *words]
     with tempfile.TemporaryFile() as said:
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         started = subprocess.Popen(
-            [*argv, *ask["program"]], env=env, stdin=nothing, stdout=pipe, stderr=said
+            argv, env=step_environment(ask), stdin=nothing, stdout=pipe, stderr=said
         )
         text, trouble = _waited(started, ask["seconds"]), ""
         if text is None:
@@ -240,7 +249,60 @@ def run_program(ask: "dict[str, Any]", nodes: "tuple[str, ...]") -> Result:
             said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
             last = said.read().decode("utf-8", "replace").strip()
             trouble = last or f"srun ended with {started.returncode}"
-    return read((text or b"").decode("utf-8", "replace"), trouble)
+    result = read((text or b"").decode("utf-8", "replace"), trouble)
+    if result.ranks in (0, tasks):
+        return result
+    alone = f"only {result.ranks} of {tasks} processes measured together"
+    return Result(trouble=f"{alone}: its MPI does not work with srun --mpi={ask['mpi']}")
+
+
+def srun(nodes: "Sequence[str]", each: int) -> "list[str]":
+    """The words of a step with so many tasks on each of these nodes."""
+    at = f"--nodelist={','.join(nodes)}"
+    tasks = f"--ntasks={len(nodes) * each}"
+    return ["srun", f"--nodes={len(nodes)}", at, tasks, f"--ntasks-per-node={each}"]
+
+
+def step_environment(ask: "dict[str, Any]") -> "dict[str, str]":
+    """The variables of a step."""
+    left_out = {*_LEFT_OUT, *ask["without"]}
+    return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
+def container() -> str:
+    """The name of the container in which this run of the job measures."""
+    restarts = os.environ.get("SLURM_RESTART_COUNT") or "0"
+    return f"slurmkit_preflight_{os.environ['SLURM_JOB_ID']}_{restarts}"
+
+
+def run_options(ask: "dict[str, Any]") -> "list[str]":
+    """The options of a run: instead of its image, the container that was unpacked of it."""
+    if not ask["unpack"]:
+        return list(ask["srun"])
+    others = [each for each in ask["srun"] if not each.startswith("--container-image=")]
+    return [f"--container-name={container()}", *others]
+
+
+def unpack(ask: "dict[str, Any]", nodes: "Sequence[str]") -> bool:
+    """Unpack the image on each node, once for all runs; that takes minutes for large ones."""
+    say(f": {folded(nodes)}: unpacking the image")
+    options = [each for each in ask["srun"] if each.startswith("--container-")]
+    kept_as = f"--container-name={container()}"
+    argv = [*srun(nodes, 1), "--mpi=none", kept_as, *options, "--", "sh", "-c", ":"]
+    return subprocess.call(argv, env=step_environment(ask), stdin=subprocess.DEVNULL) == 0
+
+
+def remove(ask: "dict[str, Any]", nodes: "Sequence[str]") -> None:
+    """Remove that container."""
+    words = ["--mpi=none", "--", "sh", "-c", _REMOVE, "sh", container()]
+    nothing = subprocess.DEVNULL
+    subprocess.call(
+        [*srun(nodes, 1), *words],
+        env=step_environment(ask),
+        stdin=nothing,
+        stdout=nothing,
+        stderr=nothing,
+    )
 
 
 def _waited(started: "subprocess.Popen[bytes]", seconds: int) -> "bytes | None":
@@ -267,8 +329,14 @@ def say(text: str) -> None:
 
 def scontrol(*words: str) -> "str | None":
     """What scontrol answers; None where it fails."""
+    return _answer("scontrol", *words)
+
+
+def _answer(*argv: str) -> "str | None":
+    # A user's SQUEUE_* would choose jobs.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
-        return subprocess.check_output(["scontrol", *words], stdin=subprocess.DEVNULL).decode()
+        return subprocess.check_output(argv, stdin=subprocess.DEVNULL, env=env).decode()
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -323,23 +391,40 @@ def go_back(bad: "Sequence[str]") -> bool:
     job = env["SLURM_JOB_ID"]
     if env.get("SLURM_ARRAY_JOB_ID"):
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
-    shown = scontrol("--oneliner", "show", "job", job) or ""
-    if set(bad) & set(_names(shown, "ReqNodeList")):
+    listed = listed_nodes(job)
+    if listed is None:
+        say(": Slurm does not say which nodes the job asks for")
+        return False
+    required, excluded = listed
+    if set(bad) & set(required):
         say(": the job asks for that node by name (--nodelist)")
         return False
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if scontrol("requeue", job) is None:
         return False
-    without = ",".join([*_names(shown, "ExcNodeList"), *bad])
+    without = ",".join([*excluded, *bad])
     if scontrol("update", f"JobId={job}", f"ExcNodeList={without}") is None:
         say(f": it may meet the node again: scontrol update JobId={job} ExcNodeList={without}")
     return True
 
 
-def _names(shown: str, key: str) -> "Iterator[str]":
-    found = re.search(rf"\b{key}=(\S+)", shown)
-    if found and found.group(1) != "(null)":
-        yield from (scontrol("show", "hostnames", found.group(1)) or "").split()
+def listed_nodes(job: str) -> "tuple[list[str], list[str]] | None":
+    """Nodes that this job asks for by name, and those it excludes; None where Slurm does not say.
+
+    squeue is asked for these alone: scontrol prints them beside text of the user's.
+    """
+    shown = _answer("squeue", "--noheader", "--states=all", "--jobs=" + job, "--format=%A|%n|%x|")
+    for line in (shown or "").splitlines():
+        fields = line.split("|")
+        if fields[0] == os.environ["SLURM_JOB_ID"]:  # a het job has a line for each component
+            return _names(fields[1]), _names(fields[2])
+    return None
+
+
+def _names(listed: str) -> "list[str]":
+    if listed in ("", "(null)"):
+        return []
+    return (scontrol("show", "hostnames", listed) or "").split()
 
 
 def _ended(*_: object) -> None:
@@ -359,15 +444,23 @@ def main(ask: "dict[str, Any]") -> int:
     if known and known[0].good(flight.least(nodes)):
         say(f": {folded(nodes)}: {known[0].words}, measured {known[1] / 3600:.1f} h ago")
         return 0
-    found = flight.run(nodes)
+    try:
+        if ask["unpack"] and not unpack(ask, nodes):
+            say(" failed: the image could not be unpacked; the job's work was not begun")
+            return 1
+        found = flight.run(nodes)
+    finally:
+        if ask["unpack"]:
+            remove(ask, nodes)
     if found is None:
         keep(path, flight.whole(nodes), nodes)
         return 0
     say(f" failed: {flight.verdict(nodes, found)}")
     for line in flight.whole(nodes).trouble.splitlines():
         say(f": {line}")
-    if flight.may_go_back(nodes, found) and go_back(found.bad):
-        say(f": the job goes back to the queue without {', '.join(found.bad)}")
+    left = flight.leaves(nodes, found)
+    if left and go_back(left):
+        say(f": the job goes back to the queue without {', '.join(left)}")
     else:
         say(": stopped, the job's work was not begun")
     return 1

@@ -75,7 +75,8 @@ class PreflightTarget(msgspec.Struct, frozen=True):
         step: the job.
         type: type of its GPUs; None where it is not known.
         partitions: names of the partitions that it may run in.
-        contained: name of its container's runtime; empty without a container.
+        contained: name of its container's runtime; empty without a container. pyxis unpacks the
+            image for each step, so the runs share one container of it.
         bare: srun options for a step outside the container.
     """
 
@@ -146,8 +147,9 @@ def _preflight_errors(place: PreflightTarget, section: PreflightSection) -> Iter
         yield error("preflight-container", message, _SOURCE)
     if choose_mpi(step) in (None, "none", MPIRUN):
         message = (
-            "--preflight starts all_reduce_perf by srun, which needs pmix or pmi2 for it; name one"
-            " of them in the configuration: [launch] mpi"
+            "--preflight starts all_reduce_perf by srun, which needs a plugin for its MPI: pmix, or"
+            " for MPICH and Intel MPI pmi2; name it in the configuration: [launch] mpi, or for this"
+            " job: --mpi NAME"
         )
         yield error("preflight-mpi", message, "srun --mpi=list")
 
@@ -156,6 +158,8 @@ def _preflight_notes(place: PreflightTarget, section: PreflightSection) -> Itera
     step, spec = place.step, place.step.spec
     least = section.least(place.names, several=not step.single_node)
     bad = "goes back to the queue without it" if _requeues(spec, section) else "stops"
+    if _requeues(spec, section) and step.layout.least_nodes <= 2 <= (step.layout.most or 2):
+        bad += " (of two nodes that are bad only together: without both, once)"
     runs = inside.most_runs(step.layout.most or step.layout.least_nodes)
     more = "" if step.single_node else f", up to {runs} more runs look for the bad node, and"
     message = (
@@ -214,12 +218,15 @@ def _parameters(place: PreflightTarget, section: PreflightSection) -> dict[str, 
     if not section.program:
         options, words = step.options, (*step.prefix, section.image_program)
     cpus = _least_tasks(step) * step.layout.cpus_per_task
-    own = [each for each in options if not each.startswith(("--gpu-bind", "--label"))]
+    of_tasks = ("--gpu-bind", "--cpu-bind", "--label")  # of the job's own, which are others
+    own = [each for each in options if not each.startswith(of_tasks)]
     own += ["--gpu-bind=none"] if step.spec.gpus and step.spec.gpus.bind else []
     own += [f"--cpus-per-task={max(1, cpus // gpus)}", *(["--overcommit"] if cpus < gpus else [])]
     return {
         "program": [*words, *_SIZES],
         "srun": [*own, f"--mpi={choose_mpi(step)}", *END_ALL_ON_FAILURE],
+        "mpi": choose_mpi(step),
+        "unpack": place.contained == "pyxis" and not section.program,
         "gpus": gpus,
         "between": section.least(place.names, several=True),
         "within": section.least(place.names, several=False),

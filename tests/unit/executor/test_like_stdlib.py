@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import logging
+import pickle
 import re
 import signal
 import subprocess
@@ -19,6 +21,7 @@ from executor_lab import RunningSlurm
 from waiting import PATIENCE, wait_until
 
 import slurmkit
+from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput, CallError, ControllerDown, NotOver
 from slurmkit.executor.base import CallExecutor, OrderedResults, ProgressBar
 from slurmkit.executor.follower import Follower
@@ -28,6 +31,7 @@ from slurmkit.executor.payload import _STAND_IN, _program_files
 from slurmkit.executor.slurm import Executor
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.spec.survival import Survive
+from slurmkit.testing import FakeSlurm
 
 ROOT = Path(__file__).parents[3]
 Maker = Callable[..., CallExecutor]
@@ -120,6 +124,10 @@ def test_a_callback_that_exits_stops_no_other_future(
         assert [future.result(PATIENCE) for future in futures] == [0, 1]
         assert made.submit(abs, -4).result(PATIENCE) == 4
     assert [record.message[:26] for record in caplog.records] == ["exception calling callback"] * 2
+
+
+def _divide(x: int, y: int) -> float:
+    return x / y
 
 
 def _when(go: Path, x: int) -> int:
@@ -239,6 +247,56 @@ def test_errors_are_those_of_the_stdlib_too(executor: Maker) -> None:
 
 
 # --- references -----------------------------------------------------------------------------------
+
+
+# --- pickling ------------------------------------------------------------------------------------
+
+
+def _unpickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
+
+
+def test_futures_can_be_pickled(executor: Maker) -> None:
+    """Finding submission, section 3: as submitit's jobs."""
+    with executor(2) as made:
+        futures = made.submit_all(_divide, [6, 1, 9], [3, 0, 2])
+        concurrent.futures.wait(futures, PATIENCE)
+    again = _unpickled(futures)
+    assert [each.index for each in again] == [0, 1, 2]
+    assert (again[0].result(PATIENCE), again[2].result(PATIENCE)) == (2, 4.5)
+    with pytest.raises(ZeroDivisionError):
+        again[1].result(PATIENCE)
+
+
+def test_a_future_is_unpickled_before_its_call_is_done(slurm: RunningSlurm, tmp_path: Path) -> None:
+    with Executor(slurm, partition="cpu") as made:
+        future = made.submit(_when, tmp_path / "go", 5)
+        again = _unpickled(future)
+        assert not again.done()
+        (tmp_path / "go").touch()
+        assert (future.result(PATIENCE), again.result(PATIENCE)) == (5, 5)
+
+
+def test_another_process_has_the_result(tmp_path: Path) -> None:
+    with LocalExecutor(1) as made:
+        future = made.submit(pow, 2, 10)
+        assert future.result(PATIENCE) == 1024
+    (tmp_path / "future").write_bytes(pickle.dumps(future))
+    program = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).result(60))"
+    argv = [sys.executable, "-c", program, tmp_path / "future"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.stdout == "1024\n", done.stderr
+
+
+def test_an_executor_can_be_pickled(executor: Maker) -> None:
+    with _unpickled(executor(2)) as made:
+        assert made.submit(pow, 2, 3).result(PATIENCE) == 8
+
+
+def test_a_cluster_is_pickled_by_name() -> None:
+    assert _unpickled(Cluster("")).name == ""
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(Cluster(FakeSlurm({})))
 
 
 def test_a_map_keeps_no_result(executor: Maker) -> None:
@@ -372,7 +430,7 @@ def test_a_job_without_slurmkit_says_so(tmp_path: Path, line: str) -> None:
     last = done.stderr.strip().split("\n")[-1]
     assert re.match(
         r"ModuleNotFoundError: no slurmkit\.\w+: slurmkit is not installed for \S+python\S* on \S+,"
-        r" which has only Resumable and checkpoint_wanted; install slurmkit-hpc for that Python",
+        r" which has only Resumable and checkpoint_wanted; install slurmkit for that Python",
         last,
     ), done.stderr
 

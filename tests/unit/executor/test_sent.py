@@ -197,9 +197,9 @@ def test_options_are_those_of_a_job(slurm: RunningSlurm) -> None:
 
 def test_what_the_plan_warns_of_is_told(slurm: RunningSlurm) -> None:
     slurm.starts = False
-    made = Executor(slurm, partition="cpu", options={"gpus-per-socket": "1"})
+    made = Executor(slurm, partition="cpu", options={"tres-per-task": "gres/gpu=1"})
     with pytest.warns(
-        PlanWarning, match="--gpus-per-socket is passed on to sbatch, but slurmkit does not check"
+        PlanWarning, match="--tres-per-task is passed on to sbatch, but slurmkit does not check"
     ):
         made.submit(square, 1).cancel()
 
@@ -207,7 +207,7 @@ def test_what_the_plan_warns_of_is_told(slurm: RunningSlurm) -> None:
 @pytest.mark.parametrize("how", ["submit", "submit_all", "map"])
 def test_a_warning_names_the_line_that_sends_the_calls(slurm: RunningSlurm, how: str) -> None:
     """Findings submission 23 and newcomer polish 11."""
-    made = Executor(slurm, partition="cpu", options={"gpus-per-socket": "1"})
+    made = Executor(slurm, partition="cpu", options={"tres-per-task": "gres/gpu=1"})
     program = "argument = 1 if how == 'submit' else [1]\ngetattr(made, how)(square, argument)\n"
     with pytest.warns(PlanWarning) as told:
         exec(  # noqa: S102 - a script of its own, whose line is the outermost

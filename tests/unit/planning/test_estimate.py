@@ -12,7 +12,12 @@ from checked_requests import replace, request, with_config, with_limits, with_pa
 from recorded_lab import capabilities
 
 from slurmkit.config.prices import Price, part_weight
-from slurmkit.planning.estimate import Estimate, estimate, possible_gpu_types
+from slurmkit.planning.estimate import (
+    Estimate,
+    estimate,
+    estimate_range,
+    possible_gpu_types,
+)
 from slurmkit.spec.gpus import Gpus
 from slurmkit.state.model import Limits, LimitUsage
 
@@ -122,9 +127,7 @@ def test_parts_of_a_gpu_without_a_weight_are_unknown_not_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "gpus", "cpus"),
     [
-        ({"gpus-per-socket": "2"}, None, 1),
         ({"tres-per-task": "gres/gpu=2"}, None, None),
-        ({"ntasks-per-gpu": "2"}, {}, None),
     ],
 )
 def test_what_is_only_passed_on_is_unknown_not_nothing(
@@ -221,7 +224,7 @@ def test_without_a_budget_there_is_no_share() -> None:
 def test_in_words_and_as_json() -> None:
     found = made(gpus=Gpus(2, "a100"), time="1:00:00", mem="8G")
     facts = dict(found.facts())
-    assert facts["Uses"] == "at most 2 a100 GPU-hours, 1 CPU-hours, 8 GiB-hours"
+    assert facts["Uses"] == "at most 2 a100 GPU-hours, 1 CPU-hour, 8 GiB-hours"
     assert (
         facts["Costs"] == "at most 1.70 EUR, in a cloud 6.40 EUR (the prices of the configuration)"
     )
@@ -229,6 +232,28 @@ def test_in_words_and_as_json() -> None:
     started = replace(found, start=1_700_000_000, start_source="sbatch --test-only")
     assert "sbatch --test-only" in dict(started.facts())["Starts"]
     assert msgspec.json.decode(msgspec.json.encode(found))["gpu_hours"] == {"a100": 2.0}
+
+
+def test_all_memory_of_the_nodes_is_billed() -> None:
+    """Finding submission 13: `--mem=0` promised 34 billing, and 159 were billed."""
+    found = made(gpus=Gpus(1, "a100"), nodes=2, mem="0", time="1:00:00")
+    assert (found.billing, found.memory_hours) == (159, 1000)
+
+
+def test_tasks_that_slurm_may_spread_have_memory_on_each_node() -> None:
+    """Finding submission 13: `at most` is the most nodes, each with the memory asked for."""
+    found = estimate_range(request(ntasks=4, mem="10G", time="1:00:00"))
+    assert found.least
+    assert (found.nodes, found.memory_hours, found.least.memory_hours) == (3, 30, 10)
+    assert dict(found.facts())["Nodes"].startswith("1 to 3, as Slurm finds them free")
+    assert estimate_range(request(ntasks=4, mem_per_cpu="10G")).least is None
+
+
+def test_whole_nodes_of_an_unknown_type_cost_the_dearest() -> None:
+    """Finding submission 13: `--exclusive` promised the GPUs of the smallest node."""
+    found = made(exclusive=True, mem="1G", time="1:00:00")
+    assert found.gpu_hours == {"": 8}
+    assert found.cost == Decimal("12.00")
 
 
 def test_the_price_table_is_the_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

@@ -29,6 +29,8 @@ SAID = {
     "NCCL_SOCKET_IFNAME": "=ib0",
     "NCCL_IB_HCA": "=mlx5_0,mlx5_1:1",
     "NCCL_NET": "IB",
+    "GLOO_SOCKET_IFNAME": "ib0",
+    "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1,ib0",
     "NCCL_IB_GID_INDEX": "3",
 }
 
@@ -44,7 +46,18 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_names_are_exact_and_what_is_not_said_is_not_set() -> None:
     assert FabricSection().variables == {}
-    assert FabricSection(interfaces=("a", "b")).variables == {"NCCL_SOCKET_IFNAME": "=a,b"}
+    assert FabricSection(network="IB").variables == {"NCCL_NET": "IB"}
+
+
+def test_gloo_and_ucx_take_the_network_that_nccl_takes() -> None:
+    """Finding containers, section 4: gloo took another network for barriers and CPU groups."""
+    made = FabricSection(interfaces=("a", "b"))
+    assert made.variables == {"NCCL_SOCKET_IFNAME": "=a,b", "GLOO_SOCKET_IFNAME": "a,b"}
+    made = FabricSection(hcas=("mlx5_0", "mlx5_1:2"))
+    assert made.variables == {
+        "NCCL_IB_HCA": "=mlx5_0,mlx5_1:2",
+        "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:2",
+    }
 
 
 def test_it_is_exported_by_the_script_and_shown() -> None:

@@ -171,6 +171,21 @@ def test_a_mig_profile_is_completed() -> None:
     assert elsewhere.fix == (("partition", "mig"),)
 
 
+def test_a_partition_with_the_number_is_proposed_first() -> None:
+    """Finding submission 15: a partition was proposed that had the type, but not the number."""
+    base = next(node for node in capabilities().nodes if node.name == "c1")
+    nodes = tuple(
+        msgspec.structs.replace(base, name=name, partitions=(name,), gres=(Gres("gpu", "v100", n),))
+        for name, n in (("few", 2), ("many", 8))
+    )
+    away = GpuPool(capabilities().nodes_of("gpu"), ("gpu",), (*capabilities().nodes, *nodes))
+    (finding,) = resolve_gpus(Gpus(4, "v100"), away, many=True).findings
+    assert (finding.code, finding.fix) == ("gpu-type-elsewhere", (("partition", "many"),))
+    assert finding.message.endswith("partition many has them")
+    (finding,) = resolve_gpus(Gpus(9, "v100"), away, many=True).findings
+    assert finding.message.endswith("partition few, many has them, at most 8 on a node")
+
+
 def test_a_mig_profile_of_a_gpu_by_any_of_its_names() -> None:
     names = GpuTypeNames(aliases={"a100-sxm4-80gb": "a100"})
     there = pool("mig", names=names)

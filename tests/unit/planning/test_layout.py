@@ -99,6 +99,44 @@ def test_a_job_has_no_more_nodes_than_tasks() -> None:
         assert [f.code for f in layout.findings] == ["fewer-tasks-than-nodes"]
 
 
+@pytest.mark.parametrize(
+    ("options", "nodes", "most", "fix"),
+    [
+        ({"nodes": "1-2", "ntasks": 128}, 2, 2, {}),
+        ({"nodes": "1-4", "ntasks": 130}, 3, 4, {}),
+        ({"nodes": "1-4", "ntasks": 2}, 1, 2, {}),
+        ({"nodes": 1, "ntasks": 4, "ntasks_per_node": 2}, 1, None, {"ntasks-per-node": "4"}),
+        (
+            {"nodes": 1, "ntasks": 100, "ntasks_per_node": 1},
+            1,
+            None,
+            {"nodes": "2", "ntasks-per-node": "50"},
+        ),
+        ({"nodes": "1-2", "ntasks": 6, "ntasks_per_node": 2}, 2, 2, {"ntasks-per-node": "3"}),
+        ({"ntasks": 4, "ntasks_per_node": 2}, None, None, {}),
+    ],
+)
+def test_tasks_set_the_least_number_of_nodes(
+    options: dict[str, Any], nodes: int | None, most: int | None, fix: dict[str, str]
+) -> None:
+    """Findings submission 8 and 9."""
+    _, layout = made(**options)
+    assert (layout.nodes, layout.most) == (nodes, most)
+    assert [dict(f.fix) for f in layout.findings] == ([fix] if fix else [])
+    assert all(f.code == "tasks-too-many" for f in layout.findings)
+
+
+def test_more_tasks_than_fit_beside_one_gpu_leave_the_nodes_to_slurm() -> None:
+    """Finding submission 8: `--gpus a100:1 -n 128` runs, with a GPU on each of its nodes."""
+    _, layout = made(gpus=Gpus(1, "a100", "job"), ntasks=128)
+    assert (layout.nodes, layout.gpus_in_all) == (None, 1)
+    (finding,) = layout.findings
+    assert (finding.severity, finding.fix) == ("warning", (("gpus", "a100:2"),))
+    _, layout = made(gpus=Gpus(1, "a100", "job"), ntasks=2, ntasks_per_node=1)
+    (finding,) = layout.findings
+    assert (finding.severity, finding.fix) == ("error", (("gpus", "a100:2"),))
+
+
 @given(
     tasks=st.integers(1, 40),
     gpus=st.integers(1, 8),

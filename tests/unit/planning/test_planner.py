@@ -10,14 +10,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from checked_requests import with_partition, with_settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from planner_lab import Lab
 from recorded_lab import RELEASES, capabilities, slurm, standing
 
 from slurmkit.cli.submit import plan_json
 from slurmkit.errors import Refused
-from slurmkit.planning.planner import Plan, plan, run_test_only
+from slurmkit.planning.planner import Plan, plan, plan_offline, run_test_only
+from slurmkit.planning.request import SiteState
+from slurmkit.spec.findings import error
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobspec import JobSpec, Launch
+from slurmkit.spec.sbatch_options import with_options
 from slurmkit.spec.submission import Submission
 from slurmkit.state.model import Capabilities, Reservation, Standing
 from slurmkit.testing import FakeSlurm
@@ -216,11 +222,121 @@ def test_what_slurmctld_does_not_show_stops_nothing(monkeypatch: pytest.MonkeyPa
     assert not made(gpus=Gpus(2, "a100"), nodes=2, constraint="ib", nodelist="c[1-2]").errors
 
 
-def test_memory_for_each_gpu_needs_gpus() -> None:
-    found = made(mem_per_gpu="4G").warnings
+@pytest.mark.parametrize("release", RELEASES)
+def test_amounts_for_each_gpu_need_gpus(release: str) -> None:
+    """Finding submission 15: sbatch refuses them, CPUs from 23.02 on."""
+    found = made(slurm(release), mem_per_gpu="4G").errors
     assert codes(found) == ["mem-without-gpus"]
     assert found[0].fix_words == "no --mem-per-gpu --mem=4G"
-    assert not made(mem_per_gpu="4G", gpus=Gpus(1, "a100")).warnings
+    assert codes(made(mem_per_gpu="4G", gpus=Gpus(shard=1)).errors) == ["mem-without-gpus"]
+    assert not made(mem_per_gpu="4G", gpus=Gpus(1, "a100")).errors
+    done = made(slurm(release), cpus_per_gpu=4)
+    assert codes(done.warnings if release == "22.05" else done.errors) == ["cpus-without-gpus"]
+    assert not made(cpus_per_gpu=4, gpus=Gpus(1, "a100")).warnings
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        (
+            {"partition": "mig", "gpus": Gpus(5, "h100")},
+            "--partition=gpu --nodes=1 --gpus-per-node=h100:4",
+        ),
+        ({"partition": "mig", "gpus": Gpus(2, "h100")}, "--partition=gpu"),
+        (
+            {"gpus": Gpus(9, "a100"), "time": "30-0"},
+            "--nodes=1 --gpus-per-node=a100:8 --time=7-00:00:00",
+        ),
+        (
+            {"partition": "gpu,cpu", "gpus": Gpus(1, "h100", "task"), "nodes": 4, "ntasks": 16},
+            "--nodes=1 --ntasks=4",
+        ),
+        ({"gpus": Gpus(1, "h100"), "account": "nobodys", "qos": "nope"}, None),
+    ],
+)
+def test_what_is_said_to_fit_passes(options: dict[str, Any], fix: str | None) -> None:
+    """Findings submission 5 and 15: a proposal is planned again before it is said to fit."""
+    found = made(**options).errors
+    assert found
+    for each in found:
+        if fix is not None:
+            assert each.fix_words == fix
+        if each.fix:
+            spec = JobSpec(**{"command": ("x",), "chdir": "/", "time": "10", **options})
+            assert not plan(with_options(spec, each.fix), Lab(slurm())).errors
+
+
+def test_fixes_that_undo_each_other_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding submission 15: planned again a few times, not for ever."""
+
+    def swings(spec: JobSpec, site: SiteState, slurm: object) -> Plan:
+        other = (("nodes", str(3 - int(spec.nodes or 1))),)
+        wrong = error("swings", "", "", other)
+        taken = site.capabilities.taken
+        return Plan(submissions=(), errors=(wrong,), spec=spec, capabilities_taken=taken)
+
+    monkeypatch.setattr("slurmkit.planning.planner._plan_and_check", swings)
+    site = SiteState(capabilities(), standing())
+    assert plan_offline(JobSpec(command=("x",), nodes=1), site).errors[0].fix == ()
+
+
+gpu_requests = st.none() | st.sampled_from(
+    [Gpus(9, "a100"), Gpus(5, "a100", "job"), Gpus(1, "h100", "task"), Gpus(2, mig="3g.20gb")]
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    nodes=st.none() | st.sampled_from([1, 2, 5, "1-4"]),
+    ntasks=st.none() | st.sampled_from([2, 7, 128]),
+    ntasks_per_node=st.none() | st.sampled_from([1, 65]),
+    gpus=gpu_requests,
+    mem=st.none() | st.sampled_from(["0", "300G", "600G"]),
+    exclude=st.none() | st.sampled_from(["c3", "c[1-2]"]),
+    partition=st.sampled_from(["gpu", "cpu", "gpu,cpu", "mig"]),
+    min_nodes=st.integers(0, 2),
+)
+def test_every_proposal_passes(min_nodes: int, **options: Any) -> None:
+    """Findings submission 5, 9 and 15: 70 of 357 proposals did not pass `plan` again."""
+    known = with_partition("gpu", min_nodes=min_nodes, max_mem_per_cpu=8192)
+    site = SiteState(known, standing())
+    spec = JobSpec(command=("x",), chdir="/", time="10", **options)
+    for found in plan_offline(spec, site).errors:
+        if found.fix:
+            assert not plan_offline(with_options(spec, found.fix), site).errors
+
+
+def test_a_user_without_an_account_is_told_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding submission 19."""
+    stranger = msgspec.structs.replace(
+        standing(), user="trent", default_account=None, hidden=("x",)
+    )
+    monkeypatch.setattr(Lab, "standing", lambda *_: stranger)
+    done = made(qos="nope")
+    (found,) = done.errors
+    assert found.message.startswith("you have no account on this cluster")
+    assert (found.fix, done.warnings) == ((), ())
+
+
+def test_minnodes_is_written_but_for_fewer_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding submission 7: sbatch takes `--nodes` down to the number of tasks."""
+    known = with_partition("gpu", min_nodes=2)
+    monkeypatch.setattr(Lab, "capabilities", lambda *_, **__: known)
+    assert dict(made().submissions[0].options)["nodes"] == "2"
+    one = made(ntasks=1, gpus=Gpus(1, "a100"))
+    assert "nodes" not in dict(one.submissions[0].options)
+    assert not one.errors
+
+
+def test_cpus_of_gpus_that_do_not_divide_over_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding submission 12: DefCpuPerGPU gives the job 8 CPUs; each of 3 tasks has 2 of them."""
+    known = with_settings("gpu", JobDefaults="DefCpuPerGPU=4")
+    monkeypatch.setattr(Lab, "capabilities", lambda *_, **__: known)
+    done = made(gpus=Gpus(2, "a100"), ntasks=3)
+    assert "cpus-per-task" not in dict(done.submissions[0].options)
+    assert "srun --cpus-per-task=2 -- x" in done.submissions[0].script
+    even = made(gpus=Gpus(2, "a100"), ntasks=4)
+    assert dict(even.submissions[0].options)["cpus-per-task"] == "2"
 
 
 def test_whole_nodes_are_not_whole_for_a_task() -> None:
@@ -230,7 +346,7 @@ def test_whole_nodes_are_not_whole_for_a_task() -> None:
 
 
 def test_what_is_not_looked_at_is_said() -> None:
-    found = made(command=(), script="#!/bin/sh\n#PBS -q x\n", options={"gpus-per-socket": "2"})
+    found = made(command=(), script="#!/bin/sh\n#PBS -q x\n", options={"tres-per-task": "cpu=2"})
     assert codes(found.warnings) == ["script-foreign-options", "unchecked-option"]
 
 

@@ -10,8 +10,9 @@ from checked_requests import request, with_config, with_nodes, with_partition, w
 from recorded_lab import capabilities
 
 from slurmkit.formats.tres import Gres
+from slurmkit.planning.amounts import parse_memory_mib
 from slurmkit.planning.gpu_request import GpuTypeNames
-from slurmkit.planning.request import array_size, highest_index, parse_memory_mib
+from slurmkit.planning.request import array_size, highest_index
 from slurmkit.planning.shape import job_shape
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobspec import JobSpec
@@ -60,7 +61,7 @@ def test_what_the_site_gives_for_each_gpu() -> None:
 
 
 def test_cpus_for_each_gpu() -> None:
-    asked = request(gpus=Gpus(2, "a100"), options={"cpus-per-gpu": "4"})
+    asked = request(gpus=Gpus(2, "a100"), cpus_per_gpu=4)
     assert asked.total["cpu"] == 8
     assert request(options={"tres-per-task": "cpu=4"}).total["cpu"] == 4
 
@@ -90,6 +91,73 @@ def test_memory_of_an_exclusive_job_is_that_of_all_its_cpus_or_gpus(
     spec: dict[str, Any], mem: int
 ) -> None:
     assert request(**spec, exclusive=True).total["mem"] == mem
+
+
+@pytest.mark.parametrize(
+    ("spec", "most"),
+    [
+        ({"nodes": 2, "gpus": Gpus(1, "a100"), "mem": "0"}, {"mem": 1024000, "billing": 159}),
+        ({"exclusive": True, "mem": "1G"}, {"gres/gpu": 8, "cpu": 64, "billing": 192}),
+        ({"exclusive": True, "nodes": 3, "mem": "1G"}, {"gres/gpu": 20, "cpu": 192}),
+        ({"exclusive": True, "gpus": Gpus(2, "a100"), "mem": "1G"}, {"gres/gpu:a100": 8}),
+        ({"nodes": 1, "ntasks": 16, "ntasks_per_node": 64}, {"cpu": 16}),
+        ({"exclusive": True, "ntasks": 4, "mem": "1G"}, {"node": 1, "cpu": 64}),
+        ({"exclusive": True, "ntasks": 100, "mem": "0"}, {"node": 2, "cpu": 128, "mem": 1024000}),
+        ({"nodes": 2, "ntasks": 3}, {"cpu": 3, "node": 2}),
+        ({"nodes": 3, "ntasks": 85}, {"cpu": 85}),
+        ({"ntasks": 4, "mem": "10G"}, {"cpu": 4, "node": 3, "mem": 30720}),
+        ({"ntasks": 128, "gpus": Gpus(1, "a100", "job")}, {"gres/gpu": 2}),
+    ],
+)
+def test_what_slurm_gives_at_most(spec: dict[str, Any], most: dict[str, int]) -> None:
+    """Finding submission 13: promises with `at most` that were too small."""
+    asked = request(**spec)
+    assert {name: asked.most[name] for name in most} == most
+    assert all(asked.most[name] >= count for name, count in asked.total.items())
+
+
+def test_a_partition_of_whole_nodes_gives_the_largest_at_most() -> None:
+    """Finding submission 13: `-p excl` promised 0 GPUs, and the job got 2."""
+    known = with_settings("gpu", OverSubscribe="EXCLUSIVE")
+    none = {"c1": (), "c2": (), "c3": (Gres("gpu", "h100", 2),)}
+    nodes = tuple(
+        msgspec.structs.replace(node, gres=none.get(node.name, node.gres)) for node in known.nodes
+    )
+    asked = request(msgspec.structs.replace(known, nodes=nodes))
+    assert (asked.total.get("gres/gpu", 0), asked.most["gres/gpu"]) == (0, 2)
+    assert asked.most["billing"] > asked.total["billing"]
+
+
+@pytest.mark.parametrize(
+    ("select", "spec", "cpus"),
+    [
+        ("CR_CORE_MEMORY", {}, 2),
+        ("CR_CORE_MEMORY", {"nodes": 2, "ntasks": 3}, 4),
+        ("CR_CORE_MEMORY", {"cpus_per_task": 3}, 4),
+        ("CR_CORE_MEMORY", {"ntasks_per_node": 4, "ntasks_per_core": 1}, 8),
+        ("CR_CORE_MEMORY,CR_ONE_TASK_PER_CORE", {"ntasks_per_node": 4}, 8),
+        ("CR_CPU_MEMORY", {}, 1),
+        ("CR_SOCKET_MEMORY", {}, 32),
+    ],
+)
+def test_slurm_gives_whole_cores(select: str, spec: dict[str, Any], cpus: int) -> None:
+    """Finding submission 13: with threads a CPU asked for is a core given."""
+    known = with_nodes(["c1", "c2", "c3"], cores_per_socket=16, threads_per_core=2)
+    asked = request(with_config(known, SelectTypeParameters=select), **spec)
+    assert asked.most["cpu"] == cpus
+
+
+def test_a_site_may_give_out_whole_nodes_only() -> None:
+    """Finding submission 13: select/linear."""
+    known = with_config(SelectType="select/linear", SelectTypeParameters="CR_MEMORY")
+    assert request(known, nodes=2).most["cpu"] == 128
+
+
+def test_cpus_that_a_site_gives_per_gpu_are_not_rounded_down() -> None:
+    """Finding submission 12: DefCpuPerGPU=4, 2 GPUs and 3 tasks are 8 CPUs, not 6."""
+    known = with_settings("gpu", JobDefaults="DefCpuPerGPU=4")
+    asked = request(known, gpus=Gpus(2, "a100"), ntasks=3)
+    assert (asked.total["cpu"], asked.per_node["cpu"], asked.cpus_per_task) == (8, 8, 2)
 
 
 def test_other_generic_resources_count() -> None:

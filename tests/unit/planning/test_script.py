@@ -138,12 +138,10 @@ def test_options_of_other_schedulers_are_not_read(spec: JobSpec) -> None:
 
 def test_cpus_for_each_gpu_go_without_cpus_for_each_task() -> None:
     """Slurm refuses both together since 23.11; a step must be given its own number."""
-    spec = JobSpec(command=("x",), gpus=Gpus(2), options={"cpus-per-gpu": "8"})
+    spec = JobSpec(command=("x",), gpus=Gpus(2), cpus_per_gpu=8)
     made = written(spec)
     assert "cpus-per-task" not in dict(made.options)
     assert "srun --cpus-per-task=16 -- x" in made.script
-    tasks = written(JobSpec(command=("x",), gpus=Gpus(2), options={"ntasks-per-gpu": "1"}))
-    assert "ntasks-per-node" not in dict(tasks.options)
 
 
 def test_steps_see_what_the_script_exports() -> None:

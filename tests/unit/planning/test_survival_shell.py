@@ -39,9 +39,45 @@ def test_a_warned_run_comes_back_and_ends_with_the_right_count(tmp_path: Path, w
     assert slurm.finish() == "done", slurm.log
     assert slurm.count == 60
     assert slurm.requests() == ["requeue 7"]
-    history = (slurm.home / ".local/state/slurmkit/runs/lab/7/history").read_text()
-    assert "\tend\ttimeout requeue " in history
-    assert "\tend\tdone - 0 " in history
+    assert "\tend\ttimeout requeue " in slurm.history
+    assert "\tend\tdone - 0 " in slurm.history
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SGDR Restarts=10",
+        "ablate JobState=PENDING",
+        "x\nJobId=7 JobState=PENDING Restarts=10",
+        "x|PENDING|10|N/A|N/A|None|\n7|PENDING|10|N/A|N/A|None|",
+        "EndTime=2020-01-01T00:00:00 PreemptTime=2020-01-01T00:00:00 Reason=TimeLimit",
+    ],
+)
+def test_a_name_that_looks_like_a_fact_of_slurms_is_none(tmp_path: Path, name: str) -> None:
+    """Finding security M4. The comment is the same text, and SQUEUE_* chooses other jobs."""
+    slurm = Slurmctld(tmp_path, ALL, "exits", target=60)
+    slurm.name = name
+    slurm.environment = {"SQUEUE_STATES": "PENDING", "SQUEUE_PARTITION": "none"}
+    slurm.start()
+    slurm.await_work()
+    slurm.warn()
+    assert slurm.finish() == "requeued", slurm.log
+    assert slurm.requests() == ["requeue 7"]
+    assert "timeout requeue" in slurm.history
+    slurm.start()
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 60
+
+
+def test_a_run_whose_home_is_away_goes_on_whatever_its_name(tmp_path: Path) -> None:
+    """Finding security M4: it was taken for a run that goes on elsewhere."""
+    slurm = Slurmctld(tmp_path, ALL, "plain", target=60)
+    slurm.name = "SGDR Restarts=10 JobState=PENDING"
+    slurm.start()
+    slurm.await_work()
+    (slurm.home / ".local").rename(tmp_path / "elsewhere")
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 60
 
 
 def test_work_in_a_process_group_of_its_own_is_told(tmp_path: Path) -> None:

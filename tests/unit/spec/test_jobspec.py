@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from slurmkit.errors import BadInput
+from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobspec import JobSpec, Launch
 
 
@@ -50,6 +52,22 @@ from slurmkit.spec.jobspec import JobSpec, Launch
         ({"time": "soon"}, "not one of Slurm's forms"),
         ({"mem": "lots"}, "--mem 'lots' is not a size"),
         ({"mem": "1G", "mem_per_gpu": "1G"}, "--mem and --mem-per-gpu cannot be combined"),
+        ({"cpus_per_gpu": 2, "cpus_per_task": 2}, "--cpus-per-task and --cpus-per-gpu cannot"),
+        ({"ntasks_per_gpu": 2, "ntasks_per_node": 2}, "--ntasks-per-node and --ntasks-per-gpu"),
+        ({"cpus_per_gpu": 2, "options": {"tres-per-task": "cpu=2"}}, "--tres-per-task=cpu cannot"),
+        ({"exclusive": True, "options": {"oversubscribe": ""}}, "--exclusive and --oversubscribe"),
+        ({"options": {"core-spec": "1", "thread-spec": "1"}}, "--core-spec and --thread-spec"),
+        ({"ntasks_per_gpu": 2}, "--ntasks-per-gpu=2 needs GPUs"),
+        ({"ntasks_per_gpu": 2, "ntasks": 3}, "--ntasks as a multiple of 2"),
+        ({"ntasks_per_gpu": 2, "gpus": Gpus(shard=1)}, "needs whole GPUs"),
+        ({"ntasks_per_gpu": 2, "gpus": Gpus(1, per="task")}, "give --gpus-per-node or --gpus"),
+        ({"ntasks_per_gpu": 1, "gpus": Gpus(1), "nodes": "1-2"}, "does not go with --nodes=1-2"),
+        ({"gpus": Gpus(4, sockets=2)}, "--sockets-per-node is not given"),
+        ({"gpus": Gpus(4, sockets=2), "sockets_per_node": 4}, "--sockets-per-node is 4"),
+        ({"ntasks_per_core": 2, "threads_per_core": 1}, "--ntasks-per-core=2 may not be greater"),
+        ({"hint": "fast"}, "--hint 'fast' is not one of compute_bound"),
+        ({"tmp": "much"}, "--tmp 'much' is not a size"),
+        ({"mincpus": 0}, "--mincpus must be at least 1"),
         ({"partition": "gpu;rm"}, "--partition 'gpu;rm' is not a Slurm name"),
         ({"array": "1-"}, "--array '1-' is not a list of indexes"),
         ({"array": "0-3,5-1"}, "--array=0-3,5-1: 5-1 contains no index"),
@@ -66,7 +84,7 @@ from slurmkit.spec.jobspec import JobSpec, Launch
         ({"environment": {"SLURM_CONF": "x"}}, "Slurm reads .* as an option"),
         ({"environment": {"PYXIS_X": "x"}}, "Slurm reads .* as an option"),
         ({"environment": {"A": "\0"}}, "contains a NUL"),
-        ({"options": {"wrap": "x"}}, "give the command after --"),
+        ({"options": {"wrap": "x"}}, "or the command after --"),
         ({"options": {"nodes": "2"}}, "has a field of its own"),
         ({"options": {"--tmp": "2"}}, "did you mean 'tmp'"),
     ],
@@ -134,3 +152,14 @@ def test_the_time_limit_in_seconds() -> None:
 def test_ranges_of_nodes(nodes: int | str | None, least: int | None, most: int | None) -> None:
     spec = JobSpec(command=("x",), nodes=nodes)
     assert (spec.least_nodes, spec.most_nodes) == (least, most)
+
+
+def test_options_of_0_1_are_the_fields_that_they_became() -> None:
+    """Programs and records of the version before have them."""
+    options = {"mincpus": "8", "hint": "nomultithread", "overcommit": "", "contiguous": ""}
+    spec = JobSpec(command=("true",), options=options)
+    assert (spec.mincpus, spec.hint, spec.overcommit) == (8, "nomultithread", True)
+    assert spec.options == {"contiguous": ""}
+    record = b'{"command":["true"],"options":{"cpus-per-gpu":"4"}}'
+    assert msgspec.json.decode(record, type=JobSpec).cpus_per_gpu == 4
+    assert JobSpec(command=("true",), mincpus=4, options={"mincpus": "8"}).mincpus == 4

@@ -12,7 +12,12 @@ from slurmkit.spec.findings import Finding
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobfile import load_job_file, load_script, sbatch_only_options
 from slurmkit.spec.jobspec import JobSpec
-from slurmkit.spec.sbatch_options import option_values, parse_options, with_options
+from slurmkit.spec.sbatch_options import (
+    merge_fields,
+    option_values,
+    parse_options,
+    with_options,
+)
 
 SCRIPT = """#!/bin/bash -l
 # a comment
@@ -37,7 +42,7 @@ def test_options_are_read() -> None:
         "hold": True,
         "requeue": False,
         "exclusive": "user",
-        "options": {"tmp": "10G"},
+        "tmp": "10G",
     }
 
 
@@ -65,18 +70,99 @@ def test_gres(gres: str, fields: dict[str, Any]) -> None:
         ([("gpus", "2"), ("gres", "shard:1")], "--gres asks for other GPUs than --gpus"),
         ([("gres", "gpu:1,shard:1")], "--gres=gpu:1,shard:1: a job has one kind of GPUs"),
         ([("gpu-bind", "none")], "--gpu-bind needs GPUs"),
-        ([("wrap", "rm -rf")], "give the command after --"),
-        ([("export", "A=1")], "use environment"),
+        ([("wrap", "rm -rf")], "or the command after --"),
+        ([("export", "ALL,NONE")], "is not ALL, NONE, NIL, or"),
+        ([("export", "A B")], "with names of variables"),
+        ([("export-file", "x")], "use environment"),
         ([("part", "gpu")], "abbreviation; write it in full, e.g. partition"),
         ([("requeue", "expedite")], "takes no value"),
         ([("uid", "0")], "how sbatch itself runs"),
         ([("mem_bind", "x")], "did you mean 'mem-bind'"),
-        ([("tmp", "1\n#SBATCH --uid=0")], "without a line break"),
+        ([("network", "1\n#SBATCH --uid=0")], "without a line break"),
+        ([("distribution", "plane")], "--distribution 'plane' is not a distribution"),
+        ([("distribution", "arbitrary")], "sbatch does not take it with --nodes"),
+        ([("gres-flags", "x")], "--gres-flags 'x' is not one of disable-binding"),
+        ([("gres-flags", "disable-binding,enforce-binding")], "contradict each other"),
+        ([("mem-bind", "near")], "--mem-bind 'near' is not a binding"),
+        ([("wckey", "a b")], "--wckey 'a b' is not one word"),
+        ([("cpu-bind", "cores")], "it is an option of srun"),
+        ([("extra-node-info", "2:x")], "is not SOCKETS"),
+        ([("extra-node-info", "1:2:3:4")], "is not SOCKETS"),
+        ([("gpus-per-socket", "2")], "--gpus-per-socket needs --sockets-per-node"),
+        ([("overcommit", "yes")], "takes no value"),
+        ([("mincpus", "many")], "--mincpus must be a whole number"),
     ],
 )
 def test_options_that_are_refused(pairs: list[tuple[str, str]], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         parse_options(pairs)
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ("ntasks-per-gpu=2", {"ntasks_per_gpu": 2}),
+        ("ntasks-per-tres=2", {"ntasks_per_gpu": 2}),
+        ("extra-node-info=2", {"sockets_per_node": 2}),
+        (
+            "extra-node-info=2-4:*:1",
+            {"sockets_per_node": 2, "threads_per_core": 1},
+        ),
+        ("overcommit spread-job", {"overcommit": True, "spread_job": True}),
+        (
+            "gpus-per-socket=a100:2 sockets-per-node=2",
+            {"gpus": Gpus(4, "a100", sockets=2), "sockets_per_node": 2},
+        ),
+        (
+            "extra-node-info=2 gpus-per-socket=2 gpus-per-node=a100:4",
+            {"gpus": Gpus(4, "a100", sockets=2), "sockets_per_node": 2},
+        ),
+        ("hint=nomultithread tmp=1T", {"hint": "nomultithread", "tmp": "1T"}),
+        ("mincpus=4 cpus-per-gpu=8", {"mincpus": 4, "cpus_per_gpu": 8}),
+    ],
+)
+def test_options_about_processors(options: str, fields: dict[str, Any]) -> None:
+    assert parse_options(_pairs(options)) == fields
+
+
+def test_gpus_per_socket_take_the_sockets_of_a_weaker_source() -> None:
+    weaker = {"sockets_per_node": 2}
+    assert parse_options([("gpus-per-socket", "1")], weaker) == {"gpus": Gpus(2, sockets=2)}
+    with pytest.raises(BadInput, match="--gpus-per-socket=3 and --gpus-per-node=4 do not agree"):
+        parse_options([("gpus-per-socket", "3"), ("gpus-per-node", "4")], weaker)
+    with pytest.raises(BadInput, match="ask for a part of a GPU per node"):
+        parse_options([("gpus-per-socket", "shard:1")], weaker)
+
+
+@pytest.mark.parametrize(
+    ("value", "passed", "environment"),
+    [
+        ("all", "ALL", {}),
+        ("NONE", "NONE", {}),
+        ("nil", "NIL", {}),
+        ("ALL,A=1,B", "ALL", {"A": "1"}),
+        ("PATH,A=1", "PATH", {"A": "1"}),
+        ("A=1", "NONE", {"A": "1"}),
+        ("'A=1,2',B", "B", {"A": "1,2"}),
+        ("A='1,2',B", "B", {"A": "'1,2'"}),
+        ("PATH,HOME", "PATH,HOME", {}),
+        ("A=", "NONE", {"A": ""}),
+    ],
+)
+def test_values_of_variables_are_in_no_option(
+    value: str, passed: str, environment: dict[str, str]
+) -> None:
+    """Slurm shows the options of a job to everybody, and a value may be a secret."""
+    fields = parse_options([("export", value)])
+    assert fields["options"] == {"export": passed}
+    assert fields.get("environment", {}) == environment
+    spec = JobSpec(command=("x",), **fields)
+    assert option_values(spec)["export"] == passed
+
+
+def test_a_value_of_a_variable_is_refused_as_an_option() -> None:
+    with pytest.raises(BadInput, match="a variable with a value goes into environment"):
+        JobSpec(command=("x",), options={"export": "A=1"})
 
 
 def test_numbers_that_sbatch_takes_too() -> None:
@@ -131,15 +217,15 @@ def _pairs(options: str) -> list[tuple[str, str]]:
 
 
 def test_options_that_are_passed_on_have_one_order() -> None:
-    one = JobSpec(command=("x",), options={"tmp": "1G", "contiguous": ""})
-    other = JobSpec(command=("x",), options={"contiguous": "", "tmp": "1G"})
+    one = JobSpec(command=("x",), options={"batch": "x", "contiguous": ""})
+    other = JobSpec(command=("x",), options={"contiguous": "", "batch": "x"})
     assert list(option_values(one)) == list(option_values(other))
 
 
 def test_a_fix_is_applied() -> None:
-    spec = JobSpec(command=("x",), gpus=Gpus(9, "a100"), constraint="ib", options={"tmp": "1G"})
+    spec = JobSpec(command=("x",), gpus=Gpus(9, "a100"), constraint="ib", options={"batch": "x"})
     fixed = with_options(spec, [("gpus-per-node", "a100:8"), ("nodes", "2"), ("constraint", "")])
-    assert fixed == JobSpec(command=("x",), gpus=Gpus(8, "a100"), nodes=2, options={"tmp": "1G"})
+    assert fixed == JobSpec(command=("x",), gpus=Gpus(8, "a100"), nodes=2, options={"batch": "x"})
 
 
 def test_a_fix_of_gpus_keeps_their_binding() -> None:
@@ -150,8 +236,8 @@ def test_a_fix_of_gpus_keeps_their_binding() -> None:
 
 
 def test_a_fix_may_take_an_option_away_that_is_passed_on() -> None:
-    spec = JobSpec(command=("x",), options={"tmp": "1G", "contiguous": ""})
-    assert with_options(spec, [("contiguous", "")]).options == {"tmp": "1G"}
+    spec = JobSpec(command=("x",), options={"batch": "x", "contiguous": ""})
+    assert with_options(spec, [("contiguous", "")]).options == {"batch": "x"}
 
 
 def test_a_fix_can_be_pasted_into_a_shell() -> None:
@@ -165,22 +251,33 @@ def test_every_field_is_written() -> None:
     elsewhere = {"command", "container", "script", "gpus", "environment", "launch", "options"}
     elsewhere |= {"sweep", "array_throttle"}  # of the array's own option
     elsewhere |= {"survive"}  # lines of the script
-    flags = {"hold", "requeue", "exclusive"}
+    flags = {"hold", "requeue", "exclusive", "overcommit", "spread_job", "use_min_nodes"}
     spec = JobSpec(command=("x",))
     plain = [n for n in spec.__struct_fields__ if n not in elsewhere | flags]
-    sample = {"nodes": 3, "ntasks": 3, "ntasks_per_node": 3, "cpus_per_task": 3, "segment": 3}
+    numbers = (
+        "nodes ntasks ntasks_per_node ntasks_per_socket ntasks_per_core cpus_per_task cpus_per_gpu"
+        " mincpus sockets_per_node cores_per_socket threads_per_core segment"
+    )
+    sample = dict.fromkeys(numbers.split(), 3)
     texts = {
         "gres": "nvme:1", "mem": "1G", "mem_per_cpu": "1G", "mem_per_gpu": "1G", "time": "10",
         "time_min": "5", "switches": "1", "array": "1-3", "dependency": "singleton",
         "begin": "now", "deadline": "now", "signal": "USR1@60", "mail_type": "END",
-        "chdir": "/", "open_mode": "append", "licenses": "a:1", "nodelist": "c1",
+        "chdir": "/", "open_mode": "append", "licenses": "a:1", "nodelist": "c1", "tmp": "1G",
+        "hint": "nomultithread",
     }  # fmt: skip
-    for name in plain:
+    counted = JobSpec(command=("x",), gpus=Gpus(2), ntasks_per_gpu=3)
+    assert option_values(counted)["ntasks-per-gpu"] == "3"
+    for name in (name for name in plain if name != "ntasks_per_gpu"):
         value: object = {"nice": 5, **sample, **texts}.get(name, "x")
         made = JobSpec(command=("x",), **{name: value})  # type: ignore[arg-type]
         assert option_values(made)[name.replace("_", "-")] == str(value)
-    made = JobSpec(command=("x",), hold=True, requeue=False, exclusive=True)
-    assert {"hold", "no-requeue", "exclusive"} <= option_values(made).keys()
+    made = JobSpec(
+        command=("x",), hold=True, requeue=False, exclusive=True, overcommit=True,
+        spread_job=True, use_min_nodes=True,
+    )  # fmt: skip
+    names = {"hold", "no-requeue", "exclusive", "overcommit", "spread-job", "use-min-nodes"}
+    assert names <= option_values(made).keys()
 
 
 def test_a_script_is_read_as_sbatch_reads_it(tmp_path: Path) -> None:
@@ -206,10 +303,12 @@ def test_a_script_is_read_as_sbatch_reads_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "fields"),
     [
-        ("--cpus-per-gpu 8 --hint nomultithread", {"cpus-per-gpu": "8", "hint": "nomultithread"}),
+        ("--cpu-freq high --gres-flags enforce-binding", {"cpu-freq": "high",
+                                                          "gres-flags": "enforce-binding"}),
         ("--contiguous --exclusive", {"contiguous": ""}),
-        ("-m block:cyclic -s -O -k", {"distribution": "block:cyclic", "oversubscribe": "",
-                                      "overcommit": "", "no-kill": ""}),
+        ("-m block:cyclic -s -k", {"distribution": "block:cyclic", "oversubscribe": "",
+                                   "no-kill": ""}),
+        ("--get-user-env -N1", {"get-user-env": ""}),
         ("--export=NONE", {"export": "NONE"}),
         ("--export ALL", {"export": "ALL"}),
     ],
@@ -268,17 +367,23 @@ def test_a_job_file_has_the_same_names(tmp_path: Path) -> None:
     time = "1:00:00"
     mem = 64
     exclusive = true
+    contiguous = true
+    reboot = false
+    distribution = "block:cyclic"
     [environment]
     OMP_NUM_THREADS = "8"
     [launch]
     mpi = "pmix"
     [options]
     tmp = "10G"
+    wckey = "physics"
     """
     spec = JobSpec(**toml(tmp_path, text))
     assert spec.gpus == Gpus(4, "a100")
     assert (spec.nodes, spec.time, spec.mem, spec.exclusive) == (2, "1:00:00", "64", True)
     assert (spec.environment, spec.launch.mpi) == ({"OMP_NUM_THREADS": "8"}, "pmix")
+    passed = {"contiguous": "", "distribution": "block:cyclic", "wckey": "physics"}
+    assert (spec.tmp, spec.options) == ("10G", passed)
 
 
 def test_nodes_in_a_job_file_as_on_the_command_line(tmp_path: Path) -> None:
@@ -331,3 +436,23 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.sh").write_bytes(b"#!/bin/sh\n\xff")
     with pytest.raises(BadInput, match="not UTF-8"):
         load_script(tmp_path / "latin.sh")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("gpus", "0"), ("gpus-per-node", "a100:0"), ("gpus-per-task", "0")),
+        *(
+            ("gres", "gpu:0"),
+            ("gres", "gpu:a100:0"),
+            ("gres", "gpu:3g.20gb:0"),
+            ("gres", "shard:0"),
+        ),
+    ],
+)
+def test_a_count_of_zero_means_no_gpus(name: str, value: str) -> None:
+    """Finding submission 20: scripts whose count is a variable need it."""
+    assert parse_options([(name, value)]) == {"gpus": None}
+    assert parse_options([(name, value), ("gpus-per-node", "2")])["gpus"] == Gpus(2)
+    script = parse_options([("gpus-per-node", "4")])
+    assert merge_fields(script, parse_options([(name, value)]))["gpus"] is None

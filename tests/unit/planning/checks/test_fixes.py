@@ -107,6 +107,15 @@ def test_a_limit_on_gpus_always_has_a_fix(nodes: int, gpus: int, limit: int) -> 
         assert made.total["gres/gpu"] * 2 > limit or made.total["gres/gpu"] * 2 > wanted
 
 
+def test_the_options_of_a_fix_have_one_order() -> None:
+    """The order of a fix of several amounts followed PYTHONHASHSEED."""
+    where = with_qos("high", limits=Limits(max_tres_per_job={"billing": 20}))
+    gpus = Gpus(4, "a100")
+    asked = request(where=where, qos="high", nodes=2, cpus_per_task=40, mem="200G", gpus=gpus)
+    (finding,) = [found for found in check(asked) if found.severity == "error"]
+    assert [name for name, _ in finding.fix] == ["mem", "cpus-per-task", "nodes", "gpus-per-node"]
+
+
 def test_checks_are_pure() -> None:
     asked = request(gpus=Gpus(8, "a100"), nodes=2, mem="600G", array="0-2000")
     before = msgspec.json.encode(asked)

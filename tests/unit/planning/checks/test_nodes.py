@@ -46,7 +46,7 @@ def only(found: dict[str, Any]) -> Any:
             "--nodes=2 --gpus-per-node=a100:8",
         ),
         ({"nodes": 3, "gpus": Gpus(8, "a100")}, "node-count", "has 2", "--nodes=2"),
-        ({"options": {"tmp": "10G"}}, "node-shape", "10 GiB of local disk", ""),
+        ({"tmp": "10G"}, "node-shape", "10 GiB of local disk", ""),
     ],
 )
 def test_what_no_node_has(spec: dict[str, Any], code: str, says: str, fix: str) -> None:
@@ -59,6 +59,71 @@ def test_what_no_node_has(spec: dict[str, Any], code: str, says: str, fix: str) 
         assert not [f for f in fixed(asked, finding) if f.severity == "error"]
 
 
+def test_gpus_that_no_node_left_has() -> None:
+    """Finding submission 5: no node at all was no finding, so the partition `fits`."""
+    finding = findings(gpus=Gpus(1, "h100"), exclude="c3")["node-shape"]
+    assert (finding.severity, finding.fix) == ("error", (("exclude", ""),))
+    assert "no node of partition gpu that --exclude=c3 leaves has 1 h100 GPU" in finding.message
+    asked = request(gpus=Gpus(1, "h100"), partition="cpu,gpu")
+    assert errors({f.code: f for f in check(asked)}) == ["node-shape"]
+    known = with_nodes(["c1", "c2"], features=("nvlink",))
+    apart = findings(known, constraint="nvlink", exclude="c[1-2]")
+    assert not findings(known, constraint="nvlink")
+    assert apart["node-shape"].message.startswith("there is no node of partition gpu that")
+
+
+def test_a_node_must_have_room_for_all_tasks_of_ntasks_per_node() -> None:
+    """Finding submission 9: the number is the most, but a node must have CPUs for it."""
+    finding = findings(ntasks=2, ntasks_per_node=65)["node-shape"]
+    assert finding.fix == (("ntasks-per-node", "64"),)
+    assert not errors(findings(nodes=1, ntasks=16, ntasks_per_node=64))
+    assert errors(findings(ntasks=1, ntasks_per_node=65)) == ["node-shape"]
+    assert not errors(findings(ntasks=1, ntasks_per_node=64, cpus_per_task=2))
+    each = {"ntasks": 4, "cpus_per_task": 16, "gpus": Gpus(1, "h100", "task")}
+    assert not errors(findings(ntasks_per_node=8, **each)), "the script asks for 4 on the node"
+
+
+def test_tasks_on_sockets() -> None:
+    """Finding submission 10: a node takes sockets times `--ntasks-per-socket` tasks."""
+    finding = findings(nodes=1, ntasks=4, ntasks_per_socket=1)["tasks-per-socket"]
+    assert (finding.severity, finding.fix) == ("error", (("ntasks-per-socket", "2"),))
+    assert not errors(findings(nodes=1, ntasks=2, ntasks_per_socket=1))
+    assert not errors(findings(ntasks=4, ntasks_per_socket=1))
+    assert request(ntasks=4, ntasks_per_socket=1).nodes == 2
+
+
+@pytest.mark.parametrize(
+    "spec", [{"threads_per_core": 2}, {"sockets_per_node": 3}, {"cores_per_socket": 33}]
+)
+def test_processors_that_no_node_has(spec: dict[str, int]) -> None:
+    """Finding submission 10: slurmctld finds no such node, and the job never starts."""
+    finding = findings(ntasks=1, **spec)["node-shape"]
+    assert (finding.severity, "no node of partition gpu" in finding.message) == ("error", True)
+
+
+def test_counted_features_need_their_nodes() -> None:
+    """Finding submission 10: `[amd*1&intel*1]` on one node never starts."""
+    known = with_nodes(["c1"], features=("amd",))
+    known = replace(
+        known,
+        nodes=tuple(replace(n, features=("intel",)) if n.name == "c2" else n for n in known.nodes),
+    )
+    finding = findings(known, constraint="[amd*1&intel*1]")["constraint-count"]
+    assert (finding.severity, finding.fix) == ("error", (("nodes", "2"),))
+    assert not errors(findings(known, constraint="[amd*1&intel*1]", nodes=2))
+
+
+def test_features_preferred_that_no_node_has() -> None:
+    """Finding submission 10: sbatch tests the job with `--prefer`, and refuses it."""
+    prefer = {"options": {"prefer": "avx1024"}}
+    finding = findings(**prefer)["prefer"]
+    assert (finding.severity, finding.fix) == ("error", (("prefer", ""),))
+    assert not errors(findings(with_nodes(["c1"], features=("avx1024",)), **prefer))
+    assert not errors(
+        findings(with_config(SchedulerParameters="ignore_prefer_validation"), **prefer)
+    )
+
+
 def test_memory_per_cpu_of_an_exclusive_job_is_that_of_all_its_cpus() -> None:
     asked = request(mem_per_cpu="10G", exclusive=True)
     (finding,) = [f for f in check(asked) if f.severity == "error"]
@@ -69,7 +134,7 @@ def test_memory_per_cpu_of_an_exclusive_job_is_that_of_all_its_cpus() -> None:
 
 def test_tasks_that_may_share_cpus_fit() -> None:
     assert errors(findings(ntasks_per_node=99)) == ["node-shape"]
-    assert not errors(findings(ntasks_per_node=99, options={"overcommit": ""}))
+    assert not errors(findings(ntasks_per_node=99, overcommit=True))
 
 
 def test_each_fits_alone_but_no_node_has_both() -> None:

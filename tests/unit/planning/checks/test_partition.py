@@ -137,8 +137,44 @@ def test_slurm_raises_the_nodes_of_a_job_that_left_them_open() -> None:
     assert errors(findings(known, ntasks=2, nodes=1)) == ["partition-min-nodes"]
 
 
+def test_the_most_of_a_range_is_compared_with_maxnodes() -> None:
+    """Finding submission 6: `-N 1-2` with MaxNodes=1 pends for ever (PartitionNodeLimit)."""
+    known = with_partition("gpu", max_nodes=1)
+    asked = request(known, nodes="1-2")
+    (finding,) = [f for f in check(asked) if f.severity == "error"]
+    assert (finding.code, finding.fix) == ("partition-max-nodes", (("nodes", "1"),))
+    assert "asks for up to 2 nodes; partition gpu allows one job 1 (MaxNodes)" in finding.message
+    assert not errors(findings(known, nodes="1-2", ntasks=1)), "sbatch takes 2 nodes down to 1"
+    two = with_partition("gpu", max_nodes=2)
+    assert findings(two, nodes="1-3")["partition-max-nodes"].fix == (("nodes", "1-2"),)
+    assert not errors(findings(two, nodes="1-2"))
+
+
+def test_the_least_of_a_range_is_raised_to_minnodes_only_where_limits_are_not_enforced() -> None:
+    """Finding submission 6, the other end: `_part_access_check` comes before it is raised."""
+    known = with_partition("gpu", min_nodes=2)
+    assert request(known, nodes="1-4").total["node"] == 2
+    enforced = with_config(known, EnforcePartLimits="ANY")
+    finding = findings(enforced, nodes="1-4")["partition-min-nodes"]
+    assert finding.fix == (("nodes", "2-4"),)
+    counted = {"ntasks": 4, "ntasks_per_node": 4}  # sbatch asks for 1 node
+    assert not errors(findings(known, **counted))
+    assert errors(findings(enforced, **counted)) == ["partition-min-nodes"]
+    old = with_partition("gpu", capabilities("22.05"), min_nodes=2)
+    assert not errors(findings(with_config(old, EnforcePartLimits="ANY"), **counted))
+
+
+def test_without_a_number_a_job_gets_minnodes() -> None:
+    """Finding submission 7: sbatch runs it on MinNodes nodes, so that many are promised."""
+    known = with_partition("gpu", min_nodes=2)
+    for spec in ({}, {"ntasks": 2}, {"ntasks": 1}, {"gpus": Gpus(1, "a100"), "ntasks": 1}):
+        asked = request(known, **spec)
+        assert not [f for f in check(asked) if f.severity == "error"]
+        assert (asked.nodes, asked.total["node"], asked.total["cpu"]) == (2, 2, 2)
+    assert errors(findings(known, nodes=1)) == ["partition-min-nodes"]
+
+
 def test_a_range_of_nodes_is_judged_by_its_least() -> None:
-    assert not errors(findings(with_partition("gpu", max_nodes=1), nodes="1-4"))
     assert errors(findings(with_partition("gpu", max_nodes=1), nodes="2-4"))
     assert not errors(findings(with_partition("gpu", min_nodes=2), nodes="1-4"))
     assert errors(findings(with_partition("gpu", min_nodes=3), nodes="1-2"))
@@ -168,6 +204,39 @@ def test_memory_per_cpu_is_paid_for_with_cpus() -> None:
     (finding,) = findings(known, mem="200G").values()
     assert finding.severity == "error"
     assert finding.fix == (("mem", "128G"),)
+
+
+def test_cpus_for_memory_are_promised_and_must_be_there() -> None:
+    """Finding submission 13: MaxMemPerCPU raises CPUs, evenly over the tasks from 24.11 on."""
+    known = with_partition("gpu", max_mem_per_cpu=2048)
+    assert request(known, cpus_per_task=3, mem="20G").most["cpu"] == 10
+    assert request(known, nodes=1, ntasks=3, mem="100G").most["cpu"] == 51
+    assert request(known, nodes=1, ntasks=3, mem_per_cpu="5G").most["cpu"] == 9
+    finding = findings(known, nodes=1, ntasks=3, mem="128G")["partition-max-mem-per-cpu"]
+    assert (finding.severity, finding.fix) == ("error", (("mem", "126G"),))
+    assert "the job gets 66 CPUs there instead of 3" in finding.message
+    old = with_partition("gpu", capabilities("22.05"), max_mem_per_cpu=2048)
+    assert request(old, nodes=1, ntasks=3, mem="100G").most["cpu"] == 50
+    assert not errors(findings(old, nodes=1, ntasks=3, mem="128G"))
+    all_of_it = findings(known, mem="0")["partition-max-mem-per-cpu"]
+    assert (all_of_it.severity, all_of_it.fix) == ("error", (("mem", "128G"),))
+
+
+def test_a_partitions_limit_of_one_kind_hides_the_clusters_of_the_other() -> None:
+    """Finding submission 13: `max_mem_per_cpu` of a partition holds either of the two."""
+    known = with_config(with_partition("gpu", max_mem_per_node=8192), MaxMemPerCPU="1024")
+    found = findings(known, mem="16G")
+    assert errors(found) == ["partition-max-mem-per-node"]
+    assert "partition-max-mem-per-cpu" not in found
+
+
+def test_whole_nodes_with_more_cpus_than_the_partition_allows() -> None:
+    """Finding submission 10: such a job never starts."""
+    known = with_partition("gpu", max_cpus_per_node=32)
+    finding = findings(known, exclusive=True)["partition-max-cpus-per-node"]
+    assert (finding.severity, finding.fix) == ("error", (("exclusive", ""),))
+    assert "takes all 64 CPUs of a node" in finding.message
+    assert not errors(findings(known))
 
 
 def test_limits_of_the_whole_cluster_where_a_partition_has_none() -> None:

@@ -91,7 +91,7 @@ def test_each_node_knows_its_number_and_a_restart_meets_nothing_of_the_last_run(
         ("accelerate launch --multi_gpu --num-machines=2 --machine_rank 0 train.py",
          ["accelerate-place"]),
         ("accelerate launch --cpu train.py --num_machines=2", []),
-        ("accelerate launch --cpu --gpu_ids=0 train.py", ["accelerate-place"]),
+        ("accelerate launch --multi_gpu --gpu_ids=0 train.py", ["accelerate-place"]),
         ("accelerate launch --cpu --rdzv-backend static train.py", ["accelerate-place"]),
         ("accelerate launch --cpu --same_network train.py", ["accelerate-place"]),
         ("accelerate launch --use_deepspeed --deepspeed_multinode_launcher=pdsh train.py",
@@ -102,6 +102,18 @@ def test_each_node_knows_its_number_and_a_restart_meets_nothing_of_the_last_run(
 def test_what_accelerate_must_not_be_given_is_said(command: str, codes: list[str]) -> None:
     found = needs(JobSpec(command=tuple(command.split()), launch=ACCELERATE))
     assert [finding.code for finding in found] == codes
+
+
+def test_accelerates_cpu_is_for_one_process() -> None:
+    """Finding containers D20: with --cpu accelerate starts processes that are each "0 of 1"."""
+    command = ("accelerate", "launch", "--cpu", "train.py")
+    spec = JobSpec(command=command, nodes=1, ntasks_per_node=1, launch=ACCELERATE)
+    assert [found.code for found in needs(spec)] == []
+    many = ({"nodes": 2}, {"ntasks_per_node": 2, "nodes": 1}, {"gpus": Gpus(2)}, {"nodes": "1-2"})
+    for fields in many:
+        (found,) = needs(JobSpec(command=command, launch=ACCELERATE, **fields))  # type: ignore[arg-type]
+        assert (found.severity, found.code) == ("error", "accelerate-cpu")
+        assert "--launch torchrun" in found.message
 
 
 def test_both_start_commands_only() -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -132,6 +133,104 @@ def test_what_torchrun_starts(command: str, agent: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "made"),
+    [
+        ("torchrun train.py --max-restarts 3", "torchrun | train.py --max-restarts 3"),
+        ("/v/torchrun --max_restarts 3 -m a.b -x", "/v/torchrun | --max-restarts=3 -m a.b -x"),
+        ("torchrun --log_dir=/x -t 3 -r 0:1 --no-python ./run",
+         "torchrun | --log-dir=/x -t3 -r0:1 --no-python ./run"),
+        ("python3 -m torch.distributed.run --local-addr 10.0.0.1 train.py -m 3",
+         "python3 -m torch.distributed.run | --local-addr=10.0.0.1 train.py -m 3"),
+        ("torchrun --new-option=1 x.py", "torchrun | --new-option=1 x.py"),
+    ],
+)  # fmt: skip
+def test_torchruns_own_command_is_taken_apart(command: str, made: str) -> None:
+    """Finding containers D17: torchrun was started in torchrun, with only a warning."""
+    launch = Launch(launcher="torchrun")
+    spec = JobSpec(command=tuple(command.split()), nodes=2, gpus=Gpus(2), launch=launch)
+    assert not needs(spec)
+    words = argv(lines(step(spec)))
+    found = " ".join(words[words.index("--") + 1 :])
+    first, last = made.split(" | ")
+    assert found.startswith(f"{first} --nnodes=2 --nproc-per-node=2 --rdzv-id=4711-0 ")
+    assert found.partition("--rdzv-endpoint=")[2].partition(" ")[2] == last
+
+
+@pytest.mark.parametrize(
+    ("command", "worker"),
+    [
+        ("torchrun -t 3 train.py -m", "exec python3 -u train.py -m >"),
+        ("/v/bin/torchrun -m a.b -x", "exec /v/bin/python3 -u -m a.b -x >"),
+        ("/v/python -m torch.distributed.run x.py", "exec /v/python -u x.py >"),
+        ("torchrun --no-python ./run", "exec ./run >"),
+    ],
+)
+def test_a_worker_of_torchruns_own_command_has_its_log(command: str, worker: str) -> None:
+    """Finding containers D17: the worker is started by the Python that torchrun would take."""
+    launch = Launch(launcher="torchrun", log_per_rank=True)
+    words = argv(lines(step(JobSpec(command=tuple(command.split()), launch=launch))))
+    assert words[-4:-1] == ["--no-python", "sh", "-c"]
+    assert words[-1].startswith(worker)
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "code"),
+    [
+        ("--nproc_per_node 4", {}, "torchrun-place"),
+        ("--standalone --rdzv-id=7", {}, "torchrun-place"),
+        ("--master-addr x", {}, "torchrun-place"),
+        ("--nnodes 2", {"nodes": 2}, "torchrun-place"),
+        ("--what 3", {}, "torchrun-option"),
+        ("--nnodes 1:2", {}, "torchrun-elastic"),
+        ("--nnodes 3:4", {"nodes": 2}, "torchrun-elastic"),
+    ],
+)
+def test_what_torchruns_own_command_must_not_have(
+    options: str, fields: dict[str, Any], code: str
+) -> None:
+    """Finding containers D17: nodes and ports are the job's."""
+    command = ("torchrun", *options.split(), "train.py")
+    spec = JobSpec(command=command, launch=Launch(launcher="torchrun"), **fields)
+    (found,) = needs(spec)
+    assert (found.severity, found.code) == ("error", code)
+    (found,) = needs(JobSpec(command=("torchrun",), launch=Launch(launcher="torchrun")))
+    assert "the command has no script" in found.message
+
+
+def test_elastic_training_goes_on_with_the_nodes_that_are_left() -> None:
+    """Finding containers D17: there was no MIN:MAX, and the first failed agent ended all."""
+    command = ("torchrun", "--nnodes=2:4", "--max-restarts=3", "train.py")
+    spec = JobSpec(command=command, nodes="2-4", launch=Launch(launcher="torchrun"))
+    note, warning = needs(spec)
+    assert note.message.startswith("elastic training: with 4 nodes at most, the others go on while")
+    assert "add --option no-kill" in warning.message
+    (_,) = needs(msgspec.structs.replace(spec, options={"no-kill": ""}))
+    words = argv(lines(step(spec)))
+    at = words.index("--")
+    assert words[at - 3 : at] == ["--wait=0", "--kill-on-bad-exit=0", "--no-kill"]
+    assert words[at + 1 : at + 3] == ["torchrun", "--nnodes=2:2"]  # of the 2 that Slurm gave
+    assert words[-2:] == ["--max-restarts=3", "train.py"]
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpi", "torchrun", "accelerate", "deepspeed"])
+def test_tasks_counted_for_each_gpu_are_not_counted_again(launcher: str) -> None:
+    """Finding containers D13: a launcher added --ntasks-per-node, which sbatch and srun refuse."""
+    spec = JobSpec(
+        command=("train.py",),
+        nodes=2,
+        gpus=Gpus(2),
+        ntasks_per_gpu=1,
+        launch=Launch(launcher=launcher),
+    )
+    made = step(spec)
+    assert made.spec.launch.per_gpu is None
+    assert made.tasks_per_node == 2
+    check = 'srun() { [ -z "${SLURM_NTASKS_PER_GPU+set}" ] && echo unset; }\n' + lines(made)
+    if launcher not in ("srun", "mpi"):  # whose step has one task on each node
+        assert bash(check, SLURM_NTASKS_PER_GPU="1") == "unset\n"
+
+
+@pytest.mark.parametrize(
     ("spec", "code"),
     [
         (JobSpec(command=("x",), nodes="1-4", ntasks=4), "launcher-uneven"),
@@ -140,7 +239,9 @@ def test_what_torchrun_starts(command: str, agent: str) -> None:
         (JobSpec(command=("x",), launch=Launch(mpi="pmix")), "launcher-no-mpi"),
         (JobSpec(command=("x",), gpus=Gpus(2, bind="closest")), "launcher-no-binding"),
         (JobSpec(command=("x",), nodes=2, ntasks=4), None),
-        (JobSpec(command=("/v/bin/torchrun", "x.py")), "launcher-twice"),
+        (JobSpec(command=("/v/bin/torchrun", "x.py")), None),
+        (JobSpec(command=("/v/bin/mpirun", "x.py")), "launcher-twice"),
+        (JobSpec(command=("/v/bin/torchrun", "x.py"), exclusive=True), "exclusive-cpus"),
         (JobSpec(command=("x",), exclusive=True), "exclusive-cpus"),
     ],
 )
@@ -247,7 +348,7 @@ def mpi(kinds: tuple[str, ...] | None, launch: Launch | None = None) -> LaunchSt
     ("kinds", "named", "chosen"),
     [
         (("none", "pmi2", "pmix", "pmix_v5"), None, "pmix"),
-        (("none", "pmi2"), None, "pmi2"),
+        (("none", "pmi2"), "pmi2", "pmi2"),
         (("none", "pmi2", "pmix"), "pmi2", "pmi2"),
         (None, None, "pmix"),
     ],
@@ -285,6 +386,19 @@ def test_a_sites_plugin_that_is_not_there_is_an_error(
     assert (
         error.message == "[launch] mpi is 'pmxi', which this Slurm does not have; it has none, pmi2"
     )
+
+
+def test_pmi2_is_used_only_when_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding containers D2: Open MPI 5 has no PMI-2, and 4 ranks became 4 jobs of one."""
+    (found,) = make_launcher("mpi").needs(mpi(("none", "pmi2")))
+    assert (found.severity, found.code) == ("error", "mpi-none")
+    assert "--mpi NAME" in found.message
+    assert "rank 0 of 1" in found.message
+    file = tmp_path / "config.toml"
+    file.write_text('[launch]\nmpi = "pmi2"\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
+    (note,) = make_launcher("mpi").needs(mpi(("none", "pmi2")))
+    assert note.message == "MPI starts through srun --mpi=pmi2"
 
 
 def test_workers_have_the_threads_of_their_cpus_unless_the_job_says() -> None:

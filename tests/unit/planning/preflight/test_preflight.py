@@ -14,7 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from container_lab import cluster
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_lab import capabilities, standing
@@ -71,8 +73,12 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def planned(**given: Any) -> Plan:
     launch = given.pop("launch", Launch(preflight="nccl"))
     fields = {"command": ("echo", "work"), "nodes": 2, "gpus": Gpus(2, "a100"), "time": "10"}
+    known = capabilities()
+    if "container" in given:
+        options = cluster("0.24").container_options
+        known = msgspec.structs.replace(known, container_options=options)
     return plan_offline(
-        JobSpec(**{**fields, **given, "launch": launch}), SiteState(capabilities(), standing())
+        JobSpec(**{**fields, **given, "launch": launch}), SiteState(known, standing())
     )
 
 
@@ -99,7 +105,8 @@ def test_what_runs_on_the_node_needs_no_newer_python() -> None:
 
 
 def test_the_json_of_nccl_tests_is_read() -> None:
-    assert read(MEASURED % (0, "true", "158.400000")) == Result(158.4, 0, "2 x NVIDIA H200")
+    good = Result(158.4, 0, "2 x NVIDIA H200", ranks=2)
+    assert read(MEASURED % (0, "true", "158.400000")) == good
     wrong = read(MEASURED % (4, "false", "158.400000"))
     assert not wrong.good(0)
     assert wrong.words == "158.4 GB/s, 4 wrong values"
@@ -168,7 +175,7 @@ def test_the_verdict_names_the_node_and_what_it_gave() -> None:
     found = made.run(nodes)
     assert found == Found(("c3",))
     assert made.verdict(nodes, found) == "c3 is bad: 12.0 GB/s with c1, at least 80.0 expected"
-    assert made.may_go_back(nodes, found)
+    assert made.leaves(nodes, found) == ("c3",)
 
 
 def test_nothing_goes_back_where_all_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,14 +183,14 @@ def test_nothing_goes_back_where_all_are_slow(monkeypatch: pytest.MonkeyPatch) -
     made = flight(dict.fromkeys(nodes, Result(12.0)))
     found = made.run(nodes)
     assert found is not None
-    assert not made.may_go_back(nodes, found)
+    assert not made.leaves(nodes, found)
     assert "is too much expected?" in made.verdict(nodes, found)
     one = flight({"c1": Result(12.0)})
     found = one.run(("c1",))
     assert found == Found(("c1",))
-    assert one.may_go_back(("c1",), found)
+    assert one.leaves(("c1",), found) == ("c1",)
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(inside.MOST_REQUEUES))
-    assert not one.may_go_back(("c1",), found)
+    assert not one.leaves(("c1",), found)
 
 
 def test_a_program_that_runs_nowhere_blames_no_node() -> None:
@@ -191,7 +198,7 @@ def test_a_program_that_runs_nowhere_blames_no_node() -> None:
     made = flight(dict.fromkeys(nodes, Result(trouble="slurmstepd\nexecve(): no such file")))
     found = made.run(nodes)
     assert found is not None
-    assert not made.may_go_back(nodes, found)
+    assert not made.leaves(nodes, found)
     assert made.verdict(nodes, found) == (
         f"{','.join(nodes)} could not be measured: execve(): no such file"
     )
@@ -237,13 +244,23 @@ for rank in range(each * len(nodes)):
 sys.exit(worst)
 """
 SCONTROL = """#!/bin/bash
-[ "$1" = show ] || [ "$1" = --oneliner ] || echo "$*" >>"$SCONTROL_LOG"
+[ "$1" = show ] || echo "$*" >>"$SCONTROL_LOG"
 case "$*" in
 "show hostnames "*) tr , '\\n' <<<"$3" ;;
 "show hostlist "*) echo "$3" ;;
-*" show job "*) echo "JobId=7 ReqNodeList=${REQUIRED:-(null)} ExcNodeList=c9 Features=x" ;;
 requeue*) exit "${REQUEUE:-0}" ;;
 esac
+"""
+# As squeue with --format: only what is asked for, and what stands between it.
+SQUEUE = """#!/bin/bash
+[ -z "$SQUEUE_STATES" ] || exit 0
+for id in 6 "$SLURM_JOB_ID"; do
+  line="${!#}" line="${line#--format=}" line="${line//%A/$id}"
+  line="${line//%n/$REQUIRED}"
+  if [ "$id" = 6 ]; then line="${line//%x/c8}"; fi
+  line="${line//%x/c9}"
+  echo "${line//%j/$NAME}"
+done
 """
 
 
@@ -252,7 +269,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
+        for name, text in {"srun": SRUN, "scontrol": SCONTROL, "squeue": SQUEUE}.items():
             (folder / name).write_text(text, "utf-8")
             (folder / name).chmod(0o755)
         self.log = folder / "scontrol.log"
@@ -345,6 +362,27 @@ def test_of_an_array_one_task_goes_back(node: Node, configured: Path) -> None:
     assert node.told() == ["requeue 5_2", "update JobId=5_2 ExcNodeList=c9,c3"]
 
 
+@pytest.mark.parametrize("name", ["x ReqNodeList=c3 ExcNodeList=c1", "x|c3|c1|\n7|c3|c1|"])
+def test_a_name_that_looks_like_a_list_of_nodes_is_none(
+    node: Node, configured: Path, name: str
+) -> None:
+    """Finding security M4. SQUEUE_* of the user's chooses no other jobs."""
+    requeueing(configured)
+    done = node.run(
+        planned(nodes=3), {"c3": {"bandwidth": 12.5}}, NAME=name, SQUEUE_STATES="PENDING"
+    )
+    assert node.told() == ["requeue 7", "update JobId=7 ExcNodeList=c9,c3"], done.stderr
+
+
+def test_a_job_of_which_slurm_tells_nothing_stops(node: Node, configured: Path) -> None:
+    """Finding security M4: without them the nodes it excludes would be lost."""
+    requeueing(configured)
+    (node.folder / "squeue").write_text("#!/bin/sh\nexit 1\n", "utf-8")
+    done = node.run(planned(nodes=3), {"c3": {"bandwidth": 12.5}})
+    assert "Slurm does not say which nodes the job asks for" in done.stderr
+    assert node.told() == []
+
+
 @pytest.mark.parametrize(
     "why", [{"REQUEUE": "1"}, {"REQUIRED": "c3"}, {"SLURM_RESTART_COUNT": "3"}]
 )
@@ -359,6 +397,84 @@ def test_what_may_not_go_back_stops(node: Node, configured: Path, why: dict[str,
 def test_secrets_stay_out_of_what_the_program_writes() -> None:
     plan = planned(environment={"HF_TOKEN": "hf_secret", "A": "1"})
     assert asked(plan)["without"] == ["HF_TOKEN"]
+
+
+def test_a_job_of_two_nodes_goes_back_without_both_once(node: Node, configured: Path) -> None:
+    """Finding containers D15: the plan promised it, and the commonest job always stopped."""
+    requeueing(configured)
+    plan = planned()
+    (words,) = [note.message for note in plan.notes if note.code == "preflight"]
+    assert words.endswith("(of two nodes that are bad only together: without both, once)")
+    bad = {"c2": {"bandwidth": 9}}
+    done = node.run(plan, bad, SLURM_JOB_NODELIST="c1,c2")
+    assert node.told() == ["requeue 7", "update JobId=7 ExcNodeList=c9,c1,c2"]
+    assert "goes back to the queue without c1, c2" in done.stderr
+    done = node.run(plan, bad, SLURM_JOB_NODELIST="c1,c2", SLURM_RESTART_COUNT="1")
+    assert "stopped, the job's work was not begun" in done.stderr
+    nowhere = {name: {"exit": 3} for name in ("c1", "c2")}
+    done = node.run(plan, nowhere, SLURM_JOB_NODELIST="c1,c2")
+    assert "stopped, the job's work was not begun" in done.stderr
+    assert len(node.told()) == 2
+
+
+def test_a_job_with_tasks_for_each_gpu_is_measured(node: Node) -> None:
+    """Finding containers D13: srun refused --ntasks-per-node where SLURM_NTASKS_PER_GPU is set."""
+    refuses = 'assert "SLURM_NTASKS_PER_GPU" not in os.environ\nworst = 0\n'
+    text = SRUN.replace("worst = 0\n", refuses, 1)
+    (node.folder / "srun").write_text(text, "utf-8")
+    done = node.run(planned(nodes=3), {}, SLURM_NTASKS_PER_GPU="1")
+    assert (done.returncode, done.stdout) == (0, "work\n"), done.stderr
+
+
+def test_processes_that_do_not_find_each_other_are_no_measurement(node: Node) -> None:
+    """Finding containers, section 4: with a wrong MPI plugin each rank measured itself alone."""
+    alone = STANDIN.read_text("utf-8").replace('"devices": devices', '"devices": devices[:1]')
+    program = node.folder / "all_reduce_perf"
+    program.write_text(alone, "utf-8")
+    program.chmod(0o755)
+    plan = planned(nodes=3)
+    script = plan.submissions[0].script.replace(str(STANDIN), str(program))
+    sent = msgspec.structs.replace(plan.submissions[0], script=script)
+    done = node.run(msgspec.structs.replace(plan, submissions=(sent,)), {})
+    assert done.returncode == 1
+    assert "could not be measured: only 1 of 6" in done.stderr
+    assert "processes measured together: its MPI does not work with srun --mpi=pmix" in done.stderr
+
+
+def test_an_image_is_unpacked_once_for_all_runs(node: Node, configured: Path) -> None:
+    """Finding containers D12: each run unpacked it anew, within the 120 s of the measurement."""
+    configured.write_text(CONFIG.replace("program", "image_program", 1), "utf-8")
+    image = Container(image="/images/x.sqsh", runtime="pyxis", mounts=("/data",))
+    plan = planned(nodes=3, container=image)
+    assert asked(plan)["unpack"] is True
+    log = node.folder / "srun.log"
+    tells = f'open("{log}", "a").write(" ".join(given) + "\\n")\n'
+    text = SRUN.replace('if "all_red', f'{tells}if "all_red', 1)
+    (node.folder / "srun").write_text(text, "utf-8")
+    done = node.run(plan, {"c3": {"bandwidth": 12.5}}, SLURM_RESTART_COUNT="2")
+    assert "c3 is bad: 12.5 GB/s" in done.stderr, done.stderr
+    first, *runs, last = log.read_text("utf-8").splitlines()
+    on_each = "--nodes=3 --nodelist=c1,c2,c3 --ntasks=3 --ntasks-per-node=1 --mpi=none"
+    name = "--container-name=slurmkit_preflight_7_2"
+    assert (
+        first == f"{on_each} {name} --container-image=/images/x.sqsh --container-mounts=/data:/data"
+    )
+    assert last == on_each
+    assert len(runs) > 1
+    for words in runs:
+        assert f" {name} " in words
+        assert " --container-mounts=/data:/data " in words
+        assert "--container-image" not in words
+
+
+def test_an_image_that_cannot_be_unpacked_stops_the_job(node: Node, configured: Path) -> None:
+    """Finding containers D12: the step that unpacks the image has an error of its own."""
+    configured.write_text("", "utf-8")
+    plan = planned(nodes=2, container=Container(image="/images/x.sqsh", runtime="pyxis"))
+    (node.folder / "srun").write_text("#!/bin/sh\nexit 1\n", "utf-8")
+    done = node.run(plan, {})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "preflight failed: the image could not be unpacked" in done.stderr
 
 
 # The plan.
@@ -403,6 +519,14 @@ def test_what_cannot_be_measured_is_refused(fields: dict[str, Any], code: str) -
     plan = planned(**fields)
     assert code in codes(plan)
     assert code in {each.code for each in plan.errors}
+
+
+def test_binding_is_that_of_the_jobs_own_tasks() -> None:
+    """Finding containers D13: the test's processes are not the job's tasks."""
+    launch = Launch(preflight="nccl", cpu_bind="cores", label=True)
+    given = " ".join(asked(planned(launch=launch))["srun"])
+    assert "--cpu-bind" not in given
+    assert "--label" not in given
 
 
 def test_mpi_comes_from_srun(configured: Path) -> None:

@@ -1,0 +1,91 @@
+"""Options that Slurm ignores, beside others or on this cluster, and those that it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from checked_requests import findings, request, with_config
+from recorded_lab import capabilities
+
+from slurmkit.planning.checks import effects
+from slurmkit.spec.gpus import Gpus
+from slurmkit.spec.jobspec import Launch
+
+BOUND = {"options": {"mem-bind": "local"}, "launch": Launch(cpu_bind="cores")}
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "says", "fix"),
+    [
+        ({"mincpus": 8, "cpus_per_task": 4}, "mincpus-unused", "only 4 of them", None),
+        (
+            {"hint": "nomultithread", "threads_per_core": 1},
+            "hint-ignored",
+            "beside --threads-per-core",
+            "no --hint",
+        ),
+        (BOUND, "binding-unused", "--cpu-bind=cores and --mem-bind binds nothing here", None),
+        ({"spread_job": True, "switches": "1"}, "switches-unused", "turns the topology off", None),
+        ({"spread_job": True, "use_min_nodes": True}, "spread-and-min-nodes", "contradict", None),
+        ({"use_min_nodes": True, "nodes": 2}, "min-nodes-unused", "a range of nodes", None),
+        ({"options": {"contigous": ""}}, "unknown-option", "did you mean 'contiguous'?", None),
+        ({"options": {"wckey": "a"}}, "wckey-unused", "does not track", None),
+    ],
+)
+def test_what_has_no_effect(spec: dict[str, Any], code: str, says: str, fix: str | None) -> None:
+    found = findings(**spec)[code]
+    assert says in found.message
+    assert fix is None or found.fix_words == fix
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"gpus": Gpus(2, "a100"), "cpus_per_gpu": 4},
+        {"mincpus": 8},
+        {"hint": "nomultithread", "ntasks": 2},
+        {"launch": Launch(cpu_bind="none")},
+        {"use_min_nodes": True, "nodes": "1-2"},
+        {"options": {"contiguous": ""}},
+        {"sockets_per_node": 1, "ntasks_per_socket": 1},
+    ],
+)
+def test_what_has_an_effect(spec: dict[str, Any]) -> None:
+    asked = request(**spec)
+    checks = (
+        effects.options_for_gpus, effects.fewest_cpus, effects.ignored_hint,
+        effects.binding_plugins, effects.core_selection, effects.spreading,
+        effects.passed_on_options,
+    )  # fmt: skip
+    assert [each for check in checks for each in check(asked)] == []
+
+
+def test_the_release_decides() -> None:
+    old = msgspec.structs.replace(capabilities(), release=(22, 5, 11))
+    beside = {"hint": "nomultithread", "sockets_per_node": 1}
+    assert not list(effects.ignored_hint(request(old, **beside)))
+    new = msgspec.structs.replace(capabilities(), release=(25, 11, 0))
+    (found,) = effects.ignored_hint(request(new, **beside))
+    assert "beside --sockets-per-node" in found.message
+
+
+def test_the_plugins_decide() -> None:
+    bound = with_config(TaskPlugin="task/cgroup,task/affinity", TrackWCKey="yes")
+    assert not list(effects.binding_plugins(request(bound, **BOUND)))
+    assert not list(effects.passed_on_options(request(bound, options={"wckey": "a"})))
+    by_cpu = with_config(SelectTypeParameters="CR_CPU_MEMORY")
+    (found,) = effects.core_selection(request(by_cpu, threads_per_core=1))
+    assert found.code == "cores-unsupported"
+    linear = with_config(SelectType="select/linear", SelectTypeParameters="CR_MEMORY")
+    (found,) = effects.core_selection(request(linear, ntasks_per_core=1))
+    assert found.message.startswith("--ntasks-per-core: not supported")
+    asked = {"gpus": Gpus(4, "a100", sockets=2), "sockets_per_node": 2}
+    (found,) = effects.options_for_gpus(request(linear, **asked))
+    assert (found.severity, found.code) == ("error", "cons-tres-only")
+
+
+def test_an_option_of_a_plugin_is_known() -> None:
+    known = msgspec.structs.replace(capabilities(), container_options=("container-image",))
+    assert not list(effects.passed_on_options(request(known, options={"container-image": "x"})))
