@@ -1,5 +1,5 @@
-"""The version of slurmkit."""
+"""The version of slurmkit; the distribution takes it from here."""
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

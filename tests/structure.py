@@ -135,7 +135,9 @@ def walk() -> tuple[int, int]:
 
     from slurmkit.cli.main import cli, run_to_exit_code  # noqa: PLC0415
     from slurmkit.cluster import cluster  # noqa: PLC0415
+    from slurmkit.slurm.machine import LocalMachine  # noqa: PLC0415
 
+    LocalMachine.user = "alice"  # type: ignore[assignment] # who has an account there
     entered = set()
     homes = tuple(f"{home}{os.sep}" for home in HOMES.values())
 

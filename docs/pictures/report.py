@@ -20,7 +20,7 @@ from slurmkit_accounting.render import render_report
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "unit" / "accounting")]
+sys.path[:0] = [str(ROOT / "tests" / "support")]
 
 from report_books import BEGIN, DAY, write_books  # noqa: E402  the path is set above
 from usage_oracle import Job  # noqa: E402  see above

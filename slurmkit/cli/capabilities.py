@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from slurmkit.cli.tables import print_key_values, print_table
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, print_key_values, print_table
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput, ControllerDown, SlurmError, SlurmMissing, SlurmTimeout
 from slurmkit.formats.display import format_time, printable
@@ -70,8 +71,8 @@ _LIMIT_NAMES = {
 
 @click.command("capabilities")
 @click.option("--refresh", is_flag=True, help="Ask the cluster now, instead of using the cache.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def capabilities_command(*, refresh: bool, as_json: bool) -> None:
+@json_option("slurmkit.capabilities/1", text="Print everything as JSON.")
+def capabilities_command(*, refresh: bool, as_json: JsonOutput | None) -> None:
     """Show this cluster's GPUs, partitions, QOS and limits, as `slurmkit plan` uses them.
 
     The answer is cached on disk for ten minutes. QOS are read each time.
@@ -80,7 +81,7 @@ def capabilities_command(*, refresh: bool, as_json: bool) -> None:
     Examples:
       slurmkit capabilities
       slurmkit capabilities --refresh
-      slurmkit capabilities --json | jq '.gres[] | select(.name == "gpu") | [.type, .count]'
+      slurmkit capabilities --json | jq '.rows[].gres[] | select(.name == "gpu") | [.type, .count]'
     """
     slurm = Cluster().slurm
     standing, trouble = _read_standing(slurm)
@@ -93,7 +94,9 @@ def capabilities_command(*, refresh: bool, as_json: bool) -> None:
     if as_json:
         qos = standing and standing.qos
         facts = {"age": age, "gres": gres_kinds(capabilities.nodes), "qos": qos, "hidden": hidden}
-        click.echo(msgspec.json.encode(msgspec.structs.asdict(capabilities) | facts))
+        whole = msgspec.structs.asdict(capabilities) | facts
+        row = {name: value for name, value in whole.items() if name not in ("taken", "age")}
+        as_json.print([row], taken=capabilities.taken, beside={"age": age}, old=whole)
         return
     _print_capabilities(capabilities, standing, check_pyslurm(slurm))
     for line in hidden:
@@ -128,15 +131,23 @@ def _print_capabilities(
     """Print the cluster, its GRES, partitions and QOS."""
     print_key_values([*_cluster_facts(capabilities), ("PySlurm", _pyslurm(pyslurm))])
     click.echo()
-    print_table(_GRES, map(_gres_row, gres_kinds(capabilities.nodes)), right={"COUNT", "PER NODE"})
+    print_table(
+        _GRES,
+        map(_gres_row, gres_kinds(capabilities.nodes)),
+        right={"COUNT", "PER NODE"},
+        fit=Fit(wrapped=("NODES", "PARTITIONS")),
+    )
     click.echo()
     rows = [_partition_row(each, capabilities) for each in capabilities.partitions]
-    print_table(_PARTITIONS, rows, right={"NODES", "GPUS", "MAXTIME", "DEFTIME", "MAXNODES"})
+    right = {"NODES", "GPUS", "MAXTIME", "DEFTIME", "MAXNODES"}
+    least = ("MAXNODES", "DEFTIME", "QOS", "STATE")
+    print_table(_PARTITIONS, rows, right=right, fit=Fit(("PARTITION",), ("WHO",), least))
     if standing is not None:
         click.echo()
         mine = {name for each in standing.associations for name in each.qos}
         rows = [_qos_row(each, mine) for each in standing.qos]
-        print_table(_QOS, rows, right={"PRIORITY", "MAXTIME"})
+        fit = Fit(("QOS", "YOU"), ("PREEMPTS", "LIMITS"), least=("FLAGS", "PRIORITY"))
+        print_table(_QOS, rows, right={"PRIORITY", "MAXTIME"}, fit=fit)
 
 
 def _cluster_facts(capabilities: Capabilities) -> list[Fact]:
@@ -288,8 +299,8 @@ class NodeTopology(msgspec.Struct, frozen=True):
 @click.command("topo")
 @click.argument("nodes", nargs=-1)
 @click.option("--job", "job_id", help="Also run nvidia-smi in this running job of yours.")
-@click.option("--json", "as_json", is_flag=True, help="Print the nodes as JSON.")
-def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: bool) -> None:
+@json_option("slurmkit.topo/1", text="Print the nodes as JSON.")
+def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: JsonOutput | None) -> None:
     """Show how the GPUs of a node are connected: to which cores, and to which other GPUs.
 
     Slurm knows only the entries of gres.conf; ? is unknown. nvidia-smi knows how GPUs and network
@@ -299,7 +310,7 @@ def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: bool) -
     Examples:
       slurmkit topo c1
       slurmkit topo --job 42
-      slurmkit topo --json c[1-4] | jq '.[] | [.node, .gpus[].cores]'
+      slurmkit topo --json c[1-4] | jq '.rows[] | [.node, .gpus[].cores]'
     """
     cluster = Cluster()
     if job_id is not None:
@@ -317,7 +328,7 @@ def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: bool) -
     if job_id is not None:
         topologies = [_ask_nvidia_smi(cluster.slurm, job_id, each) for each in topologies]
     if as_json:
-        click.echo(msgspec.json.encode(topologies))
+        as_json.print(topologies, taken=snapshot.taken, old=topologies)
         return
     for each in topologies:
         _print_topology(each)

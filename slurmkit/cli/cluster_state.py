@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle, groupby
@@ -11,10 +10,11 @@ from typing import Any
 import click
 import msgspec
 
-from slurmkit.cli.tables import format_table, print_table
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, format_table, in_colour, print_table
 from slurmkit.cli.watch import show_repeatedly, watch_option
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.formats.display import format_time, printable
+from slurmkit.formats.display import format_quantity, format_time, printable
 from slurmkit.formats.memory import format_gib
 from slurmkit.state.gpumap import (
     CLOSED,
@@ -47,14 +47,25 @@ from slurmkit.state.nodes import (
 )
 
 _LIST = tuple("NODE GPU TYPE STATE USER ACCOUNT JOBID SINCE PARTS".split())
+_LIST_FIT = Fit(
+    whole=("NODE", "GPU", "STATE", "USER", "JOBID", "SINCE"),
+    wrapped=("PARTS",),
+    least=("ACCOUNT", "SINCE"),
+)
 _FREE = ("TYPE", "FREE", "TOTAL", "LARGEST BLOCK", "ON", "UNUSABLE")
 _COLOURS = tuple(
     "cyan magenta yellow blue green bright_red bright_cyan bright_magenta bright_yellow"
     " bright_blue bright_green".split()
 )
+_FREE_SCHEMA = "slurmkit.gpus.free/1"
 _LEGEND_PER_LINE = 4  # entries of the legend in one line
 _COLUMNS = tuple("NODE STATE PARTITIONS CPUS MEM LOAD GPUS JOBS REASON".split())
 _NUMERIC = {"CPUS", "MEM", "LOAD"}
+_FIT = Fit(
+    whole=("NODE", "STATE"),
+    wrapped=("GPUS", "REASON"),
+    least=("LOAD", "PARTITIONS", "JOBS", "MEM", "CPUS"),
+)
 
 
 def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,9 +85,16 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--list", "as_list", is_flag=True, help="List one GPU per line, with its job and since when."
 )
 @click.option("--free", "only_free", is_flag=True, help="Show the free and usable GPUs, by type.")
-@click.option("--json", "as_json", is_flag=True, help="Print one entry per GPU as JSON.")
+@json_option("slurmkit.gpus/1", _FREE_SCHEMA, text="Print one row per GPU as JSON.")
 @watch_option
-def gpus_command(partition: str, nodelist: str, *, seconds: float | None, **shown: Any) -> None:
+def gpus_command(
+    partition: str,
+    nodelist: str,
+    *,
+    seconds: float | None,
+    as_json: JsonOutput | None,
+    **shown: Any,
+) -> None:
     """Show who uses which GPU: one line per node, one cell per GPU, in the order of the indexes.
 
     The first two examples answer "Can I run on GPU 2 of node c3, and who uses it?". A letter is a
@@ -89,7 +107,7 @@ def gpus_command(partition: str, nodelist: str, *, seconds: float | None, **show
       slurmkit gpus --node c3 --list
       slurmkit gpus --free
       slurmkit gpus --partition gpu --by account
-      slurmkit gpus --json | jq '.[] | select(.node == "c3" and .index == 2)'
+      slurmkit gpus --json | jq '.rows[] | select(.node == "c3" and .index == 2)'
     """
     if shown["as_list"] and shown["only_free"]:
         raise click.UsageError("give either --list or --free, not both")
@@ -101,14 +119,17 @@ def gpus_command(partition: str, nodelist: str, *, seconds: float | None, **show
         rows = select_nodes(full.nodes, choice)
         names = {row.name for row in rows}
         gpus = [gpu for gpu in full.gpus if gpu.node in names]
-        return list(_gpu_lines(gpus, rows, **shown)), _notes(full, gpus, rows)
+        notes = _notes(full, gpus, rows)
+        if as_json:
+            return [_gpus_json(full, gpus, rows, as_json, only_free=shown["only_free"])], notes
+        return list(_gpu_lines(gpus, rows, **shown)), notes
 
     def look_again() -> tuple[Sequence[str], str]:
         lines, notes = look()
         return lines, "; ".join(notes)
 
     if seconds is not None:
-        show_repeatedly(look_again, seconds, in_place=not shown["as_json"])
+        show_repeatedly(look_again, seconds, in_place=not as_json)
         return
     lines, notes = look()
     for line in lines:
@@ -124,22 +145,37 @@ def _gpu_lines(
     by: GroupGpusBy,
     as_list: bool,
     only_free: bool,
-    as_json: bool,
 ) -> Iterable[str]:
-    """Return the lines to show: JSON, a table of GPUs or of free ones, or the map."""
-    if as_json:
-        return [msgspec.json.encode(free_gpus(rows) if only_free else gpus).decode()]
+    """Return the lines to show: a table of GPUs or of free ones, or the map."""
     if only_free:
         return _free_lines(free_gpus(rows))
     if as_list:
-        return format_table(_LIST, map(_gpu_row, gpus))
+        return format_table(_LIST, map(_gpu_row, gpus), fit=_LIST_FIT)
     return format_gpu_map(gpus, rows, by)
+
+
+def _gpus_json(
+    full: GpuMap,
+    gpus: Sequence[Gpu],
+    rows: Sequence[NodeRow],
+    as_json: JsonOutput,
+    *,
+    only_free: bool,
+) -> str:
+    beside = {"warnings": full.warnings, "seconds": full.seconds}
+    if only_free:
+        free = free_gpus(rows)
+        as_json = as_json.of(_FREE_SCHEMA)
+        return as_json.encode(free, taken=full.taken, beside=beside, old=free)
+    return as_json.encode(gpus, taken=full.taken, beside=beside, old=gpus)
 
 
 def _notes(full: GpuMap, gpus: Sequence[Gpu], rows: Sequence[NodeRow]) -> list[str]:
     """Return warnings, and a summary with the age of the data."""
     free = describe_free_gpus(free_gpus(rows))
-    source = f"{len(gpus)} GPUs: {free}; from slurmctld at {format_time(full.taken)}"
+    source = (
+        f"{format_quantity(len(gpus), 'GPU')}: {free}; from slurmctld at {format_time(full.taken)}"
+    )
     return [*(f"warning: {printable(warning)}" for warning in full.warnings), source]
 
 
@@ -238,8 +274,7 @@ def _legend(
 
 def _colour_mark(mark: str, size: int, colours: dict[str, str]) -> str:
     """Colour a mark; click removes the colour if the output is no terminal."""
-    colour = None if os.environ.get("NO_COLOR") else colours.get(mark)
-    return click.style(mark.rjust(size), fg=colour) if colour else mark.rjust(size)
+    return in_colour(mark.rjust(size), colours.get(mark))
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -252,8 +287,8 @@ def split_names(text: str) -> tuple[str, ...]:
 @click.option(
     "--state", "--states", default="", help="Only nodes in these states: idle,mix,drain,down …"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON.")
-def nodes_command(partition: str, nodelist: str, state: str, *, as_json: bool) -> None:
+@json_option("slurmkit.nodes/1", text="Print rows as JSON.")
+def nodes_command(partition: str, nodelist: str, state: str, *, as_json: JsonOutput | None) -> None:
     """List the nodes with their state, the reason for it, and what is in use on them.
 
     CPUS, MEM and GPUS show in use/total.
@@ -271,9 +306,11 @@ def nodes_command(partition: str, nodelist: str, state: str, *, as_json: bool) -
     )
     rows = select_nodes(snapshot.rows, choice)
     if as_json:
-        click.echo(msgspec.json.encode(msgspec.structs.replace(snapshot, rows=rows)))
+        old = msgspec.structs.replace(snapshot, rows=rows)
+        beside = {"seconds": snapshot.seconds}
+        as_json.print(rows, taken=snapshot.taken, beside=beside, old=old)
         return
-    print_table(_COLUMNS, [_node_row(row) for row in rows], right=_NUMERIC)
+    print_table(_COLUMNS, [_node_row(row) for row in rows], right=_NUMERIC, fit=_FIT)
     click.echo(f"{_count_nodes(rows)}; from slurmctld at {format_time(snapshot.taken)}", err=True)
 
 

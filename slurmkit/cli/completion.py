@@ -48,6 +48,7 @@ NAME_OPTIONS = {
     "gpu-type": "gpu",
     "gpus": "gpu request",
     "gpus-per-node": "gpu request",
+    "gpus-per-socket": "gpu request",
     "gpus-per-task": "gpu request",
     "licenses": "license",
     "nodelist": "node",
@@ -152,6 +153,16 @@ class PluginNames(_NameType):
         return plugins(self._kind)
 
 
+class FixedNames(_NameType):
+    """An option type: one of some values that every release of Slurm has, or another text."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def _known(self) -> Iterable[str]:
+        return self._names
+
+
 class ImageNames(_NameType):
     """An option type: a container image that is imported, or in the catalogue."""
 
@@ -206,8 +217,10 @@ class CachedNames(StringParamType):
 
 
 def complete_from_cache(command: click.Command) -> click.Command:
-    """Let Tab offer names and job ids for a command and its subcommands; return the command."""
+    """Let Tab offer names, job ids and files for a command and its subcommands; return it."""
     for param in command.params:
+        if param.name == "command":  # the first word may be a batch script
+            param.type = click.Path()
         if param.type is not click.STRING:
             continue
         kind = NAME_OPTIONS.get((param.name or "").replace("_", "-"))

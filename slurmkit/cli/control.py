@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from slurmkit.cli.jobs import act_on_each, raise_failures
-from slurmkit.cli.tables import print_table
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, print_table
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.errors import BadInput
+from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.jobs.job import REHEARSALS, Changes, Job, check_signal
 from slurmkit.state.arrays import shown_id
@@ -19,6 +20,10 @@ from slurmkit.state.queue import QueueFilter
 from slurmkit.state.queue_rows import QueueRow
 
 _SHOWN = ("JOBID", "USER", "PARTITION", "STATE", "NAME")
+
+
+def _json_of(command: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return json_option(f"slurmkit.{command}/1", text="Print the jobs as JSON.", has_old=False)
 
 
 @click.command("cancel")
@@ -38,8 +43,15 @@ _SHOWN = ("JOBID", "USER", "PARTITION", "STATE", "NAME")
     help="Send a signal instead: USR1 to the steps, B:USR1 to the batch shell.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@_json_of("cancel")
 def cancel_command(
-    job_ids: tuple[str, ...], *, me: bool, signal: str | None, yes: bool, **given: str | None
+    job_ids: tuple[str, ...],
+    *,
+    me: bool,
+    signal: str | None,
+    yes: bool,
+    as_json: JsonOutput | None,
+    **given: str | None,
 ) -> None:
     """Cancel jobs, or send them a signal.
 
@@ -57,24 +69,52 @@ def cancel_command(
         check_signal(signal)
     if bool(job_ids) == me or (any(given.values()) and not me):
         raise BadInput("give either job ids or --me; --state, --name and --partition need --me")
-    done = f"sent {signal} to" if signal else "cancelled"
+    done = _Done(f"sent {signal} to" if signal else "cancelled", as_json)
 
     def cancel(job: Job) -> None:
         job.cancel(signal=signal)
-        click.echo(f"{done} job {job.named(job.id)}")
+        done.tell(job.named(job.id))
 
     if job_ids:
-        raise_failures(act_on_each(cluster.handles(job_ids), cancel))
+        done.end(act_on_each(cluster.handles(job_ids), cancel))
         return
     rows = _own_jobs(cluster, given, running=signal is not None)
+    if as_json and not yes:
+        raise BadInput("--json does not ask for confirmation; add --yes")
     if not _confirm(rows, f"send {signal} to" if signal else "cancel", yes=yes):
+        done.end([])
         return
     ids = _ids_to_cancel(rows, every=not any(given.values()))
     failed = cluster.cancel(ids, signal=signal)
     for job_id in ids:
         if job_id not in failed:
-            click.echo(f"{done} job {job_id}")
-    raise_failures(list(failed.values()))
+            done.tell(job_id)
+    done.end(list(failed.values()))
+
+
+class _Done:
+    """The jobs of which a command has done what it says, in words or as JSON.
+
+    Args:
+        words: what was done.
+        as_json: collect the jobs for JSON instead of printing a line for each.
+    """
+
+    def __init__(self, words: str, as_json: JsonOutput | None) -> None:
+        self._words, self._as_json = words, as_json
+        self._ids: list[str] = []
+
+    def tell(self, job_id: str) -> None:
+        """Note a job."""
+        self._ids.append(job_id)
+        if not self._as_json:
+            click.echo(f"{self._words} job {job_id}")
+
+    def end(self, failed: Sequence[SlurmkitError]) -> None:
+        """Print the JSON; raise the last error of the jobs that failed."""
+        if self._as_json and (self._ids or not failed):
+            self._as_json.print({"job_id": job_id, "done": self._words} for job_id in self._ids)
+        raise_failures(failed)
 
 
 def _own_jobs(cluster: Cluster, given: dict[str, str | None], *, running: bool) -> list[QueueRow]:
@@ -98,7 +138,11 @@ def _confirm(rows: Sequence[QueueRow], doing: str, *, yes: bool) -> bool:
         return False
     if yes:
         return True
-    print_table(_SHOWN, [(shown_id(r), r.user, r.partition, r.state, r.name) for r in rows])
+    print_table(
+        _SHOWN,
+        [(shown_id(r), r.user, r.partition, r.state, r.name) for r in rows],
+        fit=Fit(("JOBID",), ("NAME",), least=("PARTITION",)),
+    )
     if not sys.stdin.isatty():
         raise BadInput(
             f"no terminal to ask for confirmation on; to {doing} jobs without asking: add --yes"
@@ -118,7 +162,8 @@ def _ids_to_cancel(rows: Sequence[QueueRow], *, every: bool) -> list[str]:
 
 @click.command("hold")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
-def hold_command(job_ids: tuple[str, ...]) -> None:
+@_json_of("hold")
+def hold_command(job_ids: tuple[str, ...], *, as_json: JsonOutput | None) -> None:
     """Keep jobs from starting.
 
     A running job continues. If it is requeued later, it is held.
@@ -128,24 +173,26 @@ def hold_command(job_ids: tuple[str, ...]) -> None:
       slurmkit hold 12
       slurmkit hold 12_3 12_4
     """
-    _change_all(job_ids, Job.hold, "held")
+    _change_all(job_ids, Job.hold, _Done("held", as_json))
 
 
 @click.command("release")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
-def release_command(job_ids: tuple[str, ...]) -> None:
+@_json_of("release")
+def release_command(job_ids: tuple[str, ...], *, as_json: JsonOutput | None) -> None:
     """Let held jobs start.
 
     \b
     Example:
       slurmkit release 12 13
     """
-    _change_all(job_ids, Job.release, "released")
+    _change_all(job_ids, Job.release, _Done("released", as_json))
 
 
 @click.command("requeue")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
-def requeue_command(job_ids: tuple[str, ...]) -> None:
+@_json_of("requeue")
+def requeue_command(job_ids: tuple[str, ...], *, as_json: JsonOutput | None) -> None:
     """Stop jobs and put them back in the queue, to run again from their beginning.
 
     A job that ended a short while ago can be requeued, too. Jobs submitted with --no-requeue are
@@ -155,7 +202,7 @@ def requeue_command(job_ids: tuple[str, ...]) -> None:
     Example:
       slurmkit requeue 12
     """
-    _change_all(job_ids, Job.requeue, "requeued")
+    _change_all(job_ids, Job.requeue, _Done("requeued", as_json))
 
 
 @click.command("interrupt")
@@ -163,7 +210,8 @@ def requeue_command(job_ids: tuple[str, ...]) -> None:
 @click.option(
     "--as", "ending", type=click.Choice(tuple(REHEARSALS)), required=True, help="What to test."
 )
-def interrupt_command(job_ids: tuple[str, ...], ending: str) -> None:
+@_json_of("interrupt")
+def interrupt_command(job_ids: tuple[str, ...], ending: str, *, as_json: JsonOutput | None) -> None:
     """Test how running jobs handle a time limit or a preemption, without waiting for one.
 
     Your program gets the same checkpoint signal as at the real ending. Then the job does what its
@@ -174,7 +222,8 @@ def interrupt_command(job_ids: tuple[str, ...], ending: str) -> None:
       slurmkit interrupt 12 --as timeout
       slurmkit interrupt 12_3 --as preempt
     """
-    _change_all(job_ids, lambda job: job.interrupt(ending), f"testing {ending} on")
+    done = _Done(f"testing {ending} on", as_json)
+    _change_all(job_ids, lambda job: job.interrupt(ending), done)
 
 
 @click.command("update")
@@ -185,7 +234,8 @@ def interrupt_command(job_ids: tuple[str, ...], ending: str) -> None:
 @click.option("-q", "--qos", help="Quality of service of a pending job.")
 @click.option("-J", "--job-name", help="Name of the job.")
 @click.option("--nice", type=int, help="Lower the priority of a pending job by this much.")
-def update_command(job_ids: tuple[str, ...], **given: Any) -> None:
+@_json_of("update")
+def update_command(job_ids: tuple[str, ...], *, as_json: JsonOutput | None, **given: Any) -> None:
     """Change the time limit, partition or other options of jobs.
 
     Users may only lower the time limit of a running job. They may raise the time limit of a pending
@@ -198,15 +248,15 @@ def update_command(job_ids: tuple[str, ...], **given: Any) -> None:
     """
     changes = {name: value for name, value in given.items() if value is not None}
     Changes(**changes)  # raises for bad input before any job is changed
-    _change_all(job_ids, lambda job: job.update(**changes), "updated")
+    _change_all(job_ids, lambda job: job.update(**changes), _Done("updated", as_json))
 
 
-def _change_all(job_ids: tuple[str, ...], act: Callable[[Job], None], done: str) -> None:
+def _change_all(job_ids: tuple[str, ...], act: Callable[[Job], None], done: _Done) -> None:
     """Act on each job and print what was `done`; end with an error if one failed."""
     cluster = Cluster()
 
     def act_and_tell(job: Job) -> None:
         act(job)
-        click.echo(f"{done} job {job.named(job.id)}")
+        done.tell(job.named(job.id))
 
-    raise_failures(act_on_each(cluster.handles(job_ids), act_and_tell))
+    done.end(act_on_each(cluster.handles(job_ids), act_and_tell))

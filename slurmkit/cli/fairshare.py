@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
-import msgspec
 
-from slurmkit.cli.tables import print_table, print_wrapped
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, print_table, print_wrapped
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import Refused
 from slurmkit.formats.display import format_time, printable
@@ -24,6 +24,10 @@ from slurmkit.state.fairshare import (
 )
 
 _COLUMNS = tuple("ACCOUNT USER SHARES NORM USAGE USED EFFECTIVE LEVELFS FACTOR".split())
+
+_FIT = Fit(
+    whole=("ACCOUNT", "USER", "LEVELFS", "FACTOR"), least=("USAGE", "NORM", "USED", "SHARES")
+)
 
 
 class _FactorColumn(NamedTuple):
@@ -51,8 +55,8 @@ _FACTORS = (
 @click.option(
     "--all", "everybody", is_flag=True, help="Show the shares of all users, not only yours."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print shares and factors as JSON.")
-def fairshare_command(*, everybody: bool, as_json: bool) -> None:
+@json_option("slurmkit.fairshare/1", text="Print shares and factors as JSON.")
+def fairshare_command(*, everybody: bool, as_json: JsonOutput | None) -> None:
     """Show the shares and usage of accounts, your own standing, and the priority of your jobs.
 
     USAGE is in billed TRES-seconds, which decay with time. USED is the part of the whole cluster's
@@ -63,7 +67,7 @@ def fairshare_command(*, everybody: bool, as_json: bool) -> None:
     Examples:
       slurmkit fairshare
       slurmkit fairshare --all
-      slurmkit fairshare --json | jq '.shares[] | select(.user == "alice") | .factor'
+      slurmkit fairshare --json | jq '.rows[] | select(.user == "alice") | .factor'
     """
     cluster = Cluster()
     user = current_user(cluster.slurm)
@@ -77,10 +81,11 @@ def fairshare_command(*, everybody: bool, as_json: bool) -> None:
             for factor in _FACTORS
             if factor.weight_key
         }
-        facts = {"taken": shares.taken, "shares": shares.rows, "standing": words}
-        click.echo(msgspec.json.encode(facts | {"weights": weights, "factors": factors}))
+        beside = {"standing": words, "weights": weights, "factors": factors}
+        old = {"taken": shares.taken, "shares": shares.rows} | beside
+        as_json.print(shares.rows, taken=shares.taken, beside=beside, old=old)
         return
-    print_table(_COLUMNS, map(_share_row, shares.rows), right=set(_COLUMNS[2:]))
+    print_table(_COLUMNS, map(_share_row, shares.rows), right=set(_COLUMNS[2:]), fit=_FIT)
     click.echo()
     for line in words or [f"sshare shows no share of {user}"]:
         print_wrapped("", line, indent=0)
@@ -134,6 +139,7 @@ def _print_factors(factors: Sequence[PriorityFactors], config: dict[str, str]) -
     click.echo()
     header = ("JOBID", "IN", "PRIORITY", *(factor.column for factor in shown))
     weights = (_weight(config.get(factor.weight_key, "")) or "" for factor in shown)
+    fit = Fit(whole=("JOBID", "PRIORITY"), least=("IN",))
     rows = [
         (
             job.job_id,
@@ -143,7 +149,7 @@ def _print_factors(factors: Sequence[PriorityFactors], config: dict[str, str]) -
         )
         for job in factors
     ]
-    print_table(header, [*rows, ("weight", "", "", *weights)], right=set(header[2:]))
+    print_table(header, [*rows, ("weight", "", "", *weights)], right=set(header[2:]), fit=fit)
 
 
 def _weight(text: str) -> str | None:

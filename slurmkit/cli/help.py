@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 import click
+
+from slurmkit.spec.option_values import SBATCH_OPTIONS
 
 COMMAND_HEADINGS: dict[str, tuple[str, ...]] = {
     "Start here": ("plan", "submit", "queue", "log", "why", "cancel"),
@@ -22,21 +25,28 @@ COMMAND_HEADINGS: dict[str, tuple[str, ...]] = {
 """Each heading of `slurmkit --help` -> the subcommands under it."""
 
 OPTION_HEADINGS: dict[str, tuple[str, ...]] = {
-    "GPUs": ("gpus-per-node", "gpus-per-task", "gpus", "gres", "gpu-bind"),
+    "GPUs": (
+        "gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket", "gres", "gpu-bind",
+        "gres-flags",
+    ),
     "Nodes, CPUs and memory": (
-        "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "mem", "mem-per-cpu", "mem-per-gpu",
-        "exclusive",
+        "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu",
+        "mincpus", "mem", "mem-per-cpu", "mem-per-gpu", "tmp", "exclusive", "overcommit",
+    ),
+    "Sockets, cores and threads": (
+        "sockets-per-node", "cores-per-socket", "threads-per-core", "extra-node-info",
+        "ntasks-per-socket", "ntasks-per-core", "hint", "distribution", "cpu-bind", "mem-bind",
     ),
     "Time and order": (
         "time", "time-min", "begin", "deadline", "dependency", "nice", "hold",
     ),
     "Where, and on whose account": (
-        "partition", "account", "qos", "reservation", "constraint", "licenses", "nodelist",
-        "exclude", "switches", "segment",
+        "partition", "account", "qos", "wckey", "reservation", "constraint", "licenses", "nodelist",
+        "exclude", "switches", "segment", "spread-job", "use-min-nodes",
     ),
     "What runs": (
-        "script", "job-file", "chdir", "env", "launch", "mpi", "nccl-debug", "preflight",
-        "job-name", "comment", "option",
+        "script", "wrap", "job-file", "chdir", "env", "export", "launch", "mpi", "nccl-debug",
+        "preflight", "job-name", "comment", "option",
     ),
     "Arrays and sweeps": ("array", "array-throttle", "sweep", "points"),
     "Output and mail": (
@@ -56,8 +66,26 @@ OPTION_HEADINGS: dict[str, tuple[str, ...]] = {
 """Each heading of the options of a job -> the options under it."""
 
 
+COMMAND_IS_MARKED = "slurmkit.cli.help.command_is_marked"
+"""Key in the context's `meta`: whether `--` stands before COMMAND."""
+
+
 class JobCommand(click.Command):
     """A command with the options of a job, which its help lists under headings."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options and COMMAND, and note whether `--` stands before COMMAND."""
+        words = tuple(args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = {name for param in self.get_params(ctx) for name in param.opts}
+            name, similar = error.option_name, error.possibilities
+            message = f"No such option: {name}; {_how_to_pass_on(name, known)}"
+            raise click.NoSuchOption(name, message, similar, error.ctx) from None
+        before = len(words) - len(ctx.params.get("command") or ())
+        ctx.meta[COMMAND_IS_MARKED] = words[:before][-1:] == ("--",)
+        return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the options under `OPTION_HEADINGS`, and at the end those that are under none."""
@@ -67,6 +95,14 @@ class JobCommand(click.Command):
             headed = [params.pop(name.replace("-", "_")) for name in names]
             _write_options(ctx, formatter, heading, headed)
         _write_options(ctx, formatter, "This command", params.values())
+
+
+def _how_to_pass_on(name: str, known: set[str]) -> str:
+    """Return how an option of sbatch is given that slurmkit has no option for."""
+    others = [option for option in SBATCH_OPTIONS if f"--{option}" not in known]
+    near = get_close_matches(name.removeprefix("--"), others, n=1, cutoff=0.8)
+    example = f", e.g. --option {near[0]}" if near else ""
+    return f"give any other option of sbatch as --option NAME=VALUE{example}"
 
 
 def _write_options(

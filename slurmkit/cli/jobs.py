@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.tables import format_key_values
 from slurmkit.cli.watch import show_repeatedly, watch_option
 from slurmkit.cluster.cluster import Cluster
@@ -41,19 +42,21 @@ _CLEAR = "\r\x1b[K"
 
 @click.command("job")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
-@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
+@json_option("slurmkit.job/1", text="Print the facts as JSON.")
 @watch_option
-def job_command(job_ids: tuple[str, ...], *, as_json: bool, seconds: float | None) -> None:
+def job_command(
+    job_ids: tuple[str, ...], *, as_json: JsonOutput | None, seconds: float | None
+) -> None:
     """Show jobs: their state, nodes, the GPUs they hold there, and how they ended.
 
-    With --json one job is an object, several are a list. `outcome` is null until the job has ended.
+    With --json, `outcome` is null until the job has ended.
 
     \b
     Examples:
       slurmkit job 12
       slurmkit job 12 --watch
       slurmkit job 12 13_4 14+1
-      slurmkit job 12 --json | jq .gpu_indices
+      slurmkit job 12 --json | jq '.rows[].gpu_indices'
     """
     handles = Cluster().handles(job_ids)
     if seconds is None:
@@ -72,10 +75,11 @@ def job_command(job_ids: tuple[str, ...], *, as_json: bool, seconds: float | Non
 
 
 def _print_jobs(
-    handles: Sequence[Job], *, as_json: bool, echo: Callable[[str], None] = click.echo
+    handles: Sequence[Job], *, as_json: JsonOutput | None, echo: Callable[[str], None] = click.echo
 ) -> list[SlurmkitError]:
     """Print the facts of jobs; return the failures."""
     shown: list[dict[str, Any]] = []
+    taken = time.time()
 
     def show(job: Job) -> None:
         info = job.info()
@@ -85,7 +89,7 @@ def _print_jobs(
         if as_json:
             facts = msgspec.to_builtins(info)
             facts["outcome"] = msgspec.to_builtins(outcome)
-            shown.append(facts | {"restarts": msgspec.to_builtins(before)} if before else facts)
+            shown.append(facts | {"restarts": msgspec.to_builtins(before)})
             return
         if shown:
             echo("")
@@ -94,9 +98,17 @@ def _print_jobs(
             echo(line)
 
     failed = act_on_each(handles, show)
-    if as_json and (shown or len(handles) > 1):
-        echo(msgspec.json.encode(shown[0] if len(handles) == 1 else shown).decode())
+    if as_json and (shown or (as_json.is_old and len(handles) > 1)):
+        echo(as_json.encode(shown, taken=taken, old=_old_facts(shown, one=len(handles) == 1)))
     return failed
+
+
+def _old_facts(shown: Sequence[dict[str, Any]], *, one: bool) -> object:
+    """Return the facts in the shape of slurmkit 0.1: one job as an object, several as a list."""
+    facts = [
+        {key: value for key, value in each.items() if key != "restarts" or value} for each in shown
+    ]
+    return facts[0] if one and facts else facts
 
 
 def _job_facts(info: JobInfo, outcome: Outcome | None, before: tuple[RunRecord, ...]) -> list[Fact]:
@@ -196,7 +208,10 @@ def print_notice(words: str) -> None:
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most this long."
 )
-def wait_command(job_ids: tuple[str, ...], *, timeout: float | None) -> int:
+@json_option("slurmkit.wait/1", text="Print how the jobs ended as JSON.", has_old=False)
+def wait_command(
+    job_ids: tuple[str, ...], *, timeout: float | None, as_json: JsonOutput | None
+) -> int:
     """Wait until jobs have ended, and exit with their exit code.
 
     The exit code is 0 when a job completed, its own code when it failed, 128 + N when signal N
@@ -207,9 +222,10 @@ def wait_command(job_ids: tuple[str, ...], *, timeout: float | None) -> int:
     Examples:
       slurmkit wait 12 && ./evaluate.sh
       slurmkit wait 12 13 14_3 --timeout 3600
+      slurmkit wait 12 --json | jq '.rows[].outcome.kind'
     """
     cluster = Cluster()
-    return _wait_for_jobs(cluster.handles(job_ids), timeout)
+    return _wait_for_jobs(cluster.handles(job_ids), timeout, as_json)
 
 
 def wait_and_exit_code(job: Job) -> int:
@@ -220,19 +236,20 @@ def wait_and_exit_code(job: Job) -> int:
     Raises:
         SlurmkitError: when the job cannot be followed.
     """
-    return _wait_for_jobs([job], None)
+    return _wait_for_jobs([job], None, None)
 
 
-def _wait_for_jobs(jobs: Sequence[Job], timeout: float | None) -> int:
+def _wait_for_jobs(jobs: Sequence[Job], timeout: float | None, as_json: JsonOutput | None) -> int:
     """Wait for jobs and return the highest exit code; raise what failed."""
     ids = [part.id for job in jobs for part in job.parts]
-    statuses: list[int] = []
+    ended: list[tuple[str, Outcome]] = []
     try:
         with jobs[0].cluster.poller.watch(ids) as watch:
             show_progress(watch, timeout)
             looks = iter(range(_MOST_LOOKUPS))
             failed = act_on_each(
-                jobs, lambda job: statuses.append(_print_outcome(job, looks).exit_status)
+                jobs,
+                lambda job: ended.append((job.named(job.id), _print_outcome(job, looks, watch))),
             )
     except KeyboardInterrupt:
         named = [job.named(job.id) for job in jobs]
@@ -242,8 +259,11 @@ def _wait_for_jobs(jobs: Sequence[Job], timeout: float | None) -> int:
             f" {named[0]}"
         )
         return 128 + signal.SIGINT
+    if as_json and ended:
+        as_json.print({"job_id": name, "exit_status": outcome.exit_status, "outcome": outcome}
+                      for name, outcome in ended)  # fmt: skip
     raise_failures(failed)
-    return max(statuses)
+    return max(outcome.exit_status for _, outcome in ended)
 
 
 def show_progress(watch: Watch, timeout: float | None) -> None:
@@ -270,9 +290,9 @@ def _progress_line(known: Iterable[WatchedJob], began: float) -> str:
     return printable(f"waiting for {states.total()}: {format_state_counts(dict(states))}; {waited}")
 
 
-def _print_outcome(job: Job, looks: Iterator[int]) -> Outcome:
+def _print_outcome(job: Job, looks: Iterator[int], watch: Watch) -> Outcome:
     """Print how an ended job ended, and return it; for as many failed jobs as `looks`, also why."""
-    info = job.wait()
+    info = job.take_end(watch.known)
     completed = not info.tally and info.state == "COMPLETED"
     state_only = completed or next(looks, None) is None
     outcome = judge_outcome(info, OutcomeEvidence()) if state_only else job.outcome()

@@ -12,8 +12,9 @@ import msgspec
 from slurmkit.cli.help import JobCommand
 from slurmkit.cli.job_options import job_options, parse_job_options, refuse_batch_options
 from slurmkit.cli.jobs import act_on_each, print_notice, raise_failures
-from slurmkit.cli.submit import print_findings
-from slurmkit.cli.tables import print_key_values, print_table
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.submit import print_finding, print_findings, typed_secret_notes
+from slurmkit.cli.tables import Fit, print_key_values, print_table
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.files import load_section
 from slurmkit.diagnose.explain import explain
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _TAKEN_OPTIONS = ("command", "script")
-_STEP_OPTIONS = ("mpi", "label", "log_per_rank")
+_STEP_OPTIONS = ("mpi", "cpu_bind", "label", "log_per_rank")
 _HEADER = ("JOBID", "STATE", "NODE", "AGE", "LIMIT", "URL")
+_FIT = Fit(("JOBID", "URL"), least=("LIMIT", "AGE", "NODE"))
+_ADDRESS_KEYS = (*jupyter.NotebookServer.__struct_fields__, "tunnel", "url")
 
 
 class _JupyterGroup(click.Group):
@@ -85,7 +88,10 @@ def jupyter_group() -> None:
 @job_options
 @_LOCAL
 @click.option("--no-wait", is_flag=True, help="Only submit the job.")
-def start_command(*, local_port: int | None, no_wait: bool, **options: Any) -> int:
+@json_option("slurmkit.jupyter.start/1", text="Print how to reach it as JSON.", has_old=False)
+def start_command(
+    *, local_port: int | None, no_wait: bool, as_json: JsonOutput | None, **options: Any
+) -> int:
     """Start a notebook server in a job, and print how to reach it.
 
     The options and checks are the same as for `slurmkit submit`. COMMAND starts the server; by
@@ -110,14 +116,18 @@ def start_command(*, local_port: int | None, no_wait: bool, **options: Any) -> i
     print_notice(f"submitted job {job.id}")
     jupyter.mark_notebook_job(folder, job.id)
     if no_wait:
-        click.echo(job.id)
+        if as_json:
+            unknown = dict.fromkeys(_ADDRESS_KEYS)
+            as_json.print([{"job_id": job.id, **unknown}])
+        else:
+            click.echo(job.id)
         return 0
-    return _print_address(job, local_port, as_json=False)
+    return _print_address(job, local_port, as_json)
 
 
 @jupyter_group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-def list_command(*, as_json: bool) -> None:
+@json_option("slurmkit.jupyter.list/1", text="Print them as JSON.")
+def list_command(*, as_json: JsonOutput | None) -> None:
     """List your notebook servers.
 
     `slurmkit jupyter show` prints the address of a server with its token.
@@ -125,14 +135,18 @@ def list_command(*, as_json: bool) -> None:
     \b
     Examples:
       slurmkit jupyter list
-      slurmkit jupyter list --json | jq '.[].job_id'
+      slurmkit jupyter list --json | jq '.rows[].job_id'
     """
     notebooks = jupyter.read_notebooks(Cluster())
     if as_json:
-        click.echo(msgspec.json.encode([_notebook_json(notebook) for notebook in notebooks]))
+        rows = [_notebook_json(notebook) for notebook in notebooks]
+        as_json.print(rows, old=rows)
     elif notebooks:
         print_table(
-            _HEADER, [_notebook_row(notebook) for notebook in notebooks], right=_HEADER[3:5]
+            _HEADER,
+            [_notebook_row(notebook) for notebook in notebooks],
+            right=_HEADER[3:5],
+            fit=_FIT,
         )
     else:
         print_notice("no notebook of yours runs or waits; start one: slurmkit jupyter --help")
@@ -141,8 +155,8 @@ def list_command(*, as_json: bool) -> None:
 @jupyter_group.command("show")
 @click.argument("job_id", **_ID)  # type: ignore[arg-type]
 @_LOCAL
-@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
-def show_command(job_id: str, *, local_port: int | None, as_json: bool) -> int:
+@json_option("slurmkit.jupyter.show/1", text="Print the facts as JSON.")
+def show_command(job_id: str, *, local_port: int | None, as_json: JsonOutput | None) -> int:
     """Print again how to reach a notebook server.
 
     It works from any terminal, and waits until the server answers.
@@ -154,12 +168,13 @@ def show_command(job_id: str, *, local_port: int | None, as_json: bool) -> int:
     """
     cluster = Cluster()
     notebook = jupyter.read_notebook(cluster, check_job_id(job_id))
-    return _print_address(cluster.job(notebook.row.raw_id), local_port, as_json=as_json)
+    return _print_address(cluster.job(notebook.row.raw_id), local_port, as_json)
 
 
 @jupyter_group.command("stop")
 @click.argument("job_ids", nargs=-1, required=True, **(_ID | {"metavar": "JOB_ID..."}))  # type: ignore[arg-type]
-def stop_command(job_ids: tuple[str, ...]) -> None:
+@json_option("slurmkit.jupyter.stop/1", text="Print the jobs as JSON.", has_old=False)
+def stop_command(job_ids: tuple[str, ...], *, as_json: JsonOutput | None) -> None:
     """Stop notebook servers and their jobs; save your notebooks first.
 
     \b
@@ -167,13 +182,18 @@ def stop_command(job_ids: tuple[str, ...]) -> None:
       slurmkit jupyter stop 12
     """
     cluster = Cluster()
+    stopped: list[dict[str, str]] = []
 
     def stop(job: Job) -> None:
         jupyter.read_notebook(cluster, job.id)
         job.cancel()
         print_notice(f"stopped job {job.id}")
+        stopped.append({"job_id": job.id, "done": "stopped"})
 
-    raise_failures(act_on_each([cluster.job(job_id) for job_id in job_ids], stop))
+    failed = act_on_each([cluster.job(job_id) for job_id in job_ids], stop)
+    if as_json and stopped:
+        as_json.print(stopped)
+    raise_failures(failed)
 
 
 def _plan_notebook(cluster: Cluster, folder: Path, options: dict[str, Any]) -> Plan:
@@ -181,7 +201,9 @@ def _plan_notebook(cluster: Cluster, folder: Path, options: dict[str, Any]) -> P
     section = load_section("jupyter", jupyter.JupyterSection)
     in_file = load_job_file(options["job_file"]) if options["job_file"] else {}
     refuse_batch_options(name for name in _TAKEN_OPTIONS if in_file.get(name))
-    refuse_batch_options(["script"] if options["script"] is not None else [])
+    refuse_batch_options(name for name in ("script", "wrap") if options[name] is not None)
+    for note in typed_secret_notes(options["env"]):
+        print_finding(note)
     options["command"] = jupyter.server_command(str(folder), options["command"], section)
     spec = parse_job_options(options).spec
     refuse_batch_options(name for name in ("array", "sweep") if getattr(spec, name) is not None)
@@ -224,7 +246,7 @@ def _waiting_line(job: Job, meaning: str) -> str:
     return explanation.answer + "".join(places)
 
 
-def _print_address(job: Job, local_port: int | None, *, as_json: bool) -> int:
+def _print_address(job: Job, local_port: int | None, as_json: JsonOutput | None) -> int:
     """Wait for the server, and print how to reach it; return the exit code."""
     folder = jupyter.make_cluster_folder(job.cluster)
     try:
@@ -240,7 +262,7 @@ def _print_address(job: Job, local_port: int | None, *, as_json: bool) -> int:
     tunnel = ssh_command(NodePort(address.node, address.port), local)
     if as_json:
         facts = {"job_id": job.id, **msgspec.to_builtins(address), "tunnel": tunnel, "url": url}
-        click.echo(msgspec.json.encode(facts))
+        as_json.print([facts], old=facts)
         return 0
     info = job.info()
     print_key_values(

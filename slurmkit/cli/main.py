@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from slurmkit.cli.commands import COMMANDS, is_completing, site_commands
+from slurmkit.cli.tables import wants_colours
 from slurmkit.config.files import default_cluster_name, set_default_cluster
 from slurmkit.errors import BadInput, MissingExtra, SlurmkitError, SlurmMissing
 from slurmkit.formats.display import printable
@@ -119,7 +120,8 @@ def _load_for_completion(name: str) -> click.Command | None:
     help="Use this cluster from your configuration, over SSH.  [env: SLURMKIT_CLUSTER]",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="slurmkit")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Submit GPU jobs to Slurm, follow them, and account for every GPU-hour.
 
     \b
@@ -129,6 +131,7 @@ def cli() -> None:
       slurmkit queue --me
       slurmkit why 12
     """
+    ctx.color = wants_colours() or None  # with True, click keeps colours in a pipe
 
 
 def main() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import click
 import msgspec
 
-from slurmkit.cli.tables import format_table, print_table
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, format_table, print_table
 from slurmkit.cli.watch import show_repeatedly, watch_option
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import NoSuchJob, SlurmError
@@ -34,6 +35,12 @@ _COLOURS: dict[job_states.StateKind, str] = {
     "halted": "magenta",
     "bad": "red",
 }
+# Who looks at the queue looks for a job by its name, and for what it waits for.
+_FIT = Fit(
+    whole=("JOBID",),
+    wrapped=("WHERE", "NAME"),
+    least=("ACCOUNT", "NODES", "LIMIT", "PARTITION", "TIME"),
+)
 _STATE_OF_CODE = {code: state for state, code in job_states.STATE_CODES.items()}
 
 
@@ -60,13 +67,14 @@ _STATE_OF_CODE = {code: state for state, code in job_states.STATE_CODES.items()}
 @click.option(
     "--sort", metavar="COLUMNS", help=f"Sort by {', '.join(SORT_KEYS)}; -gpus: highest first."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print rows as JSON, as squeue gives them.")
+@json_option("slurmkit.queue/1", text="Print rows as JSON, as squeue gives them.")
 @watch_option
 def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
     """List the jobs in the queue: all of them, or those that match every option.
 
     A job array is one row: TIME is the time of its longest task, NODES and GPUS are sums over its
-    tasks. WHERE shows the nodes of a running job, and why a pending job waits.
+    tasks. WHERE shows the nodes of a running job, and why a pending job waits. Without --sort the
+    order is squeue's: by partition, jobs that wait before those that run, highest priority first.
 
     \b
     Examples:
@@ -77,15 +85,22 @@ def queue_command(job_ids: tuple[str, ...], **given: Any) -> None:
       slurmkit queue --json | jq '.rows[] | select(.gpus > 0) | .job_id'
     """
     looker = _QueueReader(Cluster(), _filter(job_ids, given), given["sort"])
+    as_json: JsonOutput | None = given["as_json"]
     if given["seconds"] is not None:
-        picture = looker.read_json if given["as_json"] else looker.picture
-        show_repeatedly(picture, given["seconds"], in_place=not given["as_json"])
+        picture = partial(looker.read_json, as_json) if as_json else looker.picture
+        show_repeatedly(picture, given["seconds"], in_place=not as_json)
         return
     queue = looker.look()
-    if given["as_json"]:
-        click.echo(msgspec.json.encode(queue))
+    if as_json:
+        click.echo(_queue_json(queue, as_json))
     else:
-        print_table(QUEUE_COLUMNS, looker.cells(queue), right=NUMERIC_QUEUE_COLUMNS, paint=_paint)
+        print_table(
+            QUEUE_COLUMNS,
+            looker.cells(queue),
+            right=NUMERIC_QUEUE_COLUMNS,
+            paint=_paint,
+            fit=_FIT,
+        )
         click.echo(_source(queue), err=True)
     missing = looker.missing(queue.rows)
     if missing:
@@ -151,14 +166,14 @@ class _QueueReader:
         """Read the queue; return the lines of the table and its source."""
         queue = self.look()
         lines = format_table(
-            QUEUE_COLUMNS, self.cells(queue), right=NUMERIC_QUEUE_COLUMNS, paint=_paint
+            QUEUE_COLUMNS, self.cells(queue), right=NUMERIC_QUEUE_COLUMNS, paint=_paint, fit=_FIT
         )
         return list(lines), "; ".join(filter(None, [_source(queue), self.missing(queue.rows)]))
 
-    def read_json(self) -> tuple[Sequence[str], str]:
+    def read_json(self, as_json: JsonOutput) -> tuple[Sequence[str], str]:
         """Read the queue; return it as one line of JSON, and its source."""
         queue = self.look()
-        return [msgspec.json.encode(queue).decode()], _source(queue)
+        return [_queue_json(queue, as_json)], _source(queue)
 
     def missing(self, rows: Sequence[QueueRow]) -> str:
         """Return a message about jobs asked for that have no row; squeue skips them silently."""
@@ -202,6 +217,11 @@ def _filter(job_ids: tuple[str, ...], given: dict[str, Any]) -> QueueFilter:
         job_ids=job_ids,
         array=given["array"],
     )
+
+
+def _queue_json(queue: Queue, as_json: JsonOutput) -> str:
+    beside = {"seconds": queue.seconds}
+    return as_json.encode(queue.rows, taken=queue.taken, beside=beside, old=queue)
 
 
 def _source(queue: Queue) -> str:

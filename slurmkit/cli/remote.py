@@ -11,7 +11,8 @@ import click
 import msgspec
 
 from slurmkit.cli.jobs import print_notice
-from slurmkit.cli.tables import print_table
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, print_table
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput, NoSuchJob, SlurmkitError, SshError
 from slurmkit.formats.display import format_time
@@ -63,12 +64,12 @@ class RemoteClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.group("clusters", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@json_option("slurmkit.clusters/1", text="Print them as JSON.")
 @click.option(
     "--ask/--no-ask", default=False, help="Ask for passphrases and codes, cluster by cluster."
 )
 @click.pass_context
-def clusters_group(ctx: click.Context, *, as_json: bool, ask: bool) -> None:
+def clusters_group(ctx: click.Context, *, as_json: JsonOutput | None, ask: bool) -> None:
     """List the clusters reached over SSH: [clusters.NAME] in the configuration.
 
     REACHED is tested now. CACHED is the age of the cached settings. A cluster that asks for a code
@@ -77,7 +78,7 @@ def clusters_group(ctx: click.Context, *, as_json: bool, ask: bool) -> None:
     \b
     Examples:
       slurmkit clusters
-      slurmkit clusters --json | jq '.[] | select(.reached).name'
+      slurmkit clusters --json | jq '.rows[] | select(.reached).name'
       slurmkit clusters trust lab
     """
     if ctx.invoked_subcommand is not None:
@@ -86,7 +87,7 @@ def clusters_group(ctx: click.Context, *, as_json: bool, ask: bool) -> None:
     with ThreadPoolExecutor(1 if ask else 8) as pool:
         statuses = list(pool.map(lambda item: _read_status(*item, ask=ask), known.items()))
     if as_json:
-        click.echo(msgspec.json.encode(statuses))
+        as_json.print(statuses, old=statuses)
         return
     if not statuses:
         print_notice(
@@ -186,7 +187,8 @@ def trust_command(name: str, *, wanted: str | None) -> None:
     show_default=True,
     help="How many days back to search for a job that was not submitted from this machine.",
 )
-def find_command(token: str | None, *, days: int) -> None:
+@json_option("slurmkit.find/1", text="Print the submits as JSON.", has_old=False)
+def find_command(token: str | None, *, days: int, as_json: JsonOutput | None) -> None:
     """Find the job of a submit whose connection broke, and print the job's id.
 
     Each submit over SSH puts a token into the job's comment, slurmkit:TOKEN. Without TOKEN, this
@@ -198,13 +200,33 @@ def find_command(token: str | None, *, days: int) -> None:
       slurmkit find 3935556409c8f0fe
       slurmkit --cluster lab find 3935556409c8f0fe
     """
+    if token is None and as_json:
+        as_json.print(map(_pending_submit_json, load_pending_submits()))
+        return
     if token is None:
         rows = [(s.token, s.cluster, s.name, format_time(s.since)) for s in load_pending_submits()]
-        print_table(("TOKEN", "CLUSTER", "NAME", "SENT"), rows)
+        print_table(("TOKEN", "CLUSTER", "NAME", "SENT"), rows, fit=Fit(("TOKEN",)))
         return
     token = token.removeprefix(TOKEN_PREFIX)
     sending = load_pending_submit(token)
-    click.echo(_find_own_submit(sending) if sending else _find_by_comment(token, days))
+    job_id = _find_own_submit(sending) if sending else _find_by_comment(token, days)
+    if as_json:
+        unknown = {"token": token, "cluster": None, "name": None, "sent": None}
+        facts = _pending_submit_json(sending) if sending else unknown
+        as_json.print([facts | {"job_id": job_id}])
+    else:
+        click.echo(job_id)
+
+
+def _pending_submit_json(sending: PendingSubmit) -> dict[str, Any]:
+    """Return a submit without an answer for programs."""
+    return {
+        "token": sending.token,
+        "cluster": sending.cluster,
+        "name": sending.name,
+        "sent": int(sending.since),
+        "job_id": None,
+    }
 
 
 def _find_own_submit(sending: PendingSubmit) -> str:
@@ -246,7 +268,14 @@ def _find_by_comment(token: str, days: int) -> str:
     metavar="PATTERN",
     help="Leave out files and folders with such names.",
 )
-def send_command(sources: tuple[Path, ...], *, target: str, exclude: tuple[str, ...]) -> None:
+@json_option("slurmkit.send/1", text="Print what was sent as JSON.", has_old=False)
+def send_command(
+    sources: tuple[Path, ...],
+    *,
+    target: str,
+    exclude: tuple[str, ...],
+    as_json: JsonOutput | None,
+) -> None:
     """Send code to a cluster over SSH.
 
     The files go to the folder that your configuration sets for the cluster (`folder`), otherwise to
@@ -267,4 +296,7 @@ def send_command(sources: tuple[Path, ...], *, target: str, exclude: tuple[str, 
         f"{sent.sent} file{'s' * (sent.sent != 1)} sent ({sent.size:,} bytes), {sent.same} there"
         f" already, in {sent.folder}"
     )
-    click.echo(sent.folder)
+    if as_json:
+        as_json.print([sent])
+    else:
+        click.echo(sent.folder)

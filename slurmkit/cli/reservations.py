@@ -13,7 +13,8 @@ import msgspec
 
 from slurmkit.cli.completion import CachedNames
 from slurmkit.cli.jobs import print_notice
-from slurmkit.cli.tables import print_key_values, print_table, terminal_columns
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, print_key_values, print_table, terminal_columns
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.reservations import (
     ReservationConflicts,
@@ -36,8 +37,14 @@ _NARROWEST_BAR = 20
 _MARKS = {True: "█", False: "░", None: "▒"}
 _MAY_USE_WORDS = {True: "you", False: "no", None: "?"}
 _COLUMNS = tuple("NAME STATE WHEN START END NODES GPUS FOR YOU FLAGS".split())
+_FIT = Fit(
+    whole=("NAME", "WHEN", "START", "END", "YOU"),
+    wrapped=("NODES", "FOR"),
+    least=("FLAGS", "STATE", "WHEN", "END", "GPUS"),
+)
 _JOBS = ("JOBID", "USER", "STATE", "NODES", "USED", "LIMIT", "NAME")
 _YES = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+_JSON_TEXT = "Print the reservation as JSON; needs --yes or --dry-run."
 _DRY = click.option("-n", "--dry-run", is_flag=True, help="Only show what would be done.")
 
 
@@ -56,14 +63,16 @@ class _ReservationsGroup(click.Group):
 
 
 @click.group("reservations", cls=_ReservationsGroup, invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print reservations as JSON.")
+@json_option("slurmkit.reservations/1", text="Print reservations as JSON.")
 @click.option(
     "--days",
     type=click.FloatRange(0.01, 366),
     help="Draw a timeline of this many days.  [default: 7 on a terminal, none in a pipe]",
 )
 @click.pass_context
-def reservations_command(ctx: click.Context, *, as_json: bool, days: float | None) -> None:
+def reservations_command(
+    ctx: click.Context, *, as_json: JsonOutput | None, days: float | None
+) -> None:
     """List the reservations of nodes: their times, nodes and users, and whether you may use them.
 
     Below the table a timeline shows the days to come. Operators can create and delete
@@ -74,7 +83,7 @@ def reservations_command(ctx: click.Context, *, as_json: bool, days: float | Non
       slurmkit reservations
       slurmkit reservations --days 14
       slurmkit submit --reservation course --time 10 -- hostname
-      slurmkit reservations --json | jq '.reservations[] | select(.may_use) | .name'
+      slurmkit reservations --json | jq '.rows[] | select(.may_use) | .name'
       slurmkit reservations create course --start 2026-12-24T10:00 --duration 2:00:00 \\
         --nodes c1 --users alice,bob
       slurmkit reservations delete course
@@ -86,12 +95,14 @@ def reservations_command(ctx: click.Context, *, as_json: bool, days: float | Non
     reservations = sorted(standing.reservations, key=lambda each: each.start)
     if as_json:
         entries = [_reservation_json(each, standing, capabilities) for each in reservations]
-        click.echo(msgspec.json.encode({"taken": standing.taken, "reservations": entries}))
+        old = {"taken": standing.taken, "reservations": entries}
+        as_json.print(entries, taken=standing.taken, old=old)
         return
     print_table(
         _COLUMNS,
         [_reservation_row(each, standing, capabilities) for each in reservations],
-        right={"NODES", "GPUS"},
+        right={"GPUS"},
+        fit=_FIT,
     )
     if days is None and sys.stdout.isatty():
         days = _DAYS
@@ -199,7 +210,8 @@ def _may_use(each: Reservation, standing: Standing) -> bool | None:
 @click.option("--flags", help="Slurm's flags, e.g. MAINT, IGNORE_JOBS, OVERLAP.")
 @_YES
 @_DRY
-def create_command(*, yes: bool, dry_run: bool, **given: Any) -> None:
+@json_option("slurmkit.reservations.create/1", text=_JSON_TEXT, has_old=False)
+def create_command(*, yes: bool, dry_run: bool, as_json: JsonOutput | None, **given: Any) -> None:
     """Reserve nodes, after asking for confirmation.
 
     slurmkit first shows the overlapping jobs and reservations, and the exact command. Only
@@ -218,15 +230,19 @@ def create_command(*, yes: bool, dry_run: bool, **given: Any) -> None:
         raise BadInput(f"a reservation {booking.name} already exists; choose another name")
     met = find_conflicts(cluster, booking, now)
     argv = booking.argv(now)
-    _print_booking(cluster, booking, met, now)
-    click.echo(f"  {shlex.join(argv)}")
+    if not as_json:
+        _print_booking(cluster, booking, met, now)
+        click.echo(f"  {shlex.join(argv)}")
     require_operator(cluster, "create reservations")
     if reasons := list(met.refusals(booking.flags)):
         raise BadInput(f"slurmctld would refuse it: {'; '.join(reasons)}")
-    if dry_run or not _confirm("create it", yes=yes):
-        return
-    cluster.slurm.run(argv)
-    click.echo(f"created reservation {booking.name}")
+    done = not dry_run and _confirm("create it", yes=yes, as_json=as_json)
+    if done:
+        cluster.slurm.run(argv)
+    if as_json:
+        _print_change(as_json, booking.name, argv, met.jobs, done=done)
+    elif done:
+        click.echo(f"created reservation {booking.name}")
 
 
 def _print_booking(
@@ -264,13 +280,25 @@ def _print_jobs(rows: Sequence[QueueRow], what: str) -> None:
     print_table(
         _JOBS,
         [(r.job_id, r.user, r.state, r.node_list, r.time_used, r.time_limit, r.name) for r in rows],
+        right=("USED", "LIMIT"),
+        fit=Fit(whole=("JOBID",), wrapped=("NODES",), least=("LIMIT", "USED", "STATE")),
     )
 
 
-def _confirm(doing: str, *, yes: bool) -> bool:
+def _print_change(
+    as_json: JsonOutput, name: str, argv: Sequence[str], jobs: Sequence[QueueRow], *, done: bool
+) -> None:
+    """Print a reservation that is created or deleted, and the jobs that it concerns, as JSON."""
+    ids = [row.job_id for row in jobs]
+    as_json.print([{"name": name, "command": argv, "jobs": ids, "done": done}])
+
+
+def _confirm(doing: str, *, yes: bool, as_json: JsonOutput | None) -> bool:
     """Ask whether to go on; raises BadInput if there is no terminal to ask on."""
     if yes:
         return True
+    if as_json:
+        raise BadInput("--json does not ask for confirmation; add --yes or --dry-run")
     if not sys.stdin.isatty():
         raise BadInput(
             f"no terminal to ask for confirmation on; to {doing} without asking: add --yes"
@@ -282,7 +310,8 @@ def _confirm(doing: str, *, yes: bool) -> bool:
 @click.argument("name", type=CachedNames("reservation"))
 @_YES
 @_DRY
-def delete_command(name: str, *, yes: bool, dry_run: bool) -> None:
+@json_option("slurmkit.reservations.delete/1", text=_JSON_TEXT, has_old=False)
+def delete_command(name: str, *, yes: bool, dry_run: bool, as_json: JsonOutput | None) -> None:
     """Delete a reservation, after asking for confirmation.
 
     slurmkit first shows the jobs that run or wait in it. Only operators of Slurm may delete
@@ -296,6 +325,23 @@ def delete_command(name: str, *, yes: bool, dry_run: bool) -> None:
     reservation = _find_reservation(cluster, name)
     rows = cluster.queue(QueueFilter(reservation=name)).rows
     argv = ["scontrol", "delete", f"ReservationName={name}"]
+    if not as_json:
+        _print_deletion(reservation, rows)
+        click.echo(f"  {shlex.join(argv)}")
+    require_operator(cluster, "delete reservations")
+    if rows:
+        raise BadInput("slurmctld would refuse it while jobs run or wait in it; cancel them first")
+    done = not dry_run and _confirm("delete it", yes=yes, as_json=as_json)
+    if done:
+        cluster.slurm.run(argv)
+    if as_json:
+        _print_change(as_json, name, argv, rows, done=done)
+    elif done:
+        click.echo(f"deleted reservation {name}")
+
+
+def _print_deletion(reservation: Reservation, rows: Sequence[QueueRow]) -> None:
+    """Print the reservation to delete, and the jobs that run or wait in it."""
     print_key_values(
         [
             ("Reservation", f"{reservation.name}, {reservation.state}"),
@@ -305,14 +351,6 @@ def delete_command(name: str, *, yes: bool, dry_run: bool) -> None:
         ]
     )
     _print_jobs(rows, "runs or waits in it" if len(rows) < 2 else "run or wait in it")
-    click.echo(f"  {shlex.join(argv)}")
-    require_operator(cluster, "delete reservations")
-    if rows:
-        raise BadInput("slurmctld would refuse it while jobs run or wait in it; cancel them first")
-    if dry_run or not _confirm("delete it", yes=yes):
-        return
-    cluster.slurm.run(argv)
-    click.echo(f"deleted reservation {name}")
 
 
 def _find_reservation(cluster: Cluster, name: str) -> Reservation:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import click
 import msgspec
 
 from slurmkit.cli.commands import COMMANDS
-from slurmkit.cli.tables import print_table, print_wrapped
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, in_colour, print_table, print_wrapped
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.config.check import inspect_configuration
-from slurmkit.config.files import config_paths
+from slurmkit.config.check import check_named_files, inspect_configuration
+from slurmkit.config.files import config_paths, did_you_mean
 from slurmkit.config.plugins import (
     KINDS,
     OWN_DISTRIBUTION,
@@ -22,8 +23,9 @@ from slurmkit.config.plugins import (
     registered_plugins,
 )
 from slurmkit.doctor.case import Diagnosis, Severity
-from slurmkit.doctor.checks import run_checks
-from slurmkit.errors import BadConfig, BrokenPlugin
+from slurmkit.doctor.checks import CHECKS, run_checks
+from slurmkit.doctor.containers import CHECKS as CONTAINER_CHECKS
+from slurmkit.errors import BadConfig, BadInput, BrokenPlugin
 from slurmkit.formats.display import printable
 from slurmkit.planning.slurm_lua import site_lua
 from slurmkit.slurm.commands import LocalSlurmCommands
@@ -44,43 +46,52 @@ def config_group() -> None:
 
 
 @config_group.command("show")
-@click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
-def show_command(*, as_json: bool) -> None:
-    """Show every setting with its value, source and meaning.
+@click.argument("sections", nargs=-1, metavar="[SECTION]...")
+@json_option("slurmkit.config.show/1", text="Print the settings as JSON.")
+def show_command(sections: tuple[str, ...], *, as_json: JsonOutput | None) -> None:
+    """Show every setting with its value, source and meaning; or only those of some sections.
+
+    A section is shown with those below it: ledger also shows ledger.service.
 
     \b
     Examples:
       slurmkit config show
-      slurmkit config show --json | jq '.[] | select(.source != "default")'
+      slurmkit config show tui
+      slurmkit config show --json | jq '.rows[] | select(.source != "default")'
     """
     configuration = inspect_configuration()
     if configuration.problems:
         raise BadConfig(f"{configuration.problems[0]}; to see all problems: slurmkit config check")
-    settings = configuration.settings
+    settings = [s for s in configuration.settings if _is_in(s.section, sections)]
+    known = sorted({s.section for s in configuration.settings})
+    for name in sections:
+        if not any(_is_in(section, (name,)) for section in known):
+            raise BadInput(f"there is no section {name!r}; {did_you_mean(name, known, 'sections')}")
     if as_json:
-        click.echo(msgspec.json.encode(settings))
+        as_json.print(settings, old=settings)
         return
     rows = [(s.section, s.key, _word(s.value), s.source, s.meaning) for s in settings]
-    print_table(("SECTION", "KEY", "VALUE", "FROM", "MEANING"), rows)
+    fit = Fit(whole=("SECTION", "KEY"), wrapped=("VALUE", "FROM", "MEANING"))
+    print_table(("SECTION", "KEY", "VALUE", "FROM", "MEANING"), rows, fit=fit)
     click.echo(f"files (the last one wins): {_files()}", err=True)
 
 
 @config_group.command("check")
-@click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
-def check_command(*, as_json: bool) -> None:
+@json_option("slurmkit.config.check/1", text="Print the problems as JSON.")
+def check_command(*, as_json: JsonOutput | None) -> None:
     """Check every configuration file.
 
-    It finds unknown sections and keys, and wrong types and values. The exit code is 2 when
-    something is wrong.
+    It finds unknown sections and keys, and wrong types and values, also in the files of budgets and
+    overrides. The exit code is 2 when something is wrong.
 
     \b
     Examples:
       slurmkit config check
       SLURMKIT_CONFIG=./new.toml slurmkit config check && sudo install new.toml /etc/slurmkit/
     """
-    problems = inspect_configuration().problems
+    problems = inspect_configuration().problems or tuple(check_named_files())
     if as_json:
-        click.echo(msgspec.json.encode(problems))
+        as_json.print(problems, old=problems)
     else:
         for problem in problems:
             click.echo(printable(str(problem)))
@@ -103,6 +114,11 @@ def slurm_lua_command() -> None:
     click.echo(site_lua(read_capabilities(LocalSlurmCommands())), nl=False)
 
 
+def _is_in(section: str, sections: Sequence[str]) -> bool:
+    """Return whether a section is one of some sections, or below one; no sections mean all."""
+    return not sections or any(f"{section}.".startswith(f"{name}.") for name in sections)
+
+
 def _word(value: object) -> str:
     return "not set" if value is None else msgspec.json.encode(value).decode()
 
@@ -116,9 +132,14 @@ def _files() -> str:
 @click.option(
     "--all", "everything", is_flag=True, help="Also show the checks that found no problem."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what every check found as JSON.")
+@click.option(
+    "--containers", is_flag=True, help="Check pyxis and enroot on this machine, and only these."
+)
+@json_option("slurmkit.doctor/1", text="Print what every check found as JSON.")
 @click.pass_context
-def doctor_command(ctx: click.Context, *, everything: bool, as_json: bool) -> None:
+def doctor_command(
+    ctx: click.Context, *, everything: bool, containers: bool, as_json: JsonOutput | None
+) -> None:
     """Check slurmkit's installation and this cluster's settings, and print what to improve.
 
     Each finding says what it means for users, which setting to change, and where. The exit code is
@@ -127,11 +148,15 @@ def doctor_command(ctx: click.Context, *, everything: bool, as_json: bool) -> No
     \b
     Examples:
       slurmkit doctor
-      slurmkit doctor --json | jq -r '.[] | select(.severity == "error") | .fix'
+      slurmkit doctor --containers
+      srun --partition gpu slurmkit doctor --containers
+      slurmkit doctor --json | jq -r '.rows[] | select(.severity == "error") | .fix'
     """
-    diagnoses = sorted(run_checks(Cluster().slurm), key=lambda each: _ORDER.index(each.severity))
+    checks = CONTAINER_CHECKS if containers else CHECKS
+    found = run_checks(Cluster().slurm, checks)
+    diagnoses = sorted(found, key=lambda each: _ORDER.index(each.severity))
     if as_json:
-        click.echo(msgspec.json.encode(diagnoses))
+        as_json.print(diagnoses, old=diagnoses)
     else:
         for each in diagnoses:
             if everything or each.severity != "ok":
@@ -143,7 +168,7 @@ def doctor_command(ctx: click.Context, *, everything: bool, as_json: bool) -> No
 
 def _print_diagnosis(diagnosis: Diagnosis) -> None:
     """Print one diagnosis: the finding, its meaning and the fix."""
-    word = click.style(diagnosis.severity.ljust(7), fg=_COLOURS.get(diagnosis.severity))
+    word = in_colour(diagnosis.severity.ljust(7), _COLOURS.get(diagnosis.severity))
     print_wrapped(f"{word}  ", f"{diagnosis.check}: {diagnosis.message}", indent=9)
     if diagnosis.meaning:
         print_wrapped(" " * 11, diagnosis.meaning, indent=11)
@@ -182,19 +207,19 @@ class PluginStatus(msgspec.Struct, frozen=True):
 
 @click.command("plugins")
 @click.option("--check", is_flag=True, help="Import every plugin; exit code 1 if one is broken.")
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-def plugins_command(*, check: bool, as_json: bool) -> None:
+@json_option("slurmkit.plugins/1", text="Print the list as JSON.")
+def plugins_command(*, check: bool, as_json: JsonOutput | None) -> None:
     """List the installed plugins, by kind, and the packages they come from.
 
     \b
     Examples:
       slurmkit plugins
       slurmkit plugins --check
-      slurmkit plugins --json | jq -r '.[] | select(.kind == "policies") | .name'
+      slurmkit plugins --json | jq -r '.rows[] | select(.kind == "policies") | .name'
     """
     lines = [_plugin_status(plugin, check=check) for plugin in registered_plugins()]
     if as_json:
-        click.echo(msgspec.json.encode(lines))
+        as_json.print(lines, old=lines)
     else:
         rows = [
             (
@@ -206,7 +231,8 @@ def plugins_command(*, check: bool, as_json: bool) -> None:
             )
             for line in lines
         ]
-        print_table(("KIND", "NAME", "FROM", "MODULE", "STATE"), rows)
+        fit = Fit(whole=("KIND", "NAME"), wrapped=("STATE",), least=("MODULE", "FROM"))
+        print_table(("KIND", "NAME", "FROM", "MODULE", "STATE"), rows, fit=fit)
     failed = [line for line in lines if line.state == "failed"]
     if check and failed:
         plural = "" if len(failed) == 1 else "s"

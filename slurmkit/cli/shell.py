@@ -14,7 +14,13 @@ import msgspec
 from slurmkit.cli.help import JobCommand
 from slurmkit.cli.job_options import job_options, parse_job_options, refuse_batch_options
 from slurmkit.cli.jobs import print_notice
-from slurmkit.cli.submit import print_estimate, print_findings
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.submit import (
+    print_estimate,
+    print_finding,
+    print_findings,
+    typed_secret_notes,
+)
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.files import default_cluster_name
 from slurmkit.errors import BadInput
@@ -31,8 +37,8 @@ from slurmkit.slurm.machine import machine_of
 
 # Options that make no sense for a shell at a terminal, by sbatch's names.
 _BATCH_FIELDS = ("script", "array", "sweep", "hold")
-_BATCH_OPTIONS = ("script", "output", "error", "open_mode", "requeue", "no_requeue")
-_STEP_OPTIONS = ("mpi", "label", "log_per_rank", "preflight")
+_BATCH_OPTIONS = tuple("script wrap export output error open_mode requeue no_requeue".split())
+_STEP_OPTIONS = ("mpi", "cpu_bind", "label", "log_per_rank", "preflight")
 _NOT_FOR_SALLOC = (
     "output error open-mode requeue no-requeue export export-file input propagate ignore-pbs"
 ).split()
@@ -60,6 +66,8 @@ def shell_command(**options: Any) -> int:
     named = bool(options["command"])
     options["command"] = options["command"] or _own_shell()
     refuse_batch_options(name for name in _BATCH_OPTIONS if options[name] is not None)
+    for note in typed_secret_notes(options["env"]):
+        print_finding(note)
     asked = parse_job_options(options)
     if asked.spec.container is not None and not named:  # the user's shell may not be in the image
         asked = msgspec.structs.replace(
@@ -115,8 +123,15 @@ def _salloc_command(planned: Plan, cluster: Cluster, environment: dict[str, str]
     is_flag=True,
     help="Open the port on this machine instead of printing the ssh command.",
 )
+@json_option("slurmkit.tunnel/1", text="Print the ssh command as JSON.", has_old=False)
 def tunnel_command(
-    job_id: str, port: int, *, local_port: int | None, node: str | None, hold: bool
+    job_id: str,
+    port: int,
+    *,
+    local_port: int | None,
+    node: str | None,
+    hold: bool,
+    as_json: JsonOutput | None,
 ) -> int:
     """Reach a port on a job's node, for example of TensorBoard, VS Code's server or a model server.
 
@@ -135,6 +150,8 @@ def tunnel_command(
       slurmkit tunnel 12 6006 --open
       slurmkit --cluster lab tunnel 12 6006 --open
     """
+    if hold and as_json:
+        raise BadInput("give either --open or --json, not both")
     job = Cluster().job(job_id)
     place, local = NodePort(choose_node(job, node), port), local_port or port
     machine = machine_of(job.cluster.slurm)
@@ -145,7 +162,12 @@ def tunnel_command(
             " connection is blocked"
         )
     if not hold:
-        click.echo(ssh_command(place, local, job.cluster.slurm))
+        command = ssh_command(place, local, job.cluster.slurm)
+        if as_json:
+            facts = {"job_id": job.id, "node": place.node, "port": place.port}
+            as_json.print([facts | {"local_port": local, "tunnel": command}])
+        else:
+            click.echo(command)
         return 0
     try:
         forward_until_job_ends(

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import sys
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 import msgspec
 
+from slurmkit.cli.batch_script import is_unused_script, take_batch_script
 from slurmkit.cli.completion import PluginNames
-from slurmkit.cli.help import JobCommand
+from slurmkit.cli.help import COMMAND_IS_MARKED, JobCommand
 from slurmkit.cli.job_options import CommandLineJob, job_options, parse_job_options
-from slurmkit.cli.tables import print_wrapped
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import in_colour, print_wrapped
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput, ImageError
 from slurmkit.formats.display import format_time, printable
 from slurmkit.jobs.backends.choice import DefaultBackend
+from slurmkit.jobs.job import Job
 from slurmkit.planning.arrays import array_throttle
 from slurmkit.planning.containers import IMAGE_NOT_IMPORTED, import_image
 from slurmkit.planning.planner import Plan, plan
@@ -31,15 +31,14 @@ from slurmkit.spec.submission import Submission
 from slurmkit.spec.sweep import fill_in_values
 from slurmkit.state.arrays import format_indices
 
-_HEAD_BYTES = 64 * 1024  # bytes of a script to search for #SBATCH lines
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @click.command("plan", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@json_option("slurmkit.plan/1", text="Print the plan as JSON.")
 @click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
-def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
+def plan_command(*, as_json: JsonOutput | None, refresh: bool, **options: Any) -> int:
     """Show exactly what `slurmkit submit` would send, and whether the job can ever start.
 
     The script goes to standard output, byte for byte. Findings and the estimate go to standard
@@ -49,14 +48,15 @@ def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
     Examples:
       slurmkit plan --gpus-per-node a100:2 --nodes 2 --time 10 -- python train.py
       slurmkit plan --gpus-per-node 0.5 --time 1:00:00 -- ./run.sh > job.sh
-      slurmkit plan --script job.sh
-      slurmkit plan --job-file train.toml --json | jq .errors
+      slurmkit plan job.sh
+      slurmkit plan --job-file train.toml --json | jq '.rows[].errors'
       slurmkit plan --sweep lr=1e-3,1e-4 --sweep seed=0..9 -- ./train --lr {lr} > job.sh
     """
     cluster = Cluster()
     planned, _ = _plan_job(cluster, options, refresh=refresh)
     if as_json:
-        click.echo(msgspec.json.encode(plan_json(planned)))
+        facts = plan_json(planned)
+        as_json.print([plan_row(facts)], taken=planned.capabilities_taken, old=facts)
     else:
         for submission in planned.submissions:
             click.echo(submission.script, nl=False)
@@ -79,6 +79,9 @@ def plan_command(*, as_json: bool, refresh: bool, **options: Any) -> int:
 @click.option(
     "--backend", type=PluginNames("backends"), help="How to submit the job, e.g. pyslurm."
 )
+@json_option(
+    "slurmkit.submit/1", text="Print the job's id and the findings as JSON.", has_old=False
+)
 def submit_command(
     *,
     parsable: bool,
@@ -87,26 +90,32 @@ def submit_command(
     refresh: bool,
     no_import: bool,
     backend: str | None,
+    as_json: JsonOutput | None,
     **options: Any,
 ) -> int:
     """Submit a job, unless `slurmkit plan` finds an error in it.
 
-    srun starts COMMAND once per task. The options have the same names as in sbatch. If a job on
-    several nodes uses an image from a registry, slurmkit imports the image here first.
+    srun starts the COMMAND after -- once per task. Without --, a batch script is submitted as with
+    sbatch, with its #SBATCH lines and its arguments. Without COMMAND, the script is read from
+    standard input. The options have the same names as in sbatch. If a job on several nodes uses an
+    image from a registry, slurmkit imports the image here first.
 
     \b
     Examples:
       slurmkit submit --gpus-per-node a100:2 --nodes 2 --time 10 -- python train.py
       slurmkit submit --launch torchrun --nodes 2 --gpus-per-node 4 --time 1:00:00 -- train.py
       slurmkit submit --gpus-per-node shard:1 --time 30 -- python notebook.py
-      slurmkit submit --script job.sh --time 2:00:00
+      slurmkit submit --time 2:00:00 job.sh
       slurmkit submit --wait --time 5 -- hostname
       slurmkit submit --on-timeout requeue --on-preempt requeue --on-node-fail requeue \\
         --checkpoint-signal USR1 --grace 120 --time 4:00:00 -- python train.py
       slurmkit submit --sweep lr=1e-3,1e-4 --sweep seed=0..9 --array-throttle 8 \\
         -- python train.py --lr {lr} --seed {seed}
       slurmkit log --follow $(slurmkit submit --parsable --time 5 -- hostname)
+      slurmkit submit --json --time 5 job.sh | jq -r '.rows[].job_id'
     """
+    if parsable and as_json:
+        raise BadInput("give either --parsable or --json, not both")
     cluster = Cluster()
     planned, asked = _plan_job(cluster, options, refresh=refresh)
     print_findings(planned)
@@ -120,7 +129,9 @@ def submit_command(
         cluster.backend = DefaultBackend(cluster.slurm, backend)
     job = cluster.submit(planned, force=force)
     _print_sender()
-    if parsable:
+    if as_json:
+        as_json.print([_submitted_json(job, planned)])
+    elif parsable:
         click.echo(job.id)
     else:
         ids = ", ".join(part.id for part in job.parts)
@@ -130,9 +141,16 @@ def submit_command(
         from slurmkit.cli.jobs import wait_and_exit_code
 
         return wait_and_exit_code(job)
-    if not parsable:
+    if not parsable and not as_json:
         click.echo(_how_to_follow(job.id, planned.spec), err=True)
     return 0
+
+
+def _submitted_json(job: Job, planned: Plan) -> dict[str, Any]:
+    """Return a submitted job for programs."""
+    facts = plan_json(planned)
+    findings = {name: facts[name] for name in ("errors", "warnings", "notes")}
+    return {"job_id": job.id, "slurm_ids": [part.id for part in job.parts], **findings}
 
 
 def _print_sender() -> None:
@@ -184,47 +202,49 @@ def _plan_job(
     cluster: Cluster, options: dict[str, Any], *, refresh: bool
 ) -> tuple[Plan, CommandLineJob]:
     """Plan the job of a command line; print hints about a COMMAND that looks wrong."""
+    is_marked = click.get_current_context().meta[COMMAND_IS_MARKED]
+    notes = (*take_batch_script(options, is_marked=is_marked), *typed_secret_notes(options["env"]))
     asked = parse_job_options(options)
     if refresh:
         cluster.capabilities(refresh=True)
-    _warn_of_one_word(asked.spec)
-    _warn_of_script(asked.spec)
+    _warn_of_odd_command(asked.spec)
     planned = plan(asked.spec, cluster)
-    return msgspec.structs.replace(planned, notes=(*asked.notes, *planned.notes)), asked
+    return msgspec.structs.replace(planned, notes=(*notes, *asked.notes, *planned.notes)), asked
 
 
-def _warn_of_one_word(spec: JobSpec) -> None:
-    """Print a note if COMMAND is a shell line in quotes."""
+def typed_secret_notes(words: Sequence[str]) -> tuple[Finding, ...]:
+    """Return a note if a value of `--env NAME=VALUE` looks like a secret.
+
+    Args:
+        words: the values of `--env`.
+    """
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    names = [name for name, shown in mask_secrets(given).items() if shown != given[name]]
+    if not names:
+        return ()
+    bare = " ".join(f"--env {name}" for name in names)
+    message = (
+        f"the value of {', '.join(names)} is now in your shell's history and was in the list of"
+        f" processes; next time export it, and give {bare}"
+    )
+    return (Finding(severity="note", code="typed-secret", message=message, source="--env"),)
+
+
+def _warn_of_odd_command(spec: JobSpec) -> None:
+    """Print a note if COMMAND is a shell line in quotes, or a batch script."""
     if len(spec.command) == 1 and " " in spec.command[0]:
         click.echo(
             "note: COMMAND is one word with blanks, so it is taken as the name of a program;"
             " write a shell line as -- bash -c '...'",
             err=True,
         )
-
-
-def _warn_of_script(spec: JobSpec) -> None:
-    """Print a note if COMMAND is a batch script, which sbatch would run as one."""
-    word = spec.command[0] if spec.command else ""
-    path = Path(word)
-    if not path.is_file() or ("/" not in word and shutil.which(word)):
-        return
-    if os.access(path, os.X_OK) and not _has_directives(path):
-        return
-    click.echo(
-        f"note: each task starts {printable(word)} as a program;"
-        f" to submit it as a batch script: --script {printable(word)}",
-        err=True,
-    )
-
-
-def _has_directives(path: Path) -> bool:
-    """Return whether a file begins like a batch script, with #SBATCH lines."""
-    try:
-        with path.open("rb") as script:
-            return b"\n#SBATCH" in script.read(_HEAD_BYTES)
-    except OSError:
-        return False
+    if spec.command and is_unused_script(spec.command[0]):
+        word = printable(spec.command[0])
+        click.echo(
+            f"note: each task starts {word} as a program; to submit it as a batch script:"
+            f" --script {word}",
+            err=True,
+        )
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -247,6 +267,11 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for finding in getattr(plan, name)
         ]
     return facts
+
+
+def plan_row(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan for programs without the time that stands beside the rows."""
+    return {name: value for name, value in facts.items() if name != "capabilities_taken"}
 
 
 def _part_json(submission: Submission) -> dict[str, Any]:
@@ -313,5 +338,5 @@ def print_estimate_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 def _print_with_severity(severity: str, words: str) -> None:
     """Print a line to standard error after its coloured severity."""
-    head = click.style(f"{severity}: ", fg=_COLOURS[severity], bold=True)
+    head = in_colour(f"{severity}: ", _COLOURS[severity], bold=True)
     print_wrapped(head, words, indent=7, err=True)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import msgspec
 
 from slurmkit.cli.completion import SweepIds
+from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.submit import print_estimate, print_findings
-from slurmkit.cli.tables import print_table
+from slurmkit.cli.tables import Fit, print_table
 from slurmkit.cluster import sweeps
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.sweep_results import (
@@ -47,9 +47,11 @@ def sweep_group() -> None:
 @sweep_group.command("show")
 @click.argument("job_id", type=SweepIds())
 @click.option("-t", "--state", metavar="STATES", help=_STATE)
-@click.option("--json", "as_json", is_flag=True, help="Print the points as JSON.")
+@json_option("slurmkit.sweep.show/1", text="Print the points as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the points as CSV.")
-def show_command(job_id: str, *, state: str | None, as_json: bool, as_csv: bool) -> None:
+def show_command(
+    job_id: str, *, state: str | None, as_json: JsonOutput | None, as_csv: bool
+) -> None:
     """Show the state, exit code and parameters of each point.
 
     A point that was run again with `slurmkit sweep rerun` shows its last run. `--state failed`
@@ -68,12 +70,18 @@ def show_command(job_id: str, *, state: str | None, as_json: bool, as_csv: bool)
     sweep = read_sweep_results(Cluster(), job_id)
     points = [p for p in sweep.points if wanted is None or p.state in wanted]
     if as_json:
-        click.echo(msgspec.json.encode({"sweep": sweep.first, "points": points}))
+        old = {"sweep": sweep.first, "points": points}
+        as_json.print(points, beside={"sweep": sweep.first, "states": sweep.tally}, old=old)
     elif as_csv:
         _print_csv(points)
     else:
         header = (*_HEADER, *_parameter_names(points))
-        print_table(header, map(_point_row, points), right={"POINT", "TIME"})
+        print_table(
+            header,
+            map(_point_row, points),
+            right={"POINT", "TIME"},
+            fit=Fit(whole=header[len(_HEADER) :], least=("NODES", "EXIT", "TIME")),
+        )
         click.echo(_summary(sweep), err=True)
 
 
@@ -85,7 +93,16 @@ def show_command(job_id: str, *, state: str | None, as_json: bool, as_csv: bool)
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--parsable", is_flag=True, help="Print only the job id.")
-def rerun_command(job_id: str, *, state: str, dry_run: bool, yes: bool, parsable: bool) -> int:
+@json_option("slurmkit.sweep.rerun/1", text="Print the new array as JSON.", has_old=False)
+def rerun_command(
+    job_id: str,
+    *,
+    state: str,
+    dry_run: bool,
+    yes: bool,
+    parsable: bool,
+    as_json: JsonOutput | None,
+) -> int:
     """Run points of a sweep again, as a new array of the same job.
 
     slurmkit shows the plan first, and on a terminal it asks for confirmation. Afterwards
@@ -97,6 +114,8 @@ def rerun_command(job_id: str, *, state: str, dry_run: bool, yes: bool, parsable
       slurmkit sweep rerun 12 --state TIMEOUT,NODE_FAIL --dry-run
       slurmkit sweep rerun 12 --state unfinished --yes
     """
+    if parsable and as_json:
+        raise BadInput("give either --parsable or --json, not both")
     cluster = Cluster()
     sweep, wanted = read_sweep_results(cluster, job_id), parse_point_states(state)
     indices = [point.index for point in sweep.points if point.state in wanted]
@@ -105,6 +124,8 @@ def rerun_command(job_id: str, *, state: str, dry_run: bool, yes: bool, parsable
             f"no point of sweep {sweep.first} is {state}: {format_state_counts(sweep.tally)}",
             err=True,
         )
+        if as_json:
+            as_json.print([], beside={"sweep": sweep.first})
         return 0
     planned = plan(rerun_spec(sweep.runs[0], indices), cluster)
     print_findings(planned)
@@ -113,17 +134,22 @@ def rerun_command(job_id: str, *, state: str, dry_run: bool, yes: bool, parsable
         raise BadInput(
             f"not submitted: {len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
         )
+    if as_json and dry_run:
+        as_json.print([{"job_id": None, "points": indices}], beside={"sweep": sweep.first})
     if dry_run or not _confirm_rerun(len(indices), yes=yes):
         return 0
     job = cluster.submit(planned, again=sweep.first)
+    if as_json:
+        as_json.print([{"job_id": job.id, "points": indices}], beside={"sweep": sweep.first})
+        return 0
     message = f"submitted job {job.id}: {len(indices):,} points of sweep {sweep.first} again"
     click.echo(job.id if parsable else message)
     return 0
 
 
 @sweep_group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
-def list_command(*, as_json: bool) -> None:
+@json_option("slurmkit.sweep.list/1", text="Print them as JSON.")
+def list_command(*, as_json: JsonOutput | None) -> None:
     """List the sweeps that you submitted from here.
 
     The list also has the job arrays that slurmkit submitted as several arrays of Slurm.
@@ -132,11 +158,14 @@ def list_command(*, as_json: bool) -> None:
     Example:
       slurmkit sweep list
     """
-    rows = [_sweep_row(record) for record in sweeps.load_records(Cluster())]
+    records = list(sweeps.load_records(Cluster()))
+    rows = [_sweep_row(record) for record in records]
     if as_json:
-        click.echo(msgspec.json.encode([dict(zip(_LISTED, row, strict=True)) for row in rows]))
+        old = [dict(zip(_LISTED, row, strict=True)) for row in rows]
+        as_json.print(map(_sweep_json, records), old=old)
     else:
-        print_table(_LISTED, rows, right={"POINTS"})
+        fit = Fit(("SWEEP",), ("PARAMETERS", "NAME"), least=("SENT", "AGAIN", "SUBMITTED"))
+        print_table(_LISTED, rows, right={"POINTS"}, fit=fit)
 
 
 _LISTED = ("SWEEP", "SUBMITTED", "POINTS", "AGAIN", "SENT", "PARAMETERS", "NAME")
@@ -152,8 +181,29 @@ def _sweep_row(record: sweeps.ArrayRecord) -> tuple[str, ...]:
         record.again or "",
         f"{len(record.sent)}/{record.planned}",
         ",".join(sweep.names) if sweep else "",
-        record.spec.job_name or (record.spec.command[0] if record.spec.command else "script"),
+        _sweep_name(record),
     )
+
+
+def _sweep_json(record: sweeps.ArrayRecord) -> dict[str, Any]:
+    """Return a sweep of the list for programs."""
+    sweep = record.spec.sweep
+    return {
+        "sweep": record.first or None,
+        "token": record.token,
+        "submitted": int(record.submitted),
+        "points": record.total,
+        "again": record.again,
+        "arrays_sent": len(record.sent),
+        "arrays_planned": record.planned,
+        "parameters": sweep.names if sweep else (),
+        "name": _sweep_name(record),
+    }
+
+
+def _sweep_name(record: sweeps.ArrayRecord) -> str:
+    spec = record.spec
+    return spec.job_name or (spec.command[0] if spec.command else "script")
 
 
 def _confirm_rerun(count: int, *, yes: bool) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from textwrap import TextWrapper
 from types import ModuleType
+from typing import NamedTuple, TypeAlias
 
 import click
 
@@ -19,7 +20,30 @@ Paint = Callable[[str, str], str | None]
 _LINES_PER_WRITE = 1000  # lines written in one call
 _NARROWEST_WRAPPED = 40  # columns; in a narrower terminal no line is wrapped
 _NARROWEST_TEXT = 8  # columns to which a text may be cut
+_WRAPPED_TEXT = 24  # columns to which a text is wrapped before columns are left out
+_NARROWEST_CELL = 12  # columns to which a text is cut before columns are left out, or wrapped after
+_BREAK_AFTER = ",-_/:"  # signs after which a long word is broken
 _CUT_MARK = "…"
+
+
+class Fit(NamedTuple):
+    """What a table gives up first on a narrow terminal, by the names of its columns.
+
+    A text that is named nowhere is cut, a number never.
+
+    Attributes:
+        whole: columns whose texts are not cut. If no column is left to leave out, they are wrapped.
+        wrapped: likewise, but they are wrapped before columns are left out.
+        least: columns in the order in which they are left out. After them come those that are
+            neither `whole` nor `wrapped`, from the last one on.
+    """
+
+    whole: Collection[str] = ()
+    wrapped: Collection[str] = ()
+    least: Sequence[str] = ()
+
+
+_PLAIN = Fit()
 
 
 def print_table(
@@ -28,19 +52,22 @@ def print_table(
     *,
     right: Collection[str] = (),
     paint: Paint | None = None,
+    fit: Fit = _PLAIN,
 ) -> None:
     """Print rows under a header to standard output.
 
-    On a terminal rows are made to fit: first the widest texts are cut, then the last columns are
-    left out. `…` marks both. In a pipe nothing is cut or coloured.
+    On a terminal the table is made to fit: long texts are cut or wrapped, and columns are left
+    out, as `fit` says. `…` ends a text that was cut, and a header that lacks columns. In a pipe
+    nothing is cut, wrapped or coloured.
 
     Args:
         header: names of the columns.
         rows: texts of the cells.
         right: names of number columns; they are aligned right and never cut.
         paint: gives the colour of a cell; not used if NO_COLOR is set.
+        fit: which columns matter most.
     """
-    lines = format_table(header, rows, right=right, paint=paint)
+    lines = format_table(header, rows, right=right, paint=paint, fit=fit)
     while block := list(islice(lines, _LINES_PER_WRITE)):
         click.echo("\n".join(block))
 
@@ -51,15 +78,15 @@ def format_table(
     *,
     right: Collection[str] = (),
     paint: Paint | None = None,
+    fit: Fit = _PLAIN,
 ) -> Iterator[str]:
     """Yield the lines that `print_table` prints."""
     columns = [_escape_cells(cells) for cells in zip(tuple(header), *map(tuple, rows), strict=True)]
-    fixed = [name in right for name in header]
-    terminal = sys.stdout.isatty()
-    fitted = _fit_columns(columns, fixed, terminal_columns()) if terminal else columns
+    names, texts, terminal = list(header), columns, sys.stdout.isatty()
+    if terminal:
+        names, texts, columns = _fit_columns(names, columns, right, fit)
     padded = [
-        _pad_cells(cells, right=number)
-        for cells, number in zip(fitted, [*fixed, False], strict=False)
+        _pad_cells(cells, right=name in right) for name, cells in zip(names, columns, strict=True)
     ]
     lines = map(str.rstrip, map("  ".join, zip(*padded, strict=True)))
     colours = paint if has_colours() else None
@@ -69,9 +96,9 @@ def format_table(
         yield from lines
         return
     # Colours depend on the whole texts, from before they were cut.
-    texts, cells = zip(*columns, strict=True), zip(*padded, strict=True)
-    for line, row, pads in zip(lines, texts, cells, strict=True):
-        yield _colour_line(line, pads, zip(header, row, strict=True), colours)
+    whole, cells = zip(*texts, strict=True), zip(*padded, strict=True)
+    for line, row, pads in zip(lines, whole, cells, strict=True):
+        yield _colour_line(line, pads, zip(names, row, strict=True), colours)
 
 
 def print_key_values(facts: Iterable[tuple[str, str]]) -> None:
@@ -117,9 +144,28 @@ def _wrap(text: str, room: int, *, first: int = 0, others: int = 0) -> list[str]
 
 
 def has_colours() -> bool:
-    """Return whether standard output is a terminal and colours are wanted (https://no-color.org)."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
+    """Return whether standard output gets colours."""
+    wanted = wants_colours()
+    return sys.stdout.isatty() if wanted is None else wanted
+
+
+def wants_colours() -> bool | None:
+    """Return whether the environment asks for colours or against them; None: on a terminal only.
+
+    NO_COLOR (https://no-color.org) wins over FORCE_COLOR (https://force-color.org).
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return False if os.environ.get("TERM") == "dumb" else None
+
+
+def in_colour(text: str, colour: str | None, *, bold: bool = False) -> str:
+    """Return a text in a colour, unless colours are unwanted; click removes it in a pipe."""
+    if colour is None or wants_colours() is False:
+        return text
+    return click.style(text, fg=colour, bold=bold or None)
 
 
 def cell_width(text: str) -> int:
@@ -154,37 +200,114 @@ def _escape_cells(cells: Sequence[str]) -> Sequence[str]:
     return cells if "".join(cells).isprintable() else list(map(printable, cells))
 
 
+_Column: TypeAlias = Sequence[str]
+
+
 def _fit_columns(
-    columns: Sequence[Sequence[str]], fixed: Sequence[bool], room: int
-) -> Sequence[Sequence[str]]:
-    """Cut columns so that together they take at most `room`; `fixed` ones are never cut."""
-    sizes = list(map(_column_width, columns))
-    columns_kept, limit = len(columns), _widest_text(sizes, fixed, room)
-    while limit is None and columns_kept > 1:
-        columns_kept -= 1
-        limit = _widest_text(sizes[:columns_kept], fixed, room - len(_CUT_MARK) - 2)
-    if limit is None:
-        return columns
-    fitted = [
-        cells if number or size <= limit else [_cut_text(cell, limit, _CUT_MARK) for cell in cells]
-        for cells, number, size in zip(columns[:columns_kept], fixed, sizes, strict=False)
-    ]
-    return fitted if columns_kept == len(columns) else [*fitted, [_CUT_MARK] * len(columns[0])]
+    names: Sequence[str], columns: Sequence[_Column], numbers: Collection[str], fit: Fit
+) -> tuple[list[str], list[_Column], list[_Column]]:
+    """Make columns fit the terminal.
 
-
-def _widest_text(sizes: Sequence[int], fixed: Sequence[bool], room: int) -> int | None:
-    """Return the widest that texts may be so that all columns fit.
-
-    Return None if that is below `_NARROWEST_TEXT`.
+    Returns:
+        Of the columns that are shown: their names, their whole texts and their fitted texts.
     """
-    room -= 2 * (len(sizes) - 1)
-    for limit in range(max(*sizes, _NARROWEST_TEXT), _NARROWEST_TEXT - 1, -1):
-        taken = (
-            size if number else min(size, limit) for size, number in zip(sizes, fixed, strict=False)
-        )
-        if sum(taken) <= room:
-            return limit
+    widths = _fitted_widths(names, list(map(_column_width, columns)), numbers, fit)
+    shown = [names[place] for place in widths]
+    texts = [columns[place] for place in widths]
+    fitted: list[_Column] = []
+    broken: dict[int, list[list[str]]] = {}
+    for number, (cells, (place, room)) in enumerate(zip(texts, widths.items(), strict=True)):
+        too_wide = _column_width(cells) > room
+        if too_wide and names[place] in (*fit.whole, *fit.wrapped):
+            broken[number] = [_wrap_cell(cell, room) for cell in cells]
+        fitted.append([_cut_text(cell, room, _CUT_MARK) for cell in cells] if too_wide else cells)
+    if broken:
+        heights = [max(map(len, lines)) for lines in zip(*broken.values(), strict=True)]
+        texts = [
+            [cell for cell, height in zip(cells, heights, strict=True) for _ in range(height)]
+            for cells in texts
+        ]
+        fitted = [
+            _stack_lines(broken.get(number, [[cell] for cell in cells]), heights)
+            for number, cells in enumerate(fitted)
+        ]
+    if len(shown) == len(names):
+        return shown, texts, fitted
+    mark = [_CUT_MARK, *repeat("", len(fitted[0]) - 1)]
+    return [*shown, _CUT_MARK], [*texts, mark], [*fitted, mark]
+
+
+def _fitted_widths(
+    names: Sequence[str], sizes: Sequence[int], numbers: Collection[str], fit: Fit
+) -> dict[int, int]:
+    """Return the width of each column that is shown, by its place in the table."""
+    room, places = terminal_columns(), range(len(names))
+    point = (*fit.whole, *fit.wrapped)
+    least = [names.index(name) for name in fit.least if name in names]
+    others = [place for place in reversed(places) if names[place] not in point]
+    left_out = list(dict.fromkeys((*least, *others, *reversed(places))))[:-1]
+    gently = dict.fromkeys(fit.whole, room) | dict.fromkeys(fit.wrapped, _WRAPPED_TEXT)
+    tightly = dict.fromkeys(names, _NARROWEST_TEXT) | dict.fromkeys(point, _NARROWEST_CELL)
+    steps = (gently, 0, len(least)), (tightly, len(least), len(left_out))
+    for floors, first, last in steps:
+        for count in range(first, last + 1):
+            kept = {place: sizes[place] for place in places if place not in left_out[:count]}
+            floor = {
+                place: floors.get(names[place], _NARROWEST_CELL)
+                for place in kept
+                if names[place] not in numbers
+            }
+            mark = len(_CUT_MARK) + 2 if count else 0
+            if widths := _shrink(kept, floor, room - mark - 2 * (len(kept) - 1)):
+                return widths
+    return dict(enumerate(sizes))
+
+
+def _shrink(sizes: dict[int, int], floors: dict[int, int], room: int) -> dict[int, int] | None:
+    """Make the widest columns narrower, each down to its floor, until all fit `room`.
+
+    Columns without a floor are numbers. Return None if the columns cannot fit.
+    """
+    for limit in range(min(max(sizes.values()), room), 0, -1):
+        widths = {
+            place: min(size, max(limit, floors.get(place, size))) for place, size in sizes.items()
+        }
+        if sum(widths.values()) <= room:
+            return widths
     return None
+
+
+def _stack_lines(cells: Sequence[Sequence[str]], heights: Sequence[int]) -> list[str]:
+    """Join the lines of wrapped cells to one column, with blanks below short cells."""
+    return [
+        line
+        for lines, height in zip(cells, heights, strict=True)
+        for line in (*lines, *repeat("", height - len(lines)))
+    ]
+
+
+def _wrap_cell(text: str, room: int) -> list[str]:
+    """Break a text into lines of at most `room` columns: at blanks, and long words at signs."""
+    if cell_width(text) <= room:
+        return [text]
+    lines = [""]
+    for word in text.split(" "):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_width(joined) <= room:
+            lines[-1] = joined
+        else:
+            lines += _break_word(word, room)
+    return lines if lines[0] else lines[1:]
+
+
+def _break_word(word: str, room: int) -> Iterator[str]:
+    while cell_width(word) > room:
+        most = next(n for n in range(room, 0, -1) if cell_width(word[:n]) <= room)
+        sign = max(word.rfind(sign, 0, most) for sign in _BREAK_AFTER) + 1
+        size = sign if sign > most / 2 else most
+        yield word[:size]
+        word = word[size:]
+    yield word
 
 
 def _column_width(cells: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
+from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.tables import print_key_values
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.diagnose.explain import explain
@@ -18,27 +19,29 @@ from slurmkit.state.queue import QueueFilter
 
 @click.command("why")
 @click.argument("job_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
+@json_option("slurmkit.why/1", text="Print the explanation as JSON.")
 @click.option(
     "--no-alternatives",
     "skip",
     is_flag=True,
     help="Do not search for a job that would start sooner; this asks slurmctld up to five times.",
 )
-def why_command(job_id: str, *, as_json: bool, skip: bool) -> None:
+def why_command(job_id: str, *, as_json: JsonOutput | None, skip: bool) -> None:
     """Explain why a job waits and what would start sooner, or why it failed.
 
     \b
     Examples:
       slurmkit why 12
       slurmkit why 12_3 --no-alternatives
-      slurmkit why 12 --json | jq -r '.waiting.alternatives[].command'
+      slurmkit why 12 --json | jq -r '.rows[].waiting.alternatives[].command'
     """
     job = Cluster().handle(job_id)
     part = _part_to_explain(job)
     explanation = _with_user_id(job, explain(job.cluster, part.id, alternatives=not skip))
     if as_json:
-        click.echo(msgspec.json.encode(explanation))
+        facts = msgspec.to_builtins(explanation)
+        row = {name: value for name, value in facts.items() if name != "taken"}
+        as_json.print([row], taken=explanation.taken, old=facts)
         return
     click.echo(f"{printable(explanation.answer)}.")
     lines = list(explanation_lines(explanation))

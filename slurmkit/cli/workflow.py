@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,16 @@ import click
 import msgspec
 
 from slurmkit.cli.jobs import print_notice, raise_failures
+from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.tables import print_key_values
 from slurmkit.cli.workflow_tables import (
     print_workflow_findings,
     print_workflow_jobs,
     print_workflow_plan,
+    print_workflow_plan_json,
     print_workflows,
     wait_for_workflow,
     workflow_job_json,
-    workflow_plan_json,
 )
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.workflow import ResumePlan, SentWorkflow
@@ -53,7 +55,12 @@ _SHOWN = 4  # names of jobs shown in a list
 _FORCE = click.option(
     "--force", is_flag=True, help="Submit jobs in spite of errors, except unsafe ones."
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+
+
+def _json_of(
+    name: str, *, has_old: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return json_option(f"slurmkit.workflow.{name}/1", text="Print it as JSON.", has_old=has_old)
 
 
 @click.group("workflow")
@@ -76,8 +83,8 @@ def workflow_group() -> None:
 @workflow_group.command("plan")
 @_FILE_ARGUMENT
 @click.option("--script", "script_of", metavar="JOB", help="Print just the script of one job.")
-@_JSON
-def plan_command(file: Path, *, script_of: str | None, as_json: bool) -> int:
+@_json_of("plan", has_old=True)
+def plan_command(file: Path, *, script_of: str | None, as_json: JsonOutput | None) -> int:
     """Check a workflow and each of its jobs, and draw it.
 
     Nothing is submitted. The exit code is 2 when there are errors.
@@ -86,7 +93,7 @@ def plan_command(file: Path, *, script_of: str | None, as_json: bool) -> int:
     Examples:
       slurmkit workflow plan pipeline.toml
       slurmkit workflow plan pipeline.toml --script train
-      slurmkit workflow plan pipeline.toml --json | jq '.jobs.train.estimate'
+      slurmkit workflow plan pipeline.toml --json | jq '.rows[] | [.name, .estimate]'
     """
     flow = load_workflow(file)
     planned = plan_workflow(flow, Cluster())
@@ -94,7 +101,7 @@ def plan_command(file: Path, *, script_of: str | None, as_json: bool) -> int:
         for submission in planned.plans[flow.known(script_of)].submissions:
             click.echo(submission.script, nl=False)
     elif as_json:
-        click.echo(msgspec.json.encode(workflow_plan_json(planned)))
+        print_workflow_plan_json(planned, as_json)
     else:
         print_workflow_plan(planned)
     print_workflow_findings(planned)
@@ -105,7 +112,8 @@ def plan_command(file: Path, *, script_of: str | None, as_json: bool) -> int:
 @_FILE_ARGUMENT
 @click.option("--parsable", is_flag=True, help="Print only the token.")
 @_FORCE
-def submit_command(file: Path, *, parsable: bool, force: bool) -> None:
+@_json_of("submit")
+def submit_command(file: Path, *, parsable: bool, force: bool, as_json: JsonOutput | None) -> None:
     """Submit all jobs of a workflow.
 
     No job starts before all are submitted: they are submitted held, and released at the end. On a
@@ -117,17 +125,40 @@ def submit_command(file: Path, *, parsable: bool, force: bool) -> None:
       slurmkit workflow submit pipeline.toml
       token=$(slurmkit workflow submit --parsable pipeline.toml)
     """
+    if parsable and as_json:
+        raise BadInput("give either --parsable or --json, not both")
     cluster = Cluster()
     planned = plan_workflow(load_workflow(file), cluster)
     print_workflow_findings(planned)
     _refuse_errors(planned, force=force)
     sent = cluster.submit_workflow(planned, file=file, force=force)
+    if as_json:
+        _print_sent_json(sent, as_json)
+        return
     if parsable:
         click.echo(sent.token)
         return
     name, count = sent.record.name, len(planned.plans)
     click.echo(f"submitted workflow {name} {sent.token}: {count} job{'s' * (count != 1)}")
     click.echo(f"follow it: slurmkit workflow show {name}, slurmkit workflow wait {name}", err=True)
+
+
+def _print_sent_json(
+    sent: SentWorkflow, as_json: JsonOutput, verdicts: Mapping[str, str] | None = None
+) -> None:
+    """Print the jobs of a workflow as they were sent, without a look at their states.
+
+    Args:
+        sent: the workflow.
+        as_json: what is asked for.
+        verdicts: what `resume` found for each job before it went on.
+    """
+    rows: list[dict[str, Any]] = [
+        {"name": name, "ids": job.ids, "after": job.after} for name, job in sent.record.jobs.items()
+    ]
+    if verdicts is not None:
+        rows = [row | {"verdict": verdicts.get(row["name"])} for row in rows]
+    as_json.print(rows, beside={"name": sent.record.name, "token": sent.token})
 
 
 def _refuse_errors(planned: WorkflowPlan, *, force: bool) -> None:
@@ -141,8 +172,8 @@ def _refuse_errors(planned: WorkflowPlan, *, force: bool) -> None:
 
 @workflow_group.command("show")
 @_WORKFLOW_ARGUMENT
-@_JSON
-def show_command(workflow: str, *, as_json: bool) -> None:
+@_json_of("show", has_old=True)
+def show_command(workflow: str, *, as_json: JsonOutput | None) -> None:
     """Draw a workflow with the state of each job.
 
     It also shows each job's run time, and why a job waits.
@@ -150,15 +181,14 @@ def show_command(workflow: str, *, as_json: bool) -> None:
     \b
     Examples:
       slurmkit workflow show pipeline
-      slurmkit workflow show 3f2a91c0 --json | jq -r '.jobs[] | select(.state == "FAILED").name'
+      slurmkit workflow show 3f2a91c0 --json | jq -r '.rows[] | select(.state == "FAILED").name'
     """
     sent = Cluster().workflow(workflow)
     jobs = sent.look()
     if as_json:
-        facts = msgspec.to_builtins(sent.record) | {
-            "jobs": list(map(workflow_job_json, jobs.values()))
-        }
-        click.echo(msgspec.json.encode(facts))
+        facts, rows = msgspec.to_builtins(sent.record), list(map(workflow_job_json, jobs.values()))
+        beside = {name: value for name, value in facts.items() if name != "jobs"}
+        as_json.print(rows, beside=beside, old=facts | {"jobs": rows})
         return
     record = sent.record
     phase = {"sent": "", "sending": ", not completely submitted", "cancelled": ", cancelled"}
@@ -186,21 +216,22 @@ def show_command(workflow: str, *, as_json: bool) -> None:
     show_default=True,
     help="Show at most this many.",
 )
-@_JSON
-def list_command(*, lines: int, as_json: bool) -> None:
+@_json_of("list", has_old=True)
+def list_command(*, lines: int, as_json: JsonOutput | None) -> None:
     """List your workflows on this cluster, the newest first.
 
     \b
     Examples:
       slurmkit workflow list
-      slurmkit workflow list --json | jq -r '.[].token'
+      slurmkit workflow list --json | jq -r '.rows[].token'
     """
     print_workflows(Cluster(), lines, as_json=as_json)
 
 
 @workflow_group.command("cancel")
 @_WORKFLOW_ARGUMENT
-def cancel_command(workflow: str) -> None:
+@_json_of("cancel")
+def cancel_command(workflow: str, *, as_json: JsonOutput | None) -> None:
     """Cancel all unfinished jobs of a workflow.
 
     Jobs that wait for others are cancelled first.
@@ -211,7 +242,9 @@ def cancel_command(workflow: str) -> None:
     """
     sent = Cluster().workflow(workflow)
     failed = sent.cancel()
-    if not failed:
+    if as_json and not failed:
+        _print_sent_json(sent, as_json)
+    elif not failed:
         click.echo(f"cancelled workflow {sent.record.name} {sent.token}")
     raise_failures(list(failed.values()))
 
@@ -226,7 +259,10 @@ def cancel_command(workflow: str) -> None:
 @click.option("--again", multiple=True, metavar="JOB", help="Run this job again, too.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only show what would be done.")
 @_FORCE
-def resume_command(workflow: str, *, dry_run: bool, force: bool, **given: Any) -> int:
+@_json_of("resume")
+def resume_command(
+    workflow: str, *, dry_run: bool, force: bool, as_json: JsonOutput | None, **given: Any
+) -> int:
     """Go on with a workflow after a failure.
 
     It submits only jobs that are missing, failed or were given up. Completed jobs do not run again,
@@ -250,13 +286,15 @@ def resume_command(workflow: str, *, dry_run: bool, force: bool, **given: Any) -
     print_workflow_findings(planned)
     _print_rest(rest)
     _refuse_errors(planned, force=force)
-    if dry_run:
-        return 0
-    if not due and sent.record.phase == "sent":
+    missing = bool(due) or sent.record.phase != "sent"
+    if missing and not dry_run:
+        sent.resume(planned, rest, force=force)
+    if as_json:
+        _print_sent_json(sent, as_json, rest.verdicts)
+    elif not missing and not dry_run:
         print_notice(f"nothing to resume in workflow {sent.record.name}")
-        return 0
-    sent.resume(planned, rest, force=force)
-    click.echo(f"resumed workflow {sent.record.name} {sent.token}: {len(due)} jobs submitted")
+    elif not dry_run:
+        click.echo(f"resumed workflow {sent.record.name} {sent.token}: {len(due)} jobs submitted")
     return 0
 
 
@@ -317,7 +355,8 @@ def _print_rest(rest: ResumePlan) -> None:
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most this long."
 )
-def wait_command(workflow: str, *, timeout: float | None) -> int:
+@_json_of("wait")
+def wait_command(workflow: str, *, timeout: float | None, as_json: JsonOutput | None) -> int:
     """Wait until every job of a workflow has ended.
 
     It names the jobs that did not complete. The exit code is 0 if all jobs that had to run
@@ -327,4 +366,9 @@ def wait_command(workflow: str, *, timeout: float | None) -> int:
     Example:
       slurmkit workflow wait pipeline && ./publish.sh
     """
-    return wait_for_workflow(Cluster().workflow(workflow), timeout)
+    sent = Cluster().workflow(workflow)
+    code = wait_for_workflow(sent, timeout)
+    if as_json and code in (0, 1):
+        rows = [workflow_job_json(job) for job in sent.look().values()]
+        as_json.print(rows, beside={"name": sent.record.name, "token": sent.token})
+    return code

@@ -11,8 +11,9 @@ import click
 import msgspec
 
 from slurmkit.cli.jobs import print_notice, show_progress
-from slurmkit.cli.submit import plan_json, print_estimate_facts, print_finding
-from slurmkit.cli.tables import print_table
+from slurmkit.cli.json_output import JsonOutput
+from slurmkit.cli.submit import plan_json, plan_row, print_estimate_facts, print_finding
+from slurmkit.cli.tables import Fit, print_table
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.workflow import SentWorkflow, load_workflows
 from slurmkit.cluster.workflow_plan import WorkflowPlan, add_up_estimates
@@ -48,7 +49,7 @@ def print_workflow_plan(planned: WorkflowPlan) -> None:
         (drawn, *_requested(planned.plans[name]), waits)
         for drawn, name, waits in _tree_lines(edges)
     ]
-    print_table(_PLANNED, rows, right={"JOBS", "NODES"})
+    print_table(_PLANNED, rows, right={"JOBS", "NODES"}, fit=Fit(("JOB",), ("WAITS",)))
 
 
 def _tree_lines(edges: Mapping[str, list[str]]) -> list[tuple[str, str, str]]:
@@ -102,17 +103,20 @@ def _join_names(names: list[str]) -> str:
     return f"{first}{several}: " if first else ""
 
 
-def workflow_plan_json(planned: WorkflowPlan) -> dict[str, Any]:
-    """Return the plan for programs: each job as in `slurmkit plan --json`, and the total."""
-    return {
-        "name": planned.workflow.name,
-        "jobs": {
-            name: plan_json(plan) | {"after": list(map(str, planned.workflow.edges(name)))}
-            for name, plan in planned.plans.items()
-        },
+def print_workflow_plan_json(planned: WorkflowPlan, as_json: JsonOutput) -> None:
+    """Print the plan for programs: each job as in `slurmkit plan --json`, and the total."""
+    jobs = {
+        name: plan_json(plan) | {"after": list(map(str, planned.workflow.edges(name)))}
+        for name, plan in planned.plans.items()
+    }
+    name = {"name": planned.workflow.name}
+    beside = {
         "findings": msgspec.to_builtins(planned.findings),
         "total": msgspec.to_builtins(add_up_estimates(planned.plans.values())),
     }
+    rows = [{"name": job} | plan_row(facts) for job, facts in jobs.items()]
+    taken = min((plan.capabilities_taken for plan in planned.plans.values()), default=None)
+    as_json.print(rows, taken=taken, beside=name | beside, old=name | {"jobs": jobs} | beside)
 
 
 def print_workflow_jobs(jobs: Mapping[str, WorkflowJobStatus]) -> None:
@@ -125,7 +129,8 @@ def print_workflow_jobs(jobs: Mapping[str, WorkflowJobStatus]) -> None:
         state = "SKIPPED" if job_verdicts[name] == "skipped" else job.state
         elapsed = "" if job.info is None or job.state == "PENDING" else job.info.elapsed
         rows.append((drawn, state, ",".join(job.ids), elapsed, _state_reason(job, jobs) or waits))
-    print_table(_SENT, rows, paint=_paint)
+    fit = Fit(("JOB", "STATE", "JOBID"), ("WHY",), least=("TIME",))
+    print_table(_SENT, rows, paint=_paint, fit=fit)
 
 
 def _paint(column: str, text: str) -> str | None:
@@ -171,7 +176,7 @@ def workflow_job_json(job: WorkflowJobStatus) -> dict[str, Any]:
     }
 
 
-def print_workflows(cluster: Cluster, most: int, *, as_json: bool) -> None:
+def print_workflows(cluster: Cluster, most: int, *, as_json: JsonOutput | None) -> None:
     """List workflows with the number of jobs in each state; all jobs are looked up at once."""
     records = [sent.record for sent in load_workflows(cluster)][:most]
     ids = [job_id for record in records for job_id in record.ids]
@@ -185,9 +190,10 @@ def print_workflows(cluster: Cluster, most: int, *, as_json: bool) -> None:
             {name: getattr(record, name) for name in _ENTRY} | {"states": counts}
             for record, counts in counted
         ]
-        click.echo(msgspec.json.encode(entries))
+        as_json.print(entries, old=entries)
     elif counted:
-        print_table(_LISTED, [_listed(*each) for each in counted], right={"JOBS"})
+        fit = Fit(("TOKEN", "NAME"), ("STATES",), least=("FILE", "SENT"))
+        print_table(_LISTED, [_listed(*each) for each in counted], right={"JOBS"}, fit=fit)
     else:
         click.echo(
             "no workflow was submitted from here; see: slurmkit workflow submit --help", err=True

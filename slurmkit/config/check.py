@@ -68,6 +68,13 @@ class UnknownEntry(NamedTuple):
     known: list[str]
 
 
+# Functions that read the files which sections name, as `module:function`.
+_FILES = (
+    "slurmkit_accounting.reports.budget:load_budgets",
+    "slurmkit_accounting.people.sync:load_configured_overrides",
+)
+
+
 def declared_sections() -> dict[str, SectionType]:
     """Import every section of our own packages."""
     split = ((name, target.partition(":")) for name, target in SECTIONS.items())
@@ -208,6 +215,18 @@ def inspect_configuration() -> ConfigReport:
                 problems += _check_table(each)
     problems += _check_sections(tables, problems)
     return ConfigReport(() if problems else tuple(list_settings(sections, tables)), tuple(problems))
+
+
+def check_named_files() -> Iterator[ConfigProblem]:
+    """Check the files that the sections name; the sections must have passed the check."""
+    for target in _FILES:
+        module, _, function = target.partition(":")
+        try:
+            getattr(import_module(module), function)()
+        except ModuleNotFoundError:
+            continue  # this host has no ledger
+        except BadConfig as error:
+            yield ConfigProblem("configuration", "ledger", "", str(error))
 
 
 def _plugin_sections(problems: list[ConfigProblem]) -> dict[str, SectionType]:

@@ -31,11 +31,11 @@ _LEDGER = (
     "slurmkit_accounting.remote.served",
     "open_any_ledger",
 )  # by name: the package is optional
-# Types of file systems that other machines can mount, as in /proc/self/mountinfo.
-_SHARED_FILESYSTEMS = (
+SHARED_FILESYSTEMS = tuple(
     "nfs lustre gpfs beegfs ceph glusterfs afs wekafs panfs orangefs pvfs2 cifs smb3 9p"
     " fuse.sshfs fuse.ceph fuse.juicefs".split()
 )
+"""Types of file systems that other machines can mount, as in /proc/self/mountinfo."""
 
 
 def check_commands(case: CheckContext) -> Iterator[CheckFinding]:
@@ -109,7 +109,7 @@ def check_shared_folder(case: CheckContext) -> Iterator[CheckFinding]:
     del case
     here = Path.cwd()
     kind = filesystem_type(here)
-    if not kind.startswith(tuple(_SHARED_FILESYSTEMS)):
+    if not kind.startswith(SHARED_FILESYSTEMS):
         raise SlurmkitError(
             f"{here} is on {kind or 'an unknown filesystem'}: nodes may not see it; to find out,"
             f" run: srun ls -d {here}"

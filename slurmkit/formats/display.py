@@ -34,6 +34,12 @@ def format_number(number: float) -> str:
     return f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
+def format_quantity(number: float | None, noun: str) -> str:
+    """Write a number with its noun: `1 CPU-hour`, `2.5 CPU-hours`; `unknown CPU-hours` for None."""
+    written = "unknown" if number is None else format_number(number)
+    return f"{written} {noun}" if written == "1" else f"{written} {noun}s"
+
+
 def describe_gpus(tres: Mapping[str, int]) -> str:
     """Format the GPUs, shards and MPS of a TRES; `no GPU` for none."""
     typed = {name: n for name, n in tres.items() if name.startswith("gres/gpu:")}

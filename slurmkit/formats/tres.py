@@ -112,6 +112,6 @@ def format_tres(name: str, count: int) -> str:
 def format_tres_minutes(name: str, minutes: float, *, hours_from: float = 600) -> str:
     """Format TRES-minutes: `90 GPU-minutes`; from `hours_from` minutes on as `480 CPU-hours`."""
     noun = "MiB of memory" if name == "mem" else tres_name(name)
-    if minutes < hours_from:
-        return f"{max(minutes, 0):.0f} {noun}-minutes"
-    return f"{minutes / 60:.0f} {noun}-hours"
+    in_hours = minutes >= hours_from
+    count = f"{minutes / 60 if in_hours else max(minutes, 0):.0f}"
+    return f"{count} {noun}-{'hour' if in_hours else 'minute'}{'' if count == '1' else 's'}"

@@ -146,7 +146,7 @@ def _start_thread(function: Callable[..., None], *args: object) -> None:
 
 def _watch(job: Job, over: queue.Queue[Exception | None]) -> None:
     try:
-        job.wait()
+        job.wait(progress=False)
     except Exception as error:  # noqa: BLE001 - `forward_until_job_ends` raises it
         over.put(error)
     else:

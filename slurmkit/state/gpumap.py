@@ -47,7 +47,7 @@ UNKNOWN = "?"
 HIDDEN = "#"
 SEVERAL = "+"
 _MARKS = {"free": FREE, "drained": CLOSED, "down": CLOSED, "unknown": UNKNOWN}
-_MEANINGS = {
+MARK_MEANINGS = {
     FREE: "free",
     SEVERAL: "shared by several",
     CLOSED: "held by nobody, node drained or down",
@@ -526,7 +526,7 @@ def gpu_mark(gpu: Gpu, by: GroupGpusBy, letter: dict[str, str]) -> str:
 
 def mark_meanings(cells: Collection[str]) -> list[tuple[str, str]]:
     """Return the drawn marks that are not letters, with their meanings."""
-    return [(mark, meaning) for mark, meaning in _MEANINGS.items() if mark in cells]
+    return [(mark, meaning) for mark, meaning in MARK_MEANINGS.items() if mark in cells]
 
 
 def format_gpu_types(row: NodeRow) -> str:

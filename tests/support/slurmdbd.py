@@ -28,8 +28,13 @@ class Slurmdbd:
         return self.sacct.jobs
 
     def submit(self, at: int, **other: Any) -> dict:
-        number = next(self._numbers)
-        return self._add(number, at, **other)
+        return self._add(self._next_id(at), at, **other)
+
+    def _next_id(self, at: int) -> int:
+        """An id that no unfinished job has. slurmdbd has one row for an id and a Submit."""
+        rows = (row for row in self.rows if row["End"] == "Unknown" or row["Submit"] == str(at))
+        taken = {int(row["JobIDRaw"]) for row in rows}
+        return next(number for number in self._numbers if number not in taken)
 
     def _add(self, number: int, at: int, **other: Any) -> dict:
         facts = {
@@ -61,7 +66,7 @@ class Slurmdbd:
         return piece
 
     def array(self, at: int, tasks: int, **other: Any) -> dict:
-        number = next(self._numbers)
+        number = self._next_id(at)
         return self._add(number, at, JobID=f"{number}_[1-{tasks}]", **other)
 
     def split(self, meta: dict, task: int, left: str) -> dict:
@@ -71,12 +76,13 @@ class Slurmdbd:
             meta["JobID"] = f"{array}_{task}"
             return meta
         meta["JobID"] = f"{array}_[{left}]"
-        number = next(self._numbers)
-        return self._add(number, int(meta["Submit"]), JobID=f"{array}_{task}", User=meta["User"])
+        submit = int(meta["Submit"])
+        number = self._next_id(submit)
+        return self._add(number, submit, JobID=f"{array}_{task}", User=meta["User"])
 
     def het(self, at: int, parts: int, **other: Any) -> list[dict]:
-        first = next(self._numbers)
-        numbers = [first, *(next(self._numbers) for _ in range(parts - 1))]
+        numbers = [self._next_id(at) for _ in range(parts)]
+        first = numbers[0]
         return [
             self._add(number, at, JobID=f"{first}+{part}", **other)
             for part, number in enumerate(numbers)

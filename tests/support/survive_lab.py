@@ -34,9 +34,9 @@ cd "$FAKE" || exit 9
 [ ! -e away ] || { echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1; }
 case "$*" in
   '-o show job'*)
-    echo "JobId=7 JobState=$(<state) Reason=$(<reason) Restarts=$(<restarts)" \
+    echo "JobId=7 JobName=$(<name) JobState=$(<state) Reason=$(<reason) Restarts=$(<restarts)" \
       "EndTime=$(date -d "$(<end)" "+${SLURM_TIME_FORMAT/#standard/%FT%T}")" \
-      "PreemptTime=$(<preempt) NodeList=n1" ;;
+      "PreemptTime=$(<preempt) NodeList=n1 Comment=$(<name)" ;;
   requeue*)
     [ ! -e refuse ] || { echo 'Requested operation is presently disabled for job 7' >&2; exit 1; }
     [ "$(<state)" = RUNNING ] || { echo 'Job is pending execution for job 7' >&2; exit 1; }
@@ -46,6 +46,28 @@ case "$*" in
     [ ! -e late ] || { echo 'Job/step already completing or completed' >&2; exit 1; }
     echo "$(<restarts) $*" >>requests ;;
 esac
+"""
+# As squeue: the fields of -O, each followed by what stands behind its colon.
+_SQUEUE = r"""#!/bin/bash
+cd "$FAKE" || exit 9
+[ ! -e away ] || { echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1; }
+[ -z "$SQUEUE_STATES$SQUEUE_PARTITION" ] || exit 0
+set -- "${@: -1}"
+for id in 8 7; do
+  for field in ${1//,/ }; do
+    case ${field%%:*} in
+      JobID) printf %s "$id" ;;
+      Name) printf %s "$(<name)" ;;
+      State) if [ "$id" = 7 ]; then printf %s "$(<state)"; else printf PENDING; fi ;;
+      RestartCnt) printf %s "$(<restarts)" ;;
+      EndTime) date -d "$(<end)" "+${SLURM_TIME_FORMAT/#standard/%FT%T}" | tr -d '\n' ;;
+      PreemptTime) printf %s "$(sed s,None,N/A, preempt)" ;;
+      Reason) printf %s "$(<reason)" ;;
+    esac
+    printf %s "${field#*:}"
+  done
+  echo
+done
 """
 _NOTHING = "#!/bin/sh\n"
 _SRUN = '#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
@@ -91,11 +113,14 @@ class Slurmctld:
         self.preempt_mode = "requeue"
         self.pace = PACE
         self.codes: list[int] = []
+        self.name = "train"
+        self.environment: dict[str, str] = {}
         self._spec = JobSpec(command=("x",), survive=policy)
         self.work = (sys.executable, "-SE", str(folder / "work.py"), str(target), way)
         (folder / "bin").mkdir()
         for name, text in (
-            ("scontrol", _SCONTROL), ("srun", _SRUN), ("sacct", _NOTHING), ("sinfo", _NOTHING)
+            ("scontrol", _SCONTROL), ("squeue", _SQUEUE), ("srun", _SRUN), ("sacct", _NOTHING),
+            ("sinfo", _NOTHING),
         ):  # fmt: skip
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
@@ -120,6 +145,10 @@ class Slurmctld:
         return int(path.read_text()) if path.exists() else 0
 
     @property
+    def history(self) -> str:
+        return (self.home / ".local/state/slurmkit/runs/lab/7/history").read_text()
+
+    @property
     def log(self) -> str:
         return self.output.read_text() if self.output.is_file() else ""
 
@@ -127,7 +156,7 @@ class Slurmctld:
         """Start the next run, with so long until its limit."""
         end = datetime.fromtimestamp(time.time() + seconds, UTC).astimezone()
         self.set(state="RUNNING", reason="None", restarts=str(self.run), preempt="None",
-                 end=end.strftime("%Y-%m-%dT%H:%M:%S"))  # fmt: skip
+                 name=self.name, end=end.strftime("%Y-%m-%dT%H:%M:%S"))  # fmt: skip
         before = survival_lines(self._spec, self.preempt_mode, self.pace)
         words = " ".join(f"'{word}'" for word in self.work)
         script = "\n".join([*before, *as_one_block(as_work_function((f"srun -n1 -- {words}",)))])
@@ -141,6 +170,7 @@ class Slurmctld:
             "SLURM_CLUSTER_NAME": "lab",
             "SLURM_TIME_FORMAT": "%F",  # a user's taste, which says nothing of the hour
             "SLURM_MEM_PER_NODE": "1000",
+            **self.environment,
             **({"SLURM_RESTART_COUNT": str(self.run)} if self.run else {}),
         }
         with self.output.open("ab") as output:

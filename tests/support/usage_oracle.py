@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from hypothesis import strategies as st
@@ -152,8 +153,11 @@ def counted(jobs: list[Job], span: tuple[int, int], now: int) -> dict[tuple, dic
             continue
         length = end - job.start
         if job.energy and length:
-            before, after = (max(min(at, end) - job.start, 0) for at in span)
-            first["energy_joules"] += job.energy * after // length - job.energy * before // length
+            # The power in whole milliwatts; the rest of the energy is at the end.
+            power, whole = job.energy * 1000 // length, job.energy * 1000
+            passed = (max(at - job.start, 0) for at in span)
+            before, after = (power * n if n < length else whole for n in passed)
+            first["energy_millijoules"] += after - before
         if job.cpu_used_ms is not None and length and span[0] < end <= span[1]:
             first["cpu_used_ms"] += job.cpu_used_ms
             first["cpu_measured_ms"] += job.cpus * length * 1000
@@ -167,12 +171,15 @@ def _overlap(start: int, span: tuple[int, int], end: int) -> int:
 def jobs_around(begin: int, end: int) -> st.SearchStrategy[list[Job]]:
     """Runs before, over, within and after a window, ended or not."""
     times = st.integers(begin - 4 * 86400, end + 86400)
-    edges = st.sampled_from([begin, end, begin - begin % 3600, end - end % 86400])
-    lengths = st.one_of(st.integers(0, 7200), st.integers(0, 6 * 86400), st.just(0))
+    months = [int(datetime(2026, month, 1, tzinfo=UTC).timestamp()) for month in (3, 5, 10, 12)]
+    edges = st.sampled_from([begin, end, begin - begin % 3600, end - end % 86400, *months])
+    lengths = st.one_of(
+        st.integers(0, 7200), st.integers(0, 6 * 86400), st.just(0), st.integers(0, 100 * 86400)
+    )
 
     @st.composite
     def one(draw: st.DrawFn) -> Job:
-        start = draw(st.one_of(times, edges))
+        start = draw(st.one_of(times, edges)) - draw(st.sampled_from([0, 0, 0, 40 * 86400]))
         is_open = draw(st.integers(0, 5)) == 0
         return Job(
             submit=start - draw(st.integers(0, 9999)),

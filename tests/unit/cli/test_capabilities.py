@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -92,12 +94,13 @@ def test_capabilities(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_capabilities_as_json(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(run(capsys, "capabilities", "--json")[0])
+    whole = json.loads(run(capsys, "capabilities", "--json")[0])
+    (found,) = whole["rows"]
     assert found["release"][:2] == [int(part) for part in lab.release.split(".")]
     gpus = {kind["type"]: kind["count"] for kind in found["gres"] if kind["name"] == "gpu"}
     assert gpus == {"a100": 18, "h100": 4, "a100_3g.20gb": 2, "a100_1g.5gb": 4, None: 4}
     assert {qos["name"] for qos in found["qos"]} >= {"normal", "limited"}
-    assert found["age"] in range(60)
+    assert whole["age"] in range(60)
 
 
 def test_without_a_default_time_the_longest_counts(
@@ -123,19 +126,39 @@ def test_hidden_things_are_unknown_not_none(lab: Lab, capsys: pytest.CaptureFixt
 def test_without_qos_there_is_the_rest(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.fails["assoc_mgr"] = ControllerDown("slurmctld does not answer")
     out, _ = run(capsys, "capabilities", "--json")
-    assert json.loads(out)["qos"] is None
-    assert json.loads(out)["hidden"] == ["QOS are unknown: slurmctld does not answer"]
+    (row,) = json.loads(out)["rows"]
+    assert row["qos"] is None
+    assert row["hidden"] == ["QOS are unknown: slurmctld does not answer"]
 
 
 def test_reservations(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = run(capsys, "reservations")
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert " users alice " in lines["alice_res"]
-    assert "c4     4 " in lines["alice_res"]  # a whole node, so all of its GPUs
+    assert "c4 4 users" in " ".join(lines["alice_res"].split())  # a whole node, so all of its GPUs
     assert "not users bob; accounts vision; partitions cpu" in lines["notbob"]
     assert lines["notbob"].split()[-1] == "yes"
     assert "c[1-7]    32 " in lines["maint"]
     assert f"{len(lines) - 1} reservations, from scontrol" in err
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_reservations_on_a_terminal_have_their_whole_times(
+    lab: Lab,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+) -> None:
+    """Finding newcomer A10."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    out, _ = run(capsys, "reservations", "--days", "1")
+    (line,) = [
+        line for line in out.splitlines() if line.startswith("alice_res  ") and "UTC" in line
+    ]
+    times = [word for word in line.split() if word.count(":") == 2]
+    assert len(times) == (1 if columns == 80 else 2)
 
 
 def test_reservations_as_json(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +169,7 @@ def test_reservations_as_json(lab: Lab, capsys: pytest.CaptureFixture[str]) -> N
         " Users=(null) Groups=vision Accounts=(null) State=INACTIVE Comment=Users=bob\n"
     )
     found = json.loads(run(capsys, "reservations", "--json")[0])
-    first, second = found["reservations"]
+    first, second = found["rows"]
     assert (first["name"], first["gpus"], first["may_use"], first["starts_in"]) == (
         "a",
         None,  # part of two nodes: Slurm does not tell how many GPUs
@@ -154,7 +177,8 @@ def test_reservations_as_json(lab: Lab, capsys: pytest.CaptureFixture[str]) -> N
         0,
     )
     assert (second["gpus"], second["may_use"], second["users"]) == (2, True, [])
-    assert second["starts_in"] == 4102444800 - round(found["taken"])
+    taken = datetime.fromisoformat(found["taken"]).timestamp()
+    assert second["starts_in"] - (4102444800 - round(taken)) in (-1, 0, 1)
 
 
 def test_whether_you_may_is_unknown_where_accounts_are(

@@ -68,6 +68,9 @@ def test_a_missing_extra_is_silent_on_tab() -> None:
         ("slurmkit plan --account ", []),
         ("slurmkit plan --gpus-per-node ", ["a100:1", "a100:2", "a100:4"]),
         ("slurmkit submit --gpus h", []),
+        ("slurmkit plan --gpus-per-socket a100:2", ["a100:2"]),
+        ("slurmkit plan --hint no", ["nomultithread"]),
+        ("slurmkit submit --cpu-bind=c", ["cores"]),
         ("slurmkit report usage --gpu-type ", ["a100"]),
         ("slurmkit report usage --partition g", ["gpu"]),
     ],
@@ -127,3 +130,10 @@ def test_ids_of_sweeps_and_notebooks_are_offered_where_a_job_is_named(
 
 def test_nothing_is_offered_where_nothing_is_kept() -> None:
     assert tab("slurmkit plan --partition ") == []
+
+
+def test_files_are_offered_for_a_batch_script() -> None:
+    """Finding newcomer A1: the shell completes what click calls a file."""
+    for line in ("slurmkit submit --time 5 jo", "slurmkit plan jo"):
+        assert tab(line) == ["jo"]
+    assert "--time" in tab("slurmkit submit --ti")

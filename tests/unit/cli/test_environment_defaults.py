@@ -23,7 +23,7 @@ def _border(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def planned(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[dict[str, str], list[str]]:
     """Options sent, and what is said of the environment."""
     assert run_to_exit_code(cli, ["plan", "--json", *args]) == 0
-    made: dict[str, Any] = json.loads(capsys.readouterr().out)
+    made: dict[str, Any] = json.loads(capsys.readouterr().out)["rows"][0]
     said = [note["message"] for note in made["notes"] if note["code"] == "environment"]
     return made["submissions"][0]["options"], said
 
@@ -39,6 +39,9 @@ def planned(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[dict[str, s
         ("SBATCH_REQUEUE", "yes", "requeue", ""),
         ("SBATCH_EXCLUSIVE", "exclusive", "exclusive", ""),
         ("SBATCH_WCKEY", "a", "wckey", "a"),
+        ("SBATCH_OVERCOMMIT", "1", "overcommit", ""),
+        ("SBATCH_THREADS_PER_CORE", "1", "threads-per-core", "1"),
+        ("SBATCH_EXPORT", "NONE", "export", "NONE"),
     ],
 )
 def test_a_default_counts_and_is_named(
@@ -69,6 +72,18 @@ def test_whatever_is_given_goes_before_a_default(
     options, said = planned(capsys, "--script", str(script))
     assert (options["time"], options["mem"]) == ("2", "1G")
     assert "SBATCH_TIMELIMIT=7 in the environment is ignored: the script's own" in said[1]
+
+
+def test_cpus_for_each_task_go_before_a_default_for_each_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `_validate_cpus_per_tres` in src/common/slurm_opt.c."""
+    monkeypatch.setenv("SBATCH_CPUS_PER_GPU", "8")
+    options, said = planned(capsys, "--gpus-per-node", "a100:1", "-c", "2", "--", "true")
+    assert (options["cpus-per-task"], "cpus-per-gpu" in options, said) == ("2", False, [])
+    options, said = planned(capsys, "--gpus-per-node", "a100:1", "--", "true")
+    assert options["cpus-per-gpu"] == "8"
+    assert said == ["taken from the environment: SBATCH_CPUS_PER_GPU=8"]
 
 
 def test_a_binding_is_for_gpus_of_the_environment(

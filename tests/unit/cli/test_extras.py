@@ -111,6 +111,23 @@ def test_the_command_installs_from_where_slurmkit_came(
     assert install_command("ssh") == f"pip install '{source}'"
 
 
+def test_no_hint_names_an_install_of_its_own() -> None:
+    """Finding newcomer B3a: every hint is made by `slurmkit.config.extras`."""
+    root = Path(__file__).parents[3]
+    packages = ("slurmkit", "accounting", "containers", "plugins", "tui")
+    found = {
+        (str(path.relative_to(root)), text)
+        for package in packages
+        for path in root.joinpath(package).rglob("*.py")
+        for text in ("pip install ", "slurmkit-hpc")
+        if text in path.read_text("utf-8")
+    }
+    assert found == {
+        ("slurmkit/config/extras.py", "pip install "),
+        ("slurmkit/config/plugins.py", "slurmkit-hpc"),
+    }
+
+
 def test_the_command_names_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Finding newcomer B3a."""
     checkout = tmp_path / "a checkout"

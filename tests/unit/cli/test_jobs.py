@@ -47,7 +47,7 @@ def test_job_shows_how_it_ended(jobs: FakeJobs, run: Run) -> None:
     code, out, err = run("job", "7")
     assert (code, err) == (0, "")
     assert "Outcome    failed with exit code 3, after 0:05 on c1\n" in out
-    shown = json.loads(run("job", "7", "--json")[1])
+    (shown,) = json.loads(run("job", "7", "--json")[1])["rows"]
     assert (shown["state"], shown["outcome"]["exit_code"]) == ("FAILED", 3)
 
 
@@ -59,7 +59,7 @@ def test_job_of_several(jobs: FakeJobs, run: Run) -> None:
     assert "\x1b" not in out
     assert err == "slurmkit: no job 999 in the queue or in the accounting database\n"
     code, out, err = run("job", "7", "999", "8", "--json")
-    assert [(job["job_id"], job["outcome"]) for job in json.loads(out)] == [
+    assert [(job["job_id"], job["outcome"]) for job in json.loads(out)["rows"]] == [
         ("7", None),
         ("8", None),
     ]

@@ -138,7 +138,7 @@ def test_the_options_of_a_job_are_under_headings(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Finding newcomer A23: every option once, and only the command's own under its own heading."""
-    own = {"plan": 3, "submit": 7, "shell": 1, "jupyter": 3}[words[0]]
+    own = {"plan": 3, "submit": 8, "shell": 1, "jupyter": 4}[words[0]]
     assert run(*words, "--help") == 0
     _, *headed = capsys.readouterr().out.partition("\nGPUs:\n")
     listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", "".join(headed), re.MULTILINE)
@@ -176,10 +176,19 @@ def test_an_unknown_option_suggests_those_that_begin_with_it(
     """Finding newcomer polish 3."""
     assert run("plan", "--gpu", "a100:2", "--", "x") == 2
     shown = capsys.readouterr().err
-    assert "Did you mean --gpus-per-node, --gpus-per-task, --gpus, --gpu-bind?" in shown
+    near = "--gpus-per-node, --gpus-per-task, --gpus, --gpus-per-socket, --gpu-bind"
+    assert f"Did you mean {near}?" in shown
     assert "--output" not in shown
     assert run("plan", "--gpu-per-node", "2", "--", "x") == 2
     assert "Did you mean --gpus-per-node" in capsys.readouterr().err
+
+
+def test_an_unknown_option_of_sbatch_is_passed_on_with_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("plan", "--contigous", "--", "x") == 2
+    says = "No such option: --contigous; give any other option of sbatch as --option NAME=VALUE"
+    assert f"{says}, e.g. --option contiguous" in capsys.readouterr().err
 
 
 def test_a_command_without_slurm_names_the_configured_clusters(

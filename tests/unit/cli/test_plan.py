@@ -41,13 +41,74 @@ def test_plan_prints_the_script_alone(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("plan", "--json", "--time", "1", "hostname") == 0
-    made = json.loads(capsys.readouterr().out)
+    made = json.loads(capsys.readouterr().out)["rows"][0]
     (submission,) = made["submissions"]
     assert submission["script"].startswith("#!/bin/bash\n")
     assert submission["options"]["job-name"] == "hostname"
     assert submission["after"] == []
     assert (made["errors"], made["warnings"]) == ([], [])
     assert made["estimate"]["start"] == 1_700_000_100
+
+
+def test_a_wrapped_line_is_the_script_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `_script_wrap` in src/sbatch/sbatch.c."""
+    line = "srun hostname | sort -u; echo \"$HOME\" 'a b'"
+    assert run("plan", "--json", "--time", "1", "-N2", "--wrap", line) == 0
+    (sent,) = json.loads(capsys.readouterr().out)["rows"][0]["submissions"]
+    assert sent["options"]["job-name"] == "wrap"
+    assert not sent["options"].keys() & {"ntasks-per-node", "cpus-per-task"}
+    assert sent["script"].startswith("#!/bin/sh\n#SBATCH --job-name=wrap\n")
+    assert sent["script"].endswith(f"\n\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--script", "x.sh"), "both --wrap and --script were given"),
+        (("--launch", "torchrun"), "the launcher torchrun starts a command on each node"),
+    ],
+)
+def test_a_wrapped_line_has_no_launcher(
+    args: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text("#!/bin/sh\ndate\n", "utf-8")
+    assert run("plan", "--time", "1", "--wrap", "date", *args) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_options_with_the_letters_of_sbatch(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("-B", "2:4", "-m", "block:cyclic", "-O", "-n", "4", "--hint", "nomultithread")
+    assert run("plan", "--json", "--time", "1", *given, "--", "x") == 0
+    options = json.loads(capsys.readouterr().out)["rows"][0]["submissions"][0]["options"]
+    assert (options["sockets-per-node"], options["cores-per-socket"]) == ("2", "4")
+    assert {"overcommit": "", "distribution": "block:cyclic"}.items() <= options.items()
+    assert options["hint"] == "nomultithread"
+
+
+def test_variables_of_export_and_env_are_merged(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --export=PATH,A=1,B=1\ndate\n", "utf-8")
+    given = ("--script", str(script), "--env", "B=2", "--export", "HOME,C=3")
+    assert run("plan", "--json", "--time", "1", *given) == 0
+    made = json.loads(capsys.readouterr().out)["rows"][0]
+    assert made["spec"]["environment"] == {"A": "1", "B": "2", "C": "3"}
+    (sent,) = made["submissions"]
+    assert sent["options"]["export"] == "HOME"
+    assert "\nexport A=1\nexport B=2\nexport C=3\n" in sent["script"]
+
+
+def test_a_secret_of_export_is_in_no_option_and_no_script(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ("--export", "ALL,HF_TOKEN=hf_s3cr3t", "--", "train")
+    assert run("plan", "--json", "--time", "1", *given) == 0
+    (sent,) = json.loads(capsys.readouterr().out)["rows"][0]["submissions"]
+    assert sent["options"]["export"] == "ALL"
+    assert "s3cr3t" not in sent["script"]
 
 
 def test_a_preflight_stands_before_the_command(
@@ -92,7 +153,7 @@ def test_submit_prints_the_id(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_letters_are_those_of_sbatch(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("plan", "--json", "-N2", "-n", "4", "-p", "gpu", "-t5", "-H", "--", "x", "-N") == 0
-    options = json.loads(capsys.readouterr().out)["submissions"][0]["options"]
+    options = json.loads(capsys.readouterr().out)["rows"][0]["submissions"][0]["options"]
     assert options.items() >= {"nodes": "2", "ntasks": "4", "partition": "gpu", "time": "5"}.items()
     assert "hold" in options
 
@@ -114,7 +175,7 @@ def test_a_batch_script_given_as_the_command_is_noted(
         noted[word] = (
             f"to submit it as a batch script: --script {word}\n" in capsys.readouterr().err
         )
-    assert [word for word, said in noted.items() if said] == ["train.py", "./job.sh"]
+    assert [word for word, said in noted.items() if said] == ["./job.sh"]
 
 
 def test_submit_says_how_to_follow(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +193,7 @@ def test_options_go_before_the_job_file_and_that_before_the_script(
     job.write_text("nodes = 2\nntasks = 2\n[environment]\nA = '1'\n", "utf-8")
     files = ("--script", str(script), "--job-file", str(job))
     assert run("plan", "--json", *files, "--nodes", "1", "--env", "B=2") == 0
-    made = json.loads(capsys.readouterr().out)
+    made = json.loads(capsys.readouterr().out)["rows"][0]
     options = made["submissions"][0]["options"]
     assert (options["nodes"], options["ntasks"], options["time"]) == ("1", "2", "9")
     assert options["job-name"] == "run.sh"
@@ -150,13 +211,14 @@ def test_what_is_given_beside_a_script_adds_to_it(
     files = ("--script", str(script), "--job-file", str(job))
     given = ("--option", "wckey=b", "--gpu-bind", "closest", "--mpi", "pmix", "--nccl-debug")
     assert run("plan", "--json", *files, *given) == 0
-    made = json.loads(capsys.readouterr().out)
+    made = json.loads(capsys.readouterr().out)["rows"][0]
     options = made["submissions"][0]["options"]
     assert {"contiguous", "reboot"} <= options.keys()
     assert (options["wckey"], options["gpu-bind"]) == ("b", "closest")
     assert made["spec"]["launch"] == {
         "launcher": None,
         "mpi": "pmix",
+        "cpu-bind": None,
         "per-gpu": False,
         "log-per-rank": True,
         "nccl-debug": "INFO",
@@ -195,6 +257,21 @@ def test_a_variable_without_a_value_has_ones_own(
     assert "export GREETING='a=b c'\n" in capsys.readouterr().out
 
 
+def test_a_secret_that_was_typed_is_noted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding newcomer polish 20: it is in the shell's history."""
+    said = "the value of HF_TOKEN is now in your shell's history"
+    assert run("plan", "--env", "HF_TOKEN=abcdef", "--env", "A=b", "--time", "1", "--", "x") == 0
+    shown = capsys.readouterr()
+    assert shown.err.count(said) == 1
+    assert "next time export it, and give --env HF_TOKEN" in shown.err
+    assert "abcdef" not in shown.out + shown.err
+    monkeypatch.setenv("HF_TOKEN", "abcdef")
+    assert run("plan", "--env", "HF_TOKEN", "--time", "1", "--", "x") == 0
+    assert said not in capsys.readouterr().err
+
+
 def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--exclusive", "--hold", "--no-requeue", "--option", "contiguous", "--time", "1")
     assert run("plan", *flags, "--", "x") == 0
@@ -207,7 +284,8 @@ def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
     ("args", "says"),
     [
         (["plan", "--env", "A_B_C", "--", "x"], "--env A_B_C: no such variable is exported"),
-        (["plan", "--option", "wrap=x", "--", "x"], "give the command after --"),
+        (["plan", "--option", "wrap=x", "--", "x"], "or the command after --"),
+        (["plan", "--wrap", "date", "--", "x"], "both --wrap and a COMMAND were given"),
         (["plan", "--job-file", "none.toml", "--", "x"], "cannot read none.toml"),
         (["plan", "--gpus", "3", "--gres", "gpu:2", "--", "x"], "--gpus=3 and --gres=gpu:2 do not"),
     ],

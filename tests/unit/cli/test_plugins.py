@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 
 import pytest
@@ -10,7 +11,11 @@ from slurmkit.cli.main import cli, run_to_exit_code
 from slurmkit.config.plugins import OWN_DISTRIBUTION, Plugin
 
 OWN = Plugin(
-    "launchers", "srun", "slurmkit.planning.launchers.srun:Srun", OWN_DISTRIBUTION, "0.1.0"
+    "launchers",
+    "srun",
+    "slurmkit.planning.launchers.srun:Srun",
+    OWN_DISTRIBUTION,
+    importlib.metadata.version(OWN_DISTRIBUTION),
 )
 SITE = [
     Plugin("launchers", "srun", "site.launch:Srun", "site", "1"),
@@ -22,7 +27,7 @@ SITE = [
 
 def listed(capsys: pytest.CaptureFixture[str], *args: str) -> dict[tuple[str, str], dict[str, str]]:
     run_to_exit_code(cli, ["plugins", "--json", *args])
-    lines = json.loads(capsys.readouterr().out)
+    lines = json.loads(capsys.readouterr().out)["rows"]
     return {(line["name"], line["distribution"]): line for line in lines}
 
 

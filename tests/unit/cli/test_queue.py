@@ -70,6 +70,28 @@ def test_a_table_and_its_source(queue: Queue, capsys: pytest.CaptureFixture[str]
     assert [argv[0] for argv in queue.slurm.asked] == ["squeue"]
 
 
+def test_a_narrow_terminal_shows_the_names_and_the_reasons(
+    queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding newcomer A10."""
+    held = {**WAITING, "Reason": "QOSMaxGRESPerUser"}
+    queue.jobs = [job("7", Name="llama-pretrain"), job("8", **held, Name="important")]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run() == 0
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert cells(header) == "JOBID USER STATE TIME GPUS WHERE NAME …".split()
+    assert first.endswith("llama-pretrain")
+    assert "(QOSMaxGRESPerUser)  important" in second
+
+
+def test_help_says_in_which_order_the_jobs_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Finding newcomer polish 19."""
+    assert run("--help") == 0
+    assert "order is squeue's: by partition" in " ".join(capsys.readouterr().out.split())
+
+
 def test_tasks_one_by_one(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     queue.jobs = JOBS[:2]
     assert run("--array") == 0
@@ -87,7 +109,9 @@ def test_json_has_the_rows_as_squeue_gives_them(
     assert [row["job_id"] for row in found["rows"]] == ["12_1", "12_[2-9]", "7"]
     assert found["rows"][1]["reason"] == "Resources"
     assert found["rows"][1]["gpus"] == 2
-    assert found["taken"] > 0
+    assert found["schema"] == "slurmkit.queue/1"
+    assert found["taken"].endswith("Z")
+    assert found["seconds"] >= 0
     assert not shown.err
 
 

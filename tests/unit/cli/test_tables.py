@@ -102,9 +102,102 @@ def test_columns_that_do_not_fit_are_left_out_and_that_is_marked(
 ) -> None:
     assert wide(monkeypatch, 37) == [
         "ID  NAME         WHY          GPUS  …",
-        "1   日本語日本…  because of…     8  …",
+        "1   日本語日本…  because of…     8",
     ]
-    assert wide(monkeypatch, 6) == ["ID  …", "1   …"]
+    assert wide(monkeypatch, 6) == ["ID  …", "1"]
+
+
+def fitted(monkeypatch: pytest.MonkeyPatch, columns: int, fit: tables.Fit) -> list[str]:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    tables.print_table(WIDE, WIDE_ROWS, right={"GPUS", "HOURS"}, fit=fit)
+    return screen.getvalue().splitlines()
+
+
+def test_the_least_useful_column_goes_first_and_the_point_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Finding newcomer A10."""
+    fit = tables.Fit(whole=("ID", "WHY"), least=("GPUS", "NAME"))
+    name = WIDE_ROWS[0][1]
+    assert (
+        fitted(monkeypatch, 65, fit)[1] == f"1   {name}  because of this and that     8  1,234.50"
+    )
+    assert fitted(monkeypatch, 55, fit) == [
+        "ID  NAME          WHY                          HOURS  …",
+        "1   日本語日本 …  because of this and that  1,234.50",
+    ]
+    assert fitted(monkeypatch, 42, fit) == [
+        "ID  WHY                          HOURS  …",
+        "1   because of this and that  1,234.50",
+    ]
+
+
+def test_the_point_of_a_table_is_wrapped_when_nothing_is_left_to_leave_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Finding newcomer A10."""
+    fit = tables.Fit(whole=("ID", "WHY"), least=("GPUS", "NAME"))
+    assert fitted(monkeypatch, 24, fit) == [
+        "ID  WHY              …",
+        "1   because of this",
+        "    and that",
+    ]
+
+
+def test_texts_are_wrapped_at_blanks_and_commas_before_columns_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Finding newcomer A10."""
+    wrapped = tables.Fit(wrapped=("NAME", "WHY"), least=("GPUS",))
+    assert fitted(monkeypatch, 45, wrapped) == [
+        "ID  NAME          WHY               HOURS  …",
+        "1   日本語日本語  because of     1,234.50",
+        "    日本語        this and that",
+    ]
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "15")
+    tables.print_table(("NODES",), [("c[1-3],c[7-9],d4",)], fit=tables.Fit(wrapped=("NODES",)))
+    assert screen.getvalue().splitlines() == ["NODES", "c[1-3],c[7-9],", "d4"]
+    meaning = "how long a screen waits before it asks again"
+    monkeypatch.setenv("COLUMNS", "44")
+    table = ("KEY", "MEANING", "FROM"), [("interval", meaning, "default")]
+    tables.print_table(*table, fit=tables.Fit(wrapped=("MEANING",), least=("FROM",)))
+    assert screen.getvalue().splitlines()[3:] == [
+        "KEY       MEANING                  FROM",
+        "interval  how long a screen waits  default",
+        "          before it asks again",
+    ]
+
+
+def test_columns_of_one_name_are_all_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter of a sweep may have the name of another column."""
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    tables.print_table(("STATE", "STATE"), [("a", "b")])
+    assert screen.getvalue().splitlines() == ["STATE  STATE", "a      b"]
+
+
+def test_every_line_of_a_wrapped_row_keeps_its_colours(
+    on_terminal: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Terminal()
+    on_terminal(80)
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "14")
+    tables.print_table(
+        ("NAME",), [("one two three",)], paint=red, fit=tables.Fit(wrapped=("NAME",))
+    )
+    monkeypatch.setenv("COLUMNS", "12")
+    tables.print_table(
+        ("NAME",), [("one two three",)], paint=red, fit=tables.Fit(wrapped=("NAME",))
+    )
+    whole, *parts = [line for line in screen.getvalue().splitlines() if "NAME" not in line]
+    assert whole == click.style("one two three", fg="red")
+    assert parts == [click.style("one two", fg="red"), click.style("three", fg="red")]
 
 
 def test_cells_are_coloured_by_what_they_said_before_they_were_cut(

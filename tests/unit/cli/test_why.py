@@ -25,7 +25,9 @@ from slurmkit.diagnose.model import (
     StartEstimate,
     WaitExplanation,
 )
+from slurmkit.diagnose.render import explanation_lines
 from slurmkit.errors import NoSuchJob
+from slurmkit.state.queue_rows import QueueRow
 from slurmkit.testing import FakeSlurm
 
 HOSTILE = "evil\x1b[2J\nforged"
@@ -144,7 +146,7 @@ def test_why_it_failed_in_plain_lines(told: list[Explanation]) -> None:
 
 def test_json_is_the_whole_of_it(told: list[Explanation]) -> None:
     told.append(explanation(waiting=WAITING))
-    found = json.loads(run("5", "--json"))
+    (found,) = json.loads(run("5", "--json"))["rows"]
     assert found["name"] == HOSTILE
     assert found["waiting"]["alternatives"][0]["changes"] == [["time", "28:00"]]
     assert found["ended"] is None
@@ -195,6 +197,83 @@ def test_jobs_between_waiting_and_end_have_words(
 ) -> None:
     cluster = with_rows(monkeypatch, lab.running("6", "c1", "a100=2", 30, state=state))
     assert says in module.explain(cluster, "6").answer
+
+
+def test_a_cancelled_job_has_not_ended_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """squeue shows COMPLETING after scancel, too."""
+    cluster = with_rows(monkeypatch, lab.running("6", "c1", "a100=2", 30, state="COMPLETING"))
+    assert "on its own" not in module.explain(cluster, "6").answer
+
+
+# --- what the answer says ------------------------------------------------------------------------
+
+
+def answered(
+    monkeypatch: pytest.MonkeyPatch, job: QueueRow, *others: QueueRow, **values: object
+) -> Explanation:
+    """Explain a pending job of this scene."""
+    monkeypatch.setattr(
+        module, "read_pending_snapshot", lambda *_: lab.scene(job, *others, **values)
+    )
+    slurm = FakeSlurm({"sprio": lambda *_: ""})
+    return module._waiting(Cluster(slurm), job, alternatives=False)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "AssocMaxGRESPerJob",
+        "QOSMaxCpuPerJobLimit",
+        "AssocGrpGRES",
+        "uid 10017 not in group permitted to use this partition (lab). groups allowed: lab",
+        "PartitionTimeLimit",
+    ],
+)
+def test_a_job_that_slurm_does_not_plan_has_no_start(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """Finding submission 14: slurmctld still has a start time, and nodes."""
+    job = lab.row("5", reason=reason, started=NOW + 1440)
+    told = answered(monkeypatch, job, asked=lab.asked(planned_nodes="c7"))
+    assert told.waiting is not None
+    assert told.waiting.start is None
+    assert "may start" not in told.answer
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(20, "before its begin time, in 20 s"), (1200, "(in 20 min)")]
+)
+def test_a_begin_time_is_named_and_is_not_now(
+    monkeypatch: pytest.MonkeyPatch, seconds: int, says: str
+) -> None:
+    """Finding newcomer A18: `it may not start before its begin time; it may start now`."""
+    job = lab.row("5", reason="BeginTime", started=NOW + seconds, eligible=NOW + seconds)
+    told = answered(monkeypatch, job)
+    assert says in told.answer
+    assert "may start now" not in told.answer
+    said = "\n".join(value for _, value in explanation_lines(told))
+    assert "now, from" not in said
+    assert "you; wait\n" not in said
+    assert "JobId=5 StartTime=now" in said
+
+
+@pytest.mark.parametrize(
+    ("others", "is_next"), [((), True), ((lab.row("2", priority=200),), False)]
+)
+def test_only_the_first_is_next(
+    monkeypatch: pytest.MonkeyPatch, others: tuple[QueueRow, ...], is_next: bool
+) -> None:
+    """Finding newcomer A18: `it is next …; place 10 of 24`."""
+    told = answered(monkeypatch, lab.row("5"), *others)
+    assert told.answer.startswith(
+        f"job 5 waits: {'it is next, but ' if is_next else ''}the resources it asks for are not"
+    )
+
+
+def test_what_passes_by_itself_needs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding newcomer, English: `nobody: it passes by itself; wait`."""
+    lines = dict(explanation_lines(answered(monkeypatch, lab.row("5"))))
+    assert lines["Who can act"] == "nobody needs to: it passes by itself"
 
 
 def test_a_job_that_nobody_knows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

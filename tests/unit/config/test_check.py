@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_show_names_the_file_of_each_value(
     own.write_text('[ldap]\nuri = "ldap://own"\ntimeout = 5\n[gpu.h100]\nwatts = 700\n', "utf-8")
     named.write_text("[ldap]\ntimeout = 7\n[policy.gpu_hours]\nmax_gpu_hours = 9\n", "utf-8")
     assert run("show", "--json") == 0
-    shown = {(s["section"], s["key"]): s for s in json.loads(capsys.readouterr().out)}
+    shown = {(s["section"], s["key"]): s for s in json.loads(capsys.readouterr().out)["rows"]}
     assert (shown["ldap", "uri"]["value"], shown["ldap", "uri"]["source"]) == (
         "ldap://own",
         str(own),
@@ -66,6 +67,35 @@ def test_show_as_a_table(named: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert shown.out.startswith("SECTION")
     assert "gpu.*" in shown.out
     assert str(named) in shown.err
+
+
+def test_show_takes_sections(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Finding newcomer A10."""
+    assert run("show", "ledger.service", "poll") == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert {row.split()[0] for row in rows} == {"ledger.service", "poll"}
+    assert run("show", "ledger", "--json") == 0
+    found = {row["section"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert {"ledger", "ledger.service"} <= found
+    assert all(f"{name}.".startswith("ledger.") for name in found)
+    assert run("show", "tiu") == 2
+    assert "there is no section 'tiu'; did you mean 'tui'?" in capsys.readouterr().err
+
+
+def test_show_wraps_meanings_on_a_terminal(
+    named: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding newcomer A10."""
+    assert run("show", "tui") == 0
+    piped = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run("show", "tui") == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert sorted(shown.split()) == sorted(piped.split())
 
 
 @pytest.mark.parametrize(
@@ -133,8 +163,31 @@ def test_check_collects_everything(
 def test_check_as_json(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named.write_text("[ldap]\nx = 1", "utf-8")
     assert run("check", "--json") == 2
-    (problem,) = json.loads(capsys.readouterr().out)
+    (problem,) = json.loads(capsys.readouterr().out)["rows"]
     assert (problem["file"], problem["section"], problem["key"]) == (str(named), "ldap", "x")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("budgets", '[[budget]]\npi = "vogel"\n', "a [[budget]] has pi, gpu_hours, from and to"),
+        ("overrides", "[[other]]\n", "each under a line [[override]]"),
+    ],
+)
+def test_check_reads_the_files_that_are_named(
+    named: Path, capsys: pytest.CaptureFixture[str], key: str, text: str, words: str
+) -> None:
+    """Finding newcomer polish 7."""
+    file = named.with_name(f"{key}.toml")
+    file.write_text(text, "utf-8")
+    named.write_text(f'[ledger]\n{key} = "{file}"\n', "utf-8")
+    assert run("check") == 2
+    shown = capsys.readouterr().out
+    assert shown.startswith("configuration: [ledger] ")
+    assert words in shown
+    assert run("show", "ledger") == 0
+    file.write_text("", "utf-8")
+    assert run("check") == 0
 
 
 def test_check_of_good_files(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +233,9 @@ def test_a_section_within_a_section(own: Path, capsys: pytest.CaptureFixture[str
     own.write_text('[ledger]\ndb = "x"\n[ledger.service]\nuser = "books"\n', "utf-8")
     assert inspect_configuration().problems == ()
     assert run("show", "--json") == 0
-    shown = {(s["section"], s["key"]): s["value"] for s in json.loads(capsys.readouterr().out)}
+    shown = {
+        (s["section"], s["key"]): s["value"] for s in json.loads(capsys.readouterr().out)["rows"]
+    }
     assert shown["ledger", "db"] == "x"
     assert shown["ledger.service", "user"] == "books"
     own.write_text("[ledger.servise]\n[ledger.service]\nusr = 1\n", "utf-8")
@@ -196,7 +251,9 @@ def test_a_table_of_several_files_is_shown_and_checked_as_it_holds(
     own.write_text('[tui]\nview = "mine"\nkeys = {cancel = "X", hold = "Z"}\n', "utf-8")
     named.write_text('[tui]\nkeys.hold = "Q"\n', "utf-8")
     assert run("show", "--json") == 0
-    shown = {s["key"]: s for s in json.loads(capsys.readouterr().out) if s["section"] == "tui"}
+    shown = {
+        s["key"]: s for s in json.loads(capsys.readouterr().out)["rows"] if s["section"] == "tui"
+    }
     assert shown["keys"]["value"] == {"cancel": "X", "hold": "Q"}
     assert shown["keys"]["source"] == f"{own}, {named}"
     assert shown["view"]["source"] == str(own)

@@ -342,7 +342,7 @@ def test_it_is_waited_for_until_it_answers_and_what_goes_on_is_told(
         jobs.cluster().job("12"), servers, goes_on, why_pending=module._waiting_line
     )
     assert found.port == answering
-    assert "it is next, but the resources it asks for are not free now" in told[0]
+    assert "waits: the resources it asks for are not free now" in told[0]
     assert told[1:] == ["job 12 runs on c1; waiting for Jupyter to answer"]
 
 
@@ -397,7 +397,7 @@ def test_show_has_the_way_and_list_no_token(
     assert "http://127.0.0.1:8888/?token=secret" in shown
     assert f" -L 8888:127.0.0.1:{answering} " in shown
     assert run("show", "12", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["port"] == answering
+    assert json.loads(capsys.readouterr().out)["rows"][0]["port"] == answering
     assert run("show", "13") == 1
     assert run("lst") == 2
 
@@ -405,7 +405,7 @@ def test_show_has_the_way_and_list_no_token(
 def test_tab_offers_options_subcommands_and_ones_own_ids(servers: Path) -> None:
     jupyter.mark_notebook_job(servers, "12")
     assert {"list", "show", "start", "stop"} <= set(tab("slurmkit jupyter "))
-    assert tab("slurmkit jupyter --gpus-per") == ["--gpus-per-node", "--gpus-per-task"]
+    assert tab("slurmkit jupyter --gpus-per-n") == ["--gpus-per-node"]
     assert "--no-wait" in tab("slurmkit jupyter --time 10 --no")
     assert tab("slurmkit jupyter show 1") == ["12"]
     assert tab("slurmkit jupyter stop 12 ") == ["12"]

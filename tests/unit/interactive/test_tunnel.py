@@ -140,7 +140,7 @@ def test_it_ends_with_a_word_when_slurm_cannot_be_asked(
 ) -> None:
     job = jobs.cluster().job("12")
 
-    def lost(*_: object) -> None:
+    def lost(*_: object, **__: object) -> None:
         raise SlurmkitError("lost")
 
     monkeypatch.setattr(type(job), "wait", lost)

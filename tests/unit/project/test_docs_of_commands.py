@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
@@ -154,3 +155,14 @@ def test_commands_are_found_and_wrong_ones_not_taken() -> None:
     for line in ("submit --gpus-per-nod 1 -- x", "submitt -- x", "job --nope 1", "image imports x"):
         with pytest.raises(click.UsageError):
             taken(line.split())
+
+
+def test_the_page_of_commands_is_that_of_help() -> None:
+    """Finding newcomer A24."""
+    spec = importlib.util.spec_from_file_location("commands_page", ROOT / "docs" / "commands.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    assert written == module.page(), "make it anew: .venv/bin/python docs/commands.py"
