@@ -26,7 +26,7 @@ async def test_the_queue() -> None:
         check(app)
         assert missing(app, "app", "view", "table") == []
         assert list(told(app)) == ["The table", "This view", "Everywhere"]
-        assert told(app)["This view"]["c"] == "Cancel jobs"
+        assert told(app)["This view"]["c Ctrl-D F9"] == "Cancel jobs"
         assert "<" not in told(app)["Everywhere"]  # there is no recording
         await pilot.press("question_mark")
         await expect_text(pilot, "Esc closes")

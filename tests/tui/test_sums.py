@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
 from fairshare_lines import FACTORS, SHARES
 from fake_queue import NOW, expect_text, text
+from slurmkit_tui.feed import composed
 from slurmkit_tui.feed.composed import (
     ClusterHealth,
     CurrentUse,
@@ -11,11 +16,13 @@ from slurmkit_tui.feed.composed import (
     LedgerUsage,
     Utilization,
 )
-from slurmkit_tui.views.utilization import share_bar
+from slurmkit_tui.views.utilization import share_bar, utilization_rows
 from stub_feed import StubFeed
 
+from slurmkit.cluster.cluster import Cluster
 from slurmkit.doctor.case import Diagnosis
 from slurmkit.errors import LedgerError
+from slurmkit.testing import FakeSlurm
 
 
 async def shown(feed: StubFeed, view: str, *words: str) -> str:
@@ -136,3 +143,13 @@ def test_a_share_beyond_all_there_is_is_marked() -> None:
     assert share_bar(1.5) == "█" * 40 + "+"
     assert share_bar(None) == "?"
     assert share_bar(0.0) == ""
+
+
+def test_utilization_by_gpu_type_reads_the_ledgers_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding newcomer polish 9: the ledger spells the column `gpu_type`."""
+    rows = ({"gpu_type": "a100", "jobs": 1, "gpu_hours": 2.0},)
+    ledger = SimpleNamespace(ledger=nullcontext, usage=lambda *_, **__: SimpleNamespace(rows=rows))
+    monkeypatch.setattr(composed, "_import_ledger", lambda: ledger)
+    monkeypatch.setattr(composed, "_current_use", lambda _: CurrentUse({}, {}, None, 0, 0))
+    found = composed.read_utilization(Cluster(FakeSlurm({})), "gpu-type")
+    assert [row.name for row in utilization_rows(found)] == ["a100"]

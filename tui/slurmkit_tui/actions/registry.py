@@ -161,7 +161,7 @@ _BACK = "Copy the selected text; if there is none, close what is open. Never qui
 CHANGE_ACTIONS = (
     Action(
         "cancel",
-        "c",
+        "c,ctrl+d,f9",
         "Cancel",
         "Cancel jobs",
         footer=3,
@@ -349,7 +349,8 @@ ACTIONS = (
     Action("help", "question_mark,f1", "Help", "Show the keys that work on this screen",
            footer=1, over_jobs=True),
     Action("back", "ctrl+c", "Back", _BACK, alias="interrupt", first=True, over_jobs=True),
-    Action("quit", "q", "Quit", "Leave the app", footer=2, over_jobs=True),
+    Action("palette", "colon", "Commands", "Find a view or an action by its name"),
+    Action("quit", "q,f10", "Quit", "Leave the app", footer=2, over_jobs=True),
 )  # fmt: skip
 WIDGET_ACTIONS = (
     Action("move(1)", "j,down", "Down", "Next row", home="table"),

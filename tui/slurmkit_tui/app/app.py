@@ -239,6 +239,10 @@ class SlurmkitApp(PollingApp):
         """Show the keys."""
         self._dialogs.show_help()
 
+    def action_palette(self) -> None:
+        """Open the command palette, as Textual's own key does."""
+        self.action_command_palette()
+
     def action_jump(self) -> None:
         """Show a letter over everything that can get the focus."""
         self._dialogs.jump()

@@ -162,7 +162,9 @@ def read_utilization(cluster: Cluster, by: str) -> Utilization:
         read = _import_ledger()
         with read.ledger() as ledger:
             first = time.strftime("%Y-%m-%d", time.gmtime(begin))
-            rows = tuple(read.usage(ledger, first, by=[by], timezone="UTC").rows)
+            found = read.usage(ledger, first, by=[by], timezone="UTC").rows
+            # The ledger's columns are spelt with an underscore: `gpu_type`.
+            rows = tuple({**row, by: row[by.replace("-", "_")]} for row in found)
     except (LedgerError, MissingExtra) as error:
         missing = str(error)
     return Utilization(now, rows, by, (taken - begin) / 86400, missing, taken)

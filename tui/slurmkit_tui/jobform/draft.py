@@ -15,7 +15,12 @@ from slurmkit.errors import BadInput
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobfile import parse_option_words, parse_script
 from slurmkit.spec.jobspec import JobSpec, Launch
-from slurmkit.spec.sbatch_options import merge_fields, option_values, parse_options
+from slurmkit.spec.sbatch_options import (
+    merge_fields,
+    option_values,
+    parse_options,
+    per_socket_text,
+)
 from slurmkit_tui.jobform.fields import (
     COMMAND_FIELD,
     GPU_COUNT_OPTIONS,
@@ -38,7 +43,7 @@ _SHEBANG = "#!/bin/bash\n"
 Pairs = list[tuple[str, str]]
 _LAUNCH = {
     "launch": "launcher", "launcher": "launcher", "mpi": "mpi", "nccl-debug": "nccl_debug",
-    "preflight": "preflight",
+    "preflight": "preflight", "cpu-bind": "cpu_bind",
 }  # fmt: skip
 _FLAGS = {"label": "label", "log-per-rank": "log_per_rank"}
 _YES_NO = {"yes": True, "no": False}
@@ -113,7 +118,7 @@ def _fields(texts: FormTexts) -> dict[str, Any]:
         option = _gpu_option(texts.get(GPUS_PER_FIELD, "node"))
         pairs += [(option, texts[GPUS_FIELD].strip())] if GPUS_FIELD in texts else []
     others, ours = _other_options(texts.get(OTHER_OPTIONS_FIELD, ""))
-    return merge_fields(runs, parse_options([*pairs, *others], runs) | ours)
+    return merge_fields(runs, merge_fields(parse_options([*pairs, *others], runs), ours))
 
 
 def _command_or_script(text: str) -> dict[str, Any]:
@@ -208,6 +213,7 @@ def _gpu_texts(gpus: Gpus | None, gres: str) -> tuple[dict[str, str], list[str]]
     if gpus is None:
         return {}, rest
     bound = [f"--gpu-bind={gpus.bind}"] if gpus.bind else []
+    bound += [f"--gpus-per-socket={per_socket_text(gpus)}"] if gpus.sockets else []
     if gpus.type and (gpus.shard or gpus.mps):
         name, amount = ("shard", gpus.shard) if gpus.shard else ("mps", gpus.mps)
         return {}, [f"--gres={','.join(filter(None, [f'{name}:{gpus.type}:{amount}', gres]))}",

@@ -16,6 +16,7 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
+from slurmkit.state.gpumap import MARK_MEANINGS
 from slurmkit_tui.actions.registry import ACTIONS, WIDGET_ACTIONS, Action
 from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.screens.status_lines import Summary, Tabs
@@ -40,6 +41,16 @@ _NAMES: dict[type, str] = {
     Input: "The line",
     VerticalScroll: "The text",
 }
+# Our words for what Textual itself binds.
+_TEXTUAL_WORDS = {
+    "Focus Next": "Next field or list",
+    "Focus Previous": "Field or list before",
+    "Page Left": "A screen to the left",
+    "Page Right": "A screen to the right",
+    "Copy selected text": "Copy the selected text",
+    "Quit the app and return to the command prompt.": "Leave the app",
+    "Open the command palette": "Find a view or an action by its name",
+}
 _FILTER = [
     ("llama", "rows with that text anywhere"),
     ("user:me part:gpu,mig", "rows with the text, or one of several, in that field"),
@@ -54,7 +65,7 @@ class HelpDialog(TextDialog):
 
     def __init__(self, app: AppHost) -> None:
         lines: list[TextLine] = []
-        for title, rows in [*key_sections(app.screen), *_filter(app)]:
+        for title, rows in [*key_sections(app.screen), *_filter(app), *_marks(app)]:
             before = [TextLine(Content())] if lines else []
             lines += [*before, TextLine(Content.styled(title, "$primary bold")), *two_columns(rows)]
         super().__init__("Keys", lines)
@@ -65,7 +76,8 @@ def key_sections(screen: Screen[object]) -> list[tuple[str, Rows]]:
     groups: dict[str, dict[str, list[str]]] = {}
     for key, active in screen.active_bindings.items():
         if active.enabled:
-            words = active.binding.tooltip or active.binding.description or active.binding.action
+            own = active.binding.tooltip or active.binding.description or active.binding.action
+            words = _TEXTUAL_WORDS.get(own, own)
             groups.setdefault(_title(active, screen), {}).setdefault(words, []).append(key)
     order = sorted(groups, key=lambda title: (title == _APP, title == _VIEW))
     return [(t, [(key_names(",".join(k)), words) for words, k in groups[t].items()]) for t in order]
@@ -86,6 +98,13 @@ def _filter(app: AppHost) -> Iterator[tuple[str, Rows]]:
     """Yield the filter language, if the view can be filtered."""
     if app.screen is app.main and app.view.filters_rows:
         yield "Filter: a row must match all terms", _FILTER
+
+
+def _marks(app: AppHost) -> Iterator[tuple[str, Rows]]:
+    """Yield what the marks of the GPU map mean, if the view is the map."""
+    if app.screen is app.main and app.view.NAME == "gpus":
+        letters = ("a, b, A …", "held by the user, account or job named below the map")
+        yield "Marks of the map: one for each GPU", [letters, *MARK_MEANINGS.items()]
 
 
 _LETTERS = "asdfghjklqwertyuiopzxcvbnm"
@@ -169,7 +188,8 @@ def palette_commands(app: AppHost, screen: Screen[object]) -> Iterator[SystemCom
         yield from _commands(app, app, ACTIONS)
         for view in VIEWS:
             go = partial(app.run_action, f"view('{view.name}')")
-            yield SystemCommand(f"View {view.title}", f"Go to {view.title}", go)
+            title = f"View {view.title}  {view.key}"
+            yield SystemCommand(title, f"Go to {view.title}", go)
     elif not screen.is_modal:
         yield from _commands(app, app, [each for each in ACTIONS if each.works_over_jobs])
 
@@ -190,4 +210,6 @@ def _commands(app: AppHost, node: DOMNode, actions: list[Action] | tuple[Action,
         refused = action.is_refused_in_recordings and app.change_refusal
         if not refused and node.check_action(name, parameters):
             run = partial(app.run_action, action.call, node)
-            yield SystemCommand(action.label, action.help, run)
+            keys = dict(app.options.keys).get(action.id, action.keys)
+            title = f"{action.label}  {key_names(keys)}" if keys else action.label
+            yield SystemCommand(title, action.help, run)

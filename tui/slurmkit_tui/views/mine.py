@@ -184,7 +184,7 @@ COLUMNS = (
         wide=True,
         style=_muted,
     ),
-    TableColumn("exit", "EXIT", lambda j, _: j.exit_code, attrgetter("exit_code"), 6, limit=7),
+    TableColumn("exit", "EXIT", lambda j, _: j.exit_code, attrgetter("exit_code"), 6, limit=9),
     TableColumn(
         "submit",
         "SUBMITTED",
