@@ -12,7 +12,8 @@ import click
 import msgspec
 
 from slurmkit.cli.completion import ImageNames
-from slurmkit.cli.tables import print_key_values, print_table, print_wrapped
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, print_key_values, print_table, print_wrapped
 from slurmkit.errors import BadInput, ImageError
 from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.memory import format_bytes
@@ -57,7 +58,8 @@ def image_group() -> None:
 @click.argument("what", type=ImageNames())
 @click.option("--as", "name", metavar="NAME", help="Call the image local/NAME.")
 @click.option("--again", is_flag=True, help="Import again: the tag may mean another image by now.")
-def import_command(*, what: str, name: str | None, again: bool) -> None:
+@json_option("slurmkit.image.import/1", text="Print what is recorded as JSON.", has_old=False)
+def import_command(*, what: str, name: str | None, again: bool, as_json: JsonOutput | None) -> None:
     """Import an image, and print the path of its file.
 
     WHAT is a reference, a name of the catalogue, or a path. A path begins with / or . or ends in
@@ -77,7 +79,11 @@ def import_command(*, what: str, name: str | None, again: bool) -> None:
       slurmkit image import ./rootfs --as base
       slurmkit submit --container-image local/mine:2 -- python train.py
     """
-    click.echo(str(import_here(what, name, again=again).path))
+    found = import_here(what, name, again=again)
+    if as_json:
+        as_json.print([_facts(found)])
+    else:
+        click.echo(str(found.path))
 
 
 def import_here(what: str, name: str | None = None, *, again: bool = False) -> CachedImage:
@@ -108,20 +114,22 @@ def import_here(what: str, name: str | None = None, *, again: bool = False) -> C
 
 
 @image_group.command("list", short_help="List what is imported.")
-@click.option("--json", "as_json", is_flag=True, help="Print all that is recorded as JSON.")
-def list_command(*, as_json: bool) -> None:
+@json_option("slurmkit.image.list/1", text="Print all that is recorded as JSON.")
+def list_command(*, as_json: JsonOutput | None) -> None:
     """List the imported images, last used first.
 
     \b
     Examples:
       slurmkit image list
-      slurmkit image list --json | jq '.[].path'
+      slurmkit image list --json | jq '.rows[].path'
     """
     images = [each for cache in caches() for each in cache.entries()]
     if as_json:
-        click.echo(msgspec.json.encode([_facts(each) for each in images]))
+        rows = [_facts(each) for each in images]
+        as_json.print(rows, old=rows)
         return
-    print_table(_COLUMNS, map(_row, images), right=("SIZE",))
+    fit = Fit(("IMAGE",), least=("ARCH", "USED", "IMPORTED", "FROM"))
+    print_table(_COLUMNS, map(_row, images), right=("SIZE",), fit=fit)
     total, limit = sum(each.entry.size for each in images), size_limit()
     most = f" of {format_bytes(limit)} ([containers] cache_size)" if limit is not None else ""
     folders = ", ".join(str(cache.folder) for cache in caches())
@@ -131,8 +139,8 @@ def list_command(*, as_json: bool) -> None:
 @image_group.command("inspect", short_help="Show and check an imported image.")
 @click.argument("image", type=ImageNames())
 @click.option("--full", is_flag=True, help="Read the whole file and compare its SHA-256.")
-@click.option("--json", "as_json", is_flag=True, help="Print all that is recorded as JSON.")
-def inspect_command(*, image: str, full: bool, as_json: bool) -> None:
+@json_option("slurmkit.image.inspect/1", text="Print all that is recorded as JSON.")
+def inspect_command(*, image: str, full: bool, as_json: JsonOutput | None) -> None:
     """Show an imported image, and check its file.
 
     The file must belong to you or root (in a shared folder, to that folder's account). Nobody else
@@ -149,7 +157,8 @@ def inspect_command(*, image: str, full: bool, as_json: bool) -> None:
     with show_progress() as report:
         cache.check(found, full=full, report=report)
     if as_json:
-        click.echo(msgspec.json.encode(_facts(found) | {"checked": "sha256" if full else "times"}))
+        row = _facts(found) | {"checked": "sha256" if full else "times"}
+        as_json.print([row], old=row)
         return
     entry = found.entry
     print_key_values(
@@ -172,7 +181,10 @@ def inspect_command(*, image: str, full: bool, as_json: bool) -> None:
 @click.argument("images", nargs=-1, type=ImageNames())
 @click.option("--size", "limit", metavar="SIZE", help="Largest size of what stays, e.g. 100G.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-def prune_command(*, images: tuple[str, ...], limit: str | None, dry_run: bool) -> None:
+@json_option("slurmkit.image.prune/1", text="Print what is removed as JSON.", has_old=False)
+def prune_command(
+    *, images: tuple[str, ...], limit: str | None, dry_run: bool, as_json: JsonOutput | None
+) -> None:
     """Remove the named images, or the longest unused ones until the others fit a size.
 
     The size is --size, or [containers] cache_size of the configuration. Files left by killed
@@ -195,12 +207,14 @@ def prune_command(*, images: tuple[str, ...], limit: str | None, dry_run: bool) 
         remove_leftovers(cache)
     freed = format_bytes(sum(each.entry.size for each in removed))
     click.echo(f"{freed} {'would be ' if dry_run else ''}freed in {cache.folder}", err=True)
+    if as_json:
+        as_json.print(map(_facts, removed), beside={"dry_run": dry_run})
 
 
 @image_group.command("search", short_help="Search the catalogue of short names.")
 @click.argument("word", default="")
-@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
-def search_command(*, word: str, as_json: bool) -> None:
+@json_option("slurmkit.image.search/1", text="Print the entries as JSON.")
+def search_command(*, word: str, as_json: JsonOutput | None) -> None:
     """Search the catalogue of short names for --container-image. No registry is asked.
 
     DRIVER is the oldest NVIDIA driver that the image runs on. LAUNCH is the launcher that suits it.
@@ -213,10 +227,12 @@ def search_command(*, word: str, as_json: bool) -> None:
     """
     entries = search_catalogue(word)
     if as_json:
-        click.echo(msgspec.json.encode(entries))
+        facts = [{"name": name} | msgspec.structs.asdict(e) for name, e in entries.items()]
+        as_json.print(facts, old=entries)
         return
     rows = ((name, e.image, e.driver, e.launch, e.about) for name, e in entries.items())
-    print_table(("NAME", "IMAGE", "DRIVER", "LAUNCH", "ABOUT"), rows)
+    fit = Fit(("NAME",), ("IMAGE", "ABOUT"), least=("LAUNCH", "DRIVER"))
+    print_table(("NAME", "IMAGE", "DRIVER", "LAUNCH", "ABOUT"), rows, fit=fit)
     if not entries:
         print_wrapped("", f"no entry of the catalogue contains {word!r}", indent=0, err=True)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
+import shutil
+import subprocess
 import time
 import tomllib
 from collections.abc import Iterator
@@ -26,6 +28,8 @@ from slurmkit_containers.cache import LOCAL_PREFIX, CachedImage, ImageCache
 from slurmkit_containers.trust import check_folder
 
 _CODE = "container-image"
+_PATIENCE = 20  # timeout of unsquashfs in seconds
+_NO_SUCH_MEMBER = 2  # exit code of unsquashfs -cat
 _UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
 
 
@@ -131,6 +135,25 @@ def parse_size(text: str) -> float:
     if bytes_ is None:
         raise BadInput(f"{text!r} is not a size; write for example 200G or 1.5T")
     return bytes_
+
+
+def image_variables(image: Image) -> frozenset[str] | None:
+    """Return the names of the variables that an image sets; None if that is not known here.
+
+    Only a squashfs file that is on this machine can be read.
+    """
+    program = shutil.which("unsquashfs")
+    if image.kind != "squashfs" or program is None:
+        return None
+    argv = [program, "-cat", image.name, "etc/environment"]
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode not in (0, _NO_SUCH_MEMBER):
+        return None
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    return frozenset(line.partition("=")[0] for line in lines)
 
 
 def find_imported(reference: str) -> tuple[ImageCache, CachedImage] | None:

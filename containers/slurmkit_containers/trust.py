@@ -111,26 +111,58 @@ def credentials_file() -> Path:
     return Path(home) / "enroot" / ".credentials"
 
 
-def unsafe_password() -> str | None:
-    """Return why enroot must not be started: a password that begins with `$`; None if it may be.
+def unsafe_credentials() -> str | None:
+    """Return why enroot must not be started; None if it may be.
 
-    enroot passes passwords to a shell. It reads that file for every registry, even if the
-    reference names no user. A plain variable is allowed. No password is ever printed.
+    enroot gives a password that begins with `$` to a shell: its manual has `$(aws ecr …)` for
+    registries whose passwords last for hours. It does so for every line of the file, whichever
+    registry is asked (enroot's src/common.sh, evalnetrc). So a file with such a line must be one
+    that only the user or root can write. No password is ever printed.
     """
     file = credentials_file()
     try:
-        lines = file.read_text("utf-8", "replace").splitlines()
+        commands = _command_lines(file)
+        if not commands:
+            return None
+        owners = (os.getuid(), 0)
+        os.close(open_trusted(file.resolve(), owners))
+        check_folder(file.resolve().parent, owners)
     except FileNotFoundError:
         return None
     except OSError as error:
         return f"cannot read {file}: {error.strerror}"
-    for number, line in enumerate(lines, 1):
+    except ImageError as error:
+        return (
+            f"{file}, line {commands[0][0]}: enroot would run the password as shell code; {error}"
+        )
+    return None
+
+
+def password_command(registry: str) -> str | None:
+    """Return where the password of a registry is a command, as `FILE, line N`; None if nowhere.
+
+    Args:
+        registry: host of the registry, with or without a port.
+
+    Raises:
+        OSError: when the file cannot be read.
+    """
+    file, host = credentials_file(), registry.partition(":")[0]
+    try:
+        lines = _command_lines(file)
+    except FileNotFoundError:
+        return None
+    return next((f"{file}, line {number}" for number, machine in lines if machine == host), None)
+
+
+def _command_lines(file: Path) -> list[tuple[int, str]]:
+    """Return number and machine of each line whose password is more than one `$VARIABLE`."""
+    found = []
+    for number, line in enumerate(file.read_text("utf-8", "replace").splitlines(), 1):
         # Like enroot's common.sh: the password is the sixth word and all after it.
-        value = " ".join(line.split()[5:])
+        words = line.split()
+        value = " ".join(words[5:])
         name = value.removeprefix("$").removeprefix("{").removesuffix("}")
         if value.startswith("$") and not name.isidentifier():
-            return (
-                f"{file}, line {number}: the password begins with $, and enroot would run it as"
-                " shell code; write the password itself, or $VARIABLE"
-            )
-    return None
+            found.append((number, words[1]))
+    return found

@@ -72,6 +72,14 @@ class Site:
         shutil.copytree(DOCKER, self.docker, ignore=copied)
         shutil.copy(DOCKER.parent / "constraints.txt", folder)
 
+    def copy_slurmkit(self) -> None:
+        """Give the site slurmkit too, before its cluster is up."""
+        ignored = shutil.ignore_patterns("__pycache__")
+        for name in ("slurmkit", "accounting", "containers", "plugins", "tui"):
+            shutil.copytree(DOCKER.parent / name, self.docker.parent / name, ignore=ignored)
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(DOCKER.parent / name, self.docker.parent)
+
     def cluster(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [str(self.docker / "cluster"), *arguments, "--name", self.lab.name]
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)

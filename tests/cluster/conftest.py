@@ -45,7 +45,7 @@ def books(lab: Lab) -> Iterator[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many tests of the backends' contract ran, with which backend on which release."""
+    """Say how many tests of the backends' contract ran on which release; show tables of figures."""
     counts: Counter[tuple[str, str]] = Counter()
     ways: Counter[str] = Counter()
     for outcome in ("passed", "failed", "error"):
@@ -60,3 +60,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"contract of backends: {backend}: {said}")
     for way, count in ways.most_common():
         terminalreporter.write_line(f"submits of backend pyslurm: {count} by {way}")
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        tables = [text for name, text in report.user_properties if name == "table"]
+        for text in tables if report.when == "call" else []:
+            terminalreporter.write_line(str(text))

@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         code: exit code of `slurmkit plan`.
-        plan: as `slurmkit plan --json` printed it.
+        plan: the row that `slurmkit plan --json` printed.
         said: job id, or what sbatch said.
         fix: the options of the fix.
         fixed: job id of the request with its fix, or why there is none.

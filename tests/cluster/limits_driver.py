@@ -38,7 +38,11 @@ def attempt(case: dict[str, Any]) -> dict[str, Any]:
     """Plan a case, force it in, and send its fix."""
     asks: dict[str, str] = case["asks"]
     code, out, err = typed("plan", "--json", *words(asks), "--", "true")
-    made = json.loads(out) if out else {"errors": [], "warnings": [], "notes": [], "said": err}
+    made = (
+        json.loads(out)["rows"][0]
+        if out
+        else {"errors": [], "warnings": [], "notes": [], "said": err}
+    )
     said = send(asks, ["sleep", "120"], "--force")
     found = [f for f in made[case["level"]] if f["code"] == case["code"]]
     fix = found[0]["fix"] if found else {}

@@ -29,7 +29,7 @@ def show(lab: Lab, command: str, *options: str, user: str = "alice") -> dict[str
 
 
 def qos(lab: Lab, name: str, user: str = "alice") -> dict[str, Any]:
-    found = show(lab, "capabilities", user=user)
+    (found,) = show(lab, "capabilities", user=user)["rows"]
     assert found["hidden"] == []
     return next(each for each in found["qos"] if each["name"] == name)
 
@@ -58,7 +58,7 @@ def limited(lab: Lab) -> Iterator[str]:
 
 def test_every_gpu_is_counted(lab: Lab) -> None:
     """By node and type as slurmctld itself counts them in CfgTRES."""
-    found = show(lab, "capabilities", "--refresh")
+    (found,) = show(lab, "capabilities", "--refresh")["rows"]
     counted: dict[str, int] = {}
     for node in admin(lab, "scontrol", "show", "node", "--oneliner").splitlines():
         tres = node.partition(" CfgTRES=")[2].split()[0].split(",")
@@ -78,9 +78,11 @@ def test_a_kept_copy_needs_no_slurm(lab: Lab, own_cache: tuple[str, str]) -> Non
     where = lab.run("bash", "-c", "command -v slurmkit").stdout.strip()
     away = lab.run(*own_cache, "PATH=/nonexistent", where, "capabilities", "--json")
     kept = json.loads(away.stdout)
-    assert (kept["taken"], kept["nodes"]) == (asked["taken"], asked["nodes"])
-    assert kept["qos"] is None
-    assert "not on the PATH" in kept["hidden"][-1]
+    (before,), (now,) = asked["rows"], kept["rows"]
+    assert (kept["taken"], now["nodes"]) == (asked["taken"], before["nodes"])
+    assert now["qos"] is None
+    assert "not on the PATH" in now["hidden"][-1]
+    time.sleep(1)  # `taken` has whole seconds
     again = lab.run(*own_cache, "slurmkit", "capabilities", "--json", "--refresh").stdout
     assert json.loads(again)["taken"] > asked["taken"]
 
@@ -120,7 +122,7 @@ def test_who_may_use_a_reservation(lab: Lab) -> None:
     admin(lab, *create, *options.split())
     try:
         for user, may in (("alice", True), ("bob", False), ("olga", False)):
-            found = show(lab, "reservations", user=user)["reservations"]
+            found = show(lab, "reservations", user=user)["rows"]
             (ours,) = [each for each in found if each["name"] == "captest"]
             assert (ours["may_use"], ours["nodes"], ours["gpus"]) == (may, ["c7"], 0), user
             assert 29 * 86400 < ours["starts_in"] <= 30 * 86400
@@ -136,7 +138,7 @@ def test_shares_are_sshare_s(lab: Lab, user: str) -> None:
     rows = [line.strip().split("|") for line in said.splitlines()]
     ours = [
         [row["account"], row["user"], row["partition"], str(row["raw_shares"] or "")]
-        for row in found["shares"]
+        for row in found["rows"]
     ]
     assert ours == rows
     assert [line for line in found["standing"] if f"fairshare factor of {user} in" in line]

@@ -7,14 +7,18 @@ were dropped into docker/packages/ before the image was built.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cluster_lab import Lab
 from launch_place import MPI4PY, TORCH, Place
 
 pytestmark = pytest.mark.cluster
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "containers.md").read_text("utf-8")
 
 _ROOT = "proc dev usr etc run home tmp var/lib var/run/slurm"
 # What of the node the container sees; PMIx meets below /var/lib, where slurmd keeps its own.
@@ -144,6 +148,19 @@ def test_a_plan_names_what_the_bundle_does_not_see(place: Place, oci: tuple[str,
     )
     assert "No such file" in place.end(place.submit(*oci, "--", "cat", "ranks.py"))
     assert "MPI" in place.end(place.submit(*oci, "--", "cat", f"{place.folder}/ranks.py"))
+
+
+def test_the_example_of_the_guide_runs(place: Place, oci: tuple[str, ...]) -> None:
+    """Finding newcomer A19: docs/containers.md had no example for this cluster."""
+    del oci  # where it is not, this is skipped
+    found = re.search(
+        r"## Try it in the Docker.*?```bash\n(.*?)```.*?\$ (slurmkit .*?)\n", GUIDE, re.S
+    )
+    assert found is not None
+    folder = f"{place.folder}/guide"
+    script = f"mkdir {folder} && cd {folder}\n{found[1]}\n{found[2]}\n"
+    place.lab.run("bash", "-eu", "-c", script)
+    assert place.lab.run("cat", f"{folder}/mark.out").stdout == "of the image\n"
 
 
 def test_a_cancelled_job_leaves_nothing_running(place: Place, inside: tuple[str, ...]) -> None:

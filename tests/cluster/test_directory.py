@@ -87,7 +87,7 @@ def test_many_people_and_groups_in_a_ring_are_synced_in_time(
     assert f"{PEOPLE} people and {GROUPS} groups in ldap://ldap:{PORT}" in done.stderr
     show = ["slurmkit", "ledger", "people", "show", "p4711", "--json"]
     db = ["--db", f"sqlite:///{folder}/ledger.db"]
-    (found,) = json.loads(lab.run(*show, *db, user=KEEPER).stdout)
+    (found,) = json.loads(lab.run(*show, *db, user=KEEPER).stdout)["rows"]
     groups = [line["value"] for line in found["lines"] if line["what"] == "group"]
     assert len(set(groups)) == GROUPS  # each is in the next one, and the last in the first
 

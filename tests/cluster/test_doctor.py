@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from cluster_lab import DOCKER, Lab, Site
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from cluster_lab import Lab, Site
 
 pytestmark = pytest.mark.cluster
-PACKAGES = ("slurmkit", "accounting", "containers", "plugins", "tui")
-FILES = ("pyproject.toml", "README.md", "LICENSE")
 
 
 def examined(lab: Lab, user: str = "olga") -> dict[str, dict[str, Any]]:
     """What each check found; of several findings of one check the last."""
     done = lab.run("slurmkit", "doctor", "--json", user=user, check=False)
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout)["rows"]
     assert done.returncode == int(any(each["severity"] == "error" for each in found))
     return {each["check"]: each for each in found}
 
@@ -74,7 +68,7 @@ def test_without_slurmctld_the_rest_is_still_looked_at(lab: Lab) -> None:
     began = time.monotonic()
     done = lab.run(*argv, user="olga", check=False)
     lab.run("rm", "silent.conf", user="olga")
-    found = {each["check"]: each for each in json.loads(done.stdout)}
+    found = {each["check"]: each for each in json.loads(done.stdout)["rows"]}
     assert done.returncode == 1
     assert found["slurmctld"]["severity"] == "error"
     assert found["memory"]["message"] == "slurmctld is down"
@@ -85,9 +79,8 @@ def test_without_slurmctld_the_rest_is_still_looked_at(lab: Lab) -> None:
 @pytest.fixture(scope="module")
 def spoiled(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A cluster of its own with slurmkit, brought up in order; then its admin edits."""
-    folder = tmp_path_factory.mktemp("spoiled")
-    site = Site(folder, lab, "spoiled")
-    _copy_slurmkit(folder)
+    site = Site(tmp_path_factory.mktemp("spoiled"), lab, "spoiled")
+    site.copy_slurmkit()
     up = site.cluster("up", "--slurm", lab.release)
     try:
         assert up.returncode == 0, up.stderr
@@ -96,14 +89,6 @@ def spoiled(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]
     finally:
         down = site.cluster("down", "--volumes")
     assert down.returncode == 0, down.stderr
-
-
-def _copy_slurmkit(folder: Path) -> None:
-    for name in PACKAGES:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(DOCKER.parent / name, folder / name, ignore=ignored)
-    for name in FILES:
-        shutil.copy(DOCKER.parent / name, folder)
 
 
 def _spoil(site: Site) -> None:

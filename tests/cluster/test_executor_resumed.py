@@ -104,7 +104,7 @@ def counted(lab: Lab, folder: str, function: str, command: list[str], **options:
 def test_a_count_goes_on_after_a_rehearsed_time_limit(lab: Lab, folder: str) -> None:
     job_id = counted(lab, folder, ASKS, ["slurmkit", "interrupt", "--as", "timeout"], **POLICY)
     lab.run("slurmkit", "wait", job_id)  # its result is there before its end
-    shown = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)
+    (shown,) = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)["rows"]
     runs = shown["outcome"]["restarts"]
     assert [each["reason"] for each in runs] == ["timeout", "done"]
     assert (runs[0]["action"], runs[0]["exit_code"]) == ("requeue", 75)

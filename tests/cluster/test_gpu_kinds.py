@@ -27,7 +27,7 @@ class Run:
 
     def __init__(self, lab: Lab, *asked: str) -> None:
         planned = lab.run("slurmkit", "plan", "--json", *asked, "--", "bash", "-c", SEEN)
-        self.plan: dict[str, Any] = json.loads(planned.stdout)
+        self.plan: dict[str, Any] = json.loads(planned.stdout)["rows"][0]
         (submission,) = self.plan["submissions"]
         self.options: dict[str, str] = submission["options"]
         argv = ("slurmkit", "submit", "--wait", "--parsable", *asked)
@@ -166,7 +166,7 @@ def test_what_can_never_start_is_refused_with_what_can(
 ) -> None:
     done = lab.run("slurmkit", "plan", "--json", *asked, "--time", "2", "--", "true", check=False)
     assert done.returncode == 2
-    (error,) = json.loads(done.stdout)["errors"]
+    (error,) = json.loads(done.stdout)["rows"][0]["errors"]
     assert error["fix"] == fix
     given = dict(zip(asked[::2], asked[1::2], strict=True))
     if "gres" in fix:

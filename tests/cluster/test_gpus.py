@@ -67,7 +67,7 @@ def wait_for(what: Callable[[], object], seconds: float = 45) -> None:
 
 
 def gpu_map(lab: Lab, *options: str) -> dict[tuple[str, int], dict[str, Any]]:
-    entries = json.loads(lab.run("slurmkit", "gpus", "--json", *options).stdout)
+    entries = json.loads(lab.run("slurmkit", "gpus", "--json", *options).stdout)["rows"]
     return {(entry["node"], entry["index"]): entry for entry in entries}
 
 
@@ -150,19 +150,19 @@ def test_a_drained_node(lab: Lab, jobs: Jobs) -> None:
         assert "a\\x1b[2J DIMM x=3 (root, 20" in line
         assert "\x1b" not in lab.run("slurmkit", "gpus").stdout
         free = json.loads(lab.run("slurmkit", "gpus", "--free", "--json", "--node", "c5").stdout)
-        assert [of["free"] for of in free] == [0, 0]
+        assert [of["free"] for of in free["rows"]] == [0, 0]
     finally:
         lab.run("scontrol", "update", "NodeName=c5", "State=RESUME", user="")
 
 
 def test_a_name_that_forges_lines(lab: Lab, jobs: Jobs) -> None:
-    """Eve would have GPUs 0 and 1 of c1."""
+    """Eve would have GPUs 0 and 1 of c1. The forger holds none, so nobody asks about that job."""
     alices = jobs.submit("--gres=gpu:a100:2", "--nodelist=c1")
     forger = jobs.submit("--nodelist=c1", f"--job-name={FORGED}", user="bob")
     wait_for(lambda: len(jobs.raw_ids()) == 2 and len(jobs.seen()) == 2)
     assert held(gpu_map(lab), jobs) == jobs.seen()
     said = lab.run("slurmkit", "gpus").stderr
-    assert f"scontrol lists GPUs of job {forger} (bob) twice, or not as squeue" in said
+    assert f"job {forger} " not in said
     assert f"job {alices} " not in said
 
 
@@ -170,6 +170,7 @@ def test_gpus_that_no_job_can_use(lab: Lab, jobs: Jobs) -> None:
     """A node whose CPUs are all taken has no usable GPU."""
     jobs.submit("--partition=mps", "--ntasks=1", "--cpus-per-task=64")
     wait_for(lambda: len(jobs.raw_ids()) == 1)
-    (of,) = json.loads(lab.run("slurmkit", "gpus", "--free", "--json", "--node", "c6").stdout)
+    free = json.loads(lab.run("slurmkit", "gpus", "--free", "--json", "--node", "c6").stdout)
+    (of,) = free["rows"]
     assert (of["free"], of["stranded"]) == (0, 2)
     assert "no CPU left" in lab.run("slurmkit", "gpus", "--node", "c6").stdout

@@ -59,7 +59,7 @@ def test_a_saved_image_is_what_the_job_uses(lab: Lab, mine: str) -> None:
     shown = lab.run("unsquashfs", "-cat", mine, "etc/two", "etc/three", "etc/environment").stdout
     assert shown == "two\nthree\nA=1\n"
     assert "etc/one" not in lab.run("unsquashfs", "-l", mine).stdout
-    (entry,) = json.loads(image(lab, "list", "--json"))
+    (entry,) = json.loads(image(lab, "list", "--json"))["rows"]
     assert entry["images"] == ["local/mine:2"]
     said = plan(lab, "local/mine:2")
     assert f"image local/mine:2 is {mine}, imported" in said
@@ -75,7 +75,7 @@ def test_eight_at_once_leave_one_image(lab: Lab, mine: str) -> None:
     assert done.stderr.count("local/base:1: ") == done.stderr.count("imported now") == 8
     assert len(done.stdout.split()) == 8
     assert len(set(done.stdout.split())) == 1
-    found = json.loads(image(lab, "list", "--json"))
+    found = json.loads(image(lab, "list", "--json"))["rows"]
     assert sorted(each["images"] for each in found) == [["local/base:1"], ["local/mine:2"]]
     left = lab.run("ls", "-A", f"{HOME}/cache/slurmkit/images").stdout.split()
     assert not [name for name in left if name.startswith("import-") or name.endswith(".draft")]

@@ -93,7 +93,7 @@ def folder(lab: Lab) -> Iterator[str]:
 
 def facts(lab: Lab, job_id: str) -> dict[str, str]:
     words = ("slurmkit", "jupyter", "show", job_id, "--json", "--local-port", LOCAL)
-    found: dict[str, str] = json.loads(lab.run(*words).stdout)
+    found: dict[str, str] = json.loads(lab.run(*words).stdout)["rows"][0]
     return found
 
 
@@ -137,7 +137,8 @@ def test_a_kernel_runs_where_the_gpus_are_and_lives_when_the_line_is_cut(
 
     process = ssh(lab, found["tunnel"], key)
     kernel, said = ask(lab, found["url"], "new", WHERE)
-    held = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)["gpu_indices"]
+    (shown,) = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)["rows"]
+    held = shown["gpu_indices"]
     node, indices = next(iter(held.items()))
     assert said == f"{node} {','.join(map(str, indices))} {node}"
     assert node == found["node"]
@@ -185,7 +186,7 @@ def test_one_that_waits_says_why_and_is_left_alone(lab: Lab, folder: str) -> Non
     assert done.returncode == 130
     assert why in done.stderr
     assert "goes on; to wait for it again: slurmkit jupyter show" in done.stderr
-    rows = json.loads(lab.run("slurmkit", "jupyter", "list", "--json").stdout)
+    rows = json.loads(lab.run("slurmkit", "jupyter", "list", "--json").stdout)["rows"]
     mine = [row for row in rows if f"job {row['job_id']} " in done.stderr]
     assert [row["state"] for row in mine] == ["PENDING"]
     lab.run("slurmkit", "jupyter", "stop", mine[0]["job_id"])

@@ -19,7 +19,7 @@ ENOUGH = 180  # seconds
 SUMS = """
 import sqlite3, sys, json
 books = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"))
-sql = '''SELECT gpu_type, sum(gpu_seconds), sum(cpu_seconds), sum(started) FROM usage_hours
+sql = '''SELECT gpu_type, sum(gpu_seconds), sum(cpu_seconds), sum(started) FROM usage_months
 JOIN usage_keys ON usage_keys.id = key_id WHERE "user" = ? GROUP BY gpu_type'''
 print(json.dumps({row[0]: row[1:] for row in books.execute(sql, [sys.argv[2]])}))
 """
@@ -141,7 +141,7 @@ def test_runs_of_every_kind(lab: Lab, books: str, who: str, signal: str) -> None
     assert any(row["Suspended"] != "00:00:00" for row in rows(lab))
     assert {kind: sums for kind, sums in expected.items() if kind != "-"}
     assert in_the_books(lab, books) == expected
-    status = json.loads(keep(lab, "status", "--json", db=books))["clusters"][0]
+    status = json.loads(keep(lab, "status", "--json", db=books))["rows"][0]
     assert status["rejects"] == 0
 
     # Read once more, and all at once into new books: the same.

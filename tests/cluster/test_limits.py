@@ -229,7 +229,7 @@ def argv(asks: dict[str, str]) -> list[str]:
 def plan(lab: Lab, asks: dict[str, str]) -> dict[str, Any]:
     done = lab.run("slurmkit", "plan", "--json", *argv(asks), "--", "true", check=False)
     assert done.returncode in (0, 2), done.stderr
-    made: dict[str, Any] = json.loads(done.stdout)
+    made: dict[str, Any] = json.loads(done.stdout)["rows"][0]
     assert done.returncode == (2 if made["errors"] else 0)
     return made
 

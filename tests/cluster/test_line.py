@@ -25,7 +25,8 @@ def submit(lab: Lab, *args: str) -> str:
 
 
 def info(lab: Lab, job_id: str) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)
+    facts: dict[str, Any]
+    (facts,) = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)["rows"]
     return facts
 
 

@@ -129,7 +129,7 @@ def check_against_sacct(lab: Lab, books: str, held: dict[str, int]) -> None:
 def explain_the_row(lab: Lab, books: str, number: int) -> None:
     """The line that the books have is the one that sacct prints when it is asked again."""
     words = ["slurmkit", "report", "explain", "--row", str(number), "--db", books, "--json"]
-    found = json.loads(lab.run(*words, user=KEEPER).stdout)
+    (found,) = json.loads(lab.run(*words, user=KEEPER).stdout)["rows"]
     again = lab.run("sh", "-c", found["command"], user="").stdout.splitlines()[1]
     kept = dict(zip(found["fields"], found["line"].split("|"), strict=True))
     now = dict(zip(found["fields"], again.split("|"), strict=True))

@@ -230,10 +230,10 @@ def test_another_jobs_prolog_leaves_a_het_job_alone(lab: Lab, other_devices: str
 
 def test_configuration_and_plugins_are_sound(lab: Lab) -> None:
     lab.run("slurmkit", "config", "check")
-    shown = json.loads(lab.run("slurmkit", "config", "show", "--json").stdout)
+    shown = json.loads(lab.run("slurmkit", "config", "show", "--json").stdout)["rows"]
     sources = {(s["section"], s["key"]): s["source"] for s in shown}
     assert sources["ldap", "uri"] == "/etc/slurmkit/config.toml"
-    listed = json.loads(lab.run("slurmkit", "plugins", "--check", "--json").stdout)
+    listed = json.loads(lab.run("slurmkit", "plugins", "--check", "--json").stdout)["rows"]
     assert {"srun", "none", "gpu_hours"} <= {line["name"] for line in listed}
 
 
@@ -249,10 +249,11 @@ def test_a_sites_policy_fills_in_and_refuses(lab: Lab) -> None:
         )
     finally:
         lab.run("rm", config)
-    (submission,) = json.loads(filled)["submissions"]
+    (submission,) = json.loads(filled)["rows"][0]["submissions"]
     assert submission["options"]["time"] == "1:30:00"
     assert refused.returncode == 2
-    errors = {error["code"]: error for error in json.loads(refused.stdout)["errors"]}
+    (row,) = json.loads(refused.stdout)["rows"]
+    errors = {error["code"]: error for error in row["errors"]}
     assert errors["gpu-hours-cap"]["fix"] == {"time": "1:15:00"}
 
 

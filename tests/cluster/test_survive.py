@@ -64,7 +64,8 @@ class Counter:
         return self.jobs[-1]
 
     def show(self, job_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.lab.run("slurmkit", "job", job_id, "--json").stdout)
+        found: dict[str, Any]
+        (found,) = json.loads(self.lab.run("slurmkit", "job", job_id, "--json").stdout)["rows"]
         return found
 
     def log(self, job_id: str) -> str:

@@ -48,7 +48,7 @@ def within(lab: Lab, folder: str, command: str, **more: Any) -> Any:
 
 def points(lab: Lab, sweep: str, *options: str) -> list[dict[str, Any]]:
     said = lab.run("slurmkit", "sweep", "show", sweep, "--json", *options).stdout
-    found: list[dict[str, Any]] = json.loads(said)["points"]
+    found: list[dict[str, Any]] = json.loads(said)["rows"]
     return found
 
 

@@ -32,7 +32,7 @@ def folder(lab: Lab) -> Iterator[str]:
 
 
 def test_slurm_knows_the_gpus_of_a_node_and_nothing_is_made_up(lab: Lab) -> None:
-    (told,) = json.loads(lab.run("slurmkit", "topo", "--json", "c1").stdout)
+    (told,) = json.loads(lab.run("slurmkit", "topo", "--json", "c1").stdout)["rows"]
     assert (told["sockets"], told["cores_per_socket"]) == (2, 32)
     assert told["gpus"] == [{"type": "a100", "cores": None, "links": None}] * 8
     assert (told["devices"], told["peers"]) == (None, None)
@@ -47,7 +47,7 @@ def test_a_step_of_the_job_asks_on_its_nodes(lab: Lab, folder: str) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.3)
         asked = f"PATH={folder}:$PATH slurmkit topo --json --job {job}"
-        found = json.loads(lab.run("sh", "-c", asked).stdout)
+        found = json.loads(lab.run("sh", "-c", asked).stdout)["rows"]
         assert [each["node"] for each in found] == ["c1", "c2"]
         for each in found:
             assert each["peers"] == [["GPU0", "GPU1"]]

@@ -58,12 +58,12 @@ def flow(lab: Lab, folder: str, *words: str, check: bool = True) -> Any:
 def ids(lab: Lab, token: str) -> dict[str, str]:
     """The last of Slurm's ids of each job."""
     shown = json.loads(lab.run("slurmkit", "workflow", "show", token, "--json").stdout)
-    return {job["name"]: job["ids"][-1] for job in shown["jobs"]}
+    return {job["name"]: job["ids"][-1] for job in shown["rows"]}
 
 
 def states(lab: Lab, token: str) -> dict[str, str]:
     shown = json.loads(lab.run("slurmkit", "workflow", "show", token, "--json").stdout)
-    return {job["name"]: job["state"] for job in shown["jobs"]}
+    return {job["name"]: job["state"] for job in shown["rows"]}
 
 
 def ran(lab: Lab, folder: str) -> dict[str, int]:
@@ -198,7 +198,7 @@ def test_of_a_sweep_only_the_points_that_failed_run_again(lab: Lab, folder: str)
     flow(lab, folder, "wait", token)
     ran = lab.run("cat", f"{folder}/ran/joined").stdout.split()
     assert ran == ["0", "1", "2", "3", "3", "4", "4", "5", "5"]
-    points = json.loads(lab.run("slurmkit", "sweep", "show", sweep, "--json").stdout)["points"]
+    points = json.loads(lab.run("slurmkit", "sweep", "show", sweep, "--json").stdout)["rows"]
     assert {point["state"] for point in points} == {"COMPLETED"}
 
 

@@ -28,6 +28,7 @@ from slurmkit_containers.importing.manifests import (
 from slurmkit_containers.importing.registry import (
     NoRegistryAnswer,
     RegistrySession,
+    UntrustedRegistry,
     read_registry_answer,
 )
 from slurmkit_containers.trust import LINE_STAYS, ReportProgress
@@ -54,11 +55,14 @@ def import_public_image(image: Image, file: Path, report: ReportProgress) -> Ima
         session = RegistrySession(image)
         data, table = session.manifest(local_architecture())
         _write_layout(session, parse_manifest(table), data, layout=layout, report=report)
+    except UntrustedRegistry as error:
+        raise ImageError(str(error)) from error
     except NoRegistryAnswer as error:
+        why = f" ({error})" if str(error) else ""
         raise ImageError(
             f"{image.registry or 'Docker Hub'} does not give image {image} without a password, or"
-            " does not answer; if it needs a password, import it where enroot is on the PATH, or"
-            " from a file of docker save: slurmkit image import ./FILE.tar"
+            f" does not answer{why}; if it needs a password, import it where enroot is on the PATH,"
+            " or from a file of docker save: slurmkit image import ./FILE.tar"
         ) from error
     made = import_path(layout, file, report)
     return msgspec.structs.replace(made, architecture=made.architecture or local_architecture())

@@ -38,6 +38,18 @@ _FULL_WORDS = (os.strerror(errno.ENOSPC).lower(), os.strerror(errno.EDQUOT).lowe
 _LITTLE = 64 << 20  # bytes; if less is free, that is why a child failed
 
 
+class CommandFailed(ImageError):
+    """A command of an import failed, and not for lack of room.
+
+    Attributes:
+        output: the last lines that it printed.
+    """
+
+    def __init__(self, message: str, output: str) -> None:
+        super().__init__(message)
+        self.output = output
+
+
 def import_once(
     cache: ImageCache,
     reference: str,
@@ -173,7 +185,8 @@ def run_child(
         The command's output.
 
     Raises:
-        ImageError: when it fails, with its last lines.
+        CommandFailed: when it fails, with its last lines.
+        ImageError: when a disk or quota is full.
     """
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
@@ -231,7 +244,7 @@ def _failed(argv: Sequence[str], code: int, output: IO[bytes], file: Path) -> Im
     how = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
     lines = text.splitlines()
     last = " / ".join([line for line in lines if not line.startswith("[INFO]")][-3:] or lines[-2:])
-    return ImageError(f"{Path(argv[0]).name} {how}: {last or 'it printed nothing'}")
+    return CommandFailed(f"{Path(argv[0]).name} {how}: {last or 'it printed nothing'}", text)
 
 
 def _text(output: IO[bytes], most: int = 4096) -> str:

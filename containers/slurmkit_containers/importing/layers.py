@@ -57,7 +57,8 @@ class TreeNode:
             return header, None
         # If the owner could not read or enter it, runtimes could neither unpack nor remove it.
         least = 0o700 if self.member.isdir() else 0o600
-        header.mode = self.member.mode & 0o7777 | least
+        # All files become root's: a set-user-ID bit would give its rights.
+        header.mode = self.member.mode & 0o1777 | least
         # squashfs has 32-bit times; an archive may have any number, even infinity or NaN.
         time = self.member.mtime
         header.mtime = int(time) if 0 <= time < 1 << 32 else 0

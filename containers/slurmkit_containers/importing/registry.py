@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from functools import cache
 from http.client import HTTPException
 from typing import IO, Any
 
@@ -27,7 +29,12 @@ from slurmkit_containers.importing.manifests import (
     parse_json,
     parse_manifest,
 )
+from slurmkit_containers.trust import LINE_STAYS, ReportProgress, ignore_progress
 
+HTTP_ADVICE = (
+    "for a registry without TLS set ENROOT_ALLOW_HTTP=y here, and in enroot.conf of the nodes:"
+    " pyxis does not take it from a job"
+)
 _PATIENCE = 10  # timeout of one request in seconds
 _MOST = 4 << 20  # bytes of a manifest; registries have the same limit
 _HUB = "registry-1.docker.io"
@@ -58,7 +65,11 @@ class RemoteImage(msgspec.Struct, frozen=True):
 
 
 class NoRegistryAnswer(Exception):
-    """The registry does not answer, or not without a password."""
+    """The registry does not answer, or not without a password; its text says why, if known."""
+
+
+class UntrustedRegistry(NoRegistryAnswer):
+    """The registry's TLS certificate is not accepted."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -66,12 +77,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow none."""
 
 
-def ask_registry(image: Image, architecture: str) -> RemoteImage | None:
+def ask_registry(
+    image: Image, architecture: str, report: ReportProgress = ignore_progress
+) -> RemoteImage | None:
     """Ask the registry for an image; None if it does not answer, or not without a password.
 
     Args:
         image: an image of a registry.
         architecture: the wanted architecture, as Docker names it.
+        report: called if the registry's certificate is not accepted, though enroot may accept it.
 
     Raises:
         ImageError: when there is no such image, or none for that architecture.
@@ -80,6 +94,9 @@ def ask_registry(image: Image, architecture: str) -> RemoteImage | None:
         return None
     try:
         data, table = RegistrySession(image).manifest(architecture)
+    except UntrustedRegistry as error:
+        report(f"digest and size of the image are not checked: {error}", LINE_STAYS, None)
+        return None
     except NoRegistryAnswer:
         return None
     return RemoteImage(digest_of(data), sum(layer.size for layer in parse_manifest(table).layers))
@@ -134,7 +151,7 @@ class RegistrySession:
             error.close()
             place = error.headers.get("Location", "")
             if error.code not in _REDIRECTS or not place.startswith(self._schemes):
-                raise NoRegistryAnswer from error
+                raise NoRegistryAnswer(_answered(error)) from error
         return _get_or_no_answer(place, headers, _FOLLOWS)
 
     @property
@@ -148,7 +165,7 @@ class RegistrySession:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code != 404:
-                raise NoRegistryAnswer from error
+                raise NoRegistryAnswer(_answered(error)) from error
             words = f"there is no image {self._image} ({self._host} answered 404)"
             raise ImageError(words) from error
         if which.startswith("sha256:") and digest_of(data) != which:
@@ -176,7 +193,7 @@ class RegistrySession:
         parameters = dict(_CHALLENGE.findall(rest))
         realm = parameters.pop("realm", "")
         if kind.lower() != "bearer" or not realm.startswith(self._schemes):
-            raise NoRegistryAnswer
+            raise NoRegistryAnswer(f"{self._host} wants a password")
         with _get_or_no_answer(f"{realm}?{urllib.parse.urlencode(parameters)}", {}) as answer:
             table = _table(_read_all(answer))
         token = table.get("token") or table.get("access_token")
@@ -205,20 +222,51 @@ def _get_or_no_answer(url: str, headers: dict[str, str], follows: int = 0) -> IO
         error.close()
         place = error.headers.get("Location", "")
         if not follows or error.code not in _REDIRECTS or not place.startswith("https://"):
-            raise NoRegistryAnswer from error
+            raise NoRegistryAnswer(_answered(error)) from error
     return _get_or_no_answer(place, headers, follows - 1)
 
 
 def _get(url: str, headers: dict[str, str]) -> IO[bytes]:
-    opener = urllib.request.build_opener(_NoRedirect)
+    opener = urllib.request.build_opener(_NoRedirect, _https())
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - https, or as enroot's
     try:
         answer: IO[bytes] = opener.open(request, timeout=_PATIENCE)
     except urllib.error.HTTPError:
         raise
     except (OSError, ValueError, HTTPException) as error:
-        raise NoRegistryAnswer from error
+        raise _no_answer(url, error) from error
     return answer
+
+
+@cache
+def _https() -> urllib.request.HTTPSHandler:
+    """Return a handler that accepts the certificates which curl and enroot accept.
+
+    From Python 3.13 on, the default also refuses CAs without keyUsage, as `openssl req -x509` makes
+    them (RFC 5280, "strict").
+    """
+    context = ssl.create_default_context()
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return urllib.request.HTTPSHandler(context=context)
+
+
+def _no_answer(url: str, error: Exception) -> NoRegistryAnswer:
+    """Return the exception that says why a URL gave no answer."""
+    why = getattr(error, "reason", error)
+    host = urllib.parse.urlsplit(url).netloc
+    if isinstance(why, ssl.SSLCertVerificationError):
+        return UntrustedRegistry(
+            f"the TLS certificate of {host} is not accepted ({why.verify_message}); if its CA is"
+            " your site's own, name the CA's file in SSL_CERT_FILE"
+        )
+    if isinstance(why, ssl.SSLError) and why.reason == "WRONG_VERSION_NUMBER":
+        return NoRegistryAnswer(f"{host} does not speak https; {HTTP_ADVICE}")
+    return NoRegistryAnswer(f"{host}: {why}")
+
+
+def _answered(error: urllib.error.HTTPError) -> str:
+    host = urllib.parse.urlsplit(error.url or "").netloc
+    return f"{host} answered {error.code} {error.reason}"
 
 
 def read_registry_answer(answer: IO[bytes], most: int) -> bytes:

@@ -27,13 +27,28 @@ from slurmkit_containers.images import (
 )
 from slurmkit_containers.importing.archives import import_path, local_architecture
 from slurmkit_containers.importing.download import import_public_image
-from slurmkit_containers.importing.importer import ReimportMode, check_room, import_once, run_child
-from slurmkit_containers.importing.registry import ask_registry
-from slurmkit_containers.trust import ReportProgress, unsafe_password
+from slurmkit_containers.importing.importer import (
+    CommandFailed,
+    ReimportMode,
+    check_room,
+    import_once,
+    run_child,
+)
+from slurmkit_containers.importing.registry import HTTP_ADVICE, RemoteImage, ask_registry
+from slurmkit_containers.trust import (
+    LINE_STAYS,
+    ReportProgress,
+    credentials_file,
+    unsafe_credentials,
+)
 
 _ARCHIVE = re.compile(r"(.+?)\.(?:tar|tar\.gz|tgz|tar\.xz)")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _OTHER = "architecture doesn't match"  # a warning of enroot's src/docker.sh
+# enroot's src/docker.sh and src/common.sh; after a refused password it prints nothing but [INFO].
+_LOGIN = re.compile(r"\[INFO\] Authenticating with user: (\S+)")
+_REFUSED = re.compile(r"returned error code: 40[13]\b")
+_NO_TLS = re.compile(r"curl: \(35\)|wrong version number", re.IGNORECASE)
 _PATIENCE = 60  # timeout in seconds of `enroot digest`
 
 
@@ -137,19 +152,66 @@ def import_image(image: Image, file: Path, report: ReportProgress) -> ImageOrigi
     if shutil.which("enroot") is None:
         made = _without_enroot(asked, file, report)
         return msgspec.structs.replace(made, source=source)
-    if asked.kind == "registry" and (wrong := unsafe_password()) is not None:
+    if asked.kind == "registry" and (wrong := unsafe_credentials()) is not None:
         raise ImageError(wrong)
-    digest = _digest(asked, file.parent, report)
+    public = _ask_registry(asked, file.parent, report)
+    digest = public.digest if public else _digest(asked)
     if digest is not None:  # fetch exactly the image whose digest is recorded
         asked = msgspec.structs.replace(asked, digest=digest)
     # Without --arch, enroot takes any architecture and does not compare it with the machine's.
     arch = ["--arch", platform.machine()] if asked.kind == "registry" else []
     argv = ["enroot", "import", *arch, "--output", str(file), asked.enroot]
-    if _OTHER in run_child(argv, file, report):
+    try:
+        said = run_child(argv, file, report)
+    except CommandFailed as error:
+        why = _why_enroot_failed(error, asked)
+        if public is None:
+            raise ImageError(why) from error
+        made = _instead_of_enroot(asked, file, report, why)
+        return msgspec.structs.replace(made, source=source)
+    if _OTHER in said:
         raise ImageError(
             f"image {asked} is for another architecture than this machine, {local_architecture()}"
         )
     return ImageOrigin(source=source, digest=digest, architecture=local_architecture())
+
+
+def _instead_of_enroot(image: Image, file: Path, report: ReportProgress, why: str) -> ImageOrigin:
+    """Write the squashfs file of an image that the registry gives to anybody.
+
+    enroot needs user namespaces, which a login node may not allow, and cannot read each registry.
+
+    Args:
+        image: the image.
+        file: the file to write.
+        report: called with the progress.
+        why: why enroot failed.
+    """
+    report(f"{why}; slurmkit fetches the image itself", LINE_STAYS, None)
+    file.unlink(missing_ok=True)
+    try:
+        return import_public_image(image, file, report)
+    except ImageError as error:
+        raise ImageError(f"{why}; slurmkit itself could not fetch the image: {error}") from error
+
+
+def _why_enroot_failed(error: CommandFailed, image: Image) -> str:
+    """Return enroot's error, or what it means where enroot does not say it."""
+    host = image.registry or "registry-1.docker.io"
+    lines = error.output.splitlines()
+    informed = [line for line in lines if line.startswith("[INFO] ")]
+    silent = len(informed) == len(lines) and _LOGIN.search(" ".join(informed[-2:]))
+    if silent or _REFUSED.search(error.output):
+        user = _LOGIN.search(error.output)
+        who = user[1] if user else image.user or "<anonymous>"
+        return (
+            f"{host} does not give image {image} to user {who}: it wants a password, or refuses the"
+            f" one it got; write it into {credentials_file()}, as a line: machine"
+            f" {host.partition(':')[0]} login USER password PASSWORD"
+        )
+    if _NO_TLS.search(error.output):
+        return f"{host} does not speak https ({error}); {HTTP_ADVICE}"
+    return str(error)
 
 
 def _without_enroot(image: Image, file: Path, report: ReportProgress) -> ImageOrigin:
@@ -161,19 +223,27 @@ def _without_enroot(image: Image, file: Path, report: ReportProgress) -> ImageOr
     )
 
 
-def _digest(image: Image, folder: Path, report: ReportProgress) -> str | None:
-    """Return the image's digest, from the registry or else from `enroot digest`.
+def _ask_registry(image: Image, folder: Path, report: ReportProgress) -> RemoteImage | None:
+    """Return the image as its registry describes it to anybody; None if it does not.
 
-    The registry also says the size, so an image that cannot fit is refused now. None if the
-    registry does not answer, or if enroot is older than release 4, which has no such command.
+    Raises:
+        ImageError: when the image does not exist, or cannot fit.
     """
     if image.kind != "registry":
         return None
     report("asking the registry", 0, None)
-    if (found := ask_registry(image, local_architecture())) is not None:
+    found = ask_registry(image, local_architecture(), report)
+    if found is not None:
         check_room(folder, found.size)
-        return found.digest
-    if image.digest is not None:
+    return found
+
+
+def _digest(image: Image) -> str | None:
+    """Return the digest of an image that is not given to anybody, from `enroot digest`.
+
+    None if enroot is older than release 4, which has no such command.
+    """
+    if image.kind != "registry" or image.digest is not None:
         return image.digest
     argv = ["enroot", "digest", image.enroot]
     try:

@@ -9,7 +9,7 @@ from slurmkit.planning.containers import containers_section
 from slurmkit.spec.containers import Container, ContainerPaths, Mount
 from slurmkit.spec.findings import Finding, Severity
 from slurmkit.spec.images import IMAGE_KIND_NAMES
-from slurmkit_containers.trust import unsafe_password
+from slurmkit_containers.trust import password_command, unsafe_credentials
 
 # For each feature that not every runtime has: the runtimes that have it.
 _RUNTIMES_WITH_FEATURE = {
@@ -32,6 +32,12 @@ _RUNTIMES_FOR_IMAGE = {
     "sif": "Apptainer can",
     "bundle": "Slurm itself can, as the runtime oci",
 }
+LOGIN_SHELL = 'export ENROOT_LOGIN_SHELL="${ENROOT_LOGIN_SHELL:-n}"'
+"""Line of a batch script that keeps the image's PATH.
+
+By default enroot starts a login shell in the container. /etc/profile of Debian sets PATH there, so
+the programs of images such as golang and rust would not be found (enroot's src/runtime.sh).
+"""
 _TMP = "/tmp"  # noqa: S108 - the node's, which is shown
 
 
@@ -90,11 +96,23 @@ def missing_features(
             )
 
 
-def unsafe_credentials(runtime: str, container: Container) -> Iterator[Finding]:
-    """Yield an error if enroot, which this runtime starts, would run a password as shell code."""
+def check_credentials(runtime: str, container: Container) -> Iterator[Finding]:
+    """Check the file of passwords that enroot reads, which this runtime starts.
+
+    Yields an error if others may write it and enroot would run a password of it as shell code, and
+    a note if it runs a command for the image's registry.
+    """
     image = container.source
-    if image is not None and image.kind == "registry" and (wrong := unsafe_password()):
+    if image is None or image.kind != "registry":
+        return
+    if wrong := unsafe_credentials():
         yield error(runtime, wrong)
+    elif where := password_command(image.registry or "registry-1.docker.io"):
+        yield note(
+            runtime,
+            f"the password is a command ({where}); each node that fetches the image runs it, so its"
+            " program must be on the nodes",
+        )
 
 
 def bind_mounts(container: Container) -> tuple[Mount, ...]:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from slurmkit.planning.containers import EXPORT_GPU_VARIABLES
 from slurmkit.spec.containers import Container, ContainerLaunch, ContainerPaths, Mount
 from slurmkit.spec.findings import Finding
 from slurmkit.state.model import Capabilities
 from slurmkit_containers.runtimes.common import (
+    LOGIN_SHELL,
+    check_credentials,
     enroot_view,
     error,
     missing_features,
     note,
-    unsafe_credentials,
     why_not_configured,
 )
 
@@ -48,7 +50,7 @@ class Enroot:
         """Yield errors for features that only pyxis has."""
         del capabilities
         yield from missing_features(NAME, container, _KINDS, _FEATURES)
-        yield from unsafe_credentials(NAME, container)
+        yield from check_credentials(NAME, container)
         if ":" in (container.name or ""):
             yield error(
                 NAME, "enroot has no modes for a container's name; pyxis from 0.14 on has them"
@@ -67,7 +69,6 @@ class Enroot:
 
     def step(self, container: Container, *, gpus: bool) -> ContainerLaunch:
         """Return lines that create and remove it on every node, and a prefix to start it."""
-        del gpus  # enroot's hooks look at NVIDIA_VISIBLE_DEVICES
         image = "" if container.source is None else container.source.enroot
         name = container.name or ""
         create = _on_each_node(CREATE, image, name)
@@ -75,8 +76,8 @@ class Enroot:
         if container.workdir is not None:
             change_directory = ("sh", "-c", CHANGE_DIRECTORY, "sh", container.workdir)
         return ContainerLaunch(
-            before=(f"{create} || exit",),
-            prefix=(*_start(container), *change_directory),
+            before=(LOGIN_SHELL, f"{create} || exit"),
+            prefix=(*_start(container, gpus=gpus), *change_directory),
             after=() if name else (_on_each_node(REMOVE),),
         )
 
@@ -93,9 +94,9 @@ def _on_each_node(script: str, *words: str) -> str:
     return f"(unset SLURM_NTASKS_PER_GPU; {srun})"
 
 
-def _start(container: Container) -> tuple[str, ...]:
+def _start(container: Container, *, gpus: bool) -> tuple[str, ...]:
     # Without a setting the entry point is not run, as with pyxis.
-    config = CONFIG + ENTRYPOINTS[bool(container.entrypoint)]
+    config = CONFIG + (GPUS * gpus) + ENTRYPOINTS[bool(container.entrypoint)]
     words = ["bash", "-c", START, "slurmkit-enroot", container.name or "", config]
     settings = (
         ("ENROOT_MOUNT_HOME", container.mount_home),
@@ -118,9 +119,10 @@ _NAME = '[ -n "$name" ] || name=slurmkit_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-
 # $1: image in enroot's form, or empty; $2: name of a container that is kept, or empty.
 # One lock is in the folder of the containers, so that each container is created once per node.
 # Another, in the home directory, is held while enroot imports, so that two nodes do not fill the
-# same layer cache at once. A marker file says that a container is being created: a marker found
-# while the lock is free was left by an interrupted run. The folder of the containers is found as
-# enroot finds it (its config::load): from the environment, then from its configuration files.
+# same layer cache at once. A marker file, with what enroot says, tells that a container is being
+# created: a marker found while the lock is free was left by an interrupted run. The folder of the
+# containers is found as enroot finds it (its config::load): from the environment, then from its
+# configuration files.
 CREATE = (
     """\
 set -eu
@@ -163,8 +165,7 @@ case $image in
     (flock 8 && enroot import --output "$file" "$image") 8>>"$locks/enroot.lock"
     ;;
 esac
-touch -- "$making"
-enroot create --name "$name" "$file"
+enroot create --name "$name" "$file" >"$making" 2>&1 || { cat -- "$making" >&2; exit 1; }
 whole=yes"""
 )
 
@@ -199,6 +200,13 @@ environ() {
             printf '%s="%s"\\n' "$name" "${!name}"
     done
 }
+"""
+
+# Before its hooks, enroot reads this. An image built for GPUs keeps its own values.
+GPUS = f"""\
+if ! grep -qs '^NVIDIA_VISIBLE_DEVICES=' "$ENROOT_ROOTFS/etc/environment"; then
+    {EXPORT_GPU_VARIABLES}
+fi
 """
 
 # /etc/rc of an image reads /etc/rc.local before the entry point (enroot's src/docker.sh). The tasks

@@ -16,10 +16,11 @@ from slurmkit.spec.containers import Container, ContainerLaunch, ContainerPaths
 from slurmkit.spec.findings import Finding
 from slurmkit.state.model import Capabilities
 from slurmkit_containers.runtimes.common import (
+    LOGIN_SHELL,
+    check_credentials,
     enroot_view,
     error,
     missing_features,
-    unsafe_credentials,
     warning,
 )
 
@@ -60,7 +61,7 @@ class Pyxis:
         """Yield errors for options that this release lacks, and for images it cannot run."""
         known = capabilities.container_options
         yield from missing_features(NAME, container, _KINDS, _SINCE)
-        yield from unsafe_credentials(NAME, container)
+        yield from check_credentials(NAME, container)
         for field in container.asked:
             option, since = _SINCE[field]
             if option not in known:
@@ -79,8 +80,9 @@ class Pyxis:
 
     def step(self, container: Container, *, gpus: bool) -> ContainerLaunch:
         """Return the step's srun options, one for each field."""
-        del gpus  # enroot's hooks look at NVIDIA_VISIBLE_DEVICES
-        return ContainerLaunch(srun_options=tuple(f"--{word}" for word in _options(container)))
+        del gpus  # enroot's hooks look at variables: planning.containers.gpu_variable_lines
+        options = tuple(f"--{word}" for word in _options(container))
+        return ContainerLaunch(srun_options=options, before=(LOGIN_SHELL,))
 
 
 def _hidden(container: Container, is_0_15: bool) -> Iterator[Finding]:  # noqa: FBT001 - private

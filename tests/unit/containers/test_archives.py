@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from image_lab import (
 )
 from slurmkit_containers.cache import ImageOrigin
 from slurmkit_containers.importing import archives
-from slurmkit_containers.importing.archives import MAGIC, import_path, unpacker
+from slurmkit_containers.importing.archives import MAGIC, GrowingFile, import_path, unpacker
 from slurmkit_containers.importing.layers import LayerTree
 from slurmkit_containers.importing.manifests import ImageSettings
 from slurmkit_containers.trust import ignore_progress
@@ -269,7 +270,7 @@ def test_where_nothing_reads_zstd_it_says_what_to_do(
     unpack = unpacker(head[:MAGIC])
     assert unpack is not None
     with pytest.raises(ImageError, match=r"x\.tar has layers .* install zstd, .* skopeo copy"):
-        unpack(io.BytesIO(head), io.BytesIO(), Path("x.tar"))
+        unpack(io.BytesIO(head), GrowingFile(io.BytesIO(), print), Path("x.tar"))
     assert unpacker(FILES[:MAGIC]) is None
 
 
@@ -371,6 +372,7 @@ def test_the_real_mksquashfs_takes_what_it_is_given(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     file = tmp_path / "work" / "x.sqsh"
     import_path(source, file, ignore_progress)
+    assert list((tmp_path / "work").iterdir()) == [file]
     out = tmp_path / "out"
     subprocess.run(["unsquashfs", "-d", str(out), str(file)], check=True, capture_output=True)
     assert (out / "etc/hello").read_bytes() == (out / "same").read_bytes() == b"hi" * 100_000
@@ -378,6 +380,118 @@ def test_the_real_mksquashfs_takes_what_it_is_given(tmp_path: Path) -> None:
     assert (out / "etc/environment").read_text("utf-8") == "A=1\n"
     assert (out / long / ("ä" * 90)).read_bytes() == b"1"
     assert out.stat().st_mode & 0o777 == 0o755
+
+
+_REAL = pytest.mark.skipif(
+    not (shutil.which("mksquashfs") and shutil.which("unsquashfs")),
+    reason="squashfs-tools are not installed",
+)
+
+
+@_REAL
+def test_no_file_of_an_image_has_roots_rights(tmp_path: Path) -> None:
+    """Finding security L7: set-user-ID bits were kept, and every file becomes root's."""
+    program, (shared, _) = member("bin/su", b"x"), folder("tmp")
+    program[0].mode, shared.mode = 0o6755, 0o1777
+    files = tar(program, (shared, None))
+    source = docker_save(tmp_path / "x.tar", [files], config_of([files]))
+    root = tmp_path / "root" / "bin"
+    root.mkdir(parents=True)
+    (root / "su").write_bytes(b"x")
+    (root / "su").chmod(0o6755)
+    for what, name in ((source, "a.sqsh"), (root.parent, "b.sqsh")):
+        import_path(what, tmp_path / name, ignore_progress)
+        listed = subprocess.check_output(["unsquashfs", "-ll", str(tmp_path / name)], text=True)
+        assert re.search(r"-rwxr-xr-x root/root .*/bin/su$", listed, re.M)
+    listed = subprocess.check_output(["unsquashfs", "-ll", str(tmp_path / "a.sqsh")], text=True)
+    assert re.search(r"drwxrwxrwt root/root .*/tmp$", listed, re.M)
+
+
+@_REAL
+@pytest.mark.parametrize(
+    ("refused", "used"), [("none", "zstd"), ("zstd", "lz4"), ("-comp", "gzip")]
+)
+def test_images_are_packed_by_what_is_fast(
+    refused: str, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding containers D6: gzip took 28 times the CPU time of zstd."""
+    real = shutil.which("mksquashfs")
+    lacks = f'#!/bin/bash\n[[ " $* " != *" {refused} "* ]] || exit 1\nexec {real} "$@"\n'
+    stand_in(monkeypatch, tmp_path / "bin", mksquashfs=lacks)
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    file = tmp_path / "x.sqsh"
+    import_path(tmp_path / "root", file, ignore_progress)
+    said = subprocess.check_output(["unsquashfs", "-s", str(file)], text=True)
+    assert f"Compression {used}" in said
+
+
+@pytest.mark.parametrize(
+    ("variables", "cpus", "most"),
+    [
+        ({}, 64, 4),
+        ({}, 2, 2),
+        ({"SLURM_JOB_ID": "7"}, 64, 64),
+        ({"ENROOT_MAX_PROCESSORS": "9"}, 64, 9),
+        ({"ENROOT_MAX_PROCESSORS": "0"}, 64, 4),
+        ({"ENROOT_MAX_PROCESSORS": "99", "SLURM_JOB_ID": "7"}, 8, 8),
+    ],
+)
+def test_a_login_node_is_not_taken_whole(
+    variables: dict[str, str], cpus: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding containers D6: an import took all processors of a login node."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cpus))
+    for name in ("SLURM_JOB_ID", "ENROOT_MAX_PROCESSORS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    tells = MKSQUASHFS.replace("\n", f'\necho "$*" >{tmp_path}/told\n', 1)
+    stand_in(monkeypatch, tmp_path / "bin", mksquashfs=tells)
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    import_path(tmp_path / "root", tmp_path / "x.sqsh", ignore_progress)
+    assert f" -processors {most} " in (tmp_path / "told").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("squash")
+@pytest.mark.parametrize("how", ["whole", "layer", "program", "sparse"])
+def test_what_unpacks_to_far_too_much_is_not_imported(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding security L6: 597 KiB became 600 MiB beside the cache, without any limit."""
+    monkeypatch.setattr(archives, "_ANY_RATIO", 1 << 20)
+    bomb = tar(folder("etc"), member("etc/zero", bytes(8 << 20)))
+    file = tmp_path / "x.tar"
+    if how == "whole":
+        file.write_bytes(gzip.compress(bomb))
+    elif how == "program":
+        if shutil.which("zstd") is None:
+            pytest.skip("zstd is not installed")
+        monkeypatch.setitem(sys.modules, "compression.zstd", None)
+        file.write_bytes(subprocess.check_output(["zstd", "-c"], input=bomb))
+    elif how == "layer":
+        layout(file.with_suffix(""), {"amd64": ([bomb], config_of([bomb]))})
+        file = file.with_suffix("")
+    else:
+        sparse = tmp_path / "etc"
+        sparse.mkdir()
+        with (sparse / "zero").open("wb") as out:
+            out.truncate(1 << 30)
+        subprocess.run(["tar", "-S", "-cf", file, "-C", tmp_path, "etc"], check=True)
+    with pytest.raises(ImageError, match=r"unpack to more than 100 times as much .* \./ROOTFS"):
+        imported(file)
+    assert not [left for left in (tmp_path / "work").iterdir() if left.stat().st_size > 1 << 20]
+
+
+@pytest.mark.usefixtures("squash")
+def test_a_disk_is_not_filled_by_what_unpacks_to_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding security L6: the room that is free was never compared."""
+    (tmp_path / "x.tar").write_bytes(gzip.compress(tar(member("etc/zero", bytes(8 << 20)))))
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(ImageError, match="has no room"):
+        imported(tmp_path / "x.tar")
 
 
 def test_a_file_that_cannot_be_read_ends_the_import(

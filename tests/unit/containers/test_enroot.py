@@ -147,7 +147,7 @@ def test_every_option_of_start(
     assert words[: len(options) + 1] == [*options, "slurmkit_7_0"]
     seen = eval(done.stdout)  # noqa: S307 - our own repr
     assert {k: v for k, v in seen.items() if k != "ENROOT_ROOTFS"} == {
-        f"ENROOT_{name}": value for name, value in settings.items()
+        f"ENROOT_{name}": value for name, value in (settings | {"LOGIN_SHELL": "n"}).items()
     }
 
 
@@ -190,7 +190,7 @@ def test_a_file_is_not_imported_and_a_kept_container_is_used_again(lab: Lab) -> 
 
 
 def test_two_nodes_with_one_home_create_a_kept_container_once(lab: Lab) -> None:
-    (made,) = wrapped(image="ubuntu", name="train").before
+    _, made = wrapped(image="ubuntu", name="train").before
     text = f"start() {{ {made}; }}\nstart & one=$!; start & wait $one && wait $!"
     done = lab.run(text)
     assert done.returncode == 0, done.stderr
@@ -203,6 +203,21 @@ def test_an_import_that_fails_ends_the_job_and_leaves_nothing(lab: Lab) -> None:
     assert (done.returncode, done.stdout) == (1, b"")
     assert not lab.kept()
     assert not list((lab.folder / "tmp").iterdir())
+
+
+def test_what_enroot_says_of_unpacking_is_shown_only_if_it_fails(lab: Lab) -> None:
+    """Finding containers, section 2: unsquashfs filled the job's log, once for each node."""
+    program = lab.folder / "bin" / "enroot"
+    told = ENROOT.replace("create) ", "create) echo created 8 files; [ -z ${BAD-} ] || exit 4; ")
+    program.write_text(told, "utf-8")
+    made = script(wrapped(image="ubuntu:18.04"), "echo", "work")
+    done = lab.run(made)
+    assert (done.returncode, done.stdout) == (0, b"work\n")
+    assert b"created" not in done.stderr
+    done = lab.run(made, BAD="1")
+    assert done.returncode == 1
+    assert b"created 8 files" in done.stderr
+    assert lab.kept() == []
 
 
 def test_a_requeued_job_has_a_container_of_its_own(lab: Lab) -> None:
@@ -224,6 +239,14 @@ def test_the_command_starts_in_its_folder(lab: Lab) -> None:
     assert gone.stdout == b""
 
 
+def test_a_job_may_have_its_login_shell(lab: Lab) -> None:
+    """Finding containers D4: unless the job asks for a login shell, the image's PATH is kept."""
+    show = shlex.join(["sh", "-c", "echo $ENROOT_LOGIN_SHELL"])
+    made = script(wrapped(image="ubuntu:18.04"), *shlex.split(show))
+    assert lab.run(made).stdout == b"n\n"
+    assert lab.run(made, ENROOT_LOGIN_SHELL="yes").stdout == b"yes\n"
+
+
 def test_variables_of_the_job_go_in_where_the_image_has_none(lab: Lab) -> None:
     made = wrapped(image="ubuntu", name="train")
     etc = lab.folder / "data" / "train" / "etc"
@@ -236,6 +259,33 @@ def test_variables_of_the_job_go_in_where_the_image_has_none(lab: Lab) -> None:
     assert 'Q=""q" $X"' in lines  # enroot takes the outer quotes off (common.sh, envfmt)
     names = {line.partition("=")[0] for line in lines}
     assert names.isdisjoint({"CUDA_HOME", "LINES", "LD_X", "PATH", "HOME", "PWD", "a", "b"})
+
+
+@pytest.mark.parametrize(
+    ("image", "job", "program", "seen"),
+    [
+        ("", {}, True, "all compute,utility"),
+        ("PATH=/bin", {"NVIDIA_VISIBLE_DEVICES": "none"}, True, "none compute,utility"),
+        ("NVIDIA_VISIBLE_DEVICES=all", {}, True, "- -"),
+        ("", {}, False, "- -"),
+    ],
+)
+def test_an_image_that_does_not_ask_for_gpus_gets_them(
+    image: str, job: dict[str, str], program: bool, seen: str, lab: Lab
+) -> None:
+    """Finding containers D14: enroot mounts the driver only if NVIDIA_VISIBLE_DEVICES is set."""
+    etc = lab.folder / "data" / "train" / "etc"
+    etc.mkdir(parents=True)
+    (etc / "environment").write_text(f"{image}\n", "utf-8")
+    if program:
+        (lab.folder / "bin" / "nvidia-container-cli").write_text("#!/bin/sh\n", "utf-8")
+        (lab.folder / "bin" / "nvidia-container-cli").chmod(0o755)
+    made = wrapped(image="ubuntu", name="train")
+    assert lab.run(script(made, "true"), **job).returncode == 0
+    lines = (lab.folder / "environ").read_text("utf-8").splitlines()
+    found = dict(line.split("=", 1) for line in lines if line.startswith("NVIDIA_"))
+    names = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
+    assert " ".join(found.get(name, '"-"').strip('"') for name in names) == seen
 
 
 @pytest.mark.parametrize(
@@ -316,7 +366,7 @@ def test_nodes_create_at_once_and_import_one_after_the_other(lab: Lab) -> None:
     meet = 'if [ "$1" = create ]; then : >"$LAB/at.$N"; n=0\n'
     meet += 'until [ -e "$LAB/at.$((3 - N))" ]; do sleep 0.1; [ $((n += 1)) -lt 100 ]; done; fi\n'
     program.write_text(ENROOT.replace("verb=$1\n", f"verb=$1\n{meet}"), "utf-8")
-    (made,) = wrapped(image="ubuntu", name="train").before
+    _, made = wrapped(image="ubuntu", name="train").before
     node = f"export N=$1 ENROOT_DATA_PATH=$LAB/data.$1; {made}"
     done = lab.run(f"node() {{ {node}; }}\n(node 1) & one=$!; (node 2) & wait $one && wait $!")
     assert done.returncode == 0, done.stderr
@@ -324,7 +374,7 @@ def test_nodes_create_at_once_and_import_one_after_the_other(lab: Lab) -> None:
 
 
 def test_a_container_that_was_left_half_made_is_made_anew(lab: Lab) -> None:
-    (made,) = wrapped(image="ubuntu", name="train").before
+    _, made = wrapped(image="ubuntu", name="train").before
     whole = (lab.folder / "bin" / "enroot").read_text("utf-8")
     killed = whole.replace("create) ", 'create) mkdir "$LAB/data/$3"; kill -9 $PPID; exit 1; ')
     (lab.folder / "bin" / "enroot").write_text(killed, "utf-8")

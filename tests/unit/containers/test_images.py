@@ -305,10 +305,10 @@ def test_list_inspect_and_prune(
     assert out.splitlines()[0].split() == "IMAGE SIZE ARCH IMPORTED USED FROM".split()
     assert "ubuntu:24.04" in out.splitlines()[1]
     assert str(own_cache().folder) in err
-    (entry,) = json.loads(image(capsys, "list", "--json")[0])
+    (entry,) = json.loads(image(capsys, "list", "--json")[0])["rows"]
     assert (entry["path"], entry["digest"]) == (path, f"sha256:{'b' * 64}")
     assert entry["images"] == ["ubuntu:24.04"]
-    one = json.loads(image(capsys, "inspect", "ubuntu", "--full", "--json")[0])
+    (one,) = json.loads(image(capsys, "inspect", "ubuntu", "--full", "--json")[0])["rows"]
     assert one["checked"] == "sha256"
     assert "owner, mode, size, times" in image(capsys, "inspect", "ubuntu")[0]
     assert "would remove ubuntu:24.04" in image(capsys, "prune", "--size", "0", "--dry-run")[1]
@@ -354,7 +354,9 @@ def test_a_file_is_named_after_itself_or_as_one_likes(
 
 def test_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert "pytorch" in image(capsys, "search", "TORCH")[0]
-    assert set(json.loads(image(capsys, "search", "--json")[0])) == set(load_catalogue())
+    assert {row["name"] for row in json.loads(image(capsys, "search", "--json")[0])["rows"]} == set(
+        load_catalogue()
+    )
     assert "no entry of the catalogue contains 'zzz'" in image(capsys, "search", "zzz")[1]
 
 
@@ -439,13 +441,22 @@ def test_an_image_that_is_not_imported_is_always_told() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
-def test_a_password_that_would_be_run_keeps_a_job_from_being_sent(
+def test_a_password_that_is_a_command_is_told_for_its_registry_alone(
     runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Finding containers D3: enroot's manual has `$(aws ecr …)`, and it blocked all registries."""
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path))
-    (tmp_path / ".credentials").write_text("machine r.io login me password $(id)\n", "utf-8")
+    file = tmp_path / ".credentials"
+    file.write_text("machine r.io login AWS password $(aws ecr get-login-password)\n", "utf-8")
+    said = f"the password is a command ({file}, line 1)"
+    for image, told in (("ubuntu:24.04", False), ("nvcr.io/x:1", False), ("r.io:5000/x:1", True)):
+        made = planned(image, runtime=runtime)
+        assert not made.errors
+        assert any(said in note.message for note in made.notes) is told
+    file.chmod(0o664)
     made = planned("nvcr.io/nvidia/x:1", runtime=runtime)
-    assert "line 1: the password begins with $" in made.errors[0].message
+    assert "line 1: enroot would run the password as shell code" in made.errors[0].message
+    assert "chmod go-w" in made.errors[0].message
     assert not planned("/x.sqsh", runtime=runtime).errors
 
 

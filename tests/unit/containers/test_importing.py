@@ -230,18 +230,23 @@ def test_an_image_for_another_architecture_is_not_kept(
         ("$`id`", True),
     ],
 )
-def test_a_password_that_would_be_run_is_refused_and_not_shown(
+def test_a_command_for_a_password_is_run_only_if_nobody_else_wrote_it(
     value: str, runs: bool, image: str, enroot: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Finding containers D3: a command is allowed in a file that only its owner can write."""
     file = Path.home() / ".config" / "enroot" / ".credentials"
     file.parent.mkdir(parents=True)
     file.write_text(f"# mine\nmachine nvcr.io login $oauthtoken password {value}\n", "utf-8")
+    file.chmod(0o606)
     code = run_to_exit_code(cli, ["image", "import", image])
     said = capsys.readouterr().err
     assert code == (1 if runs else 0)
-    assert ("line 2: the password begins with $" in said) is runs
+    assert ("line 2: enroot would run the password as shell code" in said) is runs
     assert value not in said
     assert enroot.exists() is not runs
+    file.chmod(0o600)
+    assert run_to_exit_code(cli, ["image", "import", image]) == 0
+    assert enroot.exists()
 
 
 def test_what_enroot_says_when_it_fails_is_told(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 from container_lab import argv, cluster
-from slurmkit_containers.runtimes.oci import Oci
+from slurmkit_containers.runtimes.oci import Oci, read_bundle
 
 from slurmkit.spec.containers import Container
 
@@ -112,3 +113,18 @@ def test_what_a_bundle_sees_stands_in_it(tmp_path: Path) -> None:
     elsewhere = Oci().view(bundle(tmp_path, cwd="/home/bob"), "/home/alice")
     assert elsewhere is not None
     assert elsewhere.start == "/home/bob"
+
+
+def test_the_bundle_of_the_guide_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding newcomer A19: docs/containers.md had no example for the Docker cluster."""
+    guide = (Path(__file__).parents[3] / "docs" / "containers.md").read_text("utf-8")
+    found = re.search(r"## Try it in the Docker.*?```bash\n(.*?)```", guide, re.DOTALL)
+    assert found is not None
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["bash", "-eu", "-c", found[1]], check=True)
+    made = read_bundle("bundle")
+    assert made is not None
+    assert made.variables == {"SET"}
+    assert made.view.sees("/usr/bin/cat")
+    assert not made.view.sees("/mark")
+    assert (tmp_path / "bundle/rootfs/mark").read_text("utf-8") == "of the image\n"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import random
 import shutil
+import ssl
+import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +20,13 @@ from typing import Any
 import pytest
 from image_lab import ENROOT, MKSQUASHFS, config_of, digest, member, stand_in, tar
 from slurmkit_containers.images import own_cache
-from slurmkit_containers.importing.registry import RegistrySession, RemoteImage, ask_registry
+from slurmkit_containers.importing import sources
+from slurmkit_containers.importing.registry import (
+    RegistrySession,
+    RemoteImage,
+    _https,
+    ask_registry,
+)
 
 from slurmkit.cli.main import cli, run_to_exit_code
 from slurmkit.errors import ImageError
@@ -300,3 +309,143 @@ def test_a_token_that_ran_out_is_fetched_anew(registry: tuple[str, type[Registry
     made.token = "another"
     with session.blob("sha256:1") as answer:
         assert answer.read() == b"layer"
+
+
+@pytest.fixture
+def tls(
+    registry: tuple[str, type[Registry]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Path]]:
+    """The registry with TLS: its host, and its certificate from a CA without keyUsage."""
+    openssl = shutil.which("openssl", path=os.defpath)
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    pem = tmp_path / "own.pem"
+    made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=x"
+    names = "subjectAltName=IP:127.0.0.1"
+    words = [openssl, *made.split(), "-addext", names, "-keyout", str(pem), "-out", f"{pem}.crt"]
+    subprocess.run(words, check=True, capture_output=True)
+    with pem.open("a", encoding="utf-8") as file:
+        file.write(Path(f"{pem}.crt").read_text("utf-8"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    monkeypatch.delenv("ENROOT_ALLOW_HTTP")
+    for name in ("https_proxy", "HTTPS_PROXY", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    _https.cache_clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), registry[1]) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}", Path(f"{pem}.crt")
+        server.shutdown()
+        thread.join()
+    _https.cache_clear()
+
+
+def test_a_ca_that_curl_accepts_is_accepted(
+    tls: tuple[str, Path],
+    registry: tuple[str, type[Registry]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Finding containers D10: Python 3.13 and later refused a CA without keyUsage."""
+    host, certificate = tls
+    registry[1].manifests = {"/v2/x/manifests/latest": MANIFEST}
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    found = ask_registry(Image.parse(f"{host}/x"), "amd64")
+    assert found == RemoteImage(digest(MANIFEST), 1000)
+
+
+def test_a_certificate_that_is_not_accepted_is_told(tls: tuple[str, Path]) -> None:
+    """Finding containers D10: a TLS failure was taken for "does not answer", without a word."""
+    said: list[str] = []
+    image = Image.parse(f"{tls[0]}/x")
+    assert ask_registry(image, "amd64", lambda words, *_: said.append(words)) is None
+    (words,) = said
+    assert f"the TLS certificate of {tls[0]} is not accepted (self-signed certificate)" in words
+    assert "SSL_CERT_FILE" in words
+
+
+@pytest.mark.usefixtures("openly")
+def test_without_enroot_the_reason_is_in_the_error(
+    tls: tuple[str, Path],
+    registry: tuple[str, type[Registry]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Finding containers D10: it said "does not give image … to anybody, or does not answer"."""
+    for host, why in (
+        (tls[0], "is not accepted (self-signed certificate); if its CA is your site's own"),
+        (registry[0], "does not speak https; for a registry without TLS set ENROOT_ALLOW_HTTP=y"),
+        ("127.0.0.1:9", "Connection refused"),
+    ):
+        assert run_to_exit_code(cli, ["image", "import", f"{host}/x:1"]) == 1
+        assert why in capsys.readouterr().err
+
+
+_FAILS = "#!/bin/sh\n[ \"$1\" = import ] || exit 1\ncat >&2 <<'END'\n{said}\nEND\nexit 1\n"
+
+
+@pytest.mark.usefixtures("openly")
+def test_where_enroot_fails_a_public_image_is_fetched_without_it(
+    registry: tuple[str, type[Registry]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Finding containers D7: login nodes without user namespaces could import nothing."""
+    host, made = registry
+    serve(made, [tar(member("one", b"1"))])
+    manifest = made.manifests["/v2/x/manifests/1"]
+    made.manifests[f"/v2/x/manifests/{digest(manifest)}"] = manifest
+    fails = _FAILS.format(said="enroot-aufs2ovlfs: Operation not permitted")
+    stand_in(monkeypatch, tmp_path / "bin", enroot=fails)
+    monkeypatch.setattr(sources, "local_architecture", lambda: "amd64")
+    assert run_to_exit_code(cli, ["image", "import", f"{host}/x:1"]) == 0
+    said = capsys.readouterr()
+    assert "Operation not permitted; slurmkit fetches the image itself" in said.err
+    path = Path(said.out.strip())
+    assert path.stem == digest(made.manifests["/v2/x/manifests/1"]).replace(":", "-")
+    assert run_to_exit_code(cli, ["image", "import", f"me@{host}#x:1", "--as", "mine"]) == 1
+    assert "itself" not in capsys.readouterr().err
+    (tmp_path / "bin" / "mksquashfs").unlink()
+    assert run_to_exit_code(cli, ["image", "import", "--again", f"{host}/x:1"]) == 1
+    said = capsys.readouterr()
+    assert "not permitted; slurmkit itself could not fetch the image: mksquashfs is" in said.err
+
+
+@pytest.mark.usefixtures("openly")
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "[INFO] Querying registry\n[INFO] Authenticating with user: <anonymous>",
+            "to user <anonymous>: it wants a password, or refuses the one it got; write it into",
+        ),
+        (
+            "[INFO] Authenticating with user: me\n[INFO] Using credentials from file: /x",
+            "to user me: it wants a password",
+        ),
+        ("[ERROR] URL https://x/v2 returned error code: 401 Unauthorized", "wants a password"),
+        (
+            "curl: (35) OpenSSL/3.0: error:0A00010B:SSL routines::wrong version number",
+            "does not speak https (enroot failed",
+        ),
+        ("[INFO] Authenticating with user: me\n[ERROR] no space", "code 1: [ERROR] no space"),
+    ],
+)
+def test_what_enroot_does_not_say_is_said(
+    said: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Finding containers D11: "[INFO] Authenticating with user" was all that one read."""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # so that no registry answers
+    stand_in(monkeypatch, tmp_path / "bin", enroot=_FAILS.format(said=said))
+    assert run_to_exit_code(cli, ["image", "import", "r.example:5000/x:1"]) == 1
+    shown = capsys.readouterr().err
+    assert told in shown
+    if "password" in told:
+        assert "/.credentials, as a line: machine r.example login USER password PASS" in shown
+    if "https" in told:
+        assert "ENROOT_ALLOW_HTTP=y here, and in enroot.conf of the nodes" in shown

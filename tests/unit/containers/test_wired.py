@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from container_lab import cluster
 from recorded_lab import capabilities, standing
 
 from slurmkit.cli.job_options import job_options, parse_job_options
+from slurmkit.planning.containers import GPU_VARIABLES
 from slurmkit.planning.planner import Plan, plan_offline
 from slurmkit.planning.request import SiteState
 from slurmkit.spec.containers import Container
@@ -42,6 +45,7 @@ def test_pyxis_adds_options_to_srun_and_is_named() -> None:
     spec = JobSpec(command=("python", "x.py"), container=inside)
     assert script(spec).split("\n\n", 1)[1] == (
         'unset "${!PYXIS_@}"\n'
+        'export ENROOT_LOGIN_SHELL="${ENROOT_LOGIN_SHELL:-n}"\n'
         "\n"
         "srun --cpus-per-task=1 '--container-image=nvcr.io#nvidia/pytorch:25.06-py3'"
         " --container-mounts=/data:/data --container-readonly -- python x.py\n"
@@ -127,6 +131,177 @@ def test_what_cannot_be_is_an_error_of_the_plan(
     (error,) = planned(spec, pyxis).errors
     assert says in error.message
     assert code in (None, error.code)
+
+
+def test_the_path_of_the_image_is_kept() -> None:
+    """Finding containers D4: /etc/profile of Debian images replaced PATH in a login shell."""
+    text = script(JobSpec(command=("x",), container=Container(image="golang:1.25")))
+    seen = "srun() { echo $ENROOT_LOGIN_SHELL; }\n" + text
+    assert subprocess.check_output(["bash", "-c", seen], text=True) == "n\n"
+    own = JobSpec(
+        command=("x",),
+        container=Container(image="golang:1.25"),
+        environment={"ENROOT_LOGIN_SHELL": "y"},
+    )
+    seen = "srun() { echo $ENROOT_LOGIN_SHELL; }\n" + script(own)
+    assert subprocess.check_output(["bash", "-c", seen], text=True) == "y\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "given", "exported"),
+    [
+        (["PATH=/bin"], {}, "all compute,utility"),
+        (None, {}, "all compute,utility"),
+        (["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=video"], {}, "- -"),
+        (["PATH=/bin"], {"NVIDIA_VISIBLE_DEVICES": "none"}, "none -"),
+        (["PATH=/bin"], {"NVIDIA_DRIVER_CAPABILITIES": "all"}, "- all"),
+    ],
+)
+def test_gpus_are_seen_in_an_image_that_does_not_ask_for_them(
+    variables: list[str] | None, given: dict[str, str], exported: str, tmp_path: Path
+) -> None:
+    """Finding containers D14: nvidia-smi in ubuntu:24.04 saw no GPU, without a word."""
+    if not shutil.which("mksquashfs") or not shutil.which("unsquashfs"):
+        pytest.skip("squashfs-tools are not installed")
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    if variables is not None:
+        text = "".join(f"{line}\n" for line in variables)
+        (tmp_path / "root" / "etc" / "environment").write_text(text, "utf-8")
+    image = tmp_path / "x.sqsh"
+    subprocess.run(["mksquashfs", tmp_path / "root", image], check=True, capture_output=True)
+    inside = Container(image=str(image))
+    spec = JobSpec(command=("x",), container=inside, gpus=Gpus(1), environment=given)
+    show = 'srun() { echo "${NVIDIA_VISIBLE_DEVICES--} ${NVIDIA_DRIVER_CAPABILITIES--}"; }\n'
+    for has_program, seen in ((True, exported), (False, None)):
+        found = "true" if has_program else "false"
+        text = f"command() {{ {found}; }}\n{show}{script(spec)}"
+        told = subprocess.check_output(["bash", "-c", text], text=True).strip()
+        assert told == (seen or " ".join(given.get(n, "-") for n in GPU_VARIABLES))
+    told_note = "container-gpus" in {note.code for note in planned(spec).notes}
+    assert told_note is (exported == "all compute,utility")
+    no_gpus = msgspec.structs.replace(spec, gpus=None)
+    assert "nvidia" not in script(no_gpus)
+
+
+def test_where_the_image_cannot_be_read_the_plan_says_what_to_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding containers D14: an image that the nodes fetch may set the variables, or not."""
+    monkeypatch.setenv("PATH", str(tmp_path))  # without unsquashfs
+    own = tmp_path / "own.sqsh"
+    own.touch()
+    images = {"ubuntu:24.04": True, IMAGE: False, "/absent.sqsh": False, str(own): True}
+    for image, told in images.items():
+        spec = JobSpec(command=("x",), container=Container(image=image), gpus=Gpus(1))
+        notes = [n.message for n in planned(spec).notes if n.code == "container-gpus"]
+        assert bool(notes) is told
+        assert not told or "--env NVIDIA_VISIBLE_DEVICES=all" in notes[0]
+        assert "NVIDIA" not in script(spec)
+
+
+def test_ranks_meet_where_the_script_says_not_where_a_hook_of_enroot_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding containers D16: the hook 50-slurm-pytorch.sh gave NGC images another MASTER_PORT."""
+    inside = Container(image=IMAGE, environment=("A",))
+    for launcher, names in (("srun", "A,MASTER_ADDR,MASTER_PORT"), ("torchrun", "A"), (None, "A")):
+        spec = JobSpec(command=("x",), container=inside, launch=Launch(launcher=launcher))
+        assert f"--container-env={names} " in script(spec)
+    own = JobSpec(command=("x",), container=Container(image=IMAGE), launch=Launch(launcher="srun"))
+    file = tmp_path / "config.toml"
+    file.write_text('[containers]\nruntimes = ["apptainer"]\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(file))
+    assert "APPTAINERENV_MASTER" not in script(own, None)  # which has no such hook
+    assert "--container-env" not in script(own, "0.11")  # which has no such option
+    assert not planned(own, "0.11").warnings
+
+
+def test_a_site_that_imports_for_pyxis_is_left_to_do_so(tmp_path: Path) -> None:
+    """Finding containers, section 5: importer= of pyxis 0.23 was neither detected nor named."""
+    spec = JobSpec(command=("x",), nodes=2, container=Container(image=IMAGE))
+    options = cluster("0.24").container_options
+    known = msgspec.structs.replace(
+        capabilities(),
+        container_options=options,
+        config=capabilities().config | {"SLURM_CONF": str(tmp_path / "slurm.conf")},
+    )
+    for line, code in (
+        ("required pyxis.so", "container-image-import"),
+        ("required pyxis.so importer=/opt/i.sh", "container-importer"),
+    ):
+        (tmp_path / "plugstack.conf").write_text(line, "utf-8")
+        notes = plan_offline(spec, SiteState(known, standing())).notes
+        found = {note.code: note.message for note in notes}
+        assert {"container-image-import", "container-importer"} & set(found) == {code}
+    assert found["container-importer"].endswith("by the site's importer /opt/i.sh")
+
+
+def test_settings_of_enroot_that_pyxis_drops_are_told() -> None:
+    """Finding containers, section 2: `--env ENROOT_ALLOW_HTTP=y` had no effect, and no word."""
+    given = {"ENROOT_ALLOW_HTTP": "y", "ENROOT_REMAP_ROOT": "y"}
+    spec = JobSpec(command=("x",), container=Container(image="r.io/x"), environment=given)
+    (found,) = planned(spec).warnings
+    assert found.message.startswith("pyxis does not pass ENROOT_ALLOW_HTTP of a job on to enroot")
+
+
+def run_with(srun: str, text: str, tmp_path: Path) -> tuple[int, str]:
+    """Run a batch script in bash with a stand-in for srun."""
+    body = f"srun() {{ {srun}; }}\n{text}"
+    done = subprocess.run(
+        ["bash", "-c", body], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("survive", [None, Survive(on_timeout="requeue")])
+def test_a_container_that_was_not_saved_fails_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survive: Survive | None
+) -> None:
+    """Finding containers D5: a failed export left the job COMPLETED, without the file."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "my saved.sqsh"
+    inside = Container(image="ubuntu", save=str(file))
+    spec = JobSpec(command=("x",), container=inside)
+    if survive:
+        made = script(msgspec.structs.replace(spec, survive=survive, time="10"))
+        assert f"the container was not saved to\" '{file}'" in made
+        return
+    text = script(spec)
+    code, said = run_with("true", text, tmp_path)
+    assert code == 1
+    assert said == f"slurmkit: the container was not saved to {file}\n"
+    assert run_with(f"echo new >'{file}'", text, tmp_path) == (0, "")
+    assert run_with("true", text, tmp_path)[0] == 1  # the file is that of an earlier job
+    assert run_with(f"echo newer >'{file}'", text, tmp_path) == (0, "")
+    assert run_with("return 7", text, tmp_path) == (7, "")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"nodes": 2}, {"nodes": "1-2"}, {"ntasks": 4}, {"array": "0-3"}]
+)
+def test_a_file_is_saved_by_one_task_on_one_node(fields: dict[str, Any]) -> None:
+    """Finding containers D5: two nodes wrote one file, and the last one won."""
+    inside = Container(image="ubuntu", save="/x/saved.sqsh")
+    (found,) = planned(JobSpec(command=("x",), container=inside, **fields)).errors
+    assert found.code == "container-save"
+    assert "overwrites the others" in found.message
+
+
+def test_tasks_of_an_array_share_no_kept_container() -> None:
+    """Finding containers D9: 3 of 4 tasks on one node failed; another image was silently unused."""
+    inside = Container(image="ubuntu", name="arr")
+    spec = JobSpec(command=("x",), container=inside, array="0-3")
+    (found,) = planned(spec).errors
+    assert found.code == "container-name"
+    assert "--array=0-3%1" in found.message
+    one_by_one = planned(msgspec.structs.replace(spec, array="0-3%1"))
+    assert not one_by_one.errors
+    (note,) = [note for note in one_by_one.notes if note.code == "container-name"]
+    assert "whatever image it was made of" in note.message
+    assert note.message.endswith("enroot remove pyxis_arr")
+    by_mode = Container(image="ubuntu", name="arr:create")
+    made = planned(msgspec.structs.replace(spec, container=by_mode, array=None))
+    assert "container-name" not in {note.code for note in made.notes}
 
 
 def asked(*words: str) -> Container | None:

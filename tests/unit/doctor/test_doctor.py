@@ -459,7 +459,7 @@ def test_an_error_ends_with_1(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     site.answers["cluster"] = ControllerDown("x")
     site.config["AccountingStorageTRES"] = "cpu,mem"
     code, shown, _ = run(monkeypatch, site, "--json")
-    found = {each["check"]: each for each in json.loads(shown)}
+    found = {each["check"]: each for each in json.loads(shown)["rows"]}
     assert code == 1
     assert found["gpu-tres"]["severity"] == "error"
     assert set(found["gpu-tres"]) == {"check", "severity", "message", "meaning", "fix", "where"}
