@@ -2,7 +2,7 @@
 
 >>> from slurmkit_accounting import read
 >>> with read.ledger() as books:
-...     report = read.usage(books, "2026-10-01", "2026-11-01", by=["pi", "gpu-type"])
+...     report = read.usage(books, "2026-10-01", "2026-11-01", by=["pi", "gpu_type"])
 >>> report.rows[0]["gpu_hours"]
 >>> report.frame()
 """
@@ -21,7 +21,7 @@ from slurmkit_accounting.remote.served import also_remote
 from slurmkit_accounting.remote.served import open_any_ledger as ledger
 from slurmkit_accounting.reports.budget import budget_report
 from slurmkit_accounting.reports.counted import Question, check_dimensions
-from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, KEY_DIMENSIONS
+from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, KEY_DIMENSIONS, dimension_name
 from slurmkit_accounting.reports.efficiency import efficiency_report
 from slurmkit_accounting.reports.explain import Evidence, explain_report
 from slurmkit_accounting.reports.explain import load_evidence as evidence_of
@@ -80,7 +80,8 @@ def usage(
         begin: date or date-time; the begin of this month when left out.
         end: date or date-time, not included; now when left out.
         by: names of dimensions, as a list or by comma: pi, group, department, user, account,
-            cluster, partition, qos, gpu-type, state, hour (of 31 days at most), day, week, month.
+            cluster, partition, qos, gpu_type (or gpu-type), state, hour (of 31 days at most),
+            day, week, month.
         panels: whether to add the data of charts.
         scope: which usage the reader may see.
         **more: see `More`.
@@ -114,7 +115,7 @@ def wait(
     begin: str | None = None,
     end: str | None = None,
     *,
-    by: str | Sequence[str] = ("partition", "gpu-type"),
+    by: str | Sequence[str] = ("partition", "gpu_type"),
     scope: Scope = EVERYTHING,
     **more: Unpack[More],
 ) -> Report:
@@ -205,13 +206,14 @@ def evidence(books: Ledger, row: int, *, scope: Scope = EVERYTHING) -> Evidence:
 
 def _names(by: str | Sequence[str], known: Sequence[str] = ALL_DIMENSIONS) -> tuple[str, ...]:
     """Check names of dimensions, given as a list or separated by commas."""
-    names = dict.fromkeys(filter(None, by.split(",")) if isinstance(by, str) else by)
+    given = filter(None, by.split(",")) if isinstance(by, str) else by
+    names = dict.fromkeys(map(dimension_name, given))
     check_dimensions(tuple(names), known)
     return tuple(names)
 
 
 def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Question:
-    only = {name: tuple(values) for name, values in more.get("filters", {}).items()}
+    only = {dimension_name(name): tuple(values) for name, values in more.get("filters", {}).items()}
     check_dimensions(tuple(only))
     _check_number_of_values(only)
     where, job, now = find_zone(more.get("timezone")), more.get("job"), more.get("now")

@@ -32,6 +32,7 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
         yield from reports.budgets()
     if "ingest" in parts:
         yield from ingest.from_a_file()
+        yield from ingest.long_runs()
     yield from _on_an_empty_queue(lab, parts)
     read = sizes if "queue" in parts else []
     for jobs in sorted({*read, *([tui.JOBS] if "tui" in parts else [])}):

@@ -13,9 +13,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from slurmkit_accounting import read as usage_reports
 from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.ingest.file import SacctFile, ingest_file
 from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.people.sync import PeopleData, PiOverride, sync_people
 from slurmkit_accounting.sacct.query import SACCT_FIELDS
 
 from tests.bench import history
@@ -31,6 +33,8 @@ LIVE_ROUNDS, LIVE_DAYS = 1, 10
 REPORTS = 5
 _FOLDER = "/tmp/bench-ledger"  # on the login node
 _BEGIN, _MONTH = 1_793_491_200, 30 * 86400
+LONG_ROWS, LONG_DAYS, LONG_PER_SECOND = 200_000, 60, 20_000
+LONG_BEGIN, LONG_SPAN = 1_767_225_600, 365 * 86400  # 2026
 _STATES = ("COMPLETED", "FAILED", "CANCELLED by 7", "TIMEOUT", "OUT_OF_MEMORY", "REQUEUED")
 _INSIDE = Path(__file__).parent / "inside"
 
@@ -71,6 +75,52 @@ def _of_rounds(what: str, rounds: list[dict[str, float]], theirs: list[float]) -
         limit, holds = f"{TIMES} × slurm2sql of PyPI", speed >= TIMES * max(theirs)
         yield Budget("the same", speed, limit, max(theirs), holds, "rows/s")
     yield Budget("the same, memory", size, f"{MEGABYTES} MB", None, size < MEGABYTES, "MB")
+
+
+def long_runs() -> Iterator[Budget]:
+    """Runs of many weeks, each under a usage key of its own: usage must not grow with the hours."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        say(f"writing {LONG_ROWS:,} rows of long runs")
+        write_long_runs(folder / "dump.txt", LONG_ROWS)
+        found = _apart(folder)
+        what = f"{LONG_ROWS:,} runs of up to {LONG_DAYS} days, each with a usage key of its own"
+        speed, megabytes = found["rows"] / found["cpu"], found["megabytes"]
+        limit = f"at least {LONG_PER_SECOND:,} rows/s"
+        yield Budget(what, speed, limit, None, speed >= LONG_PER_SECOND, "rows/s")
+        yield Budget(
+            "the same, memory", megabytes, f"{MEGABYTES} MB", None, megabytes < MEGABYTES, "MB"
+        )
+        size = (folder / "ledger.db").stat().st_size / 1e6
+        yield Budget("the same, the ledger's file", size, "300 MB", None, size < 300, "MB")
+        url = f"sqlite:///{folder}/ledger.db"
+        yield from _reports_of_long_runs(url)
+        say("giving an account another PI")
+        begun = time.process_time()
+        with open_for_writing(url) as ledger:
+            since = LONG_BEGIN + LONG_SPAN // 2
+            override = PiOverride(account="group001", pi="user001", valid_from=since)
+            sync_people(ledger, PeopleData(overrides=(override,)))
+        moved = (time.process_time() - begun) * 1000
+        yield Budget(
+            "the same, another PI for half of it", moved, "10,000 ms", None, moved < 10_000
+        )
+
+
+def _reports_of_long_runs(url: str) -> Iterator[Budget]:
+    with usage_reports.ledger(url) as books:
+        for by, first, last in (
+            ("day", "2026-07-01", "2026-08-01"),
+            ("pi", "2026-01-01", "2027-01-01"),
+        ):
+            seconds = []
+            for _ in range(REPORTS):
+                begun = time.process_time()
+                usage_reports.usage(books, first, last, by=by, timezone="Europe/Berlin")
+                seconds.append(time.process_time() - begun)
+            took, limit = median_ms(seconds), 2000 if by == "day" else 10_000
+            what = f"the same, report by {by} from {first} to {last}"
+            yield Budget(what, took, f"{limit:,} ms", None, took < limit)
 
 
 def live(lab: Lab, jobs: int) -> Iterator[Budget]:
@@ -120,6 +170,28 @@ def write(path: Path, rows: int) -> None:
                 1000 + number, 5000 + number, 5000 + number, f"user{person:03}", 10000 + person,
                 f"group{person % 60:02}", partition, "normal", state, submit, submit, start, end,
                 "00:00:00", 1, cpus, tres, tres, 0, 1440, "0:0",
+                f"node{chance.randrange(200):03}", "", f"train-{number % 1000}",
+            )  # fmt: skip
+            file.write("|".join(map(str, row)) + "\n")
+
+
+def write_long_runs(path: Path, rows: int) -> None:
+    """Runs of 1,000 people in 300 accounts, as sacct -P prints them."""
+    chance = random.Random(1)
+    with path.open("w") as file:
+        for number in range(rows):
+            submit = LONG_BEGIN + number * LONG_SPAN // rows
+            start = submit + int(chance.expovariate(1 / 3600))
+            end = start + chance.randrange(LONG_DAYS * 86400)
+            gpus, kind = chance.choice((0, 1, 2, 4, 8)), chance.choice(("a100", "h100", "v100"))
+            cpus, person = max(gpus, 1) * 8, chance.randrange(1000)
+            tres = f"billing={cpus},cpu={cpus},mem={cpus * 8192}M,node=1"
+            tres += f",gres/gpu:{kind}={gpus},gres/gpu={gpus}" if gpus else ""
+            row = (
+                1000 + number, 5000 + number, 5000 + number, f"user{person:03}", 10000 + person,
+                f"group{chance.randrange(300):03}", chance.choice(("gpu", "long", "cpu", "big")),
+                chance.choice(("normal", "high", "low")), chance.choice(_STATES[:5]), submit,
+                submit, start, end, "00:00:00", 1, cpus, tres, tres, 0, 1440, "0:0",
                 f"node{chance.randrange(200):03}", "", f"train-{number % 1000}",
             )  # fmt: skip
             file.write("|".join(map(str, row)) + "\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurmkit_accounting import read
 from slurmkit_accounting.ledger.database import open_for_writing
-from slurmkit_accounting.ledger.schema.usage import SUMS
+from slurmkit_accounting.ledger.schema.usage import RATES, USAGE_COLUMNS
 from slurmkit_accounting.usage import query
 from sqlalchemy import Connection, text
 
@@ -56,10 +56,8 @@ def fill(connection: Connection, jobs: int) -> None:
     connection.execute(text(_RUNS), {"jobs": jobs, "begin": BEGIN})
     connection.execute(text(_KEYS_SQL), {"keys": _KEYS})
     per_hour = max(jobs // (_KEYS * DAYS * HOURS), 1)
-    for table, bins, width in (("usage_hours", DAYS * HOURS, 3600), ("usage_days", DAYS, 86400)):
-        sums = ", ".join(str(_sum(name, per_hour * width // 3600)) for name in SUMS)
-        # Of the hours only every eighth: nobody runs all day long.
-        some = "AND (bins.n + keys.n) % 8 = 0" if table == "usage_hours" else ""
+    for table, bins, width, some, change in _TABLES:
+        sums = ", ".join(_number(name, per_hour * width // 3600, change) for name in USAGE_COLUMNS)
         connection.execute(
             text(
                 f"WITH RECURSIVE {_counted('bins', bins - 1)}, {_counted('keys', _KEYS)}"
@@ -69,8 +67,21 @@ def fill(connection: Connection, jobs: int) -> None:
         )
 
 
-def _sum(name: str, runs: int) -> int:
-    return runs if name in {"runs", "started"} else runs * 3600
+# Of the hours only every eighth: nobody runs all day long. What is held at once changes by one.
+_TABLES = (
+    (
+        "usage_hours", DAYS * HOURS, 3600, "AND (bins.n + keys.n) % 8 = 0",
+        "CASE (bins.n + keys.n) / 8 % 2 WHEN 0 THEN 1 ELSE -1 END",
+    ),
+    ("usage_days", DAYS, 86400, "", "CASE bins.n % 2 WHEN 0 THEN 1 ELSE -1 END"),
+    ("usage_months", 1, DAYS * 86400, "", "0"),
+)  # fmt: skip
+
+
+def _number(name: str, runs: int, change: str) -> str:
+    if name in RATES:
+        return change
+    return str(runs if name == "started" else runs * 3600)
 
 
 def _counted(name: str, last: int) -> str:

@@ -71,6 +71,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
         gone: runs that sacct no longer shows.
         doubtful: runs whose number of GPUs cannot be trusted.
         rejects: rows that could not be parsed to this day.
+        reused: runs that were new with the DBIndex of another job: slurmdbd's database was set up
+            anew.
     """
 
     name: str
@@ -88,6 +90,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     doubtful: int
     retracted: int
     rejects: int
+    reused: int
 
 
 class LedgerStatus(msgspec.Struct, frozen=True):
@@ -150,12 +153,18 @@ def _cluster(
         or 0,
         retracted=count(text(RETRACTED)),
         rejects=_rejects(connection, number),
+        reused=_reused(connection, number),
     )
 
 
 def _rejects(connection: Connection, cluster: int) -> int:
     query = select(func.count()).select_from(rejects.join(ingests, _BY_INGEST))
     return connection.scalar(query.where(UNREAD, ingests.c.cluster_id == cluster)) or 0
+
+
+def _reused(connection: Connection, cluster: int) -> int:
+    query = select(func.sum(ingests.c.rows_reused)).where(ingests.c.cluster_id == cluster)
+    return int(connection.scalar(query) or 0)
 
 
 def _files(connection: Connection, cluster: int) -> list[IngestedFileStatus]:

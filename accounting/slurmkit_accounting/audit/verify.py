@@ -16,26 +16,35 @@ from typing import Any
 import msgspec
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
     Table,
     and_,
     create_engine,
+    distinct,
     func,
     insert,
+    or_,
     select,
     type_coerce,
 )
 
 from slurmkit_accounting.ingest.steps import MEASURED_COLUMNS
 from slurmkit_accounting.ledger.coverage import load_spans
+from slurmkit_accounting.ledger.schema.people import eras
 from slurmkit_accounting.ledger.schema.runs import clusters, runs, spans, steps, suspensions
 from slurmkit_accounting.ledger.schema.types import metadata
-from slurmkit_accounting.ledger.schema.usage import SUMS, usage_days, usage_hours, usage_keys
+from slurmkit_accounting.ledger.schema.usage import USAGE_COLUMNS, usage_keys
 from slurmkit_accounting.sacct.rows import RunRow
 from slurmkit_accounting.sacct.steps import StepRow
 from slurmkit_accounting.usage.bins import UsageKey
 from slurmkit_accounting.usage.redone import find_wrong_redone
-from slurmkit_accounting.usage.tables import BIN_TABLES, change_usage, load_counted_runs, load_eras
+from slurmkit_accounting.usage.tables import (
+    USAGE_TABLES,
+    RunProgress,
+    add_all_runs,
+    no_progress,
+)
 
 _MANY = 10_000
 
@@ -47,43 +56,48 @@ class VerifyResult(msgspec.Struct, frozen=True):
         checksum: see `slurmkit_accounting.audit.verify`.
         runs: number of runs.
         wrong: errors in words; empty for a correct ledger.
+        notes: in words, what is no error of the ledger, but an administrator should know.
     """
 
     checksum: str
     runs: int
     wrong: list[str]
+    notes: list[str] = msgspec.field(default_factory=list)
 
 
-def verify(connection: Connection) -> VerifyResult:
-    """Check the whole ledger; nothing is changed."""
-    wrong = [*usage_differences(connection), *_invariants(connection)]
+def verify(connection: Connection, progress: RunProgress = no_progress) -> VerifyResult:
+    """Check the whole ledger; nothing is changed.
+
+    Args:
+        connection: to the ledger.
+        progress: called with the number of runs done, and of all.
+    """
+    wrong = [*usage_differences(connection, progress), *_invariants(connection)]
     count = connection.scalar(select(func.count()).select_from(runs)) or 0
-    return VerifyResult(checksum(connection), count, wrong)
+    return VerifyResult(checksum(connection), count, wrong, list(_notes(connection)))
 
 
-def usage_differences(connection: Connection) -> Iterator[str]:
+def usage_differences(connection: Connection, progress: RunProgress = no_progress) -> Iterator[str]:
     """Yield where the usage tables differ from the usage computed from the runs."""
     with tempfile.TemporaryDirectory(prefix="slurmkit-verify-") as folder:
         engine = create_engine(f"sqlite:///{Path(folder)}/usage.db")
         try:
             with engine.begin() as scratch:
-                _work_out(connection, scratch)
+                _work_out(connection, scratch, progress)
                 names = _names(scratch)
-                for table, _ in BIN_TABLES:
+                for table in USAGE_TABLES:
                     yield from _compare_tables(table, names, connection, scratch)
         finally:
             engine.dispose()
 
 
-def _work_out(connection: Connection, scratch: Connection) -> None:
+def _work_out(connection: Connection, scratch: Connection, progress: RunProgress) -> None:
     """Compute the usage tables from the runs, into a scratch database."""
-    metadata.create_all(scratch, tables=[clusters, usage_keys, usage_hours, usage_days])
+    metadata.create_all(scratch, tables=[clusters, eras, usage_keys, *USAGE_TABLES])
     for table in (clusters, usage_keys):
         for some in connection.execute(select(table)).mappings().partitions(_MANY):
             scratch.execute(insert(table), [dict(row) for row in some])
-    known = load_eras(connection)
-    for batch in load_counted_runs(connection):
-        change_usage(scratch, (), [run._replace(era=known.of(run.submit)) for run in batch])
+    add_all_runs(connection, scratch, progress)
 
 
 def _names(scratch: Connection) -> dict[int, str]:
@@ -100,8 +114,8 @@ def _compare_tables(
     table: Table, names: dict[int, str], connection: Connection, scratch: Connection
 ) -> Iterator[str]:
     """Merge the rows of both databases by bin and key, and yield the differences."""
-    query = select(table.c.bin, table.c.key_id, *(table.c[name] for name in SUMS))
-    query = query.order_by(table.c.bin, table.c.key_id)
+    query = select(table.c.bin, table.c.key_id, *(table.c[name] for name in USAGE_COLUMNS))
+    query = query.where(_not_empty(table)).order_by(table.c.bin, table.c.key_id)
     streamed = {"yield_per": _MANY}
     stored_rows, right_rows = (
         iter(one.execute(query, execution_options=streamed)) for one in (connection, scratch)
@@ -127,7 +141,7 @@ def _place(row: Any) -> tuple[float, float]:
 
 def _different_sums(stored_row: Iterable[Any], right_row: Iterable[Any]) -> str:
     """Say which sums of two rows differ."""
-    pairs = zip(SUMS, list(stored_row)[2:], list(right_row)[2:], strict=True)
+    pairs = zip(USAGE_COLUMNS, list(stored_row)[2:], list(right_row)[2:], strict=True)
     return "; ".join(f"{name} is {a}, but from the runs {b}" for name, a, b in pairs if a != b)
 
 
@@ -157,6 +171,27 @@ def _invariants(connection: Connection) -> Iterator[str]:
         yield f"run {number}: its suspensions add up to more than its suspended time"
 
 
+def _notes(connection: Connection) -> Iterator[str]:
+    """Yield which clusters have DBIndexes of several jobs, and runs that are stored twice."""
+    known = connection.execute(select(clusters.c.id, clusters.c.name))
+    names = {number: name for number, name in known}  # noqa: C416 - mypy: a Row is no tuple
+    spare = func.count() - func.count(distinct(runs.c.db_index))
+    reused = select(runs.c.cluster_id, spare).where(runs.c.db_index.is_not(None))
+    for cluster, count in connection.execute(reused.group_by(runs.c.cluster_id)):
+        if count:
+            yield (
+                f"the accounting database of {names[cluster]} was set up anew: {count} DBIndexes"
+                " belong to several jobs; all are kept"
+            )
+    pair = (runs.c.cluster_id, runs.c.job_id_raw, runs.c.submit)
+    twice = select(*pair[:2]).where(runs.c.retracted.is_(None)).group_by(*pair)
+    for cluster, job in connection.execute(twice.having(func.count() > 1)):
+        yield (
+            f"job {job} of {names[cluster]} is there twice with one time of submission; if one is"
+            f" gone from sacct, stop counting it with: slurmkit ledger retract {job}"
+        )
+
+
 def _violated_foreign_keys(connection: Connection) -> Iterator[str]:
     """Yield violated foreign keys in SQLite; PostgreSQL allows none."""
     if connection.dialect.name == "sqlite":
@@ -177,12 +212,13 @@ def checksum(connection: Connection) -> str:
     Row ids and the records of ingests are left out. Rows are hashed one by one and the hashes are
     summed, so that their order does not matter.
     """
+    halts = _of_runs(suspensions, ("begin", "length", "seconds"))
     parts = {
         "runs": _total(connection, _runs(), bools=2),
         "steps": _total(connection, _of_runs(steps, StepRow._fields)),
-        "suspensions": _total(connection, _of_runs(suspensions, ("begin", "length", "seconds"))),
-        "usage_hours": _total(connection, _usage(usage_hours), bools=1),
-        "usage_days": _total(connection, _usage(usage_days), bools=1),
+        # Of a run without an end they reach up to when it was last seen.
+        "suspensions": _total(connection, halts.where(runs.c.end.is_not(None))),
+        **{table.name: _total(connection, _usage(table), bools=1) for table in USAGE_TABLES},
     }
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
@@ -220,6 +256,11 @@ def _of_runs(table: Table, names: Sequence[str]) -> Any:
 
 def _usage(table: Table) -> Any:
     keys = [usage_keys.c[name] for name in UsageKey._fields if name not in {"cluster_id", "redone"}]
-    sums = [table.c[name] for name in SUMS]
+    sums = [table.c[name] for name in USAGE_COLUMNS]
     query = select(table.c.bin, clusters.c.name, *keys, *sums, usage_keys.c.redone)
-    return query.join_from(table, usage_keys).join(clusters)
+    return query.join_from(table, usage_keys).join(clusters).where(_not_empty(table))
+
+
+def _not_empty(table: Table) -> ColumnElement[bool]:
+    """Return the condition of rows with any number; a start and an end may make one of zeros."""
+    return or_(*(table.c[name] != 0 for name in USAGE_COLUMNS))

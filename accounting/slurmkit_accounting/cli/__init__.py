@@ -6,8 +6,9 @@ SQLAlchemy and LDAP are imported when a command runs, so that `--help` and Tab a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,6 +42,27 @@ def refuse_password(_: click.Context, param: click.Parameter, url: str | None) -
 def db_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--db` to a command."""
     return click.option("--db", metavar="URL", callback=refuse_password, help=_DB)(command)
+
+
+@contextmanager
+def show_progress(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar over runs on standard error, if that is a terminal.
+
+    Args:
+        doing: what is done, for example `checking`.
+
+    Yields:
+        A function to call with the number of runs done, and of all.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    shown = sys.stderr.isatty()
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        task = progress.add_task(doing, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def open_for_reading(db: str | None) -> AbstractContextManager[Ledger]:

@@ -13,38 +13,41 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from slurmkit.cli.json_output import JsonOutput
 from slurmkit.config.files import load_section
 from slurmkit.errors import BadInput
 from slurmkit.formats.display import printable
 from slurmkit.slurm import commands
-from slurmkit.state.capabilities import read_slurm_config
 from slurmkit_accounting.calendar import Zone, find_zone, host_zone_or_utc
 from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.ingest.enter import IngestCounts
 from slurmkit_accounting.ingest.file import IngestedFile, SacctFile, ingest_file
-from slurmkit_accounting.ingest.ingest import Ingested, ingest
+from slurmkit_accounting.ingest.ingest import Ingested, check_source, ingest
 from slurmkit_accounting.ledger.database import open_for_writing
 from slurmkit_accounting.ledger.location import is_default_ledger, is_sqlite, ledger_url
 from slurmkit_accounting.remote.client import is_the_service
-from slurmkit_accounting.sacct.file import missing_information, parse_field_names
+from slurmkit_accounting.sacct.file import SacctFileReader, missing_information, parse_field_names
 
 
-def ingest_from_sacct(db: str | None, since: str | None, **file: Any) -> None:
+def ingest_from_sacct(
+    db: str | None, since: str | None, as_json: JsonOutput | None, **file: Any
+) -> None:
     """Read new and changed jobs from sacct, and print how many there were.
 
     Args:
         db: URL of the ledger's database; None for the usual one.
         since: date from which jobs are read again, YYYY-MM-DD.
+        as_json: print the counts as JSON.
         file: the options of `--file`, which are refused.
     """
     _refuse_file_options(file)
     here = host_zone_or_utc()
     begin = None if since is None else here.epoch(since)
     slurm, private = commands.LocalSlurmCommands(), _is_own_ledger(db)
-    read_slurm_config(slurm)  # without Slurm, no empty ledger is left behind
+    check_source(slurm, begin, private=private)  # if it fails, no empty ledger is left behind
     with open_for_writing(db) as ledger, _show_progress() as progress:
         done = ingest(ledger, slurm, since=begin, progress=progress, private=private)
-    _show_ingested(done, here)
+    _show_ingested(done, here, as_json)
     _mention_service(db, ledger.source)
 
 
@@ -61,13 +64,16 @@ def _refuse_file_options(file: dict[str, Any]) -> None:
             raise BadInput(f"--{name} needs --file DUMP; sacct itself knows it, so leave it out")
 
 
-def ingest_from_file(path: str, db: str | None, since: str | None, **asked: Any) -> None:
+def ingest_from_file(
+    path: str, db: str | None, since: str | None, as_json: JsonOutput | None, **asked: Any
+) -> None:
     """Read jobs from a file with output of sacct, and print how many there were.
 
     Args:
         path: the file; `-` for standard input.
         db: URL of the ledger's database; None for the usual one.
         since: refused, since it is for sacct.
+        as_json: print the counts as JSON.
         asked: options `cluster`, `fields`, `delimiter`, `timezone` and `header`.
     """
     if since is not None:
@@ -78,15 +84,17 @@ def ingest_from_file(path: str, db: str | None, since: str | None, **asked: Any)
     delimiter, where = asked["delimiter"], find_zone(asked["timezone"])
     with _open_input(path) as stream:
         if asked["fields"]:
-            fields, header = parse_field_names(asked["fields"]), asked["header"]
+            fields = parse_field_names(asked["fields"])
+            if asked["header"]:
+                SacctFileReader(stream, fields, delimiter, where).skip_header()
         else:
-            fields, header = _read_header(stream, delimiter), False
+            fields = _read_header(stream, delimiter)
         for line in missing_information(fields):
             click.echo(line, err=True)
-        file = SacctFile(path, stream, asked["cluster"], fields, delimiter, where, header)
+        file = SacctFile(path, stream, asked["cluster"], fields, delimiter, where)
         with open_for_writing(db) as ledger, _show_progress() as progress:
             done = ingest_file(ledger, file, progress)
-    _show_file_ingested(done, where)
+    _show_file_ingested(done, where, as_json)
     _mention_service(db, ledger.source)
 
 
@@ -142,11 +150,15 @@ def _open_input(path: str) -> Iterator[BinaryIO]:
         raise BadInput(f"cannot read {path}: {error.strerror}") from error
 
 
-def _show_ingested(done: Ingested, here: Zone) -> None:
+def _show_ingested(done: Ingested, here: Zone, as_json: JsonOutput | None) -> None:
     begin, end = map(here.show, done.window)
-    window = f"window {begin} to {end} {here.name}"
-    click.echo(_count_line(done.cluster, done.entered, window, done.seconds))
+    if as_json:
+        as_json.print([done])
+    else:
+        window = f"window {begin} to {end} {here.name}"
+        click.echo(_count_line(done.cluster, done.entered, window, done.seconds))
     _show_rejected(done.entered)
+    _show_reused(done.cluster, done.entered)
     if done.only:
         click.echo(
             f"slurmdbd (PrivateData=jobs) shows you only the jobs of {printable(done.only)}, so"
@@ -167,13 +179,17 @@ def _show_ingested(done: Ingested, here: Zone) -> None:
         )
 
 
-def _show_file_ingested(done: IngestedFile, where: Zone) -> None:
+def _show_file_ingested(done: IngestedFile, where: Zone, as_json: JsonOutput | None) -> None:
     window = "no rows"
     if done.window:
         begin, end = map(where.show, done.window)
         window = f"times from {begin} to {end} {where.name}"
-    click.echo(_count_line(done.cluster, done.entered, window, done.seconds))
+    if as_json:
+        as_json.print([done])
+    else:
+        click.echo(_count_line(done.cluster, done.entered, window, done.seconds))
     _show_rejected(done.entered)
+    _show_reused(done.cluster, done.entered)
     if done.steps:
         click.echo(f"{done.steps} lines of steps were left out", err=True)
     if done.forgeable:
@@ -210,6 +226,11 @@ def _show_rejected(rows: IngestCounts) -> None:
     if rows.rejected:
         kept = "rejected lines are kept; see them with: slurmkit ledger rejects"
         click.echo(f"{kept}; the first: {printable(rows.why)}", err=True)
+
+
+def _show_reused(cluster: str, rows: IngestCounts) -> None:
+    if warning := rows.reuse_warning(printable(cluster)):
+        click.echo(warning, err=True)
 
 
 @contextmanager

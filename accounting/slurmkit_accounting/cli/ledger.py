@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.formats.display import printable
 from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.cli import db_option, open_for_writing
@@ -17,6 +18,7 @@ from slurmkit_accounting.cli.maintenance import (
     rejects_command,
     retract_command,
     status_command,
+    upgrade_command,
     verify_command,
 )
 from slurmkit_accounting.cli.people import people_group
@@ -58,8 +60,11 @@ def ledger_group() -> None:
     help="With --file: time zone of times that are not epoch seconds.  [default: the host's]",
 )  # fmt: skip
 @click.option("--header", is_flag=True, help="With --file: its first line names the fields.")
+@json_option("slurmkit.ledger.ingest/1", text="Print what was read as JSON.", has_old=False)
 @db_option
-def ingest_command(since: str | None, path: str | None, db: str | None, **file: Any) -> None:
+def ingest_command(
+    since: str | None, path: str | None, db: str | None, as_json: JsonOutput | None, **file: Any
+) -> None:
     """Read jobs from sacct, or from a file, into the ledger.
 
     An ingest reads new and changed jobs. It starts 48 hours before the end of the last one, since
@@ -83,16 +88,19 @@ def ingest_command(since: str | None, path: str | None, db: str | None, **file: 
     from slurmkit_accounting.cli import ingest
 
     if path is None:
-        ingest.ingest_from_sacct(db, since, **file)
+        ingest.ingest_from_sacct(db, since, as_json, **file)
     else:
-        ingest.ingest_from_file(path, db, since, **file)
+        ingest.ingest_from_file(path, db, since, as_json, **file)
 
 
 @click.command("close")
 @click.argument("month", metavar="YYYY-MM")
 @click.option("--timezone", metavar="TZ", help="Time zone of the month.  [default: the host's]")
+@json_option("slurmkit.ledger.close/1", text="Print the months as JSON.", has_old=False)
 @db_option
-def close_command(month: str, timezone: str | None, db: str | None) -> None:
+def close_command(
+    month: str, timezone: str | None, db: str | None, *, as_json: JsonOutput | None
+) -> None:
     """Close a month: freeze its usage.
 
     From then on, reports show the usage as it was at the closing. Changes by later ingests appear
@@ -107,6 +115,9 @@ def close_command(month: str, timezone: str | None, db: str | None) -> None:
 
     with open_for_writing(db) as ledger:
         closings = close_month(ledger, month, find_zone(timezone), int(time.time()))
+    if as_json:
+        as_json.print(closings)
+        return
     for one in closings:
         status = "closed" if one.new else f"was closed at {format_utc(one.at)}"
         where = f"{one.month} of {printable(one.cluster)} ({one.timezone})"
@@ -123,6 +134,7 @@ for command in (
     retract_command,
     export_command,
     import_command,
+    upgrade_command,
 ):
     ledger_group.add_command(command)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
+from slurmkit.cli.json_output import JsonOutput, indented
 from slurmkit.cli.tables import print_key_values
 from slurmkit.config.files import load_section
 from slurmkit.errors import LedgerError, NotSent
@@ -23,7 +24,7 @@ from slurmkit.slurm import commands
 from slurmkit_accounting import read
 from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.cli.array_ids import to_slurm_ids, with_end_reasons, with_user_ids
-from slurmkit_accounting.cli.report_options import parse_filters
+from slurmkit_accounting.cli.report_options import RUN_SCHEMA, OutputFormat, parse_filters
 from slurmkit_accounting.config import ScheduleSection
 from slurmkit_accounting.ledger.database import open_for_reading, open_for_writing
 from slurmkit_accounting.notify.delivery import DeliveryOutcome
@@ -90,24 +91,26 @@ def _flatten(by: Sequence[tuple[str, ...]]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(by)))
 
 
-def print_evidence(db: str | None, row: int, *, as_json: bool) -> None:
+def print_evidence(db: str | None, row: int, form: OutputFormat) -> None:
     """Print everything that the ledger has of one run.
 
     Args:
         db: URL of the ledger's database; None for the usual one.
         row: number of the run in the ledger.
-        as_json: print JSON instead of names and values.
+        form: the output; JSON, or else names and values.
     """
     with read.ledger(db) as books:
         evidence = read.evidence(books, row)
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(evidence), indent=2).decode())
+    if form.name == "json":
+        as_json = form.as_json or JsonOutput(RUN_SCHEMA)
+        as_json.of(RUN_SCHEMA).print([evidence], old=partial(indented, evidence))
         return
-    facts = [(name, _format_fact(name, value)) for name, value in evidence.row.items()]
+    absent = _words_if_absent(evidence.row)
+    facts = [(name, _format_fact(name, value, absent)) for name, value in evidence.row.items()]
     before = [
         (
             f"until {format_utc(at)}",
-            ", ".join(f"{name} {_format_fact(name, was)}" for name, was in old.items()),
+            ", ".join(f"{name} {_format_fact(name, was, absent)}" for name, was in old.items()),
         )
         for at, old in evidence.revisions
     ]
@@ -122,20 +125,36 @@ def print_evidence(db: str | None, row: int, *, as_json: bool) -> None:
 _TIME_COLUMNS = frozenset(
     ("submit", "eligible", "start", "end", "last_seen", "gone_since", "retracted")
 )
+_NO_IF_ABSENT = ("cancelled_by", "gone_since", "retracted", "doubt")
 
 
-_NO_IF_EMPTY = frozenset(("cancelled_by", "gone_since", "retracted"))
+def _words_if_absent(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return what to show for a column without a value, if that is not unknown."""
+    words = dict.fromkeys(_NO_IF_ABSENT, "no")
+    if row["end"] is not None:
+        words |= {"start": "never", "last_seen": ""}
+    elif row["gone_since"] is None:
+        words |= {"start": "not yet", "end": "not yet"}
+    return words
 
 
-def _format_fact(name: str, value: Any) -> str:
-    if value is None and name in _NO_IF_EMPTY:
-        return "no"
+def _format_fact(name: str, value: Any, absent: Mapping[str, str]) -> str:
+    if value is None and name in absent:
+        return absent[name]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     kind: ColumnKind = "time" if name in _TIME_COLUMNS and isinstance(value, int) else "text"
     return format_value(value, kind)
 
 
 def mail_reports(
-    month: str, timezone: str | None, dry_run: Path | None, db: str | None, *, again: bool
+    month: str,
+    timezone: str | None,
+    dry_run: Path | None,
+    db: str | None,
+    *,
+    again: bool,
+    as_json: JsonOutput | None = None,
 ) -> None:
     """Mail each PI the report of a month; with a folder `dry_run`, write the mails there instead.
 
@@ -145,13 +164,14 @@ def mail_reports(
         dry_run: folder for .eml files.
         db: URL of the ledger's database; None for the usual one.
         again: send mails again that may have arrived.
+        as_json: print what became of each mail as JSON.
     """
     where = timezone or load_section("ledger.schedule", ScheduleSection).timezone
     which = PastMonth(month, find_zone(where or None), int(time.time()))
     if dry_run:
-        _write_mails(which, dry_run, db)
+        _write_mails(which, dry_run, db, as_json)
     else:
-        _send_mails(which, db, again=again)
+        _send_mails(which, db, as_json, again=again)
 
 
 def reconcile(
@@ -184,19 +204,33 @@ def reconcile(
         )
 
 
-def _write_mails(month: PastMonth, folder: Path, db: str | None) -> None:
+def _write_mails(
+    month: PastMonth, folder: Path, db: str | None, as_json: JsonOutput | None
+) -> None:
+    rows = []
     with open_for_reading(db) as ledger:
         for pi, path in write_month_mails(ledger, month, folder):
-            click.echo(f"{printable(pi.name)}: {printable(str(path))}")
+            rows.append({"pi": pi.name, "outcome": "written", "why": "", "file": str(path)})
+            if not as_json:
+                click.echo(f"{printable(pi.name)}: {printable(str(path))}")
+    if as_json:
+        as_json.print(rows)
 
 
-def _send_mails(month: PastMonth, db: str | None, *, again: bool) -> None:
-    missed = 0
+def _send_mails(
+    month: PastMonth, db: str | None, as_json: JsonOutput | None, *, again: bool
+) -> None:
+    missed, rows = 0, []
     with open_for_writing(db) as ledger:
         for result in mail_month(ledger, month, again=again):
-            why = f": {printable(result.why)}" if result.why else ""
-            click.echo(f"{printable(result.pi.name)}: {result.outcome.value}{why}")
+            name, outcome = result.pi.name, result.outcome.value
+            rows.append({"pi": name, "outcome": outcome, "why": result.why, "file": None})
+            if not as_json:
+                why = f": {printable(result.why)}" if result.why else ""
+                click.echo(f"{printable(name)}: {outcome}{why}")
             missed += result.outcome in {DeliveryOutcome.FAILED, DeliveryOutcome.DOUBTFUL}
+    if as_json:
+        as_json.print(rows)
     if missed:
         raise NotSent(
             f"{missed} mails were not sent, or may not have arrived; the reasons are above. Run the"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
-from slurmkit.cli.tables import print_key_values, print_table
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, print_key_values, print_table
 from slurmkit.errors import BadConfig
 from slurmkit.formats.display import printable
 from slurmkit.slurm import commands
 from slurmkit_accounting.calendar import host_zone_or_utc
-from slurmkit_accounting.cli import db_option, open_for_reading, open_for_writing
+from slurmkit_accounting.cli import db_option, open_for_reading, open_for_writing, show_progress
 from slurmkit_accounting.render.format import format_amount
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def people_group() -> None:
     is_flag=True,
     help="Apply the changes even if a larger share than max_vanish would be gone.",
 )
+@json_option("slurmkit.ledger.people.sync/1", text="Print the changes as JSON.", has_old=False)
 @db_option
-def sync_command(db: str | None, *, dry_run: bool, force: bool) -> None:
+def sync_command(db: str | None, *, dry_run: bool, force: bool, as_json: JsonOutput | None) -> None:
     """Read people and groups from LDAP, coordinators from Slurm, and the site's overrides.
 
     Section [ldap] of the configuration names the server. The password of its bind_dn comes from
@@ -69,10 +70,16 @@ def sync_command(db: str | None, *, dry_run: bool, force: bool) -> None:
 
     heard = read_people_sources(commands.LocalSlurmCommands())
     share = 1.0 if force else heard.max_vanish
-    with open_for_writing(db) as ledger:
-        synced = sync_people(ledger, heard.told, dry_run=dry_run, max_vanish=share)
+    with open_for_writing(db) as ledger, show_progress("moving usage") as progress:
+        synced = sync_people(
+            ledger, heard.told, dry_run=dry_run, max_vanish=share, progress=progress
+        )
     for note in heard.notes:
         click.echo(printable(note), err=True)
+    if as_json:
+        beside = {"moves": synced.moves, "refusal": synced.refusal, "dry_run": dry_run}
+        as_json.print(synced.changes, beside=beside | {"notes": heard.notes})
+        return
     _show_synced(synced, dry_run=dry_run)
     end = "; dry run, nothing was changed" if dry_run else ""
     click.echo(f"{printable(heard.read)}{end}", err=True)
@@ -112,9 +119,9 @@ def _show_moves(moves: tuple[UsageMove, ...]) -> None:
 
 
 @people_group.command("unmapped")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("slurmkit.ledger.people.unmapped/1", text="Print JSON.")
 @db_option
-def unmapped_command(db: str | None, *, as_json: bool) -> None:
+def unmapped_command(db: str | None, *, as_json: JsonOutput | None) -> None:
     """Show usage that has no PI, and how to fix it.
 
     Only ended runs are shown. In a report by PI, their GPU-hours are on a line named like their
@@ -130,7 +137,7 @@ def unmapped_command(db: str | None, *, as_json: bool) -> None:
     with open_for_reading(db) as ledger, ledger.transaction() as connection:
         usage = load_unmapped_usage(connection)
     if as_json:
-        click.echo(msgspec.json.encode(usage))
+        as_json.print(usage, old=usage)
         return
     header = ("CLUSTER", "ACCOUNT", "USER", "COUNTED_AS", "RUNS", "GPU_HOURS", "FIX")
     rows = [
@@ -138,7 +145,8 @@ def unmapped_command(db: str | None, *, as_json: bool) -> None:
          format_amount(one.gpu_hours), one.fix)
         for one in usage
     ]  # fmt: skip
-    print_table(header, rows, right=("RUNS", "GPU_HOURS"))
+    fit = Fit(("ACCOUNT", "USER"), ("FIX",), least=("CLUSTER", "RUNS", "COUNTED_AS"))
+    print_table(header, rows, right=("RUNS", "GPU_HOURS"), fit=fit)
     _show_advice(usage[0].account if usage else None)
 
 
@@ -157,9 +165,9 @@ def _show_advice(account: str | None) -> None:
 
 @people_group.command("show")
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("slurmkit.ledger.people.show/1", text="Print JSON.")
 @db_option
-def show_command(name: str, db: str | None, *, as_json: bool) -> None:
+def show_command(name: str, db: str | None, *, as_json: JsonOutput | None) -> None:
     """Show everything known about a person or a group, with dates.
 
     NAME is a present or former name of a user or group. A person's groups include groups that
@@ -176,7 +184,7 @@ def show_command(name: str, db: str | None, *, as_json: bool) -> None:
     with open_for_reading(db) as ledger, ledger.transaction() as connection:
         people_and_groups = load_histories(connection, name)
     if as_json:
-        click.echo(msgspec.json.encode(people_and_groups))
+        as_json.print(people_and_groups, old=people_and_groups)
         return
     for number, one in enumerate(people_and_groups):
         if number:
@@ -219,8 +227,8 @@ def overrides_group() -> None:
 
 
 @overrides_group.command("check")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def check_command(*, as_json: bool) -> None:
+@json_option("slurmkit.ledger.people.overrides.check/1", text="Print JSON.")
+def check_command(*, as_json: JsonOutput | None) -> None:
     """Check the file that [ledger] overrides names, and show its entries.
 
     To see what it would change: slurmkit ledger people sync --dry-run.
@@ -235,7 +243,7 @@ def check_command(*, as_json: bool) -> None:
     if overrides is None:
         raise BadConfig("there is no file of overrides; name one in [ledger] overrides")
     if as_json:
-        click.echo(msgspec.json.encode(overrides))
+        as_json.print(overrides, old=overrides)
         return
     rows = [
         (one.account or "any", one.user or "anybody", one.pi, *_dates(one.valid_from, one.valid_to))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import click
 
+from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit_accounting.cli import db_option
 from slurmkit_accounting.cli.report_options import (
     Command,
@@ -183,7 +184,7 @@ def explain_command(
     from slurmkit_accounting.cli import ledger_reports
 
     if asked["row"] is not None:
-        ledger_reports.print_evidence(db, asked["row"], as_json=form.name == "json")
+        ledger_reports.print_evidence(db, asked["row"], form)
     else:
         show_report(ledger_reports.explain(db, begin, end, asked), form)
 
@@ -258,9 +259,16 @@ def reconcile_command(
     help="Write the mails as .eml files into this folder; send nothing.",
 )
 @click.option("--again", is_flag=True, help="Also send mails that may already have arrived.")
+@json_option("slurmkit.report.mail/1", text="Print what became of each as JSON.", has_old=False)
 @db_option
 def mail_command(
-    month: str, timezone: str | None, dry_run: Path | None, db: str | None, *, again: bool
+    month: str,
+    timezone: str | None,
+    dry_run: Path | None,
+    db: str | None,
+    *,
+    again: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Mail each PI the report of their month.
 
@@ -276,7 +284,7 @@ def mail_command(
     """
     from slurmkit_accounting.cli.ledger_reports import mail_reports
 
-    mail_reports(month, timezone, dry_run, db, again=again)
+    mail_reports(month, timezone, dry_run, db, again=again, as_json=as_json)
 
 
 report_group.add_command(mail_command)

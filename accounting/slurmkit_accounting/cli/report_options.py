@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec.structs import replace
 
-from slurmkit.cli.tables import print_table, print_wrapped
+from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.tables import Fit, print_table, print_wrapped
 from slurmkit.config.plugins import load_plugin, plugins
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit_accounting.render import render_report
 from slurmkit_accounting.render.format import footer_lines
-from slurmkit_accounting.render.text import filled_columns, table_columns, text_rows
+from slurmkit_accounting.render.text import (
+    as_old_json,
+    filled_columns,
+    table_columns,
+    table_headings,
+    text_rows,
+    text_total,
+)
 
 if TYPE_CHECKING:
     from slurmkit_accounting.reports.model import Report
 
 Command = Callable[..., Any]
-# The same as `slurmkit_accounting.reports.dimensions.ALL_DIMENSIONS`, which is slow to import.
+# The same as `slurmkit_accounting.reports.dimensions.ALL_DIMENSIONS`, which is slow to import;
+# options are spelt with a hyphen, columns with an underscore.
 DIMENSIONS = (
     "pi", "group", "department", "user", "account", "cluster", "partition", "qos", "gpu-type",
     "state", "hour", "day", "week", "month",
@@ -31,6 +41,32 @@ _FILTER_WORDS = {
     "day": "day, as in 2026-10-05", "week": "week, as in 2026-W41", "month": "month, as in 2026-10",
 }  # fmt: skip
 _BINARY_FORMATS = frozenset(("xlsx",))
+RUN_SCHEMA = "slurmkit.report.run/1"
+# What a table gives up first on a narrow terminal: names of columns, by report. The dimensions
+# stay; of a report that is not named here, the last columns go first.
+_FITS = {
+    "usage": Fit(whole=("gpu_hours",)),
+    "efficiency": Fit(
+        wrapped=("asked", "would_have_fitted"),
+        least=("cpu_hours_wasted", "gpu_hours_wasted", "cpu_efficiency", "gpu_efficiency", "jobs"),
+    ),
+    "explain": Fit(
+        whole=("job", "state", "gpu_hours"),
+        least=(
+            "doubt", "cluster", "pi_by", "nodes", "cpu_hours", "account", "pi", "end", "gpus",
+            "row",
+        ),
+    ),
+    "budget": Fit(
+        whole=("pi", "used", "runs_out", "notice"),
+        least=("from", "gpu_hours_per_day", "to", "gpu_hours_budget", "gpu_hours_used"),
+    ),
+    "idle": Fit(
+        whole=("node", "gpu", "job", "idle"),
+        least=("account", "measured_minutes", "gpu_type", "held_hours", "busiest"),
+    ),
+    "reconcile": Fit(whole=("what", "seconds"), wrapped=("why",), least=("hours",)),
+}  # fmt: skip
 
 
 class DimensionNames(click.ParamType[tuple[str, ...]]):
@@ -43,10 +79,11 @@ class DimensionNames(click.ParamType[tuple[str, ...]]):
     ) -> tuple[str, ...]:
         """Split and check the names; a mistake is a one-line error."""
         names = tuple(filter(None, value.split(",")))
+        known = {dimension.replace("-", "_"): dimension for dimension in DIMENSIONS}
         for name in names:
-            if name not in DIMENSIONS:
+            if name.replace("-", "_") not in known:
                 self.fail(f"{name!r} is not one of {', '.join(map(repr, DIMENSIONS))}", param, ctx)
-        return names
+        return tuple(name.replace("-", "_") for name in names)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -64,11 +101,17 @@ class OutputFormat(NamedTuple):
         name: name of the format.
         output: the file to write; None for standard output.
         columns: columns of a table, or `all`; empty for the main columns.
+        notes: whether the lines below a table say all there is to know.
+        total: whether there is a row of totals; None leaves that to the format.
+        as_json: the shape that `--json` asks for.
     """
 
     name: str
     output: Path | None
     columns: tuple[str, ...]
+    notes: bool = False
+    total: bool | None = None
+    as_json: JsonOutput | None = None
 
 
 def window_options(command: Command) -> Command:
@@ -96,26 +139,39 @@ def filter_options(command: Command) -> Command:
 
 def parse_filters(asked: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     """Return the filters that the options of `filter_options` set."""
-    values_of = {name: asked[name.replace("-", "_")] for name in DIMENSIONS}
+    columns = [name.replace("-", "_") for name in DIMENSIONS]
+    values_of = {name: asked[name] for name in columns}
     return {name: values for name, values in values_of.items() if values}
 
 
 def format_options(command: Command) -> Command:
-    """Add `--format`, `--json`, `--output` and `--columns`; the command gets them as `form`."""
+    """Add the options of the output; the command gets them as `form`."""
 
     def with_form(*args: Any, **options: Any) -> Any:
-        output = options.pop("output")
-        columns = tuple(filter(None, (options.pop("columns") or "").split(",")))
-        name = _choose_format(options.pop("format_name"), options.pop("as_json"), output)
+        output, notes, total = (options.pop(name) for name in ("output", "notes", "total"))
+        named = (options.pop("columns") or "").replace("gpu-type", "gpu_type")
+        columns = tuple(filter(None, named.split(",")))
+        as_json = options.pop("as_json")
+        name = _choose_format(options.pop("format_name"), bool(as_json), output)
         if columns and name != "table":
             raise BadInput(f"--columns is for tables; {name} has all columns, so leave it out")
-        return command(*args, form=OutputFormat(name, output, columns), **options)
+        form = OutputFormat(name, output, columns, notes, total, as_json)
+        return command(*args, form=form, **options)
 
     with_form.__doc__, with_form.__name__ = command.__doc__, command.__name__
     params = getattr(command, "__click_params__", [])
     with_form.__click_params__ = params  # type: ignore[attr-defined]
     wrapped: Command = with_form
     for option in (
+        click.option(
+            "--notes", is_flag=True,
+            help="Below a table or CSV, say all about the numbers, also how columns are counted.",
+        ),
+        click.option(
+            "--total/--no-total", default=None,
+            help="End with a row of totals, or not; JSON has it as meta.total.  [default: a row,"
+            " but none in CSV]",
+        ),
         click.option(
             "--columns", metavar="NAME,...",
             help="Columns of the table; `all` shows every column.  [default: the main columns]",
@@ -124,7 +180,7 @@ def format_options(command: Command) -> Command:
             "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
             help="Write the report to this file; its ending may choose the format, as in x.html.",
         ),
-        click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+        json_option(*_schemas(command), text="The same as --format json."),
         click.option(
             "--format", "format_name", metavar="NAME",
             help="table, csv, json, xlsx, html, or the name of a plugin.  [default: table]",
@@ -132,6 +188,12 @@ def format_options(command: Command) -> Command:
     ):  # fmt: skip
         wrapped = option(wrapped)
     return wrapped
+
+
+def _schemas(command: Command) -> tuple[str, ...]:
+    """Return the JSON shapes of a report's command; `explain` also shows one run."""
+    name = command.__name__.removesuffix("_command")
+    return (f"slurmkit.report.{name}/1", *((RUN_SCHEMA,) if name == "explain" else ()))
 
 
 def _choose_format(name: str | None, as_json: bool, output: Path | None) -> str:  # noqa: FBT001
@@ -171,17 +233,26 @@ def show_report(report: Report, form: OutputFormat) -> None:
         BadInput: for an unknown column or format.
         SlurmkitError: when the file cannot be written.
     """
+    report = replace(report, total_row=form.total)
     if form.name == "table":
         _print_table(report, form)
     elif form.output is None:
-        sys.stdout.buffer.write(render_report(report, form.name))
+        sys.stdout.buffer.write(_render(report, form))
     else:
-        _write_file(form.output, render_report(report, form.name))
+        _write_file(form.output, _render(report, form))
     if form.name in {"table", "csv"}:
         if not report.rows and report.meta.filters:
             _print_no_match(report.meta.filters)
-        for line in footer_lines(report.meta):
+        for line in footer_lines(report.meta, brief=not form.notes):
             print_wrapped("", line, indent=2, err=True)
+        if form.name == "table" and report.rows and (more := list(_more(report, form))):
+            print_wrapped("", f"more: {', '.join(more)}", indent=2, err=True)
+
+
+def _render(report: Report, form: OutputFormat) -> bytes:
+    if form.name == "json" and form.as_json and form.as_json.is_old:
+        return f"{as_old_json(report)}\n".encode()
+    return render_report(report, form.name)
 
 
 def _print_no_match(filters: Mapping[str, Sequence[str]]) -> None:
@@ -193,14 +264,40 @@ def _print_no_match(filters: Mapping[str, Sequence[str]]) -> None:
 
 def _print_table(report: Report, form: OutputFormat) -> None:
     columns = table_columns(report, form.columns)
-    names = [column.name.upper() for column in columns]
-    right = [name for name, one in zip(names, columns, strict=True) if one.kind != "text"]
-    print_table(names, text_rows(report, columns), right=right)
-    hidden = [one.name for one in filled_columns(report) if one not in columns]
-    if hidden and report.rows and not form.columns:
-        print_wrapped(
-            "", f"not shown: {', '.join(hidden)}; --columns all shows them", indent=2, err=True
-        )
+    headings = table_headings(report, columns)
+    heading_of = {one.name: heading for one, heading in zip(columns, headings, strict=True)}
+    total = text_total(report, columns)
+    print_table(
+        headings,
+        [*text_rows(report, columns), *([total] if total else [])],
+        right=[heading_of[one.name] for one in columns if one.kind != "text"],
+        fit=_fit(report, heading_of),
+    )
+
+
+def _fit(report: Report, heading_of: Mapping[str, str]) -> Fit:
+    """Return what matters most in a report, by the headings of the columns that are shown."""
+    fit = _FITS.get(report.meta.report, Fit())
+
+    def headings(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(heading_of[name] for name in names if name in heading_of)
+
+    whole = headings((*report.meta.by, *fit.whole))
+    return Fit(whole, headings(fit.wrapped), headings(fit.least))
+
+
+def _more(report: Report, form: OutputFormat) -> Iterator[str]:
+    """Yield what a table does not show, and the options that show it."""
+    shown = table_columns(report, form.columns)
+    hidden = [one.name for one in filled_columns(report) if one not in shown]
+    if hidden and not form.columns:
+        number = "1 column" if len(hidden) == 1 else f"{len(hidden)} columns"
+        named = f" ({', '.join(hidden)})" if form.notes else ""
+        yield f"{number} with --columns all{named}"
+    if not form.notes and list(footer_lines(report.meta)) != list(
+        footer_lines(report.meta, brief=True)
+    ):
+        yield "how this is counted with --notes"
 
 
 def _write_file(path: Path, content: bytes) -> None:

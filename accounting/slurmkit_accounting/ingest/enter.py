@@ -20,8 +20,10 @@ from slurmkit_accounting.ingest.rejects import mark_rejects_of_runs_read, store_
 from slurmkit_accounting.ingest.steps import update_measured_use
 from slurmkit_accounting.ingest.stored import (
     StoredRun,
+    find_by_db_index,
+    find_ids_by_db_index,
     find_runs,
-    find_runs_by_submit,
+    has_db_indices,
     load_runs,
     load_usage_runs,
 )
@@ -41,14 +43,13 @@ from slurmkit_accounting.sacct.rows import (
     RunColumns,
     RunKey,
     RunRow,
-    make_run_key,
 )
 from slurmkit_accounting.sacct.values import NodeGpus
-from slurmkit_accounting.usage.bins import Eras, UsageKey, UsageRun
+from slurmkit_accounting.usage.bins import Eras, UsageRun
 from slurmkit_accounting.usage.redone import mark_redone
-from slurmkit_accounting.usage.tables import UsageChange, load_eras
+from slurmkit_accounting.usage.tables import KeyIds, UsageChange, load_eras
 
-COUNT_NAMES = ("read", "new", "changed", "rejected")
+COUNT_NAMES = ("read", "new", "changed", "rejected", "reused")
 _FINGERPRINT = RunRow._fields.index("fingerprint")
 # The columns of a run that its usage depends on, in the order of `UsageRun`.
 _COUNTED = RunRow._fields[RunRow._fields.index("user") : RunRow._fields.index("energy_joules") + 1]
@@ -62,6 +63,7 @@ class IngestCounts(msgspec.Struct):
         new: rows that the ledger did not have.
         changed: rows that differ from the stored run. The old values are kept as a revision.
         rejected: lines that could not be parsed.
+        reused: new runs whose DBIndex another job has: slurmdbd's database was set up anew.
         why: the reason of the first reject.
     """
 
@@ -69,6 +71,7 @@ class IngestCounts(msgspec.Struct):
     new: int = 0
     changed: int = 0
     rejected: int = 0
+    reused: int = 0
     why: str = ""
 
     def __iadd__(self, other: IngestCounts) -> IngestCounts:
@@ -76,6 +79,15 @@ class IngestCounts(msgspec.Struct):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.why = self.why or other.why
         return self
+
+    def reuse_warning(self, cluster: str) -> str:
+        """Say that DBIndexes belong to other jobs now; empty if none does."""
+        if not self.reused:
+            return ""
+        return (
+            f"the accounting database of {cluster} was set up anew: {self.reused} DBIndexes belong"
+            " to other jobs now; both are kept"
+        )
 
 
 class OngoingIngest(msgspec.Struct, frozen=True):
@@ -91,6 +103,8 @@ class OngoingIngest(msgspec.Struct, frozen=True):
         keys: row ids of the usage keys used so far.
         not_entered: the lines that could be parsed, but not counted or stored.
         shapes: the GPUs of the nodes as they are now. None when the rows come from a file.
+        shown: row ids of the stored runs that sacct has shown, until somebody clears it. Empty for
+            a file.
     """
 
     id: int
@@ -98,9 +112,10 @@ class OngoingIngest(msgspec.Struct, frozen=True):
     started: int
     seen: int
     open: set[int] = msgspec.field(default_factory=set)
-    keys: dict[UsageKey, int] = msgspec.field(default_factory=dict)
+    keys: KeyIds = msgspec.field(default_factory=KeyIds)
     not_entered: set[str] = msgspec.field(default_factory=set)
     shapes: NodeGpus | None = None
+    shown: set[int] = msgspec.field(default_factory=set)
 
 
 class _Transaction(msgspec.Struct):
@@ -222,14 +237,18 @@ def _upsert(
     batch: RowBatch,
 ) -> IngestCounts:
     """Upsert the runs of a batch, store its rejects, and return the counts."""
-    keys = row_layout.keys(batch)
+    keys, indices = row_layout.keys(batch), row_layout.db_indices(batch)
     # Of several rows of one run in a batch, the last one counts.
-    last = {key: index for index, key in enumerate(keys) if key is not None}
-    known = _find_stored(connection, ingest.cluster, row_layout, batch, last)
-    all_new = not known and len(last) == len(keys)
-    columns, bad = row_layout.columns(
-        batch if all_new else _rows_to_parse(batch, keys, last, known)
-    )
+    last = {key: number for number, key in enumerate(keys) if key is not None}
+    known, reused = _find_stored(connection, ingest.cluster, indices, last)
+    stored = [known[key] for key in last if key in known] if known else []
+    if not row_layout.dated:
+        ingest.shown.update(one.id for one in stored)
+        ingest.shown.update(_ids_of_rows_without_key(connection, ingest.cluster, keys, indices))
+    if not known and len(last) == len(keys):  # all rows are of different runs, and new
+        columns, bad = row_layout.columns(batch, list(last))
+    else:
+        columns, bad = row_layout.columns(_rows_to_parse(batch, keys, last, known))
     if ingest.shapes:
         ingest.shapes.look(columns)
     bad = [*batch.rejects, *bad]
@@ -239,29 +258,53 @@ def _upsert(
     )
     _insert_new(connection, ingest, transaction, new)
     _update_changed(connection, ingest, transaction, changes)
-    stored = [known[key] for key in last if key in known] if known else []
     _mark_seen_by_ingest(connection, ingest, stored, changes)
     if not row_layout.dated:
         _mark_shown_again(connection, stored)
-    _replace_rejects(connection, ingest, last, bad)
-    counts = len(new["submit"]), len(changes.changed), len(bad)
+    _replace_rejects(connection, ingest, last, indices, bad)
+    counts = len(new["submit"]), len(changes.changed), len(bad), _count_reused(new, reused)
     return IngestCounts(len(batch), *counts, bad[0].reason if bad else "")
 
 
 def _find_stored(
     connection: Connection,
     cluster: int,
-    row_layout: RowLayout,
-    batch: RowBatch,
+    indices: Sequence[int | None],
     last: Mapping[RunKey, int],
-) -> dict[RunKey, StoredRun]:
-    """Find the runs that the ledger already has, also those stored without their DBIndex."""
+) -> tuple[dict[RunKey, StoredRun], set[int]]:
+    """Find the runs that the ledger has, and the DBIndexes of rows that other runs have."""
     known = find_runs(connection, cluster, last)
-    unknown = {key: index for key, index in last.items() if key not in known} if known else last
-    known |= find_runs_by_submit(
-        connection, cluster, unknown, lambda index: row_layout.pair(batch.row(index))
-    )
-    return known
+    new = {key: number for key, number in last.items() if key not in known} if known else last
+    unknown = {key: index for key, number in new.items() if (index := indices[number]) is not None}
+    if not has_db_indices(connection, cluster, unknown.values()):
+        return known, set()
+    matches = find_by_db_index(connection, cluster, unknown)
+    taken = {known[key].id for key in last if key in known} if matches.runs else set()
+    return known | {
+        key: one for key, one in matches.runs.items() if one.id not in taken
+    }, matches.reused
+
+
+def _ids_of_rows_without_key(
+    connection: Connection,
+    cluster: int,
+    keys: Sequence[RunKey | None],
+    indices: Sequence[int | None],
+) -> Sequence[int]:
+    """Return the row ids of stored runs that are shown, though their Submit cannot be parsed."""
+    if None not in keys:
+        return []
+    shown = [
+        index for key, index in zip(keys, indices, strict=True) if key is None and index is not None
+    ]
+    return find_ids_by_db_index(connection, cluster, shown)
+
+
+def _count_reused(new: RunColumns, reused: Collection[int]) -> int:
+    """Return the number of new runs whose DBIndex another run has, stored or new too."""
+    given = list(filter(None, new["db_index"]))
+    distinct = set(given)
+    return len(given) - len(distinct) + len(distinct.intersection(reused))
 
 
 def _rows_to_parse(
@@ -272,13 +315,13 @@ def _rows_to_parse(
 ) -> RowBatch:
     """Return the rows to parse: each run's last row if new or changed, and rows without a key."""
     prints = batch.fingerprints
-    indices = [
-        index
-        for key, index in last.items()
-        if (one := known.get(key)) is None or one.fingerprint != prints[index]
+    rows = [
+        number
+        for key, number in last.items()
+        if (one := known.get(key)) is None or one.fingerprint != prints[number]
     ]
-    indices += [index for index, key in enumerate(keys) if key is None]
-    return batch if indices == list(range(len(keys))) else batch.some(indices)
+    rows += [number for number, key in enumerate(keys) if key is None]
+    return batch if rows == list(range(len(keys))) else batch.some(rows)
 
 
 def _compare(
@@ -354,7 +397,7 @@ def update_redone(connection: Connection, cluster: int, jobs: Collection[int]) -
     """Recompute which runs of some jobs were redone, and update the usage tables."""
     usage = UsageChange()
     _update_redone(connection, cluster, jobs, usage)
-    usage.write(connection, {})
+    usage.write(connection)
 
 
 def _update_redone(
@@ -375,8 +418,13 @@ def _store_revisions(
     ended = [(run_id, None) for run_id, _, run in changed if run.end is not None]
     update_rows(connection, runs, ("id", "last_seen"), ended)
     # Intervals that no longer fit; the next ingest of sacct asks anew when the run was suspended.
-    less = [run_id for run_id, was, run in changed if run.suspended < was.suspended]
-    connection.execute(delete(suspensions).where(in_values(connection, suspensions.c.run_id, less)))
+    unfit = [
+        run_id
+        for run_id, was, run in changed
+        if run.suspended < was.suspended or (was.end is None and run.end is not None)
+    ]
+    intervals = in_values(connection, suspensions.c.run_id, unfit)
+    connection.execute(delete(suspensions).where(intervals))
 
 
 def _differences(old: RunRow, new: RunRow) -> str:
@@ -409,11 +457,12 @@ def _replace_rejects(
     connection: Connection,
     ingest: OngoingIngest,
     last: Mapping[RunKey, int],
+    indices: Sequence[int | None],
     bad: Sequence[Reject],
 ) -> None:
     """Store the rejects of a batch; those of runs that could be parsed now are settled."""
     rejected = {reject.key for reject in bad}
-    parsed = last.keys() - rejected if rejected else last.keys()
+    parsed = ((key, indices[number]) for key, number in last.items() if key not in rejected)
     mark_rejects_of_runs_read(connection, ingest.cluster, ingest.id, parsed)
     store_rejects(connection, ingest.cluster, ingest.id, bad)
 
@@ -427,8 +476,8 @@ def mark_seen(connection: Connection, run_ids: Sequence[int], moment: int) -> No
 
 def split_known(columns: RunColumns, known: Collection[RunKey]) -> tuple[RunColumns, list[RunRow]]:
     """Split runs into new ones, as columns, and those whose key is in `known`."""
-    identity = (columns[name] for name in ("db_index", "job_id_raw", "submit"))
-    old = [key in known for key in map(make_run_key, *identity)] if known else []
+    keys = zip(columns["job_id_raw"], columns["submit"], strict=True)
+    old = [key in known for key in keys] if known else []
     if not any(old):
         return columns, []
     fresh = list(map(not_, old))

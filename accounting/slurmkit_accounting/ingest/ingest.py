@@ -85,6 +85,19 @@ class Ingested(msgspec.Struct, frozen=True):
     only: str = ""
 
 
+class IngestSource(msgspec.Struct, frozen=True):
+    """The cluster whose runs sacct shows.
+
+    Attributes:
+        tracks_gpus: whether AccountingStorageTRES has gres/gpu; None if unknown.
+        only: the one user whose runs it shows; empty if it shows all users' runs.
+    """
+
+    cluster: str
+    tracks_gpus: bool | None
+    only: str
+
+
 def ingest(
     ledger: Ledger,
     slurm: SlurmCommands,
@@ -115,7 +128,9 @@ def ingest(
     """
     with hold_ledger_lock(ledger, "ingest"), rare_garbage_collection():
         begun, started = time.monotonic(), int(time.time())
-        name, only = _identify_cluster(ledger, slurm, private=private)
+        source = check_source(slurm, since, private=private)
+        _store_source(ledger, source)
+        name, only = source.cluster, source.only
         current, window, first = _begin(ledger, name, since, started)
         current = msgspec.structs.replace(
             current, shapes=NodeGpus(slurm, started - OVERLAP_SECONDS)
@@ -201,9 +216,8 @@ class _SacctIngest:
     def _enter_runs(self, connection: Connection, batch: RowBatch) -> None:
         """Upsert a batch of runs with their usage, and note that they were read."""
         self.total += enter_batch(connection, self._ingest, self._layout, batch)
-        self._expected.mark_read(self._layout.keys(batch))
-        if self._expected.expects_new_db_index:
-            self._expected.mark_read(map(self._layout.pair, batch.rows))
+        self._expected.mark_read(self._ingest.shown)
+        self._ingest.shown.clear()
 
     def _cover_day(self, connection: Connection, day: TimeWindow) -> None:
         """Note that a day was read completely, and prepare the next day."""
@@ -222,6 +236,7 @@ class _SacctIngest:
 
 def _place_suspensions(ledger: Ledger, slurm: SlurmCommands, cluster: int) -> None:
     with ledger.transaction() as connection:
+        suspended.spread_suspensions_of_open_runs(connection, cluster)
         halted = suspended.load_unknown_suspensions(connection, cluster)
     for first in range(0, len(halted), _HALTED):
         some = halted[first : first + _HALTED]
@@ -230,20 +245,31 @@ def _place_suspensions(ledger: Ledger, slurm: SlurmCommands, cluster: int) -> No
             suspended.store_suspensions(connection, some, rows)
 
 
-def _identify_cluster(ledger: Ledger, slurm: SlurmCommands, *, private: bool) -> tuple[str, str]:
-    """Return the name of the cluster, and the one user whose runs may be read (empty: all)."""
+def check_source(slurm: SlurmCommands, since: int | None, *, private: bool) -> IngestSource:
+    """Check that an ingest of sacct can begin, and whose runs it may read.
+
+    Raises:
+        BadInput: when `since` is in the future.
+        SlurmError: when Slurm does not answer, or does not show everybody's jobs.
+    """
+    if since is not None and since > time.time():
+        raise BadInput("--since is in the future; give today's date or an earlier one")
     site = read_slurm_config(slurm)
     if not site.cluster_name:
         raise SlurmError("scontrol show config names no ClusterName; is Slurm set up here?")
     only = user_limited_to_own_jobs(slurm)
     if only and not private:
         raise partial_view_error(only)
+    return IngestSource(site.cluster_name, site.tracks_gpus, only)
+
+
+def _store_source(ledger: Ledger, source: IngestSource) -> None:
+    """Store what is known about the cluster."""
     with ledger.transaction() as connection:
-        number = find_or_add_cluster(connection, site.cluster_name)
-        _set_only_user(connection, number, only)
-        values = {"tracks_gpus": site.tracks_gpus, "only_user": only or None}
+        number = find_or_add_cluster(connection, source.cluster)
+        _set_only_user(connection, number, source.only)
+        values = {"tracks_gpus": source.tracks_gpus, "only_user": source.only or None}
         connection.execute(update(clusters).where(clusters.c.id == number).values(values))
-    return site.cluster_name, only
 
 
 def _set_only_user(connection: Connection, cluster: int, only: str) -> None:
@@ -261,8 +287,6 @@ def _set_only_user(connection: Connection, cluster: int, only: str) -> None:
 def _begin(
     ledger: Ledger, cluster: str, since: int | None, started: int
 ) -> tuple[OngoingIngest, tuple[int, int], bool]:
-    if since is not None and since > started:
-        raise BadInput("--since is in the future; give today's date or an earlier one")
     with ledger.transaction() as connection:
         number = find_or_add_cluster(connection, cluster)
         # Continue where the first gap begins.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, case, func, select, update
+import msgspec
+from sqlalchemy import ColumnElement, Connection, case, func, select, update
 
 from slurmkit_accounting.ledger.bulk_write import in_values, insert_missing
 from slurmkit_accounting.ledger.schema.runs import UNREAD, clusters, ingests, rejects
-from slurmkit_accounting.sacct.rows import Reject, RunKey, format_run_key
+from slurmkit_accounting.sacct.rows import Reject, RunKey, format_db_index, format_run_key
 
 _COLUMNS = ("ingest_id", "digest", "reason", "line", "identity")
 
@@ -23,36 +24,54 @@ def store_rejects(connection: Connection, cluster: int, ingest: int, bad: Sequen
     values = {}
     for one in bad:
         digest = hashlib.sha256(f"{cluster}\x1f{one.line}".encode()).hexdigest()
-        identity = None if one.key is None else format_run_key(one.key)
-        values[digest] = (ingest, digest, one.reason, one.line, identity)
+        values[digest] = (ingest, digest, one.reason, one.line, _identity(one))
     again = in_values(connection, rejects.c.digest, list(values))
-    connection.execute(update(rejects).where(again, ~UNREAD).values(read_since=None))
+    read = rejects.c.read_since.is_not(None)
+    connection.execute(update(rejects).where(again, read).values(read_since=None))
     insert_missing(connection, rejects, _COLUMNS, list(values.values()))
 
 
 def mark_rejects_of_runs_read(
-    connection: Connection, cluster: int, ingest: int, keys: AbstractSet[RunKey | None]
+    connection: Connection, cluster: int, ingest: int, read: Iterable[tuple[RunKey, int | None]]
 ) -> None:
-    """Mark rejects as read whose runs were now read."""
-    unread = set(_unread(connection, cluster))
+    """Mark rejects as read whose runs were now read.
+
+    Args:
+        connection: to the ledger.
+        cluster: row id of the cluster.
+        ingest: row id of the ingest.
+        read: key and DBIndex of each run that was read.
+    """
+    unread = _load_unread(connection, cluster)
     if not unread:
         return
-    read = sorted(unread.intersection(format_run_key(key) for key in keys if key is not None))
-    if read:
-        ours = select(ingests.c.id).where(ingests.c.cluster_id == cluster)
-        where = (
-            in_values(connection, rejects.c.identity, read),
-            UNREAD,
-            rejects.c.ingest_id.in_(ours),
-        )
-        connection.execute(update(rejects).where(*where).values(read_since=ingest))
+    settled: list[int] = []
+    for key, index in read:
+        settled += [reject for reject, _ in unread.get(format_run_key(key), ())]
+        if index is not None:
+            # A run that was submitted later has the DBIndex of a database that was set up anew.
+            some = unread.get(format_db_index(index), ())
+            settled += [reject for reject, stored in some if key[1] <= stored]
+    if settled:
+        mark_rejects_read(connection, ingest, settled)
 
 
-def _unread(connection: Connection, cluster: int) -> Iterable[str]:
-    """Load the keys of unread rejects of a cluster, as text."""
-    query = select(rejects.c.identity).join(ingests, ingests.c.id == rejects.c.ingest_id)
+def _identity(one: Reject) -> str | None:
+    """Return the text that identifies the run of a reject, as `rejects.identity` has it."""
+    if one.key is not None:
+        return format_run_key(one.key)
+    return None if one.db_index is None else format_db_index(one.db_index)
+
+
+def _load_unread(connection: Connection, cluster: int) -> dict[str, list[tuple[int, int]]]:
+    """Load row id and time (epoch seconds) of the unread rejects of a cluster, by identity."""
+    columns = (rejects.c.identity, rejects.c.id, ingests.c.started)
+    query = select(*columns).join(ingests, ingests.c.id == rejects.c.ingest_id)
     where = (UNREAD, ingests.c.cluster_id == cluster, rejects.c.identity.is_not(None))
-    return connection.scalars(query.where(*where))
+    unread = defaultdict(list)
+    for identity, reject, stored in connection.execute(query.where(*where)):
+        unread[identity].append((reject, stored))
+    return unread
 
 
 def mark_rejects_read(connection: Connection, ingest: int, reject_ids: Sequence[int]) -> None:
@@ -70,6 +89,9 @@ class StoredReject(NamedTuple):
         read: whether its run was read since.
         seen: epoch seconds at which its run was seen; 0 if unknown.
         layout: the layout of its file, as text; None for sacct.
+        dismissed: epoch seconds at which it was dismissed; None if it was not.
+        dismissed_by: the user who dismissed it.
+        dismissed_because: the reason that this user gave.
     """
 
     id: int
@@ -81,17 +103,95 @@ class StoredReject(NamedTuple):
     read: bool
     seen: int
     layout: str | None
+    dismissed: int | None
+    dismissed_by: str | None
+    dismissed_because: str | None
 
 
-def load_rejects(connection: Connection, *, all_: bool = False) -> list[StoredReject]:
-    """Load rejects whose runs were not read since; with `all_`, all rejects."""
+class RejectSelection(msgspec.Struct, frozen=True):
+    """Which rejects are meant: those to which all that is given applies.
+
+    Attributes:
+        ids: their row ids; empty for all.
+        source: `sacct`, or the name of the file as it was given to the ingest; None for any.
+        begin: epoch seconds from which on the ingest that rejected them began; None for any.
+        end: epoch seconds before which it began; None for any.
+    """
+
+    ids: tuple[int, ...] = ()
+    source: str | None = None
+    begin: int | None = None
+    end: int | None = None
+
+    def where(self, connection: Connection) -> list[ColumnElement[bool]]:
+        """Return the conditions on rejects joined with ingests."""
+        found = []
+        if self.ids:
+            found.append(in_values(connection, rejects.c.id, self.ids))
+        if self.source is not None:
+            found.append(ingests.c.source == self.source)
+        if self.begin is not None:
+            found.append(ingests.c.started >= self.begin)
+        if self.end is not None:
+            found.append(ingests.c.started < self.end)
+        return found
+
+
+ALL_REJECTS = RejectSelection()
+_BY_INGEST = ingests.c.id == rejects.c.ingest_id
+
+
+def load_rejects(
+    connection: Connection, *, all_: bool = False, chosen: RejectSelection = ALL_REJECTS
+) -> list[StoredReject]:
+    """Load rejects whose runs were not read since, and that nobody dismissed; `all_`: all rejects.
+
+    Args:
+        connection: to the ledger.
+        all_: load also those that were read since or dismissed.
+        chosen: load only these.
+    """
     seen = case(
         (ingests.c.layout.is_(None), ingests.c.started), else_=func.coalesce(ingests.c.done_to, 0)
     )
     columns = (
         rejects.c.id, clusters.c.name, ingests.c.source, ingests.c.started, rejects.c.reason,
         rejects.c.line, rejects.c.read_since.is_not(None), seen, ingests.c.layout,
+        rejects.c.dismissed, rejects.c.dismissed_by, rejects.c.dismissed_because,
     )  # fmt: skip
-    query = select(*columns).join(ingests, ingests.c.id == rejects.c.ingest_id).join(clusters)
-    query = query if all_ else query.where(UNREAD)
+    query = select(*columns).join(ingests, _BY_INGEST).join(clusters)
+    query = query.where(*chosen.where(connection), *(() if all_ else (UNREAD,)))
     return [StoredReject(*row) for row in connection.execute(query.order_by(rejects.c.id))]
+
+
+def dismiss_rejects(
+    connection: Connection, chosen: RejectSelection, *, now: int, who: str, because: str
+) -> int:
+    """Dismiss unread rejects: they are kept, but reports no longer count them.
+
+    Returns:
+        The number of rejects that were dismissed.
+    """
+    values: dict[str, int | str | None] = {
+        "dismissed": now, "dismissed_by": who, "dismissed_because": because
+    }  # fmt: skip
+    return _set_dismissed(connection, chosen, UNREAD, values)
+
+
+def restore_rejects(connection: Connection, chosen: RejectSelection) -> int:
+    """Undo the dismissal of rejects; return their number."""
+    values = {"dismissed": None, "dismissed_by": None, "dismissed_because": None}
+    return _set_dismissed(connection, chosen, rejects.c.dismissed.is_not(None), values)
+
+
+def _set_dismissed(
+    connection: Connection,
+    chosen: RejectSelection,
+    which: ColumnElement[bool],
+    values: Mapping[str, int | str | None],
+) -> int:
+    query = select(rejects.c.id).join(ingests, _BY_INGEST)
+    ids = connection.scalars(query.where(which, *chosen.where(connection))).all()
+    these = in_values(connection, rejects.c.id, ids)
+    connection.execute(update(rejects).where(these).values(values))
+    return len(ids)

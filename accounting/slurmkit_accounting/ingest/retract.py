@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Connection, select, text, type_coerce, update
+from sqlalchemy import ColumnElement, Connection, select, text, update
 
 from slurmkit.errors import BadInput
 from slurmkit_accounting.ingest.enter import update_redone
@@ -15,7 +15,6 @@ from slurmkit_accounting.ledger.bulk_write import in_values
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import OPEN, clusters, runs
 from slurmkit_accounting.sacct.query import TimeWindow
-from slurmkit_accounting.sacct.rows import RunKey, make_run_key
 from slurmkit_accounting.usage.tables import change_usage
 
 
@@ -96,7 +95,6 @@ def _runs_to_retract(connection: Connection, cluster: int, job: str, *, undo: bo
 
 
 _SHOWN = runs.c.gone_since.is_(None)
-_KEY = (type_coerce(runs.c.db_index, BigInteger), runs.c.job_id_raw, runs.c.submit)
 
 
 class ExpectedRuns:
@@ -109,7 +107,7 @@ class ExpectedRuns:
 
     def __init__(self, connection: Connection, cluster: int) -> None:
         self._cluster = cluster
-        self._left: dict[RunKey, tuple[int, int]] = {}  # row id of the run, its JobIDRaw
+        self._left: dict[int, int] = {}  # JobIDRaw by row id of the run
         self._add(connection, text(OPEN))
 
     def add_ended(self, connection: Connection, window: TimeWindow) -> None:
@@ -118,30 +116,24 @@ class ExpectedRuns:
         # sacct's windows leave out jobs that never became eligible.
         self._add(connection, ended & runs.c.eligible.is_not(None))
 
-    def mark_read(self, keys: Iterable[RunKey | None]) -> None:
+    def mark_read(self, run_ids: Iterable[int]) -> None:
         """Remove runs that were read."""
-        for key in keys:
-            if key is not None:
-                self._left.pop(key, None)
-
-    @property
-    def expects_new_db_index(self) -> bool:
-        """Whether any missing run was stored without a DBIndex; it may now be printed with one."""
-        return any(not isinstance(key, int) for key in self._left)
+        for run_id in run_ids:
+            self._left.pop(run_id, None)
 
     def jobs(self) -> list[int]:
         """Return the JobIDRaw of the runs that are missing, sorted."""
-        return sorted({job for _, job in self._left.values()})
+        return sorted(set(self._left.values()))
 
     def mark_gone(self, connection: Connection, since: int) -> int:
         """Mark the missing runs as gone since a time, in epoch seconds; return their number."""
-        run_ids = sorted(run_id for run_id, _ in self._left.values())
+        run_ids = sorted(self._left)
         if run_ids:
             where = (in_values(connection, runs.c.id, run_ids), _SHOWN)
             connection.execute(update(runs).where(*where).values(gone_since=since))
         return len(run_ids)
 
     def _add(self, connection: Connection, which: ColumnElement[bool] | object) -> None:
-        query = select(runs.c.id, *_KEY).where(runs.c.cluster_id == self._cluster, _SHOWN, which)  # type: ignore[arg-type]
-        for run_id, index, job, submit in connection.execute(query):
-            self._left[make_run_key(index, job, submit)] = (run_id, job)
+        ours = (runs.c.cluster_id == self._cluster, _SHOWN, which)
+        query = select(runs.c.id, runs.c.job_id_raw).where(*ours)  # type: ignore[arg-type]
+        self._left.update((run_id, job) for run_id, job in connection.execute(query))

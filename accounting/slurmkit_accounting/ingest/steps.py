@@ -90,7 +90,7 @@ def _update_usage(
     submits = whose[UsageRun._fields.index("submit")]
     change = UsageChange()
     change.use([*whose, *after, load_eras(connection).each(submits)], (cpu, mem, gpu))
-    change.write(connection, {})
+    change.write(connection)
 
 
 def combine_steps(found: Sequence[StepRow], gpu_seconds: int) -> MeasuredUse:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, select, type_coerce
+from sqlalchemy import BigInteger, ColumnElement, Connection, select, type_coerce
 
 from slurmkit_accounting.ledger.bulk_write import in_values
-from slurmkit_accounting.ledger.schema.runs import HAS_DB_INDEX, NO_DB_INDEX, runs
+from slurmkit_accounting.ledger.schema.runs import runs
 from slurmkit_accounting.sacct.rows import RunKey, RunRow
 from slurmkit_accounting.usage.bins import UsageRun
 from slurmkit_accounting.usage.tables import IS_COUNTED, USAGE_RUN_COLUMNS, load_eras
 
-RowT = TypeVar("RowT")
-# As it is stored: a signed 64-bit number.
+# Seconds between two time zones: from UTC-12 to UTC+14, by quarters of an hour.
+_MOST_ZONES, _LEAST_ZONES = 26 * 3600, 900
+# As it is stored: a signed 64-bit number. With `IS NOT NULL` SQLite would scan the whole index.
 _INDEX = type_coerce(runs.c.db_index, BigInteger)
 _COLUMNS = [_INDEX, *(runs.c[name] for name in RunRow._fields[1:])]
 
@@ -40,66 +41,75 @@ _FACTS = (runs.c.id, runs.c.fingerprint, runs.c.end.is_(None), runs.c.gone_since
 def find_runs(
     connection: Connection, cluster: int, keys: Collection[RunKey]
 ) -> dict[RunKey, StoredRun]:
-    """Return those of the runs that the ledger has, by key."""
-    pairs = [key for key in keys if isinstance(key, tuple)] if tuple in set(map(type, keys)) else []
-    indices: Collection[Any] = keys
-    if pairs:
-        indices = [key for key in keys if isinstance(key, int)]
-    found: dict[RunKey, StoredRun] = {}
-    if indices and _any(connection, cluster, indices):
-        where = (HAS_DB_INDEX, runs.c.cluster_id == cluster, in_values(connection, _INDEX, indices))
-        query = select(_INDEX, *_FACTS).where(*where)
-        found |= {row[0]: StoredRun(*row[1:]) for row in connection.execute(query).all()}
-    if pairs:
-        jobs = sorted({job for job, _ in pairs})
-        where = (
-            NO_DB_INDEX,
-            runs.c.cluster_id == cluster,
-            in_values(connection, runs.c.job_id_raw, jobs),
-        )
-        query = select(runs.c.job_id_raw, runs.c.submit, *_FACTS).where(*where)
-        found |= {(row[0], row[1]): StoredRun(*row[2:]) for row in connection.execute(query)}
+    """Return the runs of some jobs that the ledger has, by key: those asked for, and others."""
+    job_id = runs.c.job_id_raw
+    if not keys or not _any(connection, cluster, job_id, min(keys)[0], max(keys)[0]):
+        return {}
+    jobs = in_values(connection, job_id, {job for job, _ in keys})
+    query = select(job_id, runs.c.submit, *_FACTS).where(runs.c.cluster_id == cluster, jobs)
+    rows = connection.execute(query).all()
+    found = {(row[0], row[1]): StoredRun(*row[2:]) for row in rows}
+    if len(found) < len(rows):
+        # An earlier release stored a run twice if it got another DBIndex: take the one still shown.
+        found |= {(row[0], row[1]): StoredRun(*row[2:]) for row in rows if not row[-1]}
     return found
 
 
-# For each type of key: the runs stored with the other type, sorted as in their partial index.
-# Without that order SQLite would scan all runs.
-_OTHER_KEY_TYPES = (
-    (int, NO_DB_INDEX, (runs.c.job_id_raw, runs.c.submit)),
-    (tuple, HAS_DB_INDEX, (runs.c.db_index,)),
-)
+class DBIndexMatches(NamedTuple):
+    """What the ledger has with the DBIndexes of some rows.
+
+    Attributes:
+        runs: the same runs, but with a Submit of another time zone; by the key of the row.
+        reused: DBIndexes of other runs, from before slurmdbd's database was set up anew.
+    """
+
+    runs: dict[RunKey, StoredRun]
+    reused: set[int]
 
 
-def find_runs_by_submit(
-    connection: Connection,
-    cluster: int,
-    rows: Mapping[RunKey, RowT],
-    pair: Callable[[RowT], tuple[int, int] | None],
-) -> dict[RunKey, StoredRun]:
-    """Find runs that were stored under the other type of key: with a DBIndex, or without one.
+def find_by_db_index(
+    connection: Connection, cluster: int, rows: Mapping[RunKey, int]
+) -> DBIndexMatches:
+    """Look up the DBIndexes of rows that `find_runs` did not find.
+
+    The times of a file may have been read in a wrong time zone, or mean the other one of two hours
+    with the same name. So a run with the same DBIndex and JobIDRaw is the same run if its Submit
+    differs by as much as time zones do.
 
     Args:
         connection: to the ledger.
         cluster: row id of the cluster.
-        rows: rows whose keys were not found, by key.
-        pair: parses JobIDRaw and Submit of a row. slurmdbd has one run for each such pair.
+        rows: the DBIndex of each row, by its key.
     """
-    found: dict[RunKey, StoredRun] = {}
-    kinds = set(map(type, rows))
-    for kind, where, order in _OTHER_KEY_TYPES:
-        ours = (where, runs.c.cluster_id == cluster)
-        some = select(runs.c.id).where(*ours).order_by(*order).limit(1)
-        if kind not in kinds or connection.scalar(some) is None:
-            continue
-        others = {key: row for key, row in rows.items() if isinstance(key, kind)}
-        wanted = {both: key for key, row in others.items() if (both := pair(row)) is not None}
-        jobs = in_values(connection, runs.c.job_id_raw, sorted({job for job, _ in wanted}))
-        query = select(runs.c.job_id_raw, runs.c.submit, *_FACTS).where(*ours, jobs)
-        for job, submit, *facts in connection.execute(query.order_by(runs.c.id)):
-            key = wanted.pop((job, submit), None)
-            if key is not None:
-                found[key] = StoredRun(*facts)
-    return found
+    matches = DBIndexMatches({}, set())
+    wanted = {(index, key[0]): key for key, index in rows.items()}
+    given = in_values(connection, _INDEX, set(rows.values()))
+    query = select(_INDEX, runs.c.job_id_raw, runs.c.submit, *_FACTS)
+    found = connection.execute(query.where(runs.c.cluster_id == cluster, given))
+    for index, job, submit, *facts in found:
+        key = wanted.get((index, job))
+        if key is not None and _differ_by_zone(submit, key[1]):
+            matches.runs[key] = StoredRun(*facts)
+        else:
+            matches.reused.add(index)
+    return matches
+
+
+def has_db_indices(connection: Connection, cluster: int, indices: Collection[int]) -> bool:
+    """Return whether any stored DBIndex lies in the range of some."""
+    if not indices:
+        return False
+    return _any(connection, cluster, _INDEX, min(indices), max(indices))
+
+
+def find_ids_by_db_index(
+    connection: Connection, cluster: int, indices: Collection[int]
+) -> Sequence[int]:
+    """Return the row ids of the runs that have some DBIndexes."""
+    if not indices:
+        return []
+    where = (runs.c.cluster_id == cluster, in_values(connection, _INDEX, indices))
+    return connection.scalars(select(runs.c.id).where(*where)).all()
 
 
 def load_runs(connection: Connection, run_ids: Sequence[int]) -> dict[int, RunRow]:
@@ -120,8 +130,14 @@ def load_usage_runs(connection: Connection, run_ids: Sequence[int]) -> list[Usag
     return [run._replace(era=known.of(run.submit)) for run in found]
 
 
-def _any(connection: Connection, cluster: int, indices: Collection[int]) -> bool:
-    """Return whether any stored DBIndex lies in the range; those of new rows are mostly higher."""
-    between = _INDEX.between(min(indices), max(indices))
-    query = select(runs.c.id).where(HAS_DB_INDEX, runs.c.cluster_id == cluster, between).limit(1)
-    return connection.scalar(query) is not None
+def _any(
+    connection: Connection, cluster: int, column: ColumnElement[Any], first: int, last: int
+) -> bool:
+    """Return whether any stored run lies in the range; new rows mostly have higher numbers."""
+    some = (runs.c.cluster_id == cluster, column.between(first, last))
+    return connection.scalar(select(runs.c.id).where(*some).limit(1)) is not None
+
+
+def _differ_by_zone(one: int, other: int) -> bool:
+    """Return whether two times, in epoch seconds, differ by as much as two time zones can."""
+    return one != other and abs(one - other) <= _MOST_ZONES and (one - other) % _LEAST_ZONES == 0

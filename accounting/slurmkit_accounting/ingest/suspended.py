@@ -6,19 +6,29 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, case, delete, func, select, text, type_coerce
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    TextClause,
+    case,
+    delete,
+    func,
+    select,
+    text,
+)
 
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.queue_rows import record_mark
 from slurmkit_accounting.ledger.bulk_write import in_values, insert_rows
-from slurmkit_accounting.ledger.schema.runs import SUSPENDED, runs, suspensions
+from slurmkit_accounting.ledger.schema.runs import OPEN, SUSPENDED, runs, suspensions
 from slurmkit_accounting.ledger.schema.usage import DAY
 from slurmkit_accounting.sacct import values
-from slurmkit_accounting.sacct.rows import RunKey, make_run_key
+from slurmkit_accounting.sacct.rows import RunKey
 
 # Seconds; midnight of every time zone is at a quarter of an hour UTC.
 _LEAST = 900
-_FIELDS = ("DBIndex", "JobIDRaw", "Submit", "Suspended")
+_FIELDS = ("JobIDRaw", "Submit", "Suspended")
 _IDS_PER_CALL = 1000
 
 
@@ -35,27 +45,41 @@ class SuspendedRun(NamedTuple):
 
 def load_unknown_suspensions(connection: Connection, cluster: int) -> list[SuspendedRun]:
     """Load ended runs whose suspension intervals are still unknown, oldest first."""
+    return _load_unplaced(connection, cluster, runs.c.end)
+
+
+def spread_suspensions_of_open_runs(connection: Connection, cluster: int) -> None:
+    """Spread the suspended seconds of runs without an end evenly, up to when they were last seen.
+
+    Where they lie is asked once the run has ended: until then it would be asked at each ingest.
+    """
+    halted = _load_unplaced(connection, cluster, runs.c.last_seen, text(OPEN))
+    whole = [(run.id, run.start, run.end - run.start, run.seconds) for run in halted if run.seconds]
+    store_suspensions(connection, halted, whole)
+
+
+def _load_unplaced(
+    connection: Connection, cluster: int, end: Column[int], *which: ColumnElement[bool] | TextClause
+) -> list[SuspendedRun]:
+    """Load runs whose suspension intervals do not add up to their suspended time, oldest first."""
     placed = func.coalesce(
         select(func.sum(suspensions.c.seconds))
         .where(suspensions.c.run_id == runs.c.id)
         .scalar_subquery(),
         0,
     )
-    index = type_coerce(runs.c.db_index, BigInteger)
     # A runaway job with a corrected end may have been suspended for longer than it lasted.
-    lasted = runs.c.end - runs.c.start
+    lasted = end - runs.c.start
     most = case((lasted < 0, 0), (lasted < runs.c.suspended, lasted), else_=runs.c.suspended)
-    columns = (
-        runs.c.id, index, runs.c.job_id_raw, runs.c.submit, runs.c.start, runs.c.end, most,
-    )  # fmt: skip
+    columns = (runs.c.id, runs.c.job_id_raw, runs.c.submit, runs.c.start, end, most)
     where = (
         text(SUSPENDED), runs.c.cluster_id == cluster, runs.c.start.is_not(None),
-        runs.c.end.is_not(None), runs.c.gone_since.is_(None), placed != most,
+        end.is_not(None), runs.c.gone_since.is_(None), placed != most, *which,
     )  # fmt: skip
     found = connection.execute(select(*columns).where(*where).order_by(runs.c.start, runs.c.id))
     return [
-        SuspendedRun(run_id, make_run_key(index, job, submit), job, start, end, seconds)
-        for run_id, index, job, submit, start, end, seconds in found
+        SuspendedRun(run_id, (job, submit), job, start, end, seconds)
+        for run_id, job, submit, start, end, seconds in found
     ]
 
 
@@ -137,10 +161,6 @@ def _ask(
 
 def _parse_row(parts: Sequence[str]) -> tuple[RunKey, int]:
     """Return the key of the run of a row, and its suspended seconds."""
-    index, job, submit, seconds = parts[: len(_FIELDS)]
-    key = make_run_key(
-        values.parse_db_index(index),
-        values.parse_number(job),
-        values.parse_required_time(submit),
-    )
+    job, submit, seconds = parts[: len(_FIELDS)]
+    key = values.parse_number(job), values.parse_required_time(submit)
     return key, values.parse_elapsed_seconds(seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -128,6 +128,36 @@ def update_rows(connection: Connection, table: Table, columns: Sequence[str], ro
         f"UPDATE {table.name} SET {set_} FROM {staged}"  # noqa: S608
         f" WHERE {table.name}.{names[0]} = {staged}.{names[0]}"
     )
+
+
+def find_rows(
+    connection: Connection, table: Table, columns: Sequence[str], keys: Sequence[str], rows: Rows
+) -> Iterator[tuple[Any, ...]]:
+    """Yield columns of the rows of a table that have one of the given values in the key columns.
+
+    Args:
+        connection: to the ledger.
+        table: the table to look in.
+        columns: the columns to yield.
+        keys: columns without NULL, with an index.
+        rows: values of the key columns.
+    """
+    if not rows:
+        return
+    wanted = ", ".join(f"{table.name}.{_quoted(name)}" for name in columns)
+    if connection.dialect.name == "sqlite":
+        marks = f"({', '.join('?' * len(keys))})"
+        on = [f"{table.name}.{_quoted(name)} = column{at}" for at, name in enumerate(keys, 1)]
+        for begin in range(0, len(rows), _AT_ONCE):
+            some = rows[begin : begin + _AT_ONCE]
+            sql = f"SELECT {wanted} FROM (VALUES {', '.join([marks] * len(some))})"  # noqa: S608
+            sql += f" CROSS JOIN {table.name} ON {' AND '.join(on)}"  # CROSS: in this order
+            yield from map(tuple, connection.exec_driver_sql(sql, tuple(chain(*some))))
+        return
+    staged = _stage(connection, table, keys, rows)
+    both = ", ".join(map(_quoted, keys))
+    sql = f"SELECT {wanted} FROM {staged} JOIN {table.name} USING ({both})"  # noqa: S608
+    yield from map(tuple, connection.exec_driver_sql(sql))
 
 
 def in_values(

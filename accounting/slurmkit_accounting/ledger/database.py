@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import sqlite3
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -88,9 +90,24 @@ class Ledger:
         self.engine.dispose()
 
 
+class LedgerUpgrade(NamedTuple):
+    """What was done to the schema of a ledger.
+
+    Attributes:
+        before: its schema before; None if it had none.
+        copy: path of the copy of a SQLite file from before the migration; None without one.
+    """
+
+    before: str | None
+    copy: str | None
+
+
 @contextmanager
 def open_for_writing(db: str | None = None) -> Iterator[Ledger]:
     """Open a ledger to write; create it or migrate its schema first.
+
+    A SQLite file is copied before a migration. A ledger in PostgreSQL, which other hosts may use
+    with an older release, is migrated by `upgrade_ledger` only.
 
     Raises:
         BadInput: for an invalid URL.
@@ -101,8 +118,24 @@ def open_for_writing(db: str | None = None) -> Iterator[Ledger]:
         _make_file(Path(str(url.database)))
     with _open_engine(url) as ledger:
         with ledger.transaction() as connection:
-            _migrate(connection, ledger.source)
+            _migrate(connection, ledger.source, asked=is_sqlite(url))
         yield ledger
+
+
+def upgrade_ledger(db: str | None = None) -> LedgerUpgrade:
+    """Migrate the schema of an existing ledger to the one of this release.
+
+    Raises:
+        BadInput: for an invalid URL.
+        LedgerError: when there is none, or it cannot be opened, copied or migrated.
+    """
+    url = ledger_url(db)
+    if is_sqlite(url):
+        _require_file(Path(str(url.database)))
+    with _open_engine(url) as ledger, ledger.transaction() as connection:
+        if _version(connection) is None:
+            raise _no_ledger_error(ledger.source)
+        return _migrate(connection, ledger.source, asked=True)
 
 
 @contextmanager
@@ -115,11 +148,7 @@ def open_for_reading(db: str | None = None) -> Iterator[Ledger]:
     """
     url = ledger_url(db)
     if is_sqlite(url):
-        path = Path(str(url.database))
-        refuse_network_filesystem(path)
-        with _translate_file_errors(path):
-            if not path.exists():
-                raise _no_ledger_error(str(path))
+        _require_file(Path(str(url.database)))
     with _open_engine(url, read_only=True) as ledger:
         with ledger.transaction() as connection:
             _check_version(_version(connection), ledger.source)
@@ -221,6 +250,13 @@ def _make_file(path: Path) -> None:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
+def _require_file(path: Path) -> None:
+    refuse_network_filesystem(path)
+    with _translate_file_errors(path):
+        if not path.exists():
+            raise _no_ledger_error(str(path))
+
+
 @contextmanager
 def _translate_file_errors(path: Path) -> Iterator[None]:
     try:
@@ -233,17 +269,50 @@ def _translate_file_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _migrate(connection: Connection, source: str) -> None:
+def _migrate(connection: Connection, source: str, *, asked: bool) -> LedgerUpgrade:
+    """Create the schema, or migrate it if that was asked for; copy a SQLite file before."""
     version = _version(connection)
     if version == REVISION:
-        return
+        return LedgerUpgrade(version, None)
     if version is None and inspect(connection).get_table_names():
         raise LedgerError(
             f"{source} is a database, but not a ledger; name another with --db or SLURMKIT_DB"
         )
     if version is not None and version > REVISION:
         raise _too_new_error(source)
+    if version is not None and not asked:
+        raise LedgerError(
+            f"the ledger {source} was made by an older slurmkit (schema {version}, this one needs"
+            f" {REVISION}); older releases on other hosts cannot use it after an upgrade, and there"
+            " is no way back: make a copy of it (pg_dump), then run: slurmkit ledger upgrade"
+        )
+    in_file = version is not None and connection.dialect.name == "sqlite"
+    copy = _copy_file(Path(source), str(version)) if in_file else None
     _upgrade(connection)
+    return LedgerUpgrade(version, copy)
+
+
+def _copy_file(path: Path, version: str) -> str:
+    """Copy a SQLite ledger to a file beside it, named by its schema; remove older such copies."""
+    copy = path.with_name(f"{path.name}.schema-{version}")
+    unfinished = path.with_name(f"{copy.name}-unfinished")
+    try:
+        unfinished.unlink(missing_ok=True)
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        with closing(sqlite3.connect(path)) as here, closing(sqlite3.connect(unfinished)) as there:
+            here.backup(there)
+        unfinished.replace(copy)
+        for older in path.parent.glob(f"{glob.escape(path.name)}.schema-[0-9]*"):
+            if older != copy:
+                older.unlink()
+    except (OSError, sqlite3.Error) as error:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise LedgerError(
+            f"the ledger {path} must be upgraded, but cannot be copied to {copy} before: {error};"
+            " make room there, and check who may write to the folder"
+        ) from error
+    return str(copy)
 
 
 def _upgrade(connection: Connection) -> None:
@@ -272,7 +341,7 @@ def _check_version(version: str | None, source: str) -> None:
     if version < REVISION:
         raise LedgerError(
             f"the ledger {source} was made by an older slurmkit (schema {version}, this one needs"
-            f" {REVISION}); update it with: slurmkit ledger ingest"
+            f" {REVISION}); whoever keeps it updates it with: slurmkit ledger upgrade"
         )
 
 

@@ -22,7 +22,7 @@ from slurmkit_accounting.config import MailSection, read_secret_file
 from slurmkit_accounting.plugins import Notice
 from slurmkit_accounting.render import render_report
 from slurmkit_accounting.render.format import footer_lines
-from slurmkit_accounting.render.text import table_columns, text_rows
+from slurmkit_accounting.render.text import table_columns, table_headings, text_rows, text_total
 from slurmkit_accounting.reports.model import Report
 
 _ADDRESS = re.compile(r"[^\s@,;:<>()\[\]\"\\]+@[^\s@,;:<>()\[\]\"\\]+")
@@ -212,7 +212,12 @@ def report_as_text(report: Report, title: str) -> str:
     """Return the report as plain text: title, table, and the lines about its data."""
     columns = table_columns(report)
     right = [column.kind != "text" for column in columns]
-    table = [[column.name.upper() for column in columns], *text_rows(report, columns)]
+    total = text_total(report, columns)
+    table = [
+        table_headings(report, columns),
+        *text_rows(report, columns),
+        *([total] if total else []),
+    ]
     rows = [[printable(cell) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 

@@ -146,9 +146,12 @@ class DatedFacts(Generic[KeyT, ValueT]):
 
     def at(self, key: KeyT, when: int) -> list[ValueT]:
         """Return the values of `key` at a time, in epoch seconds."""
+        facts = self._by_key.get(key)
+        if facts is None:
+            return []
         return [
             value
-            for since, until, value in self._by_key.get(key, ())
+            for since, until, value in facts
             if since <= when and (until is None or when < until)
         ]
 

@@ -8,7 +8,7 @@ era is 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 import msgspec
@@ -74,6 +74,7 @@ class People:
         self._labels = _labels(connection)
         mails = select(people.c.id, people.c.mail)
         self._mails: dict[int, str] = {row[0]: row[1] for row in connection.execute(mails)}
+        self._persons: dict[tuple[str, int | None, int], int | None] = {}
         self._owners: dict[tuple[int, str, str, int | None, int], Owner] = {}
 
     @classmethod
@@ -83,6 +84,12 @@ class People:
 
     def person(self, user: str, uid: int | None, era: int) -> int | None:
         """Return the row id of the person with a user name and uid in an era; None if unknown."""
+        key = (user, uid, era)
+        if key not in self._persons:
+            self._persons[key] = self._find_person(user, uid, era)
+        return self._persons[key]
+
+    def _find_person(self, user: str, uid: int | None, era: int) -> int | None:
         by_uid = pick_lowest(self._by_uid.at(uid, era))
         by_name = self._named(user, era)
         if by_uid is None or by_name is None or by_uid == by_name:
@@ -143,8 +150,10 @@ class People:
     def _person(self, person: int | None) -> Owner | None:
         return None if person is None else Owner(self._labels[person], person, "group")
 
-    def _user(self, users: Iterable[str], era: int, via: Via) -> Owner | None:
+    def _user(self, users: Collection[str], era: int, via: Via) -> Owner | None:
         """Return the first known user by name as owner; without one, the first unknown user."""
+        if not users:
+            return None
         found = [(self._named(user, era) or self._later(user, era), user) for user in sorted(users)]
         person, user = next((one for one in found if one[0]), (found or [(None, "")])[0])
         if person is not None:

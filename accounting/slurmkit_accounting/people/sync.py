@@ -42,7 +42,7 @@ from slurmkit_accounting.people.directory_sync import DirectorySync, VanishedEnt
 from slurmkit_accounting.people.model import Directory, directory_warnings
 from slurmkit_accounting.people.pi import People
 from slurmkit_accounting.people.unmapped import UsageMove, find_usage_moves
-from slurmkit_accounting.usage.tables import rekey_usage
+from slurmkit_accounting.usage.tables import RunProgress, no_progress, rekey_usage
 
 _NAMED = 5  # names in the error when too many would vanish
 
@@ -82,6 +82,7 @@ def sync_people(
     now: int | None = None,
     dry_run: bool = False,
     max_vanish: float = 1.0,
+    progress: RunProgress = no_progress,
 ) -> PeopleSync:
     """Apply data about people in one transaction, and move usage to its new eras.
 
@@ -92,6 +93,7 @@ def sync_people(
         dry_run: return what would change, and change nothing.
         max_vanish: the share of known people, or of known groups, that may vanish at once. At
             least half of them may lose their groups, owners or uids.
+        progress: called with the number of runs whose usage was looked at, and of all.
 
     Raises:
         DirectoryError: when more would vanish; nothing is changed then.
@@ -108,7 +110,7 @@ def sync_people(
             raise DirectoryError(refusal)
         since = add_eras(connection)
         if since is not None:
-            rekey_usage(connection, since)
+            rekey_usage(connection, since, progress)
         moved = find_usage_moves(connection, before) if before else ()
         return PeopleSync(changes, moved, refusal)
 

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection, Select, and_, func, select
 
 from slurmkit_accounting.ledger.schema.runs import clusters
-from slurmkit_accounting.ledger.schema.usage import usage_days, usage_keys
+from slurmkit_accounting.ledger.schema.usage import usage_keys, usage_months
 from slurmkit_accounting.people.pi import MappingGap, Owner, People
 
 HOUR_SECONDS = 3600
@@ -84,11 +84,11 @@ def load_unmapped_usage(connection: Connection) -> list[UnmappedUsage]:
 def _usage() -> Select[*tuple[Any, ...]]:
     """Return the query of runs, GPU- and CPU-seconds by cluster, account, user, uid and era."""
     columns = [usage_keys.c[name] for name in ("cluster_id", "account", "user", "uid", "era")]
-    gpus = func.sum(usage_days.c.gpu_seconds).filter(WHOLE_GPUS)
-    sums = (func.sum(usage_days.c.started), gpus, func.sum(usage_days.c.cpu_seconds))
+    gpus = func.sum(usage_months.c.gpu_seconds).filter(WHOLE_GPUS)
+    sums = (func.sum(usage_months.c.started), gpus, func.sum(usage_months.c.cpu_seconds))
     return (
         select(clusters.c.name, *sums, *columns)
-        .join(usage_keys, usage_keys.c.id == usage_days.c.key_id)
+        .join(usage_keys, usage_keys.c.id == usage_months.c.key_id)
         .join(clusters, clusters.c.id == usage_keys.c.cluster_id)
         .group_by(clusters.c.name, *columns)
         .order_by(usage_keys.c.era)
@@ -137,8 +137,8 @@ def _gpu_usage() -> Select[*tuple[Any, ...]]:
     """Return the query of GPU-seconds by cluster, account, user, uid and era."""
     columns = [usage_keys.c[name] for name in ("cluster_id", "account", "user", "uid", "era")]
     return (
-        select(func.sum(usage_days.c.gpu_seconds), *columns)
-        .join(usage_keys, usage_keys.c.id == usage_days.c.key_id)
+        select(func.sum(usage_months.c.gpu_seconds), *columns)
+        .join(usage_keys, usage_keys.c.id == usage_months.c.key_id)
         .where(WHOLE_GPUS)
         .group_by(*columns)
     )

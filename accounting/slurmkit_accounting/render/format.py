@@ -25,7 +25,7 @@ def format_count(number: int, what: str) -> str:
 def format_value(value: Value, kind: ColumnKind) -> str:
     """Format a value for people, not escaped."""
     if value is None:
-        return UNKNOWN
+        return "" if kind == "time" else UNKNOWN
     if kind == "text" or isinstance(value, str | bool):
         return str(value)
     if kind == "share":
@@ -54,34 +54,46 @@ def format_utc(epoch: int) -> str:
     return f"{datetime.fromtimestamp(epoch, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def footer_lines(meta: Meta) -> Iterator[str]:
-    """Yield the lines below a report about its data, not escaped."""
-    yield from _window_lines(meta)
+def footer_lines(meta: Meta, *, brief: bool = False) -> Iterator[str]:
+    """Yield the lines below a report about its data, not escaped.
+
+    Args:
+        meta: metadata of the report.
+        brief: only the window, the age of the data, the currency, whose data it is, and whatever
+            makes the numbers doubtful or incomplete.
+    """
+    yield from _window_lines(meta, brief=brief)
     clusters = ""
     if meta.source.startswith("ledger "):
         clusters = f", {', '.join(meta.clusters) or 'no cluster yet'}"
     yield f"source: {meta.source}{clusters}; {_data_age(meta)}"
-    counted = ", ".join(_run_counts(meta))
-    if counted:
-        yield f"counted: {counted}"
+    runs = [] if meta.runs is None else [format_count(meta.runs, "run")]
+    remarks = list(_run_remarks(meta, brief=brief))
+    if remarks or (runs and not brief):
+        yield f"counted: {', '.join([*runs, *remarks])}"
     yield from _missing_data_lines(meta)
-    if meta.prices:
+    if meta.prices and (meta.currency or not brief):
         money = f" in {meta.currency}" if meta.currency else ""
         yield f"prices{money}: {meta.prices}"
-    if meta.weights:
-        weights = ", ".join(f"{name} {_weight(weight)}" for name, weight in meta.weights.items())
+    weights = ", ".join(
+        f"{name} {_weight(weight)}"
+        for name, weight in meta.weights.items()
+        if weight is None or not brief
+    )
+    if weights:
         yield f"weights in whole GPUs: {weights}"
-    if meta.sreport:
-        yield _sreport_line(meta.sreport)
-    yield from map(_closed_month_line, meta.closed)
+    if meta.sreport and not (brief and _is_nothing(meta.sreport)):
+        yield _sreport_line(meta.sreport, brief=brief)
+    yield from (_closed_month_line(each) for each in meta.closed if each.jobs or not brief)
+    yield from () if brief else meta.definitions
     yield from meta.notes
 
 
-def _window_lines(meta: Meta) -> Iterator[str]:
+def _window_lines(meta: Meta, *, brief: bool) -> Iterator[str]:
     if meta.window:
         begin, end = meta.window
         yield f"window: {begin} to {end} (not included), {meta.timezone}{_filter_note(meta)}"
-    if meta.suspended:
+    if meta.suspended and not (brief and meta.suspended == "charge"):
         says = {"charge": "counts, as in sreport", "skip": "does not count"}
         yield f"suspended time {says[meta.suspended]} (--suspended {meta.suspended})"
 
@@ -92,12 +104,10 @@ def _filter_note(meta: Meta) -> str:
     return f"; only {', '.join(parts)}" if parts else ""
 
 
-def _run_counts(meta: Meta) -> Iterator[str]:
-    if meta.runs is not None:
-        yield format_count(meta.runs, "run")
-    if meta.rejects is not None:
+def _run_remarks(meta: Meta, *, brief: bool) -> Iterator[str]:
+    if meta.rejects or (meta.rejects is not None and not brief):
         yield format_count(meta.rejects, "rejected line")
-    if meta.unmapped is not None:
+    if meta.unmapped is not None and (meta.unmapped.jobs or not brief):
         hours = format_amount(meta.unmapped.gpu_hours)
         yield f"unmapped {format_count(meta.unmapped.jobs, 'run')} with {hours} GPU-hours"
     if meta.running:
@@ -123,12 +133,23 @@ def _missing_data_lines(meta: Meta) -> Iterator[str]:
         yield "no people were read yet, so no PI is known; run: slurmkit ledger people sync"
 
 
-def _sreport_line(difference: SreportDifference) -> str:
-    suspended, running = format_amount(difference.suspended), format_amount(difference.running)
+def _is_nothing(difference: SreportDifference) -> bool:
+    """Return whether only runs that still run differ; the line `counted` has those."""
+    return not (difference.suspended or difference.requeued)
+
+
+def _sreport_line(difference: SreportDifference, *, brief: bool) -> str:
+    parts = {
+        "while suspended": difference.suspended,
+        "of runs still running": difference.running,
+        "of requeued runs": difference.requeued,
+    }
+    named = (
+        f"{format_amount(hours)} {what}" for what, hours in parts.items() if hours or not brief
+    )
     return (
-        f"sreport may differ: these GPU-hours include {suspended} while suspended, {running} of"
-        f" runs still running, {format_amount(difference.requeued)} of requeued runs; sreport adds"
-        f" idle reservations; for the whole difference: {difference.command}"
+        f"sreport may differ: these GPU-hours include {', '.join(named)}; sreport adds idle"
+        f" reservations; for the whole difference: {difference.command}"
     )
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slurmkit.formats.display import printable
 from slurmkit_accounting.render.charts import Chart, chart_layouts, legend_names
-from slurmkit_accounting.render.format import footer_lines, format_brief, format_utc, format_value
-from slurmkit_accounting.render.text import filled_columns, main_columns, text_rows
+from slurmkit_accounting.render.format import footer_lines, format_brief, format_count, format_utc
+from slurmkit_accounting.render.text import filled_columns, main_columns, text_rows, text_total
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
 
 if TYPE_CHECKING:
@@ -23,6 +23,13 @@ TITLES = {
     "efficiency": "Efficiency",
     "idle": "Idle GPUs",
     "reconcile": "Ledger and sreport",
+}
+_HEADINGS = {
+    "wait_hours": "wait_hours, sum",
+    "wait_hours_mean": "wait_hours, mean",
+    "wait_hours_median": "wait_hours, median",
+    "wait_hours_90": "wait_hours, 90th percentile",
+    "wait_hours_longest": "wait_hours, longest",
 }
 _HEADING_WORDS = {"gpu": "GPU", "cpu": "CPU", "gib": "GiB", "kwh": "kWh", "pi": "PI", "qos": "QOS"}
 
@@ -60,9 +67,7 @@ def as_html(report: Report) -> str:
         span=_window_and_clusters(report.meta),
         tiles=list(_tiles(report.meta)),
         figures=[
-            Figure(
-                panel, chart_layouts(panel), legend_names(panel) if len(panel.series) > 1 else []
-            )
+            Figure(panel, chart_layouts(panel), [] if panel.kind == "bars" else legend_names(panel))
             for panel in report.panels
             if panel.labels
         ],
@@ -74,10 +79,9 @@ def as_html(report: Report) -> str:
 
 def column_heading(name: str) -> str:
     """Return the heading of a column; `GPU-hours` has a hyphen at which lines do not break."""
-    words = name.replace("gpu_hours", "GPU\u2011hours").replace("cpu_hours", "CPU\u2011hours")
-    return " ".join(
-        _HEADING_WORDS.get(word, word) for word in words.replace("-type", " type").split("_")
-    )
+    words = _HEADINGS.get(name, name)
+    words = words.replace("gpu_hours", "GPU\u2011hours").replace("cpu_hours", "CPU\u2011hours")
+    return " ".join(_HEADING_WORDS.get(word, word) for word in words.split("_"))
 
 
 @cache
@@ -95,7 +99,8 @@ def _template() -> Template:
 
 def _title(meta: Meta) -> str:
     title = TITLES.get(meta.report, meta.report)
-    whose = [f"{name} {', '.join(values)}" for name, values in meta.filters.items()]
+    filters = meta.filters.items()
+    whose = [f"{column_heading(name)} {', '.join(values)}" for name, values in filters]
     return f"{title} of {'; '.join(whose)}" if whose else title
 
 
@@ -117,14 +122,14 @@ def _window(begin: str, end: str) -> str:
 
 
 def _tiles(meta: Meta) -> list[Tile]:
-    """Return the key numbers of a usage report."""
-    total = meta.total
+    """Return the key numbers of a usage report; other reports have none."""
+    total = meta.total if meta.report == "usage" else {}
     hours, lost = total.get("gpu_hours"), total.get("gpu_hours_lost")
-    if not isinstance(hours, float | int):
-        return []
     jobs, users = total.get("jobs"), total.get("users")
-    people = f"{jobs:,} jobs of {users:,} {'person' if users == 1 else 'people'}"
-    tiles = [Tile("GPU-hours", format_brief(hours), people)]
+    if not (isinstance(hours, float) and isinstance(jobs, int) and isinstance(users, int)):
+        return []
+    people = f"{users:,} {'person' if users == 1 else 'people'}"
+    tiles = [Tile("GPU-hours", format_brief(hours), f"{format_count(jobs, 'job')} of {people}")]
     if isinstance(lost, float | int):
         share = f"{lost / hours:.1%} of all" if hours else ""
         tiles.append(Tile("lost GPU-hours", format_brief(lost), share))
@@ -164,10 +169,4 @@ def _tables(report: Report) -> Iterator[HtmlTable]:
 
 
 def _table(report: Report, title: str, columns: list[Column]) -> HtmlTable:
-    total = report.meta.total if len(report.rows) > 1 else {}
-    words = [
-        format_value(total[one.name], one.kind) if one.name in total else "" for one in columns
-    ]
-    return HtmlTable(
-        title, columns, text_rows(report, columns), ["all", *words[1:]] if total else []
-    )
+    return HtmlTable(title, columns, text_rows(report, columns), text_total(report, columns))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 import msgspec
 
+from slurmkit.cli.json_output import encode_rows, indented
 from slurmkit.errors import BadInput
 from slurmkit.formats.display import printable
 from slurmkit_accounting.render.format import format_value
@@ -17,12 +20,16 @@ _ALWAYS_SHOWN = frozenset(("jobs", "gpu_hours", "cpu_hours", "idle"))
 # The main columns of a report, in this order; a report not named here shows all its columns.
 _MAIN_COLUMNS = {
     "usage": (
-        "jobs", "users", "gpu_hours", "gpu_hours_lost", "cost", "cloud_cost", "cpu_hours",
+        "gpu_hours", "gpu_hours_lost", "cost", "jobs", "users", "cloud_cost", "cpu_hours",
         "wait_hours", "gpu_efficiency", "cpu_efficiency",
     ),
-    "efficiency": ("jobs", "gpu_hours", "gpu_efficiency", "cpu_efficiency"),
-    "explain": ("gpu_hours", "gpus", "start", "end", "cpu_hours"),
+    "efficiency": (
+        "jobs", "gpu_hours", "gpu_efficiency", "cpu_efficiency", "gpu_hours_wasted",
+        "cpu_hours_wasted",
+    ),
 }  # fmt: skip
+TOTAL = "total"
+_OLD_NAMES = {"gpu_type": "gpu-type"}
 # A spreadsheet takes texts that begin with these for formulas.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -63,7 +70,7 @@ def main_columns(report: Report) -> list[Column]:
 
 def filled_columns(report: Report) -> list[Column]:
     """Return the columns that are not empty; in a usage report, 0 counts as empty too."""
-    nothing = (None, "", 0) if report.meta.report == "usage" else (None, "")
+    nothing = (None, "", 0) if report.meta.report in {"usage", "efficiency"} else (None, "")
     return [
         column
         for column in report.columns
@@ -74,25 +81,86 @@ def filled_columns(report: Report) -> list[Column]:
     ]
 
 
+def table_headings(report: Report, columns: Sequence[Column]) -> list[str]:
+    """Return the headings of a table; money has its currency there: `COST_EUR`."""
+    currency = report.meta.currency
+    return [
+        f"{one.name}_{currency}".upper() if one.kind == "money" and currency else one.name.upper()
+        for one in columns
+    ]
+
+
 def text_rows(report: Report, columns: Sequence[Column]) -> list[list[str]]:
     """Return the rows as text, not escaped."""
     return [[format_value(row[one.name], one.kind) for one in columns] for row in report.rows]
 
 
+def text_total(report: Report, columns: Sequence[Column]) -> list[str]:
+    """Return the last row of a table as text; empty if there is none."""
+    cells = total_row(report, columns, usual=True)
+    return [format_value(cell, one.kind) for cell, one in zip(cells, columns, strict=False)]
+
+
+def looked_at_first(report: Report) -> list[Column]:
+    """Return all columns, the main ones first."""
+    return list(dict.fromkeys((*main_columns(report), *report.columns)))
+
+
+def total_row(report: Report, columns: Sequence[Column], *, usual: bool) -> list[Value]:
+    """Return the cells of the last row: the sums, `total` in the first other column, else empty.
+
+    Args:
+        report: the report.
+        columns: the columns of the table.
+        usual: whether the format has such a row, if the report leaves it open. Then a report of
+            one row has none.
+
+    Returns:
+        An empty list if there is no such row.
+    """
+    sums = report.sums
+    label = next((one.name for one in columns if one.name not in sums), None)
+    wanted = usual and len(report.rows) > 1 if report.total_row is None else report.total_row
+    if not wanted or label is None or not any(one.name in sums for one in columns):
+        return []
+    return [TOTAL if one.name == label else sums.get(one.name, "") for one in columns]
+
+
 def as_csv(report: Report) -> str:
-    """Return CSV with a header, at full precision; unknown values are empty."""
+    """Return CSV with a header, at full precision; unknown values are empty.
+
+    Programs add up the rows, so there is no row of totals unless the report asks for it.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(column.name for column in report.columns)
     for row in report.rows:
         writer.writerow(_csv_value(row[column.name]) for column in report.columns)
+    if total := total_row(report, report.columns, usual=False):
+        writer.writerow(map(_csv_value, total))
     return out.getvalue()
 
 
 def as_json(report: Report) -> str:
-    """Return a JSON object of `meta` and `rows`, at full precision; unknown values are null."""
-    whole = {"meta": report.meta, "rows": report.rows}
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
+    """Return a line of JSON with `rows` and `meta`, at full precision; unknown values are null."""
+    schema, meta = f"slurmkit.report.{report.meta.report}/1", report.meta
+    return encode_rows(schema, report.rows, taken=meta.made, beside={"meta": meta})
+
+
+def as_old_json(report: Report) -> str:
+    """Return JSON in the shape of slurmkit 0.1, which had `gpu-type` for `gpu_type`."""
+    meta = msgspec.to_builtins(report.meta)
+    meta["by"] = [_OLD_NAMES.get(name, name) for name in meta["by"]]
+    meta["filters"] = _with_old_names(meta["filters"])
+    meta["total"] = meta["total"] if report.meta.report == "usage" else {}
+    notes = (meta["definitions"], meta["notes"])  # 0.1 had both in `notes`
+    meta["notes"] = [*chain(*(reversed(notes) if report.meta.report == "reconcile" else notes))]
+    whole = {"meta": meta, "rows": list(map(_with_old_names, report.rows))}
+    return indented(whole)
+
+
+def _with_old_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {_OLD_NAMES.get(name, name): value for name, value in values.items()}
 
 
 def _csv_value(value: Value) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +25,15 @@ from slurmkit_accounting.ledger.schema.usage import DAY
 from slurmkit_accounting.people.pi import People
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import CountedUsage, Question
-from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series
+from slurmkit_accounting.reports.model import (
+    Column,
+    Meta,
+    Panel,
+    Report,
+    Series,
+    Value,
+    sum_columns,
+)
 from slurmkit_accounting.reports.panels import chart_unit
 from slurmkit_accounting.reports.question import Scope
 
@@ -33,16 +41,20 @@ COLUMNS = (
     Column("pi"),
     Column("from"),
     Column("to"),
-    Column("gpu_hours_budget", "hours"),
-    Column("gpu_hours_used", "hours"),
-    Column("gpu_hours_left", "hours"),
+    Column("gpu_hours_budget", "hours", adds_up=True),
+    Column("gpu_hours_used", "hours", adds_up=True),
+    Column("gpu_hours_left", "hours", adds_up=True),
     Column("used", "share"),
-    Column("gpu_hours_per_day", "hours"),
+    Column("gpu_hours_per_day", "hours", adds_up=True),
     Column("runs_out"),
     Column("notice"),
 )
 RATE_DAYS = 30
 NOTICES = (1.0, 0.8)
+_DEFINITIONS = (
+    f"gpu_hours_per_day: mean of the last {RATE_DAYS} days",
+    "runs_out: the day on which the budget is used up at this rate, if before the budget's end",
+)
 _MOST_CHARTS = 4  # the most burn-down charts in a usage report
 BUDGETS_FILE = "budgets.toml"
 
@@ -76,20 +88,26 @@ def budget_report(ledger: Ledger, question: Question) -> Report:
     budgets = load_budgets()
     with ledger.transaction() as connection:
         shown = _budgets_in_force(connection, budgets, question)
-        spent = [_count_use(connection, budget, question) for budget in shown]
+        spent = sorted(
+            (_count_use(connection, budget, question) for budget in shown),
+            key=lambda one: (-float(one.used) / one.budget.gpu_hours, one.budget.pi),
+        )
+        rows = tuple(_row(one, question) for one in spent)
+        notes = tuple(_notes(len(budgets), len(spent), question.scope))
+        # Who may not see everything must not learn from this whether others have budgets.
+        most = len(budgets) if question.scope.is_everything else len(spent)
+        has_all = 0 < len(spent) == most
         meta = Meta(
             report="budget",
             by=("pi",),
             timezone=question.zone.name,
             suspended=question.suspended,
             running_until=question.zone.show(question.now),
-            notes=tuple(_notes(len(budgets), len(spent), question.scope)),
+            total=_total(rows),
+            definitions=(*_DEFINITIONS, *(notes if has_all else ())),
+            notes=() if has_all else notes,
             **provenance.ledger_fields(ledger, connection, question.now, question.scope),
         )
-    fullest_first = sorted(
-        spent, key=lambda one: (-float(one.used) / one.budget.gpu_hours, one.budget.pi)
-    )
-    rows = tuple(_row(one, question) for one in fullest_first)
     return Report(meta, COLUMNS, rows, tuple(map(_burn_down_panel, spent)))
 
 
@@ -156,6 +174,12 @@ def _count_use(connection: Connection, budget: Budget, question: Question) -> Bu
     return BudgetUse(budget, used, per_day, tuple(ends), tuple(left), tuple(evenly))
 
 
+def _total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
+    """Return the sums; none if two budgets of a PI count the same GPU-hours."""
+    pis = [row["pi"] for row in rows]
+    return sum_columns(COLUMNS, rows) if len(set(pis)) == len(pis) else {}
+
+
 def _row(spent: BudgetUse, question: Question) -> dict[str, Any]:
     budget, used = spent.budget, float(spent.used)
     share = used / budget.gpu_hours
@@ -170,7 +194,7 @@ def _row(spent: BudgetUse, question: Question) -> dict[str, Any]:
         "used": share,
         "gpu_hours_per_day": float(spent.per_day),
         "runs_out": _runs_out(spent, question),
-        "notice": "" if notice is None else f"{notice:.0%} used",
+        "notice": "" if notice is None else f"{notice:.0%} reached",
     }
 
 
@@ -204,10 +228,6 @@ def _notes(budgets: int, shown: int, scope: Scope) -> Iterable[str]:
         return
     of_all = f" of {budgets}" if scope.is_everything else ""
     yield f"budgets: {shown}{of_all} in {path} are in force and visible to you"
-    yield (
-        f"rate: mean of the last {RATE_DAYS} days; runs_out: the day on which the budget is used up"
-        " at this rate, if that is before the budget's end"
-    )
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

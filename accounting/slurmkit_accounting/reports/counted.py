@@ -6,10 +6,10 @@ Closed months keep the numbers of their closing; corrections are listed apart.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from operator import sub
+from operator import add, sub
 from typing import NamedTuple
 
 import msgspec
@@ -30,14 +30,18 @@ from slurmkit_accounting.usage.closed_months import (
     load_closed_usage,
 )
 from slurmkit_accounting.usage.partial import Sums, usage_while_suspended
-from slurmkit_accounting.usage.query import SUM_INDEX, UsageCells, UsageQuery, query_usage
+from slurmkit_accounting.usage.query import SUM_INDEX, UsageCells, UsageQuery, query_single_runs
 
 Labels = tuple[str, ...]
 _NOTHING = (0,) * len(SUMS)
 # What runs held.
 _HELD_SUMS = slice(0, 5)
 # What runs held and how many there were; measured use is known only once a run has ended.
-_COMPARED_SUMS = slice(0, SUMS.index("cpu_used_ms"))
+_COMPARED_SUMS = [
+    place
+    for place, name in enumerate(SUMS[: SUMS.index("cpu_used_ms")])
+    if name != "energy_millijoules"
+]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,10 +76,19 @@ class CountedUsage:
         edges: epoch seconds at which the parts begin and end.
         closings: closed months within the window.
         corrections: changes since the closing, of the months shown as they were closed.
-        cells: (part, key, sums) for each part and usage key.
+        cells: (part, key, sums) for each part and usage key. Keys that the report need not tell
+            apart are one of them.
+        of_users: (part, key) for each part and user.
+
+    Args:
+        connection: to the ledger.
+        question: what to count.
+        by: the dimensions that `rows` will be asked for; None for any.
     """
 
-    def __init__(self, connection: Connection, question: Question) -> None:
+    def __init__(
+        self, connection: Connection, question: Question, by: Sequence[str] | None = None
+    ) -> None:
         self.question = question
         self.rates = Rates()
         self.dimensions = Dimensions(connection, self.rates)
@@ -94,19 +107,23 @@ class CountedUsage:
             question.suspended == "skip",
             question.job,
         )
-        cells = query_usage(connection, asked)
+        self._in_window = [self._in_time(part) for part in self.parts]
+        self.cells: list[tuple[int, UsageKey, Sums]] = []
+        self.of_users: list[tuple[int, UsageKey]] = []
+        closed = self._count(connection, asked, by)
         corrections = [
             each
             for closing in self.closings
             for each in restore_closed_month(
-                cells, self.parts, closing, load_closed_usage(connection, closing)
+                closed, self.parts, closing, load_closed_usage(connection, closing)
             )
         ]
-        self.cells = list(self._wanted(cells))
+        keeps = {key: self._keeps(key) for _, key in closed}
+        for (part, key), sums in closed.items():
+            if keeps[key]:
+                self._add_cell(part, key, sums)
         self.corrections = [
-            each
-            for each in corrections
-            if self._keeps(each.key) and self._in_time(self.parts[each.part])
+            each for each in corrections if self._keeps(each.key) and self._in_window[each.part]
         ]
         self._tracked = _clusters_with_gpus(connection)
 
@@ -120,6 +137,8 @@ class CountedUsage:
             if tally is None:
                 tally = tallies[labels] = Tally()
             self._put(tally, key, part, sums, first=first[part])
+        for part, key in self.of_users:
+            tallies[label(part, key)].users.add(key.user)
         return tallies
 
     def corrected(self, by: Sequence[str]) -> dict[Labels, Tally]:
@@ -128,6 +147,7 @@ class CountedUsage:
         for closing, part, key, sums in self.corrections:
             tally = tallies.setdefault((*label(part, key), closing.month), Tally())
             self._put(tally, key, part, sums, first=True)
+            tally.users.add(key.user)
         return tallies
 
     def total(self, wanted: Callable[[UsageKey], bool] = lambda _: True) -> Tally:
@@ -136,6 +156,7 @@ class CountedUsage:
         for part, key, sums in self.cells:
             if wanted(key):
                 self._put(tally, key, part, sums, first=first[part])
+        tally.users = {key.user for _, key in self.of_users if wanted(key)}
         return tally
 
     def _put(self, tally: Tally, key: UsageKey, part: int, sums: Sums, *, first: bool) -> None:
@@ -147,6 +168,7 @@ class CountedUsage:
         tally = self.total()
         for _, part, key, sums in self.corrections:
             self._put(tally, key, part, sums, first=True)
+            tally.users.add(key.user)
         return tally
 
     def suspended_gpu_hours(self, connection: Connection) -> Fraction:
@@ -193,15 +215,81 @@ class CountedUsage:
             firsts[place] = not (same and self._in_time(before))
         return firsts
 
-    def _wanted(self, cells: UsageCells) -> Iterator[tuple[int, UsageKey, Sums]]:
-        """Yield the cells that match the question and that its reader may see."""
+    def _count(
+        self, connection: Connection, asked: UsageQuery, by: Sequence[str] | None
+    ) -> UsageCells:
+        """Fill `cells`; return instead the usage of parts that are shown as they were closed."""
+        spans = {closing.span for closing in self.closings}
+        closed: UsageCells = {}
+        as_closed = [(part.begin, part.end) in spans for part in self.parts]
+        if asked.job is None:
+            self._count_ended_runs(connection, asked, by, as_closed, closed)
         keeps: dict[UsageKey, bool] = {}
-        wanted_parts = [self._in_time(part) for part in self.parts]
-        for (part, key), sums in cells.items():
+        for part, key, sums in query_single_runs(connection, asked):
+            if as_closed[part]:
+                there = closed.get((part, key), _NOTHING)
+                closed[part, key] = tuple(map(add, there, sums))
+                continue
             if key not in keeps:
                 keeps[key] = self._keeps(key)
-            if keeps[key] and wanted_parts[part]:
-                yield part, key, sums
+            if keeps[key]:
+                self._add_cell(part, key, sums)
+        return closed
+
+    def _count_ended_runs(
+        self,
+        connection: Connection,
+        asked: UsageQuery,
+        by: Sequence[str] | None,
+        as_closed: Sequence[bool],
+        closed: UsageCells,
+    ) -> None:
+        """Count ended runs by what the report tells apart, into `cells` or `closed`."""
+        import numpy as np  # noqa: PLC0415  numpy takes 0.1 s
+
+        from slurmkit_accounting.usage import held  # noqa: PLC0415  it needs numpy
+
+        ended = held.EndedUsage(connection, asked.edges)
+        alike, users = self._group_keys(ended.keys, ended.lacks_nodes, by)
+        groupings = [alike.of_keys, users.of_keys]
+        if any(as_closed):  # a closed month is compared key by key
+            groupings.append(list(range(len(ended.keys))))
+        tables = ended.by_groups([np.array(each, np.int64) for each in groupings])
+        for part, (of_alike, of_users, *of_keys) in enumerate(tables):
+            if as_closed[part]:
+                for place, sums in held.rows_in_use(of_keys[0]):
+                    closed[part, ended.keys[place]] = sums
+            elif self._in_window[part]:
+                for place, sums in held.rows_in_use(of_alike):
+                    self.cells.append((part, alike.first[place], sums))
+                for place, _ in held.rows_in_use(of_users):
+                    self.of_users.append((part, users.first[place]))
+
+    def _group_keys(
+        self, keys: Sequence[UsageKey], lacks_nodes: Sequence[bool], by: Sequence[str] | None
+    ) -> tuple[_Groups, _Groups]:
+        """Group the keys that the report need not tell apart, and those of one user in its rows."""
+        alike, users = _Groups(), _Groups()
+        names = [name for name in by or () if name not in UNITS]
+        for key, lacks in zip(keys, lacks_nodes, strict=True):
+            if not self._keeps(key):
+                alike.leave_out()
+                users.leave_out()
+            elif by is None:
+                alike.add(key, key)
+                users.add(key, key)
+            else:
+                labels = tuple(self.dimensions.of(name, key) for name in names)
+                unmapped = self.dimensions.is_unmapped(key)
+                kind = (key.cluster_id, key.gpu_type, key.partition, key.state, key.redone)
+                alike.add((labels, kind, unmapped, lacks), key)
+                users.add((labels, key.user), key)
+        return alike, users
+
+    def _add_cell(self, part: int, key: UsageKey, sums: Sums) -> None:
+        if self._in_window[part]:
+            self.cells.append((part, key, sums))
+            self.of_users.append((part, key))
 
     def _keeps(self, key: UsageKey) -> bool:
         question = self.question
@@ -211,6 +299,31 @@ class CountedUsage:
     def _in_time(self, part: WindowPart) -> bool:
         filters = self.question.filters
         return all(part.labels[unit] in filters[unit] for unit in UNITS if unit in filters)
+
+
+class _Groups:
+    """Groups of usage keys.
+
+    Attributes:
+        of_keys: the group of each key; -1 for none.
+        first: the first key of each group.
+    """
+
+    def __init__(self) -> None:
+        self.of_keys: list[int] = []
+        self.first: list[UsageKey] = []
+        self._numbers: dict[object, int] = {}
+
+    def add(self, group: object, key: UsageKey) -> None:
+        """Add the next key, to its group."""
+        number = self._numbers.setdefault(group, len(self.first))
+        if number == len(self.first):
+            self.first.append(key)
+        self.of_keys.append(number)
+
+    def leave_out(self) -> None:
+        """Add the next key to no group."""
+        self.of_keys.append(-1)
 
 
 def _closings_within(connection: Connection, question: Question) -> list[ClosedMonth]:
@@ -282,7 +395,7 @@ def restore_closed_month(
         at_closing = closed.get(key, _NOTHING)
         changed = tuple(map(sub, now.get(key, _NOTHING), at_closing))
         cells[place, key] = at_closing
-        if any(changed[_COMPARED_SUMS]):
+        if any(changed[place] for place in _COMPARED_SUMS):
             corrections.append(Correction(closing, place, key, changed))
     return corrections
 

@@ -17,10 +17,15 @@ from slurmkit_accounting.usage.bins import UNKNOWN_UID, UsageKey
 UNMAPPED = "unmapped"
 NO_GROUP, NO_DEPARTMENT = "no group", "no department"
 KEY_DIMENSIONS = (
-    "pi", "group", "department", "user", "account", "cluster", "partition", "qos", "gpu-type",
+    "pi", "group", "department", "user", "account", "cluster", "partition", "qos", "gpu_type",
     "state",
 )  # fmt: skip
 ALL_DIMENSIONS = (*KEY_DIMENSIONS, *UNITS)
+
+
+def dimension_name(name: str) -> str:
+    """Return the name of a dimension's column: `gpu_type` for `gpu-type`, as options spell it."""
+    return name.replace("-", "_")
 
 
 class RunOwner(NamedTuple):
@@ -50,7 +55,7 @@ class Dimensions:
             "group": self._group,
             "department": self._department,
             "cluster": lambda key: self.clusters[key.cluster_id],
-            "gpu-type": lambda key: rates.kind(key.gpu_type, key.partition).name,
+            "gpu_type": lambda key: rates.kind(key.gpu_type, key.partition).name,
         }
 
     def of(self, name: str, key: UsageKey) -> str:

@@ -17,24 +17,32 @@ from slurmkit_accounting.ledger.schema.runs import runs
 from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
-from slurmkit_accounting.reports.model import Column, Meta, Report
+from slurmkit_accounting.reports.model import Column, Meta, Report, sum_columns
 from slurmkit_accounting.reports.selection import RunSelection, runs_ended_within
 from slurmkit_accounting.usage.bins import parse_alloc_tres
 
 DEFAULT_BY = ("user", "partition")
 COLUMNS = (
     Column("asked"),
-    Column("jobs", "count"),
-    Column("gpu_hours", "hours"),
-    Column("gpu_hours_wasted", "hours"),
+    Column("jobs", "count", adds_up=True),
+    Column("gpu_hours", "hours", adds_up=True),
+    Column("gpu_hours_wasted", "hours", adds_up=True),
     Column("gpu_efficiency", "share"),
-    Column("cpu_hours_wasted", "hours"),
+    Column("cpu_hours_wasted", "hours", adds_up=True),
     Column("cpu_efficiency", "share"),
-    Column("memory_gib_hours_wasted", "hours"),
+    Column("memory_gib_hours_wasted", "hours", adds_up=True),
     Column("memory_efficiency", "share"),
     Column("would_have_fitted"),
 )
 HEADROOM = 1.2  # factor for memory, CPUs and time over the largest use of any run
+_DEFINITIONS = (
+    "efficiency: only of runs that ended in the window and whose steps were measured",
+    (
+        "would_have_fitted: for CPUs, memory and time the largest use of any of these runs and"
+        f" {HEADROOM - 1:.0%} more, with one task per node; for GPUs their utilisation, but not"
+        " their memory"
+    ),
+)
 _HELD_COLUMNS = tuple(
     runs.c[name] for name in ("nodes", "cpus", "gpus", "time_limit", "alloc_tres")
 )
@@ -142,20 +150,22 @@ def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = DE
             shape = HeldResources(nodes, cpus, gpus, parse_alloc_tres(tres).mem_mib, limit)
             use = ResourceUse(*(value or 0 for value in values[len(_HELD_COLUMNS) :]))
             uses.setdefault((labels, shape), ResourceUse()).add(use)
+        rows = [
+            {**dict(zip(names, labels, strict=True)), **_row(shape, use)}
+            for (labels, shape), use in uses.items()
+        ]
         meta = Meta(
             report="efficiency",
             by=tuple(names),
             filters=question.filters,
             job=question.job,
             runs=sum(use.jobs for use in uses.values()),
-            notes=tuple(_notes()),
+            total=sum_columns(COLUMNS, rows),
+            definitions=_DEFINITIONS,
+            notes=selection.unknown_names() if not rows else (),
             **provenance.ledger_fields(ledger, connection, question.now, question.scope),
             **provenance.window_fields(connection, question.window, question.zone, question.now),
         )
-    rows = [
-        {**dict(zip(names, labels, strict=True)), **_row(shape, use)}
-        for (labels, shape), use in uses.items()
-    ]
     rows.sort(key=lambda row: (-(row["gpu_hours_wasted"] or 0), -(row["cpu_hours_wasted"] or 0)))
     return Report(meta, (*map(Column, names), *COLUMNS), tuple(rows))
 
@@ -169,7 +179,7 @@ def _row(shape: HeldResources, use: ResourceUse) -> dict[str, Any]:
         "asked": " ".join(_held_request(shape)),
         "jobs": use.jobs,
         "gpu_hours": shape.gpus * use.seconds / HOUR,
-        "gpu_hours_wasted": _wasted_hours(gpu, gpu_held),
+        "gpu_hours_wasted": _wasted_hours(gpu, gpu_held) if shape.gpus else 0.0,
         "gpu_efficiency": gpu / gpu_held if gpu_held else None,
         "cpu_hours_wasted": _wasted_hours(cpu, cpu_held),
         "cpu_efficiency": cpu / cpu_held if cpu_held else None,
@@ -222,12 +232,3 @@ def _held_request(shape: HeldResources) -> Iterator[str]:
         yield f"--mem={memory_option(math.ceil(shape.mem_mib / nodes))}"
     limit = shape.time_limit
     yield f"--time={format_duration(int(limit) * 60) if limit.isdecimal() else limit or '?'}"
-
-
-def _notes() -> Iterator[str]:
-    yield "efficiency: only of runs that ended in the window and whose steps were measured"
-    yield (
-        "would have fitted: for CPUs, memory and time the largest use of any of these runs and"
-        f" {HEADROOM - 1:.0%} more, with one task per node; for GPUs their utilisation, but not"
-        " their memory"
-    )

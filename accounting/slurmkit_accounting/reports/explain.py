@@ -20,7 +20,7 @@ from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
 from slurmkit_accounting.reports.dimensions import Dimensions
-from slurmkit_accounting.reports.model import Column, Meta, Report
+from slurmkit_accounting.reports.model import Column, Meta, Report, sum_columns
 from slurmkit_accounting.reports.question import EVERYTHING, Scope
 from slurmkit_accounting.reports.rates import Rates
 from slurmkit_accounting.reports.selection import RunSelection, overlapping_runs, usage_keys_of
@@ -40,8 +40,8 @@ COLUMNS = (
     Column("start", "time"),
     Column("end", "time"),
     Column("gpus", "count"),
-    Column("gpu_hours", "hours"),
-    Column("cpu_hours", "hours"),
+    Column("gpu_hours", "hours", adds_up=True),
+    Column("cpu_hours", "hours", adds_up=True),
     Column("pi"),
     Column("pi_by"),
     Column("doubt"),
@@ -112,10 +112,9 @@ def explain_report(ledger: Ledger, question: Question) -> Report:
             filters=question.filters,
             job=question.job,
             runs=len(rows),
-            notes=(
-                "to see everything about one run: slurmkit report explain --row NUMBER",
-                *_redone_note(rows),
-            ),
+            total=sum_columns(COLUMNS, rows),
+            definitions=("to see everything about one run: slurmkit report explain --row NUMBER",),
+            notes=(*_redone_note(rows), *(selection.unknown_names() if not rows else ())),
             **provenance.ledger_fields(ledger, connection, question.now, question.scope),
             **provenance.window_fields(connection, question.window, question.zone, question.now),
         )

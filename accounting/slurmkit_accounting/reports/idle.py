@@ -14,7 +14,7 @@ from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample
 from slurmkit.state.gpumap import read_gpus
 from slurmkit.state.gpumap_model import Gpu
-from slurmkit_accounting.reports.model import Column, Meta, Report
+from slurmkit_accounting.reports.model import Column, Meta, Report, sum_columns
 
 COLUMNS = (
     Column("node"),
@@ -23,7 +23,7 @@ COLUMNS = (
     Column("job"),
     Column("user"),
     Column("account"),
-    Column("held_hours", "hours"),
+    Column("held_hours", "hours", adds_up=True),
     Column("busiest", "share"),
     Column("measured_minutes", "number"),
     Column("idle"),
@@ -75,8 +75,9 @@ def idle_report(
         clusters=(),
         last_ingest=None,
         data_age=int(max(moment - gpu_map.taken, 0)),
+        total=sum_columns(COLUMNS, rows),
         notes=(
-            f"{idle} of {len(rows)} allocated GPUs are idle, {len(rows) - known} are unknown",
+            f"idle GPUs: {idle} of {len(rows)} that are allocated, {len(rows) - known} unknown",
             f"idle: utilisation below {bound.percent:g} % for {bound.seconds // 60} minutes",
             *gpu_map.warnings,
             *problems,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -18,11 +20,15 @@ class Column(msgspec.Struct, frozen=True):
 
     Attributes:
         name: the column's key in a row.
-        kind: kind of the values; `share` is a fraction of 1, `time` is epoch seconds.
+        kind: kind of the values; `share` is a fraction of 1, `time` is epoch seconds. A time that
+            is None has not come yet.
+        adds_up: whether the rows can be added up. A mean cannot, nor a number of users, who may
+            be in several rows.
     """
 
     name: str
     kind: ColumnKind = "text"
+    adds_up: bool = False
 
 
 class UnmappedTotal(msgspec.Struct, frozen=True):
@@ -86,7 +92,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
             earlier.
         gaps: (cluster, from, to) of the times in the window that no ingest has read.
         last_people_sync: None if no directory was read yet.
-        total: the sum of all rows, by column.
+        total: the values of all rows together, by column; None is unknown. Empty if the rows
+            cannot be added up.
         runs: number of runs counted.
         running: number of them without an end, counted up to `running_until`; a run that sacct
             no longer shows is counted up to the ingest that last saw it.
@@ -100,6 +107,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
             unknown and counts as 0.
         sreport: how the report differs from sreport.
         closed: closed months within the window, and their corrections.
+        definitions: what the columns mean, for a reader who asks.
         notes: everything else that a reader must know.
         made: when the report was made.
     """
@@ -131,6 +139,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, float | None] = {}
     sreport: SreportDifference | None = None
     closed: tuple[ClosedMonthSummary, ...] = ()
+    definitions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     made: int
 
@@ -166,15 +175,42 @@ class Report(msgspec.Struct, frozen=True):
     Attributes:
         rows: values by column name, at full precision; None is unknown.
         panels: charts, if they were requested.
+        total_row: whether a file ends with a row of totals; None leaves that to the format.
     """
 
     meta: Meta
     columns: tuple[Column, ...]
     rows: tuple[dict[str, Any], ...]
     panels: tuple[Panel, ...] = ()
+    total_row: bool | None = None
+
+    @property
+    def sums(self) -> dict[str, Value]:
+        """The sums of the columns that add up, by column; None is unknown."""
+        total = self.meta.total
+        return {
+            one.name: total[one.name] for one in self.columns if one.adds_up and one.name in total
+        }
 
     def frame(self) -> pandas.DataFrame:
         """Return the rows as a DataFrame, for a notebook."""
         import pandas as pd  # noqa: PLC0415  a quarter of a second that only notebooks pay
 
         return pd.DataFrame(list(self.rows), columns=[column.name for column in self.columns])
+
+
+def sum_columns(columns: Iterable[Column], rows: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
+    """Return the sum of each column that adds up; None where a value is unknown."""
+    listed = list(rows)
+    return {
+        column.name: _sum([row[column.name] for row in listed])
+        for column in columns
+        if column.adds_up
+    }
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return sum(known) if all(isinstance(value, int) for value in known) else math.fsum(known)

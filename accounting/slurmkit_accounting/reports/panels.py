@@ -35,7 +35,7 @@ def usage_panels(counted: CountedUsage, unit: str) -> tuple[Panel, ...]:
 
 
 def _over_time(counted: CountedUsage, unit: str) -> Panel:
-    rows = counted.rows((unit, "gpu-type"))
+    rows = counted.rows((unit, "gpu_type"))
     hours = {labels: tally.gpu_hours(counted.rates) for labels, tally in rows.items()}
     labels = tuple(dict.fromkeys(part.labels[unit] for part in counted.parts))
     kinds: dict[str, Fraction] = defaultdict(Fraction)
@@ -53,8 +53,9 @@ def _by_person(counted: CountedUsage) -> Panel:
     rows = counted.rows(("user",))
     hours = {labels[0]: tally.gpu_hours(counted.rates) for labels, tally in rows.items()}
     names = _largest_first({name: amount for name, amount in hours.items() if amount})
-    named = {name: float(hours[name]) for name in names[:_MOST_BARS]}
-    if rest := names[_MOST_BARS:]:
+    most = _MOST_BARS + (len(names) == _MOST_BARS + 1)  # one bar too many is shown by its name
+    named = {name: float(hours[name]) for name in names[:most]}
+    if rest := names[most:]:
         named[f"{len(rest)} others"] = float(sum(hours[name] for name in rest))
     return _bars("GPU-hours by person", "GPU-hours", named)
 

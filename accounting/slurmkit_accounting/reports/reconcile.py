@@ -18,6 +18,7 @@ from slurmkit_accounting.reports.model import Column, Meta, Report
 from slurmkit_accounting.sacct.sreport import (
     TimeSpan,
     end_of_sreport_data,
+    read_dropped_seconds,
     read_idle_seconds,
     read_rollup_time,
     read_used_seconds,
@@ -127,10 +128,10 @@ def reconcile_report(
         meta = Meta(
             report="reconcile",
             by=("cluster",),
-            notes=(
-                *notes,
+            definitions=(
                 "row ledger: --suspended charge; the rows above sreport add up to sreport",
             ),
+            notes=tuple(notes),
             **provenance.ledger_fields(ledger, connection, now),
             **provenance.window_fields(connection, window, zone, now),
         )
@@ -163,6 +164,12 @@ def _cluster_rows(
         "rounding": (rounded["all"] - held["all"], "parts of an hour; sreport has full hours only"),
     }
     unexplained = in_sreport - held["all"] - sum(amount for amount, _ in causes.values())
+    if unexplained < 0 < causes["reservations"][0]:
+        most = read_dropped_seconds(slurm, cluster, hours)
+        if dropped := max(unexplained, -most):
+            why = f"of idle time that sreport divides by associations and hours; at most {most} s"
+            causes["remainders"] = (dropped, why)
+            unexplained -= dropped
     yield _row("ledger", held["all"], "counted by slurmkit")
     for cause, (amount, why) in causes.items():
         yield _row(cause, amount, why)

@@ -6,6 +6,7 @@ Runs come one by one, or summed by the database in as few groups as the report n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
@@ -41,7 +42,7 @@ _PEOPLE_DIMENSIONS = frozenset(("pi", "group", "department"))
 _COLUMNS_OF_DIMENSION = {
     **dict.fromkeys(_PEOPLE_DIMENSIONS, _OWNER_COLUMNS),
     "cluster": ("cluster_id",),
-    "gpu-type": ("alloc_tres", "partition"),
+    "gpu_type": ("alloc_tres", "partition"),
 }
 # Without bound values: so the database sees that SELECT and GROUP BY hold the same expression.
 _ERA: ColumnElement[int] = literal_column(
@@ -157,6 +158,10 @@ class RunSelection:
         if self.question.job is not None:
             yield is_of_job(self.question.job)
 
+    def unknown_names(self) -> tuple[str, ...]:
+        """Return a note on each name in the filters that no run has; see `unknown_names`."""
+        return unknown_names(self._connection, self.question, self.dimensions)
+
     def _shown_users(self) -> list[str]:
         """Return the user names that may have runs to show, so that no other runs are read.
 
@@ -179,6 +184,44 @@ class RunSelection:
             with_open_runs = select(runs.c.user).where(text(OPEN)).distinct()
             self._users = sorted(users.union(self._connection.scalars(with_open_runs)))
         return self._users
+
+
+def unknown_names(
+    connection: Connection, question: Question, dimensions: Dimensions
+) -> tuple[str, ...]:
+    """Return a note on each name in the filters that no run has which the reader may see.
+
+    Runs of any time count, so a name without a note is a name of another window.
+    """
+    asked = {name: values for name, values in question.filters.items() if name not in UNITS}
+    if not asked:
+        return ()
+    keys = [key for key in _all_keys(connection) if dimensions.shown(key, question.scope)]
+    notes = []
+    for name, values in asked.items():
+        known = sorted({dimensions.of(name, key) for key in keys})
+        what = name.replace("_", " ")
+        limit = "" if question.scope.is_everything else " that you may see"
+        notes += [
+            f"the ledger has no {what} {value!r}{limit}{_nearest(value, known)}"
+            for value in values
+            if value not in known
+        ]
+    return tuple(notes)
+
+
+def _all_keys(connection: Connection) -> Iterator[UsageKey]:
+    """Yield the usage keys of all runs; the usage tables lack runs without an end."""
+    for row in connection.execute(select(*(usage_keys.c[name] for name in UsageKey._fields))):
+        yield UsageKey(*row)
+    known_eras = load_eras(connection)
+    for row in connection.execute(select(*(runs.c[n] for n in _KEY_COLUMNS)).where(text(OPEN))):
+        yield from usage_keys_of(row, known_eras)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=3)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def count_doubtful_runs(connection: Connection, counted: CountedUsage) -> int:

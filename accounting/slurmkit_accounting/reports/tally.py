@@ -27,26 +27,26 @@ _OPEN_STATES = frozenset(
 )
 _HOURS = ("cpu", "node", "wall")
 COLUMNS = (
-    Column("jobs", "count"),
+    Column("jobs", "count", adds_up=True),
     Column("users", "count"),
-    Column("gpu_hours", "hours"),
-    *(Column(f"{name}_hours", "hours") for name in _HOURS),
-    Column("memory_gib_hours", "hours"),
-    Column("wait_hours", "hours"),
-    *(Column(f"gpu_hours_{outcome}", "hours") for outcome in OUTCOMES),
-    Column("gpu_hours_lost", "hours"),
+    Column("gpu_hours", "hours", adds_up=True),
+    *(Column(f"{name}_hours", "hours", adds_up=True) for name in _HOURS),
+    Column("memory_gib_hours", "hours", adds_up=True),
+    Column("wait_hours", "hours", adds_up=True),
+    *(Column(f"gpu_hours_{outcome}", "hours", adds_up=True) for outcome in OUTCOMES),
+    Column("gpu_hours_lost", "hours", adds_up=True),
     *(Column(f"{name}_efficiency", "share") for name in ("cpu", "memory", "gpu")),
-    Column("energy_kwh", "number"),
-    Column("energy_kwh_estimated", "number"),
-    Column("cost", "money"),
-    Column("cloud_cost", "money"),
+    Column("energy_kwh", "number", adds_up=True),
+    Column("energy_kwh_estimated", "number", adds_up=True),
+    Column("cost", "money", adds_up=True),
+    Column("cloud_cost", "money", adds_up=True),
 )
 _ZERO = Fraction(0)
 _NOTHING = (0,) * len(SUMS)
 _NODE_SECONDS, _WALL_SECONDS = SUM_INDEX["node_seconds"], SUM_INDEX["wall_seconds"]
 _HOUR = 3600
 _GIB = 1024
-_KWH = 3_600_000  # joules
+_KWH = 3_600_000_000  # millijoules
 
 
 class _TallyKey(NamedTuple):
@@ -66,7 +66,7 @@ class Tally:
     """The usage of one row of a report.
 
     Attributes:
-        users: user names with usage.
+        users: user names with usage; `add` leaves them to the caller.
         jobs: number of runs.
         tracked: whether any cluster of the row tracks GPUs.
     """
@@ -94,7 +94,6 @@ class Tally:
         # A run has one node at least, unless it is from a file that does not say how many. Sums
         # of corrections may be negative.
         self._nodes_known &= abs(sums[_NODE_SECONDS]) >= abs(sums[_WALL_SECONDS])
-        self.users.add(key.user)
         self.jobs += sums[SUM_INDEX["started"]] + (sums[CARRIED] if first else 0)
 
     def gpu_hours(self, rates: Rates) -> Fraction:
@@ -104,7 +103,7 @@ class Tally:
     def values(self, rates: Rates, parts: list[WindowPart]) -> dict[str, Value]:
         """Return the values of `COLUMNS`."""
         total = tuple(map(sum, zip(*self._details.values(), _NOTHING, strict=True)))
-        energy = total[SUM_INDEX["energy_joules"]]
+        energy = total[SUM_INDEX["energy_millijoules"]]
         return {
             "jobs": self.jobs,
             "users": len(self.users),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -20,9 +20,13 @@ from slurmkit_accounting.reports.dimensions import UNMAPPED
 from slurmkit_accounting.reports.model import Column, Meta, Report, SreportDifference, UnmappedTotal
 from slurmkit_accounting.reports.panels import chart_unit, usage_panels
 from slurmkit_accounting.reports.provenance import closed_months
-from slurmkit_accounting.reports.selection import count_doubtful_runs
+from slurmkit_accounting.reports.selection import count_doubtful_runs, unknown_names
 from slurmkit_accounting.reports.tally import COLUMNS, Tally, run_outcome
 
+_DEFINITION = (
+    "wait_hours: the sum over the runs that started in the window; their mean and median:"
+    " slurmkit report wait"
+)
 _CORRECTION = "correction"  # the column that names the closed month that a row corrects
 
 
@@ -49,7 +53,8 @@ def usage_report(
     unit = chart_unit(question.window)
     units = {name for name in by if name in UNITS} | ({unit} if panels else set())
     with ledger.transaction() as connection:
-        counted = CountedUsage(connection, replace(question, units=frozenset(units)))
+        asked = replace(question, units=frozenset(units))
+        counted = CountedUsage(connection, asked, None if panels else by)
         rows = _sorted_rows(counted.rows(by), by, counted)
         corrections = _sorted_rows(counted.corrected(by), [*by, _CORRECTION], counted)
         meta = _meta(ledger, connection, counted, by)
@@ -60,7 +65,15 @@ def usage_report(
         # Rows of closed months keep their numbers; corrections have rows of their own.
         keys.append(Column(_CORRECTION))
         rows = [*({**row, _CORRECTION: ""} for row in rows), *corrections]
-    return Report(meta, (*keys, *COLUMNS), tuple(rows), (*charts, *burn_down))
+    columns = (*keys, *_columns_of(by))
+    return Report(meta, columns, tuple(rows), (*charts, *burn_down))
+
+
+def _columns_of(by: Sequence[str]) -> Iterator[Column]:
+    """Yield the columns; a job that overlaps two days is in two rows, so those do not add up."""
+    by_time = any(name in UNITS for name in by)
+    for column in COLUMNS:
+        yield replace(column, adds_up=False) if by_time and column.name == "jobs" else column
 
 
 def _check_window(question: Question) -> None:
@@ -111,6 +124,8 @@ def _meta(ledger: Ledger, connection: Connection, counted: CountedUsage, by: Seq
         prices=_price_note(counted),
         weights=_weights(counted),
         closed=closed_months(connection, counted),
+        definitions=(_DEFINITION,),
+        notes=() if counted.cells else unknown_names(connection, question, counted.dimensions),
         sreport=_sreport_difference(connection, counted, running),
         **provenance.ledger_fields(ledger, connection, question.now, question.scope),
         **of_window,

@@ -13,12 +13,12 @@ from slurmkit_accounting.ledger.schema.runs import runs
 from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
-from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series
+from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series, sum_columns
 from slurmkit_accounting.reports.selection import RunSelection, runs_started_within
 
-DEFAULT_BY = ("partition", "gpu-type")
+DEFAULT_BY = ("partition", "gpu_type")
 COLUMNS = (
-    Column("jobs", "count"),
+    Column("jobs", "count", adds_up=True),
     Column("wait_hours_mean", "hours"),
     Column("wait_hours_median", "hours"),
     Column("wait_hours_90", "hours"),
@@ -28,7 +28,7 @@ COLUMNS = (
 _WAIT: ColumnElement[int] = literal_column(
     "CASE WHEN start > submit THEN start - submit ELSE 0 END"
 )
-_NOTE = (
+_DEFINITION = (
     "wait: from submission to start, of the runs that started in the window; a run with several"
     " GPU types is counted under the first type"
 )
@@ -53,20 +53,22 @@ def wait_report(ledger: Ledger, question: Question, by: Sequence[str] = DEFAULT_
             where = (*started, runs.c.nodes > 0)
             for labels, (wait, jobs) in selection.sums_by(names, (_WAIT,), (func.count(),), *where):
                 waits[labels][wait] += jobs
+        rows = [
+            {**dict(zip(names, labels, strict=True)), **_wait_columns(counts)}
+            for labels, counts in waits.items()
+        ]
         meta = Meta(
             report="wait",
             by=tuple(names),
             filters=question.filters,
             job=question.job,
             runs=sum(each.total() for each in waits.values()),
-            notes=(_NOTE,),
+            total=sum_columns(COLUMNS, rows),
+            definitions=(_DEFINITION,),
+            notes=selection.unknown_names() if not rows else (),
             **provenance.ledger_fields(ledger, connection, question.now, question.scope),
             **provenance.window_fields(connection, question.window, question.zone, question.now),
         )
-    rows = [
-        {**dict(zip(names, labels, strict=True)), **_wait_columns(counts)}
-        for labels, counts in waits.items()
-    ]
     rows.sort(key=lambda row: -row["wait_hours_mean"])
     return Report(meta, (*map(Column, names), *COLUMNS), tuple(rows), (_panel(rows, names),))
 

@@ -138,49 +138,37 @@ class RowLayout:
 
     def keys(self, batch: RowBatch) -> list[RunKey | None]:
         """Return the key of the run of each row; None if it cannot be parsed."""
-        index = self._sources["db_index"]
-        if index is None or not batch.texts:
-            return list(map(self.key, batch.rows))
-        try:
-            keys: list[RunKey | None] = _parse_digits(
-                readers.parse_db_index, batch.texts[index], "", {}
-            )
-        except ValueError:
-            return list(map(self.key, batch.rows))
-        if None in keys:
-            for number in [number for number, key in enumerate(keys) if key is None]:
-                keys[number] = self.key(batch.row(number))
+        if not batch.texts:
+            return []
+        bad: BadRows = {}
+        jobs, submits = (self._column(name, batch.texts, bad) for name in _IDENTITY)
+        keys: list[RunKey | None] = list(zip(jobs, submits, strict=True))
+        for number in bad:
+            keys[number] = None
         return keys
 
-    def key(self, row: Sequence[str]) -> RunKey | None:
-        """Return the key of one row, which may be cut off."""
-        try:
-            index = self._sources["db_index"]
-            number = None if index is None else readers.parse_db_index(row[index])
-        except (ValueError, IndexError):
-            return None
-        return self.pair(row) if number is None else number
-
-    def pair(self, row: Sequence[str]) -> tuple[int, int] | None:
-        """Return JobIDRaw and Submit of one row; None if they cannot be parsed."""
-        try:
-            job, submit = (self._reads[name](row[self._sources[name] or 0]) for name in _IDENTITY)
-        except (ValueError, IndexError):
-            return None
-        return None if submit is None else (job, submit)
+    def db_indices(self, batch: RowBatch) -> Sequence[int | None]:
+        """Return the DBIndex of each row; None if there is none, or it cannot be parsed."""
+        return self._column("db_index", batch.texts, {}) if batch.texts else []
 
     def runs(self, batch: RowBatch) -> tuple[list[RunRow], list[Reject]]:
         """Parse rows to runs; a row with a value that cannot be parsed becomes a reject."""
         columns, rejects = self.columns(batch)
         return list(map(_RUN, zip(*columns.values(), strict=True))), rejects
 
-    def columns(self, batch: RowBatch) -> tuple[RunColumns, list[Reject]]:
-        """Parse rows to columns of runs, and rejects."""
+    def columns(
+        self, batch: RowBatch, keys: Sequence[RunKey] = ()
+    ) -> tuple[RunColumns, list[Reject]]:
+        """Parse rows to columns of runs, and rejects; `keys` are those of all rows, if known."""
         texts, count = batch.texts, len(batch.fingerprints)
         if not count:
             return {name: [] for name in RunRow._fields}, []
         bad: BadRows = {}
-        columns = {name: self._column(name, texts, bad) for name in _SOURCES}
+        columns: dict[str, Sequence[Any]] = {}
+        if keys:
+            columns |= dict(zip(_IDENTITY, zip(*keys, strict=True), strict=True))
+        for name in _SOURCES:
+            columns[name] = columns.get(name) or self._column(name, texts, bad)
         self._of_tres(columns, texts, bad)
         if self._times is not None and self._times.twice:
             self._settle(self._times, columns, texts)
@@ -193,7 +181,21 @@ class RowLayout:
 
     def reject(self, row: Sequence[str], why: str) -> Reject:
         """Make a reject of a row; it is the same whatever the delimiter was."""
-        return Reject("\x1f".join(row), why, self.key(row))
+        return self.reject_cut_off(row, row, why)
+
+    def reject_cut_off(self, parts: Sequence[str], row: Sequence[str], why: str) -> Reject:
+        """Make a reject of text, whose fields are those of `row`; that may be cut off."""
+        job, submit, index = (self._value(name, row) for name in (*_IDENTITY, "db_index"))
+        key = None if job is None or submit is None else (job, submit)
+        return Reject("\x1f".join(parts), why, key, index)
+
+    def _value(self, column: str, row: Sequence[str]) -> Any:
+        """Return a value of one row, which may be cut off; None if it cannot be parsed."""
+        index = self._sources[column]
+        try:
+            return None if index is None else self._reads[column](row[index])
+        except (ValueError, IndexError):
+            return None
 
     def _column(self, column: str, texts: Sequence[Sequence[str]], bad: BadRows) -> Sequence[Any]:
         index = self._sources[column]
@@ -216,8 +218,6 @@ class RowLayout:
         self, times: TimeParser, columns: dict[str, Any], texts: Sequence[Sequence[str]]
     ) -> None:
         """Choose the meaning of times that the clock showed twice, in rows that have any."""
-        # Without a DBIndex, Submit is part of the key and must mean the same in every row.
-        fixed = {"submit"} if self._sources["db_index"] is None else set()
         given = {name: texts[p] for name in _ORDER if (p := self._sources[name]) is not None}
         some = {n for name in given for n, text in enumerate(given[name]) if text in times.twice}
         lists = {name: list(columns[name]) for name in (*_ORDER, "suspended")}
@@ -225,7 +225,8 @@ class RowLayout:
             possible = []
             for name in _ORDER:
                 first = lists[name][row]
-                text = given[name][row] if name in given and name not in fixed else ""
+                # Submit is part of the key, and must mean the same in every row.
+                text = given[name][row] if name in given and name != "submit" else ""
                 possible.append((first, times.twice.get(text, first)))
             elapsed = None if self._elapsed is None else _parse_elapsed(texts[self._elapsed][row])
             chosen = times.settle(possible, elapsed, lists["suspended"][row] or 0)

@@ -259,11 +259,7 @@ def _join_rows(lines: Iterable[str], mark: str) -> Iterator[list[str] | Reject]:
                 held = ""
     if held.strip():
         parts = _replace_nul(held).split(mark)
-        yield Reject(
-            "\x1f".join(parts),
-            "the row breaks off before its last field",
-            _key_of_broken_row(parts),
-        )
+        yield _broken_row(parts, "the row breaks off before its last field")
 
 
 def _check_row(parts: list[str]) -> Iterator[list[str] | Reject]:
@@ -275,15 +271,14 @@ def _check_row(parts: list[str]) -> Iterator[list[str] | Reject]:
     if len(parts) == len(SACCT_FIELDS):
         yield parts
     else:  # more: several rows in one
-        why = f"{len(parts)} fields instead of {len(SACCT_FIELDS)}"
-        yield Reject("\x1f".join(parts), why, _key_of_broken_row(parts))
+        yield _broken_row(parts, f"{len(parts)} fields instead of {len(SACCT_FIELDS)}")
 
 
-def _key_of_broken_row(parts: list[str]) -> int | tuple[int, int] | None:
-    """Return the key of a row that is cut off, or has other text before it."""
-    if not _LAST_OF_IDENTITY + 1 < len(parts) <= len(SACCT_FIELDS):
-        return None
-    return _LAYOUT.key([parts[0].rpartition("\n")[2], *parts[1:]])
+def _broken_row(parts: list[str], why: str) -> Reject:
+    """Make a reject of a row that is cut off, or has other text before it."""
+    readable = _LAST_OF_IDENTITY + 1 < len(parts) <= len(SACCT_FIELDS)
+    row = [parts[0].rpartition("\n")[2], *parts[1:]] if readable else []
+    return _LAYOUT.reject_cut_off(parts, row, why)
 
 
 def _replace_nul(text: str) -> str:

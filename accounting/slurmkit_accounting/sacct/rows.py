@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-# DBIndex of a run as it is stored (see `schema.Unsigned64`); without one, JobIDRaw and Submit.
-RunKey: TypeAlias = "int | tuple[int, int]"
+# JobIDRaw and Submit of a run, in epoch seconds: slurmdbd has one row for each such pair. A DBIndex
+# is no key: a database that was set up anew counts from 1 again, and a job that slurmctld sends to
+# it once more gets another one.
+RunKey: TypeAlias = "tuple[int, int]"
 # Values of many runs, by field of `RunRow` and in that order.
 RunColumns: TypeAlias = "dict[str, Sequence[Any]]"
 # Texts of many rows: one sequence for each field; empty if there are no rows.
@@ -61,7 +63,7 @@ class RunRow(NamedTuple):
     @property
     def key(self) -> RunKey:
         """The key of the run, unique within its cluster."""
-        return make_run_key(self.db_index, self.job_id_raw, self.submit)
+        return self.job_id_raw, self.submit
 
 
 class Reject(NamedTuple):
@@ -69,11 +71,13 @@ class Reject(NamedTuple):
 
     Attributes:
         key: the key of its run; None if that is not readable.
+        db_index: its DBIndex as it is stored; None if there is none, or it is not readable.
     """
 
     line: str
     reason: str
     key: RunKey | None = None
+    db_index: int | None = None
 
 
 class RowBatch(NamedTuple):
@@ -116,11 +120,11 @@ class RowBatch(NamedTuple):
         return len(self.fingerprints) + len(self.rejects)
 
 
-def make_run_key(db_index: int | None, job_id_raw: int, submit: int) -> RunKey:
-    """Return the key of a run within its cluster: DBIndex; without one, JobIDRaw and Submit."""
-    return (job_id_raw, submit) if db_index is None else db_index
-
-
 def format_run_key(key: RunKey) -> str:
-    """Format a key as rejects store it; a DBIndex as sacct prints it, without a sign."""
-    return str(key % 2**64) if isinstance(key, int) else f"{key[0]}@{key[1]}"
+    """Format a key as rejects store it."""
+    return f"{key[0]}@{key[1]}"
+
+
+def format_db_index(index: int) -> str:
+    """Format a stored DBIndex as sacct prints it, without a sign."""
+    return str(index % 2**64)

@@ -88,6 +88,27 @@ def read_idle_seconds(slurm: SlurmCommands, cluster: str, tres: str, span: TimeS
     return sum(int(row[3]) for row in rows if row[2] == tres)
 
 
+def read_dropped_seconds(slurm: SlurmCommands, cluster: str, span: TimeSpan) -> int:
+    """Return the most seconds of idle time in reservations that sreport may lack.
+
+    For each hour and TRES, slurmdbd divides a reservation's idle time by its associations, and
+    drops the remainder (as_mysql_rollup.c, `resv_unused_secs /= assoc_cnt`). GPUs have no idle time
+    there unless the reservation itself names them.
+    """
+    begin, end = span
+    options = [f"Clusters={cluster}", f"Start=uts{begin}", f"End=uts{end}"]
+    fields = "Format=Associations,Start,End"
+    most = 0
+    for line in slurm.run(["sacctmgr", "-nP", "show", "reservation", *options, fields]).split():
+        associations, first, last = line.split("|")
+        count = len(list(filter(None, associations.split(","))))
+        until = min(int(last), end) if last.isdigit() else end
+        begun = _full_hour(max(int(first), begin)) if first.isdigit() else begin
+        hours = -(-max(until - begun, 0) // HOUR)
+        most += hours * max(count - 1, 0)
+    return most
+
+
 def _run_sreport(
     slurm: SlurmCommands,
     report: tuple[str, str],

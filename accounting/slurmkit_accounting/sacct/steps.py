@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from slurmkit.formats.memory import parse_mib
 from slurmkit_accounting.sacct import values
-from slurmkit_accounting.sacct.rows import RunKey, make_run_key
+from slurmkit_accounting.sacct.rows import RunKey
 
 STEP_FIELDS = (
-    "DBIndex", "JobIDRaw", "JobID", "State", "Submit", "Start", "End", "NTasks", "TotalCPU",
-    "TRESUsageInTot", "ConsumedEnergyRaw", "JobName",
+    "JobIDRaw", "JobID", "State", "Submit", "Start", "End", "NTasks", "TotalCPU", "TRESUsageInTot",
+    "ConsumedEnergyRaw", "JobName",
 )  # fmt: skip
 # sacct once printed an AveCPU of 213503982334-14:25:51: no step can use so much.
 _ABSURD_MS = 10**15
@@ -67,7 +67,7 @@ def parse_sacct_steps(lines: Iterable[str], mark: str, size: int) -> Iterator[St
     run: RunKey | None = None
     found: list[tuple[RunKey, StepRow]] = []
     for parts in _join_rows(lines, mark):
-        job = parts[2]
+        job = parts[1]
         if "." not in job:
             run = _key(parts)
         elif run is not None:
@@ -95,18 +95,13 @@ def _join_rows(lines: Iterable[str], mark: str) -> Iterator[list[str]]:
 
 def _key(parts: list[str]) -> RunKey | None:
     try:
-        number = values.parse_db_index(parts[0])
-        if number is not None:
-            return number
-        return make_run_key(
-            None, values.parse_number(parts[1]), values.parse_required_time(parts[4])
-        )
+        return values.parse_number(parts[0]), values.parse_required_time(parts[3])
     except ValueError:
         return None
 
 
 def _step(parts: list[str]) -> StepRow:
-    _, _, job, state, _, start, end, tasks, cpu, usage, energy, name, *_ = parts
+    _, job, state, _, start, end, tasks, cpu, usage, energy, name, *_ = parts
     mem, util, gpu_mem = _usage(usage)
     return StepRow(  # positional: keyword arguments take twice as long
         job.partition(".")[2],

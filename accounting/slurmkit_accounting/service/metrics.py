@@ -24,7 +24,7 @@ from slurmkit_accounting.service.wsgi import Log, Page
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "slurmkit_ledger_"
 _CACHED_SECONDS = 60
-_LABELS = ("cluster", "partition", "gpu-type")
+_LABELS = ("cluster", "partition", "gpu_type")
 
 
 class LedgerMetrics(Collector):
@@ -158,7 +158,7 @@ class MonthGpuHours:
         metric = GaugeMetricFamily(
             "slurmkit_ledger_month_gpu_hours",
             f"GPU-hours since the month began in {self._zone.name}.",
-            labels=[*(name.replace("-", "_") for name in self._by), "outcome"],
+            labels=[*self._by, "outcome"],
         )
         question = Question(window=(begin, max(now, begin + 1)), zone=self._zone, now=now)
         counted = CountedUsage(connection, question)

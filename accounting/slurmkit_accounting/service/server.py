@@ -6,11 +6,13 @@ import logging
 import os
 import signal
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,14 +22,15 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 from waitress.wasyncore import close_all
 
-from slurmkit.config.files import load_section
+from slurmkit.config.files import config_paths, load_section
 from slurmkit.errors import BadConfig, ServiceError
 from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit_accounting.calendar import Zone, find_zone
-from slurmkit_accounting.config import ScheduleSection, ServiceSection
+from slurmkit_accounting.config import LedgerSection, ScheduleSection, ServiceSection
 from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_for_writing
 from slurmkit_accounting.remote.client import service_uid
 from slurmkit_accounting.remote.protocol import MAX_PAYLOAD, MAX_PIECES, MAX_QUERY, seal, unseal
+from slurmkit_accounting.reports.budget import budgets_path
 from slurmkit_accounting.service import monitoring
 from slurmkit_accounting.service.metrics import LedgerMetrics, MonthGpuHours
 from slurmkit_accounting.service.monitoring import read_state
@@ -57,6 +60,8 @@ _WAITRESS_LIMITS: dict[str, Any] = {
 _CONNECTIONS_PER_ADDRESS = 100
 _REQUEST_SECONDS = 10.0  # in which a whole request must have arrived
 _ANSWER_SECONDS = 600.0  # in which a request must be answered, and the answer read
+# Bytes of all answers that nobody has read yet: twice the largest one, sealed.
+_MOST_UNREAD = 4 * MAX_PIECES * MAX_PAYLOAD
 
 
 def serve(db: str | None) -> None:
@@ -68,10 +73,11 @@ def serve(db: str | None) -> None:
         db: database URL of the ledger; None for the configured one.
 
     Raises:
-        BadConfig: when a setting is not valid.
+        BadConfig: when a setting is not valid, or others can write a configuration file.
         LedgerError: when the ledger cannot be created or opened.
         ServiceError: when munge does not work, or an address is taken.
     """
+    _check_configuration_files()
     section = load_section("ledger.service", ServiceSection)
     plan = load_section("ledger.schedule", ScheduleSection)
     here = find_zone(plan.timezone or None)
@@ -91,6 +97,39 @@ def serve(db: str | None) -> None:
             log("stopping", task=schedule.running)
             schedule.stop()
     log("stopped")
+
+
+def _check_configuration_files() -> None:
+    """Check that nobody else can write the files that say who may see and who is charged for what.
+
+    Raises:
+        BadConfig: when the owner or the mode of a file, or of its folder, lets others write it.
+    """
+    ledger = load_section("ledger", LedgerSection)
+    beside = [Path(ledger.overrides)] if ledger.overrides else []
+    budgets = budgets_path()
+    for path in (*config_paths(), *beside, *([budgets] if budgets else [])):
+        for place in (path, path.absolute().parent):
+            with suppress(FileNotFoundError):
+                _refuse_writable_by_others(place)
+
+
+def _refuse_writable_by_others(path: Path) -> None:
+    facts = path.stat()
+    ours, own_groups = {0, os.getuid()}, {0, os.getgid()}
+    by_group = bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid not in own_groups
+    by_others = bool(facts.st_mode & stat.S_IWOTH)
+    sticky = stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX)
+    if facts.st_uid not in ours:
+        raise BadConfig(
+            f"{path} belongs to uid {facts.st_uid}, who could change what the service does; run:"
+            f" chown root {path}"
+        )
+    if (by_group or by_others) and not sticky:
+        raise BadConfig(
+            f"other users can write {path}, and so change what the service does; run: chmod go-w"
+            f" {path}"
+        )
 
 
 def _check_munge(section: ServiceSection) -> None:
@@ -213,11 +252,18 @@ class _LimitedServer(TcpWSGIServer):
         return None
 
     def maintenance(self, now: int) -> None:
-        """Close connections that are idle or late, also those that are never ready to write."""
+        """Close connections that are idle or late, also those that are never ready to write.
+
+        Close also those with the oldest unread answers, until the rest are not too much together.
+        """
         super().maintenance(now)
-        for connection in self._connections():
-            if connection.will_close or connection.is_late:
+        unread = sum(one.total_outbufs_len for one in self._connections())
+        for connection in sorted(self._connections(), key=lambda one: one.since):
+            waiting = connection.total_outbufs_len
+            too_much = waiting > 0 and unread > _MOST_UNREAD
+            if connection.will_close or connection.is_late or too_much:
                 connection.handle_close()
+                unread -= waiting
 
     def _connections(self) -> list[_Connection]:
         by_descriptor: Any = self.active_channels  # its type in the stubs is wrong

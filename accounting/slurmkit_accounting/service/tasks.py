@@ -86,7 +86,10 @@ class ServiceTasks:
             since = begin_of_reread(ledger, self._slurm, again) if again else None
             done = ingest(ledger, self._slurm, since=since, progress=lambda *_: self._check())
         rows = done.entered
-        return f"{rows.read} read, {rows.new} new, {rows.changed} changed, {rows.rejected} rejected"
+        counts = (
+            f"{rows.read} read, {rows.new} new, {rows.changed} changed, {rows.rejected} rejected"
+        )
+        return "; ".join(filter(None, (counts, rows.reuse_warning(done.cluster))))
 
     def people(self, _: list[str]) -> str:
         """Read people, groups, overrides and coordinators."""

@@ -1,8 +1,6 @@
-"""What a run adds to usage, split exactly at the edges of hours and days.
+"""What a run adds to usage: the rule for one run and one window, in plain Python.
 
-`usage_in_window` is the rule for one run and one window, in plain Python. `bins_numpy` does the
-same for many runs at once with numpy, which an ingest of millions of runs needs. A test compares
-the two.
+The usage tables hold the same for many runs at once; `bins_numpy` makes their rows.
 """
 
 from __future__ import annotations
@@ -20,7 +18,9 @@ NO_GPU = "-"
 UNKNOWN_UID = -1
 # One run never used or held this much of anything, in seconds or milliseconds.
 IMPLAUSIBLE_AMOUNT = 2**60
-MAX_ENERGY_RUN_SECONDS = 2**31  # seconds; the energy of a longer run is ignored
+# Energy beyond is a wrong measurement and ignored. The largest machines take some 40 megawatts.
+MOST_JOULES = 2**45
+MOST_MILLIWATTS = 2**37
 _MOST_MEMORY = 2**36  # MiB
 
 
@@ -155,25 +155,30 @@ def usage_in_window(
     began = begin <= run.start < end
     if not (seconds or (began and not length)):
         return
-    tres = parse_alloc_tres(run.alloc_tres)
-    kinds = tres.gpus or ((NO_GPU, 0),)
     done = begin < run.end <= end or not length
-    used = measured_use(run, tres) if done else (0,) * 6
-    rest = (
-        run.cpus * seconds,
-        run.nodes * seconds,
-        seconds,
-        tres.mem_mib * seconds,
-        _energy(run, length, begin, end),
-        1,
-        int(began),
-        max(run.start - run.submit, 0) if began else 0,
-        *used,
-    )
-    yield make_usage_key(run, kinds[0][0]), (kinds[0][1] * seconds, *rest)
-    for kind, count in kinds[1:]:
+    used = measured_use(run, parse_alloc_tres(run.alloc_tres)) if done else (0,) * 6
+    first, *others = held_per_second(run)
+    key, rates = first
+    held = [rate * seconds for rate in rates[:-1]]
+    wait = max(run.start - run.submit, 0) if began else 0
+    yield key, (*held, _energy(run, length, begin, end), 1, int(began), wait, *used)
+    for key, rates in others:
         if seconds:
-            yield make_usage_key(run, kind), (count * seconds, *((0,) * len(rest)))
+            yield key, (rates[0] * seconds, *((0,) * (len(SUMS) - 1)))
+
+
+def held_per_second(run: UsageRun) -> Iterator[tuple[UsageKey, tuple[int, ...]]]:
+    """Yield what a run holds, once for each type of GPU.
+
+    Yields:
+        The usage key, and a number for each of `RATES`. All but the GPUs are in the first item.
+    """
+    tres = parse_alloc_tres(run.alloc_tres)
+    (kind, count), *others = tres.gpus or ((NO_GPU, 0),)
+    rest = (run.cpus, run.nodes, 1, tres.mem_mib, find_power(run)[0])
+    yield make_usage_key(run, kind), (count, *rest)
+    for kind, count in others:
+        yield make_usage_key(run, kind), (count, *((0,) * len(rest)))
 
 
 def measured_use(run: UsageRun, tres: AllocatedTres) -> tuple[int, ...]:
@@ -199,20 +204,28 @@ def _plausible_use(used: int | None, held: int) -> tuple[int, int]:
     return used, held
 
 
-def plausible_joules(run: UsageRun) -> int:
-    """Return the joules of the whole run; 0 if not measured or impossible."""
+def find_power(run: UsageRun) -> tuple[int, int]:
+    """Return the milliwatts of a run, and the millijoules of the whole run.
+
+    The power is rounded down; what that leaves of the energy counts at the end of the run. Both are
+    0 if the energy was not measured or is impossible.
+    """
     length, joules = (run.end or 0) - (run.start or 0), run.energy_joules or 0
-    return joules if 0 < length < MAX_ENERGY_RUN_SECONDS and joules < IMPLAUSIBLE_AMOUNT else 0
+    milliwatts = joules * 1000 // length if length > 0 else 0
+    if length <= 0 or joules >= MOST_JOULES or milliwatts >= MOST_MILLIWATTS:
+        return 0, 0
+    return milliwatts, joules * 1000
 
 
 def _energy(run: UsageRun, length: int, begin: int, end: int) -> int:
-    """Return the joules of a window, so that all windows add up exactly to the run."""
-    start, joules = run.start or 0, plausible_joules(run)
-    if not joules:
-        return 0
-    passed = (min(max(edge - start, 0), length) for edge in (end, begin))
-    upper, lower = (joules * seconds // length for seconds in passed)
-    return upper - lower
+    """Return the millijoules of a window, so that all windows add up exactly to the run."""
+    start, (milliwatts, whole) = run.start or 0, find_power(run)
+
+    def until(edge: int) -> int:
+        passed = edge - start
+        return whole if passed >= length else milliwatts * max(passed, 0)
+
+    return until(end) - until(begin)
 
 
 def _without_totals(parts: dict[str, int]) -> dict[str, int]:
@@ -225,4 +238,4 @@ def _without_totals(parts: dict[str, int]) -> dict[str, int]:
     return untyped
 
 
-assert SUMS[0] == "gpu_seconds" and len(SUMS) == 15  # noqa: S101, PT018  `within` relies on the order
+assert SUMS[0] == "gpu_seconds" and len(SUMS) == 15  # noqa: S101, PT018  `usage_in_window` relies on the order

@@ -1,15 +1,20 @@
-"""The same sums as `slurmkit_accounting.usage.bins`, for many runs at once with numpy."""
+"""Rows of the usage tables, made from many runs at once with numpy.
+
+They hold what `slurmkit_accounting.usage.bins` says that each of the runs adds to usage.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from slurmkit_accounting.ledger.schema.usage import COUNTED, DAY, HELD, HOUR, RATES, USAGE_COLUMNS
 from slurmkit_accounting.usage.bins import (
     IMPLAUSIBLE_AMOUNT,
-    MAX_ENERGY_RUN_SECONDS,
+    MOST_JOULES,
+    MOST_MILLIWATTS,
     NO_GPU,
     UNKNOWN_UID,
     AllocatedTres,
@@ -40,7 +45,20 @@ _USES = 6  # the last columns of SUMS: measured use
 _PIECE = 11 + _USES
 _KINDS = 2**20  # upper limit of the number of GPU types
 _MEM, _MORE, _GPUS = 2, 3, 4  # columns of `_Allocations.table`
+_AT_ONCE = 8_000  # runs whose rows are made together; they take some 2 KB each
 _MILLI = np.array(1000)
+# Parts of a row of a usage table, after its bin and key.
+_HELD = slice(2, 2 + len(HELD))
+_COUNTED = slice(_HELD.stop, _HELD.stop + len(COUNTED))
+_RATES = slice(_COUNTED.stop, _COUNTED.stop + len(RATES))
+
+
+class UsageRows(NamedTuple):
+    """Rows of the usage tables: bin, key id and `USAGE_COLUMNS`, sorted by bin and key."""
+
+    hours: Numbers
+    days: Numbers
+    months: Numbers
 
 
 class UsageSums:
@@ -94,17 +112,27 @@ class UsageSums:
         used = np.flatnonzero(np.bincount(codes))
         return [self._key(*divmod(code, len(self._tres.kinds))) for code in used.tolist()]
 
-    def by_bin(self, numbers: Sequence[int], width: int) -> Numbers:
-        """Return rows of bin, key id and the `SUMS`, in that order; rows of zeros are left out.
+    def rows(self, numbers: Sequence[int]) -> Iterator[UsageRows]:
+        """Yield the rows of the usage tables, for some of the keys at a time.
+
+        Rows of zeros are left out.
 
         Args:
             numbers: the id of each of `keys`, in that order.
-            width: seconds of a bin.
         """
         codes = self._codes()
         table = np.zeros(codes.max(initial=-1) + 1, np.int64)
         table[np.flatnonzero(np.bincount(codes))] = numbers
-        return _split_into_bins(self._columns(), table[codes], width)
+        ids, pieces = table[codes], self._columns()
+        order = np.argsort(codes, kind="stable")
+        codes, begin = codes[order], 0
+        while begin < len(codes):
+            last = codes[min(begin + _AT_ONCE, len(codes)) - 1]
+            # All of a key together, so that no row comes twice.
+            end = int(np.searchsorted(codes, last, side="right"))
+            some = order[begin:end]
+            yield _make_rows(pieces[:, some], ids[some])
+            begin = end
 
     def _codes(self) -> Numbers:
         """Return the key code of each column, made of the codes of owner and GPU type."""
@@ -143,11 +171,8 @@ class UsageSums:
         )
         kind, count, mem, *_ = self._tres.table()[:, codes]
         length = end - start
-        energy = np.where(
-            (length > 0) & (length < MAX_ENERGY_RUN_SECONDS) & (joules < IMPLAUSIBLE_AMOUNT),
-            np.maximum(joules, 0),
-            0,
-        )
+        energy = np.where((length > 0) & (joules < MOST_JOULES), np.maximum(joules, 0), 0)
+        energy[energy * 1000 // np.maximum(length, 1) >= MOST_MILLIWATTS] = 0
         whose = _encode(
             self._whose, zip(*(columns[_FIELD_INDEX[name]] for name in _OWNER_FIELDS), strict=True)
         )
@@ -271,66 +296,110 @@ def _to_integers(column: Sequence[int | None]) -> Numbers:
     return np.array(column, np.int64)
 
 
-def _split_into_bins(pieces: Numbers, keys: Numbers, width: int) -> Numbers:
-    """Split runs into bins of `width` seconds and sum them by bin and key."""
-    _, _, start, end, *_ = pieces
-    first = start // width
-    bins = np.maximum(end - 1, start) // width - first + 1
-    which = np.repeat(np.arange(len(start)), bins)
-    before = np.repeat(np.cumsum(bins) - bins, bins)
-    begin = (first[which] + np.arange(len(which)) - before) * width
-    sums = _sum_columns(pieces, which, begin, width)
-    return _sum_groups(keys[which], begin, sums)
+def month_begins(times: Numbers) -> Numbers:
+    """Return the begin of the UTC month of each time, in epoch seconds."""
+    months = times.astype("datetime64[s]").astype("datetime64[M]")
+    return months.astype("datetime64[s]").astype(np.int64)
 
 
-def _sum_columns(
-    pieces: Numbers, which: Numbers, begin: Numbers, width: int
-) -> list[Numbers | None]:
-    """Return a column for each of SUMS, by run and bin; None for a column of zeros."""
-    _, _, _, _, gpus, runs, cpus, nodes, mem, waited, energy, *uses = (
-        None if not column.any() else column for column in pieces
+def month_ends(times: Numbers) -> Numbers:
+    """Return the end of the UTC month of each time, in epoch seconds."""
+    months = times.astype("datetime64[s]").astype("datetime64[M]") + 1
+    return months.astype("datetime64[s]").astype(np.int64)
+
+
+def _make_rows(pieces: Numbers, keys: Numbers) -> UsageRows:
+    """Return the rows of all tables; those of days and months are sums of those of hours."""
+    hours = _hour_rows(pieces, keys)
+    days = _roll_up(hours, hours[:, 0] - hours[:, 0] % DAY)
+    whole = _roll_up(days, month_begins(days[:, 0]))
+    whole[:, _RATES] = 0
+    months = np.concatenate([whole, _carried_over(pieces, keys)])
+    return UsageRows(hours, days, _roll_up(months, months[:, 0]))
+
+
+def _hour_rows(pieces: Numbers, keys: Numbers) -> Numbers:
+    """Return a row for the start of each run and one for its end, summed by hour and key.
+
+    Start and end within the same hour are one row.
+    """
+    _, one, start, end, *_ = pieces
+    last = np.maximum(end - 1, start)
+    first_hour, last_hour = start - start % HOUR, last - last % HOUR
+    longer = np.flatnonzero(first_hour != last_hour)
+    stop = np.where(first_hour == last_hour, end, month_ends(first_hour))
+    # Seconds to the end of the month, or to the end of the run.
+    seconds = np.concatenate([stop - start, (end - month_ends(last_hour))[longer]])
+    signs = np.concatenate([one, one[longer]])
+    starts = np.concatenate([np.ones(len(start), np.int64), np.zeros(len(longer), np.int64)])
+    ends = np.concatenate([(first_hour == last_hour).astype(np.int64), 1 - starts[len(start) :]])
+    whose = np.concatenate([np.arange(len(start)), longer])
+    columns = _hour_columns(pieces, whose, seconds * signs, starts * signs, ends * signs)
+    return _sum_groups(
+        np.concatenate([keys, keys[longer]]),
+        np.concatenate([first_hour, last_hour[longer]]),
+        columns,
     )
-    one, start, end = (pieces[index][which] for index in (1, 2, 3))
-    stop = begin + width
-    seconds = (np.minimum(end, stop) - np.maximum(start, begin)) * one
-    began = ((start >= begin) & (start < stop)) * one
-    done = ((end > begin) & (end <= stop) | (start == end)) * one
-
-    def times(column: Numbers | None, by: Numbers) -> Numbers | None:
-        return None if column is None else column[which] * by
-
-    count = times(runs, one)
-    wall = None if runs is None else seconds * runs[which]
-    return [
-        times(gpus, seconds),
-        times(cpus, seconds),
-        times(nodes, seconds),
-        wall,
-        times(mem, seconds),
-        None if energy is None else _energy(energy[which], start, end, begin, stop) * one,
-        count,
-        None if runs is None else began * runs[which],
-        times(waited, began),
-        *(times(column, done) for column in uses),
-    ]
 
 
-def _energy(
-    joules: Numbers, start: Numbers, end: Numbers, window_begin: Numbers, window_end: Numbers
-) -> Numbers:
-    """Return the joules of each run [start, end) in its window; see `bins.usage_in_window`."""
-    length = np.maximum(end - start, 1)
-    whole, rest = np.divmod(joules, length)  # multiplied separately, so that nothing overflows
+def _hour_columns(
+    pieces: Numbers, whose: Numbers, seconds: Numbers, starts: Numbers, ends: Numbers
+) -> list[Numbers | None]:
+    """Return a column for each of USAGE_COLUMNS, by start and end; None for a column of zeros.
 
-    def until(edge: Numbers) -> Numbers:
-        passed = np.clip(edge - start, 0, length)
-        shares: Numbers = whole * passed + rest * passed // length
-        return shares
+    Args:
+        pieces: the runs.
+        whose: index of the run of each row.
+        seconds: from a start to the end of its month, or the same for an end, less than 0.
+        starts: 1 where the run starts; -1 to subtract it.
+        ends: 1 where it ends, which may be the same row; -1 to subtract it.
+    """
+    _, _, start, end, gpus, runs, cpus, nodes, mem, waited, joules, *uses = pieces
+    milliwatts = joules * 1000 // np.maximum(end - start, 1)
+    rest = joules * 1000 - milliwatts * (end - start)
 
-    return until(window_end) - until(window_begin)
+    def times(column: Numbers, by: Numbers) -> Numbers | None:
+        return column[whose] * by if column.any() else None
+
+    rates = (gpus, cpus, nodes, runs, mem, milliwatts)
+    held = [times(rate, seconds) for rate in rates]
+    if (rests := times(rest, ends)) is not None:
+        held[-1] = rests if held[-1] is None else held[-1] + rests
+    counted = [times(runs, starts), times(waited, starts), *(times(use, ends) for use in uses)]
+    changes = starts - ends
+    return [*held, *counted, *(times(rate, changes) for rate in rates)]
 
 
-def _sum_groups(codes: Numbers, begin: Numbers, sums: list[Numbers | None]) -> Numbers:
+def _carried_over(pieces: Numbers, keys: Numbers) -> Numbers:
+    """Return a row for each run and month that began while it ran: all of that month.
+
+    What the run does not hold until the end of its last month is in the row of its end.
+    """
+    _, one, start, end, gpus, runs, cpus, nodes, mem, _, joules, *_ = pieces
+    over = np.flatnonzero(month_ends(start) < end)
+    months = np.array([start[over], end[over] - 1]).astype("datetime64[s]").astype("datetime64[M]")
+    first, last = months.astype(np.int64)
+    which = np.repeat(np.arange(len(over)), last - first)
+    before = np.repeat(np.cumsum(last - first) - (last - first), last - first)
+    begun = (first[which] + 1 + np.arange(len(which)) - before).astype("datetime64[M]")
+    begins = begun.astype("datetime64[s]").astype(np.int64)
+    whose = over[which]
+    rows = np.zeros((len(whose), 2 + len(USAGE_COLUMNS)), np.int64)
+    rows[:, 0], rows[:, 1] = begins, keys[whose]
+    milliwatts = joules * 1000 // np.maximum(end - start, 1)
+    rates = np.array((gpus, cpus, nodes, runs, mem, milliwatts))[:, whose] * one[whose]
+    rows[:, _RATES] = rates.T
+    rows[:, _HELD] = (rates * (month_ends(begins) - begins)).T
+    return rows
+
+
+def _roll_up(rows: Numbers, bins: Numbers) -> Numbers:
+    """Sum rows of a table by key and by longer bins."""
+    columns = [rows[:, place] for place in range(2, rows.shape[1])]
+    return _sum_groups(rows[:, 1], bins, [each if each.any() else None for each in columns])
+
+
+def _sum_groups(codes: Numbers, begin: Numbers, sums: Sequence[Numbers | None]) -> Numbers:
     """Sum rows of the same bin and key; leave out rows of zeros."""
     most = codes.max(initial=0) + 1
     order = np.argsort((begin - begin.min(initial=0)) * most + codes)

@@ -1,6 +1,6 @@
-"""Usage of single runs in parts of a window: around an edge, without an end, while suspended.
+"""Usage of single runs in parts of a window: without an end, of one job, while suspended.
 
-The usage tables have the sums of whole hours and days. This module computes what they cannot give.
+The usage tables have the sums of ended runs. This module computes what they cannot give.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, TextClause, and_, func, or_, select, text
+from sqlalchemy import ColumnElement, Connection, TextClause, func, or_, select, text
 
 from slurmkit_accounting.ledger.schema.runs import LONG, OPEN, SUSPENDED, ingests, runs, suspensions
 from slurmkit_accounting.ledger.schema.usage import DAY, SUMS
@@ -31,13 +31,14 @@ class PartialUsage(NamedTuple):
     sums: Sums
 
 
-def load_runs_around(connection: Connection, begin: int, end: int) -> Iterator[UsageRun]:
-    """Load ended runs that may overlap a span of less than a day."""
-    after = and_(runs.c.end >= begin, runs.c.start < end)
-    soon = and_(runs.c.end < end + DAY, runs.c.end - runs.c.start <= DAY)
+def load_runs_changing(connection: Connection, begin: int, end: int) -> Iterator[UsageRun]:
+    """Load the ended runs that started or ended in a span of less than a day."""
+    started = (runs.c.start >= begin, runs.c.start < end, runs.c.end > end)
+    soon = (runs.c.end < end + DAY, runs.c.end - runs.c.start <= DAY)
+    ended = (runs.c.end >= begin, runs.c.end <= end)
     known = known_eras(connection)
-    for some in (soon, text(LONG)):
-        for row in connection.execute(select(*_HELD).where(_COUNTED, after, some)):
+    for some in ((*started, *soon), (*started, text(LONG)), ended):
+        for row in connection.execute(select(*_HELD).where(_COUNTED, *some)):
             run = UsageRun(*row)
             yield run._replace(era=known.of(run.submit))
 

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from operator import sub
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slurmkit_accounting.ledger.schema.usage import DAY, HOUR, SUMS
+from slurmkit_accounting.ledger.schema.usage import DAY, HELD, HOUR, SUMS, USAGE_COLUMNS
 from slurmkit_accounting.usage.bins import (
     NO_GPU,
     Eras,
+    UsageKey,
     UsageRun,
     ever_held_resources,
+    held_per_second,
     parse_alloc_tres,
     parse_mebibytes,
     usage_in_window,
@@ -19,6 +25,7 @@ from slurmkit_accounting.usage.bins import (
 from slurmkit_accounting.usage.bins_numpy import UsageSums
 
 T = 1_700_000_000
+MONTH_END = 1_701_388_800  # the next after T
 TRES = (
     "cpu=4,mem=8G,gres/gpu:a100=2,gres/gpu=2",
     "cpu=4,mem=62.50G,gres/gpu:a100=2,gres/gpu:h100=1",
@@ -35,9 +42,13 @@ used = maybe | st.sampled_from((10**15, 2**36, 2**59, 2**60 - 1, 2**60, 2**63 - 
 
 @st.composite
 def runs(draw: st.DrawFn) -> UsageRun:
-    start = T + draw(st.integers(0, 3 * DAY))
+    start = T + draw(st.integers(0, 3 * DAY) | st.integers(0, 15 * DAY))
     tres = draw(st.sampled_from(TRES))
-    length = draw(st.sampled_from((0, 1, 59, HOUR, HOUR + 1, DAY)) | st.integers(0, 5 * DAY))
+    length = draw(
+        st.sampled_from((0, 1, 59, HOUR, HOUR + 1, DAY, MONTH_END - start))
+        | st.integers(0, 5 * DAY)
+        | st.integers(0, 99 * DAY)
+    )
     return UsageRun(
         cluster_id=1,
         user=draw(st.sampled_from(("alice", "bob"))),
@@ -91,8 +102,9 @@ def test_the_parts_of_a_run_add_up_to_the_run(run, width):
     assert total["waited_seconds"] == max(run.start - run.submit, 0)
     bins = max(run.end - 1, run.start) // width - run.start // width + 1
     assert total["runs"] == bins
-    believed = length > 0 and (run.energy_joules or 0) < 2**60
-    assert total["energy_joules"] == (run.energy_joules or 0 if believed else 0)
+    joules = run.energy_joules or 0
+    believed = length > 0 and joules < 2**45 and joules * 1000 // length < 2**37
+    assert total["energy_millijoules"] == (joules * 1000 if believed else 0)
     sane = max(run.cpu_used_ms or 0, length * run.cpus * 1000) < 2**60
     if run.cpu_used_ms is not None and length and run.cpus and sane:
         assert total["cpu_used_ms"] == run.cpu_used_ms
@@ -124,28 +136,107 @@ def test_any_windows_that_touch_add_up(run, edges):
     assert parts == total(edges[0], edges[-1])
 
 
-@given(st.lists(runs(), max_size=8), st.data(), st.sampled_from((HOUR, DAY)))
-@settings(max_examples=300)
-def test_many_at_once_are_each_of_them_added(many, data, width):
+def month_of(time: int) -> tuple[int, int]:
+    """Begin and end of a UTC month."""
+    first = datetime.fromtimestamp(time, UTC).replace(day=1, hour=0, minute=0, second=0)
+    following = (first + timedelta(days=31)).replace(day=1)
+    return int(first.timestamp()), int(following.timestamp())
+
+
+def held(run: UsageRun, begin: int, end: int) -> dict:
+    """By key: `HELD` of a window, and `COUNTED`."""
+    found = dict(usage_in_window(run, begin, end))
+    return {key: (sums[: len(HELD)], sums[len(HELD) + 1 :]) for key, sums in found.items()}
+
+
+def rows_of(run: UsageRun, width: int | None) -> Iterator[tuple[UsageKey, int, list[int]]]:
+    """Yield the rows of a run as the tables are defined; `width` None is for months."""
+    if not ever_held_resources(run) or run.start is None or run.end is None:
+        return
+    none = ((0,) * len(HELD), (0,) * (len(SUMS) - len(HELD) - 1))
+    at = run.start - run.start % DAY
+    while at <= run.end:
+        begin, end = month_of(at) if width is None else (at, at + width)
+        month = month_of(begin)[1]
+        for key, rates in held_per_second(run):
+
+            def beyond(time: int, *, key=key, rates=rates, month=month) -> list[int]:
+                """What is held from a time to the end of the month, less what was held then."""
+                whole = held(run, time, month).get(key, none)[0] if time < month else none[0]
+                going_on = run.start < time < run.end
+                return [
+                    a - b * going_on * (month - time) for a, b in zip(whole, rates, strict=True)
+                ]
+
+            def going(time: int, *, rates=rates) -> list[int]:
+                return [rate * (run.start < time < run.end) for rate in rates]
+
+            amounts, counted = held(run, begin, end).get(key, none)
+            if width is None:
+                yield key, begin, [*amounts, *counted, *going(begin)]
+            else:
+                amounts = map(sub, beyond(begin), beyond(end))
+                yield key, begin, [*amounts, *counted, *map(sub, going(end), going(begin))]
+        at = end
+
+
+@given(st.lists(runs(), max_size=6), st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_rows_of_many_runs_are_those_of_each_of_them(many, data):
+    """Finding books B1."""
     signs = [data.draw(st.sampled_from((1, -1))) for _ in many]
-    expected: dict = defaultdict(lambda: [0] * len(SUMS))
-    for run, sign in zip(many, signs, strict=True):
-        for key, begin, sums in contributions(run, width):
-            row = expected[key, begin]
-            row[:] = [a + sign * b for a, b in zip(row, sums, strict=True)]
     added = UsageSums()
     for sign in (1, -1):
         some = [run for run, each in zip(many, signs, strict=True) if each == sign]
         added.add(list(zip(*some, strict=True)), sign)
     keys = added.keys()
-    rows = added.by_bin(range(len(keys)), width)
-    found = {(keys[key], begin): sums for begin, key, *sums in rows.tolist()}
-    assert len(found) == len(rows)
-    assert found == {what: sums for what, sums in expected.items() if any(sums)}
+    for table, width in zip(together(added, keys), (HOUR, DAY, None), strict=True):
+        expected: dict = defaultdict(lambda: [0] * len(USAGE_COLUMNS))
+        for run, sign in zip(many, signs, strict=True):
+            for key, begin, row in rows_of(run, width):
+                there = expected[key, begin]
+                there[:] = [a + sign * b for a, b in zip(there, row, strict=True)]
+        found = {(keys[key], begin): sums for begin, key, *sums in table.tolist()}
+        assert len(found) == len(table)
+        assert found == {what: sums for what, sums in expected.items() if any(sums)}
 
 
-@given(st.lists(st.tuples(runs(), runs()), min_size=1, max_size=6), st.sampled_from((HOUR, DAY)))
-def test_what_runs_used_can_be_counted_later(pairs, width):
+def together(added: UsageSums, keys: list[UsageKey]) -> list:
+    """The rows of each table."""
+    parts = list(added.rows(range(len(keys))))
+    empty = np.zeros((0, 2 + len(USAGE_COLUMNS)), np.int64)
+    return [np.concatenate([empty, *(part[at] for part in parts)]) for at in range(3)]
+
+
+@given(st.lists(runs(), min_size=1, max_size=4))
+def test_a_run_of_any_length_is_two_rows_and_one_for_each_of_its_months(many):
+    """Finding books B1."""
+    for run in many:
+        added = UsageSums()
+        added.add([[value] for value in run], 1)
+        kinds = max(len(parse_alloc_tres(run.alloc_tres).gpus), 1)
+        hours, days, months = together(added, added.keys())
+        assert len(hours) <= 2 * kinds
+        assert len(days) <= 2 * kinds
+        assert len(months) <= (2 + (run.end - (run.start or run.end)) // (28 * DAY)) * kinds
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_rows_are_the_same_in_parts(monkeypatch, at_once):
+    run = UsageRun(1, "a", 1, "v", "p", "q", "COMPLETED", T, T, T + 9 * DAY, 1, 4, 2, TRES[0], 9)
+    many = [run._replace(user=user, start=T + n * HOUR) for n, user in enumerate("bacabbc")]
+    whole, parts = UsageSums(), UsageSums()
+    whole.add(list(zip(*many, strict=True)), 1)
+    parts.add(list(zip(*many, strict=True)), 1)
+    expected = together(whole, whole.keys())
+    monkeypatch.setattr("slurmkit_accounting.usage.bins_numpy._AT_ONCE", at_once)
+    for one, other in zip(expected, together(parts, parts.keys()), strict=True):
+        assert sorted(one.tolist()) == sorted(other.tolist())
+        assert len({tuple(row[:2]) for row in other.tolist()}) == len(other)
+
+
+@given(st.lists(st.tuples(runs(), runs()), min_size=1, max_size=6))
+def test_what_runs_used_can_be_counted_later(pairs):
     facts = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")
     old = [run for run, _ in pairs]
     before = [[getattr(run, name) for run in old] for name in facts]
@@ -154,9 +245,10 @@ def test_what_runs_used_can_be_counted_later(pairs, width):
     whole.add(list(zip(*new, strict=True)), 1)
     apart.add(list(zip(*old, strict=True)), 1)
     apart.replace_measured_use(list(zip(*new, strict=True)), before)
-    assert whole.keys() == apart.keys()
-    keys = range(len(whole.keys()))
-    assert (whole.by_bin(keys, width) == apart.by_bin(keys, width)).all()
+    keys = whole.keys()
+    assert keys == apart.keys()
+    for one, other in zip(together(whole, keys), together(apart, keys), strict=True):
+        assert (one == other).all()
 
 
 def test_a_run_over_an_edge_is_split_to_the_second():
@@ -171,7 +263,8 @@ def test_a_run_over_an_edge_is_split_to_the_second():
     assert second - first == DAY
     assert (one["gpu_seconds"], two["gpu_seconds"]) == (20, 10)
     assert (one["started"], two["started"]) == (1, 0)
-    assert (one["energy_joules"], two["energy_joules"]) == (66, 34)
+    # 100 J in 15 s are 6,666 mW; the rest is at the end.
+    assert (one["energy_millijoules"], two["energy_millijoules"]) == (66_660, 33_340)
     assert (one["cpu_used_ms"], two["cpu_used_ms"]) == (0, 50_000)
     assert two["cpu_measured_ms"] == 60_000
 

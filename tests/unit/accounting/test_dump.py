@@ -18,7 +18,7 @@ from slurmkit_accounting.ingest.rejects import load_rejects
 from slurmkit_accounting.ingest.retry import retry_rejects
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import ingests, rejects, revisions, runs, spans
-from slurmkit_accounting.ledger.schema.usage import usage_hours
+from slurmkit_accounting.ledger.schema.usage import usage_months
 from slurmkit_accounting.render import render_report
 from slurmkit_accounting.sacct.file import (
     forgeable_fields,
@@ -69,7 +69,7 @@ def everything(ledger: Ledger, table=runs) -> list:
 
 def gpu_seconds(ledger: Ledger) -> int:
     with ledger.transaction() as connection:
-        return int(connection.scalar(select(func.sum(usage_hours.c.gpu_seconds))) or 0)
+        return int(connection.scalar(select(func.sum(usage_months.c.gpu_seconds))) or 0)
 
 
 def counts(done: IngestedFile) -> tuple[int, int, int, int]:

@@ -22,7 +22,7 @@ from slurmkit_accounting.ledger.schema.runs import (
     steps,
     suspensions,
 )
-from slurmkit_accounting.ledger.schema.usage import usage_hours, usage_keys
+from slurmkit_accounting.ledger.schema.usage import usage_keys, usage_months
 from sqlalchemy import func, select, text
 
 from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, LedgerError, SlurmError
@@ -398,12 +398,28 @@ def test_the_row_of_a_pending_array_retires_when_its_tasks_appear(ledger):
     ingest(ledger, slurm)
     slurm.jobs = [
         job(6, NOW - 90, NOW - 80, NOW - 70, JobID="5_1"),
-        job(5, NOW - 90, NOW - 80, NOW - 70, JobID="5_2", DBIndex=2000),
+        job(7, NOW - 90, NOW - 80, NOW - 70, JobID="5_2"),
     ]
     ingest(ledger, slurm)
     rows = {row["job_id"]: row for row in everything(ledger)}
     assert rows["5_[1-2]"]["gone_since"] is not None
     assert rows["5_1"]["gone_since"] is rows["5_2"]["gone_since"] is None
+
+
+@pytest.mark.parametrize("index", [1005, 2000])
+def test_the_row_of_a_pending_array_becomes_its_last_task(ledger, index):
+    """slurmdbd has one row for a JobIDRaw and a Submit; since 24.11 its DBIndex may change."""
+    slurm = FakeSacct(job(5, NOW - 90, None, None, JobID="5_[1-2]", State="PENDING", AllocTRES=""))
+    ingest(ledger, slurm)
+    slurm.jobs = [
+        job(6, NOW - 90, NOW - 80, NOW - 70, JobID="5_1"),
+        job(5, NOW - 90, NOW - 80, NOW - 70, JobID="5_2", DBIndex=index),
+    ]
+    assert counts(ingest(ledger, slurm)) == (2, 1, 1, 0)
+    assert [(row["job_id"], row["db_index"], row["gone_since"]) for row in everything(ledger)] == [
+        ("5_2", index, None),
+        ("5_1", 1006, None),
+    ]
 
 
 def test_suspended_time_is_placed_to_the_quarter_of_an_hour(ledger):
@@ -428,6 +444,27 @@ def test_suspended_time_that_sacct_does_not_place_lies_somewhere_in_the_run(ledg
     ingest(ledger, slurm)
     (row,) = everything_of(ledger, suspensions)
     assert tuple(row.values())[1:] == (NOW - 90, 70, 16)
+
+
+def test_the_suspended_time_of_a_run_without_an_end_is_spread_until_it_ends(ledger):
+    """Finding books B4: sreport takes it off the CPUs; without an end it was counted."""
+    begin = (NOW - 3 * DAY) // DAY * DAY
+    row = job(1, begin, begin, None)
+    slurm = FakeSacct(halted(row, (begin + 900, begin + 971)))
+    ingest(ledger, slurm)
+
+    def placed() -> list[tuple[int, ...]]:
+        return [tuple(one.values())[1:] for one in everything_of(ledger, suspensions)]
+
+    (run,) = everything(ledger)
+    assert placed() == [(begin, run["last_seen"] - begin, 71)]
+    assert not any("-T" in argv for argv in slurm.asked)
+    ingest(ledger, slurm)
+    slurm.jobs = [halted(row | {"End": str(NOW - 60)}, (begin + 900, begin + 971))]
+    ingest(ledger, slurm)
+    assert placed() == [(begin + 900, 900, 71)]
+    with ledger.transaction() as connection:
+        assert verify(connection).wrong == []
 
 
 def test_a_run_that_was_suspended_for_less_than_was_said_keeps_no_old_interval(ledger):
@@ -466,7 +503,7 @@ def test_steps_say_what_was_used(ledger):
     assert row["gpu_mem_peak_mib"] == 1024
     with ledger.transaction() as connection:
         columns = ("cpu_used_ms", "cpu_measured_ms", "mem_used_mib_seconds", "gpu_used_ms")
-        sums = [func.sum(usage_hours.c[name]) for name in columns]
+        sums = [func.sum(usage_months.c[name]) for name in columns]
         found = connection.execute(select(*sums)).one()
     assert tuple(map(int, found)) == (86403_000, 4 * 40_000, 3072 * 40, 750 * 2 * 40)
     assert len(everything_of(ledger, steps)) == 3
@@ -486,7 +523,7 @@ def test_a_run_cut_short_whose_job_completed_later_was_redone(ledger):
     rows = {row["db_index"]: row["redone"] for row in everything(ledger)}
     assert rows == {1: True, 2: True, 3: False}
     with ledger.transaction() as connection:
-        lost = select(func.sum(usage_hours.c.gpu_seconds)).join(usage_keys)
+        lost = select(func.sum(usage_months.c.gpu_seconds)).join(usage_keys)
         assert connection.scalar(lost.where(~usage_keys.c.redone)) == 2 * 100
         assert connection.scalar(lost.where(usage_keys.c.redone)) == 2 * (390 + 100)
     third["State"] = "FAILED"
@@ -510,7 +547,7 @@ def test_a_row_that_cannot_be_counted_keeps_no_other_row_out(ledger, monkeypatch
         stray, row = everything(ledger, rejects)
         assert stray["reason"] == "not part of a row"
         assert row["reason"].startswith("the row cannot be entered: invalid literal")
-        assert row["identity"] == "1003"
+        assert row["identity"] == f"3@{NOW - 100}"
         assert gpu_seconds(ledger) == 6 * 2 * 40
         assert counts(ingest(ledger, slurm)) == (8, 0, 0, 2)
         assert retry_rejects(ledger).rejected == 1
@@ -537,4 +574,4 @@ def test_a_row_that_the_database_cannot_store_is_rejected_alone(ledger, monkeypa
 
 def gpu_seconds(ledger: Ledger) -> int:
     with ledger.transaction() as connection:
-        return int(connection.scalar(select(func.sum(usage_hours.c.gpu_seconds))) or 0)
+        return int(connection.scalar(select(func.sum(usage_months.c.gpu_seconds))) or 0)

@@ -21,7 +21,12 @@ from slurmkit_accounting.ledger.database import Ledger, open_for_writing
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.people import eras
 from slurmkit_accounting.ledger.schema.runs import runs, suspensions
-from slurmkit_accounting.ledger.schema.usage import usage_days, usage_hours, usage_keys
+from slurmkit_accounting.ledger.schema.usage import (
+    usage_days,
+    usage_hours,
+    usage_keys,
+    usage_months,
+)
 from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
 from slurmkit_accounting.usage.tables import rebuild_usage, rekey_usage
 from sqlalchemy import delete, func, insert, select, update
@@ -51,7 +56,7 @@ def some() -> FakeSacct:
 
 def sum_of(ledger: Ledger, what: str) -> int:
     with ledger.transaction() as connection:
-        return int(connection.scalar(select(func.sum(usage_hours.c[what]))) or 0)
+        return int(connection.scalar(select(func.sum(usage_months.c[what]))) or 0)
 
 
 def checked(ledger: Ledger) -> str:
@@ -245,9 +250,9 @@ def test_the_commands_show_it(monkeypatch, capsys, tmp_path):
         assert code == (2 if expected is None else 0), said.err
         assert (expected or "") in said.out
     assert run_to_exit_code(ledger_group, ["status", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["clusters"][0]["runs"] == 6
+    assert json.loads(capsys.readouterr().out)["rows"][0]["runs"] == 6
     assert run_to_exit_code(ledger_group, ["rejects", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["cluster"] == "lab"
+    assert json.loads(capsys.readouterr().out)["rows"][0]["cluster"] == "lab"
 
 
 def test_a_checksum_tells_any_fact_of_a_run(ledger):

@@ -13,6 +13,7 @@ from slurmkit_accounting.cli.report import report_group
 from slurmkit.cli.main import run_to_exit_code
 
 NOW = int(time.time())
+FIELDS = "JobIDRaw,User,Submit,Start,End,State"
 LDAP = '[ldap]\nuri = "ldap://ldap"\npeople_base = "ou=p"\ngroups_base = "ou=g"\n'
 WINDOW = ["--from", "2026-11-10", "--to", "2026-11-11", "--by", "pi"]
 
@@ -70,6 +71,37 @@ def test_books_of_ones_own_are_not_the_sites(slurm, capsys, configure, tmp_path,
     configure(site.format("slurmkit-keeper"))
     monkeypatch.setenv("SLURMKIT_DB", f"sqlite:///{path}")  # so reports read them too
     assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "private", "words"),
+    [
+        (["--since", "2090-01-01"], "none", "--since is in the future"),
+        (["--db", "sqlite:///{}/own.db"], "jobs", "PrivateData=jobs hides"),
+        (["--file", "{}/old.txt", "--cluster", "lab", "--header", "--fields", FIELDS], "none",
+         "the header is 'JobID'"),
+    ],
+)  # fmt: skip
+def test_an_ingest_that_cannot_begin_leaves_no_empty_ledger_behind(
+    slurm, capsys, tmp_path, monkeypatch, option, private, words
+):
+    """Finding newcomer polish 13."""
+    slurm.private = private
+    monkeypatch.setattr("slurmkit_accounting.sacct.query.os.geteuid", lambda: 54321)
+    (tmp_path / "old.txt").write_text("JobID\n")
+    argv = ["ingest", *(text.replace("{}", str(tmp_path)) for text in option)]
+    assert run_to_exit_code(ledger_group, argv) != 0
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.rglob("*.db")) == []
+
+
+def test_an_export_makes_no_folder(slurm, capsys, tmp_path):
+    """Finding newcomer polish 13."""
+    assert run_to_exit_code(ledger_group, ["ingest"]) == 0
+    url = f"sqlite:///{tmp_path}/nosuch/backup.db"
+    assert run_to_exit_code(ledger_group, ["export", url]) == 1
+    assert "make its folder" in capsys.readouterr().err
+    assert not (tmp_path / "nosuch").exists()
 
 
 def test_ingest_names_the_first_reject(slurm, capsys):

@@ -268,7 +268,7 @@ def test_a_reader_cannot_write(ledger):
 
 def test_an_older_ledger_names_the_command_and_a_newer_one_the_upgrade(ledger, monkeypatch):
     monkeypatch.setattr(module, "REVISION", "9999")
-    words = r"older slurmkit .*: slurmkit ledger ingest"
+    words = r"older slurmkit .*: slurmkit ledger upgrade"
     with pytest.raises(LedgerError, match=words), open_for_reading():
         pass
     monkeypatch.setattr(module, "REVISION", "0000")

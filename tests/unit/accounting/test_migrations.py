@@ -10,13 +10,20 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from databases import KINDS
+from slurmkit_accounting.audit.verify import verify
 from slurmkit_accounting.ledger import schema
-from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.ledger.database import open_for_writing, upgrade_ledger
 from slurmkit_accounting.ledger.location import ledger_url
 from slurmkit_accounting.ledger.schema.types import REVISION, VERSION_TABLE
+from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
 from sqlalchemy import Connection, create_engine, text
 
 DAY = 86400
+OLD_SUMS = (
+    "gpu_seconds cpu_seconds node_seconds wall_seconds mem_mib_seconds energy_joules runs started"
+    " waited_seconds cpu_used_ms cpu_measured_ms mem_used_mib_seconds mem_measured_mib_seconds"
+    " gpu_used_ms gpu_measured_ms"
+).split()
 NOON = 1_700_049_600 // DAY * DAY + DAY // 2
 RUN = {
     "cluster_id": 1, "db_index": 7, "job_id_raw": 12, "job_id": "12", "user": "alice", "uid": 10,
@@ -40,11 +47,15 @@ def insert(connection: Connection, table: str, *rows: dict) -> None:
         connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)  # noqa: S608
 
 
-def make_0001(connection: Connection) -> None:
+def upgrade(connection: Connection, revision: str) -> None:
     config = Config()
     config.set_main_option("script_location", "slurmkit_accounting:migrations")
     config.attributes["connection"] = connection
-    command.upgrade(config, "0001")
+    command.upgrade(config, revision)
+
+
+def make_0001(connection: Connection) -> None:
+    upgrade(connection, "0001")
     insert(
         connection,
         "clusters",
@@ -79,6 +90,7 @@ def old(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_first_ledger_comes_forward_with_its_rows(old):
+    upgrade_ledger(old)
     with open_for_writing(old) as ledger, ledger.transaction() as connection:
 
         def rows(sql: str) -> list[tuple]:
@@ -95,19 +107,45 @@ def test_a_first_ledger_comes_forward_with_its_rows(old):
         for before, after in zip(RUNS, stored, strict=True):
             assert {name: after[name] for name in before} == before
         assert [bool(row["redone"]) for row in stored] == [True, False, False]
-        days = rows(
-            "SELECT bin, state, era, gpu_seconds, cpu_seconds, mem_mib_seconds, runs, started"
-            " FROM usage_days JOIN usage_keys ON key_id = usage_keys.id ORDER BY bin, state"
-        )
         midnight = NOON + DAY // 2
-        assert days == [
-            (NOON - DAY // 2, "COMPLETED", NOON + 1000, 2 * 39600, 4 * 39600, 8192 * 39600, 1, 1),
-            (NOON - DAY // 2, "NODE_FAIL", 0, 3600, 7200, 8192 * 1800, 1, 1),
-            (midnight, "COMPLETED", NOON + 1000, DAY, 2 * DAY, 8192 * DAY // 2, 1, 0),
+        edges = (midnight - DAY, midnight, midnight + DAY)
+        names = ("gpu_seconds", "cpu_seconds", "mem_mib_seconds", "runs", "started")
+        days = {
+            (part, key.state, key.era): tuple(sums[SUM_INDEX[name]] for name in names)
+            for (part, key), sums in query_usage(connection, UsageQuery(edges, 0)).items()
+        }
+        assert days == {
+            (0, "COMPLETED", NOON + 1000): (2 * 39600, 4 * 39600, 8192 * 39600, 0, 1),
+            (0, "NODE_FAIL", 0): (3600, 7200, 8192 * 1800, 0, 1),
+            (1, "COMPLETED", NOON + 1000): (DAY, 2 * DAY, 8192 * DAY // 2, 1, 0),
+        }
+        assert rows("SELECT count(*), sum(gpu_seconds) FROM usage_months") == [
+            (2, 2 * 39600 + 3600 + DAY)
         ]
-        assert rows("SELECT count(*), sum(gpu_seconds) FROM usage_hours") == [
-            (24, 2 * 39600 + 3600 + DAY)
-        ]
+        assert verify(connection).wrong == []
+
+
+def test_usage_by_the_hour_is_made_anew_from_the_runs(old):
+    """Finding books B1."""
+    engine = create_engine(ledger_url(old))
+    with engine.begin() as connection:
+        upgrade(connection, "0005")
+        key = {"user": "alice", "uid": 10, "account": "vision", "partition": "gpu", "qos": "normal"}
+        key |= {"state": "COMPLETED", "redone": False, "gpu_type": "a100", "era": 0}
+        insert(connection, "usage_keys", key | {"cluster_id": 1})
+        sums = dict.fromkeys(OLD_SUMS, 7)
+        insert(connection, "usage_days", {"bin": NOON - DAY // 2, "key_id": 1, **sums})
+        insert(connection, "usage_hours", {"bin": NOON, "key_id": 1, **sums})
+        closing = {"cluster_id": 1, "month": "2023-11", "timezone": "UTC", "at": NOON}
+        insert(connection, "closings", closing | {"ingest_id": 1, "checksum": "x"})
+        insert(connection, "closed_usage", {"closing_id": 1, "key_id": 1, **sums})
+    engine.dispose()
+    upgrade_ledger(old)
+    with open_for_writing(old) as ledger, ledger.transaction() as connection:
+        assert verify(connection).wrong == []
+        found = connection.execute(text("SELECT * FROM closed_usage")).mappings().one()
+        energy = {"energy_millijoules": 7000, "closing_id": 1, "key_id": 1}
+        assert dict(found) == {name: 7 for name in OLD_SUMS if name != "energy_joules"} | energy
 
 
 def test_the_migrations_make_what_the_schema_says(ledger):

@@ -202,7 +202,7 @@ class TestUnmapped:
 
     def test_as_json(self, capsys):
         assert people("unmapped", "--json") == 0
-        first = json.loads(capsys.readouterr().out)[0]
+        first = json.loads(capsys.readouterr().out)["rows"][0]
         assert (first["user"], first["gap"], first["gpu_hours"]) == ("mallory", "stranger", 8.0)
         assert (first["runs"], first["cpu_hours"]) == (2, 16.0)
 
@@ -273,7 +273,7 @@ class TestShow:
 
     def test_a_group(self, capsys):
         assert people("show", "vision", "--json") == 0
-        (found,) = json.loads(capsys.readouterr().out)
+        (found,) = json.loads(capsys.readouterr().out)["rows"]
         assert (found["kind"], found["display_name"], found["mail"]) == ("group", "Vision", None)
         told = {(line["what"], line["value"]) for line in found["lines"]}
         assert told == {

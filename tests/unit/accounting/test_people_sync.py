@@ -17,7 +17,7 @@ from slurmkit_accounting.ledger.schema.people import (
     uids,
     usernames,
 )
-from slurmkit_accounting.ledger.schema.usage import usage_days, usage_keys
+from slurmkit_accounting.ledger.schema.usage import usage_keys, usage_months
 from slurmkit_accounting.people.model import Directory, GroupEntry, PersonEntry
 from slurmkit_accounting.people.pi import People
 from slurmkit_accounting.people.sync import PeopleData, sync_people
@@ -297,8 +297,8 @@ class TestEras:
         store_runs(ledger, *(ran(day(on) + 100, 3600) for on in (5, 15)))
         sync(ledger, 10, *EVERYBODY, group("vision", "uid=alice", owners=("chen",)))
         with ledger.transaction() as connection:
-            kept = select(usage_keys.c.era, usage_days.c.gpu_seconds)
-            kept = kept.join(usage_days, usage_days.c.key_id == usage_keys.c.id)
+            kept = select(usage_keys.c.era, usage_months.c.gpu_seconds)
+            kept = kept.join(usage_months, usage_months.c.key_id == usage_keys.c.id)
             assert sorted(map(tuple, connection.execute(kept))) == [(0, 7200), (day(10), 7200)]
 
 

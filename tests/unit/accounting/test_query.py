@@ -11,10 +11,22 @@ import pytest
 from databases import KINDS, emptied
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ledger.schema.people import eras
 from slurmkit_accounting.ledger.schema.runs import ingests
-from slurmkit_accounting.ledger.schema.usage import SUMS
+from slurmkit_accounting.ledger.schema.usage import (
+    SUMS,
+    USAGE_COLUMNS,
+    closed_usage,
+    closings,
+    usage_keys,
+)
+from slurmkit_accounting.reports.counted import CountedUsage, Question
+from slurmkit_accounting.usage import tables
+from slurmkit_accounting.usage.bins import UsageKey, UsageRun
 from slurmkit_accounting.usage.query import CARRIED, UsageQuery, query_usage
-from sqlalchemy import insert
+from slurmkit_accounting.usage.tables import USAGE_TABLES
+from sqlalchemy import delete, func, insert, select
 from usage_oracle import Job, counted, fill, jobs_around, new_books
 
 DAY = 86400
@@ -66,6 +78,7 @@ CALENDARS = {
     "half an hour of summer time": midnights("Australia/Lord_Howe", "2026-04-04", 3),
     "UTC": midnights("UTC", "2026-10-24", 3),
     "a month": [midnights("America/New_York", "2026-11-01", 30)[n] for n in (0, 30)],
+    "three months": [midnights("Asia/Kolkata", "2026-09-20", 100)[n] for n in (0, 11, 42, 72, 100)],
     "within an hour": [1_790_000_100, 1_790_000_101, 1_790_001_000],
     "the second half of a day": [1_790_035_200 + n for n in (12 * 3600 + 1, 86399, 86400)],
 }
@@ -132,7 +145,7 @@ def test_suspended_time_is_taken_off_when_asked(engine, edges, kept):
     assert [part[*key, "a100"]["cpu_seconds"] for part in skipped] == [4 * n for n in kept]
     assert sum(part[*key, "a100"]["wall_seconds"] for part in charged) == 1000
     for one, other in zip(charged, skipped, strict=True):
-        for name in ("runs", "energy_joules", "waited_seconds"):
+        for name in ("runs", "energy_millijoules", "waited_seconds"):
             assert one[*key, "a100"].get(name) == other[*key, "a100"].get(name)
 
 
@@ -175,3 +188,129 @@ def test_parts_add_up_to_the_whole(engine, jobs, data):
     assert {key: tuple(sums) for key, sums in added.items() if any(sums)} == {
         key: sums for (_, key), sums in whole.items()
     }
+
+
+def usage_rows(connection):
+    """The rows of the usage tables by key, without its id, and without rows of zeros."""
+    columns = [usage_keys.c[name] for name in UsageKey._fields]
+    found = []
+    for table in USAGE_TABLES:
+        numbers = [table.c[name] for name in USAGE_COLUMNS]
+        rows = connection.execute(
+            select(table.c.bin, *columns, *numbers).join_from(table, usage_keys)
+        )
+        found.append(sorted(tuple(row) for row in rows if any(row[-len(numbers) :])))
+    return found
+
+
+def usage_runs(connection):
+    known = tables.load_eras(connection)
+    rows = connection.execute(select(*tables.USAGE_RUN_COLUMNS).where(tables.IS_COUNTED))
+    return [run._replace(era=known.of(run.submit)) for run in (UsageRun(*row) for row in rows)]
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
+@given(one=jobs_around(BEGIN, BEGIN + DAY), other=jobs_around(BEGIN, BEGIN + DAY))
+def test_runs_that_changed_leave_nothing_behind(engine, one, other):
+    """Finding books B1."""
+    with engine.begin() as connection:
+        fill(connection, one)
+        before = usage_runs(connection)
+        fill(connection, other)
+        expected, after = usage_rows(connection), usage_runs(connection)
+        tables.change_usage(connection, (), before)
+        tables.change_usage(connection, after, after[::2])
+        tables.change_usage(connection, before, after[1::2])
+        assert usage_rows(connection) == expected
+        tables.change_usage(connection, after, ())
+        counts = [connection.scalar(select(func.count()).select_from(t)) for t in USAGE_TABLES]
+    assert counts == [0, 0, 0]
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
+@given(
+    jobs=jobs_around(BEGIN, BEGIN + DAY),
+    moments=st.lists(st.integers(BEGIN - 50 * DAY, BEGIN + 2 * DAY), min_size=1, max_size=3),
+    closed=st.booleans(),
+)
+def test_usage_under_new_eras_is_that_of_the_runs(engine, jobs, moments, closed):
+    """Finding books B1: a key that all its runs leave is renamed, and no row moves."""
+    with engine.begin() as connection:
+        connection.execute(delete(closed_usage))
+        connection.execute(delete(closings))
+        fill(connection, jobs)
+        stays = close(connection) if closed else None
+        for at in dict.fromkeys(moments):
+            connection.execute(insert(eras).values(at=at))
+            tables.rekey_usage(connection, at)
+        moved = usage_rows(connection)
+        tables.rebuild_usage(connection)
+        assert moved == usage_rows(connection)
+        if stays is not None:  # a closed month is shown with the people of its closing
+            key = select(*(usage_keys.c[name] for name in UsageKey._fields))
+            found = connection.execute(key.join_from(closed_usage, usage_keys)).all()
+            assert [tuple(row) for row in found] == stays
+        connection.execute(delete(closed_usage))
+        connection.execute(delete(closings))
+        connection.execute(delete(ingests))
+
+
+def close(connection):
+    """Close a month in which only the first key has usage; return that key."""
+    number = connection.scalar(select(func.min(usage_keys.c.id)))
+    if number is None:
+        return None
+    connection.execute(
+        insert(ingests).values(id=1, cluster_id=1, started=1, window_from=0, window_to=1)
+    )
+    month = {"cluster_id": 1, "month": "2026-10", "timezone": "UTC", "at": 1}
+    connection.execute(insert(closings).values(id=1, ingest_id=1, checksum="", **month))
+    connection.execute(
+        insert(closed_usage).values(closing_id=1, key_id=number, **dict.fromkeys(SUMS, 1))
+    )
+    key = select(*(usage_keys.c[name] for name in UsageKey._fields)).where(
+        usage_keys.c.id == number
+    )
+    return [tuple(row) for row in connection.execute(key)]
+
+
+@settings(max_examples=8, suppress_health_check=list(HealthCheck), deadline=None)
+@given(jobs=jobs_around(BEGIN, BEGIN + 3 * DAY), skip=st.booleans())
+def test_rows_of_a_report_are_the_same_rows_when_keys_are_counted_together(engine, jobs, skip):
+    """Finding books B1: a report by day need not tell 200,000 usage keys apart."""
+    question = Question(
+        window=(BEGIN, BEGIN + 3 * DAY),
+        zone=find_zone("Asia/Kathmandu"),
+        units=frozenset(("day",)),
+        suspended="skip" if skip else "charge",
+        now=BEGIN + DAY,
+    )
+    with engine.begin() as connection:
+        fill(connection, jobs)
+        apart = CountedUsage(connection, question)
+        for by in ((), ("day",), ("user",), ("pi", "day"), ("gpu_type", "state"), ("cluster",)):
+            together = CountedUsage(connection, question, by)
+            expected, found = (
+                {row: tally.values(one.rates, one.parts) for row, tally in one.rows(by).items()}
+                for one in (apart, together)
+            )
+            assert found == expected
+            assert together.total().values(together.rates, together.parts) == apart.total().values(
+                apart.rates, apart.parts
+            )
+
+
+def test_an_ingest_sees_that_a_sync_renamed_usage_keys(engine):
+    """Finding books B1: an ingest remembers ids of keys over its transactions."""
+    known = tables.KeyIds()
+    with engine.begin() as connection:
+        fill(connection, [Job(BEGIN, BEGIN, BEGIN + 50)])
+        (run,) = usage_runs(connection)
+        tables.change_usage(connection, (run,), (run,), known)
+        connection.execute(insert(eras).values(at=BEGIN))
+        tables.rekey_usage(connection, BEGIN)
+        assert connection.scalars(select(usage_keys.c.era)).all() == [BEGIN]  # renamed
+        earlier = run._replace(submit=BEGIN - 9)
+        tables.change_usage(connection, (), (earlier,), known)
+        months = usage_rows(connection)[2]
+    assert [row[1 + UsageKey._fields.index("era")] for row in months] == [0, BEGIN]

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import zipfile
+from datetime import UTC, datetime
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,8 +18,8 @@ from msgspec.structs import replace
 from openpyxl import load_workbook
 from slurmkit_accounting.render import render_report
 from slurmkit_accounting.render.charts import axis_ticks, chart_layouts, limit_series, short_label
-from slurmkit_accounting.render.format import footer_lines
-from slurmkit_accounting.render.text import filled_columns, table_columns, text_rows
+from slurmkit_accounting.render.format import footer_lines, format_value
+from slurmkit_accounting.render.text import filled_columns, table_columns, text_rows, text_total
 from slurmkit_accounting.reports.model import (
     ClosedMonthSummary,
     Column,
@@ -77,6 +78,7 @@ ROWS = (
     (EVIL, 2, 2.5, 0.0, 0.25, 0.07),
     ("Zoë, \"the\"\nbig", 2, 2.5, 0.0, 0.25, 0.07),
 )  # fmt: skip
+AT = datetime(2026, 11, 1, 0, 1, 1, tzinfo=UTC)
 PANELS = (
     Panel("stacked", "Over time", "GPU-hours", ("2026-11-01", "2026-11-02"),
           (Series(EVIL, (1.0, 2.5)), Series("b", (None, 3.0)))),
@@ -108,8 +110,9 @@ def test_csv_reads_back_equal(report):
 def test_xlsx_reads_back_equal(report):
     book = load_workbook(io.BytesIO(render_report(report, "xlsx")))
     header, *rows = book["usage"].values
-    assert header == tuple(column.name for column in COLUMNS)
-    assert [row[1:] for row in rows] == [row[1:] for row in ROWS]
+    given = [dict(zip([one.name for one in COLUMNS], row, strict=True)) for row in ROWS]
+    assert sorted(header) == sorted(given[0])
+    assert [row[1:] for row in rows] == [tuple(row[name] for name in header[1:]) for row in given]
     about = [row[0] for row in book["about"].values]
     assert any(line.startswith("window: 2026-11-01") for line in about)
 
@@ -120,6 +123,98 @@ def test_no_spreadsheet_takes_a_name_for_a_formula(report):
         assert row[0].data_type == "s"
     _, *rows = csv.reader(io.StringIO(render_report(report, "csv").decode()))
     assert [row[0][:2] for row in rows[:4]] == ["'=", "'+", "'-", "'@"]
+
+
+SUMMED = (
+    Column("pi"),
+    Column("users", "count"),
+    Column("gpu_hours", "hours", adds_up=True),
+    Column("cpu_efficiency", "share"),
+    Column("cost", "money", adds_up=True),
+    Column("energy_kwh", "number", adds_up=True),
+)
+
+
+@pytest.fixture
+def summed() -> Report:
+    """Two rows, and what they are together; the energy is unknown."""
+    rows = (
+        {"pi": "vogel", "users": 2, "gpu_hours": 2.0, "cpu_efficiency": 0.5, "cost": 4.0},
+        {"pi": "total", "users": 2, "gpu_hours": 1.5, "cpu_efficiency": 0.25, "cost": 3.0},
+    )
+    rows = tuple(
+        {**row, "energy_kwh": energy} for row, energy in zip(rows, (1.0, None), strict=True)
+    )
+    total = {"users": 3, "gpu_hours": 3.5, "cpu_efficiency": 0.4, "cost": 7.0, "energy_kwh": None}
+    return Report(replace(META, by=("pi",), total=total), SUMMED, rows)
+
+
+def test_a_total_is_of_what_can_be_added(summed):
+    """Finding newcomer A8: no sum of percentages or of people, and the unknown stays unknown."""
+    assert text_total(summed, SUMMED) == ["total", "", "3.50", "", "7.00", "?"]
+    assert text_total(summed, SUMMED[2:]) == ["3.50", "total", "7.00", "?"]
+    assert text_total(summed, SUMMED[2:3]) == []
+    assert text_total(replace(summed, rows=summed.rows[:1]), SUMMED) == []
+    assert text_total(replace(summed, total_row=False), SUMMED) == []
+    assert text_total(replace(summed, meta=replace(summed.meta, total={})), SUMMED) == []
+
+
+def test_a_csv_file_ends_with_a_total_only_for_who_asks(summed):
+    """Finding newcomer A8: `df.gpu_hours.sum()` must not count everything twice."""
+    plain = render_report(summed, "csv").decode().splitlines()
+    assert len(plain) == 3
+    assert render_report(replace(summed, total_row=True), "csv").decode().splitlines() == [
+        *plain,
+        "total,,3.5,,7.0,",
+    ]
+
+
+def test_a_spreadsheet_ends_with_a_total_set_apart(summed):
+    """Finding newcomer A8."""
+    sheet = load_workbook(io.BytesIO(render_report(summed, "xlsx")))["usage"]
+    *rows, gap, last = sheet.iter_rows()
+    assert [cell.value for cell in gap] == [None] * 6
+    values = {head.value: cell.value for head, cell in zip(rows[0], last, strict=True)}
+    assert values == {
+        "pi": "total", "gpu_hours": 3.5, "cost": 7.0, "users": None, "cpu_efficiency": None,
+        "energy_kwh": None,
+    }  # fmt: skip
+    assert all(cell.font.bold and cell.border.top.style and cell.fill.fill_type for cell in last)
+    assert not any(cell.font.bold for row in rows[1:] for cell in row)
+    assert sheet.auto_filter.ref == "A1:F3"
+    without = render_report(replace(summed, total_row=False), "xlsx")
+    assert load_workbook(io.BytesIO(without))["usage"].max_row == 3
+
+
+def test_a_page_ends_its_tables_with_a_total(summed):
+    """Finding newcomer A8."""
+    page = render_report(summed, "html").decode()
+    main, detail = re.findall(r"<tfoot>(.*?)</tfoot>", page, re.DOTALL)
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", main) == ["total", "3.50", "7.00", "", ""]
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", detail) == ["total", "?"]
+
+
+def test_a_spreadsheet_can_be_read_without_dragging(report):
+    """Finding newcomer polish 9."""
+    sheet = load_workbook(io.BytesIO(render_report(report, "xlsx")))["usage"]
+    header = [cell.value for cell in sheet[1]]
+    assert header[:4] == ["user", "gpu_hours", "cost", "jobs"]
+    widths = {cell.value: sheet.column_dimensions[cell.column_letter].width for cell in sheet[1]}
+    assert widths["gpu_hours_failed"] >= len("gpu_hours_failed") + 2
+    assert widths["user"] >= len(EVIL)
+    assert all(width <= 60 for width in widths.values())
+    assert sheet.freeze_panes == "B2"
+    assert sheet.auto_filter.ref == "A1:F7"
+    assert sheet["C3"].number_format == '#,##0.00 "EUR"'
+
+
+def test_a_spreadsheet_has_times_that_people_can_read(report):
+    """Finding newcomer polish 9."""
+    columns = (Column("job"), Column("start", "time"), Column("end", "time"))
+    row = {"job": "7", "start": int(AT.timestamp()), "end": None}
+    sheet = load_workbook(io.BytesIO(render_report(Report(META, columns, (row,)), "xlsx")))["usage"]
+    assert [cell.value for cell in sheet[2]] == ["7", AT.replace(tzinfo=None), None]
+    assert sheet["B2"].number_format == 'yyyy-mm-dd hh:mm:ss "UTC"'
 
 
 @pytest.mark.parametrize("form", ["csv", "html", "xlsx"])
@@ -175,6 +270,54 @@ def test_html_has_every_number_and_what_they_rest_on(report):
     assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;\\x1b[2J" in text
 
 
+def test_a_chart_says_which_gpu_type_it_is_of_also_if_there_is_one(report):
+    """Finding newcomer polish 10."""
+    one = Panel("stacked", "By type", "GPU-hours", ("2026-11-01",), (Series("h100", (1.0,)),))
+    page = render_report(replace(report, panels=(one,)), "html").decode()
+    assert "</svg>h100</li>" in page
+    bars = Panel("bars", "By person", "GPU-hours", ("bob",), (Series("GPU-hours", (1.0,)),))
+    assert (
+        "legend"
+        not in render_report(replace(report, panels=(bars,)), "html").decode().split("</style>")[1]
+    )
+
+
+def test_a_page_says_what_its_hours_are_and_begins_with_gpu_hours(report):
+    """Finding newcomer polish 10."""
+    columns = (Column("pi"), Column("gpu_type"), *COLUMNS[1:], Column("wait_hours", "hours"))
+    row = {**report.rows[4], "pi": "vogel", "gpu_type": "h100", "wait_hours": 1.0}
+    meta = replace(META, by=("pi", "gpu_type"))
+    page = render_report(Report(meta, columns, (row,)), "html").decode()
+    heads = re.findall(r"<th [^>]*>([^<]*)</th>", page)
+    assert heads[:4] == ["PI", "GPU type", "GPU\u2011hours", "cost, EUR"]
+    assert "wait hours, sum" in heads
+
+
+def test_the_footer_in_brief_has_what_is_not_zero(report):
+    """Finding newcomer A9."""
+    sreport = SreportDifference(0.0, 1.0, 0.0, "slurmkit report reconcile")
+    quiet = replace(
+        META, gpus_not_tracked=(), missing_before=None, gaps=(), running=0, doubtful=0, rejects=0,
+        unmapped=UnmappedTotal(0, 0.0), weights={"mig": 0.125}, sreport=sreport,
+        closed=(ClosedMonthSummary("lab", "2026-11", 5, 10.0, 0.0),), definitions=("x: y",),
+        notes=("shown to vogel",),
+    )  # fmt: skip
+    names = [line.split(":")[0] for line in footer_lines(quiet, brief=True)]
+    assert names == ["window", "source", "prices in EUR", "shown to vogel"]
+    assert list(footer_lines(META, brief=True)) == [
+        line
+        for line in footer_lines(replace(META, weights={"shard": None}))
+        if not line.startswith("suspended time")
+    ]
+    assert len(list(footer_lines(quiet))) == len(names) + 6
+
+
+def test_a_time_that_has_not_come_is_empty():
+    """Finding newcomer polish 8."""
+    assert format_value(None, "time") == ""
+    assert format_value(None, "hours") == "?"
+
+
 def test_the_footer_says_what_the_numbers_rest_on():
     assert list(footer_lines(META)) == [
         (
@@ -215,7 +358,7 @@ def test_a_table_shows_what_one_looks_at_first_where_there_is_something(report):
         one.name for one in COLUMNS
     ]
     names = [column.name for column in table_columns(report)]
-    assert names == ["user", "jobs", "gpu_hours", "cost", "cpu_efficiency"]
+    assert names == ["user", "gpu_hours", "cost", "jobs", "cpu_efficiency"]
     assert [column.name for column in table_columns(report, ("cost", "jobs"))] == [
         "user",
         "cost",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
 from openpyxl import load_workbook
@@ -31,12 +32,49 @@ def report(capsys, *words, code=0):
 
 def test_a_table_shows_rows_on_stdout_and_what_they_rest_on_beside(books, capsys):
     said = report(capsys, "usage", *NOVEMBER, "--by", "pi,gpu-type")
-    header, first, second = said.out.splitlines()
-    assert header.split()[:5] == ["PI", "GPU-TYPE", "JOBS", "USERS", "GPU_HOURS"]
-    assert first.split()[:5] == ["vogel", "a100", "1", "1", "2.00"]
+    header, first, second, last = said.out.splitlines()
+    assert header.split() == [
+        *("PI", "GPU_TYPE", "GPU_HOURS", "GPU_HOURS_LOST", "JOBS", "USERS", "CPU_HOURS"),
+        "WAIT_HOURS",
+    ]
+    assert first.split()[:6] == ["vogel", "a100", "2.00", "0.00", "1", "1"]
     assert second.split()[0] == "garcia"
+    assert last.split()[:4] == ["total", "3.00", "1.00", "2"]
     assert "window: 2026-11-01 00:00:00+00:00 to 2026-12-01" in said.err
-    assert "sreport may differ: these GPU-hours include" in said.err
+
+
+def test_little_stands_below_a_table_unless_one_asks(books, capsys):
+    """Finding newcomer A9."""
+    brief = report(capsys, "usage", *NOVEMBER, "--by", "user").err.splitlines()
+    untracked = "GPUs of big are not tracked"
+    assert [line.partition(":")[0] for line in brief] == ["window", "source", untracked, "more"]
+    assert brief[-1].endswith("columns with --columns all, how this is counted with --notes")
+    whole = report(capsys, "usage", *NOVEMBER, "--notes").err
+    for words in (
+        "suspended time counts, as in sreport",
+        "counted: 2 runs, 0 rejected lines, unmapped 0 runs with 0.00 GPU-hours",
+        "prices: none are configured",
+        "sreport may differ: these GPU-hours include 0.00 while suspended",
+        "gpu_hours_failed",
+    ):
+        assert words in whole
+    assert "efficiency: only of runs" not in report(capsys, "efficiency", *NOVEMBER).err
+    assert "efficiency: only of runs" in report(capsys, "efficiency", *NOVEMBER, "--notes").err
+
+
+def test_what_is_not_zero_stands_below_a_table_unasked(file_ledger, capsys):
+    """Finding newcomer A9."""
+    jobs = [
+        run("alice", BEGIN, None, gpus={"a100": 1}, state="RUNNING", last_seen=BEGIN + 7200),
+        run("stranger", BEGIN, BEGIN + 3600, gpus={"a100": 1}, suspended=((BEGIN, 1800, 1800),)),
+    ]
+    write_books(file_ledger, jobs)
+    words = report(capsys, "usage", *NOVEMBER, "--suspended", "skip").err
+    assert "unmapped 1 run with" in words
+    assert "1 still running, counted up to" in words
+    assert "rejected" not in words
+    assert "suspended time does not count (--suspended skip)" in words
+    assert "of requeued runs" not in words
 
 
 def test_columns_are_those_that_were_named(books, capsys):
@@ -48,12 +86,10 @@ def test_columns_are_those_that_were_named(books, capsys):
 def test_a_table_says_what_it_does_not_show(books, capsys):
     said = report(capsys, "usage", *NOVEMBER)
     assert "GPU_HOURS_FAILED" not in said.out
-    hidden = next(line for line in said.err.splitlines() if line.startswith("not shown: "))
-    assert "gpu_hours_failed" in hidden
-    assert "--columns all shows them" in hidden
+    assert "columns with --columns all" in said.err
     whole = report(capsys, "usage", *NOVEMBER, "--columns", "all")
     assert "GPU_HOURS_FAILED" in whole.out
-    assert "not shown" not in whole.err
+    assert "--columns all" not in whole.err
 
 
 @pytest.mark.parametrize(
@@ -112,10 +148,26 @@ def test_a_file_that_cannot_be_written_is_one_line(books, capsys, tmp_path):
 
 
 def test_a_runs_times_are_in_words(books, capsys):
+    """Also finding newcomer polish 8."""
     said = report(capsys, "explain", "--row", "1").out
     assert "start              2026-11-01 00:00:00 UTC\n" in said
-    for name in ("cancelled_by", "gone_since", "retracted"):  # newcomer polish 8
+    for name in ("cancelled_by", "gone_since", "retracted", "doubt", "redone"):
         assert f"{name:17}  no\n" in said
+    assert f"{'last_seen':17}  \n" in said
+    assert f"{'energy_joules':17}  ?\n" in said
+
+
+def test_what_has_not_happened_yet_is_not_unknown(file_ledger, capsys):
+    """Finding newcomer polish 8."""
+    cancelled = run("bob", BEGIN, BEGIN + 60, state="CANCELLED", other={"start": None})
+    write_books(
+        file_ledger,
+        [run("alice", BEGIN, None, state="RUNNING", last_seen=BEGIN + 60), cancelled],
+    )
+    assert f"{'end':17}  not yet\n" in report(capsys, "explain", "--row", "1").out
+    assert f"{'start':17}  never\n" in report(capsys, "explain", "--row", "2").out
+    table = report(capsys, "explain", *NOVEMBER, "--columns", "job,end,gpu_hours").out
+    assert "?" not in table
 
 
 def test_who_has_no_ledger_is_told_who_reconciles(monkeypatch, tmp_path, capsys):
@@ -136,10 +188,79 @@ def test_a_filter_that_matches_nothing_is_named(books, capsys):
     """Finding newcomer polish 4."""
     said = report(capsys, "usage", *NOVEMBER, "--user", "nosuch", "--partition", "x")
     assert "nothing matches user nosuch, partition x; to see the names" in said.err
+    assert "the ledger has no user 'nosuch'\n" in said.err
+    assert "the ledger has no partition 'x'\n" in said.err
+    near = report(capsys, "usage", *NOVEMBER, "--user", "alise").err
+    assert "the ledger has no user 'alise'; did you mean 'alice'?" in near
+    other = ["--from", "2026-01-01", "--to", "2026-02-01", "--user", "alice"]
+    assert "the ledger has no" not in report(capsys, "usage", *other).err
     assert "slurmkit report usage --by user,partition" in said.err
     assert "nothing matches" not in report(capsys, "usage", *NOVEMBER, "--user", "bob").err
 
 
 def test_nothing_to_show_hides_nothing(file_ledger, capsys):
     write_books(file_ledger, [])
-    assert "not shown" not in report(capsys, "usage", *NOVEMBER).err
+    assert "more:" not in report(capsys, "usage", *NOVEMBER).err
+
+
+def on_terminal(monkeypatch, columns):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_an_explanation_keeps_its_gpu_hours_on_a_terminal(books, capsys, monkeypatch, columns):
+    """Finding newcomer A10."""
+    on_terminal(monkeypatch, columns)
+    header, *rows = report(capsys, "explain", *NOVEMBER).out.splitlines()
+    assert {"JOB", "STATE", "GPU_HOURS", "START", "ROW"} <= set(header.split())
+    assert rows[-1].split()[0] == "total"
+    assert "3.00" in rows[-1].split()
+
+
+def test_requests_are_shown_whole_on_a_terminal(file_ledger, capsys, monkeypatch):
+    """Finding newcomer A10."""
+    use = {"mem_peak_mib": 1024, "gpu_used_permille": 250, "time_limit": "1440"}
+    held = {"gpus": {"a100": 4}, "cpus": 16, "mem": 64 * 1024, "cpu_used_ms": 10**6}
+    write_books(file_ledger, [run("alice", BEGIN, BEGIN + 3600, **held, other=use)])
+    (row,) = json.loads(report(capsys, "efficiency", *NOVEMBER, "--json").out)["rows"]
+    on_terminal(monkeypatch, 80)
+    table = report(capsys, "efficiency", *NOVEMBER).out
+    assert "…" not in table.replace("…\n", "", 1)
+    for option in (*row["asked"].split(), *row["would_have_fitted"].split()):
+        assert option in table
+
+
+def test_csv_has_a_total_for_who_asks(books, capsys):
+    """Finding newcomer A8."""
+    plain = report(capsys, "usage", *NOVEMBER, "--format", "csv").out.splitlines()
+    asked = report(capsys, "usage", *NOVEMBER, "--format", "csv", "--total").out.splitlines()
+    assert asked[:-1] == plain
+    assert asked[-1].startswith("total,2,,3.0,")
+    table = report(capsys, "usage", *NOVEMBER, "--no-total").out
+    assert "total" not in table
+
+
+def test_costs_have_their_currency_in_the_header(books, capsys, configure):
+    """Finding newcomer A9."""
+    price = '[[gpu.a100.prices]]\nsince = 2026-01-01\ncurrency = "EUR"\non_premises = 1.0\n'
+    configure(price)
+    said = report(capsys, "usage", *NOVEMBER)
+    assert "COST_EUR" in said.out.splitlines()[0].split()
+    assert "prices in EUR" in said.err
+    assert "cost" in report(capsys, "usage", *NOVEMBER, "--format", "csv").out.split("\n")[0].split(
+        ","
+    )
+
+
+@pytest.mark.parametrize("name", ["gpu-type", "gpu_type"])
+def test_a_gpu_type_is_one_column_however_it_is_asked_for(books, capsys, name):
+    """Finding newcomer polish 9."""
+    words = ["usage", *NOVEMBER, "--by", name, "--gpu-type", "a100"]
+    found = json.loads(report(capsys, *words, "--json").out)
+    assert [row["gpu_type"] for row in found["rows"]] == ["a100"]
+    assert report(capsys, *words, "--columns", f"{name},jobs").out.split()[:2] == [
+        "GPU_TYPE",
+        "JOBS",
+    ]

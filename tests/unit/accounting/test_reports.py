@@ -64,7 +64,7 @@ def test_a_budget_says_what_is_used_and_when_it_runs_out(ledger, budgets):
         60.0,
         "used up",
     )
-    assert garcia["notice"] == "100% used"
+    assert garcia["notice"] == "100% reached"
     assert (vogel["gpu_hours_used"], vogel["gpu_hours_left"]) == (150.0, 50.0)
     assert vogel["gpu_hours_per_day"] == 7.5
     assert vogel["runs_out"] == "2026-11-27"  # 50 hours at 7.5 a day, from the 21st
@@ -76,13 +76,24 @@ def test_a_budget_says_what_is_used_and_when_it_runs_out(ledger, budgets):
 
 
 @pytest.mark.parametrize(
-    ("hours", "notice"), [(79, ""), (80, "80% used"), (99, "80% used"), (100, "100% used")]
+    ("hours", "notice"), [(79, ""), (80, "80% reached"), (99, "80% reached"), (100, "100% reached")]
 )
 def test_notices_come_at_80_and_at_100_percent(ledger, budgets, hours, notice):
     budgets(budget("vogel", 100))
     write_books(ledger, [run("alice", BEGIN, BEGIN + hours * HOUR, gpus={"a100": 1})])
     (row,) = read.budget(ledger, timezone="UTC", now=BEGIN + 20 * DAY).rows
     assert row["notice"] == notice
+
+
+def test_budgets_are_added_up_unless_they_count_hours_twice(ledger, budgets):
+    """Finding newcomer A8."""
+    budgets(budget("vogel", 200) + budget("garcia", 50))
+    write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
+    found = read.budget(ledger, timezone="UTC", now=BEGIN + DAY)
+    hours = {"gpu_hours_budget": 250.0, "gpu_hours_used": 2.0, "gpu_hours_left": 248.0}
+    assert found.sums == {**hours, "gpu_hours_per_day": 2.0}
+    budgets(budget("vogel", 200) + budget("vogel", 50))
+    assert read.budget(ledger, timezone="UTC", now=BEGIN + DAY).sums == {}
 
 
 def test_a_budget_that_lasts_has_no_day(ledger, budgets):
@@ -147,7 +158,7 @@ def test_wait_times_are_those_of_runs_that_started_in_the_window(ledger):
     (row,) = read.wait(ledger, **NOVEMBER).rows
     assert row == {
         "partition": "gpu",
-        "gpu-type": "a100",
+        "gpu_type": "a100",
         "jobs": 10,
         "wait_hours_mean": 5.5,
         "wait_hours_median": 5.0,
@@ -158,8 +169,25 @@ def test_wait_times_are_those_of_runs_that_started_in_the_window(ledger):
         read.wait(ledger, by="day")
 
 
+def test_what_is_unknown_of_a_row_is_unknown_of_all(ledger):
+    """Finding newcomer A8: of what was not measured there is no sum, of no GPU the waste is 0."""
+    use = {"cpu_used_ms": HOUR * 1000, "other": {"mem_peak_mib": 512, "gpu_used_permille": 500}}
+    jobs = [
+        run("alice", BEGIN, BEGIN + HOUR, gpus=A100, cpus=4, mem=1024, **use),
+        run("bob", BEGIN, BEGIN + HOUR, cpus=4, mem=1024, cpu_used_ms=HOUR * 1000),
+    ]
+    write_books(ledger, jobs)
+    sums = read.efficiency(ledger, **NOVEMBER).sums
+    assert (sums["jobs"], sums["gpu_hours"], sums["gpu_hours_wasted"]) == (2, 2.0, 1.0)
+    assert sums["cpu_hours_wasted"] == 6.0
+    assert sums["memory_gib_hours_wasted"] is None
+    assert "cpu_efficiency" not in sums
+    assert read.wait(ledger, **NOVEMBER).sums == {"jobs": 2}
+    assert read.explain(ledger, **NOVEMBER).sums == {"gpu_hours": 2.0, "cpu_hours": 8.0}
+
+
 @pytest.mark.parametrize("by", KEY_DIMENSIONS)
-@pytest.mark.parametrize("filters", [{}, {"pi": ["vogel"]}, {"gpu-type": ["h100"]}])
+@pytest.mark.parametrize("filters", [{}, {"pi": ["vogel"]}, {"gpu_type": ["h100"]}])
 def test_waits_are_those_of_usage_whatever_they_are_by(ledger, by, filters):
     jobs = [
         run("alice", BEGIN, BEGIN + HOUR, submit=BEGIN - 5, gpus={"a100": 1, "h100": 3}),
@@ -210,7 +238,7 @@ def test_a_cell_is_explained_by_runs_that_add_up_to_it(ledger):
     ]
     write_books(ledger, jobs)
     for filters in (
-        {"pi": ["vogel"], "gpu-type": ["a100"]},
+        {"pi": ["vogel"], "gpu_type": ["a100"]},
         {"day": ["2026-11-01"]},
         {"state": ["FAILED"]},
     ):
@@ -369,7 +397,7 @@ def test_sreport_tells_of_this_hour_only_alone():
     assert end_of_sreport_data((hour - 7200, hour - 3600), now) == hour - 3600
 
 
-def sreport(used: int, idle: int = 0, at: int = LATER) -> FakeSlurm:
+def sreport(used: int, idle: int = 0, at: int = LATER, reservations: str = "") -> FakeSlurm:
     """A slurmdbd that has rolled up everything until `at`."""
 
     def answer(argv, _):
@@ -383,7 +411,12 @@ def sreport(used: int, idle: int = 0, at: int = LATER) -> FakeSlurm:
         )
 
     stats = f"Internal DBD rollup last ran Sat Nov 21 07:00:00 2026 ({at})\n"
-    return FakeSlurm({"sreport": answer, "sacctmgr": lambda *_: stats})
+    return FakeSlurm(
+        {
+            "sreport": answer,
+            "sacctmgr": lambda argv, _: reservations if "reservation" in argv else stats,
+        }
+    )
 
 
 def reconciled(ledger, slurm, **other):
@@ -414,6 +447,21 @@ def test_the_difference_to_sreport_is_split_by_cause(ledger):
         "sreport": 1430,
     }
     assert reconciled(ledger, sreport(used=1433, idle=400))["unexplained"] == 3
+
+
+@pytest.mark.parametrize(("used", "dropped", "left"), [(1395, -5, 0), (1390, -6, -4)])
+def test_sreport_drops_remainders_of_idle_time_in_reservations(ledger, used, dropped, left):
+    """Finding books B4: slurmdbd divides idle time by associations, in whole seconds per hour."""
+    write_books(ledger, [run("alice", BEGIN, BEGIN + 1000, gpus={"a100": 1})])
+    # Three hours of three associations, in each of which 2 s are dropped, and one of a single one.
+    spans = ((0, 2, "2,7,9"), (0, 1, ",4,"), (9, 10, "1,2,3"))
+    rows = "".join(
+        f"{ids}|{BEGIN + first * HOUR}|{BEGIN + last * HOUR}\n" for first, last, ids in spans
+    )
+    slurm = sreport(used=used, idle=400, reservations=rows)
+    found = reconciled(ledger, slurm)
+    assert (found["remainders"], found["unexplained"]) == (dropped, left)
+    assert "remainders" not in reconciled(ledger, sreport(used=1400, idle=400))
 
 
 def test_sreport_knows_running_jobs_to_the_end_of_its_hour(ledger):
@@ -463,7 +511,7 @@ def test_gpus_that_did_nothing_for_long_are_idle(gpus, monkeypatch):
     monkeypatch.setattr("slurmkit_accounting.reports.idle.load_plugin", lambda kind, name: Metrics)
     found = idle_report(FakeSlurm({}), "dcgm", IdleBound(5, 1800), now=10_000)
     assert [(row["gpu"], row["idle"]) for row in found.rows] == [(0, "yes"), (2, None), (1, "no")]
-    assert found.meta.notes[0] == "1 of 3 allocated GPUs are idle, 1 are unknown"
+    assert found.meta.notes[0] == "idle GPUs: 1 of 3 that are allocated, 1 unknown"
 
 
 def test_without_a_source_it_is_unknown_what_gpus_do(gpus):
@@ -517,3 +565,14 @@ def test_a_report_takes_a_limited_number_of_job_ids_and_filter_values(ledger):
         report(ledger, filters={"user": users}, **NOVEMBER)
         with pytest.raises(BadInput, match="filters have 1,001 values; at most 1,000 are allowed"):
             report(ledger, filters={"user": users, "pi": ["vogel"]}, **NOVEMBER)
+
+
+@pytest.mark.parametrize(("people", "last"), [(13, "user12"), (14, "2 others")])
+def test_no_bar_stands_for_one_other_person(ledger, people, last):
+    """Finding newcomer polish 6: it said `1 others`."""
+    jobs = [run(f"user{n:02}", BEGIN, BEGIN + (50 - n) * HOUR, gpus=A100) for n in range(people)]
+    write_books(ledger, jobs)
+    found = read.usage(ledger, panels=True, **NOVEMBER)
+    (bars,) = [panel for panel in found.panels if panel.title == "GPU-hours by person"]
+    assert bars.labels[-1] == last
+    assert sum(bars.series[0].values) == found.meta.total["gpu_hours"]

@@ -48,28 +48,29 @@ def test_a_row_becomes_a_run():
 
 
 @pytest.mark.parametrize(
-    ("other", "key"),
+    ("other", "key", "index"),
     [
-        ({"Start": "soon"}, 1007),
-        ({"Submit": "soon"}, 1007),
-        ({"Start": "soon", "DBIndex": ""}, (7, 100)),
-        ({"Submit": "soon", "DBIndex": ""}, None),
-        ({"DBIndex": "x"}, None),
+        ({"Start": "soon"}, (7, 100), 1007),
+        ({"Submit": "soon"}, None, 1007),
+        ({"JobIDRaw": "soon"}, None, 1007),
+        ({"Start": "soon", "DBIndex": ""}, (7, 100), None),
+        ({"Submit": "soon", "DBIndex": ""}, None, None),
+        ({"DBIndex": "x"}, (7, 100), None),
     ],
 )
-def test_a_reject_says_whose_it_is_where_that_can_be_read(other, key):
+def test_a_reject_says_whose_it_is_where_that_can_be_read(other, key, index):
     (reject,) = read(line(**other))
     assert isinstance(reject, Reject)
-    assert reject.key == key
+    assert (reject.key, reject.db_index) == (key, index)
 
 
 def test_half_a_row_says_whose_it_is_and_two_in_one_do_not():
     whole = line()
-    for fields, key in ((11, 1007), (10, None)):
+    for fields, key, index in ((11, (7, 100), 1007), (10, None, None)):
         (reject,) = read("warning\n" + MARK.join(whole.split(MARK)[:fields]))
-        assert reject.key == key
+        assert (reject.key, reject.db_index) == (key, index)
     (both,) = read(whole.removesuffix("\n") + whole)
-    assert both.key is None
+    assert (both.key, both.db_index) == (None, None)
 
 
 def test_the_command_asks_for_all_runs_and_no_steps():

@@ -8,6 +8,7 @@ from slurmkit_accounting import read
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import ingests, rejects
 from slurmkit_accounting.reports import explain, selection
+from slurmkit_accounting.reports.question import EVERYTHING
 from sqlalchemy import insert
 
 from slurmkit.errors import BadInput
@@ -64,11 +65,13 @@ def test_how_many_budgets_others_have(books: Ledger, configure, tmp_path) -> Non
     configure(f'[ledger]\nbudgets = "{tmp_path}/budgets.toml"\n')
     others = "".join(BUDGET.format(name) for name in ("garcia", "a", "b", "c", "d"))
     (tmp_path / "budgets.toml").write_text(BUDGET.format("vogel") + others)
-    notes = read.budget(books, timezone="UTC", now=BEGIN).meta.notes
-    assert "budgets: 6 of 6 in " in notes[0]
-    for scope, count in ((VOGEL, 1), (ALICE, 0)):
-        notes = read.budget(books, scope=scope, timezone="UTC", now=BEGIN).meta.notes
-        assert notes[0].startswith(f"budgets: {count} in {tmp_path}")
+    meta = read.budget(books, timezone="UTC", now=BEGIN).meta
+    assert "budgets: 6 of 6 in " in meta.definitions[-1]
+    vogel = read.budget(books, scope=VOGEL, timezone="UTC", now=BEGIN).meta
+    assert vogel.definitions[-1].startswith(f"budgets: 1 in {tmp_path}")
+    assert not vogel.notes  # the same whether others have budgets or not
+    alice = read.budget(books, scope=ALICE, timezone="UTC", now=BEGIN).meta
+    assert alice.notes[0].startswith(f"budgets: 0 in {tmp_path}")
     # A PI's page has their budget, however many others there are.
     found = read.usage(books, scope=VOGEL, panels=True, **NOVEMBER)
     assert [one.title for one in found.panels if one.kind == "lines"] == [
@@ -112,3 +115,17 @@ def test_an_explanation_has_an_end(books: Ledger, monkeypatch: pytest.MonkeyPatc
     assert len(read.explain(books, scope=ALICE, **NOVEMBER).rows) == 1
     with pytest.raises(BadInput, match="more than 3 runs match; choose a shorter window"):
         read.explain(books, **NOVEMBER)
+
+
+@pytest.mark.parametrize("report", [read.usage, read.wait, read.efficiency, read.explain])
+def test_a_name_of_somebody_else_is_as_unknown_as_no_name(books: Ledger, report) -> None:
+    """Finding newcomer polish 4."""
+
+    def notes(name: str, scope: read.Scope = EVERYTHING) -> tuple[str, ...]:
+        return report(books, filters={"user": [name]}, scope=scope, **NOVEMBER).meta.notes
+
+    assert notes("gracia") == ("the ledger has no user 'gracia'; did you mean 'garcia'?",)
+    for name in ("bob", "gracia", "garcia"):  # bob has ended runs, garcia one that still runs
+        assert notes(name, ALICE) == (f"the ledger has no user {name!r} that you may see",)
+    old = {"begin": "2025-11-01", "end": "2025-12-01", "timezone": "UTC"}
+    assert report(books, filters={"user": ["garcia"]}, now=BEGIN, **old).meta.notes == ()

@@ -100,6 +100,56 @@ def test_it_does_not_start_without_munge(
 
 
 @pytest.mark.usefixtures("munge")
+@pytest.mark.parametrize("kind", ["configuration", "folder", "overrides", "budgets"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_it_does_not_start_where_others_can_write_what_it_obeys(
+    kind: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding security L18."""
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    places = {
+        "configuration": folder / "site.toml", "folder": folder,
+        "overrides": tmp_path / "pis.toml", "budgets": folder / "budgets.toml",
+    }  # fmt: skip
+    places["configuration"].write_text(
+        f'[ledger]\noverrides = "{places["overrides"]}"\n[ledger.service]\nuser = "12345"\n'
+    )
+    for name in ("overrides", "budgets"):
+        places[name].write_text("")
+    _read_only(places["configuration"], monkeypatch)
+    monkeypatch.setattr(server.os, "getgid", lambda: 54321)
+    if os.getuid() == 0:
+        os.chown(places[kind], -1, 777)
+    with pytest.raises(BadConfig, match="user is '12345'"):
+        serve(None)
+    places[kind].chmod(places[kind].stat().st_mode | mode)
+    with pytest.raises(BadConfig, match=f"write {places[kind]}, .*run: chmod go-w"):
+        serve(None)
+
+
+@pytest.mark.usefixtures("munge")
+def test_it_does_not_start_with_a_configuration_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding security L18."""
+    path = tmp_path / "site.toml"
+    path.write_text("[ledger]\n")
+    _read_only(path, monkeypatch)
+    monkeypatch.setattr(server.os, "getuid", lambda: 54321)
+    if path.stat().st_uid == 0:
+        os.chown(path, 777, -1)
+    with pytest.raises(BadConfig, match=r"belongs to uid .*; run: chown root"):
+        serve(None)
+
+
+def _read_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let there be one configuration file."""
+    for module in ("slurmkit.config.files", server.__name__, "slurmkit_accounting.reports.budget"):
+        monkeypatch.setattr(f"{module}.config_paths", lambda: [path])
+
+
+@pytest.mark.usefixtures("munge")
 def test_an_address_that_is_taken(configure: Callable[[str], None]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -186,6 +236,29 @@ def test_an_answer_that_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch)
     with _serve_all({address: (large, 1)}), socket.create_connection(_there(address), 5) as idle:
         idle.sendall(b"GET / HTTP/1.0\r\n\r\n")
         wait_until(lambda: closed)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_oldest_unread_answers_are_dropped_when_all_are_too_much_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Finding security L11."""
+    closed: list[int] = []
+    close = server._Connection.handle_close
+    monkeypatch.setattr(
+        server._Connection, "handle_close", lambda one: (closed.append(one.addr[1]), close(one))
+    )
+    monkeypatch.setattr(server, "_MOST_UNREAD", 100 * 2**20)  # of 64 MiB each, one may wait
+    address = f"127.0.0.1:{free_port()}"
+    with _serve_all({address: (large, 1)}), ExitStack() as stack:
+        ports = []
+        for _ in range(2):
+            client = stack.enter_context(socket.create_connection(_there(address), PATIENCE))
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.0 200"
+            ports.append(client.getsockname()[1])
+        wait_until(lambda: closed)
+        assert closed == ports[:1]
 
 
 def test_one_address_cannot_take_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:

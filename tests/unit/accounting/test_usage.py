@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from report_books import BEGIN, DAY, run, write_books
 from slurmkit_accounting import read
+from slurmkit_accounting.reports.dimensions import KEY_DIMENSIONS
 from usage_oracle import counted, fill, jobs_around
 
 from slurmkit.errors import BadConfig, BadInput
@@ -64,7 +65,7 @@ def test_rows_are_by_pi_the_largest_first_and_what_is_unmapped_last(ledger):
         ("group", {("vision",), ("genomics",), ("unmapped",)}),
         ("department", {("Physics",), ("Biology",), ("unmapped",)}),
         ("cluster,account", {("lab", "vision"), ("lab", "genomics"), ("lab", "nobody")}),
-        (["gpu-type", "state"], {("a100", "COMPLETED"), ("none", "FAILED"), ("h100", "COMPLETED")}),
+        (["gpu_type", "state"], {("a100", "COMPLETED"), ("none", "FAILED"), ("h100", "COMPLETED")}),
         ("partition,qos,user", {("gpu", "normal", name) for name in ("alice", "bob", "eve")}),
         ("month,week,day", {("2026-11", "2026-W44", "2026-11-01")}),
         ("", {()}),
@@ -161,8 +162,8 @@ def test_parts_of_gpus_count_by_their_weights(ledger, configure):
         run("alice", *hour, gpus={"": 1}, other={"partition": "untyped"}),
         run("alice", *hour, gpus={"": 1}),
     ]
-    found = report(ledger, jobs, "gpu-type")
-    assert {row["gpu-type"]: (row["gpu_hours"], row["cost"]) for row in found.rows} == {
+    found = report(ledger, jobs, "gpu_type")
+    assert {row["gpu_type"]: (row["gpu_hours"], row["cost"]) for row in found.rows} == {
         "a100": (1.0, 1.0),
         "a100_1g.5gb": (0.5, 0.5),
         "shard": (0.75, 0.75),
@@ -176,8 +177,8 @@ def test_gpus_of_no_type_may_have_a_price_of_their_own(ledger, configure):
     price = 'since = 2026-01-01\ncurrency = "EUR"\non_premises = 1.00\n'
     configure(f"{PRICES}[[gpu.untyped.prices]]\n{price}")
     jobs = [run("alice", BEGIN, BEGIN + HOUR, gpus={"": 2})]
-    found = report(ledger, jobs, "gpu-type")
-    assert column(found, "gpu-type") == ["untyped"]
+    found = report(ledger, jobs, "gpu_type")
+    assert column(found, "gpu_type") == ["untyped"]
     assert column(found, "cost") == [2.0]
     assert found.meta.weights == {}
 
@@ -214,6 +215,35 @@ def test_cpus_and_memory_cost_where_they_have_a_price(ledger, configure):
     assert found.meta.prices.startswith("GPU and CPU and memory hours")
 
 
+@pytest.mark.parametrize("by", [*KEY_DIMENSIONS, "day", "month", "user,day"])
+def test_the_sums_are_those_of_the_rows(ledger, by):
+    """Finding newcomer A8; users and, by time, jobs are in several rows and have no sum."""
+    jobs = [
+        run("alice", BEGIN - HOUR, BEGIN + 30 * HOUR, gpus={"a100": 1, "h100": 3}),
+        run("bob", BEGIN, BEGIN + 2 * HOUR, gpus={"a100": 1}, state="FAILED"),
+        run("stranger", BEGIN + HOUR, BEGIN + 2 * HOUR, submit=BEGIN),
+    ]
+    found = report(ledger, jobs, by, begin="2026-10-01")
+    added = {
+        name: sum(row[name] for row in found.rows if row[name] is not None) for name in found.sums
+    }
+    known = {name: value for name, value in found.sums.items() if value is not None}
+    assert {name: added[name] for name in known} == pytest.approx(known)
+    by_time = "day" in by or "month" in by
+    assert ("jobs" in known) != by_time
+    assert not known.keys() & {"users", "cpu_efficiency"}
+    assert known["gpu_hours"] == 4 * 31 + 2
+
+
+def test_names_of_dimensions_may_be_spelt_like_options(ledger):
+    """Finding newcomer polish 9."""
+    jobs = [run("alice", BEGIN, BEGIN + HOUR, gpus={"a100": 1})]
+    found = report(ledger, jobs, ["gpu-type"], filters={"gpu-type": ["a100"]})
+    assert column(found, "gpu_type") == ["a100"]
+    assert found.meta.by == ("gpu_type",)
+    assert list(found.frame().gpu_type) == ["a100"]
+
+
 def test_a_cluster_that_does_not_track_gpus_has_none_to_report(ledger):
     jobs = [run("alice", BEGIN, BEGIN + HOUR, cluster=2), run("alice", BEGIN, BEGIN + HOUR)]
     found = report(ledger, jobs, "cluster")
@@ -227,7 +257,7 @@ def test_a_cluster_that_does_not_track_gpus_has_none_to_report(ledger):
         ({"pi": ["vogel"]}, 1.0),
         ({"user": ["bob", "alice"]}, 3.0),
         ({"group": ["genomics"], "state": ["COMPLETED"]}, 0),
-        ({"gpu-type": ["a100"], "state": ["FAILED"]}, 2.0),
+        ({"gpu_type": ["a100"], "state": ["FAILED"]}, 2.0),
         ({"month": ["2026-10"]}, 0.5),
         ({"day": ["2026-11-01"]}, 2.5),
     ],
@@ -333,7 +363,7 @@ def test_rows_are_what_a_count_run_by_run_says(ledger):
         with ledger.transaction() as connection:
             fill(connection, jobs)
         expected = counted(jobs, (BEGIN, BEGIN + 30 * DAY), LATER)
-        found = asked(ledger, "cluster,user,state,gpu-type")
+        found = asked(ledger, "cluster,user,state,gpu_type")
         held = {
             (
                 "lab" if key[0] == 1 else "big",
@@ -346,11 +376,11 @@ def test_rows_are_what_a_count_run_by_run_says(ledger):
         }
         assert len(found.rows) == len(held)
         for row in found.rows:
-            sums = held[row["cluster"], row["user"], row["state"], row["gpu-type"]]
+            sums = held[row["cluster"], row["user"], row["state"], row["gpu_type"]]
             assert row["jobs"] == sums["runs"]
             assert row["cpu_hours"] == sums["cpu_seconds"] / HOUR
             assert row["wait_hours"] == sums["waited_seconds"] / HOUR
-            if row["gpu_hours"] is not None and row["gpu-type"] != "shard":
+            if row["gpu_hours"] is not None and row["gpu_type"] != "shard":
                 assert row["gpu_hours"] == pytest.approx(sums["gpu_seconds"] / HOUR, abs=1e-12)
 
     check()

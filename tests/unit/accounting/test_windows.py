@@ -37,7 +37,8 @@ def test_rows_then_steps_then_the_end_of_the_window() -> None:
     assert isinstance(rows, RowBatch)
     assert [row[1] for row in rows.rows] == ["0", "1", "2"]
     assert isinstance(steps, StepBatch)
-    assert [(key, one.step) for key, one in steps.steps] == [(1000 + n, "batch") for n in range(3)]
+    keys = [((n, WINDOW.begin + n), "batch") for n in range(3)]
+    assert [(key, one.step) for key, one in steps.steps] == keys
     assert done == WindowDone(WINDOW)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmkit.formats.display import printable
+from slurmkit.formats.display import format_quantity, printable
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,19 @@ def test_printable(text: str, shown: str) -> None:
 def test_nothing_that_steers_a_terminal_is_left(text: str) -> None:
     left = {unicodedata.category(char) for char in printable(text) if char not in "\u200c\u200d"}
     assert not left & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (1, "1 CPU-hour"),
+        (1.001, "1 CPU-hour"),
+        (0, "0 CPU-hours"),
+        (0.5, "0.5 CPU-hours"),
+        (2, "2 CPU-hours"),
+        (None, "unknown CPU-hours"),
+    ],
+)
+def test_one_of_a_thing_has_no_s(number: float | None, words: str) -> None:
+    """Finding newcomer polish 6."""
+    assert format_quantity(number, "CPU-hour") == words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmkit.formats.tres import format_gpus, gpu_count, gpu_types
+from slurmkit.formats.tres import format_gpus, format_tres_minutes, gpu_count, gpu_types
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,13 @@ def test_gpus(tres: str, count: int, types: dict[str, int]) -> None:
 )
 def test_gpus_in_words(tres: str, said: list[str]) -> None:
     assert format_gpus(tres) == said
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"),
+    [(1, "1 CPU-minute"), (2, "2 CPU-minutes"), (-1, "0 CPU-minutes"), (600, "10 CPU-hours")],
+)
+def test_one_minute_has_no_s(minutes: float, words: str) -> None:
+    """Finding newcomer polish 6."""
+    assert format_tres_minutes("cpu", minutes) == words
+    assert format_tres_minutes("cpu", 60, hours_from=60) == "1 CPU-hour"

@@ -165,7 +165,7 @@ def test_in_a_job_nvidia_smi_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row == ["GPU3", "SYS", "SYS", "NV12", "X", "SYS", "PXB", "?", "?"]
     step = next(argv for argv in lab.slurm.asked if argv[0] == "srun")
     assert step[:4] == ["srun", "--jobid=42", "--overlap", "--nodelist=c1"]
-    (told,) = json.loads(run(monkeypatch, lab, "--job=42", "--json").stdout)
+    (told,) = json.loads(run(monkeypatch, lab, "--job=42", "--json").stdout)["rows"]
     assert told["peers"] == [["GPU0", "GPU1"], ["GPU2", "GPU3"]]
     assert told["devices"]["GPU0"]["links"]["mlx5_0"] == "PXB"
 
@@ -182,7 +182,7 @@ def test_without_nvidia_smi_it_stays_unknown(monkeypatch: pytest.MonkeyPatch) ->
     done = run(monkeypatch, Lab(None), "--job", "42")
     assert "peer access: ?" in done.stdout
     assert "nvidia-smi does not answer on c1: execve(): nvidia-smi: No such" in done.stderr
-    (told,) = json.loads(run(monkeypatch, Lab(None), "--json", "c1").stdout)
+    (told,) = json.loads(run(monkeypatch, Lab(None), "--json", "c1").stdout)["rows"]
     assert (told["devices"], told["peers"]) == (None, None)
 
 

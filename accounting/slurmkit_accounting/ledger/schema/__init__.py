@@ -51,6 +51,7 @@ from slurmkit_accounting.ledger.schema.usage import (
     usage_days,
     usage_hours,
     usage_keys,
+    usage_months,
 )
 
 __all__ = [
@@ -98,5 +99,6 @@ __all__ = [
     "usage_days",
     "usage_hours",
     "usage_keys",
+    "usage_months",
     "usernames",
 ]

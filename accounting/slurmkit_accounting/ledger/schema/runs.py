@@ -56,9 +56,13 @@ ingests = Table(
     Column("rows_new", BigInteger, nullable=False, server_default=text("0")),
     Column("rows_changed", BigInteger, nullable=False, server_default=text("0")),
     Column("rows_rejected", BigInteger, nullable=False, server_default=text("0")),
+    # New runs whose DBIndex another job has: slurmdbd's database was set up anew.
+    Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),
 )
 
-# One row per run of a job: a requeued job has several, each array task its own.
+# One row per run of a job: a requeued job has several, each array task its own. JobIDRaw and Submit
+# identify a run within its cluster, as in slurmdbd. A DBIndex does not: a database that was set up
+# anew counts from 1 again.
 runs = Table(
     "runs",
     metadata,
@@ -118,6 +122,8 @@ Index(
     "runs_by_db_index",
     runs.c.cluster_id,
     runs.c.db_index,
+    runs.c.job_id_raw,
+    runs.c.submit,
     unique=True,
     sqlite_where=HAS_DB_INDEX,
     postgresql_where=HAS_DB_INDEX,
@@ -198,8 +204,9 @@ revisions = Table(
 Index("revisions_by_run", revisions.c.run_id)
 
 # sacct lines that could not be read, verbatim; each is stored once, however often it is seen.
-# `identity` identifies the run of the line, if that could be read. `read_since` is the later
-# ingest that could read the run.
+# `identity` is `JobIDRaw@Submit` of the run of the line, or its DBIndex if only that could be read.
+# `read_since` is the later ingest that could read the run. `dismissed` is when an administrator
+# (`dismissed_by`) said that the line is not wanted.
 rejects = Table(
     "rejects",
     metadata,
@@ -210,6 +217,9 @@ rejects = Table(
     Column("line", Text, nullable=False),
     Column("identity", Text),
     Column("read_since", BigInteger, ForeignKey("ingests.id")),
+    seconds_column("dismissed", nullable=True),
+    Column("dismissed_by", Text),
+    Column("dismissed_because", Text),
 )
-UNREAD = rejects.c.read_since.is_(None)
+UNREAD = rejects.c.read_since.is_(None) & rejects.c.dismissed.is_(None)
 Index("rejects_by_identity", rejects.c.identity)

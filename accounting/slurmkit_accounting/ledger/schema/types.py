@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Dialect, ForeignKey, Integer, MetaData, TypeDecorator
 
-REVISION = "0004"
+REVISION = "0006"
 VERSION_TABLE = "ledger_version"
 _SIGN_BIT = 2**63
 

@@ -1,9 +1,13 @@
-"""Tables of usage: what ended runs held, summed per UTC hour and per UTC day.
+"""Tables of usage: what ended runs held, by UTC month, day and hour.
 
-Both tables hold the same sums, so a report reads whole days, and hours only at its edges. Parts of
-an hour, and runs without an end, are counted from `runs`. The tables change in the transaction that
-changes a run. They are always the sum of `within` (slurmkit_accounting.usage.bins) over all runs
-that have ended and were not retracted.
+The usage of a run grows evenly from its start to its end. So a run is stored as what changes at its
+start and at its end, and not in each hour between: two rows of `usage_hours` and two of
+`usage_days`, however long it is. A report adds up the changes up to an instant, which gives what
+was held then, and the seconds up to then. To begin with, `usage_months` has what was held when a
+month began, and the whole usage of the month.
+
+The tables change in the transaction that changes a run. They are always the sum over all runs that
+have ended and were not retracted.
 """
 
 from __future__ import annotations
@@ -42,21 +46,23 @@ usage_keys = Table(
     ),
 )  # fmt: skip
 
-# The sums. All are integers, so that they are exact and the same on every database.
-SUMS = (
-    # Held within the bin. GPUs as AllocTRES counts them; weights of slices and shards are applied
-    # in reports.
+# What runs hold for a time, each with its rate: the amount of a second. All are integers, so that
+# they are exact and the same on every database. GPUs are as AllocTRES counts them; weights of
+# slices and shards are applied in reports.
+HELD = (
     "gpu_seconds",
     "cpu_seconds",
     "node_seconds",
     "wall_seconds",
     "mem_mib_seconds",
-    "energy_joules",
-    # Runs that overlap the bin; runs that started in it, and how long these had waited.
-    "runs",
+    "energy_millijoules",
+)
+RATES = ("gpus", "cpus", "nodes", "runs", "mem_mib", "milliwatts")
+# What counts at the start of a run: the run, and how long it had waited. At its end, if it was
+# measured, over its whole run time: used, and held.
+COUNTED = (
     "started",
     "waited_seconds",
-    # Runs that ended in the bin and were measured, each over its whole run time: used, and held.
     "cpu_used_ms",
     "cpu_measured_ms",
     "mem_used_mib_seconds",
@@ -64,6 +70,10 @@ SUMS = (
     "gpu_used_ms",
     "gpu_measured_ms",
 )
+# The sums of a span of time that a report asks for; `runs` are those that overlap the span.
+SUMS = (*HELD, "runs", *COUNTED)
+# The columns of a usage table after its key.
+USAGE_COLUMNS = (*HELD, *COUNTED, *RATES)
 HOUR, DAY = 3600, 86400
 
 
@@ -73,13 +83,17 @@ def _usage_table(name: str) -> Table:
         metadata,
         Column("bin", BigInteger, primary_key=True, autoincrement=False),  # epoch of its begin
         Column("key_id", BigInteger, ForeignKey("usage_keys.id"), primary_key=True),
-        *(number_column(column) for column in SUMS),
+        *(number_column(column) for column in USAGE_COLUMNS),
         sqlite_with_rowid=False,
     )
 
 
+# Rates: by how much they change in the bin. Seconds and energy: what these changes add up to until
+# the end of the month of the bin.
 usage_hours = _usage_table("usage_hours")
 usage_days = _usage_table("usage_days")
+# Rates: as the month begins. Seconds and energy: all of the month.
+usage_months = _usage_table("usage_months")
 
 closings = Table(
     "closings",

@@ -1,0 +1,280 @@
+"""Usage of ended runs over a window, from the usage tables.
+
+The tables hold what changes: where a run starts and where it ends. `EndedUsage` goes through the
+window once and keeps what is held. From an instant to a later one in the same month, the seconds
+are what was held first, times the time between, and what the changes between add to it. Whole
+months are stored. For an edge within a day, the hours between it and the nearer midnight of UTC are
+added or subtracted; for an edge within an hour, so are the runs that start or end around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from sqlalchemy import BigInteger, Connection, Table, cast, func, select
+
+from slurmkit_accounting.ledger.schema.usage import (
+    COUNTED,
+    DAY,
+    HELD,
+    HOUR,
+    RATES,
+    SUMS,
+    USAGE_COLUMNS,
+    usage_days,
+    usage_hours,
+    usage_keys,
+    usage_months,
+)
+from slurmkit_accounting.usage.bins import (
+    UsageKey,
+    ever_held_resources,
+    held_per_second,
+    usage_in_window,
+)
+from slurmkit_accounting.usage.bins_numpy import Numbers
+from slurmkit_accounting.usage.partial import Edges, Sums, load_runs_changing
+
+_RUNS = RATES.index("runs")
+_AT_ONCE = 50_000
+
+
+class _Changes(NamedTuple):
+    """Sums over rows of a usage table, a row for each group of keys."""
+
+    held: Numbers
+    counted: Numbers
+    rates: Numbers
+
+
+class _Passed(NamedTuple):
+    """What passes from a midnight to an edge; negative if the edge is before the midnight.
+
+    Attributes:
+        runs: that began before the edge and end after it.
+    """
+
+    held: Numbers
+    counted: Numbers
+    runs: Numbers
+
+
+class EndedUsage:
+    """The usage of ended runs in the parts of a window.
+
+    Attributes:
+        keys: every usage key that may have usage in the window.
+        lacks_nodes: for each of them, whether it has a month with less node-hours than hours.
+    """
+
+    def __init__(self, connection: Connection, edges: Edges) -> None:
+        self._connection = connection
+        self._edges = edges
+        self._midnights = [_nearer_midnight(edge) for edge in edges]
+        self._ids, self.keys, self.lacks_nodes = self._load_keys()
+        self._places: dict[UsageKey, int] = {}
+        self._groups_of_id: list[Numbers] = []
+        self._groups = 0
+
+    def by_key(self) -> Iterator[Numbers]:
+        """Yield the sums of each part, with a row for each of `keys`; see `by_groups`."""
+        yield from (sums for (sums,) in self.by_groups([np.arange(len(self.keys))]))
+
+    def by_groups(self, groupings: Sequence[Numbers]) -> Iterator[list[Numbers]]:
+        """Yield the sums of each part: a row for each group of keys, a column for each of `SUMS`.
+
+        In place of `runs` are those that began before the part and continue in it.
+
+        Args:
+            groupings: each with the group of each of `keys`; -1 leaves the key out.
+
+        Yields:
+            For each of the groupings a table.
+        """
+        sizes = [int(groups.max(initial=-1)) + 1 for groups in groupings]
+        ends = np.cumsum([0, *sizes])
+        self._groups = int(ends[-1])
+        self._groups_of_id = []
+        for groups, begin in zip(groupings, ends, strict=False):
+            # The last is for the ids above, of keys without usage in the window.
+            of_id = np.full(self._ids.max(initial=0) + 2, -1)
+            of_id[self._ids] = np.where(groups >= 0, groups + begin, -1)
+            self._groups_of_id.append(of_id)
+        for sums in self._parts():
+            yield np.split(sums, ends[1:-1])
+
+    def _parts(self) -> Iterator[Numbers]:
+        rates = self._held_at(self._midnights[0])
+        before = self._since_midnight(self._edges[0], self._midnights[0], rates)
+        for edge, (begin, end) in zip(self._edges[1:], pairwise(self._midnights), strict=True):
+            held, counted, rates = self._between(begin, end, rates)
+            after = self._since_midnight(edge, end, rates)
+            held += after.held - before.held
+            counted += after.counted - before.counted
+            yield np.concatenate([held, before.runs[:, None], counted], axis=1)
+            before = after
+
+    def _load_keys(self) -> tuple[Numbers, list[UsageKey], list[bool]]:
+        """Load the keys that have usage in a month of the window: ids, keys, `lacks_nodes`."""
+        first = month_begin(min(self._edges[0], self._midnights[0]))
+        last = max(self._edges[-1], self._midnights[-1])
+        spare = func.min(usage_months.c.node_seconds - usage_months.c.wall_seconds)
+        used = select(usage_months.c.key_id, spare.label("spare"))
+        used = used.where(usage_months.c.bin.between(first, last)).group_by(usage_months.c.key_id)
+        some = used.subquery()
+        query = select(usage_keys.c.id, some.c.spare, *(usage_keys.c[n] for n in UsageKey._fields))
+        found = self._connection.execute(query.join(some, some.c.key_id == usage_keys.c.id)).all()
+        ids = np.array([row[0] for row in found], np.int64)
+        return ids, [UsageKey(*row[2:]) for row in found], [row[1] < 0 for row in found]
+
+    def _held_at(self, midnight: int) -> Numbers:
+        """Return what is held at a midnight, counted from the nearer begin of a month."""
+        begin, end = month_begin(midnight), month_end(midnight)
+        if midnight - begin <= end - midnight:
+            since = self._sum(usage_days, RATES, begin, midnight)
+            return self._at_begin_of_month(begin) + since
+        return self._at_begin_of_month(end) - self._sum(usage_days, RATES, midnight, end)
+
+    def _at_begin_of_month(self, begin: int) -> Numbers:
+        return self._sum(usage_months, RATES, begin, begin + 1)
+
+    def _between(self, begin: int, end: int, rates: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Return what was held and counted between two midnights, and what is held at the end."""
+        held, counted = self._zeros(HELD), self._zeros(COUNTED)
+        while begin < end:
+            month, months_end = month_end(begin), month_begin(end)
+            if begin == month_begin(begin) and month <= end:
+                whole = self._sum(usage_months, (*HELD, *COUNTED), begin, months_end)
+                held += whole[:, : len(HELD)]
+                counted += whole[:, len(HELD) :]
+                begin, rates = months_end, self._at_begin_of_month(months_end)
+            else:
+                stop = min(end, month)
+                changes = self._changes(usage_days, begin, stop)
+                held += _held(rates, changes, stop - begin, month - stop)
+                counted += changes.counted
+                begin, rates = stop, rates + changes.rates
+        return held, counted, rates
+
+    def _since_midnight(self, edge: int, midnight: int, rates: Numbers) -> _Passed:
+        """Return what passes between the nearer midnight, with what is held then, and an edge."""
+        hour = edge - edge % HOUR
+        month = month_end(min(hour, midnight))
+        changes = self._changes(usage_hours, min(hour, midnight), max(hour, midnight))
+        if hour >= midnight:
+            held, counted = _held(rates, changes, hour - midnight, month - hour), changes.counted
+            rates = rates + changes.rates
+        else:
+            rates = rates - changes.rates
+            held = -_held(rates, changes, midnight - hour, month - midnight)
+            counted = -changes.counted
+        if edge == hour:
+            return _Passed(held, counted, rates[:, _RUNS])
+        return self._since_hour(_Passed(held, counted, rates[:, _RUNS].copy()), edge, rates)
+
+    def _since_hour(self, passed: _Passed, edge: int, rates: Numbers) -> _Passed:
+        """Add what passes from the begin of the hour, with what is held then, to an edge."""
+        hour = edge - edge % HOUR
+        passed.held[:] += rates * (edge - hour)
+        places = self._places_of_keys()
+        for run in load_runs_changing(self._connection, hour, edge):
+            start, end = run.start or 0, run.end or 0
+            was, stays = start < hour < end, start < edge < end
+            for key, sums in usage_in_window(run, hour, edge):
+                for group in self._groups_at(places.get(key)):
+                    passed.held[group] += sums[: len(HELD)]
+                    passed.counted[group] += sums[-len(COUNTED) :]
+            for key, each in held_per_second(run) if ever_held_resources(run) else ():
+                for group in self._groups_at(places.get(key)):
+                    passed.held[group] -= np.array(each) * ((edge - hour) * was)
+                    passed.runs[group] += each[_RUNS] * (int(stays) - int(was))
+        return passed
+
+    def _places_of_keys(self) -> dict[UsageKey, int]:
+        if not self._places:
+            self._places = {key: place for place, key in enumerate(self.keys)}
+        return self._places
+
+    def _groups_at(self, place: int | None) -> list[int]:
+        """Return the groups of one of `keys`."""
+        if place is None:
+            return []
+        groups = (int(of_id[self._ids[place]]) for of_id in self._groups_of_id)
+        return [group for group in groups if group >= 0]
+
+    def _changes(self, table: Table, begin: int, end: int) -> _Changes:
+        sums = self._sum(table, USAGE_COLUMNS, begin, end)
+        parts = np.split(sums, (len(HELD), len(HELD) + len(COUNTED)), axis=1)
+        return _Changes(*parts)
+
+    def _sum(self, table: Table, names: Sequence[str], begin: int, end: int) -> Numbers:
+        """Sum columns over the bins that begin in [begin, end), by group."""
+        total = self._zeros(names)
+        if begin >= end or not self._groups:
+            return total
+        # PostgreSQL sums into `numeric`, which Python would get as slow Decimals.
+        sums = [cast(func.sum(table.c[name]), BigInteger) for name in names]
+        where = (table.c.bin >= begin, table.c.bin < end)
+        query = select(table.c.key_id, *sums).where(*where).group_by(table.c.key_id)
+        found = self._connection.execute(query.execution_options(yield_per=_AT_ONCE))
+        for some in found.partitions():
+            flat = np.fromiter(chain.from_iterable(some), np.int64, len(some) * (len(names) + 1))
+            rows = flat.reshape(len(some), -1)
+            self._add(total, rows)
+        return total
+
+    def _add(self, total: Numbers, rows: Numbers) -> None:
+        """Add rows of key id and numbers to the rows of their groups."""
+        for of_id in self._groups_of_id:
+            groups = of_id[np.minimum(rows[:, 0], len(of_id) - 1)]
+            order = np.argsort(groups, kind="stable")
+            order = order[np.searchsorted(groups[order], 0) :]
+            if len(order):
+                groups = groups[order]
+                first = np.flatnonzero(np.diff(groups, prepend=-1))
+                total[groups[first]] += np.add.reduceat(rows[order, 1:], first, axis=0)
+
+    def _zeros(self, names: Sequence[str]) -> Numbers:
+        return np.zeros((self._groups, len(names)), np.int64)
+
+
+def rows_in_use(table: Numbers) -> Iterator[tuple[int, Sums]]:
+    """Yield the place and the sums of the rows of a table that are not all zeros."""
+    places = np.flatnonzero(table.any(axis=1))
+    yield from zip(places.tolist(), map(tuple, table[places].tolist()), strict=True)
+
+
+def month_begin(time: int) -> int:
+    """Return the begin of the UTC month of a time, in epoch seconds."""
+    day = datetime.fromtimestamp(time, UTC)
+    return int(datetime(day.year, day.month, 1, tzinfo=UTC).timestamp())
+
+
+def month_end(time: int) -> int:
+    """Return the end of the UTC month of a time, in epoch seconds."""
+    return month_begin(month_begin(time) + 31 * DAY)
+
+
+def _nearer_midnight(edge: int) -> int:
+    day = edge - edge % DAY
+    return day + DAY if edge - day > DAY // 2 else day
+
+
+def _held(rates: Numbers, changes: _Changes, seconds: int, left: int) -> Numbers:
+    """Return what is held in a span of time.
+
+    Args:
+        rates: what is held as the span begins.
+        changes: in the span.
+        seconds: its length.
+        left: seconds from its end to the end of the month, up to which the changes count.
+    """
+    held: Numbers = rates * seconds + changes.held - changes.rates * left
+    return held
+
+
+assert len(SUMS) == len(HELD) + 1 + len(COUNTED)  # noqa: S101  `_parts` relies on the order
