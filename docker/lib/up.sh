@@ -73,7 +73,7 @@ stop_compose() {
 # that compose is about to replace is healthy too.
 wait_for_services() {
     local service state code ended health begun waiting composing=1
-    local seen='' last='' checks='' moved=$SECONDS began=$SECONDS told=$SECONDS asked=0
+    local seen='' last='' said='' checks='' moved=$SECONDS began=$SECONDS told=$SECONDS asked=0
     local -A shown=()
     while true; do
         if [[ $composing ]] && ! kill -0 "$compose_pid" 2>/dev/null; then
@@ -99,7 +99,8 @@ wait_for_services() {
         [[ $composing || ${waiting[*]} ]] || return 0
         # Health counts its tries, and gives up on a busy machine; here what counts is progress.
         ((SECONDS - asked < 5)) || { asked=$SECONDS && checks=$(last_checks "${waiting[@]}"); }
-        seen+=$(sort -u "$log")$checks
+        said=$(printf '%s\n' "$said" "$(cat "$log")" | sort -u) # by all tries of compose
+        seen+=$said$checks
         [[ $seen == "$last" ]] || moved=$SECONDS
         last=$seen
         ((SECONDS - moved < PATIENCE && SECONDS - began < DEADLINE)) || not_ready "${waiting[@]}"
@@ -122,7 +123,7 @@ last_checks() {
 
 not_ready() {
     ((SECONDS - moved < PATIENCE)) || step "nothing has moved for $PATIENCE s"
-    (($#)) || die "cluster $CLUSTER: compose does not end (see $log)"
+    (($#)) || { tail -n 20 "$log" >&2 && die "cluster $CLUSTER: compose does not end: its last lines are above"; }
     service_failed "$1" "not ready after $((SECONDS - began)) s; $CLUSTER goes on where it is: run docker/cluster up$(option_name) again"
 }
 

@@ -56,6 +56,8 @@ def take_batch_script(options: dict[str, Any], *, is_marked: bool) -> tuple[Find
     words = () if is_marked or options["script"] or options.get("wrap") else options["command"]
     if not words or (path := _find_script(words[0])) is None:
         return ()
+    if (options.get("sweep") or options.get("points")) and any("{" in w for w in words[1:]):
+        return ()  # slurmkit fills {NAME} in for a command only
     options["command"] = ()
     options["script"] = _with_arguments(path, words[1:]) if len(words) > 1 else path
     arguments = f" with the arguments {shlex.join(words[1:])}" if len(words) > 1 else ""
@@ -71,7 +73,7 @@ def take_batch_script(options: dict[str, Any], *, is_marked: bool) -> tuple[Find
 def is_unused_script(word: str) -> bool:
     """Return whether COMMAND after `--` begins with a batch script, perhaps by mistake."""
     path = Path(word)
-    if not path.is_file() or ("/" not in word and shutil.which(word)):
+    if not _is_file(path) or ("/" not in word and shutil.which(word)):
         return False
     head = _read_head(path)
     return head.startswith(b"#!") and (b"\n#SBATCH" in head or not os.access(path, os.X_OK))
@@ -106,11 +108,18 @@ def _find_script(word: str) -> Path | None:
     stays a program, although it may begin with `#!`, unless it has #SBATCH lines.
     """
     on_path = None if "/" in word else shutil.which(word)
-    path = Path(word) if Path(word).is_file() else Path(on_path) if on_path else None
+    path = Path(word) if _is_file(Path(word)) else Path(on_path) if on_path else None
     head = _read_head(path) if path else b""
     if not head.startswith(b"#!") or (on_path and b"\n#SBATCH" not in head):
         return None
     return path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder above may not be searched
+        return False
 
 
 def _read_head(path: Path) -> bytes:

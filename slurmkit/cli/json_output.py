@@ -92,9 +92,14 @@ def in_old_shape(value: object, name: str = "") -> object:
 def _without_added_keys(data: Any, name: str) -> Any:
     if isinstance(data, dict):
         added = _ADDED_KEYS.get(name, frozenset())
-        return {k: _without_added_keys(v, k) for k, v in data.items() if k not in added}
+        old = {k: _without_added_keys(v, k) for k, v in data.items() if k not in added}
+        if name == "outcome" and old.get("exit_code") is None and data.get("exit_codes"):
+            old["exit_code"] = data["exit_codes"][0]
+        return old
     if isinstance(data, list | tuple):
         return [_without_added_keys(each, name) for each in data]
+    if name == "exit_code" and isinstance(data, str) and " or " in data:
+        return f"{data.partition(' or ')[0]}:0"  # as sacct says it, perhaps without its 128
     return data
 
 

@@ -83,8 +83,10 @@ def _ended_jobs(jobs: Sequence[Job], timeout: float | None) -> Iterator[dict[Job
     left = list(jobs)
     with poller.watch(part.id for job in jobs for part in job.parts) as watch:
         for known in watch.changes(timeout):
-            over = [job for job in left if all(known[part.id].settled for part in job.parts)]
-            left = [job for job in left if job not in over]
+            over, waited = [], left
+            left = []
+            for job in waited:
+                (over if all(known[part.id].settled for part in job.parts) else left).append(job)
             ended = {}
             for job in over:
                 try:

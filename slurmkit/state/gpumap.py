@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from slurmkit.errors import SlurmError
+from slurmkit.errors import NoSuchJob, Refused
 from slurmkit.formats.scontrol import parse_settings, parse_tres_counts
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.gpumap_model import Gpu, GpuMap, GpuShare, GpuSharing, GpuState
@@ -64,7 +64,7 @@ _KEYS: dict[GroupGpusBy, Callable[[GpuShare], str]] = {
 JOBS_COMMAND = ("scontrol", "--all", "--details", "show", "job")
 JOBS_BY_ID_COMMAND = ("scontrol", "--all", "--details", "--quiet")  # `show job ID` on its stdin
 _PROMPT = "scontrol: "
-_ONE_BY_ONE = 1000
+_ONE_BY_ONE = 100  # more jobs are one question, about all jobs
 _UNLIMITED = 20  # commands at once that slurmctld never holds back; by default it is 30
 SharingByIndex = Mapping[int, GpuSharing]
 
@@ -108,7 +108,7 @@ def read_claim_records(
     few = len(job_ids) <= _ONE_BY_ONE
     if few and (len(job_ids) <= _UNLIMITED or not _limits_rates(slurm)):
         commands = "".join(f"show job {job_id}\n" for job_id in job_ids)
-        with suppress(SlurmError):  # one of them is known no more
+        with suppress(NoSuchJob, Refused):  # one of them is known no more
             text = slurm.run(JOBS_BY_ID_COMMAND, stdin=commands)
             # Without readline, scontrol's prompt stands before what it prints.
             lines = (line.removeprefix(_PROMPT) for line in text.split("\n"))

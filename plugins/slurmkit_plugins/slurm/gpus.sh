@@ -69,9 +69,12 @@ is_recorded_as() {
 has_job_here() {
     local steps
     ! grep -qsx "uid=$1" "$RECORDS"/*/* || return 0
-    steps=$(pgrep -af '^slurmstepd: \[' | grep -v "\[${SLURM_JOB_ID}[].]" | cut -d' ' -f1 | paste -sd,)
+    steps=$(pgrep -U 0 -af '^slurmstepd: \[' | grep -v "\[${SLURM_JOB_ID}[].]" | cut -d' ' -f1 | paste -sd,)
     [[ $steps ]] && pgrep -u "$1" -P "$steps" >/dev/null
 }
+
+# Is this process of a login outside of Slurm, by ssh or at a desktop?
+in_login_session() { grep -qsE '/session-[^/]+\.scope|/user@[0-9]+\.service' "/proc/$1/cgroup"; }
 
 # Does any of these jobs run on this node? One from before this was installed has no record, one of
 # salloc has no step.

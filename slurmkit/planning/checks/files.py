@@ -10,7 +10,6 @@ import posixpath
 import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 from slurmkit.slurm.commands import LocalSlurmCommands, SlurmCommands
 from slurmkit.slurm.machine import Machine, machine_of
@@ -112,7 +111,8 @@ def _missing(first: str, spec: JobSpec, machine: Machine, folder: str) -> Iterat
         path = _inside(folder, first)
         if not _exists(machine, path):
             yield _no_file(path, machine)
-        elif machine.is_here and Path(path).is_file() and not os.access(path, os.X_OK):
+        # os.path does not raise where a folder above may not be searched.
+        elif machine.is_here and os.path.isfile(path) and not os.access(path, os.X_OK):  # noqa: PTH113
             message = f"{path} is not executable; chmod +x {path}"
             yield warning("not-executable", message, "command")
         return
@@ -142,6 +142,11 @@ def _log(option: str, path: str, machine: Machine) -> Iterator[Finding]:
             f" and without it the job fails and leaves no log; mkdir -p {folder}"
         )
         yield warning("no-log-folder", message, f"--{option}")
-    elif machine.is_here and not os.access(path if Path(path).exists() else folder, os.W_OK):
+    elif machine.is_here and not os.access(_existing(path) or folder, os.W_OK):
         message = f"you may not write to {path}; then the job fails and leaves no log"
         yield warning("log-unwritable", message, f"--{option}")
+
+
+def _existing(path: str) -> str:
+    """Return the path if it is there, as far as one may see."""
+    return path if os.path.exists(path) else ""  # noqa: PTH110 - does not raise

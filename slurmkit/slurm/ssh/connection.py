@@ -283,6 +283,7 @@ class _ProxySocket(socket.socket):
         super().__init__(fileno=ours.detach())
         shell = os.environ.get("SHELL") or "/bin/sh"
         self.complaint = ""
+        self._closing = threading.Lock()  # paramiko closes from two threads
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the socket
         with theirs:
             self._process = subprocess.Popen(
@@ -294,6 +295,10 @@ class _ProxySocket(socket.socket):
 
     def close(self) -> None:
         """End the command, and keep the last line that it wrote to its standard error."""
+        with self._closing:
+            self._end()
+
+    def _end(self) -> None:
         super().close()
         if self._errors.closed:
             return

@@ -146,3 +146,16 @@ def test_a_job_file_needs_no_standard_input(planned: Any, monkeypatch: pytest.Mo
     pipe(monkeypatch, JOB)
     write("job.toml", 'command = ["x"]\ntime = 1\n')
     assert planned("--job-file", "job.toml")["script"].endswith("-- x\n")
+
+
+def test_words_that_a_sweep_fills_in_belong_to_a_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A line `set -- {lr}` of a script would reach each task as it is."""
+    write("train.sh", PLAIN, 0o755)
+    argv = ["plan", "--json", "--sweep", "lr=1,2", "./train.sh", "--lr", "{lr}"]
+    assert run_to_exit_code(cli, argv) == 0
+    (made,) = json.loads(capsys.readouterr().out)["rows"]
+    (submission,) = made["submissions"]
+    assert "set --" not in submission["script"]
+    assert './train.sh --lr "$lr"' in submission["script"] or "$lr" in submission["script"]

@@ -182,3 +182,10 @@ def test_reports_in_the_old_shape_have_the_old_names() -> None:
 def test_an_added_key_is_left_out_only_in_its_object() -> None:
     data = {"outcome": {"part": 1, "kind": 2}, "part": 3}
     assert in_old_shape([data]) == [{"outcome": {"kind": 2}, "part": 3}]
+
+
+def test_an_exit_code_in_doubt_is_that_of_sacct_in_the_old_shape() -> None:
+    job = {"exit_code": "1 or 129", "outcome": {"exit_code": None, "exit_codes": [1, 129]}}
+    assert in_old_shape(job) == {"exit_code": "1:0", "outcome": {"exit_code": 1}}
+    ended = {"exit_code": "3:0", "outcome": {"exit_code": 3, "exit_codes": [3]}}
+    assert in_old_shape(ended) == {"exit_code": "3:0", "outcome": {"exit_code": 3}}

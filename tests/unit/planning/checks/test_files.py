@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +142,19 @@ def test_a_plan_warns_before_the_submit(monkeypatch: pytest.MonkeyPatch) -> None
     spec = JobSpec(command=("./gone",), chdir="/home/alice", time="10")
     assert [finding.code for finding in plan(spec, Lab(border)).warnings] == ["no-program"]
     assert not plan(spec, Lab(border), ask=False).warnings
+
+
+@pytest.mark.parametrize("words", [("/hidden/x/run",), ("python3", "/hidden/x/a.py")])
+def test_a_folder_that_may_not_be_searched_stops_no_plan(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Root may search every folder, so the system's answer is a stand-in."""
+    real = os.stat
+
+    def refused(path: Any, *args: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith("/hidden"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *args, **more)
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert said(*words, output="/hidden/x/log") in ([], ["log-unwritable"])
