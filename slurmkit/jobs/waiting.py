@@ -83,7 +83,7 @@ def _ended_jobs(jobs: Sequence[Job], timeout: float | None) -> Iterator[dict[Job
     left = list(jobs)
     with poller.watch(part.id for job in jobs for part in job.parts) as watch:
         for known in watch.changes(timeout):
-            over, waited = [], left
+            over, waited = list[Job](), left
             left = []
             for job in waited:
                 (over if all(known[part.id].settled for part in job.parts) else left).append(job)

@@ -244,6 +244,8 @@ def _dismiss_rejects(
             "say which lines, with --id, --source, --from or --to; list them with: slurmkit ledger"
             " rejects --all"
         )
+    with open_for_reading(db):
+        pass  # it must be there, with the schema of this release: nothing is made or migrated here
     with open_for_writing(db) as ledger, ledger.transaction() as connection:
         if because is None:
             count = rejects.restore_rejects(connection, selection)
@@ -252,6 +254,11 @@ def _dismiss_rejects(
             count = rejects.dismiss_rejects(
                 connection, selection, now=now, who=who, because=because.strip()
             )
+    if not count:
+        raise BadInput(
+            "there are no such lines, or nothing changes; list them with: slurmkit ledger rejects"
+            " --all"
+        )
     what = "no longer dismissed" if because is None else "dismissed; reports no longer count them"
     click.echo(f"{count} lines {what}", err=True)
 

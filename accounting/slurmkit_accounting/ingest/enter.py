@@ -7,6 +7,7 @@ follow in the same transaction.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import compress
 from operator import not_
@@ -238,9 +239,20 @@ def _upsert(
 ) -> IngestCounts:
     """Upsert the runs of a batch, store its rejects, and return the counts."""
     keys, indices = row_layout.keys(batch), row_layout.db_indices(batch)
+    if row_layout.dated and (layers := _occurrences(keys)):
+        # Two dumps in one file: a later line may show an earlier state, which `_merge` knows.
+        total = IngestCounts()
+        for number, rows in enumerate(layers):
+            some = batch.some(rows)
+            rejects = [] if number else batch.rejects
+            part = RowBatch((), some.texts, some.fingerprints, rejects)
+            total += _upsert(connection, ingest, transaction, row_layout, part)
+        return total
     # Of several rows of one run in a batch, the last one counts.
     last = {key: number for number, key in enumerate(keys) if key is not None}
-    known, reused = _find_stored(connection, ingest.cluster, indices, last)
+    known, reused = _find_stored(
+        connection, ingest.cluster, indices, last, from_file=row_layout.dated
+    )
     stored = [known[key] for key in last if key in known] if known else []
     if not row_layout.dated:
         ingest.shown.update(one.id for one in stored)
@@ -266,19 +278,36 @@ def _upsert(
     return IngestCounts(len(batch), *counts, bad[0].reason if bad else "")
 
 
+def _occurrences(keys: Sequence[RunKey | None]) -> list[list[int]]:
+    """Return the numbers of first rows, of second rows …; nothing if each run has one row."""
+    layers: list[list[int]] = []
+    seen: Counter[RunKey] = Counter()
+    for number, key in enumerate(keys):
+        layer = 0 if key is None else seen[key]
+        if key is not None:
+            seen[key] += 1
+        if layer == len(layers):
+            layers.append([])
+        layers[layer].append(number)
+    return layers if len(layers) > 1 else []
+
+
 def _find_stored(
     connection: Connection,
     cluster: int,
     indices: Sequence[int | None],
     last: Mapping[RunKey, int],
+    *,
+    from_file: bool,
 ) -> tuple[dict[RunKey, StoredRun], set[int]]:
     """Find the runs that the ledger has, and the DBIndexes of rows that other runs have."""
-    known = find_runs(connection, cluster, last)
+    given = {key: indices[number] for key, number in last.items()}
+    known = find_runs(connection, cluster, last, given)
     new = {key: number for key, number in last.items() if key not in known} if known else last
     unknown = {key: index for key, number in new.items() if (index := indices[number]) is not None}
     if not has_db_indices(connection, cluster, unknown.values()):
         return known, set()
-    matches = find_by_db_index(connection, cluster, unknown)
+    matches = find_by_db_index(connection, cluster, unknown, from_file=from_file)
     taken = {known[key].id for key in last if key in known} if matches.runs else set()
     return known | {
         key: one for key, one in matches.runs.items() if one.id not in taken

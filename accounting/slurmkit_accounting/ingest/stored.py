@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, ColumnElement, Connection, select, type_coerce
 
 from slurmkit_accounting.ledger.bulk_write import in_values
-from slurmkit_accounting.ledger.schema.runs import runs
+from slurmkit_accounting.ledger.schema.runs import ingests, runs
 from slurmkit_accounting.sacct.rows import RunKey, RunRow
 from slurmkit_accounting.usage.bins import UsageRun
 from slurmkit_accounting.usage.tables import IS_COUNTED, USAGE_RUN_COLUMNS, load_eras
@@ -39,19 +39,34 @@ _FACTS = (runs.c.id, runs.c.fingerprint, runs.c.end.is_(None), runs.c.gone_since
 
 
 def find_runs(
-    connection: Connection, cluster: int, keys: Collection[RunKey]
+    connection: Connection,
+    cluster: int,
+    keys: Collection[RunKey],
+    db_indices: Mapping[RunKey, int | None] | None = None,
 ) -> dict[RunKey, StoredRun]:
-    """Return the runs of some jobs that the ledger has, by key: those asked for, and others."""
+    """Return the runs of some jobs that the ledger has, by key: those asked for, and others.
+
+    Args:
+        connection: to the ledger.
+        cluster: row id of the cluster.
+        keys: of the runs asked for.
+        db_indices: DBIndexes by key, to tell apart the rows of a run that an earlier release
+            stored twice.
+    """
     job_id = runs.c.job_id_raw
     if not keys or not _any(connection, cluster, job_id, min(keys)[0], max(keys)[0]):
         return {}
     jobs = in_values(connection, job_id, {job for job, _ in keys})
-    query = select(job_id, runs.c.submit, *_FACTS).where(runs.c.cluster_id == cluster, jobs)
-    rows = connection.execute(query).all()
-    found = {(row[0], row[1]): StoredRun(*row[2:]) for row in rows}
+    query = select(job_id, runs.c.submit, *_FACTS, _INDEX)
+    rows = connection.execute(query.where(runs.c.cluster_id == cluster, jobs)).all()
+    found = {(row[0], row[1]): StoredRun(*row[2:-1]) for row in rows}
     if len(found) < len(rows):
-        # An earlier release stored a run twice if it got another DBIndex: take the one still shown.
-        found |= {(row[0], row[1]): StoredRun(*row[2:]) for row in rows if not row[-1]}
+        # An earlier release stored a run twice if it got another DBIndex: take the one with the
+        # DBIndex of now, else the one still shown.
+        given = db_indices or {}
+        shown = [row for row in rows if not row[-2]]
+        same = [row for row in rows if row[-1] is not None and given.get(row[:2]) == row[-1]]
+        found |= {(row[0], row[1]): StoredRun(*row[2:-1]) for row in (*shown, *same)}
     return found
 
 
@@ -68,7 +83,7 @@ class DBIndexMatches(NamedTuple):
 
 
 def find_by_db_index(
-    connection: Connection, cluster: int, rows: Mapping[RunKey, int]
+    connection: Connection, cluster: int, rows: Mapping[RunKey, int], *, from_file: bool
 ) -> DBIndexMatches:
     """Look up the DBIndexes of rows that `find_runs` did not find.
 
@@ -80,15 +95,19 @@ def find_by_db_index(
         connection: to the ledger.
         cluster: row id of the cluster.
         rows: the DBIndex of each row, by its key.
+        from_file: whether the rows come from a file. Times of two rows of sacct itself never
+            differ by a time zone: such runs are two.
     """
     matches = DBIndexMatches({}, set())
     wanted = {(index, key[0]): key for key, index in rows.items()}
     given = in_values(connection, _INDEX, set(rows.values()))
-    query = select(_INDEX, runs.c.job_id_raw, runs.c.submit, *_FACTS)
+    query = select(_INDEX, runs.c.job_id_raw, runs.c.submit, ingests.c.source != "sacct", *_FACTS)
+    query = query.join(ingests, runs.c.first_ingest_id == ingests.c.id)
     found = connection.execute(query.where(runs.c.cluster_id == cluster, given))
-    for index, job, submit, *facts in found:
+    for index, job, submit, was_in_file, *facts in found:
         key = wanted.get((index, job))
-        if key is not None and _differ_by_zone(submit, key[1]):
+        dated = from_file or was_in_file
+        if key is not None and dated and _differ_by_zone(submit, key[1]):
             matches.runs[key] = StoredRun(*facts)
         else:
             matches.reused.add(index)

@@ -146,8 +146,8 @@ def _ask(
     for first in range(0, len(there), _IDS_PER_CALL):
         mark = record_mark()
         ids = ",".join(str(run.job) for run in there[first : first + _IDS_PER_CALL])
-        argv = ["sacct", "-a", "-X", "-D", "-T", "--noheader", "-p", f"--delimiter={mark}",
-                f"--format={','.join(_FIELDS)}", f"--jobs={ids}",
+        argv = ["sacct", "--local", "-a", "-X", "-D", "-T", "--noheader", "-p",
+                f"--delimiter={mark}", f"--format={','.join(_FIELDS)}", f"--jobs={ids}",
                 "-S", f"uts{begin}", "-E", f"uts{end}"]  # fmt: skip
         for line in slurm.run(argv).split("\n"):
             parts = line.split(mark)

@@ -213,7 +213,8 @@ def sacct_layout() -> RowLayout:
 def build_sacct_argv(mark: str, *selection: str) -> list[str]:
     """Build the sacct command. -p ends each row with a delimiter, so that its end is known."""
     # --noconvert: memory in MiB; otherwise it is rounded to two decimals of a larger unit.
-    flags = ["-a", "-X", "-D", "--noconvert", "--noheader", "-p", f"--delimiter={mark}"]
+    # --local: FederationParameters=fed_display would add the runs of all clusters.
+    flags = ["--local", "-a", "-X", "-D", "--noconvert", "--noheader", "-p", f"--delimiter={mark}"]
     return ["sacct", *flags, f"--format={','.join(SACCT_FIELDS)}", *selection]
 
 

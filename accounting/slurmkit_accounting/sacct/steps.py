@@ -52,7 +52,7 @@ class StepBatch(NamedTuple):
 
 def build_steps_argv(mark: str, *selection: str) -> list[str]:
     """Build the sacct command. It also prints the row of each run, before its steps."""
-    flags = ["-a", "-D", "--noconvert", "--noheader", "-p", f"--delimiter={mark}"]
+    flags = ["--local", "-a", "-D", "--noconvert", "--noheader", "-p", f"--delimiter={mark}"]
     return ["sacct", *flags, f"--format={','.join(STEP_FIELDS)}", *selection]
 
 

@@ -107,3 +107,12 @@ def test_reports_no_longer_count_dismissed_lines_and_neither_does_the_next_inges
         assert facts == (5, "root", "known", False)
         assert restore_rejects(connection, chosen) == 1
     assert unread(ledger) == 1
+
+
+def test_what_is_not_there_is_not_dismissed(noisy, tmp_path, capsys):
+    argv = ["rejects", "--dismiss", "wrong file"]
+    assert run_to_exit_code(ledger_group, [*argv, "--id", "77"]) == 2
+    assert "there are no such lines" in capsys.readouterr().err
+    missing = tmp_path / "none.db"
+    assert run_to_exit_code(ledger_group, [*argv, "--id", "1", "--db", f"sqlite:///{missing}"]) != 0
+    assert not missing.exists()

@@ -131,6 +131,41 @@ def test_a_run_of_which_an_earlier_release_kept_two_is_read_into_the_one_still_s
     assert "slurmkit ledger retract 7" in note
 
 
+def test_of_two_kept_runs_the_one_with_the_rows_dbindex_is_read_into(ledger):
+    """The other would get a DBIndex that its twin has, and no ingest could go on."""
+    slurm = FakeSacct(job(7, NOW - 3600, NOW - 3600, NOW - 600, DBIndex=5))
+    ingest(ledger, slurm)
+    with ledger.transaction() as connection:
+        (run,) = connection.execute(select(runs)).mappings()
+        connection.execute(runs.insert().values(dict(run) | {"id": 2, "db_index": 9}))
+    slurm.jobs[0]["End"] = str(NOW - 500)
+    assert ingest(ledger, slurm).entered.changed == 1
+    assert [(row["db_index"], row["end"]) for row in stored(ledger)] == [
+        (5, NOW - 500),
+        (9, NOW - 600),
+    ]
+
+
+def test_two_jobs_of_sacct_itself_never_differ_by_a_time_zone(ledger):
+    """A cluster that began anew, its job 1 submitted some quarters of an hour after the old one."""
+    old = job(1, NOW - 40000, NOW - 40000, NOW - 4000)
+    ingest(ledger, FakeSacct(old))
+    new = job(1, NOW - 40000 + 36 * 900, NOW - 3000, NOW - 2400, User="bob", DBIndex=1001)
+    assert ingest(ledger, FakeSacct(new)).entered.new == 1
+    assert gpu_hours(ledger) == {"alice": 20.0, "bob": pytest.approx(600 * 2 / 3600)}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_earlier_state_of_a_run_in_the_same_file_changes_nothing(ledger, turned):
+    """As of two dumps that were joined in the wrong order."""
+    ended = dump((1, 7, "alice", T))
+    running = f"1|7|alice|{T}|{T + 60}|Unknown|RUNNING|gres/gpu=2\n"
+    load(ledger, running + ended if turned else ended + running)
+    (row,) = stored(ledger)
+    assert (row["state"], row["end"]) == ("COMPLETED", T + 3660)
+    assert gpu_hours(ledger) == {"alice": 2.0}
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_row_without_its_dbindex_is_the_run_with_it(ledger, first):
     plain = FIELDS[1:]
