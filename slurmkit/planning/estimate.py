@@ -176,11 +176,15 @@ def _rounded_or_unknown(number: float | None) -> str:
 
 def estimate_range(request: Request) -> Estimate:
     """Estimate for the most nodes the job can get, and include the estimate for the fewest."""
-    limits = [request.most_nodes or 1, len(request.fitting), request.partition.max_nodes]
+    builder = request_builder(request)
+    wanted = request.most_nodes or 1
+    everywhere = builder((("nodelist", ""),)) if request.spec.nodelist and wanted > 1 else None
+    fitting = (everywhere or request).fitting  # to a shorter list Slurm adds other nodes
+    limits = [wanted, len(fitting), request.partition.max_nodes]
     most = min(number for number in limits if number)
     if most <= request.nodes:
         return _estimate_spread(request)
-    widest = request_builder(request)((("nodes", str(most)),))
+    widest = builder((("nodes", str(most)),))
     return msgspec.structs.replace(estimate(widest or request), least=estimate(request))
 
 

@@ -11,6 +11,7 @@ import math
 
 import msgspec
 
+from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.planning.gpu_request import ResolvedGpus
 from slurmkit.planning.refusals import refusal_text
 from slurmkit.spec.findings import Finding, Pairs, error, note, warning
@@ -71,10 +72,12 @@ def lay_out(spec: JobSpec, kind: ResolvedGpus | None, cpus: int, min_nodes: int 
 def _lay_out(spec: JobSpec, kind: ResolvedGpus | None, cpus: int, min_nodes: int) -> Layout:
     if kind is None or spec.gpus is None:
         left = spec.nodes is None and spec.ntasks is not None
-        nodes = None if left else _least_nodes(spec, cpus, min_nodes)
+        least = max(min_nodes, nodes_by_name(spec))
+        nodes = None if left else _least_nodes(spec, cpus, least)
         return _with_checks(spec, _with_nodes(spec, nodes, 0), cpus)
     # sbatch reduces `--nodes` to the number of tasks: only without it does MinNodes hold.
     by_slurm = spec.nodes is None and spec.ntasks is not None and spec.ntasks < min_nodes
+    min_nodes = max(min_nodes, nodes_by_name(spec))
     nodes = _least_nodes(spec, cpus, min_nodes)
     if kind.units:
         layout = _with_nodes(spec, None if by_slurm else nodes, kind.units)
@@ -88,6 +91,17 @@ def _lay_out(spec: JobSpec, kind: ResolvedGpus | None, cpus: int, min_nodes: int
         case _:
             layout = _per_job(spec, kind, spec.gpus.count, nodes)
     return _with_checks(spec, _task_per_gpu(layout) if spec.launch.per_gpu else layout, cpus)
+
+
+def nodes_by_name(spec: JobSpec) -> int:
+    """Return the least number of nodes that `--nodelist` sets without `--nodes`; 0 for none.
+
+    They are as many as it names, and at most one per task (`_opt_verify` in src/sbatch/opt.c).
+    """
+    if spec.nodes is not None or spec.nodelist is None:
+        return 0
+    named = len(set(expand_nodes(spec.nodelist)))
+    return min(named, spec.ntasks or named)
 
 
 def with_gpus_for_tasks(spec: JobSpec) -> JobSpec:
@@ -133,7 +147,7 @@ def _with_counted_tasks(spec: JobSpec) -> JobSpec:
     if gpus.per == "job":
         return msgspec.structs.replace(spec, ntasks=gpus.count * each, ntasks_per_gpu=None)
     on_node = gpus.count * each
-    nodes = spec.nodes or -(-(spec.ntasks or on_node) // on_node)
+    nodes = spec.nodes or max(-(-(spec.ntasks or on_node) // on_node), nodes_by_name(spec))
     return msgspec.structs.replace(
         spec, nodes=nodes, ntasks=None, ntasks_per_node=on_node, ntasks_per_gpu=None
     )
@@ -221,7 +235,7 @@ def _too_many_tasks(spec: JobSpec, layout: Layout, cpus: int) -> tuple[Finding, 
 def _least_nodes(spec: JobSpec, cpus: int, min_nodes: int = 1) -> int:
     """Return the nodes asked for, at most one per task; of a range, the fewest for the tasks.
 
-    Without `--nodes`, as many as the tasks need, at least the partition's MinNodes.
+    Without `--nodes`, as many as the tasks need, at least `min_nodes`.
     """
     tasks = spec.ntasks
     if isinstance(spec.nodes, int):

@@ -19,7 +19,7 @@ from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.formats.tres import Tres
 from slurmkit.planning.amounts import PlacedJob, job_amounts
 from slurmkit.planning.gpu_request import ResolvedGpus
-from slurmkit.planning.layout import Layout
+from slurmkit.planning.layout import Layout, nodes_by_name
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.state.model import Association, Capabilities, Node, Partition, Qos, Standing
 
@@ -253,7 +253,7 @@ def _nodes_for(
     sockets = max((node.sockets for node in fitting), default=1)
     by_sockets = (spec.ntasks_per_socket or layout.tasks) * sockets
     most = min(by_cpus or layout.tasks, spec.ntasks_per_node or layout.tasks, by_sockets)
-    return max(-(-layout.tasks // most), partition.min_nodes)
+    return max(-(-layout.tasks // most), partition.min_nodes, nodes_by_name(spec))
 
 
 def fitting_nodes(

@@ -293,3 +293,10 @@ def test_cpus_and_memory_cost_what_the_site_says() -> None:
     without = made(cpus_per_task=8, mem="64G", time="1:00:00")
     assert without.cost == Decimal("0.21")
     assert dict(without.facts())["Costs"].startswith("at most 0.21 EUR")
+
+
+def test_slurm_adds_other_nodes_to_a_short_nodelist() -> None:
+    """Differential test, A: the most of a range is not limited to the named nodes."""
+    found = estimate_range(request(nodes="1-2", nodelist="c2", cpus_per_task=3, mem="1G"))
+    assert found.least is not None
+    assert (found.least.nodes, found.nodes, found.cpu_hours) == (1, 2, 1.0)

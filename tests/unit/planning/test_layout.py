@@ -178,3 +178,34 @@ def test_ranges_of_nodes(options: dict[str, Any], nodes: int, most: int | None, 
     said = [finding.code for finding in layout.findings]
     assert ("nodes-chosen" in said) is ((nodes == 2 and most is None) or nodes == 3)
     assert not any(finding.severity == "error" for finding in layout.findings)
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        ({}, 2),
+        ({"ntasks_per_node": 2}, 2),
+        ({"gpus": Gpus(4, "a100")}, 2),
+        ({"ntasks": 8, "gpus": Gpus(4, "a100")}, 2),
+        ({"ntasks": 1, "gpus": Gpus(4, "a100")}, 1),
+        ({"gpus": Gpus(4, "a100", "job")}, 2),
+        ({"ntasks": 4, "gpus": Gpus(1, "a100", "task")}, 2),
+        ({"gpus": Gpus(1, "a100", "task")}, 2),
+        ({"gpus": Gpus(2, "a100"), "ntasks_per_gpu": 1}, 2),
+        ({"nodes": 1, "gpus": Gpus(4, "a100")}, 1),
+        ({"ntasks": 8}, None),
+    ],
+)
+def test_a_nodelist_sets_the_least_number_of_nodes(
+    options: dict[str, Any], nodes: int | None
+) -> None:
+    """Differential test, A."""
+    _, layout = made(nodelist="c[1-2],c1", **options)
+    assert layout.nodes == nodes
+    assert not layout.findings
+
+
+def test_a_gpu_for_the_job_is_too_few_for_the_nodes_of_a_nodelist() -> None:
+    """Differential test, A."""
+    _, layout = made(nodelist="c[1-2]", gpus=Gpus(1, "a100", "job"))
+    assert [finding.code for finding in layout.findings] == ["gpu-fewer-than-nodes"]

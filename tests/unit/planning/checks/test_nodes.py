@@ -254,8 +254,8 @@ def test_nodes_by_name(spec: dict[str, Any], code: str, fix: str) -> None:
 
 
 def test_of_a_longer_list_slurm_takes_what_it_needs() -> None:
-    assert not findings(nodelist="c[1-2],c7")
-    old = findings(capabilities("22.05"), nodelist="c[1-2],c7")
+    assert not findings(nodelist="c[1-2],c7", nodes=1)
+    old = findings(capabilities("22.05"), nodelist="c[1-2],c7", nodes=1)
     assert old["node-list-long"].fix_words == "--nodelist=c1"
 
 
@@ -354,3 +354,13 @@ def test_licences(licenses: str, code: str | None, fix: str) -> None:
 def test_licences_that_could_not_be_read() -> None:
     known = replace(capabilities(), hidden=("licences: scontrol failed",))
     assert only(findings(known, licenses="matlab")).code == "unknown-licenses"
+
+
+def test_every_node_of_a_nodelist_must_be_in_the_partition() -> None:
+    """Differential test, A: without --nodes Slurm does not choose of them."""
+    assert request(nodelist="c[1-2]", ntasks=8).nodes == 2
+    assert request(nodelist="c[1-2]", ntasks=1).nodes == 1
+    here = {node.name for node in capabilities().nodes_of("gpu")}
+    away = next(node.name for node in capabilities().nodes if node.name not in here)
+    assert errors(findings(nodelist=f"c1,{away}")) == ["node-elsewhere"]
+    assert not errors(findings(nodelist=f"c1,{away}", nodes=1))
