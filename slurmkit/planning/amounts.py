@@ -185,6 +185,9 @@ def _total(job: PlacedJob, per_node: Tres, nodes: int) -> Tres:
 def _asked_cpus(job: PlacedJob, nodes: int) -> int:
     """Return the CPUs that the whole job asks for on that many nodes."""
     layout = job.layout
+    if job.kind is None and layout.ntasks is not None and not job.spec.overcommit:
+        # MinNodes may give it more nodes than tasks, each with a CPU
+        return max(layout.ntasks * layout.cpus_per_task, layout.least_cpus * nodes, nodes)
     tasks = nodes if job.spec.overcommit else max(layout.tasks, nodes)
     return max(tasks * layout.cpus_per_task, layout.least_cpus * nodes)
 

@@ -87,7 +87,7 @@ def tres_of_node(node: Node, tres: str) -> int:
 def _needs(request: Request) -> Tres:
     spec, asked = request.spec, request.per_node
     disk = {"tmp": parse_memory_mib(spec.tmp)} if spec.tmp else {}
-    cpus = {"cpu": max(asked["cpu"], spec.mincpus or 0, _cpus_of_most_tasks(request))}
+    cpus = {"cpu": max(asked["cpu"], spec.mincpus or 0, cpus_of_most_tasks(request))}
     memory_: Tres = {}
     # On whole nodes Slurm counts memory per CPU, or per GPU, for all CPUs or GPUs of the node.
     if "mem" in request.total and takes_whole_nodes(request.spec, request.partition):
@@ -95,17 +95,17 @@ def _needs(request: Request) -> Tres:
     return {**asked, **memory_, **cpus, **disk, **_processors(spec)}
 
 
-def _cpus_of_most_tasks(request: Request) -> int:
+def cpus_of_most_tasks(request: Request) -> int:
     """Return the CPUs of as many tasks as `--ntasks-per-node` allows: a node must have so many.
 
-    Source: `_copy_job_desc_to_job_record` in src/slurmctld/job_mgr.c (`pn_min_cpus`), and for one
-    task `_allocate_sc` in src/plugins/select/cons_tres/job_test.c.
+    That holds also where the job has fewer tasks: `_can_job_run_on_node` (`min_cpus_per_node`) in
+    src/plugins/select/cons_tres/job_test.c.
     """
     spec = request.spec
     spread = spec.gpus is not None and spec.gpus.per == "task"  # then the layout sets the number
     if spec.overcommit or spread:
         return 0
-    return (spec.ntasks_per_node or 0) * (request.cpus_per_task if request.tasks > 1 else 1)
+    return (spec.ntasks_per_node or 0) * request.cpus_per_task
 
 
 def tasks_of_sockets(request: Request) -> Iterator[Finding]:

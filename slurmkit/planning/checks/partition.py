@@ -10,6 +10,7 @@ from slurmkit.formats.durations import format_minutes, parse_time_limit
 from slurmkit.formats.memory import format_mib, memory_option
 from slurmkit.planning.amounts import memory_limit, takes_whole_nodes
 from slurmkit.planning.checks.limits_use import time_limit_minutes
+from slurmkit.planning.checks.nodes import cpus_of_most_tasks
 from slurmkit.planning.request import Request
 from slurmkit.spec.findings import Finding, Pairs, error, note, warning
 from slurmkit.spec.jobspec import JobSpec
@@ -61,8 +62,9 @@ def partition_consequence(request: Request) -> str:
 
 
 def max_time(request: Request) -> Iterator[Finding]:
-    """Report a time limit above MaxTime, unless a shorter `--time-min` fits."""
+    """Report a `--time-min` above the limit, and a limit above MaxTime that it does not lower."""
     partition, time = request.partition, time_limit_minutes(request)
+    yield from _least_time(request, time)
     if partition.max_time is None or time is None or _flag(request, "PartitionTimeLimit"):
         return
     least = request.spec.time_min
@@ -73,6 +75,22 @@ def max_time(request: Request) -> Iterator[Finding]:
     allows = f"partition {partition.name} allows {most} (MaxTime)"
     message = f"asks for {format_minutes(time)}; {allows}; {partition_consequence(request)}"
     yield error("partition-max-time", message, f"partition {partition.name}: MaxTime={most}")
+
+
+def _least_time(request: Request, time: int | None) -> Iterator[Finding]:
+    """Report a `--time-min` above the time limit (`_valid_job_part` in slurmctld)."""
+    text = request.spec.time_min
+    if text is None or time is None or _flag(request, "PartitionTimeLimit"):
+        return
+    least = parse_time_limit(text)
+    if -(-least // 60) <= time:
+        return
+    limit = format_minutes(time)
+    message = (
+        f"--time-min={text} is above the time limit of {limit}; give at most {limit};"
+        " sbatch would refuse it"
+    )
+    yield error("time-min", message, "sbatch(1) --time-min", (("time-min", limit),))
 
 
 def _flag(request: Request, name: str) -> bool:
@@ -140,7 +158,7 @@ def _nodes(request: Request, key: str, limit: int, allows: str, fix: Pairs) -> F
 def max_cpus(request: Request) -> Iterator[Finding]:
     """Report more CPUs on a node than MaxCPUsPerNode; newer releases always refuse this."""
     name, most = request.partition.name, request.partition.max_cpus_per_node
-    cpus = request.per_node.get("cpu", 0)
+    cpus = max(request.per_node.get("cpu", 0), cpus_of_most_tasks(request))
     whole = takes_whole_nodes(request.spec, request.partition)
     if whole:  # `_allocate_sc` in src/plugins/select/cons_tres/job_test.c
         cpus = max(cpus, min((node.cpus for node in request.fitting), default=0))

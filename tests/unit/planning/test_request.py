@@ -198,3 +198,18 @@ def test_arrays() -> None:
 def test_a_partition_default_goes_before_the_clusters() -> None:
     known = with_partition("gpu", with_config(DefMemPerNode="100"), def_mem_per_cpu=50)
     assert request(known, cpus_per_task=4).per_node["mem"] == 200
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpus"),
+    [
+        ({"ntasks": 1, "cpus_per_task": 2}, 2),
+        ({"ntasks": 1, "cpus_per_task": 4}, 4),
+        ({"ntasks": 1}, 2),
+        ({"cpus_per_task": 2}, 4),
+    ],
+)
+def test_min_nodes_adds_nodes_not_cpus_to_tasks(spec: dict[str, Any], cpus: int) -> None:
+    """Differential test, G."""
+    total = request(with_partition("gpu", min_nodes=2), mem="1G", **spec).total
+    assert (total["node"], total["cpu"]) == (2, cpus)

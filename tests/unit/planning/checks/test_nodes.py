@@ -78,7 +78,6 @@ def test_a_node_must_have_room_for_all_tasks_of_ntasks_per_node() -> None:
     assert finding.fix == (("ntasks-per-node", "64"),)
     assert not errors(findings(nodes=1, ntasks=16, ntasks_per_node=64))
     assert errors(findings(ntasks=1, ntasks_per_node=65)) == ["node-shape"]
-    assert not errors(findings(ntasks=1, ntasks_per_node=64, cpus_per_task=2))
     each = {"ntasks": 4, "cpus_per_task": 16, "gpus": Gpus(1, "h100", "task")}
     assert not errors(findings(ntasks_per_node=8, **each)), "the script asks for 4 on the node"
 
@@ -364,3 +363,17 @@ def test_every_node_of_a_nodelist_must_be_in_the_partition() -> None:
     away = next(node.name for node in capabilities().nodes if node.name not in here)
     assert errors(findings(nodelist=f"c1,{away}")) == ["node-elsewhere"]
     assert not errors(findings(nodelist=f"c1,{away}", nodes=1))
+
+
+def test_a_node_must_have_room_for_more_tasks_than_the_job_has() -> None:
+    """Differential test, D."""
+    for cpus in (2, 48):
+        found = findings(ntasks=1, ntasks_per_node=64, cpus_per_task=cpus)
+        assert errors(found) == ["node-shape"]
+    assert errors(findings(nodes=3, ntasks=1, ntasks_per_node=3, cpus_per_task=31)) == [
+        "node-shape"
+    ]
+    assert not errors(findings(ntasks=1, ntasks_per_node=2, cpus_per_task=32))
+    few = with_partition("gpu", max_cpus_per_node=8)
+    found = findings(few, ntasks=3, ntasks_per_node=32, cpus_per_task=2)
+    assert errors(found) == ["partition-max-cpus-per-node"]

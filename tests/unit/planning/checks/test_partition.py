@@ -303,3 +303,13 @@ def test_one_partition_is_as_check_says() -> None:
     known = with_partition("gpu", max_time=60)
     asked = request(known, time="2:00:00")
     assert check_all((asked,)) == check(asked)
+
+
+def test_the_least_time_is_at_most_the_time_limit() -> None:
+    """Differential test, F."""
+    asked = request(time="1:00:00", time_min="2:00:00")
+    (finding,) = check(asked)
+    assert (finding.code, finding.severity) == ("time-min", "error")
+    assert not fixed(asked, finding)
+    assert not findings(time="1:00:00", time_min="1:00:00")
+    assert not findings(time="0:30", time_min="0:40"), "Slurm counts minutes"
