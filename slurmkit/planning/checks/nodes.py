@@ -47,8 +47,51 @@ def node_shapes(request: Request) -> Iterator[Finding]:
         yield _no_node(request, needs, there)
     elif len(having) < request.nodes:
         yield _too_few(request, needs, having)
+    elif lacking := _named_without(request, needs):
+        yield _lacking(request, needs, lacking)
     else:
         yield from _unusable(request, having)
+
+
+def _named_without(request: Request, needs: Tres) -> list[Node]:
+    """Return nodes of `--nodelist` that the job gets all of, and that lack some of its amounts."""
+    named = _node_set(request.spec.nodelist)
+    here = [n for n in request.capabilities.nodes_of(request.partition.name) if n.name in named]
+    if len(named) > request.nodes:  # then Slurm chooses of them
+        return []
+    return [node for node in here if not has_all(node, needs)]
+
+
+def _lacking(request: Request, needs: Tres, lacking: Sequence[Node]) -> Finding:
+    first, names = lacking[0], {node.name for node in lacking}
+    asks = ", ".join(
+        _amount(tres, count)
+        for tres, count in sorted(_without_gpu_total(needs).items())
+        if tres_of_node(first, tres) < count
+    )
+    message = (
+        f"--nodelist names {first.name}, which does not have {asks}; leave out"
+        f" {_folded_set(names)}; sbatch would refuse it"
+    )
+    left = _node_set(request.spec.nodelist) - names
+    source = f"nodes of partition {request.partition.name}"
+    return error("node-shape", message, source, (("nodelist", _folded_set(left)),))
+
+
+def whole_nodes_of_parts(request: Request) -> Iterator[Finding]:
+    """Report shards or MPS on whole nodes: Slurm never finds the resources for such a job."""
+    asked_for = [tres for tres in request.per_node if tres.startswith(("gres/shard", "gres/mps"))]
+    if not asked_for or not takes_whole_nodes(request.spec, request.partition):
+        return
+    name, part = request.partition.name, asked_for[0].removeprefix("gres/")
+    asked = request.spec.exclusive is True
+    whole, source = (
+        ("with --exclusive", "sbatch(1) --exclusive")
+        if asked
+        else (f"in partition {name}, which gives whole nodes", f"partition {name}: OverSubscribe")
+    )
+    message = f"asks for parts of GPUs ({part}) {whole}; it can never start; ask for whole GPUs"
+    yield error("parts-on-whole-nodes", message, source, (("exclusive", ""),) if asked else ())
 
 
 def _holding(nodes: Sequence[Node], needs: Tres) -> list[Node]:

@@ -35,6 +35,7 @@ CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     nodes.named_nodes,
     nodes.preferred_features,
     nodes.node_shapes,
+    nodes.whole_nodes_of_parts,
     nodes.tasks_of_sockets,
     nodes.whole_node_memory,
     options.license_counts,

@@ -15,6 +15,7 @@ from checked_requests import (
     with_config,
     with_nodes,
     with_partition,
+    with_settings,
 )
 from recorded_lab import capabilities, standing
 
@@ -377,3 +378,26 @@ def test_a_node_must_have_room_for_more_tasks_than_the_job_has() -> None:
     few = with_partition("gpu", max_cpus_per_node=8)
     found = findings(few, ntasks=3, ntasks_per_node=32, cpus_per_task=2)
     assert errors(found) == ["partition-max-cpus-per-node"]
+
+
+def test_each_named_node_must_have_what_is_asked_for() -> None:
+    """Differential test, E: Slurm adds nodes to a short list, and takes all of it."""
+    asked = request(nodes=2, nodelist="c3", gpus=Gpus(1, "a100"))
+    (finding,) = [f for f in check(asked) if f.severity == "error"]
+    assert (finding.code, finding.fix) == ("node-shape", (("nodelist", ""),))
+    assert "--nodelist names c3, which does not have 1 a100 GPU" in finding.message
+    assert not errors({f.code: f for f in fixed(asked, finding)})
+    assert not errors(findings(nodes=2, nodelist="c1", gpus=Gpus(1, "a100")))
+    assert not errors(findings(nodes=1, nodelist="c[1,3]", gpus=Gpus(1, "a100")))
+
+
+@pytest.mark.parametrize("gpus", [Gpus(shard=1), Gpus(fraction=0.5)])
+def test_parts_of_gpus_on_whole_nodes_never_start(gpus: Gpus) -> None:
+    """Differential test, B."""
+    asked = request(gpus=gpus, exclusive=True)
+    found = {f.code: f for f in check(asked)}["parts-on-whole-nodes"]
+    assert (found.severity, found.fix) == ("error", (("exclusive", ""),))
+    known = with_settings("gpu", OverSubscribe="EXCLUSIVE")
+    assert "parts-on-whole-nodes" in findings(known, gpus=gpus)
+    assert "parts-on-whole-nodes" not in findings(known, gpus=Gpus(1, "a100"))
+    assert "parts-on-whole-nodes" not in findings(gpus=gpus)
