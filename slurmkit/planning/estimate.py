@@ -20,6 +20,7 @@ from slurmkit.config.prices import (
     price_on,
 )
 from slurmkit.formats.display import format_number, format_quantity, format_time
+from slurmkit.planning.amounts import takes_whole_nodes
 from slurmkit.planning.checks.fixes import request_builder
 from slurmkit.planning.checks.limits_use import (
     TresMinutesBudget,
@@ -73,7 +74,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         nodes: nodes of one task; where Slurm chooses, the most that the job can get.
-        least: the same estimate for the fewest nodes; None where the number makes no difference.
+        least: the same estimate for the fewest nodes, or of whole nodes for the smallest; None
+            where that makes no difference.
         hours: the time limit of one task; None when it has none.
         tasks: array tasks, 1 without an array.
         gpu_hours: by type, untyped GPUs under the empty type; shards and MPS units by the weight
@@ -112,9 +114,12 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         """Describe the estimate as lines of (title, text)."""
         lines = [("Uses", self._uses()), ("Bills", self._bills())]
         if self.least is not None:
-            fewest = f"on {self.least.nodes}: {self.least._uses()}"  # noqa: SLF001 - of this class
-            chosen = f"{self.least.nodes} to {self.nodes}, as Slurm finds them free"
-            lines.insert(0, ("Nodes", f"{chosen}; the lines below are for {self.nodes}; {fewest}"))
+            uses, few, most = self.least._uses(), self.least.nodes, self.nodes  # noqa: SLF001
+            chosen = f"{few} to {most}, as Slurm finds them free; the lines below are for {most}"
+            if few == most:
+                chosen = f"{most}, as Slurm finds them free; the lines below are for the largest"
+            on = "the smallest" if few == most else few
+            lines.insert(0, ("Nodes", f"{chosen}; on {on}: {uses}"))
         unsaid = self.gpu_hours is None and self.hours is not None
         if self.gpu_hours or self.currency or unsaid:
             lines.append(("Costs", self._costs()))
@@ -189,10 +194,12 @@ def estimate_range(request: Request) -> Estimate:
 
 
 def _estimate_spread(request: Request) -> Estimate:
-    """Estimate for a job whose tasks Slurm may spread over more nodes, each with its memory."""
+    """Estimate for a job that gets more on more nodes, or on larger ones that it has whole."""
     most, total = request.most, request.total
     names = (most.keys() | total.keys()) - {"node"}
-    if most.get("node", 0) <= request.nodes or all(most.get(n) == total.get(n) for n in names):
+    several = most.get("node", 0) > request.nodes
+    several = several or takes_whole_nodes(request.spec, request.partition)
+    if not most or not several or all(most.get(n) == total.get(n) for n in names):
         return estimate(request)
     fewest = estimate(msgspec.structs.replace(request, most={}))
     return msgspec.structs.replace(estimate(request), nodes=most["node"], least=fewest)

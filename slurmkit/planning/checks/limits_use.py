@@ -13,6 +13,7 @@ import msgspec
 from slurmkit.formats.durations import format_minutes
 from slurmkit.formats.memory import memory_option
 from slurmkit.formats.tres import format_tres, format_tres_minutes
+from slurmkit.planning.amounts import takes_whole_nodes
 from slurmkit.planning.arrays import array_limits_of
 from slurmkit.planning.checks.limits import EffectiveLimit, effective_limits, limit_consequence
 from slurmkit.planning.request import Request, highest_index
@@ -198,6 +199,15 @@ def _tres_limit(request: Request, limit: EffectiveLimit) -> Iterator[Finding]:
         yield error(limit.code, message, limit.source)
         return
     per_job = limit.field in ("max_tres_per_job", "max_tres_per_node")
+    most = request.most.get(limit.tres, 0)
+    whole = takes_whole_nodes(request.spec, request.partition)
+    if whole and most > limit.value and limit.field != "max_tres_per_node":
+        message = (
+            f"gets all of its nodes, {format_tres(limit.tres, wanted)} to"
+            f" {format_tres(limit.tres, most)} by the nodes that Slurm takes; {allows}"
+            f" ({limit.setting}): it may pend for ever; name smaller nodes with --nodelist"
+        )
+        yield warning(limit.code, message, limit.source)
     held = 0 if per_job else limit.usage.tres.get(limit.tres, 0)
     if wanted and wanted + held > limit.value:
         message = (

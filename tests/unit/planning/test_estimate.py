@@ -300,3 +300,14 @@ def test_slurm_adds_other_nodes_to_a_short_nodelist() -> None:
     found = estimate_range(request(nodes="1-2", nodelist="c2", cpus_per_task=3, mem="1G"))
     assert found.least is not None
     assert (found.least.nodes, found.nodes, found.cpu_hours) == (1, 2, 1.0)
+
+
+def test_whole_nodes_differ_in_size() -> None:
+    """Differential test, C: of one node, too, there is a least."""
+    found = estimate_range(request(exclusive=True, nodes=1, mem="1G", time="1:00:00"))
+    assert found.least
+    assert (found.nodes, found.least.nodes) == (1, 1)
+    assert (found.gpu_hours, found.least.gpu_hours) == ({"": 8}, {"": 4})
+    text = dict(found.facts())["Nodes"]
+    assert text.startswith("1, as Slurm finds them free; the lines below are for the largest;")
+    assert estimate_range(request(exclusive=True, gpus=Gpus(1, "h100"), mem="1G")).least is None

@@ -394,3 +394,13 @@ def test_a_partition_of_ones_association() -> None:
     found = findings(where=where, time="1:00:00")
     assert found["assoc-max-wall"].source == "alice in vision (partition gpu): MaxWall=30"
     assert not findings(capabilities(), where, time="1:00:00", partition="cpu")
+
+
+def test_whole_nodes_may_be_larger_than_a_limit_allows() -> None:
+    """Differential test, C: Slurm takes two nodes with 8 GPUs, and waits for the limit."""
+    where = with_qos("normal", limits=Limits(max_tres_per_job={"gres/gpu": 12}))
+    found = findings(where=where, qos="normal", nodes=2, mem="1G", exclusive=True)
+    finding = found["qos-max-tres-per-job"]
+    assert finding.severity == "warning"
+    assert "8 GPUs to 16 GPUs" in finding.message
+    assert not findings(where=where, qos="normal", nodes=1, mem="1G", exclusive=True)
