@@ -157,6 +157,17 @@ def tasks_of_sockets(request: Request) -> Iterator[Finding]:
     tasks = max(1, request.per_node.get("cpu", 1) // max(request.cpus_per_task, 1))
     if each is None or not there:
         return
+    # a larger number is refused, whatever the tasks: `_allocate_sc` (`threads_per_socket`)
+    threads = max(node.cores_per_socket * node.threads_per_core for node in there)
+    if 0 < threads < each:
+        name = request.partition.name
+        message = (
+            f"--ntasks-per-socket={each}: no socket in partition {name} has more than"
+            f" {_amount('cpu', threads)}; sbatch would refuse it"
+        )
+        most: Pairs = (("ntasks-per-socket", str(threads)),)
+        yield error("tasks-per-socket", message, f"nodes of partition {name}", most)
+        return
     sockets = max(node.sockets for node in there)
     if tasks <= each * sockets:
         return

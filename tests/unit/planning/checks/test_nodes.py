@@ -401,3 +401,12 @@ def test_parts_of_gpus_on_whole_nodes_never_start(gpus: Gpus) -> None:
     assert "parts-on-whole-nodes" in findings(known, gpus=gpus)
     assert "parts-on-whole-nodes" not in findings(known, gpus=Gpus(1, "a100"))
     assert "parts-on-whole-nodes" not in findings(gpus=gpus)
+
+
+def test_tasks_on_a_socket_are_at_most_its_cpus() -> None:
+    """Differential test, I."""
+    asked = request(nodes=1, ntasks=2, ntasks_per_socket=33)
+    (finding,) = [f for f in check(asked) if f.severity == "error"]
+    assert (finding.code, finding.fix) == ("tasks-per-socket", (("ntasks-per-socket", "32"),))
+    assert not errors({f.code: f for f in fixed(asked, finding)})
+    assert not errors(findings(nodes=1, ntasks=2, ntasks_per_socket=32))
