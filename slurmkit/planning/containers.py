@@ -23,6 +23,7 @@ from slurmkit.planning.container_paths import (
     check_missing_sources,
     joined_words,
 )
+from slurmkit.planning.layout import nodes_by_name
 from slurmkit.slurm.machine import LOCAL_MACHINE
 from slurmkit.spec.containers import UNSET_PYXIS, Container, ContainerLaunch, ContainerPaths
 from slurmkit.spec.findings import Finding, error, note, warning
@@ -432,7 +433,8 @@ def check_shared_containers(
         yield note("container-name", message, "--container-name")
     if container.save is None:
         return
-    several = (spec.most_nodes or 1) > 1 or (spec.nodes is None and (spec.ntasks or 1) > 1)
+    several = max(spec.most_nodes or 1, nodes_by_name(spec)) > 1
+    several = several or (spec.nodes is None and (spec.ntasks or 1) > 1)
     if several:
         message = _SAVED_BY_EACH.format("each node", container.save, "give --nodes 1")
         yield error("container-save", message, "--container-save")

@@ -18,6 +18,7 @@ from slurmkit.planning.launchers.base import (
     srun_line,
     srun_output,
 )
+from slurmkit.planning.layout import nodes_by_name
 from slurmkit.spec.findings import Finding, error, note, warning
 from slurmkit.spec.jobspec import JobSpec
 
@@ -134,8 +135,8 @@ class BatchShell:
                 " with srun; the command sees all GPUs of its node"
             )
             yield note("launcher-no-binding", message, "launcher none")
-        tasks = (spec.ntasks or 1, spec.ntasks_per_node or 1, spec.most_nodes or 1)
-        if spec.script is None and max(tasks) > 1:
+        nodes = spec.most_nodes or nodes_by_name(spec)
+        if spec.script is None and max(spec.ntasks or 1, spec.ntasks_per_node or 1, nodes) > 1:
             message = (
                 "the launcher none runs the command once, on the first node: the other"
                 " tasks and nodes are idle unless the command itself starts something there"

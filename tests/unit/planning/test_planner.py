@@ -18,8 +18,10 @@ from recorded_lab import RELEASES, capabilities, slurm, standing
 
 from slurmkit.cli.submit import plan_json
 from slurmkit.errors import Refused
+from slurmkit.planning.containers import check_shared_containers
 from slurmkit.planning.planner import Plan, plan, plan_offline, run_test_only
 from slurmkit.planning.request import SiteState
+from slurmkit.spec.containers import Container
 from slurmkit.spec.findings import error
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobspec import JobSpec, Launch
@@ -395,3 +397,13 @@ def test_a_job_for_a_reservation_to_come_is_tried_at_its_start() -> None:
     assert asked == [["sbatch", "--test-only", f"--begin={at}"]]
     plan(msgspec.structs.replace(spec, begin="now+2days"), Reserved(slurm(sbatch=sbatch)))
     assert asked[1:] == [["sbatch", "--test-only"]]
+
+
+def test_each_node_of_a_nodelist_would_save_the_container() -> None:
+    """Differential test, A."""
+    container = Container(image="x", save="/y.sqsh")
+    several = JobSpec(command=("x",), nodelist="c[1-2]")
+    (finding,) = check_shared_containers(several, container, "pyxis")
+    assert (finding.severity, finding.code) == ("error", "container-save")
+    one = JobSpec(command=("x",), nodelist="c1")
+    assert not list(check_shared_containers(one, container, "pyxis"))

@@ -336,6 +336,14 @@ def test_what_a_launcher_cannot_do_is_said() -> None:
     assert not needs(JobSpec(command=("x",), nodes=4))
 
 
+def test_a_launcher_counts_the_nodes_of_a_nodelist() -> None:
+    """Differential test, A."""
+    none = Launch(launcher="none")
+    (warning,) = needs(JobSpec(command=("x",), nodelist="c[1-2]", launch=none))
+    assert warning.code == "launcher-runs-once"
+    assert not needs(JobSpec(command=("x",), nodelist="c1", launch=none))
+
+
 def mpi(kinds: tuple[str, ...] | None, launch: Launch | None = None) -> LaunchStep:
     spec = JobSpec(command=("x", "a b"), nodes=2, ntasks_per_node=2, launch=Launch(launcher="mpi"))
     if launch:
