@@ -170,10 +170,10 @@ class CallExecutor(concurrent.futures.Executor, ABC):
 
     def _follow(self, run: CallRun) -> list[CallFuture[Any]]:
         futures = self._follower.follow(run)
-        for future in futures:
-            future.attach = self._attach
+        attach = self._attach
         self._unsettled.update(futures)
         for future in futures:  # results may be large, and only their user keeps them
+            future.attach = attach
             future.add_done_callback(self._unsettled.discard)
         return futures
 

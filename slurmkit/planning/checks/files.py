@@ -142,11 +142,6 @@ def _log(option: str, path: str, machine: Machine) -> Iterator[Finding]:
             f" and without it the job fails and leaves no log; mkdir -p {folder}"
         )
         yield warning("no-log-folder", message, f"--{option}")
-    elif machine.is_here and not os.access(_existing(path) or folder, os.W_OK):
+    elif machine.is_here and not os.access(path if _exists(machine, path) else folder, os.W_OK):
         message = f"you may not write to {path}; then the job fails and leaves no log"
         yield warning("log-unwritable", message, f"--{option}")
-
-
-def _existing(path: str) -> str:
-    """Return the path if it is there, as far as one may see."""
-    return path if os.path.exists(path) else ""  # noqa: PTH110 - does not raise
