@@ -195,11 +195,12 @@ def hold_as_user(node: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]
     """Start processes of the job's user that hold GPU 0, with nothing but this environment."""
     started = []
 
-    def start(*argv: str, **env: str) -> subprocess.Popen[bytes]:
+    def start(**env: str) -> subprocess.Popen[bytes]:
         user = {"user": _UID} if os.geteuid() == 0 else {}
         with (node / "gpu0").open() as gpu:
-            words = argv or ("sleep", "60")
-            process = subprocess.Popen(words, env=env, pass_fds=[gpu.fileno()], cwd="/", **user)  # type: ignore[call-overload]
+            process = subprocess.Popen(  # type: ignore[call-overload]
+                ["sleep", "60"], env=env, pass_fds=[gpu.fileno()], cwd="/", **user
+            )
         started.append(process)
         return process
 
