@@ -14,6 +14,17 @@ KILL_SECONDS=5
 # without its number, which must be Slurm's index. Only then are missing files looked for: with
 # MIG under AutoDetect the indices are no device numbers.
 GPU_DEVICE=
+# It may also set folders for others' exporters, which then know the job on each GPU:
+# dcgm-exporter's --hpc-job-mapping-dir, and /run/gpustat of jobstats. Where these call a GPU by
+# another name than Slurm's index, the array has the names in the order of Slurm's indices, e.g.
+# DCGM_GPUS=(3 2 1 0), with MIG DCGM_GPUS=(0.1 0.2). jobstats names MIG instances by UUID, as Slurm.
+DCGM_JOB_DIR=
+DCGM_GPUS=()
+JOBSTATS_DIR=
+JOBSTATS_GPUS=()
+# With KILL_UNNAMED=no the epilog leaves processes on GPUs alone that name no job. By default it ends
+# those of the ended job's user, unless that user has another job here, or they belong to a login.
+KILL_UNNAMED=yes
 NODE_CONF=${SLURMKIT_NODE_CONF:-/etc/slurm/slurmkit_node.conf}
 # shellcheck source=/dev/null
 [[ ! -r $NODE_CONF ]] || source "$NODE_CONF"
@@ -96,3 +107,41 @@ kill_and_wait() {
 
 # A zombie holds nothing.
 is_alive() { [[ -e /proc/$1/stat && $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) != Z* ]]; }
+
+# Writes what others' exporters read about the job's GPUs anew, from the records: a job that shares
+# a GPU is not alone there.
+write_job_maps() {
+    [[ $DCGM_JOB_DIR$JOBSTATS_DIR ]] || return 0
+    local indices index at=0 visible lock
+    mkdir -p "$RECORDS" && exec {lock}>"$RECORDS/.lock" && flock -w 10 "$lock" || return
+    read -ra indices <<<"$(indices)"
+    IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
+    for index in "${indices[@]}"; do
+        local name=$index
+        [[ ${visible[at]:-} != MIG-* ]] || name=${visible[at]}
+        map_file "$DCGM_JOB_DIR" "${DCGM_GPUS[index]:-$index}" "$(newest_first "$index" job)"
+        map_file "$JOBSTATS_DIR" "${JOBSTATS_GPUS[index]:-$name}" "$(newest_first "$index" job uid | head -n 1)"
+        at=$((at + 1))
+    done
+    exec {lock}>&-
+}
+
+# newest_first INDEX FIELD…: these fields of the records on a GPU, a job a line.
+newest_first() {
+    local index=$1 record
+    shift
+    for record in "$RECORDS/$index"/[0-9]*; do
+        [[ -e $record ]] || continue
+        awk -F= -v fields="start $*" '{ value[$1] = $2 } END {
+            count = split(fields, name, " ")
+            for (at = 1; at <= count; at++) printf "%s%s", value[name[at]], at < count ? " " : "\n"
+        }' "$record"
+    done | sort -k1,1nr -k2,2nr | cut -d' ' -f2-
+}
+
+# map_file FOLDER NAME TEXT: without a text there is no file.
+map_file() {
+    [[ $1 ]] || return 0
+    if [[ ! $3 ]]; then rm -f "$1/$2"; return; fi
+    mkdir -p "$1" && printf '%s\n' "$3" >"$RECORDS/.map" && mv "$RECORDS/.map" "$1/$2"
+}

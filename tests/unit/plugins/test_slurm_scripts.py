@@ -62,7 +62,9 @@ def hold(node: Path) -> Iterator[Hold]:
         process.stdout.close()
 
 
-def run(node: Path, script: str, job: str = JOB, gpus: str = "0", uid: int = 10011) -> int:
+def run(
+    node: Path, script: str, job: str = JOB, gpus: str = "0", uid: int = 10011, visible: str = ""
+) -> int:
     env = {
         "PATH": f"{node}/bin:{os.environ['PATH']}",
         "SLURMKIT_NODE_CONF": f"{node}/node.conf",
@@ -73,6 +75,7 @@ def run(node: Path, script: str, job: str = JOB, gpus: str = "0", uid: int = 100
         "SLURMD_NODENAME": "c1",
     }
     env |= {"SLURM_JOB_GPUS": gpus} if gpus else {}
+    env |= {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
     return subprocess.run([SCRIPTS / script], env=env, check=False, timeout=PATIENCE).returncode
 
 
@@ -99,6 +102,48 @@ def test_a_record_lasts_as_long_as_the_job(node: Path) -> None:
     assert [str(p.relative_to(node / "records")) for p in (node / "records").glob("*/*")] == [
         f"1/{LATER}"
     ]
+
+
+def maps(node: Path) -> dict[str, str]:
+    """What others' exporters read."""
+    folders = (node / "dcgm", node / "gpustat")
+    files = (file for folder in folders if folder.is_dir() for file in folder.iterdir())
+    return {str(file.relative_to(node)): file.read_text("utf-8") for file in files}
+
+
+def test_others_exporters_know_the_jobs_on_a_gpu(node: Path) -> None:
+    """dcgm-exporter's job mapping directory, where the driver counts otherwise, and jobstats'."""
+    with (node / "node.conf").open("a", encoding="utf-8") as conf:
+        conf.write(f"DCGM_JOB_DIR={node}/dcgm DCGM_GPUS=(1 0) JOBSTATS_DIR={node}/gpustat\n")
+    assert run(node, "prolog", gpus="0,1", visible="0,1") == 0
+    alone = f"{JOB} 10011\n"
+    assert maps(node) == {
+        "dcgm/0": f"{JOB}\n", "dcgm/1": f"{JOB}\n", "gpustat/0": alone, "gpustat/1": alone,
+    }  # fmt: skip
+    assert run(node, "prolog", job=LATER, gpus="1", uid=10012) == 0
+    assert maps(node) == {
+        "dcgm/0": f"{LATER}\n{JOB}\n", "dcgm/1": f"{JOB}\n",
+        "gpustat/0": alone, "gpustat/1": f"{LATER} 10012\n",
+    }  # fmt: skip
+    assert run(node, "epilog", gpus="0,1") == 0
+    assert maps(node) == {"dcgm/0": f"{LATER}\n", "gpustat/1": f"{LATER} 10012\n"}
+    assert run(node, "epilog", job=LATER, gpus="1") == 0
+    assert maps(node) == {}
+
+
+def test_jobstats_names_mig_instances_by_uuid(node: Path) -> None:
+    with (node / "node.conf").open("a", encoding="utf-8") as conf:
+        conf.write(f"JOBSTATS_DIR={node}/gpustat\n")
+    assert run(node, "prolog", gpus="0,1", visible="GPU-1,MIG-2") == 0
+    assert sorted(maps(node)) == ["gpustat/0", "gpustat/MIG-2"]
+    assert run(node, "epilog", gpus="0,1", visible="GPU-1,MIG-2") == 0
+    assert maps(node) == {}
+
+
+def test_nothing_is_written_for_others_unless_asked_for(node: Path) -> None:
+    before = set(node.iterdir())
+    assert run(node, "prolog", gpus="0,1") == 0
+    assert set(node.iterdir()) - before == {node / "records"}
 
 
 def test_a_job_without_gpus_leaves_nothing(node: Path) -> None:
@@ -221,6 +266,24 @@ def test_its_user_cannot_keep_a_process_by_naming_another_job_or_none(
     )]  # fmt: skip
     assert run(node, "epilog", uid=_UID) == 0
     assert all(wait_ended(each) for each in escaping)
+
+
+@pytest.mark.parametrize(("switch", "ends"), [("yes", True), ("no", False)])
+def test_a_site_chooses_whether_what_names_no_job_is_ended(
+    node: Path,
+    hold_as_user: Callable[..., subprocess.Popen[bytes]],
+    switch: str,
+    ends: bool,
+) -> None:
+    with (node / "node.conf").open("a") as conf:
+        conf.write(f"KILL_UNNAMED={switch}\n")
+    unnamed, escaped, own = (hold_as_user(**env) for env in (
+        {"SLURM_JOB_ID": "none"}, {"SLURM_JOB_ID": EARLIER}, {"SLURM_JOB_ID": JOB},
+    ))  # fmt: skip
+    assert run(node, "epilog", uid=_UID) == 0
+    assert wait_ended(escaped)
+    assert wait_ended(own)
+    assert wait_ended(unnamed) if ends else unnamed.poll() is None
 
 
 def test_another_job_of_the_user_keeps_its_processes(

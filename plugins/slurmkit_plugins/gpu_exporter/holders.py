@@ -1,0 +1,321 @@
+"""Which job holds which GPU of this node: Slurm's index of each GPU, and the jobs on it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from slurmkit.errors import BadInput, SlurmError
+from slurmkit.formats.scontrol import expand_typed_nodes
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit_plugins.gpu_exporter.nvml import GpuIdentity, GpuProcess, Log, NvmlReading
+
+RECORDS = Path("/run/slurmkit/gpus")  # plugins/slurmkit_plugins/slurm/gpus.sh writes it
+PROC = Path("/proc")
+_CONF_FOLDERS = ("/etc/slurm", "/run/slurm/conf")  # the second where slurmd is configless
+_SLURMD_SECONDS = 30.0
+_WORD = re.compile(r"(\w+)=(\S+)")
+_LISTED = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_BRACKET = re.compile(r"([^\[]*)\[([^\]]*)\](.*)")
+_JOB_ID = re.compile(r"[0-9]{1,10}")
+_START = re.compile(r"^start=([0-9]+)$", re.MULTILINE)
+_JOB_CGROUP = re.compile(r"/job_([0-9]{1,10})(?:/|$)", re.MULTILINE)
+_MPS_SERVER = "nvidia-cuda-mps"  # the name as the kernel cuts it
+_JOB_VARIABLE = re.compile(rb"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?=\0|$)")
+
+
+class SlurmGpus(msgspec.Struct, frozen=True):
+    """The GPUs of this node as Slurm numbers them.
+
+    Attributes:
+        by_name: index by UUID of a GPU or MIG instance, or by PCI address, in small letters.
+        by_files: index by the names of a GPU's device files.
+        shared: whether jobs can hold parts of a GPU (shard, MPS).
+    """
+
+    by_name: Mapping[str, int] = {}
+    by_files: Mapping[frozenset[str], int] = {}
+    shared: bool = False
+
+    def index(self, gpu: GpuIdentity, caps: Mapping[str, int]) -> int | None:
+        """Return Slurm's index of a GPU or MIG instance; None if it is unknown.
+
+        Args:
+            gpu: the GPU; its place in the driver's list means nothing to Slurm.
+            caps: numbers of the nvidia-cap files, as `read_mig_minors` returns them.
+        """
+        if gpu.mig:
+            named = self.by_name.get(gpu.mig.lower())
+            return named if named is not None else self._instance_index(gpu, caps)
+        for name in (gpu.uuid, gpu.pci):
+            if name.lower() in self.by_name:
+                return self.by_name[name.lower()]
+        if gpu.minor is None:
+            return None
+        found = [
+            index
+            for files, index in self.by_files.items()
+            if len(files) == 1 and _number_at_end(min(files)) == gpu.minor
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def _instance_index(self, gpu: GpuIdentity, caps: Mapping[str, int]) -> int | None:
+        place = f"gpu{gpu.minor}/gi{gpu.gpu_instance}"
+        names = (f"{place}/access", f"{place}/ci{gpu.compute_instance}/access")
+        if not all(name in caps for name in names):
+            return None
+        wanted = {f"/dev/nvidia-caps/nvidia-cap{caps[name]}" for name in names}
+        found = [index for files, index in self.by_files.items() if wanted <= files]
+        return found[0] if len(found) == 1 else None
+
+
+def read_slurm_gpus(
+    node: str, slurm: SlurmCommands, log: Log, printed: Path | None = None
+) -> SlurmGpus:
+    """Read how Slurm numbers this node's GPUs: from slurmd, else from gres.conf.
+
+    Args:
+        node: name of this node in Slurm.
+        slurm: runs `slurmd -G`.
+        log: gets a line when the indices stay unknown.
+        printed: a file with what `slurmd -G` printed, so that it is not run here.
+    """
+    try:
+        if printed is None:
+            said = slurm.run(["slurmd", "-G"], timeout=_SLURMD_SECONDS, errors=True)
+        else:
+            said = printed.read_text("utf-8")
+        found, why = parse_slurmd_gres(said), "slurmd -G prints no GPU"
+    except (SlurmError, OSError, ValueError) as error:
+        found, why = SlurmGpus(), f"slurmd -G fails: {error}"
+    if found.by_files:
+        return found
+    folders = [str(Path(own).parent)] if (own := os.environ.get("SLURM_CONF")) else _CONF_FOLDERS
+    for folder in folders:
+        with suppress(OSError, ValueError):
+            in_file = parse_gres_conf(Path(folder, "gres.conf").read_text("utf-8"), node)
+            if in_file is not None and in_file.by_files:
+                return in_file
+    log(
+        f"Slurm's indices of the GPUs are unknown: {why}, and gres.conf does not tell them;"
+        " write them into a file and name it with --gpu-map"
+    )
+    return found
+
+
+def parse_gres_conf(text: str, node: str) -> SlurmGpus | None:
+    """Parse gres.conf where it alone says how Slurm numbers the GPUs, in the order of the lines.
+
+    slurmd puts lines without NodeName first (src/interfaces/gres.c, `gres_g_node_config_load`).
+
+    Returns:
+        None with AutoDetect, where slurmd finds the GPUs, and with several types, which have the
+        order of slurm.conf.
+
+    Raises:
+        ValueError: for a NodeName or File that cannot be read.
+    """
+    general: list[frozenset[str]] = []
+    named: list[frozenset[str]] = []
+    types = set()
+    shared = False
+    for line in text.replace("\\\n", " ").splitlines():
+        words = {name.lower(): value for name, value in _WORD.findall(line.partition("#")[0])}
+        nodes = words.get("nodename")
+        if nodes and node not in expand_typed_nodes(nodes):
+            continue
+        if words.get("autodetect", "off").lower() not in {"off", "no"}:
+            return None
+        kind = words.get("name", "").lower()
+        shared = shared or kind in {"shard", "mps"}
+        if kind == "gpu":
+            types.add(words.get("type"))
+            (named if nodes else general).extend(_devices(words))
+    if len(types) > 1:
+        return None
+    in_order = enumerate([*general, *named])
+    return SlurmGpus(by_files={files: at for at, files in in_order}, shared=shared)
+
+
+def parse_slurmd_gres(text: str) -> SlurmGpus:
+    """Parse what `slurmd -G` prints: one line a GRES, in the order of Slurm's indices.
+
+    `Index=` there is the number of the device file (src/interfaces/gres.c,
+    `_log_gres_slurmd_conf`), not Slurm's index.
+
+    Raises:
+        ValueError: for a File that cannot be read.
+    """
+    rows = [dict(_WORD.findall(line)) for line in text.splitlines() if "Gres Name=" in line]
+    files: list[frozenset[str]] = []
+    for row in rows:
+        if row["Name"] == "gpu" and "File" in row:
+            several = row.get("Count", "1") != "1"
+            files += _devices({"file" if several else "multiplefiles": row["File"]})
+    return SlurmGpus(
+        by_files={each: at for at, each in enumerate(files)},
+        shared=any(row["Name"] in {"shard", "mps"} for row in rows),
+    )
+
+
+def load_gpu_map(path: Path) -> SlurmGpus:
+    """Load a site's own file with lines of `INDEX UUID-OR-PCI-ADDRESS`.
+
+    Raises:
+        BadInput: when it cannot be read, or a line is of another form.
+    """
+    by_name: dict[str, int] = {}
+    shared = False
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if words == ["shared"]:
+            shared = True
+        elif len(words) == 2 and words[0].isdecimal():
+            by_name[words[1].lower()] = int(words[0])
+        elif words:
+            raise BadInput(
+                f"{path}, line {number}: write Slurm's index and the GPU's UUID or PCI address,"
+                " for example `0 GPU-1c5b…`, or `shared` where jobs share GPUs"
+            )
+    return SlurmGpus(by_name=by_name, shared=shared)
+
+
+def read_mig_minors(proc: Path = PROC) -> dict[str, int]:
+    """Read the driver's numbers of /dev/nvidia-caps/nvidia-capN, by `gpu0/gi1/ci0/access`."""
+    try:
+        text = (proc / "driver/nvidia-caps/mig-minors").read_text("ascii", "replace")
+    except OSError:
+        return {}
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def _devices(words: Mapping[str, str]) -> Iterator[frozenset[str]]:
+    """Yield the device files of each GPU that one line of gres.conf names."""
+    if several := words.get("multiplefiles"):
+        yield frozenset(expand_typed_nodes(several))
+    elif names := words.get("file"):
+        yield from (frozenset({name}) for name in _expand_in_order(names))
+
+
+def _expand_in_order(names: str) -> Iterator[str]:
+    """Yield the names of a list such as `/dev/nvidia[3,0-1]`, which keeps its order in Slurm."""
+    for name in filter(None, _LISTED.findall(names)):
+        if bracket := _BRACKET.fullmatch(name):
+            for number in bracket[2].split(","):
+                yield from expand_typed_nodes(f"{bracket[1]}[{number}]{bracket[3]}")
+        else:
+            yield name
+
+
+def _number_at_end(path: str) -> int | None:
+    digits = re.search(r"\d+$", path)
+    return int(digits[0]) if digits else None
+
+
+class JobShare(msgspec.Struct, frozen=True):
+    """What one job did on a shared GPU; None is unknown. Units as in `NvmlReading`."""
+
+    job: str
+    utilization: float | None
+    memory: int | None
+
+
+class JobFinder:
+    """Finder of the jobs on this node's GPUs.
+
+    Args:
+        gpus: how Slurm numbers them.
+        records: folder of the prolog's records, INDEX/JOBID.
+        proc: where /proc is.
+    """
+
+    def __init__(self, gpus: SlurmGpus, records: Path = RECORDS, proc: Path = PROC) -> None:
+        self.gpus = gpus
+        self._records = records
+        self._proc = proc
+
+    def jobs_on(self, index: int | None, reading: NvmlReading) -> tuple[str, ...]:
+        """Return the ids (as Slurm numbers them, also of array tasks) of the jobs on a GPU.
+
+        The prolog's records say it; where there is none, the processes on the GPU do.
+        """
+        if recorded := self._recorded(index):
+            return recorded
+        return tuple(sorted({job for job in self._jobs_by_pid(reading).values() if job}))
+
+    def shares(self, jobs: Iterable[str], reading: NvmlReading) -> list[JobShare]:
+        """Return what each job's processes did, as far as every process is known to be a job's."""
+        processes = reading.processes
+        if processes is None:
+            return []
+        by_pid = self._jobs_by_pid(reading)
+        all_known = None not in by_pid.values()
+        found = []
+        for job in jobs:
+            own = [process for process in processes if by_pid[process.pid] == job]
+            if own or all_known:
+                found.append(_share(job, own, is_partial=not all_known))
+        return found
+
+    def _recorded(self, index: int | None) -> tuple[str, ...]:
+        """Return the jobs that the prolog recorded on a GPU.
+
+        Where jobs share no GPU, only the newest holds it. An older record is left of a job whose
+        epilog did not run.
+        """
+        if index is None:
+            return ()
+        started: dict[str, int] = {}
+        folder = self._records / str(index)
+        with suppress(OSError):  # no record yet
+            for record in folder.iterdir():
+                if not _JOB_ID.fullmatch(record.name):
+                    continue
+                with suppress(OSError):  # the job has ended meanwhile
+                    found = _START.search(record.read_text("utf-8", "replace"))
+                    started[record.name] = int(found[1]) if found else 0
+        in_order = sorted(started, key=lambda job: (started[job], int(job)))
+        return tuple(in_order if self.gpus.shared else in_order[-1:])
+
+    def _jobs_by_pid(self, reading: NvmlReading) -> dict[int, str | None]:
+        return {process.pid: self._job_of(process.pid) for process in reading.processes or ()}
+
+    def _job_of(self, pid: int) -> str | None:
+        """Return the job of a process, by its cgroup or its environment.
+
+        Empty for a process of no job, such as the MPS server; None where it cannot be seen.
+        """
+        place = self._proc / str(pid)
+        try:
+            if found := _JOB_CGROUP.search((place / "cgroup").read_text("utf-8", "replace")):
+                return found[1]
+            if (place / "comm").read_text("utf-8", "replace").startswith(_MPS_SERVER):
+                return ""
+            named = _JOB_VARIABLE.search((place / "environ").read_bytes())
+        except OSError:
+            return None
+        return named[1].decode() if named else ""
+
+
+def _share(job: str, processes: Iterable[GpuProcess], *, is_partial: bool) -> JobShare:
+    """Add up a job's processes; what one of them does not tell is unknown of all."""
+    own = list(processes)
+    busy = [process.utilization for process in own if process.utilization is not None]
+    memory = [process.memory for process in own if process.memory is not None]
+    is_busy_known = len(busy) == len(own) and not is_partial
+    is_memory_known = len(memory) == len(own) and not is_partial
+    return JobShare(
+        job,
+        min(sum(busy), 1.0) if is_busy_known else None,
+        sum(memory) if is_memory_known else None,
+    )

@@ -1,0 +1,166 @@
+"""The exporter's HTTP server: one page, for clients that may be slow, many or strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+
+from slurmkit.errors import BadInput, SlurmkitError
+from slurmkit_plugins.gpu_exporter.nvml import Log
+
+Page = Callable[[str], tuple[str, bytes]]
+"""Returns content type and body for an Accept header."""
+PATH = "/metrics"
+_REQUEST_SECONDS = 10.0  # in which a whole request must have arrived
+_ANSWER_SECONDS = 30.0  # in which the page must be made and read
+_CONNECTIONS = 32  # at a time; more are closed at once
+_MOST_HEADER = 16 * 1024  # bytes
+_TEXT = "text/plain; charset=utf-8"
+
+
+def serve(address: str, page: Page, token: str | None, log: Log) -> None:
+    """Serve the page until SIGTERM or SIGINT.
+
+    Args:
+        address: HOST:PORT of this host.
+        page: makes the page; it is called in a thread, one at a time.
+        token: a client must send it as bearer token; None lets everybody in.
+        log: gets a line when the server listens and when it stops.
+
+    Raises:
+        SlurmkitError: when the address is taken or is not of this host.
+    """
+    listening = listen(address)
+    where = f"{address.rpartition(':')[0]}:{listening.getsockname()[1]}"  # port 0 is any
+    log(f"serving http://{where}{PATH}" + ("" if token else ", without a token"))
+    asyncio.run(_serve_until_signal(listening, page, token))
+    log("stopped")
+
+
+def listen(address: str) -> socket.socket:
+    """Listen on HOST:PORT, an IPv6 address in brackets.
+
+    Raises:
+        BadInput: when the address is not of that form.
+        SlurmkitError: when the address is taken or is not of this host.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise BadInput(f"--listen {address}: write HOST:PORT, for example 127.0.0.1:6832")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), family=family)
+    except OSError as error:
+        raise SlurmkitError(
+            f"cannot listen on {address}: {error}; name an address of this host and a free port"
+            " with --listen"
+        ) from error
+
+
+def load_token(path: Path) -> str:
+    """Load the bearer token from a file that only its owner can read.
+
+    Raises:
+        BadInput: when others can read the file, or it holds no token.
+    """
+    try:
+        mode = path.stat().st_mode
+        token = path.read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise BadInput(f"the token file {path} cannot be read: {error}") from error
+    # systemd shows its access list of a credential as the mode of the group.
+    is_credential = path.parent == Path(os.environ.get("CREDENTIALS_DIRECTORY", "-"))
+    if mode & (stat.S_IRWXO if is_credential else stat.S_IRWXG | stat.S_IRWXO):
+        raise BadInput(f"other users can use the token file {path}; run: chmod 600 {path}")
+    if not token or not token.isprintable() or " " in token:
+        raise BadInput(f"the token file {path} must hold one word and nothing else")
+    return token
+
+
+async def _serve_until_signal(listening: socket.socket, page: Page, token: str | None) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    await serve_until(stopped, listening, page, token)
+
+
+async def serve_until(
+    stopped: asyncio.Event, listening: socket.socket, page: Page, token: str | None
+) -> None:
+    """Serve the page on a listening socket until an event; clients do not keep it waiting."""
+    answer = _Responder(page, token).answer
+    server = await asyncio.start_server(answer, sock=listening, limit=_MOST_HEADER)
+    try:
+        await stopped.wait()
+    finally:
+        server.close()
+
+
+class _Responder:
+    def __init__(self, page: Page, token: str | None) -> None:
+        self._page = page
+        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._open = 0
+        self._turn = asyncio.Lock()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request and close the connection."""
+        if self._open >= _CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._open += 1
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                writer.write(await self._respond(head))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            writer.transport.abort()
+        finally:
+            self._open -= 1
+
+    async def _respond(self, head: bytes) -> bytes:
+        request, *lines = head.decode("latin-1").split("\r\n")
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (x.partition(":") for x in lines)
+        }
+        method, _, target = request.partition(" ")
+        path = target.partition(" ")[0].partition("?")[0]
+        if method not in {"GET", "HEAD"}:
+            return _message(HTTPStatus.METHOD_NOT_ALLOWED, "send GET")
+        if path != PATH:
+            return _message(HTTPStatus.NOT_FOUND, f"the page is {PATH}")
+        if not self._is_allowed(headers.get("authorization", "")):
+            return _message(HTTPStatus.UNAUTHORIZED, "send the exporter's bearer token")
+        async with self._turn:
+            kind, body = await asyncio.to_thread(self._page, headers.get("accept", ""))
+        return _response(HTTPStatus.OK, kind, body, is_head=method == "HEAD")
+
+    def _is_allowed(self, sent: str) -> bool:
+        if self._expected is None:
+            return True
+        return hmac.compare_digest(sent.encode("latin-1"), self._expected)
+
+
+def _message(status: HTTPStatus, text: str) -> bytes:
+    return _response(status, _TEXT, f"{text}\n".encode(), is_head=False)
+
+
+def _response(status: HTTPStatus, kind: str, body: bytes, *, is_head: bool) -> bytes:
+    challenge = "WWW-Authenticate: Bearer\r\n" if status is HTTPStatus.UNAUTHORIZED else ""
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\n{challenge}Connection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + (b"" if is_head else body)
