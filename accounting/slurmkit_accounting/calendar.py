@@ -100,6 +100,13 @@ def month_span(text: str, zone: Zone) -> tuple[int, int]:
     return zone.epoch(first.isoformat()), zone.epoch(after.isoformat())
 
 
+def months_back(epoch: int, months: int, zone: Zone) -> int:
+    """Return the begin of the month that lies so many months before that of a time."""
+    year, month = map(int, month_of(epoch, zone).split("-"))
+    first = year * 12 + month - 1 - months
+    return month_span(f"{first // 12:04}-{first % 12 + 1:02}", zone)[0]
+
+
 def month_of(epoch: int, zone: Zone) -> str:
     """Return the month of a time, `YYYY-MM`."""
     return f"{day_of(epoch, zone):%Y-%m}"

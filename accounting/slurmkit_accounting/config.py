@@ -1,8 +1,9 @@
 """The ledger's sections of the configuration.
 
 `[ledger]` and `[ldap]` say where the data is and comes from. `[ledger.service]` and
-`[ledger.schedule]` are for the site's service, `[notify]`, `[mail]` and `[webhook]` for notices.
-Passwords come from files or the environment, never from the command line.
+`[ledger.schedule]` are for the site's service, `[gpu_use]` for what GPUs really do, `[notify]`,
+`[mail]` and `[webhook]` for notices. Passwords come from files or the environment, never from the
+command line.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Event = Literal["start", "fail", "end"]
 PASSWORD_VARIABLE = "SLURMKIT_LDAP_PASSWORD"  # noqa: S105 - a name
+SampleInterval = Annotated[int, msgspec.Meta(ge=1, le=3600)]
+SampleDeadline = Annotated[float, msgspec.Meta(gt=0, le=60)]
+CurveDays = Annotated[int, msgspec.Meta(ge=1, le=36500)]
 ClientTimeout = Annotated[int, msgspec.Meta(ge=1, le=86400)]
 
 
@@ -212,6 +216,31 @@ class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
     budgets: str = ""
     close: str = ""
     mail: str = ""
+
+
+class GpuUseSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[gpu_use]`: where the service gets from what GPUs really do, and for how long it is kept.
+
+    Attributes:
+        source: `exporters`: the service reads `slurmkit gpu-exporter` on the nodes of running GPU
+            jobs. `prometheus`, or another plugin of `slurmkit.gpu_metrics` that keeps old samples:
+            it is asked for each run that has ended. Empty: nothing is read.
+        url: address of the exporter of a node; `{node}` stands for the name of the node.
+        token_file: file with the exporters' bearer token, not readable by others.
+        interval: seconds between two samples. Of a plugin: the least time that a sample covers.
+        deadline: seconds in which a node must answer; a node that does not costs only its own
+            samples.
+        ask_days: runs that ended longer ago are not asked for.
+        curve_days: days for which the curve of each GPU is kept; summaries are kept for ever.
+    """
+
+    source: str = ""
+    url: str = "http://{node}:6832/metrics"
+    token_file: str = ""
+    interval: SampleInterval = 30
+    deadline: SampleDeadline = 5.0
+    ask_days: CurveDays = 14
+    curve_days: CurveDays = 400
 
 
 def read_bind_password(section: LdapSection) -> str:

@@ -13,18 +13,29 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
+import msgspec
+
 from slurmkit.errors import BadInput
 from slurmkit.formats.job_ids import check_job_id
-from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.calendar import find_zone, months_back
+from slurmkit_accounting.gpu_use.series import CurvePoint
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.remote.served import also_remote
 from slurmkit_accounting.remote.served import open_any_ledger as ledger
 from slurmkit_accounting.reports.budget import budget_report
+from slurmkit_accounting.reports.capacity import capacity_report
 from slurmkit_accounting.reports.counted import Question, check_dimensions
 from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, KEY_DIMENSIONS, dimension_name
 from slurmkit_accounting.reports.efficiency import efficiency_report
 from slurmkit_accounting.reports.explain import Evidence, explain_report
 from slurmkit_accounting.reports.explain import load_evidence as evidence_of
+from slurmkit_accounting.reports.gpu_use import (
+    GpuUseNow,
+    GpuUseOfGpu,
+    GpuUseOfRun,
+    load_gpu_use,
+    load_gpu_use_now,
+)
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
 from slurmkit_accounting.reports.question import EVERYTHING, Scope, report_window
 from slurmkit_accounting.reports.usage import usage_report
@@ -32,8 +43,9 @@ from slurmkit_accounting.reports.wait import wait_report
 from slurmkit_accounting.sacct.values import LATEST_TIME
 
 __all__ = [
-    "Column", "Evidence", "Ledger", "Meta", "More", "Panel", "Report", "Scope", "budget",
-    "efficiency", "evidence", "explain", "ledger", "usage", "wait",
+    "Column", "CurvePoint", "Evidence", "GpuUseNow", "GpuUseOfGpu", "GpuUseOfRun", "Ledger",
+    "Meta", "More", "Panel", "Report", "Scope", "budget", "capacity", "efficiency", "evidence",
+    "explain", "gpu_use_now", "gpu_use_of", "ledger", "usage", "wait",
 ]  # fmt: skip
 
 SUSPENDED = ("charge", "skip")
@@ -164,6 +176,35 @@ def efficiency(
 
 
 @also_remote
+def capacity(
+    books: Ledger,
+    begin: str | None = None,
+    end: str | None = None,
+    *,
+    scope: Scope = EVERYTHING,
+    **more: Unpack[More],
+) -> Report:
+    """Report the GPUs that were there, held, used and waited for, by month and GPU type.
+
+    Args:
+        books: an open ledger.
+        begin: as in `usage`, like `end` and `scope`; without dates, this month and the 11 before.
+        end: see `usage`.
+        scope: see `usage`.
+        **more: see `More`.
+
+    Raises:
+        BadInput: as in `usage`.
+        LedgerError: when the ledger cannot be read.
+    """
+    question = _question(begin, end, scope, more)
+    if begin is None and "month" not in question.filters:
+        first = months_back(question.window[0], 11, question.zone)
+        question = msgspec.structs.replace(question, window=(first, question.window[1]))
+    return capacity_report(books, question)
+
+
+@also_remote
 def explain(
     books: Ledger,
     begin: str | None = None,
@@ -202,6 +243,52 @@ def evidence(books: Ledger, row: int, *, scope: Scope = EVERYTHING) -> Evidence:
         LedgerError: when the ledger cannot be read.
     """
     return evidence_of(books, row, scope)
+
+
+@also_remote
+def gpu_use_of(
+    books: Ledger, job: str, *, cluster: str | None = None, scope: Scope = EVERYTHING
+) -> tuple[GpuUseOfRun, ...]:
+    """Return what the GPUs of a job did, for each run of the job, oldest first.
+
+    Each `GpuUseOfRun` has `gpus`, a tuple of `GpuUseOfGpu`: mean and 95th-percentile utilisation,
+    memory, energy, the share of the run that was measured, and `points`, the curve. None is
+    unknown. A running job is as of the last sample (`last`), an ended one stays as it is.
+
+    Args:
+        books: an open ledger.
+        job: `12` (with all its parts), `12_3` or `12+1`; several are separated by commas.
+        cluster: only runs on this cluster; all clusters when left out.
+        scope: which runs the reader may see.
+
+    Raises:
+        BadInput: when there is no run of the job that the reader may see, or there are too many.
+        LedgerError: when the ledger cannot be read.
+    """
+    return load_gpu_use(books, _check_job_ids(job), cluster=cluster, scope=scope)
+
+
+@also_remote
+def gpu_use_now(
+    books: Ledger,
+    *,
+    nodes: Sequence[str] | None = None,
+    seconds: int = 1800,
+    scope: Scope = EVERYTHING,
+) -> tuple[GpuUseNow, ...]:
+    """Return what each GPU of the running jobs does now, as of its last sample (`last`).
+
+    Args:
+        books: an open ledger.
+        nodes: only GPUs of these nodes; all nodes when left out.
+        seconds: how far back `busiest` looks; GPUs without a sample since then are left out.
+        scope: which runs the reader may see.
+
+    Raises:
+        LedgerError: when the ledger cannot be read.
+    """
+    chosen = None if nodes is None else frozenset(nodes)
+    return load_gpu_use_now(books, int(time.time()), nodes=chosen, seconds=seconds, scope=scope)
 
 
 def _names(by: str | Sequence[str], known: Sequence[str] = ALL_DIMENSIONS) -> tuple[str, ...]:

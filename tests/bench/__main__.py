@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.bench import executor, ingest, queue, reports, ssh, start, submit, tui
+from tests.bench import executor, gpu_use, ingest, queue, reports, ssh, start, submit, tui
 from tests.bench.history import JOBS
 from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
-PARTS = ("start", "executor", "queue", "submit", "ssh", "tui", "report", "ingest")
+PARTS = ("start", "executor", "queue", "submit", "ssh", "tui", "report", "gpu_use", "ingest")
 ASKED = (*PARTS, "pyslurm")  # only by name: it needs a cluster of 26.05
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
@@ -30,6 +30,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
     """
     if "report" in parts:
         yield from reports.budgets()
+    if "gpu_use" in parts:
+        yield from gpu_use.budgets()
     if "ingest" in parts:
         yield from ingest.from_a_file()
         yield from ingest.long_runs()

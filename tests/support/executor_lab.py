@@ -22,12 +22,14 @@ from slurmkit.state.model import Capabilities, Standing
 _STATES = {0: "COMPLETED"}
 
 
-# So that a pickled one is itself again, as a cluster that is reached by name.
+# So that a pickled one is another object for the same cluster, as one that is reached by name.
 _BY_ID: WeakValueDictionary[int, RunningSlurm] = WeakValueDictionary()
 
 
 def _running_slurm(number: int) -> RunningSlurm:
-    return _BY_ID[number]
+    another = RunningSlurm.__new__(RunningSlurm)
+    another.__dict__ = _BY_ID[number].__dict__
+    return another
 
 
 class RunningSlurm(Cluster):
@@ -51,10 +53,10 @@ class RunningSlurm(Cluster):
         self._largest = largest
         self.jobs.slurm._answers |= {"sbatch": self._sbatch, "scancel": self._scancel}
         super().__init__(self.jobs.slurm, pace=QUICK)
-        _BY_ID[id(self)] = self
+        _BY_ID[id(self.jobs)] = self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _running_slurm, (id(self),)
+        return _running_slurm, (id(self.jobs),)
 
     def capabilities(self, *, refresh: bool = False) -> Capabilities:
         del refresh

@@ -88,7 +88,7 @@ class Scene:
 
     def app(self, **options: object) -> SlurmkitApp:
         """The app of alice, looking at this cluster."""
-        given = {"clock": lambda: NOW + 3, **options}
+        given = {"clock": lambda: NOW + 3, "view": "queue", **options}
         return SlurmkitApp(LiveFeed(Cluster(self.slurm), "alice"), AppOptions(**given))
 
     def commands(self, name: str) -> list[list[str]]:

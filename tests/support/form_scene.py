@@ -106,7 +106,7 @@ class FormScene(LiveFeed):
         return super().fetch(ask)
 
     def app(self, **options: object) -> SlurmkitApp:
-        given = {"clock": lambda: NOW + 3, "pause": short_pause, **options}
+        given = {"clock": lambda: NOW + 3, "pause": short_pause, "view": "queue", **options}
         return SlurmkitApp(self, AppOptions(**given))
 
     def _squeue(self, argv: Sequence[str], stdin: str | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from flow_lab import FlowLab
+from gpu_lab import steady, use_of
 from jobs_lab import QUICK, FakeJobs
 from planner_lab import Lab
 from recorded_lab import slurm
@@ -21,10 +22,13 @@ from slurmkit_accounting import read
 from slurmkit_accounting.audit.status import ClusterStatus, LastIngest, LedgerStatus
 from slurmkit_accounting.audit.verify import VerifyResult
 from slurmkit_accounting.cli import ledger_reports
+from slurmkit_accounting.gpu_use.samples import GpuName
+from slurmkit_accounting.gpu_use.store import store_uses
 from slurmkit_accounting.ingest.enter import IngestCounts
 from slurmkit_accounting.ingest.ingest import Ingested
 from slurmkit_accounting.ingest.rejects import StoredReject
 from slurmkit_accounting.ingest.retract import RetractedRun
+from slurmkit_accounting.ledger.database import open_for_writing
 from slurmkit_accounting.people import sync
 from slurmkit_accounting.people.dated import PeopleChange
 from slurmkit_accounting.people.history import History, HistoryLine
@@ -35,6 +39,7 @@ from slurmkit_accounting.reports.model import Column, Meta, Report
 from slurmkit_accounting.usage.closed_months import ClosedMonth
 from slurmkit_containers.cache import CachedImage, ImageOrigin, ImageRecord
 from slurmkit_containers.images import CatalogueSection
+from stored_runs import ran, store_runs
 
 from slurmkit.cli.remote import RemoteClusterStatus, SshSlurmCommands
 from slurmkit.cluster.cluster import Cluster
@@ -142,6 +147,20 @@ def _job(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     made.ends("7", "FAILED", ExitCode="3:0")
     made.steps.append({"JobID": "7", "State": "FAILED", "ExitCode": "3:0"})
     return ("7",)
+
+
+@scene("job --gpus")
+def _job_gpus(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
+    start = int(NOW) - 3600
+    with open_for_writing() as ledger:
+        store_runs(ledger, ran(start, 600))
+        uses = [
+            use_of(*steady(start, 600), start=start),
+            use_of(start=start, gpu=GpuName("GPU-2", "", 1)),
+        ]
+        with ledger.transaction() as connection:
+            store_uses(connection, uses, run_id=1)
+    return ("--gpus", "1")
 
 
 @scene("job several")
@@ -536,9 +555,9 @@ def make_report(name: str, **more: Any) -> Any:
     return Report(meta, columns, (row,))
 
 
-@scene("report usage", "report budget", "report efficiency", "report wait")
+@scene("report usage", "report budget", "report capacity", "report efficiency", "report wait")
 def _report_of_ledger(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
-    for name in ("usage", "budget", "efficiency", "wait"):
+    for name in ("usage", "budget", "capacity", "efficiency", "wait"):
         made = make_report(name, total={"gpu_hours": 1.5} if name == "usage" else {})
         patch.setitem(ledger_reports.REPORTS, name, lambda *_, made=made: made)
     return ()
@@ -574,7 +593,7 @@ def _report_reconcile(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
 @scene("report idle")
 def _report_idle(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     patch.setattr(
-        "slurmkit_accounting.reports.idle.idle_report", lambda *_, **__: make_report("idle")
+        "slurmkit_accounting.cli.ledger_reports.idle_report", lambda *_, **__: make_report("idle")
     )
     return ()
 
@@ -686,18 +705,18 @@ def _overrides() -> Any:
     return (PiOverride(account="climate", pi="chen"),)
 
 
-_ledger_scene("ledger status", "audit.status.load_ledger_status", _status)
+_ledger_scene("ledger status", "cli.maintenance.load_ledger_status", _status)
 _ledger_scene(
     "ledger upgrade",
-    "ledger.database.upgrade_ledger",
+    "cli.maintenance.upgrade_ledger",
     lambda: SimpleNamespace(before="0004", copy=None),
 )
-_ledger_scene("ledger verify", "audit.verify.verify", _verified)
-_ledger_scene("ledger rejects", "ingest.rejects.load_rejects", _rejected)
-_ledger_scene("ledger retract", "ingest.retract.retract", _retracted, "7")
-_ledger_scene("ledger export", "audit.copy.copy_ledger", lambda: "00ff", "sqlite:////copy.db")
-_ledger_scene("ledger import", "audit.copy.copy_ledger", lambda: "00ff", "sqlite:////copy.db")
-_ledger_scene("ledger close", "usage.closed_months.close_month", _closed, "2026-10")
+_ledger_scene("ledger verify", "cli.maintenance.verify", _verified)
+_ledger_scene("ledger rejects", "cli.maintenance.load_rejects", _rejected)
+_ledger_scene("ledger retract", "cli.maintenance.retract", _retracted, "7")
+_ledger_scene("ledger export", "cli.maintenance.copy_ledger", lambda: "00ff", "sqlite:////copy.db")
+_ledger_scene("ledger import", "cli.maintenance.copy_ledger", lambda: "00ff", "sqlite:////copy.db")
+_ledger_scene("ledger close", "cli.maintenance.close_month", _closed, "2026-10")
 _ledger_scene("ledger people unmapped", "people.unmapped.load_unmapped_usage", _unmapped)
 _ledger_scene("ledger people show", "people.history.load_histories", _history, "vision")
 _ledger_scene("ledger people overrides check", "people.sync.load_configured_overrides", _overrides)
@@ -707,8 +726,8 @@ _ledger_scene("ledger people overrides check", "people.sync.load_configured_over
 def _rebuild(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     _ledger(patch)
     held = contextlib.nullcontext()
-    patch.setattr("slurmkit_accounting.ledger.locks.hold_ledger_lock", lambda *_: held)
-    patch.setattr("slurmkit_accounting.usage.tables.rebuild_usage", lambda *_: None)
+    patch.setattr("slurmkit_accounting.cli.maintenance.hold_ledger_lock", lambda *_: held)
+    patch.setattr("slurmkit_accounting.cli.maintenance.rebuild_usage", lambda *_: None)
     return ()
 
 

@@ -39,6 +39,7 @@ def store_runs(ledger: Ledger, *stored: dict[str, object]) -> None:
             connection.execute(insert(clusters), {"name": "lab"})
         lab = connection.scalars(select(clusters.c.id).where(clusters.c.name == "lab")).one()
         for number, run in enumerate(stored, start=1):
-            ids = {"cluster_id": lab, "job_id_raw": number, "job_id": str(number)}
+            job = run.get("db_index", number)
+            ids = {"cluster_id": lab, "job_id_raw": job, "job_id": str(job)}
             connection.execute(insert(runs), ids | run)
         rebuild_usage(connection)

@@ -144,6 +144,7 @@ def counted(jobs: list[Job], span: tuple[int, int], now: int) -> dict[tuple, dic
         first["cpu_seconds"] += job.cpus * seconds
         first["node_seconds"] += job.nodes * seconds
         first["wall_seconds"] += seconds
+        first["nodeless_seconds"] += 0 if job.nodes else seconds
         first["mem_mib_seconds"] += job.mem * seconds
         first["runs"] += 1
         if span[0] <= job.start < span[1]:
@@ -152,7 +153,9 @@ def counted(jobs: list[Job], span: tuple[int, int], now: int) -> dict[tuple, dic
         if job.end is None:
             continue
         length = end - job.start
-        if job.energy and length:
+        # No node takes 20 kW.
+        if job.energy and length and job.energy * 1000 // length < max(job.nodes, 1) * 20_000_000:
+            first["metered_node_seconds"] += job.nodes * seconds
             # The power in whole milliwatts; the rest of the energy is at the end.
             power, whole = job.energy * 1000 // length, job.energy * 1000
             passed = (max(at - job.start, 0) for at in span)

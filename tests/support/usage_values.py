@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
 from fairshare_lines import FACTORS, SHARES
+from fake_gpus import Recorded
 from fake_queue import NOW, Scene, job, waiting
 from slurmkit_tui.feed.composed import (
     ClusterHealth,
@@ -11,11 +13,13 @@ from slurmkit_tui.feed.composed import (
     LedgerUsage,
     Utilization,
 )
+from slurmkit_tui.feed.history import HeldGpus
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs
 from slurmkit.doctor.case import Diagnosis
 from slurmkit.jobs.steps import Efficiency, UserEfficiency
+from slurmkit.state.nodes import read_nodes
 
 CpuOnly = "cpu=16,mem=32G,node=1"
 JOBS = [
@@ -29,7 +33,8 @@ JOBS = [
     waiting("4716", UserName="alice", tres_alloc="", Reason="Resources", Name="evil\n\x1b[2J"),
     job("4717", State="OUT_OF_MEMORY", Name="[red]not markup[/]"),
 ]
-_USED = [41.0, 96.5, 120.0, 183.25, 60.0, 12.5, 190.0, 240.0, 171.0, 88.0]
+_HELD = [1.5, 2, 2, 4, 6, 8, 8, 7.25, 6, 6, 6, 5, 3, 2, 0, 0, 1, 2, 4, 5, 6, 8, 5]
+HOURS = [int(NOW) // 3600 * 3600 - (24 - at) * 3600 for at in range(1, 24)]
 VALUES = {
     "fairshare": FairshareAnswer(SHARES, (FACTORS,), "", "7-00:00:00", NOW),
     "usage": LedgerUsage(
@@ -48,12 +53,17 @@ VALUES = {
     ),
     "utilization": Utilization(
         CurrentUse({"a100": 8, "h100": 2}, {"a100": 5, "h100": 2}, 12, 640, 512),
+        ({"gpu-type": "a100", "jobs": 9, "gpu_hours": 117.25, "gpu_hours_lost": 3.0},
+         {"gpu-type": "h100", "jobs": 2, "gpu_hours": 41.5, "gpu_hours_lost": None}),
+        "gpu-type", 1.0, "", NOW,
         tuple(
-            {"day": f"2026-11-{day:02}", "jobs": 9, "gpu_hours": hours, "gpu_hours_lost": 3.0}
-            for day, hours in enumerate(_USED, 10)
+            HeldGpus(HOURS[at], 3600, {"a100": a100, "h100": 2.0 if at % 7 else 0.5})
+            for at, a100 in enumerate(_HELD)
         ),
-        "day", 30.0, "", NOW,
+        "ledger of the site; ingested 60 s before",
     ),
+    "nodes": msgspec.structs.replace(read_nodes(Recorded().slurm), taken=NOW),
+    "queue": msgspec.structs.replace(Cluster(Scene(JOBS).slurm).queue(), taken=NOW),
     "health": ClusterHealth(
         (
             Diagnosis("slurmctld", "ok", "slurmctld answers, 24.11.5 on ctld"),

@@ -172,7 +172,7 @@ def _invariants(connection: Connection) -> Iterator[str]:
 
 
 def _notes(connection: Connection) -> Iterator[str]:
-    """Yield which clusters have DBIndexes of several jobs, and runs that are stored twice."""
+    """Yield which clusters have DBIndexes of several jobs."""
     known = connection.execute(select(clusters.c.id, clusters.c.name))
     names = {number: name for number, name in known}  # noqa: C416 - mypy: a Row is no tuple
     spare = func.count() - func.count(distinct(runs.c.db_index))
@@ -183,13 +183,6 @@ def _notes(connection: Connection) -> Iterator[str]:
                 f"the accounting database of {names[cluster]} was set up anew: {count} DBIndexes"
                 " belong to several jobs; all are kept"
             )
-    pair = (runs.c.cluster_id, runs.c.job_id_raw, runs.c.submit)
-    twice = select(*pair[:2]).where(runs.c.retracted.is_(None)).group_by(*pair)
-    for cluster, job in connection.execute(twice.having(func.count() > 1)):
-        yield (
-            f"job {job} of {names[cluster]} is there twice with one time of submission; if one is"
-            f" gone from sacct, stop counting it with: slurmkit ledger retract {job}"
-        )
 
 
 def _violated_foreign_keys(connection: Connection) -> Iterator[str]:

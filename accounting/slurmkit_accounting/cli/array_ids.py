@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from slurmkit.cluster.sweeps import SplitArray, load_records_by_cluster, split_array_of
+from slurmkit.cluster.sweeps import load_records_by_cluster, split_array_of
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.jobs.run_history import RunRecord, load_history
+from slurmkit.state.arrays import SplitArray
 from slurmkit_accounting.reports.model import Column
 
 if TYPE_CHECKING:

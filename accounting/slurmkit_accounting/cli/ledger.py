@@ -1,28 +1,32 @@
-"""`slurmkit ledger`: ingest jobs, close months, serve the ledger."""
+"""`slurmkit ledger`: ingest jobs, check and maintain the ledger, close months, serve it.
+
+What a command does is in a module of its own, which is imported when the command runs.
+"""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import click
 
 from slurmkit.cli.json_output import JsonOutput, json_option
-from slurmkit.formats.display import printable
-from slurmkit_accounting.calendar import find_zone
-from slurmkit_accounting.cli import db_option, open_for_writing
-from slurmkit_accounting.cli.maintenance import (
-    export_command,
-    import_command,
-    rebuild_command,
-    rejects_command,
-    retract_command,
-    status_command,
-    upgrade_command,
-    verify_command,
-)
+from slurmkit_accounting.cli import db_option, refuse_password
 from slurmkit_accounting.cli.people import people_group
-from slurmkit_accounting.render.format import format_utc
+
+
+def _maintenance() -> ModuleType:
+    from slurmkit_accounting.cli import maintenance
+
+    return maintenance
+
+
+def _json_of(
+    name: str, *, has_old: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    text = "Print everything as JSON."
+    return json_option(f"slurmkit.ledger.{name}/1", text=text, has_old=has_old)
 
 
 @click.group("ledger")
@@ -93,6 +97,186 @@ def ingest_command(
         ingest.ingest_from_file(path, db, since, as_json, **file)
 
 
+@click.command("status")
+@_json_of("status", has_old=True)
+@db_option
+def status_command(db: str | None, *, as_json: JsonOutput | None) -> None:
+    """Show the ledger's coverage, its age, and what needs attention.
+
+    \b
+    Examples:
+      slurmkit ledger status
+      slurmkit ledger status --json
+    """
+    _maintenance().show_status(db, as_json)
+
+
+@click.command("verify")
+@_json_of("verify", has_old=True)
+@db_option
+def verify_command(db: str | None, *, as_json: JsonOutput | None) -> None:
+    """Check the ledger against its runs, and print a checksum.
+
+    Everything that is derived from the runs is recomputed and compared. Ledgers with the same runs
+    have the same checksum, whatever their database and however the runs were read. Nothing is
+    changed. The exit code is 1 if something is wrong.
+
+    \b
+    Examples:
+      slurmkit ledger verify
+    """
+    _maintenance().verify_ledger(db, as_json)
+
+
+@click.command("rebuild")
+@_json_of("rebuild")
+@db_option
+def rebuild_command(db: str | None, *, as_json: JsonOutput | None) -> None:
+    """Recompute all usage from the runs.
+
+    \b
+    Examples:
+      slurmkit ledger rebuild
+    """
+    _maintenance().rebuild(db, as_json)
+
+
+@click.command("upgrade")
+@_json_of("upgrade")
+@db_option
+def upgrade_command(db: str | None, *, as_json: JsonOutput | None) -> None:
+    """Change the ledger's database to the schema of this release.
+
+    Releases of slurmkit that are older then cannot use the ledger any more, and there is no way
+    back. A SQLite file is copied first; the copy has the number of the old schema in its name. Make
+    a copy of a PostgreSQL database yourself, with pg_dump, and stop the service before.
+
+    \b
+    Examples:
+      slurmkit ledger upgrade
+      pg_dump --format=custom slurmkit > ledger.dump && slurmkit ledger upgrade
+    """
+    _maintenance().upgrade(db, as_json)
+
+
+@click.command("rejects")
+@click.option(
+    "--all", "all_", is_flag=True,
+    help="Also list lines whose runs could be read later, and dismissed ones.",
+)  # fmt: skip
+@click.option("--retry", "again", is_flag=True, help="Try to read the lines again first.")
+@click.option("--id", "ids", type=int, multiple=True, metavar="ID", help="Only this line.")
+@click.option(
+    "--source", metavar="NAME", help="Only lines of this file, as named in SOURCE; or of sacct."
+)
+@click.option("--from", "begin", metavar="DATE", help="Only lines of ingests from this day on.")
+@click.option("--to", "end", metavar="DATE", help="Only lines of ingests before this day.")
+@click.option(
+    "--dismiss", metavar="REASON",
+    help="Dismiss the chosen lines: they are kept, but reports no longer count them.",
+)  # fmt: skip
+@click.option("--undo", is_flag=True, help="Undo the dismissal of the chosen lines.")
+@click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
+@_json_of("rejects", has_old=True)
+@db_option
+def rejects_command(
+    db: str | None,
+    *,
+    all_: bool,
+    again: bool,
+    dismiss: str | None,
+    undo: bool,
+    dry_run: bool,
+    as_json: JsonOutput | None,
+    **chosen: Any,
+) -> None:
+    """List sacct lines that could not be read, verbatim, and why.
+
+    Lines that nobody wants, for example those of a wrong file, can be dismissed. Reports then no
+    longer count them, and --all still lists them, with who dismissed them and why. A run is counted
+    as soon as sacct prints a line of it that can be read, dismissed or not.
+
+    \b
+    Examples:
+      slurmkit ledger rejects
+      slurmkit ledger rejects --retry
+      slurmkit ledger rejects --retry --id 7
+      slurmkit ledger rejects --source noise.txt --dismiss "not a file of sacct"
+      slurmkit ledger rejects --source noise.txt --undo
+    """
+    work = _maintenance()
+    selection = work.select_rejects(chosen)
+    if dismiss is not None or undo:
+        work.dismiss(db, selection, dismiss, undo=undo, dry_run=dry_run)
+    if again:
+        work.retry(db, selection, dry_run=dry_run)
+    work.list_rejects(db, selection, all_=all_, as_json=as_json)
+
+
+@click.command("retract")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB_ID...")
+@click.option(
+    "--cluster", metavar="NAME", help="Cluster of the jobs; needed if the ledger has several."
+)
+@click.option("--undo", is_flag=True, help="Count retracted runs again.")
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+@_json_of("retract")
+@db_option
+def retract_command(
+    jobs: tuple[str, ...],
+    cluster: str | None,
+    db: str | None,
+    *,
+    undo: bool,
+    dry_run: bool,
+    as_json: JsonOutput | None,
+) -> None:
+    """Stop counting runs that sacct no longer shows.
+
+    The runs stay in the ledger, marked as retracted; --undo counts them again.
+
+    \b
+    Examples:
+      slurmkit ledger retract 4711 --dry-run
+      slurmkit ledger retract 4711
+      slurmkit ledger retract 4711 --undo
+    """
+    _maintenance().retract_runs(db, jobs, cluster, undo=undo, dry_run=dry_run, as_json=as_json)
+
+
+@click.command("export")
+@click.argument("to", metavar="URL", callback=refuse_password)
+@_json_of("export")
+@db_option
+def export_command(to: str, db: str | None, *, as_json: JsonOutput | None) -> None:
+    """Copy the whole ledger into a new database.
+
+    The copy has the same checksum.
+
+    \b
+    Examples:
+      slurmkit ledger export sqlite:////backup/ledger.db
+      slurmkit ledger export postgresql+psycopg://slurmkit@db/slurmkit
+    """
+    _maintenance().copy(db, to, as_json)
+
+
+@click.command("import")
+@click.argument("source", metavar="URL", callback=refuse_password)
+@_json_of("import")
+@db_option
+def import_command(source: str, db: str | None, *, as_json: JsonOutput | None) -> None:
+    """Fill a new ledger with a copy of another one.
+
+    The copy has the same checksum.
+
+    \b
+    Examples:
+      slurmkit ledger import sqlite:////backup/ledger.db
+    """
+    _maintenance().copy(source, db, as_json)
+
+
 @click.command("close")
 @click.argument("month", metavar="YYYY-MM")
 @click.option("--timezone", metavar="TZ", help="Time zone of the month.  [default: the host's]")
@@ -111,32 +295,7 @@ def close_command(
       slurmkit ledger close 2026-10
       slurmkit ledger close 2026-10 --timezone Europe/Berlin
     """
-    from slurmkit_accounting.usage.closed_months import close_month
-
-    with open_for_writing(db) as ledger:
-        closings = close_month(ledger, month, find_zone(timezone), int(time.time()))
-    if as_json:
-        as_json.print(closings)
-        return
-    for one in closings:
-        status = "closed" if one.new else f"was closed at {format_utc(one.at)}"
-        where = f"{one.month} of {printable(one.cluster)} ({one.timezone})"
-        click.echo(f"{where} {status}; checksum {one.checksum[:16]}")
-
-
-ledger_group.add_command(close_command)
-ledger_group.add_command(people_group)
-for command in (
-    status_command,
-    verify_command,
-    rebuild_command,
-    rejects_command,
-    retract_command,
-    export_command,
-    import_command,
-    upgrade_command,
-):
-    ledger_group.add_command(command)
+    _maintenance().close(db, month, timezone, as_json)
 
 
 @click.command("serve")
@@ -164,4 +323,17 @@ def serve_command(db: str | None) -> None:
     serve(db)
 
 
-ledger_group.add_command(serve_command)
+for command in (
+    status_command,
+    verify_command,
+    rebuild_command,
+    upgrade_command,
+    rejects_command,
+    retract_command,
+    export_command,
+    import_command,
+    close_command,
+    serve_command,
+    people_group,
+):
+    ledger_group.add_command(command)

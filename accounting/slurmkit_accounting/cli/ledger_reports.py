@@ -31,6 +31,7 @@ from slurmkit_accounting.notify.delivery import DeliveryOutcome
 from slurmkit_accounting.notify.monthly_mail import PastMonth, mail_month, write_month_mails
 from slurmkit_accounting.remote.client import configured_remote
 from slurmkit_accounting.render.format import format_utc, format_value
+from slurmkit_accounting.reports.idle import IdleBound, idle_report
 from slurmkit_accounting.reports.model import ColumnKind, Report
 from slurmkit_accounting.reports.question import report_window
 from slurmkit_accounting.reports.reconcile import reconcile_report
@@ -61,6 +62,15 @@ def explain(db: str | None, begin: str | None, end: str | None, asked: Mapping[s
     return with_user_ids(with_end_reasons(report) if more["job"] else report)
 
 
+def capacity(
+    db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]
+) -> Report:
+    """Return the report of capacity, use and waiting."""
+    more = read.More(timezone=asked["timezone"], filters=parse_filters(asked))
+    with read.ledger(db) as books:
+        return read.capacity(books, begin, end, **more)
+
+
 def wait(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
     """Return the report of waiting times."""
     more = read.More(timezone=asked["timezone"], filters=parse_filters(asked))
@@ -78,7 +88,13 @@ def usage(db: str | None, begin: str | None, end: str | None, asked: Mapping[str
         )
 
 
-REPORTS = {"budget": budget, "efficiency": efficiency, "usage": usage, "wait": wait}
+REPORTS = {
+    "budget": budget,
+    "capacity": capacity,
+    "efficiency": efficiency,
+    "usage": usage,
+    "wait": wait,
+}
 
 
 def _more_of_job(asked: Mapping[str, Any]) -> read.More:
@@ -202,6 +218,11 @@ def reconcile(
         return reconcile_report(
             ledger, commands.LocalSlurmCommands(), span, zone=where, tres=tres, now=now
         )
+
+
+def idle(source: str | None, below: float, seconds: int) -> Report:
+    """Return the report of GPUs whose utilisation stays below some percent for some seconds."""
+    return idle_report(commands.LocalSlurmCommands(), source, IdleBound(below, seconds))
 
 
 def _write_mails(

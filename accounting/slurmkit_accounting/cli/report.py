@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import click
@@ -21,8 +22,14 @@ from slurmkit_accounting.cli.report_options import (
 )
 
 
+def _reports() -> ModuleType:
+    from slurmkit_accounting.cli import ledger_reports
+
+    return ledger_reports
+
+
 def _ask_and_show(
-    name: Literal["budget", "efficiency", "usage", "wait"],
+    name: Literal["budget", "capacity", "efficiency", "usage", "wait"],
     form: OutputFormat,
     db: str | None,
     asked: Mapping[str, Any],
@@ -30,9 +37,7 @@ def _ask_and_show(
     end: str | None = None,
 ) -> None:
     """Ask the read API for a report, and show it."""
-    from slurmkit_accounting.cli import ledger_reports
-
-    show_report(ledger_reports.REPORTS[name](db, begin, end, asked), form)
+    show_report(_reports().REPORTS[name](db, begin, end, asked), form)
 
 
 def _by_option(usual: str) -> Callable[[Command], Command]:
@@ -117,6 +122,26 @@ def wait_command(
     _ask_and_show("wait", form, db, asked, begin, end)
 
 
+@click.command("capacity")
+@window_options
+@filter_options
+@format_options
+@db_option
+def capacity_command(
+    begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
+) -> None:
+    """Show GPUs that were there, held, used and waited for, by month.
+
+    One page for the question which GPUs to buy. Without dates, it is of the last twelve months.
+
+    \b
+    Examples:
+      slurmkit report capacity
+      slurmkit report capacity --from 2026-01-01 --gpu-type a100 --output capacity.html
+    """
+    _ask_and_show("capacity", form, db, asked, begin, end)
+
+
 @click.command("efficiency")
 @window_options
 @_by_option("user,partition")
@@ -181,12 +206,10 @@ def explain_command(
       slurmkit report explain --job 4711 --from 2026-01-01
       slurmkit report explain --row 1234
     """
-    from slurmkit_accounting.cli import ledger_reports
-
     if asked["row"] is not None:
-        ledger_reports.print_evidence(db, asked["row"], form)
+        _reports().print_evidence(db, asked["row"], form)
     else:
-        show_report(ledger_reports.explain(db, begin, end, asked), form)
+        show_report(_reports().explain(db, begin, end, asked), form)
 
 
 @click.command("idle")
@@ -215,10 +238,7 @@ def idle_command(source: str | None, below: float, minutes: int, form: OutputFor
       slurmkit report idle
       slurmkit report idle --source prometheus --below 10 --minutes 120
     """
-    from slurmkit.slurm.commands import LocalSlurmCommands
-    from slurmkit_accounting.reports.idle import IdleBound, idle_report
-
-    show_report(idle_report(LocalSlurmCommands(), source, IdleBound(below, minutes * 60)), form)
+    show_report(_reports().idle(source, below, minutes * 60), form)
 
 
 @click.command("reconcile")
@@ -243,10 +263,10 @@ def reconcile_command(
       slurmkit report reconcile --month 2026-10 --tres cpu --timezone Europe/Berlin
       slurmkit report reconcile --from 2026-11-20 --to 2026-11-21
     """
-    from slurmkit_accounting.cli.ledger_reports import reconcile
-
-    report = reconcile(db, begin, end, month=asked["month"], timezone=asked["timezone"], tres=tres)
-    show_report(report, form)
+    month, timezone = asked["month"], asked["timezone"]
+    show_report(
+        _reports().reconcile(db, begin, end, month=month, timezone=timezone, tres=tres), form
+    )
 
 
 @click.command("mail")
@@ -282,9 +302,7 @@ def mail_command(
       slurmkit report mail --month 2026-10 --dry-run ./mails
       slurmkit report mail --month 2026-10
     """
-    from slurmkit_accounting.cli.ledger_reports import mail_reports
-
-    mail_reports(month, timezone, dry_run, db, again=again, as_json=as_json)
+    _reports().mail_reports(month, timezone, dry_run, db, again=again, as_json=as_json)
 
 
 report_group.add_command(mail_command)
@@ -292,6 +310,7 @@ report_group.add_command(mail_command)
 
 for _command in (
     budget_command,
+    capacity_command,
     efficiency_command,
     explain_command,
     idle_command,

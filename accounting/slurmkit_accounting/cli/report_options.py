@@ -180,7 +180,9 @@ def format_options(command: Command) -> Command:
             "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
             help="Write the report to this file; its ending may choose the format, as in x.html.",
         ),
-        json_option(*_schemas(command), text="The same as --format json."),
+        json_option(
+            *_schemas(command), text="The same as --format json.", has_old=command.__name__ in _OLD
+        ),
         click.option(
             "--format", "format_name", metavar="NAME",
             help="table, csv, json, xlsx, html, or the name of a plugin.  [default: table]",
@@ -188,6 +190,13 @@ def format_options(command: Command) -> Command:
     ):  # fmt: skip
         wrapped = option(wrapped)
     return wrapped
+
+
+# The commands that slurmkit 0.1 had.
+_OLD = frozenset(
+    f"{name}_command"
+    for name in ("usage", "budget", "efficiency", "explain", "idle", "reconcile", "wait")
+)
 
 
 def _schemas(command: Command) -> tuple[str, ...]:

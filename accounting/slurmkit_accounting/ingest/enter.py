@@ -22,6 +22,7 @@ from slurmkit_accounting.ingest.steps import update_measured_use
 from slurmkit_accounting.ingest.stored import (
     StoredRun,
     find_by_db_index,
+    find_by_first_meaning,
     find_ids_by_db_index,
     find_runs,
     has_db_indices,
@@ -35,7 +36,7 @@ from slurmkit_accounting.ledger.bulk_write import (
     update_rows,
 )
 from slurmkit_accounting.ledger.coverage import CoveredSpan, is_covered, load_spans
-from slurmkit_accounting.ledger.database import first_line, value_errors
+from slurmkit_accounting.ledger.database_errors import first_line, value_errors
 from slurmkit_accounting.ledger.schema.runs import clusters, ingests, revisions, runs, suspensions
 from slurmkit_accounting.sacct.columns import RowLayout
 from slurmkit_accounting.sacct.rows import (
@@ -200,6 +201,7 @@ def _upsert_or_reject(
     try:
         with transaction.usage.undone_on_error():
             counts = _upsert(connection, ingest, transaction, row_layout, batch)
+            transaction.usage.refuse_overflow()
     except value_errors() as error:
         savepoint.rollback()  # after any other error, the whole transaction is rolled back
         if not batch.fingerprints:
@@ -239,6 +241,9 @@ def _upsert(
 ) -> IngestCounts:
     """Upsert the runs of a batch, store its rejects, and return the counts."""
     keys, indices = row_layout.keys(batch), row_layout.db_indices(batch)
+    if second := row_layout.second_submits(batch):
+        batch = _with_stored_submits(connection, ingest.cluster, row_layout, batch, second)
+        keys = row_layout.keys(batch)
     if row_layout.dated and (layers := _occurrences(keys)):
         # Two dumps in one file: a later line may show an earlier state, which `_merge` knows.
         total = IngestCounts()
@@ -292,6 +297,29 @@ def _occurrences(keys: Sequence[RunKey | None]) -> list[list[int]]:
     return layers if len(layers) > 1 else []
 
 
+def _with_stored_submits(
+    connection: Connection,
+    cluster: int,
+    row_layout: RowLayout,
+    batch: RowBatch,
+    second: Mapping[int, int],
+) -> RowBatch:
+    """Give a Submit that the clock showed twice its second meaning if the ledger has that run."""
+    keys = row_layout.keys(batch)
+    both = {
+        number: (key, (key[0], time))
+        for number, time in second.items()
+        if (key := keys[number]) is not None
+    }
+    known = find_runs(connection, cluster, {key for pair in both.values() for key in pair})
+    meant = {
+        number: second[number]
+        for number, (one, other) in both.items()
+        if one not in known and other in known
+    }
+    return row_layout.with_submits(batch, meant)
+
+
 def _find_stored(
     connection: Connection,
     cluster: int,
@@ -301,8 +329,10 @@ def _find_stored(
     from_file: bool,
 ) -> tuple[dict[RunKey, StoredRun], set[int]]:
     """Find the runs that the ledger has, and the DBIndexes of rows that other runs have."""
-    given = {key: indices[number] for key, number in last.items()}
-    known = find_runs(connection, cluster, last, given)
+    known = find_runs(connection, cluster, last)
+    if known and (early := find_by_first_meaning(connection, last.keys() - known, known)):
+        own = {known[key].id for key in last if key in known}
+        known |= {key: one for key, one in early.items() if one.id not in own}
     new = {key: number for key, number in last.items() if key not in known} if known else last
     unknown = {key: index for key, number in new.items() if (index := indices[number]) is not None}
     if not has_db_indices(connection, cluster, unknown.values()):

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, delete, select, update
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.capabilities import read_slurm_config
+from slurmkit_accounting.gpu_use.capacity import read_capacity, record_capacity
 from slurmkit_accounting.ingest import suspended
 from slurmkit_accounting.ingest.enter import (
     COUNT_NAMES,
@@ -29,7 +30,7 @@ from slurmkit_accounting.ingest.enter import (
     find_or_add_cluster,
 )
 from slurmkit_accounting.ingest.retract import ExpectedRuns
-from slurmkit_accounting.ingest.steps import enter_steps
+from slurmkit_accounting.ingest.steps import enter_steps, enter_summaries
 from slurmkit_accounting.ledger.coverage import CoveredSpan, add_span, load_spans
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
@@ -135,6 +136,7 @@ def ingest(
         current = msgspec.structs.replace(
             current, shapes=NodeGpus(slurm, started - OVERLAP_SECONDS)
         )
+        capacity = read_capacity(slurm)
         sacct = SacctReader(slurm, steps=steps, user=only)
         reading = _SacctIngest(ledger, current, window, progress)
         reading.enter(sacct.windows(reading.days))
@@ -143,6 +145,8 @@ def ingest(
         _place_suspensions(ledger, slurm, current.cluster)
         with ledger.transaction() as connection:
             finish_ingest(connection, current, reading.total)
+            if capacity is not None:
+                record_capacity(connection, current.cluster, capacity, started)
             books_begin = load_spans(connection, current.cluster)[0].begin
         seconds = time.monotonic() - begun
         return Ingested(name, window, reading.total, first, books_begin, seconds, gone, only)
@@ -199,6 +203,7 @@ class _SacctIngest:
                         self._cover_day(connection, item.window)
                     elif isinstance(item, StepBatch):
                         enter_steps(connection, self._ingest.cluster, item.steps)
+                        enter_summaries(connection, self._ingest.cluster, item.summaries)
                     else:
                         self._enter_runs(connection, item)
                 if not isinstance(item, WindowDone):

@@ -14,11 +14,16 @@ from slurmkit_accounting.ledger.bulk_write import in_values, insert_missing
 from slurmkit_accounting.ledger.schema.runs import UNREAD, clusters, ingests, rejects
 from slurmkit_accounting.sacct.rows import Reject, RunKey, format_db_index, format_run_key
 
+SACCT = "sacct"  # the source of what sacct itself printed
+_NOT_DISMISSED = {"dismissed": None, "dismissed_by": None, "dismissed_because": None}
 _COLUMNS = ("ingest_id", "digest", "reason", "line", "identity")
 
 
 def store_rejects(connection: Connection, cluster: int, ingest: int, bad: Sequence[Reject]) -> None:
-    """Store rows verbatim. A stored one that was marked as read is marked as unread again."""
+    """Store rows verbatim. A stored one that was marked as read is marked as unread again.
+
+    One that was dismissed stays so, except if it was of a file and sacct itself prints it now.
+    """
     if not bad:
         return
     values = {}
@@ -28,13 +33,18 @@ def store_rejects(connection: Connection, cluster: int, ingest: int, bad: Sequen
     again = in_values(connection, rejects.c.digest, list(values))
     read = rejects.c.read_since.is_not(None)
     connection.execute(update(rejects).where(again, read).values(read_since=None))
+    if connection.scalar(select(ingests.c.source).where(ingests.c.id == ingest)) == SACCT:
+        of_sacct = select(ingests.c.id).where(ingests.c.source == SACCT)
+        of_file = rejects.c.ingest_id.not_in(of_sacct) & rejects.c.dismissed.is_not(None)
+        back = {**_NOT_DISMISSED, "ingest_id": ingest}
+        connection.execute(update(rejects).where(again, of_file).values(back))
     insert_missing(connection, rejects, _COLUMNS, list(values.values()))
 
 
 def mark_rejects_of_runs_read(
     connection: Connection, cluster: int, ingest: int, read: Iterable[tuple[RunKey, int | None]]
 ) -> None:
-    """Mark rejects as read whose runs were now read.
+    """Mark rejects as read whose runs were now read, also dismissed ones.
 
     Args:
         connection: to the ledger.
@@ -42,7 +52,7 @@ def mark_rejects_of_runs_read(
         ingest: row id of the ingest.
         read: key and DBIndex of each run that was read.
     """
-    unread = _load_unread(connection, cluster)
+    unread = _load_not_read(connection, cluster)
     if not unread:
         return
     settled: list[int] = []
@@ -63,11 +73,12 @@ def _identity(one: Reject) -> str | None:
     return None if one.db_index is None else format_db_index(one.db_index)
 
 
-def _load_unread(connection: Connection, cluster: int) -> dict[str, list[tuple[int, int]]]:
-    """Load row id and time (epoch seconds) of the unread rejects of a cluster, by identity."""
+def _load_not_read(connection: Connection, cluster: int) -> dict[str, list[tuple[int, int]]]:
+    """Load row id and time (epoch seconds) of rejects whose runs were not read, by identity."""
     columns = (rejects.c.identity, rejects.c.id, ingests.c.started)
     query = select(*columns).join(ingests, ingests.c.id == rejects.c.ingest_id)
-    where = (UNREAD, ingests.c.cluster_id == cluster, rejects.c.identity.is_not(None))
+    not_read = rejects.c.read_since.is_(None)
+    where = (not_read, ingests.c.cluster_id == cluster, rejects.c.identity.is_not(None))
     unread = defaultdict(list)
     for identity, reject, stored in connection.execute(query.where(*where)):
         unread[identity].append((reject, stored))
@@ -76,7 +87,7 @@ def _load_unread(connection: Connection, cluster: int) -> dict[str, list[tuple[i
 
 def mark_rejects_read(connection: Connection, ingest: int, reject_ids: Sequence[int]) -> None:
     """Mark rejects as read, by row id."""
-    where = (in_values(connection, rejects.c.id, reject_ids), UNREAD)
+    where = (in_values(connection, rejects.c.id, reject_ids), rejects.c.read_since.is_(None))
     connection.execute(update(rejects).where(*where).values(read_since=ingest))
 
 
@@ -180,8 +191,7 @@ def dismiss_rejects(
 
 def restore_rejects(connection: Connection, chosen: RejectSelection) -> int:
     """Undo the dismissal of rejects; return their number."""
-    values = {"dismissed": None, "dismissed_by": None, "dismissed_because": None}
-    return _set_dismissed(connection, chosen, rejects.c.dismissed.is_not(None), values)
+    return _set_dismissed(connection, chosen, rejects.c.dismissed.is_not(None), _NOT_DISMISSED)
 
 
 def _set_dismissed(

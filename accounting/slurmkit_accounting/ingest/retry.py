@@ -16,7 +16,14 @@ from slurmkit_accounting.ingest.enter import (
 )
 from slurmkit_accounting.ingest.file import parse_layout
 from slurmkit_accounting.ingest.ingest import finish_ingest
-from slurmkit_accounting.ingest.rejects import StoredReject, load_rejects, mark_rejects_read
+from slurmkit_accounting.ingest.rejects import (
+    ALL_REJECTS,
+    SACCT,
+    RejectSelection,
+    StoredReject,
+    load_rejects,
+    mark_rejects_read,
+)
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.sacct.columns import RowLayout, fingerprint
@@ -26,19 +33,29 @@ from slurmkit_accounting.sacct.rows import RowBatch
 SOURCE = "rejects"
 
 
-def retry_rejects(ledger: Ledger) -> IngestCounts:
+def retry_rejects(
+    ledger: Ledger, chosen: RejectSelection = ALL_REJECTS, *, dry_run: bool = False
+) -> IngestCounts:
     """Enter rejects that can be parsed now, as rows of the past.
 
     Rejects of a file are parsed with the fields and the time zone of that file.
+
+    Args:
+        ledger: open for writing.
+        chosen: try only these; dismissed ones are left out in any case.
+        dry_run: change nothing.
 
     Raises:
         BadInput: when the time zone of a file is not known on this machine.
         LedgerError: when an ingest is running, or the database fails.
     """
     total = IngestCounts()
-    with hold_ledger_lock(ledger, "ingest"), ledger.transaction() as connection:
+    with (
+        hold_ledger_lock(ledger, "ingest"),
+        ledger.transaction(rehearsal=dry_run) as connection,
+    ):
         waiting: dict[tuple[str, int, str | None], list[StoredReject]] = defaultdict(list)
-        for one in load_rejects(connection):
+        for one in load_rejects(connection, chosen=chosen):
             waiting[one.cluster, one.seen, one.layout].append(one)
         for (cluster, seen, text), lines in waiting.items():
             row_layout = _layout(text)
@@ -58,7 +75,7 @@ def _layout(text: str | None) -> RowLayout:
 
 def _fields(one: StoredReject, row_layout: RowLayout) -> list[str] | None:
     """Split a reject into fields; None if it has too few or too many."""
-    if one.layout is None and one.source not in {"sacct", SOURCE}:
+    if one.layout is None and one.source not in {SACCT, SOURCE}:
         return None  # from a file that was read before layouts were stored
     # The last field of a file takes the rest of its row. sacct's rows must have exactly all fields.
     most = -1 if row_layout.fields == SACCT_FIELDS else len(row_layout.fields) - 1

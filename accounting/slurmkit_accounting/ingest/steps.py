@@ -1,4 +1,4 @@
-"""Store steps, and compute from them what their runs really used."""
+"""Store steps, and compute what runs really used: from steps, and from samples of their GPUs."""
 
 from __future__ import annotations
 
@@ -8,30 +8,41 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, select
 
+from slurmkit_accounting.gpu_use.jobstats import enter_blobs
+from slurmkit_accounting.gpu_use.store import MeasuredGpus, load_measured_gpus
+from slurmkit_accounting.gpu_use.summaries import LEAST_COVERED
 from slurmkit_accounting.ingest.stored import find_runs
 from slurmkit_accounting.ledger.bulk_write import in_values, replace_rows, update_rows
 from slurmkit_accounting.ledger.schema.runs import runs, steps
 from slurmkit_accounting.sacct.rows import RunKey
 from slurmkit_accounting.sacct.steps import StepRow
-from slurmkit_accounting.usage.bins import UsageRun
+from slurmkit_accounting.usage.bins import IMPLAUSIBLE_AMOUNT, UsageRun
 from slurmkit_accounting.usage.tables import IS_COUNTED, USAGE_RUN_COLUMNS, UsageChange, load_eras
 
-MEASURED_COLUMNS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille", "gpu_mem_peak_mib")
+MEASURED_COLUMNS = (
+    "cpu_used_ms",
+    "mem_peak_mib",
+    "gpu_used_permille",
+    "gpu_energy_joules",
+    "gpu_mem_peak_mib",
+    "gpu_idle_seconds",
+)
 _START, _END, _GPUS = map(UsageRun._fields.index, ("start", "end", "gpus"))
-_COUNTED = UsageRun._fields.index(
-    MEASURED_COLUMNS[0]
-)  # the usage tables have all but the last, in this order
+_COUNTED = UsageRun._fields.index(MEASURED_COLUMNS[0])
+_IN_USAGE = 4  # the usage tables have the first of `MEASURED_COLUMNS`, in their order
 _ALL = 1000
 _Rows: TypeAlias = "dict[tuple[int, str], StepRow]"  # by run and name
 
 
 class MeasuredUse(NamedTuple):
-    """What all steps of a run used together; None if not measured."""
+    """What a run used; None if not measured."""
 
     cpu_used_ms: int | None
     mem_peak_mib: int | None
     gpu_used_permille: int | None
+    gpu_energy_joules: int | None
     gpu_mem_peak_mib: int | None
+    gpu_idle_seconds: int | None
 
 
 def enter_steps(
@@ -48,8 +59,18 @@ def enter_steps(
     _update_measured_use(connection, {run for run, _ in changed}, stored | changed)
 
 
+def enter_summaries(
+    connection: Connection, cluster: int, found: Iterable[tuple[RunKey, str]]
+) -> None:
+    """Enter jobstats' summaries of runs that the ledger has; again changes nothing."""
+    by_key = dict(found)
+    known = find_runs(connection, cluster, set(by_key))
+    blobs = {known[key].id: text for key, text in by_key.items() if key in known}
+    update_measured_use(connection, enter_blobs(connection, blobs))
+
+
 def update_measured_use(connection: Connection, run_ids: Sequence[int]) -> None:
-    """Recompute what some runs used, from their stored steps."""
+    """Recompute what some runs used, from their stored steps and the samples of their GPUs."""
     if run_ids:
         _update_measured_use(connection, run_ids, _load_steps(connection, run_ids))
 
@@ -59,16 +80,20 @@ def _update_measured_use(connection: Connection, run_ids: Collection[int], rows:
     of_run: dict[int, list[StepRow]] = defaultdict(list)
     for (whose, _), step in rows.items():
         of_run[whose].append(step)
-    query = select(runs.c.id, runs.c.gpu_mem_peak_mib, IS_COUNTED, *USAGE_RUN_COLUMNS)
+    others = [runs.c[name] for name in MEASURED_COLUMNS[_IN_USAGE:]]
+    query = select(runs.c.id, *others, IS_COUNTED, *USAGE_RUN_COLUMNS)
     known = in_values(connection, runs.c.id, sorted(run_ids))
     found = connection.execute(query.where(known)).all() if run_ids else []
+    sampled = load_measured_gpus(connection, run_ids)
     changed: list[tuple[int, MeasuredUse]] = []
     counted: list[tuple[Sequence[Any], MeasuredUse]] = []
-    for run_id, gpu_mem, counts, *held in found:
+    for run_id, gpu_mem, gpu_idle, counts, *held in found:
         start, end, gpus = held[_START], held[_END], held[_GPUS]
         seconds = end - start if start is not None and end is not None else 0
         after = combine_steps(of_run[run_id], gpus * seconds)
-        if after == (*held[_COUNTED:], gpu_mem):
+        if run_id in sampled:
+            after = _prefer_samples(after, sampled[run_id], gpus, seconds)
+        if after == (*held[_COUNTED:], gpu_mem, gpu_idle):
             continue
         changed.append((run_id, after))
         if counts:
@@ -85,11 +110,11 @@ def _update_usage(
     """Update the usage tables with the new measured use of some runs."""
     if not found:
         return
-    *whose, cpu, mem, gpu = zip(*(held for held, _ in found), strict=True)
-    after = list(zip(*(facts for _, facts in found), strict=True))[:3]
+    *whose, cpu, mem, gpu, joules = zip(*(held for held, _ in found), strict=True)
+    after = list(zip(*(facts for _, facts in found), strict=True))[:_IN_USAGE]
     submits = whose[UsageRun._fields.index("submit")]
     change = UsageChange()
-    change.use([*whose, *after, load_eras(connection).each(submits)], (cpu, mem, gpu))
+    change.use([*whose, *after, load_eras(connection).each(submits)], (cpu, mem, gpu, joules))
     change.write(connection)
 
 
@@ -111,12 +136,42 @@ def combine_steps(found: Sequence[StepRow], gpu_seconds: int) -> MeasuredUse:
             gpu_mem.append(gpu_mib)
         if permille is not None and start is not None and end is not None:
             busy.append(permille * (end - start))
+    cpu_ms = sum(cpu)
     return MeasuredUse(
-        sum(cpu) if cpu else None,
+        cpu_ms if cpu and cpu_ms < IMPLAUSIBLE_AMOUNT else None,
         max(mem, default=None),
         min(sum(busy) // gpu_seconds, _ALL) if busy and gpu_seconds > 0 else None,
+        None,
         max(gpu_mem, default=None),
+        None,
     )
+
+
+def _prefer_samples(
+    steps_use: MeasuredUse, sampled: MeasuredGpus, gpus: int, seconds: int
+) -> MeasuredUse:
+    """Take from the samples what they cover at least half of; the rest stays as the steps say.
+
+    Samples of more GPUs than the run held are wrong about some of them, so none is believed.
+
+    Args:
+        steps_use: what the steps say.
+        sampled: what the samples say.
+        gpus: number of GPUs that the run held.
+        seconds: its run time; 0 while it runs.
+    """
+    gpu_seconds = gpus * seconds
+    if sampled.gpus > gpus:
+        return steps_use
+    changed = {}
+    if sampled.busy_seconds >= LEAST_COVERED * gpu_seconds > 0:
+        changed["gpu_used_permille"] = min(round(sampled.mean * _ALL), _ALL)
+        changed["gpu_idle_seconds"] = round(sampled.idle_seconds)
+    if sampled.energy_seconds >= LEAST_COVERED * gpu_seconds > 0:
+        changed["gpu_energy_joules"] = round(sampled.joules)
+    if sampled.memory_mib is not None:
+        changed["gpu_mem_peak_mib"] = sampled.memory_mib
+    return steps_use._replace(**changed)
 
 
 def _load_steps(connection: Connection, run_ids: Iterable[int]) -> _Rows:

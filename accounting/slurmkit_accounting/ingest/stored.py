@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
 from sqlalchemy import BigInteger, ColumnElement, Connection, select, type_coerce
 
+from slurmkit.errors import BadInput
+from slurmkit_accounting.calendar import find_stored_zone
 from slurmkit_accounting.ledger.bulk_write import in_values
 from slurmkit_accounting.ledger.schema.runs import ingests, runs
 from slurmkit_accounting.sacct.rows import RunKey, RunRow
@@ -15,6 +20,7 @@ from slurmkit_accounting.usage.tables import IS_COUNTED, USAGE_RUN_COLUMNS, load
 
 # Seconds between two time zones: from UTC-12 to UTC+14, by quarters of an hour.
 _MOST_ZONES, _LEAST_ZONES = 26 * 3600, 900
+_MOST_REPEATED = 2 * 3600  # seconds that a clock shows twice; it is set back by two hours at most
 # As it is stored: a signed 64-bit number. With `IS NOT NULL` SQLite would scan the whole index.
 _INDEX = type_coerce(runs.c.db_index, BigInteger)
 _COLUMNS = [_INDEX, *(runs.c[name] for name in RunRow._fields[1:])]
@@ -39,35 +45,15 @@ _FACTS = (runs.c.id, runs.c.fingerprint, runs.c.end.is_(None), runs.c.gone_since
 
 
 def find_runs(
-    connection: Connection,
-    cluster: int,
-    keys: Collection[RunKey],
-    db_indices: Mapping[RunKey, int | None] | None = None,
+    connection: Connection, cluster: int, keys: Collection[RunKey]
 ) -> dict[RunKey, StoredRun]:
-    """Return the runs of some jobs that the ledger has, by key: those asked for, and others.
-
-    Args:
-        connection: to the ledger.
-        cluster: row id of the cluster.
-        keys: of the runs asked for.
-        db_indices: DBIndexes by key, to tell apart the rows of a run that an earlier release
-            stored twice.
-    """
+    """Return the runs of some jobs that the ledger has, by key: those asked for, and others."""
     job_id = runs.c.job_id_raw
     if not keys or not _any(connection, cluster, job_id, min(keys)[0], max(keys)[0]):
         return {}
     jobs = in_values(connection, job_id, {job for job, _ in keys})
-    query = select(job_id, runs.c.submit, *_FACTS, _INDEX)
-    rows = connection.execute(query.where(runs.c.cluster_id == cluster, jobs)).all()
-    found = {(row[0], row[1]): StoredRun(*row[2:-1]) for row in rows}
-    if len(found) < len(rows):
-        # An earlier release stored a run twice if it got another DBIndex: take the one with the
-        # DBIndex of now, else the one still shown.
-        given = db_indices or {}
-        shown = [row for row in rows if not row[-2]]
-        same = [row for row in rows if row[-1] is not None and given.get(row[:2]) == row[-1]]
-        found |= {(row[0], row[1]): StoredRun(*row[2:-1]) for row in (*shown, *same)}
-    return found
+    query = select(job_id, runs.c.submit, *_FACTS).where(runs.c.cluster_id == cluster, jobs)
+    return {(row[0], row[1]): StoredRun(*row[2:]) for row in connection.execute(query)}
 
 
 class DBIndexMatches(NamedTuple):
@@ -112,6 +98,53 @@ def find_by_db_index(
         else:
             matches.reused.add(index)
     return matches
+
+
+def find_by_first_meaning(
+    connection: Connection, keys: Collection[RunKey], known: Mapping[RunKey, StoredRun]
+) -> dict[RunKey, StoredRun]:
+    """Find runs of files whose Submit is an hour early, since the clock showed that time twice.
+
+    `LocalTimes` takes the first of two times with the same name. A row that says the second time,
+    as sacct does, is of the same run.
+
+    Args:
+        connection: to the ledger.
+        keys: of rows that `find_runs` did not find.
+        known: what it found: runs of the same jobs.
+    """
+    submits: dict[int, list[int]] = defaultdict(list)
+    for job, submit in known:
+        submits[job].append(submit)
+    pairs = [
+        (key, known[key[0], submit])
+        for key in keys
+        for submit in submits.get(key[0], ())
+        if 0 < key[1] - submit <= _MOST_REPEATED
+    ]
+    if not pairs:
+        return {}
+    query = select(runs.c.id, runs.c.submit, ingests.c.layout)
+    query = query.join(ingests, runs.c.first_ingest_id == ingests.c.id)
+    ids = in_values(connection, runs.c.id, {one.id for _, one in pairs})
+    second = {
+        number: _second_meaning(submit, layout)
+        for number, submit, layout in connection.execute(query.where(ids))
+    }
+    return {key: one for key, one in pairs if second.get(one.id) == key[1]}
+
+
+def _second_meaning(submit: int, layout: str | None) -> int | None:
+    """Return the second time that a Submit of a file may mean; None if it has one meaning."""
+    if layout is None:
+        return None
+    try:
+        rules = find_stored_zone(msgspec.json.decode(layout)["zone"]).rules
+    except BadInput:
+        return None
+    first = datetime.fromtimestamp(submit, rules)
+    second = int(first.replace(fold=1).timestamp())
+    return second if first.fold == 0 and second != submit else None
 
 
 def has_db_indices(connection: Connection, cluster: int, indices: Collection[int]) -> bool:

@@ -126,11 +126,11 @@ def _locate_in_window(
     rows, partly = [], []
     for run in there:
         seconds = suspended.get(run.key, 0)
-        held = min(run.end, begin + length) - max(run.start, begin)
-        if 0 < seconds < held and length > _LEAST:
+        first, last = max(run.start, begin), min(run.end, begin + length)
+        if 0 < seconds < last - first and length > _LEAST:
             partly.append(run)
         elif seconds > 0:
-            rows.append((run.id, begin, length, seconds))
+            rows.append((run.id, first, last - first, seconds))
     half = length // 2 if length // 2 % _LEAST == 0 else length // 2 // _LEAST * _LEAST
     for start, part in ((begin, half), (begin + half, length - half)) if partly else ():
         some = [run for run in partly if run.start < start + part and start < run.end]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import os
+import re
 import sqlite3
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -13,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
-from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from slurmkit.config.extras import missing_extra
 from slurmkit.errors import LedgerError
+from slurmkit_accounting.ledger.database_errors import (
+    translate_database_errors,
+    translate_file_errors,
+)
 from slurmkit_accounting.ledger.location import (
     describe_url,
     is_default_path,
@@ -24,6 +26,7 @@ from slurmkit_accounting.ledger.location import (
     ledger_url,
     refuse_network_filesystem,
 )
+from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.types import REVISION, VERSION_TABLE
 
 if TYPE_CHECKING:
@@ -39,16 +42,6 @@ _FOR_WRITERS = (
     "temp_store=MEMORY",
 )  # fmt: skip
 _CONNECT_SECONDS = 10
-# Part of a database error, and what the user can do about it.
-_ADVICE = (
-    ("file is not a database", "this file is not a ledger; name another with --db"),
-    ("unable to open", "check the path and its permissions, or name another with --db"),
-    ("readonly", "you may not write to it; name another with --db"),
-    ("locked", "another command is writing to it; try again"),
-    ("disk is full", "free some space and run the command again"),
-    ("password", "put the password in ~/.pgpass or PGPASSWORD"),
-    ("connection failed", "check the host name, and that PostgreSQL runs there"),
-)
 
 
 class Ledger:
@@ -106,7 +99,8 @@ class LedgerUpgrade(NamedTuple):
 def open_for_writing(db: str | None = None) -> Iterator[Ledger]:
     """Open a ledger to write; create it or migrate its schema first.
 
-    A SQLite file is copied before a migration. A ledger in PostgreSQL, which other hosts may use
+    A SQLite file is copied before a migration, which waits for no ingest: it fails while one is
+    running. A ledger in PostgreSQL, which other hosts may use
     with an older release, is migrated by `upgrade_ledger` only.
 
     Raises:
@@ -117,8 +111,7 @@ def open_for_writing(db: str | None = None) -> Iterator[Ledger]:
     if is_sqlite(url):
         _make_file(Path(str(url.database)))
     with _open_engine(url) as ledger:
-        with ledger.transaction() as connection:
-            _migrate(connection, ledger.source, asked=is_sqlite(url))
+        _migrate(ledger, asked=is_sqlite(url))
         yield ledger
 
 
@@ -127,15 +120,17 @@ def upgrade_ledger(db: str | None = None) -> LedgerUpgrade:
 
     Raises:
         BadInput: for an invalid URL.
-        LedgerError: when there is none, or it cannot be opened, copied or migrated.
+        LedgerError: when there is none, it cannot be opened, copied or migrated, or an ingest is
+            running.
     """
     url = ledger_url(db)
     if is_sqlite(url):
         _require_file(Path(str(url.database)))
-    with _open_engine(url) as ledger, ledger.transaction() as connection:
-        if _version(connection) is None:
-            raise _no_ledger_error(ledger.source)
-        return _migrate(connection, ledger.source, asked=True)
+    with _open_engine(url) as ledger:
+        with ledger.transaction() as connection:
+            if _version(connection) is None:
+                raise _no_ledger_error(ledger.source)
+        return _migrate(ledger, asked=True)
 
 
 @contextmanager
@@ -153,39 +148,6 @@ def open_for_reading(db: str | None = None) -> Iterator[Ledger]:
         with ledger.transaction() as connection:
             _check_version(_version(connection), ledger.source)
         yield ledger
-
-
-@contextmanager
-def translate_database_errors(source: str) -> Iterator[None]:
-    """Translate errors of the database to a LedgerError of one line."""
-    try:
-        yield
-    except _database_errors() as error:
-        advice = next((advice for sign, advice in _ADVICE if sign in _message(error)), None)
-        hint = f"; {advice}" if advice else ""
-        raise LedgerError(f"cannot use the ledger {source}: {first_line(error)}{hint}") from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, without the SQL that SQLAlchemy adds."""
-    return (_message(error).splitlines() or [type(error).__name__])[0]
-
-
-def _message(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error).strip()
-
-
-def _database_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of the database; COPY bypasses SQLAlchemy, so psycopg's own too."""
-    psycopg = sys.modules.get("psycopg")
-    return (SQLAlchemyError,) if psycopg is None else (SQLAlchemyError, psycopg.Error)
-
-
-def value_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a value that cannot be counted, or not be stored."""
-    psycopg = sys.modules.get("psycopg")
-    of_database = (DataError,) if psycopg is None else (DataError, psycopg.DataError)
-    return (ArithmeticError, ValueError, *of_database)
 
 
 @contextmanager
@@ -243,7 +205,7 @@ def _wait_for_the_writer(connection: Connection) -> None:
 
 def _make_file(path: Path) -> None:
     refuse_network_filesystem(path)
-    with _translate_file_errors(path):
+    with translate_file_errors(path):
         if not path.exists():
             if is_default_path(path):
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -252,48 +214,52 @@ def _make_file(path: Path) -> None:
 
 def _require_file(path: Path) -> None:
     refuse_network_filesystem(path)
-    with _translate_file_errors(path):
+    with translate_file_errors(path):
         if not path.exists():
             raise _no_ledger_error(str(path))
 
 
-@contextmanager
-def _translate_file_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        make = "make its folder, or " if isinstance(error, FileNotFoundError) else ""
-        raise LedgerError(
-            f"cannot create or open the ledger {path}: {error.strerror}; {make}name another place"
-            " with --db URL or SLURMKIT_DB"
-        ) from error
-
-
-def _migrate(connection: Connection, source: str, *, asked: bool) -> LedgerUpgrade:
+def _migrate(ledger: Ledger, *, asked: bool) -> LedgerUpgrade:
     """Create the schema, or migrate it if that was asked for; copy a SQLite file before."""
-    version = _version(connection)
+    with ledger.transaction() as connection:
+        version = _version(connection)
+        if version is None:
+            _create(connection, ledger.source)
+            return LedgerUpgrade(None, None)
     if version == REVISION:
         return LedgerUpgrade(version, None)
-    if version is None and inspect(connection).get_table_names():
+    if version > REVISION:
+        raise _too_new_error(ledger.source)
+    if not asked:
+        raise LedgerError(
+            f"the ledger {ledger.source} was made by an older slurmkit (schema {version}, this one"
+            f" needs {REVISION}); older releases on other hosts cannot use it after an upgrade, and"
+            " there is no way back: make a copy of it (pg_dump), then run: slurmkit ledger upgrade"
+        )
+    # An ingest of an older release must not go on with tables that it does not know.
+    with hold_ledger_lock(ledger, "ingest"):
+        with ledger.transaction() as connection:
+            version = _version(connection)
+            if version == REVISION:  # another command was faster
+                return LedgerUpgrade(version, None)
+            in_file = connection.dialect.name == "sqlite"
+            copy = _copy_file(Path(ledger.source), str(version)) if in_file else None
+            _upgrade(connection)
+        if copy is not None:
+            _delete_other_copies(Path(ledger.source), copy)
+    return LedgerUpgrade(version, None if copy is None else str(copy))
+
+
+def _create(connection: Connection, source: str) -> None:
+    if inspect(connection).get_table_names():
         raise LedgerError(
             f"{source} is a database, but not a ledger; name another with --db or SLURMKIT_DB"
         )
-    if version is not None and version > REVISION:
-        raise _too_new_error(source)
-    if version is not None and not asked:
-        raise LedgerError(
-            f"the ledger {source} was made by an older slurmkit (schema {version}, this one needs"
-            f" {REVISION}); older releases on other hosts cannot use it after an upgrade, and there"
-            " is no way back: make a copy of it (pg_dump), then run: slurmkit ledger upgrade"
-        )
-    in_file = version is not None and connection.dialect.name == "sqlite"
-    copy = _copy_file(Path(source), str(version)) if in_file else None
     _upgrade(connection)
-    return LedgerUpgrade(version, copy)
 
 
-def _copy_file(path: Path, version: str) -> str:
-    """Copy a SQLite ledger to a file beside it, named by its schema; remove older such copies."""
+def _copy_file(path: Path, version: str) -> Path:
+    """Copy a SQLite ledger to a file beside it, named by its schema."""
     copy = path.with_name(f"{path.name}.schema-{version}")
     unfinished = path.with_name(f"{copy.name}-unfinished")
     try:
@@ -302,9 +268,6 @@ def _copy_file(path: Path, version: str) -> str:
         with closing(sqlite3.connect(path)) as here, closing(sqlite3.connect(unfinished)) as there:
             here.backup(there)
         unfinished.replace(copy)
-        for older in path.parent.glob(f"{glob.escape(path.name)}.schema-[0-9]*"):
-            if older != copy:
-                older.unlink()
     except (OSError, sqlite3.Error) as error:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
@@ -312,7 +275,16 @@ def _copy_file(path: Path, version: str) -> str:
             f"the ledger {path} must be upgraded, but cannot be copied to {copy} before: {error};"
             " make room there, and check who may write to the folder"
         ) from error
-    return str(copy)
+    return copy
+
+
+def _delete_other_copies(path: Path, newest: Path) -> None:
+    """Delete the copies of earlier migrations, and nothing that somebody else named like them."""
+    ours = re.compile(rf"{re.escape(path.name)}\.schema-[0-9]{{4}}")
+    for other in path.parent.iterdir():
+        if other != newest and ours.fullmatch(other.name):
+            with suppress(OSError):
+                other.unlink()
 
 
 def _upgrade(connection: Connection) -> None:

@@ -6,16 +6,24 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from slurmkit.errors import LedgerError
-from slurmkit_accounting.ledger.database import Ledger, translate_database_errors
+from slurmkit_accounting.ledger.database_errors import translate_database_errors
+
+
+class LockableLedger(Protocol):
+    """A `Ledger`, as far as locks need it; they are below it, since a migration takes one."""
+
+    engine: Engine
+    source: str
 
 
 @contextmanager
-def hold_ledger_lock(ledger: Ledger, task: str) -> Iterator[None]:
+def hold_ledger_lock(ledger: LockableLedger, task: str) -> Iterator[None]:
     """Hold the ledger's lock for `task`.
 
     Raises:
@@ -27,7 +35,7 @@ def hold_ledger_lock(ledger: Ledger, task: str) -> Iterator[None]:
 
 
 @contextmanager
-def _file_lock(ledger: Ledger, task: str) -> Iterator[None]:
+def _file_lock(ledger: LockableLedger, task: str) -> Iterator[None]:
     path = f"{ledger.source}.{task}-lock"
     try:
         lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
@@ -46,7 +54,7 @@ def _file_lock(ledger: Ledger, task: str) -> Iterator[None]:
 
 
 @contextmanager
-def _advisory_lock(ledger: Ledger, task: str) -> Iterator[None]:
+def _advisory_lock(ledger: LockableLedger, task: str) -> Iterator[None]:
     # A separate connection without transactions: the lock lasts as long as its session.
     with translate_database_errors(ledger.source):
         connection = ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -69,7 +77,7 @@ def _lock_error(path: str, error: OSError) -> LedgerError:
     return LedgerError(f"cannot lock the ledger with {path}: {error.strerror}")
 
 
-def _busy_error(ledger: Ledger, task: str) -> LedgerError:
+def _busy_error(ledger: LockableLedger, task: str) -> LedgerError:
     return LedgerError(
         f"another {task} is writing to the ledger {ledger.source}; wait for it to end"
     )

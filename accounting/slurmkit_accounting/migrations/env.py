@@ -3,10 +3,10 @@
 import sys
 
 from alembic import context
-from slurmkit_accounting.ledger.schema.types import VERSION_TABLE, metadata
-from slurmkit_accounting.usage.tables import rebuild_usage
+from slurmkit_accounting.ledger.schema.types import REVISION, VERSION_TABLE, metadata
+from slurmkit_accounting.usage.tables import USAGE_TABLES, rebuild_usage
 
-_USAGE = "0006"  # the revision that last changed what the tables of usage hold
+_USAGE = "0007"  # the revision that last changed what the tables of usage hold
 
 
 def _show(done: int, total: int) -> None:
@@ -22,5 +22,10 @@ with context.begin_transaction():
     before = context.get_context().get_current_revision()
     context.run_migrations()
     after = context.get_context().get_current_revision() or ""
-    if before is not None and before < _USAGE <= after:
-        rebuild_usage(connection, _show)  # by the newest schema, so after all migrations
+    if (before or "") < _USAGE and after == REVISION:
+        # By the newest schema, so after all migrations; with its checks, which SQLite cannot add.
+        for table in USAGE_TABLES:
+            table.drop(connection)
+            table.create(connection)
+        if before is not None:
+            rebuild_usage(connection, _show)

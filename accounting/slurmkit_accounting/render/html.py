@@ -141,7 +141,9 @@ def _tiles(meta: Meta) -> list[Tile]:
         ("energy_kwh", "measured"),
         ("energy_kwh_estimated", "GPUs under full load"),
     ):
-        energy = total.get(name)
+        energy, known = total.get(name), total.get("energy_measured")
+        if name == "energy_kwh" and isinstance(known, float) and known < 1:
+            note = f"measured, for {known:.1%} of the node-hours"  # noqa: PLW2901
         if isinstance(energy, float):
             tiles.append(Tile("kWh", format_brief(energy), note))
             break

@@ -20,12 +20,12 @@ _ALWAYS_SHOWN = frozenset(("jobs", "gpu_hours", "cpu_hours", "idle"))
 # The main columns of a report, in this order; a report not named here shows all its columns.
 _MAIN_COLUMNS = {
     "usage": (
-        "gpu_hours", "gpu_hours_lost", "cost", "jobs", "users", "cloud_cost", "cpu_hours",
-        "wait_hours", "gpu_efficiency", "cpu_efficiency",
+        "gpu_hours", "gpu_hours_used", "gpu_hours_lost", "cost", "jobs", "users", "cloud_cost",
+        "cpu_hours", "wait_hours", "gpu_efficiency", "cpu_efficiency",
     ),
     "efficiency": (
         "jobs", "gpu_hours", "gpu_efficiency", "cpu_efficiency", "gpu_hours_wasted",
-        "cpu_hours_wasted",
+        "gpu_hours_idle", "cpu_hours_wasted",
     ),
 }  # fmt: skip
 TOTAL = "total"
@@ -52,9 +52,12 @@ def table_columns(report: Report, names: Sequence[str] = ()) -> list[Column]:
     for name in names:
         if name not in known:
             raise BadInput(f"there is no column {name!r}; choose from {', '.join(known)}, or all")
-    # `correction` is always shown, so that rows of corrections do not look like other rows.
+    # `correction` is always shown, so that rows of corrections do not look like other rows, and so
+    # is how much of a column is known.
     keys = (*report.meta.by, "correction")
-    return [known[name] for name in dict.fromkeys((*keys, *names)) if name in known]
+    beside = {one.known_of: one.name for one in report.columns if one.known_of}
+    chosen = chain.from_iterable((name, beside.get(name, "")) for name in (*keys, *names))
+    return [known[name] for name in dict.fromkeys(chosen) if name in known]
 
 
 def main_columns(report: Report) -> list[Column]:

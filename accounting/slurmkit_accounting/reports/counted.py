@@ -40,7 +40,7 @@ _HELD_SUMS = slice(0, 5)
 _COMPARED_SUMS = [
     place
     for place, name in enumerate(SUMS[: SUMS.index("cpu_used_ms")])
-    if name != "energy_millijoules"
+    if name not in {"energy_millijoules", "metered_node_seconds", "nodeless_seconds"}
 ]
 
 
@@ -250,7 +250,7 @@ class CountedUsage:
         from slurmkit_accounting.usage import held  # noqa: PLC0415  it needs numpy
 
         ended = held.EndedUsage(connection, asked.edges)
-        alike, users = self._group_keys(ended.keys, ended.lacks_nodes, by)
+        alike, users = self._group_keys(ended.keys, by)
         groupings = [alike.of_keys, users.of_keys]
         if any(as_closed):  # a closed month is compared key by key
             groupings.append(list(range(len(ended.keys))))
@@ -266,12 +266,12 @@ class CountedUsage:
                     self.of_users.append((part, users.first[place]))
 
     def _group_keys(
-        self, keys: Sequence[UsageKey], lacks_nodes: Sequence[bool], by: Sequence[str] | None
+        self, keys: Sequence[UsageKey], by: Sequence[str] | None
     ) -> tuple[_Groups, _Groups]:
         """Group the keys that the report need not tell apart, and those of one user in its rows."""
         alike, users = _Groups(), _Groups()
         names = [name for name in by or () if name not in UNITS]
-        for key, lacks in zip(keys, lacks_nodes, strict=True):
+        for key in keys:
             if not self._keeps(key):
                 alike.leave_out()
                 users.leave_out()
@@ -282,7 +282,7 @@ class CountedUsage:
                 labels = tuple(self.dimensions.of(name, key) for name in names)
                 unmapped = self.dimensions.is_unmapped(key)
                 kind = (key.cluster_id, key.gpu_type, key.partition, key.state, key.redone)
-                alike.add((labels, kind, unmapped, lacks), key)
+                alike.add((labels, kind, unmapped), key)
                 users.add((labels, key.user), key)
         return alike, users
 

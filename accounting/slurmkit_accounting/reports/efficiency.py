@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, literal_column, or_
+from sqlalchemy import ColumnElement, Connection, func, literal_column, or_, select
 
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.memory import memory_option
 from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.gpu_use import gpu_use
 from slurmkit_accounting.ledger.schema.runs import runs
 from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
@@ -32,8 +33,12 @@ COLUMNS = (
     Column("cpu_efficiency", "share"),
     Column("memory_gib_hours_wasted", "hours", adds_up=True),
     Column("memory_efficiency", "share"),
+    Column("gpu_hours_idle", "hours", adds_up=True),
+    Column("gpu_memory_gib", "number"),
+    Column("smaller_gpu"),
     Column("would_have_fitted"),
 )
+_LATELY = 20_000  # summaries from which the memory of GPU types is read
 HEADROOM = 1.2  # factor for memory, CPUs and time over the largest use of any run
 _DEFINITIONS = (
     "efficiency: only of runs that ended in the window and whose steps were measured",
@@ -41,6 +46,15 @@ _DEFINITIONS = (
         "would_have_fitted: for CPUs, memory and time the largest use of any of these runs and"
         f" {HEADROOM - 1:.0%} more, with one task per node; for GPUs their utilisation, but not"
         " their memory"
+    ),
+    (
+        "gpu_hours_idle: on GPUs whose mean utilisation in a run was below 1 %, of runs whose GPUs"
+        " were measured one by one"
+    ),
+    (
+        "smaller_gpu: the GPU type with the least memory, of those measured here, that holds"
+        f" gpu_memory_gib, the most of any of these runs on one GPU, and {HEADROOM - 1:.0%} more;"
+        " it may be slower"
     ),
 )
 _HELD_COLUMNS = tuple(
@@ -50,13 +64,18 @@ _MEASURED_COLUMNS = [runs.c[name] for name in ("cpu_used_ms", "mem_peak_mib", "g
 
 
 class HeldResources(msgspec.Struct, frozen=True):
-    """What a run held. Runs that held the same are summed together."""
+    """What a run held. Runs that held the same are summed together.
+
+    Attributes:
+        gpu_type: empty without GPUs, for untyped GPUs, and for GPUs of several types.
+    """
 
     nodes: int
     cpus: int
     gpus: int
     mem_mib: int
     time_limit: str
+    gpu_type: str = ""
 
 
 class ResourceUse(msgspec.Struct):
@@ -75,6 +94,10 @@ class ResourceUse(msgspec.Struct):
         most_mem: highest peak memory of a run, MiB.
         most_gpu: highest GPU utilisation of a run, 1/1000 of its GPUs.
         longest: longest run time, seconds.
+        idle: GPU-seconds on GPUs that did nothing.
+        idle_known: number of runs for which `idle` is known.
+        most_gpu_mem: most memory in use on a GPU, MiB.
+        gpu_mem_known: number of runs for which that is known.
     """
 
     jobs: int = 0
@@ -89,6 +112,10 @@ class ResourceUse(msgspec.Struct):
     most_mem: int = 0
     most_gpu: int = 0
     longest: int = 0
+    idle: int = 0
+    idle_known: int = 0
+    most_gpu_mem: int = 0
+    gpu_mem_known: int = 0
 
     def add(self, other: ResourceUse) -> None:
         """Add the use of other runs."""
@@ -97,7 +124,7 @@ class ResourceUse(msgspec.Struct):
             setattr(self, name, combine(getattr(self, name), getattr(other, name)))
 
 
-_MAXIMA = frozenset(("most_cpus", "most_mem", "most_gpu", "longest"))
+_MAXIMA = frozenset(("most_cpus", "most_mem", "most_gpu", "longest", "most_gpu_mem"))
 # The fields of `ResourceUse`. Large products are summed as floating point, to avoid an overflow.
 _RUN_SECONDS = '("end" - start)'
 _SQL_OF_FIELD = {
@@ -116,12 +143,16 @@ _SQL_OF_FIELD = {
     "most_mem": "max(mem_peak_mib)",
     "most_gpu": "max(gpu_used_permille)",
     "longest": f"max({_RUN_SECONDS})",
+    "idle": "sum(gpu_idle_seconds)",
+    "idle_known": "count(gpu_idle_seconds)",
+    "most_gpu_mem": "max(gpu_mem_peak_mib)",
+    "gpu_mem_known": "count(gpu_mem_peak_mib)",
 }
 
 
 def _aggregate(name: str, sql: str) -> ColumnElement[Any]:
     # Without the cast, PostgreSQL sums into `numeric`, which Python gets as slow Decimals.
-    whole = name.endswith("seconds")
+    whole = name.endswith("seconds") or name == "idle"
     return literal_column(f"CAST({sql} AS BIGINT)" if whole else sql).label(name)
 
 
@@ -147,11 +178,14 @@ def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = DE
         where = (*runs_ended_within(question.window), measured)
         for labels, values in selection.sums_by(names, _HELD_COLUMNS, _AGGREGATES, *where):
             nodes, cpus, gpus, limit, tres = values[: len(_HELD_COLUMNS)]
-            shape = HeldResources(nodes, cpus, gpus, parse_alloc_tres(tres).mem_mib, limit)
+            held = parse_alloc_tres(tres)
+            gpu_type = held.gpus[0][0] if len(held.gpus) == 1 else ""
+            shape = HeldResources(nodes, cpus, gpus, held.mem_mib, limit, gpu_type)
             use = ResourceUse(*(value or 0 for value in values[len(_HELD_COLUMNS) :]))
             uses.setdefault((labels, shape), ResourceUse()).add(use)
+        memory = _memory_by_gpu_type(connection)
         rows = [
-            {**dict(zip(names, labels, strict=True)), **_row(shape, use)}
+            {**dict(zip(names, labels, strict=True)), **_row(shape, use, memory)}
             for (labels, shape), use in uses.items()
         ]
         meta = Meta(
@@ -170,7 +204,34 @@ def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = DE
     return Report(meta, (*map(Column, names), *COLUMNS), tuple(rows))
 
 
-def _row(shape: HeldResources, use: ResourceUse) -> dict[str, Any]:
+def _memory_by_gpu_type(connection: Connection) -> dict[str, int]:
+    """Return the MiB of the GPU types that were measured lately, by type."""
+    newest = select(func.max(gpu_use.c.id)).scalar_subquery()
+    query = (
+        select(runs.c.alloc_tres, func.max(gpu_use.c.memory_total_mib))
+        .join_from(gpu_use, runs, gpu_use.c.run_id == runs.c.id)
+        .where(gpu_use.c.id > newest - _LATELY, gpu_use.c.memory_total_mib.is_not(None))
+        .group_by(runs.c.alloc_tres)
+    )
+    found: dict[str, int] = {}
+    for tres, mebibytes in connection.execute(query):
+        gpus = parse_alloc_tres(tres).gpus
+        if len(gpus) == 1 and gpus[0][0]:
+            found[gpus[0][0]] = max(mebibytes, found.get(gpus[0][0], 0))
+    return found
+
+
+def _smaller_gpu(shape: HeldResources, use: ResourceUse, memory: Mapping[str, int]) -> str | None:
+    """Return the GPU type with the least memory that would do; None if none does, or unknown."""
+    own = memory.get(shape.gpu_type)
+    if own is None or use.gpu_mem_known < use.jobs:
+        return None
+    wanted = use.most_gpu_mem * HEADROOM
+    fitting = [(size, name) for name, size in memory.items() if wanted <= size < own]
+    return min(fitting, default=(0, None))[1]
+
+
+def _row(shape: HeldResources, use: ResourceUse, memory: Mapping[str, int]) -> dict[str, Any]:
     gpu, gpu_held = use.gpu / 1000 * shape.gpus, use.gpu_seconds * shape.gpus
     cpu, cpu_held = use.cpu_ms / 1000, use.cpu_seconds * shape.cpus
     mem = use.mem / 1024 if shape.mem_mib else 0.0
@@ -185,6 +246,9 @@ def _row(shape: HeldResources, use: ResourceUse) -> dict[str, Any]:
         "cpu_efficiency": cpu / cpu_held if cpu_held else None,
         "memory_gib_hours_wasted": _wasted_hours(mem, mem_held),
         "memory_efficiency": mem / mem_held if mem_held else None,
+        "gpu_hours_idle": use.idle / HOUR if use.idle_known else None,
+        "gpu_memory_gib": use.most_gpu_mem / 1024 if use.gpu_mem_known else None,
+        "smaller_gpu": _smaller_gpu(shape, use, memory),
         "would_have_fitted": " ".join(_smaller_request(shape, use)) or "the same request",
     }
 

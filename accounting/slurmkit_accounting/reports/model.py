@@ -24,11 +24,13 @@ class Column(msgspec.Struct, frozen=True):
             is None has not come yet.
         adds_up: whether the rows can be added up. A mean cannot, nor a number of users, who may
             be in several rows.
+        known_of: for a share, the column of which so much is known; the rest of it is unknown.
     """
 
     name: str
     kind: ColumnKind = "text"
     adds_up: bool = False
+    known_of: str = ""
 
 
 class UnmappedTotal(msgspec.Struct, frozen=True):
@@ -186,10 +188,12 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, Value]:
-        """The sums of the columns that add up, by column; None is unknown."""
+        """The sums of the columns that add up, and how much of them is known; None is unknown."""
         total = self.meta.total
         return {
-            one.name: total[one.name] for one in self.columns if one.adds_up and one.name in total
+            one.name: total[one.name]
+            for one in self.columns
+            if (one.adds_up or one.known_of) and one.name in total
         }
 
     def frame(self) -> pandas.DataFrame:

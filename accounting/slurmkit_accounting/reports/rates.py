@@ -12,6 +12,7 @@ from slurmkit.config.prices import (
     canonical_type,
     cpu_prices,
     gpu_settings,
+    grid_factors,
     memory_prices,
     part_weight,
     partition_gpu_types,
@@ -54,7 +55,7 @@ class Rates:
 
     Attributes:
         currency: currency of all prices; None without prices.
-        dates: days on which a price changes.
+        dates: days on which a price, or the CO2 of a kWh, changes.
         of_cpus: whether CPUs have prices.
         of_memory: whether memory has prices.
 
@@ -68,7 +69,10 @@ class Rates:
         self._cpu, self._memory = cpu_prices(), memory_prices()
         of_gpus = [price for each in self._settings.values() for price in each.prices]
         prices = [*of_gpus, *self._cpu, *self._memory]
-        self.dates = frozenset(price.since for price in prices)
+        self._grid = grid_factors()
+        self.dates = frozenset(
+            (*(price.since for price in prices), *(factor.since for factor in self._grid))
+        )
         self.currency = _common_currency(prices)
         self.of_cpus, self.of_memory = bool(self._cpu), bool(self._memory)
         self._kinds: dict[tuple[str, str], GpuKind] = {}
@@ -95,6 +99,12 @@ class Rates:
     def gib_hour(self, day: dt.date) -> Cost:
         """Return the price of a GiB-hour of memory on a day."""
         return _price_of_share(price_on(self._memory, day), _ONE)
+
+    def co2_per_kwh(self, day: dt.date) -> Fraction | None:
+        """Return the kg of CO2 of one kWh on a day; None if unknown."""
+        begun = [factor for factor in self._grid if factor.since <= day]
+        last = max(begun, key=lambda factor: factor.since, default=None)
+        return None if last is None else Fraction(last.kg_per_kwh)
 
     def kilowatts(self, kind: GpuKind) -> Fraction | None:
         """Return the power of one GPU under full load, in kW; None if unknown."""

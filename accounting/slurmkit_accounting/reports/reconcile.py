@@ -164,16 +164,18 @@ def _cluster_rows(
         "rounding": (rounded["all"] - held["all"], "parts of an hour; sreport has full hours only"),
     }
     unexplained = in_sreport - held["all"] - sum(amount for amount, _ in causes.values())
-    if unexplained < 0 < causes["reservations"][0]:
-        most = read_dropped_seconds(slurm, cluster, hours)
-        if dropped := max(unexplained, -most):
-            why = f"of idle time that sreport divides by associations and hours; at most {most} s"
-            causes["remainders"] = (dropped, why)
-            unexplained -= dropped
+    notes = [_UNEXPLAINED_NOTE] if unexplained else []
+    if unexplained and tres == "cpu":
+        notes.insert(0, _SPREAD_NOTE)
+    if unexplained < 0 < causes["reservations"][0] and (
+        most := read_dropped_seconds(slurm, cluster, hours)
+    ):
+        # Only a limit is known: as a row of its own, it could hide as much of anything else.
+        notes.insert(0, f"sreport may lack up to {most} s of idle time in reservations")
     yield _row("ledger", held["all"], "counted by slurmkit")
     for cause, (amount, why) in causes.items():
         yield _row(cause, amount, why)
-    yield _row("unexplained", unexplained, "" if unexplained == 0 else _UNEXPLAINED_NOTE)
+    yield _row("unexplained", unexplained, "; ".join(notes))
     yield _row("sreport", in_sreport, f"sreport cluster AccountUtilizationByUser -T {tres}")
 
 
@@ -181,6 +183,8 @@ _UNEXPLAINED_NOTE = (
     "possible causes: changes since the last ingest or rollup; purged, resized or rejected runs;"
     " deleted accounts"
 )
+# See `spread_suspensions_of_open_runs` in `ingest/suspended.py`.
+_SPREAD_NOTE = "when a job was suspended is known exactly only once it has ended"
 
 
 def _row(what: str, seconds: int, why: str) -> dict[str, Any]:

@@ -35,16 +35,23 @@ COLUMNS = (
     Column("wait_hours", "hours", adds_up=True),
     *(Column(f"gpu_hours_{outcome}", "hours", adds_up=True) for outcome in OUTCOMES),
     Column("gpu_hours_lost", "hours", adds_up=True),
+    Column("gpu_hours_used", "hours", adds_up=True),
+    Column("gpu_hours_measured", "hours", adds_up=True),
     *(Column(f"{name}_efficiency", "share") for name in ("cpu", "memory", "gpu")),
     Column("energy_kwh", "number", adds_up=True),
+    Column("energy_measured", "share", known_of="energy_kwh"),
+    Column("gpu_energy_kwh", "number", adds_up=True),
     Column("energy_kwh_estimated", "number", adds_up=True),
+    Column("co2_kg", "number", adds_up=True),
     Column("cost", "money", adds_up=True),
     Column("cloud_cost", "money", adds_up=True),
 )
 _ZERO = Fraction(0)
 _NOTHING = (0,) * len(SUMS)
-_NODE_SECONDS, _WALL_SECONDS = SUM_INDEX["node_seconds"], SUM_INDEX["wall_seconds"]
-_HOUR = 3600
+_NODELESS_SECONDS = SUM_INDEX["nodeless_seconds"]
+_GPU_JOULES = SUM_INDEX["gpu_joules"]
+_MEASURED = ("gpu_hours_used", "gpu_hours_measured")
+_HOUR, _HOUR_MS = 3600, 3_600_000
 _GIB = 1024
 _KWH = 3_600_000_000  # millijoules
 
@@ -76,7 +83,6 @@ class Tally:
         self.users: set[str] = set()
         self.jobs = 0
         self.tracked = False
-        self._nodes_known = True
 
     def add(self, key: UsageKey, part: int, sums: Sums, *, first: bool) -> None:
         """Add usage of one key in one part of the window.
@@ -91,10 +97,17 @@ class Tally:
         detail = _TallyKey(key.gpu_type, key.partition, key.state, key.redone, part)
         there = self._details.get(detail)
         self._details[detail] = sums if there is None else tuple(map(add, there, sums))
-        # A run has one node at least, unless it is from a file that does not say how many. Sums
-        # of corrections may be negative.
-        self._nodes_known &= abs(sums[_NODE_SECONDS]) >= abs(sums[_WALL_SECONDS])
         self.jobs += sums[SUM_INDEX["started"]] + (sums[CARRIED] if first else 0)
+
+    @property
+    def started(self) -> int:
+        """The number of runs that started in the window."""
+        return sum(sums[SUM_INDEX["started"]] for sums in self._details.values())
+
+    @property
+    def waited_seconds(self) -> int:
+        """The time that those waited, summed."""
+        return sum(sums[SUM_INDEX["waited_seconds"]] for sums in self._details.values())
 
     def gpu_hours(self, rates: Rates) -> Fraction:
         """Return the GPU-hours, in whole GPUs."""
@@ -104,25 +117,35 @@ class Tally:
         """Return the values of `COLUMNS`."""
         total = tuple(map(sum, zip(*self._details.values(), _NOTHING, strict=True)))
         energy = total[SUM_INDEX["energy_millijoules"]]
+        # Of a run in a file, the number of nodes may be unknown, and with it that of the whole row.
+        nodes_known = not any(sums[_NODELESS_SECONDS] for sums in self._details.values())
         return {
             "jobs": self.jobs,
             "users": len(self.users),
             **self._gpu_columns(rates),
             **{f"{name}_hours": total[SUM_INDEX[f"{name}_seconds"]] / _HOUR for name in _HOURS},
-            **({} if self._nodes_known else {"node_hours": None}),
+            **({} if nodes_known else {"node_hours": None}),
             "memory_gib_hours": total[SUM_INDEX["mem_mib_seconds"]] / (_HOUR * _GIB),
             "wait_hours": total[SUM_INDEX["waited_seconds"]] / _HOUR,
             "cpu_efficiency": _ratio(total, "cpu_used_ms", "cpu_measured_ms"),
             "memory_efficiency": _ratio(total, "mem_used_mib_seconds", "mem_measured_mib_seconds"),
             "gpu_efficiency": _ratio(total, "gpu_used_ms", "gpu_measured_ms"),
             "energy_kwh": energy / _KWH if energy else None,
+            "energy_measured": _share_measured(total) if nodes_known and energy else None,
+            "gpu_energy_kwh": total[_GPU_JOULES] * 1000 / _KWH if total[_GPU_JOULES] else None,
             "energy_kwh_estimated": _as_float(self._estimated_energy(rates)),
+            "co2_kg": _as_float(self._co2(rates, parts)),
             **self._money(rates, parts),
         }
 
     def _gpu_columns(self, rates: Rates) -> dict[str, Value]:
         """Return GPU-hours, in total and by outcome; None if no cluster of the row tracks GPUs."""
-        names = ("gpu_hours", *(f"gpu_hours_{one}" for one in OUTCOMES), "gpu_hours_lost")
+        names = (
+            "gpu_hours",
+            *(f"gpu_hours_{one}" for one in OUTCOMES),
+            "gpu_hours_lost",
+            *_MEASURED,
+        )
         if not self.tracked:
             return dict.fromkeys(names)
         totals: dict[str, Fraction] = defaultdict(Fraction)
@@ -131,7 +154,34 @@ class Tally:
             lost = outcome not in _NOT_LOST and not detail.redone
             for name in ("gpu_hours", f"gpu_hours_{outcome}", *(["gpu_hours_lost"] * lost)):
                 totals[name] += hours
-        return {name: float(totals[name]) for name in names}
+        values: dict[str, Value] = {name: float(totals[name]) for name in names}
+        return values | self._measured_gpu_hours(rates)
+
+    def _measured_gpu_hours(self, rates: Rates) -> dict[str, Value]:
+        """Return GPU-hours used, and held by the runs for which that is known; None if no run is.
+
+        Both count in full where a run ends.
+        """
+        used = measured = _ZERO
+        for detail, sums in self._details.items():
+            weight = rates.kind(detail.gpu_type, detail.partition).weight or _ZERO
+            used += weight * sums[SUM_INDEX["gpu_used_ms"]] / _HOUR_MS
+            measured += weight * sums[SUM_INDEX["gpu_measured_ms"]] / _HOUR_MS
+        if not measured:
+            return dict.fromkeys(_MEASURED)
+        return {"gpu_hours_used": float(used), "gpu_hours_measured": float(measured)}
+
+    def _co2(self, rates: Rates, parts: list[WindowPart]) -> Fraction | None:
+        """Return the kg of CO2 of all measured energy; None if a day has no factor."""
+        total = _ZERO
+        for detail, sums in self._details.items():
+            energy = sums[SUM_INDEX["energy_millijoules"]] + sums[_GPU_JOULES] * 1000
+            if energy:
+                factor = rates.co2_per_kwh(parts[detail.part].day)
+                if factor is None:
+                    return None
+                total += factor * energy / _KWH
+        return total or None
 
     def _gpu_hours(self, rates: Rates) -> Iterator[tuple[_TallyKey, GpuKind, Fraction]]:
         for detail, sums in self._details.items():
@@ -186,6 +236,13 @@ def run_outcome(state: str) -> str:
 
 def _ratio(sums: Sums, used: str, held: str) -> float | None:
     return sums[SUM_INDEX[used]] / sums[SUM_INDEX[held]] if sums[SUM_INDEX[held]] else None
+
+
+def _share_measured(sums: Sums) -> float | None:
+    """Return the share of the node-hours whose energy is known; None for sums of corrections."""
+    share = _ratio(sums, "metered_node_seconds", "node_seconds")
+    # Time while suspended, which --suspended skip leaves out of the node-hours, was measured too.
+    return min(share, 1.0) if share is not None and share >= 0 else None
 
 
 def _as_float(amount: Fraction | None) -> float | None:

@@ -27,6 +27,14 @@ _DEFINITION = (
     "wait_hours: the sum over the runs that started in the window; their mean and median:"
     " slurmkit report wait"
 )
+_MEASURED = (
+    "gpu_hours_used: of gpu_hours_measured, by samples of the GPUs or Slurm's gres/gpuutil; runs"
+    " that were measured for less than half of their time are in neither"
+)
+_ENERGY = (
+    "energy_kwh: measured by Slurm, whole nodes; gpu_energy_kwh: measured by the GPUs, where Slurm"
+    " measured nothing; co2_kg: of both; energy_kwh_estimated: GPUs under full load"
+)
 _CORRECTION = "correction"  # the column that names the closed month that a row corrects
 
 
@@ -124,7 +132,7 @@ def _meta(ledger: Ledger, connection: Connection, counted: CountedUsage, by: Seq
         prices=_price_note(counted),
         weights=_weights(counted),
         closed=closed_months(connection, counted),
-        definitions=(_DEFINITION,),
+        definitions=(_DEFINITION, _MEASURED, _ENERGY),
         notes=() if counted.cells else unknown_names(connection, question, counted.dimensions),
         sreport=_sreport_difference(connection, counted, running),
         **provenance.ledger_fields(ledger, connection, question.now, question.scope),

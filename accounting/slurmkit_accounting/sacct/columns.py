@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
 from typing import Any, Protocol, TypeAlias, cast
@@ -150,6 +150,27 @@ class RowLayout:
     def db_indices(self, batch: RowBatch) -> Sequence[int | None]:
         """Return the DBIndex of each row; None if there is none, or it cannot be parsed."""
         return self._column("db_index", batch.texts, {}) if batch.texts else []
+
+    def second_submits(self, batch: RowBatch) -> dict[int, int]:
+        """Return the second meaning of each Submit that the clock showed twice, by row.
+
+        Call `keys` before; it parses them, with their first meaning.
+        """
+        twice, index = self._times.twice if self._times else {}, self._sources["submit"]
+        if not twice or not batch.texts or index is None:
+            return {}
+        texts = batch.texts[index]
+        return {number: twice[text] for number, text in enumerate(texts) if text in twice}
+
+    def with_submits(self, batch: RowBatch, submits: Mapping[int, int]) -> RowBatch:
+        """Return the batch with other Submits, given by row as epoch seconds."""
+        index = self._sources["submit"]
+        if not submits or index is None:
+            return batch
+        texts = [list(column) if at == index else column for at, column in enumerate(batch.texts)]
+        for number, submit in submits.items():
+            texts[index][number] = str(submit)  # type: ignore[index]
+        return RowBatch((), texts, batch.fingerprints, batch.rejects)
 
     def runs(self, batch: RowBatch) -> tuple[list[RunRow], list[Reject]]:
         """Parse rows to runs; a row with a value that cannot be parsed becomes a reject."""

@@ -12,12 +12,14 @@ from slurmkit_accounting.sacct.rows import RunKey
 
 STEP_FIELDS = (
     "JobIDRaw", "JobID", "State", "Submit", "Start", "End", "NTasks", "TotalCPU", "TRESUsageInTot",
-    "ConsumedEnergyRaw", "JobName",
+    "ConsumedEnergyRaw", "JobName", "AdminComment",
 )  # fmt: skip
 # sacct once printed an AveCPU of 213503982334-14:25:51: no step can use so much.
 _ABSURD_MS = 10**15
 _ABSURD_MIB = 2**36
 _MOST_TASKS = 10**8
+_COMMENT = STEP_FIELDS.index("AdminComment")
+_SUMMARY = "JS1:"  # how jobstats' summaries begin
 
 
 class StepRow(NamedTuple):
@@ -45,9 +47,15 @@ class StepRow(NamedTuple):
 
 
 class StepBatch(NamedTuple):
-    """Some steps, each with the key of its run."""
+    """Some steps, each with the key of its run.
+
+    Attributes:
+        steps: the steps.
+        summaries: jobstats' summary of some runs, from their AdminComment.
+    """
 
     steps: list[tuple[RunKey, StepRow]]
+    summaries: list[tuple[RunKey, str]]
 
 
 def build_steps_argv(mark: str, *selection: str) -> list[str]:
@@ -66,17 +74,20 @@ def parse_sacct_steps(lines: Iterable[str], mark: str, size: int) -> Iterator[St
     """
     run: RunKey | None = None
     found: list[tuple[RunKey, StepRow]] = []
+    summaries: list[tuple[RunKey, str]] = []
     for parts in _join_rows(lines, mark):
         job = parts[1]
         if "." not in job:
             run = _key(parts)
+            if run is not None and parts[_COMMENT].startswith(_SUMMARY):
+                summaries.append((run, parts[_COMMENT]))
         elif run is not None:
             found.append((run, _step(parts)))
-        if len(found) >= size:
-            yield StepBatch(found)
-            found = []
-    if found:
-        yield StepBatch(found)
+        if len(found) + len(summaries) >= size:
+            yield StepBatch(found, summaries)
+            found, summaries = [], []
+    if found or summaries:
+        yield StepBatch(found, summaries)
 
 
 def _join_rows(lines: Iterable[str], mark: str) -> Iterator[list[str]]:

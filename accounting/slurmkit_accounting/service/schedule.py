@@ -1,5 +1,7 @@
 """The schedule of the service's tasks: each at its configured times, one at a time.
 
+A task that must not wait for the others has a thread of its own.
+
 Tasks and times (five cron fields) come from the configuration at every start; the last run of each
 task is stored in the ledger. A task that was missed while the service was down, or that was cut
 off, runs once at the start. A task that fails runs again some minutes later, then at growing
@@ -20,7 +22,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
 from sqlalchemy import Connection, insert, select, update
 
 from slurmkit.errors import BadConfig, SlurmkitError
@@ -32,6 +36,7 @@ from slurmkit_accounting.service.wsgi import Log
 RETRY_SECONDS = 600
 _DOUBLINGS = 5  # of RETRY_SECONDS while a task keeps failing: at most about five hours
 _SECOND = timedelta(seconds=1)
+_APART = "apart"  # the thread of the tasks that run beside the others
 
 
 class ServiceStopped(Exception):
@@ -47,23 +52,26 @@ class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
             months to handle (the month before each time due); empty unless the task is monthly.
         at_first: whether it runs at the first start ever.
         monthly: whether it handles months.
+        apart: whether it runs beside the other tasks. It runs often: it is logged only when it says
+            something new, and is not run again early when it fails.
     """
 
     name: str
-    when: CronTrigger
+    when: BaseTrigger
     run: Callable[[list[str]], str]
     at_first: bool = True
     monthly: bool = False
+    apart: bool = False
 
 
 class Schedule:
-    """The scheduler of the tasks, which never runs two at a time.
+    """The scheduler of the tasks, which runs two at a time only if one of them is `apart`.
 
     Attributes:
         tasks: all tasks.
         seconds: duration of the last run since the start, by task.
         failures: number of failed runs since the start, by task.
-        running: name of the task that runs now.
+        running: name of the task that runs now, other than `apart`.
     """
 
     def __init__(
@@ -83,11 +91,12 @@ class Schedule:
         self._log = log
         self._retry = timedelta(seconds=retry_seconds)
         self._in_a_row: Counter[str] = Counter()  # failures
+        self._said: dict[str, str] = {}  # last result or error of a task that is apart
         self._stopping = threading.Event()
         # It warns of every long run, and long runs are normal here.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(1)},
+            executors={"default": ThreadPoolExecutor(1), _APART: ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
             timezone=UTC,
         )
@@ -105,9 +114,12 @@ class Schedule:
         """
         now = int(time.time())
         for task in self.tasks:
+            thread = _APART if task.apart else "default"
             if self._missed(task, now):
-                self._scheduler.add_job(self._run, args=[task])
-            self._scheduler.add_job(self._run, task.when, args=[task], id=task.name)
+                self._scheduler.add_job(self._run, args=[task], executor=thread)
+            self._scheduler.add_job(
+                self._run, task.when, args=[task], id=task.name, executor=thread
+            )
         self._scheduler.start()
 
     def stop(self) -> None:
@@ -137,7 +149,9 @@ class Schedule:
     def _run(self, task: ScheduledTask) -> None:
         if self._stopping.is_set():
             return
-        start, self.running = time.monotonic(), task.name
+        start = time.monotonic()
+        if not task.apart:
+            self.running = task.name
         try:
             done = self._run_and_record(task)
         except ServiceStopped:
@@ -146,10 +160,19 @@ class Schedule:
             self._fail(task, error)
         else:
             self._in_a_row[task.name] = 0
-            self._log("done", task=task.name, seconds=f"{time.monotonic() - start:.1f}", said=done)
+            if self._is_news(task, done):
+                seconds = f"{time.monotonic() - start:.1f}"
+                self._log("done", task=task.name, seconds=seconds, said=done)
         finally:
-            self.running = None
+            if not task.apart:
+                self.running = None
             self.seconds[task.name] = time.monotonic() - start
+
+    def _is_news(self, task: ScheduledTask, said: str) -> bool:
+        """Return whether to log what a run said: of a task that is apart only something new."""
+        before = self._said.get(task.name)
+        self._said[task.name] = said
+        return not task.apart or said != before
 
     def _run_and_record(self, task: ScheduledTask) -> str:
         """Run a task, and record its start and its success in the ledger."""
@@ -169,13 +192,14 @@ class Schedule:
         words = str(error) if expected else f"{type(error).__name__}: {error}"
         self.failures[task.name] += 1
         self._in_a_row[task.name] += 1
-        self._log("failed", task=task.name, why=words)
+        if self._is_news(task, words):
+            self._log("failed", task=task.name, why=words)
         try:
             with self._open_ledger() as ledger, ledger.transaction() as connection:
                 record_failure(connection, task.name, words)
         except SlurmkitError as also:
             self._log("failed", task=task.name, why=also)
-        if not self._stopping.is_set():
+        if not self._stopping.is_set() and not task.apart:
             # The pause doubles while a task keeps failing, as for a mail to an invalid address.
             doublings = min(self._in_a_row[task.name] - 1, _DOUBLINGS)
             again = datetime.now(UTC) + self._retry * 2**doublings
@@ -210,7 +234,12 @@ def parse_cron(key: str, text: str, zone: Zone) -> CronTrigger:
         ) from error
 
 
-def times_passed(when: CronTrigger, after: int, until: int) -> Iterator[datetime]:
+def every_seconds(seconds: int) -> IntervalTrigger:
+    """Return the trigger of a task that runs every so many seconds."""
+    return IntervalTrigger(seconds=seconds, timezone=UTC)
+
+
+def times_passed(when: BaseTrigger, after: int, until: int) -> Iterator[datetime]:
     """Yield the times of a trigger after `after` and up to `until` (epoch seconds)."""
     at = datetime.fromtimestamp(after, UTC) + _SECOND
     last = datetime.fromtimestamp(until, UTC)
@@ -219,7 +248,7 @@ def times_passed(when: CronTrigger, after: int, until: int) -> Iterator[datetime
         at = fired.astimezone(UTC) + _SECOND
 
 
-def months_before(when: CronTrigger, after: int, until: int) -> list[str]:
+def months_before(when: BaseTrigger, after: int, until: int) -> list[str]:
     """Return the month before each time that `times_passed` gives; `YYYY-MM`, each once."""
     times = times_passed(when, after, until)
     return sorted({f"{moment.replace(day=1) - timedelta(days=1):%Y-%m}" for moment in times})

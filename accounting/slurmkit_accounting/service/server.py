@@ -6,13 +6,11 @@ import logging
 import os
 import signal
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,15 +20,14 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 from waitress.wasyncore import close_all
 
-from slurmkit.config.files import config_paths, load_section
+from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, ServiceError
 from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit_accounting.calendar import Zone, find_zone
-from slurmkit_accounting.config import LedgerSection, ScheduleSection, ServiceSection
+from slurmkit_accounting.config import ScheduleSection, ServiceSection
 from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_for_writing
 from slurmkit_accounting.remote.client import service_uid
 from slurmkit_accounting.remote.protocol import MAX_PAYLOAD, MAX_PIECES, MAX_QUERY, seal, unseal
-from slurmkit_accounting.reports.budget import budgets_path
 from slurmkit_accounting.service import monitoring
 from slurmkit_accounting.service.metrics import LedgerMetrics, MonthGpuHours
 from slurmkit_accounting.service.monitoring import read_state
@@ -38,6 +35,7 @@ from slurmkit_accounting.service.permissions import Permissions
 from slurmkit_accounting.service.queries import QueryAnswerer, QueryTurns
 from slurmkit_accounting.service.schedule import Schedule
 from slurmkit_accounting.service.tasks import ServiceTasks
+from slurmkit_accounting.service.trusted_files import check_configuration_files
 from slurmkit_accounting.service.wsgi import log, page_application, query_application
 
 if TYPE_CHECKING:
@@ -62,6 +60,8 @@ _REQUEST_SECONDS = 10.0  # in which a whole request must have arrived
 _ANSWER_SECONDS = 600.0  # in which a request must be answered, and the answer read
 # Bytes of all answers that nobody has read yet: twice the largest one, sealed.
 _MOST_UNREAD = 4 * MAX_PIECES * MAX_PAYLOAD
+# A client that takes less than so many bytes in so many seconds has stopped to read.
+_PROGRESS, _STALLED_SECONDS = 2**16, 10.0
 
 
 def serve(db: str | None) -> None:
@@ -77,17 +77,21 @@ def serve(db: str | None) -> None:
         LedgerError: when the ledger cannot be created or opened.
         ServiceError: when munge does not work, or an address is taken.
     """
-    _check_configuration_files()
+    check_configuration_files()
     section = load_section("ledger.service", ServiceSection)
     plan = load_section("ledger.schedule", ScheduleSection)
     here = find_zone(plan.timezone or None)
     _check_munge(section)
     with open_for_writing(db) as ledger:  # creates or migrates it before the first query
         source = ledger.source
-    writable = partial(open_for_writing, db)
+    # The files are read again by each query and task, so who may write them is checked again, too.
+    readable, writable = (
+        partial(_open_if_trusted, partial(opening, db))
+        for opening in (open_for_reading, open_for_writing)
+    )
     schedule = Schedule([], writable, log)
     schedule.add(ServiceTasks(writable, LocalSlurmCommands(), schedule.check, here).tasks(plan))
-    doors = _applications(section, schedule, here, lambda: open_for_reading(db))
+    doors = _applications(section, schedule, here, readable)
     with _serve_all(doors):
         schedule.start()
         log("serving", ledger=source, queries=section.listen, monitor=section.monitor)
@@ -99,37 +103,10 @@ def serve(db: str | None) -> None:
     log("stopped")
 
 
-def _check_configuration_files() -> None:
-    """Check that nobody else can write the files that say who may see and who is charged for what.
-
-    Raises:
-        BadConfig: when the owner or the mode of a file, or of its folder, lets others write it.
-    """
-    ledger = load_section("ledger", LedgerSection)
-    beside = [Path(ledger.overrides)] if ledger.overrides else []
-    budgets = budgets_path()
-    for path in (*config_paths(), *beside, *([budgets] if budgets else [])):
-        for place in (path, path.absolute().parent):
-            with suppress(FileNotFoundError):
-                _refuse_writable_by_others(place)
-
-
-def _refuse_writable_by_others(path: Path) -> None:
-    facts = path.stat()
-    ours, own_groups = {0, os.getuid()}, {0, os.getgid()}
-    by_group = bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid not in own_groups
-    by_others = bool(facts.st_mode & stat.S_IWOTH)
-    sticky = stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX)
-    if facts.st_uid not in ours:
-        raise BadConfig(
-            f"{path} belongs to uid {facts.st_uid}, who could change what the service does; run:"
-            f" chown root {path}"
-        )
-    if (by_group or by_others) and not sticky:
-        raise BadConfig(
-            f"other users can write {path}, and so change what the service does; run: chmod go-w"
-            f" {path}"
-        )
+def _open_if_trusted(open_ledger: OpenLedger) -> AbstractContextManager[Ledger]:
+    """Open the ledger, unless others can write the configuration by now."""
+    check_configuration_files()
+    return open_ledger()
 
 
 def _check_munge(section: ServiceSection) -> None:
@@ -212,18 +189,38 @@ def serving_on(address: str, app: WSGIApplication, threads: int) -> Iterator[int
 
 
 class _Connection(HTTPChannel):
-    """A connection that knows when its last whole request arrived."""
+    """A connection that knows when its last whole request arrived, and how its answer is read."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        self.since = time.monotonic()
+        self.since = self._progress = time.monotonic()
+        self._taken = 0
         super().__init__(*args, **named)
 
     def received(self, data: bytes) -> bool:
         """Take bytes of a request."""
         taken = bool(super().received(data))
         if self.requests:  # empty lines are no request
-            self.since = time.monotonic()
+            self.since = self._progress = time.monotonic()
         return taken
+
+    def write_soon(self, data: Any) -> int:
+        """Put data of an answer where the client takes it from."""
+        if not self.total_outbufs_len:  # the client had nothing to read until now
+            self._progress = time.monotonic()
+        return int(super().write_soon(data))
+
+    def send(self, data: bytes, do_close: bool = True) -> int:  # noqa: FBT001, FBT002
+        """Send what the client takes of an answer; note when it has taken some more."""
+        sent = int(super().send(data, do_close))
+        self._taken += sent
+        if self._taken >= _PROGRESS:
+            self._taken, self._progress = 0, time.monotonic()
+        return sent
+
+    @property
+    def backlog(self) -> tuple[bool, int]:
+        """Whether its client has stopped to read, and the unread bytes of its answer."""
+        return time.monotonic() - self._progress > _STALLED_SECONDS, self.total_outbufs_len
 
     @property
     def is_late(self) -> bool:
@@ -254,11 +251,12 @@ class _LimitedServer(TcpWSGIServer):
     def maintenance(self, now: int) -> None:
         """Close connections that are idle or late, also those that are never ready to write.
 
-        Close also those with the oldest unread answers, until the rest are not too much together.
+        Close also those with unread answers until the rest are not too much together: first those
+        whose clients have stopped to read, then the largest.
         """
         super().maintenance(now)
         unread = sum(one.total_outbufs_len for one in self._connections())
-        for connection in sorted(self._connections(), key=lambda one: one.since):
+        for connection in sorted(self._connections(), key=lambda one: one.backlog, reverse=True):
             waiting = connection.total_outbufs_len
             too_much = waiting > 0 and unread > _MOST_UNREAD
             if connection.will_close or connection.is_late or too_much:

@@ -1,4 +1,4 @@
-"""The tasks of the service's schedule: ingest, sweep, people, close, budgets, mail."""
+"""The tasks of the service's schedule: ingest, sweep, people, close, budgets, mail, GPU use."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from slurmkit.config.files import has_section, load_section
-from slurmkit.errors import NotSent
+from slurmkit.errors import NotSent, SlurmkitError
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.capabilities import read_slurm_config
 from slurmkit_accounting.calendar import Zone
-from slurmkit_accounting.config import LedgerSection, ScheduleSection
+from slurmkit_accounting.config import GpuUseSection, LedgerSection, ScheduleSection
+from slurmkit_accounting.gpu_use.collect import GpuUseCollector
+from slurmkit_accounting.gpu_use.exporters import exporter_address
+from slurmkit_accounting.gpu_use.history import GpuHistoryReader, load_gpu_history
+from slurmkit_accounting.gpu_use.store import link_ended_runs
 from slurmkit_accounting.ingest.ingest import begin_of_reread, ingest
+from slurmkit_accounting.ingest.steps import update_measured_use
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.notify.delivery import DeliveryOutcome
 from slurmkit_accounting.notify.monthly_mail import PastMonth, mail_month
 from slurmkit_accounting.notify.notices import notify_budgets
 from slurmkit_accounting.people.sync import read_people_sources, sync_people
-from slurmkit_accounting.service.schedule import ScheduledTask, parse_cron
+from slurmkit_accounting.service.schedule import ScheduledTask, every_seconds, parse_cron
 from slurmkit_accounting.usage.closed_months import close_month
 
 # More than a month, so that a whole month is read again after its end and before its closing.
 SWEEP_SECONDS = 40 * 86400
+EXPORTERS = "exporters"
+_ASK_SECONDS = 60  # between two rounds of questions about ended runs
 OpenLedger = Callable[[], AbstractContextManager[Ledger]]
 StopCheck = Callable[[], None]
 """Raises `ServiceStopped` when the service shall stop; tasks call it between batches."""
@@ -45,6 +53,9 @@ class ServiceTasks:
         self._slurm = slurm
         self._check = check
         self._zone = zone
+        self._collector: GpuUseCollector | None = None
+        self._history: GpuHistoryReader | None = None
+        self._cluster = ""
 
     def tasks(self, section: ScheduleSection) -> list[ScheduledTask]:
         """Return the tasks that have a time, in the order in which they run when several are due.
@@ -61,7 +72,7 @@ class ServiceTasks:
             "mail": self.mail,
         }
         monthly, not_at_first = {"close", "mail"}, {"close", "mail", "sweep"}
-        return [
+        tasks = [
             ScheduledTask(
                 name=name,
                 when=parse_cron(name, text, self._zone),
@@ -72,6 +83,52 @@ class ServiceTasks:
             for name, run in runs.items()
             if (text := getattr(section, name)) and (name != "people" or _has_people_source())
         ]
+        return [*tasks, *self._gpu_use_tasks(load_section("gpu_use", GpuUseSection))]
+
+    def _gpu_use_tasks(self, section: GpuUseSection) -> list[ScheduledTask]:
+        """Return the task that reads exporters, or asks a source that keeps old samples.
+
+        It has a thread of its own: an ingest of some minutes must not leave a gap in all samples.
+        """
+        if not section.source:
+            return []
+        if section.source != EXPORTERS:
+            self._history = GpuHistoryReader(
+                self._open_ledger,
+                load_gpu_history(section.source),
+                interval=section.interval,
+                ask_days=section.ask_days,
+                keep_days=section.curve_days,
+            )
+            when = every_seconds(_ASK_SECONDS)
+            return [ScheduledTask(name="gpu_use", when=when, run=self.gpu_history, apart=True)]
+        self._collector = GpuUseCollector(
+            self._open_ledger,
+            self._slurm,
+            exporter_address(section),
+            interval=section.interval,
+            keep_days=section.curve_days,
+        )
+        when = every_seconds(section.interval)
+        return [ScheduledTask(name="gpu_use", when=when, run=self.gpu_use, apart=True)]
+
+    def gpu_use(self, _: list[str]) -> str:
+        """Read a sample of each GPU that a job holds."""
+        if self._collector is None:
+            return ""
+        self._cluster = self._cluster or read_slurm_config(self._slurm).cluster_name or ""
+        return self._collector.run(self._cluster, time.time())
+
+    def gpu_history(self, _: list[str]) -> str:
+        """Ask the site's metrics for the GPU use of runs that have ended."""
+        if self._history is None:
+            return ""
+        known, failure = self._history.run(int(time.time()), self._check)
+        with self._open_ledger() as ledger, ledger.transaction() as connection:
+            update_measured_use(connection, known)
+        if failure:
+            raise SlurmkitError(failure)
+        return ""
 
     def ingest(self, _: list[str]) -> str:
         """Read new and changed jobs from sacct; stops between batches."""
@@ -85,6 +142,8 @@ class ServiceTasks:
         with self._open_ledger() as ledger:
             since = begin_of_reread(ledger, self._slurm, again) if again else None
             done = ingest(ledger, self._slurm, since=since, progress=lambda *_: self._check())
+            with ledger.transaction() as connection:
+                update_measured_use(connection, link_ended_runs(connection))
         rows = done.entered
         counts = (
             f"{rows.read} read, {rows.new} new, {rows.changed} changed, {rows.rejected} rejected"

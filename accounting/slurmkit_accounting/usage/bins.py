@@ -16,12 +16,17 @@ from slurmkit_accounting.ledger.schema.usage import SUMS
 
 NO_GPU = "-"
 UNKNOWN_UID = -1
-# One run never used or held this much of anything, in seconds or milliseconds.
-IMPLAUSIBLE_AMOUNT = 2**60
-# Energy beyond is a wrong measurement and ignored. The largest machines take some 40 megawatts.
+# Numbers of sacct beyond these are wrong measurements, and unknown: RAPL counters that wrapped, "no
+# value" printed as a number. Sums of what is believed stay far below 2^63, see `refuse_overflow`.
+# One run never used or held this much of anything, in milliseconds or MiB-seconds.
+IMPLAUSIBLE_AMOUNT = 2**55
+# No node takes 20 kilowatts, or has as many CPUs or MiB. The largest machines take 40 megawatts.
+NODE_MILLIWATTS = 20_000_000
+NODE_CPUS = 2**14
+NODE_MIB = 2**27
 MOST_JOULES = 2**45
 MOST_MILLIWATTS = 2**37
-_MOST_MEMORY = 2**36  # MiB
+_MOST_MEMORY = 2**34  # MiB of one run
 
 
 class UsageRun(NamedTuple):
@@ -50,6 +55,7 @@ class UsageRun(NamedTuple):
     cpu_used_ms: int | None = None
     mem_peak_mib: int | None = None
     gpu_used_permille: int | None = None
+    gpu_energy_joules: int | None = None
     era: int = 0
 
 
@@ -116,7 +122,10 @@ def parse_alloc_tres(text: str) -> AllocatedTres:
         }
         held = _without_totals(held)
     gpus = sorted((kind, count) for kind, count in held.items() if count > 0)
-    return AllocatedTres(parse_mebibytes(parts.get("mem", "")) or 0, tuple(gpus))
+    mem, nodes = parse_mebibytes(parts.get("mem", "")) or 0, parts.get("node", "")
+    if nodes.isdecimal() and mem > max(int(nodes), 1) * NODE_MIB:
+        mem = 0
+    return AllocatedTres(mem, tuple(gpus))
 
 
 def parse_mebibytes(text: str) -> int | None:
@@ -156,7 +165,7 @@ def usage_in_window(
     if not (seconds or (began and not length)):
         return
     done = begin < run.end <= end or not length
-    used = measured_use(run, parse_alloc_tres(run.alloc_tres)) if done else (0,) * 6
+    used = measured_use(run, parse_alloc_tres(run.alloc_tres)) if done else (0,) * 7
     first, *others = held_per_second(run)
     key, rates = first
     held = [rate * seconds for rate in rates[:-1]]
@@ -175,26 +184,43 @@ def held_per_second(run: UsageRun) -> Iterator[tuple[UsageKey, tuple[int, ...]]]
     """
     tres = parse_alloc_tres(run.alloc_tres)
     (kind, count), *others = tres.gpus or ((NO_GPU, 0),)
-    rest = (run.cpus, run.nodes, 1, tres.mem_mib, find_power(run)[0])
+    power, energy = find_power(run)
+    metered = run.nodes if energy else 0
+    rest = (run.cpus, run.nodes, 1, tres.mem_mib, int(not run.nodes), metered, power)
     yield make_usage_key(run, kind), (count, *rest)
     for kind, count in others:
         yield make_usage_key(run, kind), (count, *((0,) * len(rest)))
 
 
 def measured_use(run: UsageRun, tres: AllocatedTres) -> tuple[int, ...]:
-    """Return CPU, memory and GPU, each used and held by the whole run; zeros if not measured."""
+    """Return CPU, memory and GPU, each used and held by the whole run, and the joules of its GPUs.
+
+    What was not measured is 0. So are the joules if Slurm measured the energy of the run, which has
+    that of the GPUs in it.
+    """
     length = (run.end or 0) - (run.start or 0)
     gpus = sum(count for _, count in tres.gpus) if run.gpus else 0
+    nodes = max(run.nodes, 1)
+    cpu_ms = _at_most(run.cpu_used_ms, nodes * NODE_CPUS * length * 1000)
+    mem = _at_most(run.mem_peak_mib, nodes * NODE_MIB)
     return (
-        *_plausible_use(run.cpu_used_ms, run.cpus * length * 1000),
-        *_plausible_use(
-            None if run.mem_peak_mib is None else run.mem_peak_mib * length, tres.mem_mib * length
-        ),
+        *_plausible_use(cpu_ms, run.cpus * length * 1000),
+        *_plausible_use(None if mem is None else mem * length, tres.mem_mib * length),
         *_plausible_use(
             None if run.gpu_used_permille is None else run.gpu_used_permille * gpus * length,
             gpus * length * 1000,
         ),
+        _plausible_joules(run),
     )
+
+
+def _plausible_joules(run: UsageRun) -> int:
+    joules = run.gpu_energy_joules or 0
+    return joules if not (run.energy_joules or 0) > 0 and 0 <= joules < MOST_JOULES else 0
+
+
+def _at_most(used: int | None, most: int) -> int | None:
+    return used if used is not None and used <= most else None
 
 
 def _plausible_use(used: int | None, held: int) -> tuple[int, int]:
@@ -208,11 +234,12 @@ def find_power(run: UsageRun) -> tuple[int, int]:
     """Return the milliwatts of a run, and the millijoules of the whole run.
 
     The power is rounded down; what that leaves of the energy counts at the end of the run. Both are
-    0 if the energy was not measured or is impossible.
+    0 if the energy is unknown: not measured, or more than the nodes can take.
     """
     length, joules = (run.end or 0) - (run.start or 0), run.energy_joules or 0
     milliwatts = joules * 1000 // length if length > 0 else 0
-    if length <= 0 or joules >= MOST_JOULES or milliwatts >= MOST_MILLIWATTS:
+    most = min(max(run.nodes, 1) * NODE_MILLIWATTS, MOST_MILLIWATTS)
+    if length <= 0 or joules >= MOST_JOULES or milliwatts >= most:
         return 0, 0
     return milliwatts, joules * 1000
 
@@ -238,4 +265,4 @@ def _without_totals(parts: dict[str, int]) -> dict[str, int]:
     return untyped
 
 
-assert SUMS[0] == "gpu_seconds" and len(SUMS) == 15  # noqa: S101, PT018  `usage_in_window` relies on the order
+assert SUMS[0] == "gpu_seconds" and len(SUMS) == 18  # noqa: S101, PT018  `usage_in_window` relies on the order

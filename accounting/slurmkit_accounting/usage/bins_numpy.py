@@ -6,6 +6,7 @@ They hold what `slurmkit_accounting.usage.bins` says that each of the runs adds 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,6 +17,9 @@ from slurmkit_accounting.usage.bins import (
     MOST_JOULES,
     MOST_MILLIWATTS,
     NO_GPU,
+    NODE_CPUS,
+    NODE_MIB,
+    NODE_MILLIWATTS,
     UNKNOWN_UID,
     AllocatedTres,
     UsageKey,
@@ -40,13 +44,15 @@ _OWNER_FIELDS = (
     "redone",
     "era",
 )
-MEASURED_FIELDS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")
-_USES = 6  # the last columns of SUMS: measured use
+MEASURED_FIELDS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille", "gpu_energy_joules")
+_USES = 7  # the last columns of SUMS: measured use
 _PIECE = 11 + _USES
 _KINDS = 2**20  # upper limit of the number of GPU types
 _MEM, _MORE, _GPUS = 2, 3, 4  # columns of `_Allocations.table`
 _AT_ONCE = 8_000  # runs whose rows are made together; they take some 2 KB each
 _MILLI = np.array(1000)
+MOST_SUM = 2**62  # of a stored row; half of what fits, so that rows can be added up
+_LONGEST_MONTH = 31 * DAY
 # Parts of a row of a usage table, after its bin and key.
 _HELD = slice(2, 2 + len(HELD))
 _COUNTED = slice(_HELD.stop, _HELD.stop + len(COUNTED))
@@ -97,6 +103,24 @@ class UsageSums:
             table[3] - 1, table[2]
         )  # measured use is counted in the bin of the end
         self._pieces.append(table[:, counts])
+
+    def refuse_overflow(self) -> None:
+        """Refuse runs whose usage together does not fit into the usage tables.
+
+        Raises:
+            OverflowError: for such runs.
+        """
+        most = 0.0
+        for piece in self._pieces:
+            held, counted = piece[4:10].astype(np.float64), piece[11:].astype(np.float64)
+            power = piece[10] * 1000.0 / np.maximum(piece[3] - piece[2], 1)
+            most += max(held.sum(axis=1).max(), power.sum()) * _LONGEST_MONTH
+            most += np.abs(counted).sum(axis=1).max(initial=0)
+        if most >= MOST_SUM:  # rarely: what is held at different times does not add up
+            apart = copy(self)
+            apart._pieces = list(self._pieces)  # noqa: SLF001
+            for _ in apart.rows(range(len(apart.keys()))):
+                pass
 
     def mark(self) -> int:
         """Return a mark for `undo`."""
@@ -172,7 +196,8 @@ class UsageSums:
         kind, count, mem, *_ = self._tres.table()[:, codes]
         length = end - start
         energy = np.where((length > 0) & (joules < MOST_JOULES), np.maximum(joules, 0), 0)
-        energy[energy * 1000 // np.maximum(length, 1) >= MOST_MILLIWATTS] = 0
+        most = np.minimum(np.maximum(nodes, 1) * NODE_MILLIWATTS, MOST_MILLIWATTS)
+        energy[energy * 1000 // np.maximum(length, 1) >= most] = 0
         whose = _encode(
             self._whose, zip(*(columns[_FIELD_INDEX[name]] for name in _OWNER_FIELDS), strict=True)
         )
@@ -201,11 +226,15 @@ class UsageSums:
         facts = [columns[_FIELD_INDEX[name]] for name in MEASURED_FIELDS]
         if all(column.count(None) == len(column) for column in facts):
             return 0
-        cpu, mem, gpu = map(_to_integers, facts)
-        start, end, cpus, own = (
-            _to_integers(columns[_FIELD_INDEX[name]]) for name in ("start", "end", "cpus", "gpus")
+        cpu, mem, gpu, joules = map(_to_integers, facts)
+        start, end, nodes, cpus, own, of_slurm = (
+            _to_integers(columns[_FIELD_INDEX[name]])
+            for name in ("start", "end", "nodes", "cpus", "gpus", "energy_joules")
         )
         length = np.where(start >= 0, np.maximum(end - start, 0), 0)
+        nodes = np.maximum(nodes, 1)
+        cpu = np.where(cpu > _product(nodes, length, _MILLI * NODE_CPUS), -1, cpu)
+        mem = np.where(mem > nodes * NODE_MIB, -1, mem)
         held = self._tres.table()[:, codes]
         gpus = np.where(own > 0, held[_GPUS], 0)
         pairs = (
@@ -217,7 +246,9 @@ class UsageSums:
                 gpu, _product(np.maximum(gpu, 0), gpus, length), _product(gpus, length, _MILLI)
             ),
         )
-        return np.array([column for pair in pairs for column in pair])
+        counts = (of_slurm <= 0) & (joules >= 0) & (joules < MOST_JOULES)
+        uses = [column for pair in pairs for column in pair]
+        return np.array([*uses, np.where(counts, joules, 0)])
 
 
 def _product(*factors: Numbers) -> Numbers:
@@ -354,14 +385,13 @@ def _hour_columns(
         starts: 1 where the run starts; -1 to subtract it.
         ends: 1 where it ends, which may be the same row; -1 to subtract it.
     """
-    _, _, start, end, gpus, runs, cpus, nodes, mem, waited, joules, *uses = pieces
-    milliwatts = joules * 1000 // np.maximum(end - start, 1)
-    rest = joules * 1000 - milliwatts * (end - start)
+    _, _, start, end, _, runs, _, _, _, waited, joules, *uses = pieces
+    rates = _rates(pieces)
+    rest = joules * 1000 - rates[-1] * (end - start)
 
     def times(column: Numbers, by: Numbers) -> Numbers | None:
         return column[whose] * by if column.any() else None
 
-    rates = (gpus, cpus, nodes, runs, mem, milliwatts)
     held = [times(rate, seconds) for rate in rates]
     if (rests := times(rest, ends)) is not None:
         held[-1] = rests if held[-1] is None else held[-1] + rests
@@ -370,12 +400,20 @@ def _hour_columns(
     return [*held, *counted, *(times(rate, changes) for rate in rates)]
 
 
+def _rates(pieces: Numbers) -> tuple[Numbers, ...]:
+    """Return what each run holds, a column for each of `RATES`."""
+    _, _, start, end, gpus, runs, cpus, nodes, mem, _, joules, *_ = pieces
+    milliwatts = joules * 1000 // np.maximum(end - start, 1)
+    nodeless, metered = runs * (nodes <= 0), nodes * (joules > 0)
+    return gpus, cpus, nodes, runs, mem, nodeless, metered, milliwatts
+
+
 def _carried_over(pieces: Numbers, keys: Numbers) -> Numbers:
     """Return a row for each run and month that began while it ran: all of that month.
 
     What the run does not hold until the end of its last month is in the row of its end.
     """
-    _, one, start, end, gpus, runs, cpus, nodes, mem, _, joules, *_ = pieces
+    _, one, start, end, *_ = pieces
     over = np.flatnonzero(month_ends(start) < end)
     months = np.array([start[over], end[over] - 1]).astype("datetime64[s]").astype("datetime64[M]")
     first, last = months.astype(np.int64)
@@ -386,8 +424,7 @@ def _carried_over(pieces: Numbers, keys: Numbers) -> Numbers:
     whose = over[which]
     rows = np.zeros((len(whose), 2 + len(USAGE_COLUMNS)), np.int64)
     rows[:, 0], rows[:, 1] = begins, keys[whose]
-    milliwatts = joules * 1000 // np.maximum(end - start, 1)
-    rates = np.array((gpus, cpus, nodes, runs, mem, milliwatts))[:, whose] * one[whose]
+    rates = np.array(_rates(pieces))[:, whose] * one[whose]
     rows[:, _RATES] = rates.T
     rows[:, _HELD] = (rates * (month_ends(begins) - begins)).T
     return rows
@@ -411,5 +448,25 @@ def _sum_groups(codes: Numbers, begin: Numbers, sums: Sequence[Numbers | None]) 
     table[:, 0], table[:, 1] = begin[indices], codes[indices]
     for number, column in enumerate(sums, 2):
         if column is not None:
-            table[:, number] = np.add.reduceat(column[order], indices)
+            column = column[order]  # noqa: PLW2901
+            refuse_overflow(column, indices)
+            table[:, number] = np.add.reduceat(column, indices)
     return table[table[:, 2:].any(axis=1)]
+
+
+def refuse_overflow(column: Numbers, indices: Numbers) -> None:
+    """Refuse sums of groups of numbers that do not fit into 64 bits, which numpy would not notice.
+
+    Args:
+        column: the numbers, group by group.
+        indices: where each group begins.
+
+    Raises:
+        OverflowError: for such a sum.
+    """
+    largest = max(abs(int(column.max(initial=0))), abs(int(column.min(initial=0))))
+    if largest * len(column) < MOST_SUM:
+        return
+    about = np.add.reduceat(column.astype(np.float64), indices)
+    if np.abs(about).max() >= MOST_SUM:
+        raise OverflowError("the usage of all runs together would not fit into 64 bits")

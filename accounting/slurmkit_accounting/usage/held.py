@@ -36,7 +36,7 @@ from slurmkit_accounting.usage.bins import (
     held_per_second,
     usage_in_window,
 )
-from slurmkit_accounting.usage.bins_numpy import Numbers
+from slurmkit_accounting.usage.bins_numpy import Numbers, refuse_overflow
 from slurmkit_accounting.usage.partial import Edges, Sums, load_runs_changing
 
 _RUNS = RATES.index("runs")
@@ -68,14 +68,13 @@ class EndedUsage:
 
     Attributes:
         keys: every usage key that may have usage in the window.
-        lacks_nodes: for each of them, whether it has a month with less node-hours than hours.
     """
 
     def __init__(self, connection: Connection, edges: Edges) -> None:
         self._connection = connection
         self._edges = edges
         self._midnights = [_nearer_midnight(edge) for edge in edges]
-        self._ids, self.keys, self.lacks_nodes = self._load_keys()
+        self._ids, self.keys = self._load_keys()
         self._places: dict[UsageKey, int] = {}
         self._groups_of_id: list[Numbers] = []
         self._groups = 0
@@ -113,23 +112,20 @@ class EndedUsage:
         for edge, (begin, end) in zip(self._edges[1:], pairwise(self._midnights), strict=True):
             held, counted, rates = self._between(begin, end, rates)
             after = self._since_midnight(edge, end, rates)
-            held += after.held - before.held
+            held = _plus(held, after.held - before.held)
             counted += after.counted - before.counted
             yield np.concatenate([held, before.runs[:, None], counted], axis=1)
             before = after
 
-    def _load_keys(self) -> tuple[Numbers, list[UsageKey], list[bool]]:
-        """Load the keys that have usage in a month of the window: ids, keys, `lacks_nodes`."""
+    def _load_keys(self) -> tuple[Numbers, list[UsageKey]]:
+        """Load the ids and the keys of what has usage in a month of the window."""
         first = month_begin(min(self._edges[0], self._midnights[0]))
         last = max(self._edges[-1], self._midnights[-1])
-        spare = func.min(usage_months.c.node_seconds - usage_months.c.wall_seconds)
-        used = select(usage_months.c.key_id, spare.label("spare"))
-        used = used.where(usage_months.c.bin.between(first, last)).group_by(usage_months.c.key_id)
-        some = used.subquery()
-        query = select(usage_keys.c.id, some.c.spare, *(usage_keys.c[n] for n in UsageKey._fields))
+        used = select(usage_months.c.key_id).where(usage_months.c.bin.between(first, last))
+        some = used.distinct().subquery()
+        query = select(usage_keys.c.id, *(usage_keys.c[name] for name in UsageKey._fields))
         found = self._connection.execute(query.join(some, some.c.key_id == usage_keys.c.id)).all()
-        ids = np.array([row[0] for row in found], np.int64)
-        return ids, [UsageKey(*row[2:]) for row in found], [row[1] < 0 for row in found]
+        return np.array([row[0] for row in found], np.int64), [UsageKey(*row[1:]) for row in found]
 
     def _held_at(self, midnight: int) -> Numbers:
         """Return what is held at a midnight, counted from the nearer begin of a month."""
@@ -149,13 +145,13 @@ class EndedUsage:
             month, months_end = month_end(begin), month_begin(end)
             if begin == month_begin(begin) and month <= end:
                 whole = self._sum(usage_months, (*HELD, *COUNTED), begin, months_end)
-                held += whole[:, : len(HELD)]
+                held = _plus(held, whole[:, : len(HELD)])
                 counted += whole[:, len(HELD) :]
                 begin, rates = months_end, self._at_begin_of_month(months_end)
             else:
                 stop = min(end, month)
                 changes = self._changes(usage_days, begin, stop)
-                held += _held(rates, changes, stop - begin, month - stop)
+                held = _plus(held, _held(rates, changes, stop - begin, month - stop))
                 counted += changes.counted
                 begin, rates = stop, rates + changes.rates
         return held, counted, rates
@@ -236,10 +232,25 @@ class EndedUsage:
             if len(order):
                 groups = groups[order]
                 first = np.flatnonzero(np.diff(groups, prepend=-1))
-                total[groups[first]] += np.add.reduceat(rows[order, 1:], first, axis=0)
+                for column in rows[order, 1:].T:
+                    refuse_overflow(column, first)
+                added = np.add.reduceat(rows[order, 1:], first, axis=0)
+                total[groups[first]] = _plus(total[groups[first]], added)
 
     def _zeros(self, names: Sequence[str]) -> Numbers:
         return np.zeros((self._groups, len(names)), np.int64)
+
+
+def _plus(one: Numbers, other: Numbers) -> Numbers:
+    """Add numbers; numpy would not notice that a sum does not fit into 64 bits.
+
+    Raises:
+        OverflowError: for such a sum.
+    """
+    total: Numbers = one + other
+    if (((one ^ total) & (other ^ total)) < 0).any():
+        raise OverflowError("the usage of the window does not fit into 64 bits")
+    return total
 
 
 def rows_in_use(table: Numbers) -> Iterator[tuple[int, Sums]]:

@@ -20,7 +20,7 @@ Edges: TypeAlias = tuple[int, ...]
 Sums: TypeAlias = tuple[int, ...]
 _HELD = [runs.c[name] for name in UsageRun._fields[:-1]]
 _COUNTED = runs.c.retracted.is_(None)
-_PER_SECOND = SUMS[:5]
+_PER_SECOND = SUMS[: SUMS.index("energy_millijoules")]
 
 
 class PartialUsage(NamedTuple):
@@ -158,7 +158,11 @@ def load_runs_with_ends(
 def _unmeasured(run: UsageRun) -> UsageRun:
     """Drop measured use and energy, which are not final for a run without an end."""
     return run._replace(
-        cpu_used_ms=None, mem_peak_mib=None, gpu_used_permille=None, energy_joules=None
+        cpu_used_ms=None,
+        mem_peak_mib=None,
+        gpu_used_permille=None,
+        gpu_energy_joules=None,
+        energy_joules=None,
     )
 
 

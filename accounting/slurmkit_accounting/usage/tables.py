@@ -99,6 +99,15 @@ class UsageChange:
         if columns and columns[0]:
             self._made().replace_measured_use(columns, before)
 
+    def refuse_overflow(self) -> None:
+        """Refuse what is collected if the usage tables cannot hold it.
+
+        Raises:
+            OverflowError: for sums that do not fit into 64 bits.
+        """
+        if self._sums is not None:
+            self._sums.refuse_overflow()
+
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
         """Drop what is collected in the `with` block if an exception leaves it."""

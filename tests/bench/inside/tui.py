@@ -232,7 +232,7 @@ def live():
 
     from slurmkit.cluster.cluster import Cluster  # noqa: PLC0415
 
-    app = SlurmkitApp(LiveFeed(Cluster()), AppOptions(interval=3600))
+    app = SlurmkitApp(LiveFeed(Cluster()), AppOptions(interval=3600, view="queue"))
     tune_garbage_collector()  # as `slurmkit tui` does
     return app
 

@@ -68,6 +68,7 @@ def runs(draw: st.DrawFn) -> UsageRun:
         cpu_used_ms=draw(used),
         mem_peak_mib=draw(used),
         gpu_used_permille=draw(st.none() | st.integers(0, 1000)),
+        gpu_energy_joules=draw(maybe | st.sampled_from((2**44, 2**45, 2**60))),
         energy_joules=draw(maybe | st.integers(0, 2**63 - 1)),
         era=draw(st.sampled_from((0, T))),
     )
@@ -103,9 +104,13 @@ def test_the_parts_of_a_run_add_up_to_the_run(run, width):
     bins = max(run.end - 1, run.start) // width - run.start // width + 1
     assert total["runs"] == bins
     joules = run.energy_joules or 0
-    believed = length > 0 and joules < 2**45 and joules * 1000 // length < 2**37
+    nodes = max(run.nodes, 1)
+    believed = length > 0 and joules < 2**45 and joules * 1000 // length < nodes * 20_000_000
     assert total["energy_millijoules"] == (joules * 1000 if believed else 0)
-    sane = max(run.cpu_used_ms or 0, length * run.cpus * 1000) < 2**60
+    assert total["metered_node_seconds"] == (length * run.nodes if believed and joules else 0)
+    assert total["nodeless_seconds"] == (0 if run.nodes else length)
+    sane = max(run.cpu_used_ms or 0, length * run.cpus * 1000) < 2**55
+    sane &= (run.cpu_used_ms or 0) <= nodes * 2**14 * length * 1000
     if run.cpu_used_ms is not None and length and run.cpus and sane:
         assert total["cpu_used_ms"] == run.cpu_used_ms
         assert total["cpu_measured_ms"] == run.cpus * length * 1000
@@ -114,6 +119,9 @@ def test_the_parts_of_a_run_add_up_to_the_run(run, width):
     if run.gpu_used_permille is not None and run.gpus:
         assert total["gpu_used_ms"] == run.gpu_used_permille * run.gpus * length
         assert total["gpu_measured_ms"] == run.gpus * length * 1000
+    # Slurm's own measurement of a run has the energy of its GPUs in it.
+    of_gpus = run.gpu_energy_joules or 0
+    assert total["gpu_joules"] == (of_gpus if of_gpus < 2**45 and not joules else 0)
 
 
 @given(runs(), st.lists(st.integers(T - DAY, T + 9 * DAY), min_size=3, max_size=9))
@@ -237,7 +245,7 @@ def test_rows_are_the_same_in_parts(monkeypatch, at_once):
 
 @given(st.lists(st.tuples(runs(), runs()), min_size=1, max_size=6))
 def test_what_runs_used_can_be_counted_later(pairs):
-    facts = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")
+    facts = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille", "gpu_energy_joules")
     old = [run for run, _ in pairs]
     before = [[getattr(run, name) for run in old] for name in facts]
     new = [run._replace(**{f: getattr(other, f) for f in facts}) for run, other in pairs]

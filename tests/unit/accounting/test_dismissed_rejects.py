@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 from fake_sacct import FakeSacct, job
 from slurmkit_accounting import read
+from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.cli.ledger import ledger_group
+from slurmkit_accounting.ingest.file import SacctFile, ingest_file
 from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ingest.rejects import (
     RejectSelection,
@@ -18,6 +21,7 @@ from slurmkit_accounting.ingest.rejects import (
 from slurmkit_accounting.ingest.retry import retry_rejects
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import rejects
+from slurmkit_accounting.sacct.query import SACCT_FIELDS
 from sqlalchemy import func, select
 
 from slurmkit.cli.main import run_to_exit_code
@@ -116,3 +120,77 @@ def test_what_is_not_there_is_not_dismissed(noisy, tmp_path, capsys):
     missing = tmp_path / "none.db"
     assert run_to_exit_code(ledger_group, [*argv, "--id", "1", "--db", f"sqlite:///{missing}"]) != 0
     assert not missing.exists()
+
+
+def two_lines_that_can_be_read_now(tmp_path, monkeypatch) -> None:
+    """Two lines of a file whose times an old release could not read, say."""
+    monkeypatch.setenv("SLURMKIT_DB", f"sqlite:///{tmp_path}/ledger.db")
+    path = tmp_path / "dump.txt"
+    path.write_text("".join(f"{n}|al|2026-11-01T10:00:00|9|9|OK\n" for n in (1, 2)))
+    argv = ["ingest", "--file", str(path), "--cluster", "lab", "--fields", FIELDS]
+
+    def broken(self, text):
+        raise ValueError(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("slurmkit_accounting.sacct.local_times.LocalTimes.__call__", broken)
+        assert run_to_exit_code(ledger_group, [*argv, "--timezone", "UTC"]) == 0
+
+
+def test_only_the_named_line_is_tried_again_and_a_dry_run_changes_nothing(
+    tmp_path, monkeypatch, capsys
+):
+    """Finding accounting 10."""
+    two_lines_that_can_be_read_now(tmp_path, monkeypatch)
+    capsys.readouterr()
+    first, second = (row["id"] for row in shown(capsys))
+    named = ["rejects", "--retry", "--id", str(second)]
+    assert run_to_exit_code(ledger_group, [*named, "--dry-run"]) == 0
+    words = "1 lines tried again, 1 of them can now be read"
+    assert f"{words}; dry run, nothing was changed\n" in capsys.readouterr().err
+    assert len(shown(capsys)) == 2
+    assert run_to_exit_code(ledger_group, named) == 0
+    assert f"{words}\n" in capsys.readouterr().err
+    assert [row["id"] for row in shown(capsys)] == [first]
+
+
+def test_a_dry_run_dismisses_nothing(noisy, capsys):
+    argv = ["rejects", "--source", noisy, "--dismiss", "wrong file", "--dry-run"]
+    assert run_to_exit_code(ledger_group, argv) == 0
+    said = capsys.readouterr().err
+    assert "2 lines dismissed; reports no longer count them; dry run, nothing was changed" in said
+    assert len(shown(capsys)) == 4
+
+
+def test_a_run_counts_once_its_line_can_be_read_though_it_was_dismissed(ledger):
+    """Finding accounting 11."""
+    bad = job(1, 1_793_500_000, "soon", 1_793_500_300)
+    slurm = FakeSacct(bad)
+    since = 1_793_490_000
+    ingest(ledger, slurm, since=since)
+    with ledger.transaction() as connection:
+        dismiss_rejects(connection, RejectSelection(ids=(1,)), now=5, who="root", because="known")
+    slurm.jobs = [bad | {"Start": "1793500100"}]
+    assert ingest(ledger, slurm, since=since).entered.new == 1
+    with ledger.transaction() as connection:
+        (one,) = load_rejects(connection, all_=True)
+    assert (one.read, one.dismissed) == (True, 5)
+    (row,) = read.usage(ledger, begin="2026-11-01", end="2026-12-01").rows
+    assert row["jobs"] == 1
+
+
+def test_a_line_of_a_file_that_was_dismissed_counts_again_once_sacct_itself_prints_it(ledger):
+    """Finding accounting 11: it is no line of a wrong file then."""
+    bad = job(1, 1_793_500_000, "soon", 1_793_500_300)
+    text = "\x1f".join(bad[name] for name in SACCT_FIELDS) + "\n"
+    stream = io.BytesIO(text.encode())
+    file = SacctFile("dump.txt", stream, "lab", SACCT_FIELDS, "\x1f", find_zone("UTC"))
+    assert ingest_file(ledger, file).entered.rejected == 1
+    with ledger.transaction() as connection:
+        dismiss_rejects(connection, RejectSelection(ids=(1,)), now=5, who="root", because="wrong")
+    assert unread(ledger) == 0
+    ingest(ledger, FakeSacct(bad), since=1_793_490_000)
+    assert unread(ledger) == 1
+    with ledger.transaction() as connection:
+        (one,) = load_rejects(connection)
+    assert (one.source, one.dismissed, one.dismissed_by) == ("sacct", None, None)

@@ -23,6 +23,7 @@ from slurmkit_accounting.ledger.schema.runs import (
     suspensions,
 )
 from slurmkit_accounting.ledger.schema.usage import usage_keys, usage_months
+from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
 from sqlalchemy import func, select, text
 
 from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, LedgerError, SlurmError
@@ -437,6 +438,22 @@ def test_suspended_time_is_placed_to_the_quarter_of_an_hour(ledger):
     asked = len(slurm.asked)
     ingest(ledger, slurm)
     assert not any("-T" in argv for argv in slurm.asked[asked:])
+
+
+def test_no_suspended_time_lies_where_the_run_was_not(ledger):
+    """Of half a day it had only the last ten minutes, in which it was suspended all the time."""
+    noon = (NOW - 3 * DAY) // DAY * DAY + DAY // 2
+    row = job(1, noon - 600, noon - 600, noon + 4000)
+    ingest(ledger, FakeSacct(halted(row, (noon - 600, noon + 1200))))
+    placed = [tuple(row.values())[1:] for row in everything_of(ledger, suspensions)]
+    assert placed == [(noon - 600, 600, 600), (noon, 900, 900), (noon + 900, 900, 300)]
+    with ledger.transaction() as connection:
+        for window in ((noon - DAY // 2, noon - 600), (noon + 1800, noon + 4000)):
+            asked = UsageQuery(window, NOW, skip_suspended=True)
+            for sums in query_usage(connection, asked).values():
+                assert sums[SUM_INDEX["wall_seconds"]] == (window[1] - window[0]) * (
+                    window[0] > noon
+                )
 
 
 def test_suspended_time_that_sacct_does_not_place_lies_somewhere_in_the_run(ledger):

@@ -18,6 +18,8 @@ from slurmkit_accounting.ledger.schema.types import REVISION, VERSION_TABLE
 from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
 from sqlalchemy import Connection, create_engine, text
 
+from slurmkit.errors import LedgerError
+
 DAY = 86400
 OLD_SUMS = (
     "gpu_seconds cpu_seconds node_seconds wall_seconds mem_mib_seconds energy_joules runs started"
@@ -144,7 +146,8 @@ def test_usage_by_the_hour_is_made_anew_from_the_runs(old):
     with open_for_writing(old) as ledger, ledger.transaction() as connection:
         assert verify(connection).wrong == []
         found = connection.execute(text("SELECT * FROM closed_usage")).mappings().one()
-        energy = {"energy_millijoules": 7000, "closing_id": 1, "key_id": 1}
+        energy = {"energy_millijoules": 7000, "closing_id": 1, "key_id": 1, "gpu_joules": 0}
+        energy |= {"metered_node_seconds": 7, "nodeless_seconds": 0}
         assert dict(found) == {name: 7 for name in OLD_SUMS if name != "energy_joules"} | energy
 
 
@@ -156,3 +159,74 @@ def test_the_migrations_make_what_the_schema_says(ledger):
             connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
         )
         assert compare_metadata(context, schema.metadata) == []
+
+
+TWIN = RUN | {"fingerprint": 1, "first_ingest_id": 1}
+
+
+def make_twins(old: str, *twins: dict) -> None:
+    """Store one run several times, as slurmkit 0.1 did when it got another DBIndex."""
+    engine = create_engine(ledger_url(old))
+    with engine.begin() as connection:
+        upgrade(connection, "0006")
+        connection.execute(text("DELETE FROM revisions"))
+        connection.execute(text("DELETE FROM runs"))
+        insert(connection, "runs", *twins)
+        step = {"step": "0", "state": "COMPLETED", "name": "x"}
+        insert(connection, "steps", *({"run_id": run["id"], **step} for run in twins[:1]))
+        spans = {"begin": NOON, "length": 900, "seconds": 60}
+        insert(connection, "suspensions", *({"run_id": run["id"], **spans} for run in twins))
+        insert(connection, "revisions", {"run_id": twins[0]["id"], "ingest_id": 1, "old": "{}"})
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("facts", "kept"),
+    [
+        (({"gone_since": NOON + 9000}, {}), 22),
+        (({}, {"gone_since": NOON + 9000}), 21),
+        (({"retracted": NOON + 9000}, {"gone_since": NOON + 9000}), 22),
+        (({}, {}), 22),
+    ],
+)
+def test_a_run_that_was_stored_twice_becomes_one(old, facts, kept):
+    """Finding accounting 3: of two rows the one that sacct still shows counts, else the newest."""
+    one = {"id": 21, "db_index": 55, "suspended": 60, "cpu_used_ms": 700, **facts[0]}
+    two = {"id": 22, "db_index": 7, "suspended": 60, "cpu_used_ms": None, **facts[1]}
+    blank = {"gone_since": None, "retracted": None}
+    make_twins(old, *(TWIN | blank | twin for twin in (one, two)))
+    upgrade_ledger(old)
+    with open_for_writing(old) as ledger, ledger.transaction() as connection:
+        (run,) = connection.execute(text("SELECT * FROM runs")).mappings()
+        assert (run["id"], run["cpu_used_ms"]) == (kept, 700)
+        others = connection.execute(text("SELECT run_id, old FROM revisions ORDER BY id")).all()
+        db_index = {21: 7, 22: 55}[kept]
+        assert [tuple(row) for row in others] == [
+            (kept, "{}"),
+            (kept, f'{{"db_index": {db_index}}}'),
+        ]
+        for table in ("steps", "suspensions"):
+            assert connection.execute(text(f"SELECT run_id FROM {table}")).all() == [(kept,)]  # noqa: S608
+        (used,) = connection.execute(text("SELECT gpu_seconds, started FROM usage_months"))
+        assert tuple(used) == (3600, 1)
+        assert verify(connection).wrong == []
+
+
+def test_one_run_cannot_be_stored_twice(ledger):
+    with ledger.transaction() as connection:
+        insert(connection, "clusters", {"name": "lab"})
+    with pytest.raises(LedgerError, match=r"(?i)unique"), ledger.transaction() as connection:
+        insert(connection, "runs", RUN, RUN | {"db_index": 8})
+
+
+def test_no_suspended_time_lies_where_the_run_was_not(old):
+    make_twins(old, TWIN | {"id": 21, "db_index": 7, "suspended": 60})
+    engine = create_engine(ledger_url(old))
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE suspensions SET begin = {NOON - 600}, length = 9000"))  # noqa: S608
+    engine.dispose()
+    upgrade_ledger(old)
+    with open_for_writing(old) as ledger, ledger.transaction() as connection:
+        (row,) = connection.execute(text("SELECT * FROM suspensions"))
+        assert tuple(row) == (21, NOON, 1800, 60)
+        assert verify(connection).wrong == []

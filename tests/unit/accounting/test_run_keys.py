@@ -112,40 +112,6 @@ def test_a_running_job_that_is_sent_to_a_new_database_is_one_run(ledger):
     assert len(stored(ledger, revisions)) == 1
 
 
-def test_a_run_of_which_an_earlier_release_kept_two_is_read_into_the_one_still_shown(ledger):
-    slurm = FakeSacct(job(7, NOW - 3600, NOW - 3600, NOW - 600))
-    ingest(ledger, slurm)
-    with ledger.transaction() as connection:
-        (run,) = connection.execute(select(runs)).mappings()
-        connection.execute(
-            runs.insert().values(dict(run) | {"id": 2, "db_index": 55, "gone_since": NOW - 90})
-        )
-    slurm.jobs[0]["End"] = str(NOW - 500)
-    assert ingest(ledger, slurm).entered.changed == 1
-    assert [(row["db_index"], row["end"]) for row in stored(ledger)] == [
-        (1007, NOW - 500),
-        (55, NOW - 600),
-    ]
-    with ledger.transaction() as connection:
-        (note,) = verify(connection).notes
-    assert "slurmkit ledger retract 7" in note
-
-
-def test_of_two_kept_runs_the_one_with_the_rows_dbindex_is_read_into(ledger):
-    """The other would get a DBIndex that its twin has, and no ingest could go on."""
-    slurm = FakeSacct(job(7, NOW - 3600, NOW - 3600, NOW - 600, DBIndex=5))
-    ingest(ledger, slurm)
-    with ledger.transaction() as connection:
-        (run,) = connection.execute(select(runs)).mappings()
-        connection.execute(runs.insert().values(dict(run) | {"id": 2, "db_index": 9}))
-    slurm.jobs[0]["End"] = str(NOW - 500)
-    assert ingest(ledger, slurm).entered.changed == 1
-    assert [(row["db_index"], row["end"]) for row in stored(ledger)] == [
-        (5, NOW - 500),
-        (9, NOW - 600),
-    ]
-
-
 def test_two_jobs_of_sacct_itself_never_differ_by_a_time_zone(ledger):
     """A cluster that began anew, its job 1 submitted some quarters of an hour after the old one."""
     old = job(1, NOW - 40000, NOW - 40000, NOW - 4000)
@@ -196,6 +162,47 @@ def test_sacct_finds_a_run_whose_file_was_read_in_a_wrong_time_zone(ledger):
     assert (done.entered.new, done.entered.changed, done.gone) == (0, 1, 0)
     (run,) = stored(ledger)
     assert (run["submit"], run["gone_since"]) == (at, None)
+
+
+# Half past two of 2025-10-26 in Berlin, before and after the clock was set back.
+FIRST, SECOND = 1_761_438_600, 1_761_442_200
+TWICE = (
+    "10|alice|2025-10-26T02:30:00|2025-10-26T02:31:00|2025-10-26T02:41:00|00:10:00|COMPLETED|"
+    "gres/gpu=2\n"
+)
+TWICE_FIELDS = ("JobIDRaw", "User", "Submit", "Start", "End", "Elapsed", "State", "AllocTRES")
+
+
+@pytest.mark.parametrize("in_file_first", [True, False])
+@pytest.mark.parametrize("submit", [FIRST, SECOND])
+def test_a_run_of_the_hour_that_the_clock_shows_twice_is_one(ledger, submit, in_file_first):
+    """Finding accounting 6: without a DBIndex, by the second time of Submit too."""
+    exact = dump((10, 10, "alice", submit)).replace(f"|{submit + 3660}|", f"|{submit + 660}|")
+    texts = [(TWICE, "Europe/Berlin", TWICE_FIELDS), (exact, "UTC", FIELDS)]
+    done = [load(ledger, *one) for one in (texts if in_file_first else reversed(texts))]
+    assert [one.entered.new for one in done] == [1, 0]
+    (run,) = stored(ledger)
+    assert (run["submit"], run["start"], run["end"]) == (submit, submit + 60, submit + 660)
+    assert gpu_hours(ledger) == {"alice": pytest.approx(1 / 3)}
+    for one in texts:
+        again = load(ledger, *one).entered
+        assert (again.new, again.changed) == (0, 0)
+
+
+def test_two_runs_of_the_hour_that_the_clock_shows_twice_stay_two(ledger):
+    """The job was requeued to the second an hour later."""
+    load(ledger, dump((1, 10, "alice", FIRST), (2, 10, "alice", SECOND)))
+    assert load(ledger, TWICE, "Europe/Berlin", TWICE_FIELDS).entered.new == 0
+    assert [row["submit"] for row in stored(ledger)] == [FIRST, SECOND]
+
+
+def test_sacct_says_which_of_two_times_a_file_meant(ledger):
+    load(ledger, TWICE, "Europe/Berlin", TWICE_FIELDS)
+    row = job(10, SECOND, SECOND + 60, SECOND + 660)
+    done = ingest(ledger, FakeSacct(row), since=SECOND - DAY)
+    assert (done.entered.new, done.entered.changed, done.gone) == (0, 1, 0)
+    (run,) = stored(ledger)
+    assert (run["submit"], run["db_index"]) == (SECOND, 1010)
 
 
 @pytest.mark.parametrize("field", ["Submit", "JobIDRaw"])

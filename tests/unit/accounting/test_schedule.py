@@ -17,6 +17,7 @@ from slurmkit_accounting.service import schedule
 from slurmkit_accounting.service.schedule import (
     Schedule,
     ScheduledTask,
+    every_seconds,
     months_before,
     parse_cron,
     times_passed,
@@ -243,3 +244,23 @@ def test_a_stop_waits_for_the_edge_of_a_batch(ledger: Ledger) -> None:
     assert lines == ["stopped ingest"]  # and people, which was waiting, did not begin
     assert len(batches) < 100
     assert row(ledger).ended is None  # so the next start goes on with it
+
+
+def test_a_task_that_is_apart_waits_for_no_other_and_is_logged_once(file_ledger) -> None:
+    ended, apart = threading.Event(), Doing()
+
+    def slow(_: list[str]) -> str:
+        ended.wait(PATIENCE)
+        return "slow"
+
+    often = ScheduledTask(name="gpu_use", when=every_seconds(1), run=apart, apart=True)
+    with running(task(slow), often) as (schedule_, lines):
+        wait_until(lambda: len(apart.runs) >= 3, lambda: repr(lines))
+        assert schedule_.running == "ingest"
+        assert lines == ["done gpu_use"]
+        apart.error = NotSent("away")
+        wait_until(lambda: len(lines) == 2)
+        assert lines == ["done gpu_use", "failed gpu_use"]
+        ended.set()
+        wait_until(lambda: "done ingest" in lines)
+    assert row(file_ledger, "gpu_use").error == "away"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from alembic import command
@@ -14,8 +16,9 @@ from databases import KINDS
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.ledger.database import open_for_reading, open_for_writing, upgrade_ledger
 from slurmkit_accounting.ledger.location import ledger_url
+from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.types import REVISION
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import LedgerError
@@ -84,6 +87,69 @@ def test_a_file_that_cannot_be_copied_is_not_changed(tmp_path, monkeypatch):
             pass
     assert list(tmp_path.glob("*.schema-*")) == []
     assert upgrade_ledger(where).before == OLD
+
+
+def test_no_schema_is_changed_while_an_ingest_is_running(old):
+    """Finding accounting 15: of an older release, which would go on with other tables."""
+    engine = create_engine(ledger_url(old))
+    source = str(engine.url.database) if old.startswith("sqlite") else old
+    running = SimpleNamespace(engine=engine, source=source)
+    with hold_ledger_lock(running, "ingest"):
+        with pytest.raises(LedgerError, match="another ingest is writing to the ledger"):
+            upgrade_ledger(old)
+        if old.startswith("sqlite"):
+            with pytest.raises(LedgerError, match="another ingest"), open_for_writing(old):
+                pass
+    engine.dispose()
+    assert upgrade_ledger(old).before == OLD
+
+
+def test_a_new_ledger_can_be_made_while_another_command_makes_it(tmp_path):
+    where = f"sqlite:///{tmp_path}/new.db"
+    with open_for_writing(where) as one, open_for_writing(where) as other:
+        assert one.source == other.source
+
+
+def test_a_ledger_can_be_made_and_upgraded_with_the_sqlite_of_rhel_9(tmp_path, monkeypatch):
+    """It is 3.34, which can drop no column, and knows no STRICT tables."""
+    for module in ("sqlite3", "sqlite3.dbapi2"):
+        monkeypatch.setattr(f"{module}.sqlite_version_info", (3, 34, 1))
+    statements: list[str] = []
+
+    def note(_connection, _cursor, statement, *_):
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        with open_for_writing(f"sqlite:///{tmp_path}/new.db") as ledger:
+            assert ledger.source
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert len(statements) > 20
+    newer = re.compile(r"DROP COLUMN|\bSTRICT\b|\bRETURNING\b|->>", re.IGNORECASE)
+    assert [one for one in statements if newer.search(one)] == []
+
+
+def test_copies_are_deleted_after_a_migration_and_only_those_of_migrations(tmp_path, monkeypatch):
+    """Finding accounting 15."""
+    where = f"sqlite:///{tmp_path}/old.db"
+    make_old(where)
+    others = {tmp_path / f"old.db.schema-{name}" for name in ("0002.bak", "0003-mine", "00021")}
+    older = tmp_path / "old.db.schema-0002"
+    for path in (older, *others):
+        path.write_text("")
+
+    def fails(_connection: object) -> None:
+        raise LedgerError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("slurmkit_accounting.ledger.database._upgrade", fails)
+        with pytest.raises(LedgerError, match="no room"):
+            upgrade_ledger(where)
+    assert older.exists()
+    copy = upgrade_ledger(where).copy
+    assert copy == f"{tmp_path}/old.db.schema-{OLD}"
+    assert set(tmp_path.glob("*.schema-*")) == {Path(copy), *others}
 
 
 def test_the_command_upgrades_a_ledger_and_a_reader_names_it(tmp_path, capsys):

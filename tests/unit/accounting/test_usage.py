@@ -106,11 +106,54 @@ def test_all_columns_of_one_row(ledger, configure):
         "memory_efficiency": 0.25,
         "gpu_efficiency": 0.25,
         "energy_kwh": 2.0,
+        "energy_measured": 1.0,
+        "gpu_energy_kwh": None,
         "energy_kwh_estimated": 1.6,
+        "co2_kg": None,
         "cost": 4.0,
         "cloud_cost": 12.0,
     }
-    assert {name for name, value in outcomes.items() if value} == {"gpu_hours_completed"}
+    measured = {"gpu_hours_used": 1.0, "gpu_hours_measured": 4.0}
+    assert {name: value for name, value in outcomes.items() if value} == {
+        "gpu_hours_completed": 4.0, **measured,
+    }  # fmt: skip
+
+
+GRID = """
+[[grid.factors]]
+since = 2000-01-01
+kg_per_kwh = 0.5
+[[grid.factors]]
+since = 2100-01-01
+kg_per_kwh = 0.1
+"""
+
+
+def test_energy_that_gpus_measured_counts_where_slurm_measured_none(ledger, configure):
+    configure(GRID)
+    jobs = [
+        run("alice", BEGIN, BEGIN + HOUR, gpus=A100, other={"gpu_energy_joules": 3_600_000}),
+        run("alice", BEGIN, BEGIN + HOUR, gpus=A100, energy=7_200_000,
+            other={"gpu_energy_joules": 3_600_000}),
+    ]  # fmt: skip
+    (row,) = report(ledger, jobs).rows
+    assert (row["gpu_energy_kwh"], row["energy_kwh"], row["co2_kg"]) == (1.0, 2.0, 1.5)
+    assert (row["gpu_hours_used"], row["gpu_hours_measured"]) == (None, None)
+    assert row["gpu_hours"] == 4.0
+
+
+def test_co2_of_a_day_without_a_factor_is_unknown(ledger, configure):
+    configure("[[grid.factors]]\nsince = 2100-01-01\nkg_per_kwh = 0.1\n")
+    job = run("alice", BEGIN, BEGIN + HOUR, gpus=A100, energy=7_200_000)
+    (row,) = report(ledger, [job]).rows
+    assert row["co2_kg"] is None
+
+
+@pytest.mark.parametrize("factor", ["-1", "nan", "'x'"])
+def test_a_factor_that_is_none(ledger, configure, factor):
+    configure(f"[[grid.factors]]\nsince = 2000-01-01\nkg_per_kwh = {factor}\n")
+    with pytest.raises(BadConfig):
+        report(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
 
 
 STATES = {
@@ -136,9 +179,8 @@ def test_gpu_hours_are_told_apart_by_what_became_of_the_runs(ledger):
     for outcome in set(STATES.values()) - {"other"}:
         assert row[f"gpu_hours_{outcome}"] == 2.0
     assert row["gpu_hours_lost"] == 2.0 * (len(STATES) - 1)
-    assert row["gpu_hours"] == sum(
-        value for name, value in row.items() if name.startswith("gpu_hours_") and "lost" not in name
-    )
+    outcomes = {*STATES.values(), "running"}
+    assert row["gpu_hours"] == sum(row[f"gpu_hours_{outcome}"] for outcome in outcomes)
 
 
 def test_what_was_requeued_and_completed_later_is_not_lost(ledger):

@@ -5,6 +5,12 @@ A change here comes with a new revision in `migrations/versions/` and a new `REV
 
 from __future__ import annotations
 
+from slurmkit_accounting.ledger.schema.gpu_use import (
+    gpu_capacity,
+    gpu_curves,
+    gpu_questions,
+    gpu_use,
+)
 from slurmkit_accounting.ledger.schema.people import (
     coordinators,
     departments,
@@ -26,7 +32,6 @@ from slurmkit_accounting.ledger.schema.runs import (
     GONE,
     HAS_DB_INDEX,
     LONG,
-    NO_DB_INDEX,
     OPEN,
     RETRACTED,
     SUSPENDED,
@@ -62,7 +67,6 @@ __all__ = [
     "HAS_DB_INDEX",
     "HOUR",
     "LONG",
-    "NO_DB_INDEX",
     "OPEN",
     "RETRACTED",
     "REVISION",
@@ -77,6 +81,10 @@ __all__ = [
     "coordinators",
     "departments",
     "eras",
+    "gpu_capacity",
+    "gpu_curves",
+    "gpu_questions",
+    "gpu_use",
     "group_names",
     "group_owners",
     "groups",

@@ -61,8 +61,8 @@ ingests = Table(
 )
 
 # One row per run of a job: a requeued job has several, each array task its own. JobIDRaw and Submit
-# identify a run within its cluster, as in slurmdbd. A DBIndex does not: a database that was set up
-# anew counts from 1 again.
+# identify a run within its cluster, as in slurmdbd, whose job table has them as a unique key: a
+# requeued job gets a later Submit. A DBIndex does not: a database set up anew counts from 1 again.
 runs = Table(
     "runs",
     metadata,
@@ -112,33 +112,24 @@ runs = Table(
     number_column("gpu_used_permille", nullable=True),
     number_column("gpu_mem_peak_mib", nullable=True),
     number_column("energy_joules", nullable=True),
+    # Joules of the run's GPUs, from table `gpu_use`; `energy_joules` is what Slurm measured.
+    number_column("gpu_energy_joules", nullable=True),
+    # Seconds, summed over its GPUs, of those whose mean utilisation is below 1 %.
+    number_column("gpu_idle_seconds", nullable=True),
     # Hash of the line last read, so that an unchanged line is skipped. Not part of the checksum.
     number_column("fingerprint", nullable=True),
     Column("first_ingest_id", BigInteger, ForeignKey("ingests.id")),
 )
+Index("runs_once", runs.c.cluster_id, runs.c.job_id_raw, runs.c.submit, unique=True)
 HAS_DB_INDEX = runs.c.db_index.is_not(None)
-NO_DB_INDEX = runs.c.db_index.is_(None)
 Index(
     "runs_by_db_index",
     runs.c.cluster_id,
     runs.c.db_index,
-    runs.c.job_id_raw,
-    runs.c.submit,
-    unique=True,
     sqlite_where=HAS_DB_INDEX,
     postgresql_where=HAS_DB_INDEX,
 )
-Index(
-    "runs_by_submit",
-    runs.c.cluster_id,
-    runs.c.job_id_raw,
-    runs.c.submit,
-    unique=True,
-    sqlite_where=NO_DB_INDEX,
-    postgresql_where=NO_DB_INDEX,
-)
 Index("runs_by_end", runs.c.end, runs.c.start)
-Index("runs_by_job", runs.c.cluster_id, runs.c.job_id_raw)
 
 
 def _partial_index(name: str, *columns: Column[int], where: str) -> None:
@@ -182,7 +173,8 @@ steps = Table(
 )
 
 # When a run was suspended: for `seconds` seconds within the `length` seconds from `begin`. Such an
-# interval is a UTC day, or shorter (down to 15 minutes) if a day of some time zone begins in it.
+# interval is what the run has of a UTC day, or of less (down to 15 minutes) if it was suspended for
+# a part of that.
 suspensions = Table(
     "suspensions",
     metadata,

@@ -12,7 +12,16 @@ have ended and were not retracted.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 from slurmkit_accounting.ledger.schema.types import (
     foreign_key_column,
@@ -48,16 +57,19 @@ usage_keys = Table(
 
 # What runs hold for a time, each with its rate: the amount of a second. All are integers, so that
 # they are exact and the same on every database. GPUs are as AllocTRES counts them; weights of
-# slices and shards are applied in reports.
+# slices and shards are applied in reports. The run time of runs whose number of nodes is not known
+# is `nodeless`; the node-seconds of runs whose energy is known are `metered`.
 HELD = (
     "gpu_seconds",
     "cpu_seconds",
     "node_seconds",
     "wall_seconds",
     "mem_mib_seconds",
+    "nodeless_seconds",
+    "metered_node_seconds",
     "energy_millijoules",
 )
-RATES = ("gpus", "cpus", "nodes", "runs", "mem_mib", "milliwatts")
+RATES = ("gpus", "cpus", "nodes", "runs", "mem_mib", "nodeless", "metered_nodes", "milliwatts")
 # What counts at the start of a run: the run, and how long it had waited. At its end, if it was
 # measured, over its whole run time: used, and held.
 COUNTED = (
@@ -69,12 +81,23 @@ COUNTED = (
     "mem_measured_mib_seconds",
     "gpu_used_ms",
     "gpu_measured_ms",
+    # Energy of the GPUs by their own measurement, of runs whose energy Slurm did not measure.
+    "gpu_joules",
 )
 # The sums of a span of time that a report asks for; `runs` are those that overlap the span.
 SUMS = (*HELD, "runs", *COUNTED)
 # The columns of a usage table after its key.
 USAGE_COLUMNS = (*HELD, *COUNTED, *RATES)
 HOUR, DAY = 3600, 86400
+
+
+def _whole_numbers(table: str) -> CheckConstraint:
+    """Return what makes SQLite refuse a sum beyond 64 bits, which it would store as a float.
+
+    STRICT tables would do so too, but SQLite has them only since 3.37, and RHEL 9 has 3.34.
+    """
+    whole = " AND ".join(f"typeof({column}) = 'integer'" for column in USAGE_COLUMNS)
+    return CheckConstraint(whole, name=f"{table}_sums_fit").ddl_if(dialect="sqlite")
 
 
 def _usage_table(name: str) -> Table:
@@ -84,6 +107,7 @@ def _usage_table(name: str) -> Table:
         Column("bin", BigInteger, primary_key=True, autoincrement=False),  # epoch of its begin
         Column("key_id", BigInteger, ForeignKey("usage_keys.id"), primary_key=True),
         *(number_column(column) for column in USAGE_COLUMNS),
+        _whole_numbers(name),
         sqlite_with_rowid=False,
     )
 

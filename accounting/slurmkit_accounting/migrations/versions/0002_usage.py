@@ -3,6 +3,7 @@
 Usage itself is worked out by `slurmkit_accounting.ledger.database` once all migrations are through.
 """
 
+import sqlite3
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ _SUMS = (
     " waited_seconds cpu_used_ms cpu_measured_ms mem_used_mib_seconds mem_measured_mib_seconds"
     " gpu_used_ms gpu_measured_ms"
 ).split()
+_DROPS_COLUMNS = (3, 35)  # RHEL 9 has SQLite 3.34
 _DATED = ("usernames", "uids", "group_names", "group_owners", "memberships")
 
 
@@ -54,6 +56,8 @@ def _spans() -> None:
         "INSERT INTO spans (cluster_id, begin, finish) SELECT id, covered_from, covered_to"
         " FROM clusters WHERE covered_to IS NOT NULL"
     )
+    if op.get_bind().dialect.name == "sqlite" and sqlite3.sqlite_version_info < _DROPS_COLUMNS:
+        return  # nobody reads them any more
     for name in ("covered_from", "covered_to"):
         op.execute(f"ALTER TABLE clusters DROP COLUMN {name}")
 

@@ -1,0 +1,156 @@
+"""Read `slurmkit gpu-exporter` on nodes: all at the same time, each with a deadline.
+
+A node that does not answer in time, or whose answer is not an exporter's page, costs its own
+samples and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from slurmkit.errors import BadConfig
+from slurmkit_accounting.config import GpuUseSection, read_secret_file
+from slurmkit_accounting.gpu_use.samples import JobReading, PageError, parse_page
+
+NODE = "{node}"
+MOST_BYTES = 4 * 2**20
+"""Size of the largest page that is read; one of eight GPUs has some 20 KiB."""
+_AT_ONCE = 200  # open connections
+_PORTS = {"http": 80, "https": 443}
+
+
+class ExporterAddress(NamedTuple):
+    """Where exporters listen, and how they are asked.
+
+    Attributes:
+        url: with `{node}` for the node's name.
+        token: bearer token; empty for none.
+        deadline: seconds in which a node must have answered.
+    """
+
+    url: str
+    token: str
+    deadline: float
+
+
+class NodeAnswer(NamedTuple):
+    """The answer of one node.
+
+    Attributes:
+        readings: one for each job on each GPU; empty if the node did not answer.
+        error: why it did not answer; empty if it did.
+    """
+
+    readings: tuple[JobReading, ...] = ()
+    error: str = ""
+
+
+def exporter_address(section: GpuUseSection) -> ExporterAddress:
+    """Return where the exporters listen.
+
+    Raises:
+        BadConfig: when the URL is not one, or everybody can read the file of the token.
+    """
+    parts = urlsplit(section.url)
+    if parts.scheme not in _PORTS or NODE not in parts.netloc:
+        raise BadConfig(
+            f"[gpu_use] url is {section.url!r}; write http://{NODE}:PORT/metrics or https://…,"
+            f" with {NODE} where the name of the node goes"
+        )
+    token = read_secret_file("[gpu_use] token_file", section.token_file).strip()
+    if not token.isascii() or not token.isprintable():
+        raise BadConfig("[gpu_use] token_file: a token has only ASCII characters, without blanks")
+    return ExporterAddress(section.url, token, section.deadline)
+
+
+def read_exporters(where: ExporterAddress, nodes: Collection[str]) -> dict[str, NodeAnswer]:
+    """Read the exporters of some nodes, and return each one's answer."""
+    return asyncio.run(_read_all(where, nodes))
+
+
+async def _read_all(where: ExporterAddress, nodes: Collection[str]) -> dict[str, NodeAnswer]:
+    turns = asyncio.Semaphore(_AT_ONCE)
+    secure = ssl.create_default_context() if where.url.startswith("https:") else None
+
+    async def read(node: str) -> NodeAnswer:
+        async with turns:
+            return await _read_node(where, node, secure)
+
+    answers = await asyncio.gather(*map(read, nodes))
+    return dict(zip(nodes, answers, strict=True))
+
+
+async def _read_node(
+    where: ExporterAddress, node: str, secure: ssl.SSLContext | None
+) -> NodeAnswer:
+    try:
+        async with asyncio.timeout(where.deadline):
+            at, page = await _get(where, node, secure)
+        return NodeAnswer(tuple(parse_page(page, at)))
+    except TimeoutError:
+        return NodeAnswer(error=f"no answer within {where.deadline:g} s")
+    except (OSError, PageError) as error:
+        return NodeAnswer(error=str(error) or type(error).__name__)
+
+
+async def _get(
+    where: ExporterAddress, node: str, secure: ssl.SSLContext | None
+) -> tuple[float, str]:
+    """Return the page of a node, and the time at which it began to arrive."""
+    parts = urlsplit(where.url.replace(NODE, node))
+    host, port = parts.hostname or node, parts.port or _PORTS[parts.scheme]
+    reader, writer = await asyncio.open_connection(host, port, ssl=secure, limit=2**16)
+    try:
+        # With HTTP/1.0 the page ends where the connection ends, and comes in one piece.
+        login = f"Authorization: Bearer {where.token}\r\n" if where.token else ""
+        writer.write(
+            f"GET {parts.path or '/'} HTTP/1.0\r\nHost: {host}:{port}\r\nAccept: text/plain\r\n"
+            f"{login}\r\n".encode()
+        )
+        head = await _read_head(reader)
+        at = time.time()
+        _check_status(head)
+        return at, (await _read_rest(reader)).decode("utf-8", "replace")
+    finally:
+        writer.close()
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise PageError("its answer begins with no HTTP header") from error
+    except asyncio.IncompleteReadError as error:
+        raise PageError("it closed the connection without an answer") from error
+
+
+def _check_status(head: bytes) -> None:
+    status = head.split(b"\r\n", 1)[0].split(None, 2)
+    code = status[1].decode("ascii", "replace") if len(status) > 1 else "none"
+    if code in {"401", "403"}:
+        raise PageError(f"it refuses the token (HTTP {code}); see [gpu_use] token_file")
+    if code != "200":
+        raise PageError(f"it answered with HTTP status {code}")
+
+
+async def _read_rest(reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while piece := await reader.read(2**16):
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise PageError(f"its page is larger than {MOST_BYTES // 2**20} MiB")
+    return bytes(body)
+
+
+def describe_silent_nodes(answers: Mapping[str, NodeAnswer]) -> str:
+    """Say how many nodes did not answer, and why the first did not; empty if all did."""
+    silent = {node: answer.error for node, answer in answers.items() if answer.error}
+    if not silent:
+        return ""
+    node = min(silent)
+    return f"{len(silent)} of {len(answers)} nodes did not answer, e.g. {node}: {silent[node]}"

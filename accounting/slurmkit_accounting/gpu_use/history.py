@@ -1,0 +1,227 @@
+"""Ask a site's metrics (Prometheus) for the window of each ended run, once.
+
+A question that failed is asked again, after growing pauses. An answer replaces what an earlier one
+said, so nothing counts twice.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import Connection, delete, or_, select
+
+from slurmkit.config.plugins import load_plugin
+from slurmkit.errors import BadConfig, SlurmkitError
+from slurmkit.formats.scontrol import expand_nodes
+from slurmkit.state.gpu_metrics import GpuHistory, GpuSample, GpuTrace, JobWindow
+from slurmkit_accounting.gpu_use.samples import (
+    GpuName,
+    GpuReading,
+    plausible_counter,
+    plausible_share,
+    plausible_watts,
+)
+from slurmkit_accounting.gpu_use.store import delete_old_curves, store_uses
+from slurmkit_accounting.gpu_use.summaries import GpuUse
+from slurmkit_accounting.ledger.bulk_write import in_values, replace_rows
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.gpu_use import gpu_curves, gpu_questions, gpu_use
+from slurmkit_accounting.ledger.schema.runs import runs
+
+PROMETHEUS = "prometheus"
+_AT_ONCE = 100  # runs of one round
+_MOST_FAILURES = 3  # of one round
+_SETTLED = 60  # seconds after the end of a run until its last samples are there
+_PAUSE, _MOST_PAUSE = 60, 6 * 3600  # seconds until a question is asked again
+_GIVE_UP = 20  # failures in a row
+_ROW = ("run_id", "asked", "failures", "again", "error")
+
+
+class RunToAsk(NamedTuple):
+    """A run whose GPUs are not known yet.
+
+    Attributes:
+        failures: how often the question failed.
+    """
+
+    id: int
+    cluster_id: int
+    window: JobWindow
+    failures: int
+
+
+class GpuHistoryReader:
+    """Reads the GPU use of ended runs.
+
+    Args:
+        open_ledger: opens the ledger for writing.
+        source: the site's metrics.
+        interval: seconds that one sample covers, if the source does not take them more often.
+        ask_days: runs that ended longer ago are not asked for.
+        keep_days: days for which curves are kept.
+    """
+
+    def __init__(
+        self,
+        open_ledger: Callable[[], AbstractContextManager[Ledger]],
+        source: GpuHistory,
+        *,
+        interval: int,
+        ask_days: int,
+        keep_days: int,
+    ) -> None:
+        self._open_ledger = open_ledger
+        self._source = source
+        self._interval = interval
+        self._ask_seconds = ask_days * 86400
+        self._keep_seconds = keep_days * 86400
+
+    def run(self, now: int, check: Callable[[], None]) -> tuple[list[int], str]:
+        """Ask for some runs; stop after some failures, since the source may be away.
+
+        Args:
+            now: epoch seconds.
+            check: raises when the service shall stop.
+
+        Returns:
+            Row ids of the runs whose use is known now, and why a question failed.
+
+        Raises:
+            LedgerError: when the ledger cannot be written.
+        """
+        known: list[int] = []
+        failed: list[str] = []
+        with self._open_ledger() as ledger:
+            with ledger.transaction() as connection:
+                due = _runs_to_ask(connection, now, self._ask_seconds)
+                delete_old_curves(connection, now - self._keep_seconds)
+            for run in due:
+                check()
+                try:
+                    traces = self._source.read_job(run.window)
+                except SlurmkitError as error:
+                    with ledger.transaction() as connection:
+                        _record(connection, run, now, str(error))
+                    failed.append(str(error))
+                    if len(failed) >= _MOST_FAILURES:
+                        break
+                    continue
+                uses = [_use_of(run, trace, self._interval) for trace in traces]
+                with ledger.transaction() as connection:
+                    _replace(connection, run.id, uses)
+                    _record(connection, run, now, "")
+                known.append(run.id)
+        return known, failed[0] if failed else ""
+
+
+def load_gpu_history(name: str) -> GpuHistory:
+    """Load a plugin of `slurmkit.gpu_metrics` that keeps old samples.
+
+    Raises:
+        BadInput: when there is no plugin of that name.
+        BadConfig: when the plugin keeps none, or its section is wrong.
+    """
+    plugin: Any = load_plugin("gpu_metrics", name)
+    if not hasattr(plugin, "read_job"):
+        raise BadConfig(
+            f"[gpu_use] source: plugin {name!r} of slurmkit.gpu_metrics keeps no history"
+        )
+    return cast("GpuHistory", plugin())
+
+
+def _runs_to_ask(connection: Connection, now: int, seconds: int) -> list[RunToAsk]:
+    """Return ended runs with GPUs that are due, the newest first; those that failed come last."""
+    columns = [runs.c[n] for n in ("id", "cluster_id", "job_id_raw", "node_list", "gpus")]
+    failures = gpu_questions.c.failures
+    query = (
+        select(*columns, runs.c.start, runs.c.end, failures)
+        .outerjoin(gpu_questions, gpu_questions.c.run_id == runs.c.id)
+        .where(
+            runs.c.end > now - seconds,
+            runs.c.end <= now - _SETTLED,
+            runs.c.start < runs.c.end,
+            runs.c.gpus > 0,
+            runs.c.retracted.is_(None),
+            or_(gpu_questions.c.run_id.is_(None), gpu_questions.c.again <= now),
+        )
+        .order_by(gpu_questions.c.again.is_not(None), runs.c.end.desc())
+        .limit(_AT_ONCE)
+    )
+    return [
+        RunToAsk(
+            row.id,
+            row.cluster_id,
+            JobWindow(
+                job_id=row.job_id_raw,
+                nodes=_expand(row.node_list),
+                begin=row.start,
+                end=row.end,
+                gpus=row.gpus,
+            ),
+            row.failures or 0,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def _expand(node_list: str) -> tuple[str, ...]:
+    try:
+        return expand_nodes(node_list)
+    except ValueError:
+        return ()
+
+
+def _use_of(run: RunToAsk, trace: GpuTrace, interval: int) -> GpuUse:
+    """Return the summary of a GPU from all of its samples."""
+    samples = [each for each in trace.samples if run.window.begin <= each.taken <= run.window.end]
+    use = GpuUse(
+        cluster_id=run.cluster_id,
+        job=run.window.job_id,
+        start=run.window.begin,
+        node=trace.node,
+        gpu=GpuName(trace.uuid, trace.pci, trace.index, trace.mig),
+        source=PROMETHEUS,
+        interval=_usual_interval(samples, interval),
+    )
+    for sample in samples:
+        use.add(_reading(sample), shared=trace.shared)
+    use.finish(run.window.end)
+    return use
+
+
+def _usual_interval(samples: list[GpuSample], least: int) -> int:
+    """Return the usual time between two samples, at least `least` and at most 5 minutes."""
+    gaps = [after.taken - before.taken for before, after in pairwise(samples)]
+    return max(least, min(round(statistics.median(gaps)), 300)) if gaps else least
+
+
+def _reading(sample: GpuSample) -> GpuReading:
+    busy = sample.utilisation
+    return GpuReading(
+        at=sample.taken,
+        utilisation=plausible_share(None if busy is None else busy / 100),
+        memory_mib=sample.memory_used,
+        memory_total_mib=sample.memory_total,
+        watts=plausible_watts(sample.watts),
+        joules=plausible_counter(sample.joules),
+    )
+
+
+def _replace(connection: Connection, run_id: int, uses: list[GpuUse]) -> None:
+    """Store the summaries of a run in place of those of an earlier answer."""
+    ours = select(gpu_use.c.id).where(gpu_use.c.run_id == run_id, gpu_use.c.source == PROMETHEUS)
+    old = connection.scalars(ours).all()
+    connection.execute(delete(gpu_curves).where(in_values(connection, gpu_curves.c.use_id, old)))
+    connection.execute(delete(gpu_use).where(in_values(connection, gpu_use.c.id, old)))
+    store_uses(connection, uses, run_id=run_id, final=True)
+
+
+def _record(connection: Connection, run: RunToAsk, now: int, error: str) -> None:
+    failures = run.failures + 1 if error else 0
+    pause = min(_PAUSE * 2 ** min(failures, 10), _MOST_PAUSE)
+    again = now + pause if error and failures < _GIVE_UP else None
+    replace_rows(connection, gpu_questions, _ROW, [(run.id, now, failures, again, error or None)])

@@ -1,0 +1,226 @@
+"""One reading of one GPU, and the pages of `slurmkit gpu-exporter` as readings.
+
+What no GPU can measure (NaN, 250 %, a negative power) is unknown. A reading says nothing about a
+value that is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+import msgspec
+
+PREFIX = "slurmkit_gpu_"
+MOST_WATTS = 5000.0  # of one GPU; more is a wrong measurement
+_MOST_MIB = 2**24
+_MIB = 2**20
+_MOST_GPUS = 1024  # GPUs and MIG instances of one node
+_MOST_JOBS = 4096  # of one page
+# `slurmkit_gpu_utilization_ratio{node="c1",gpu="0",uuid="GPU-1"} 0.8`, perhaps with a time stamp.
+_LINE = re.compile(
+    rf"^{PREFIX}(utilization_ratio|memory_used_bytes|memory_total_bytes|power_watts"
+    r"|energy_joules_total|job|job_utilization_ratio|job_memory_used_bytes)"
+    r"\{([^\n]*)\} (\S+)(?: \S+)?\r?$",
+    re.MULTILINE,
+)
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+class GpuName(msgspec.Struct, frozen=True, gc=False):
+    """What names a GPU, or a MIG instance; empty texts are unknown.
+
+    Attributes:
+        uuid: NVML's UUID of the GPU.
+        pci: its PCI address.
+        index: Slurm's index of the GPU or MIG instance on its node; None if unknown.
+        mig: UUID of the MIG instance; empty for a whole GPU.
+    """
+
+    uuid: str = ""
+    pci: str = ""
+    index: int | None = None
+    mig: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name under which its use is stored; empty if nothing names it."""
+        index = "" if self.index is None else f"gpu{self.index}"
+        return self.mig or self.uuid or self.pci or index
+
+
+class GpuReading(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What one GPU did at one time, for one job; None is unknown.
+
+    Attributes:
+        at: epoch seconds, by the clock of the reader.
+        utilisation: share of the time in which a kernel ran, 0 to 1.
+        memory_mib: memory in use.
+        memory_total_mib: memory of the GPU.
+        watts: power drawn.
+        joules: energy counter.
+    """
+
+    at: float
+    utilisation: float | None = None
+    memory_mib: int | None = None
+    memory_total_mib: int | None = None
+    watts: float | None = None
+    joules: float | None = None
+
+
+class JobReading(msgspec.Struct, frozen=True, gc=False):
+    """A reading of a GPU that a job holds.
+
+    Attributes:
+        job: Slurm's own job id.
+        gpu: names the GPU.
+        shared: whether other jobs hold the same GPU. Then utilisation and memory are the job's
+            own, and power and energy are unknown.
+    """
+
+    job: int
+    gpu: GpuName
+    shared: bool
+    reading: GpuReading
+
+
+def plausible_share(value: float | None) -> float | None:
+    """Return a share from 0 to 1; None for anything else."""
+    return value if value is not None and 0 <= value <= 1 else None
+
+
+def plausible_watts(value: float | None) -> float | None:
+    """Return a power that a GPU can draw; None for anything else."""
+    return value if value is not None and 0 <= value <= MOST_WATTS else None
+
+
+def plausible_mib(value: float | None) -> int | None:
+    """Return whole MiB of bytes; None for what no GPU can have."""
+    if value is None or not 0 <= value <= _MOST_MIB * _MIB:
+        return None
+    return int(value / _MIB)
+
+
+def plausible_counter(value: float | None) -> float | None:
+    """Return a counter; None for a value that no counter has."""
+    return value if value is not None and 0 <= value < 2**63 else None
+
+
+class PageError(ValueError):
+    """A page that is not one of `slurmkit gpu-exporter`."""
+
+
+def parse_page(text: str, at: float) -> list[JobReading]:
+    """Parse a page of `slurmkit gpu-exporter`: a reading for each job on each GPU.
+
+    A GPU that no job holds gives none. Of two lines for the same value the last counts.
+
+    Args:
+        text: Prometheus text format, or OpenMetrics.
+        at: epoch seconds at which the page was read.
+
+    Raises:
+        PageError: when the page is not an exporter's, or has more GPUs or jobs than a node has.
+    """
+    gpus: dict[str, _GpuValues] = {}
+    jobs = 0
+    for metric, labels, number in _LINE.findall(text):
+        gpu, job = _parse_labels(labels)
+        if not gpu.key:
+            continue
+        values = gpus.get(gpu.key)
+        if values is None:
+            if len(gpus) >= _MOST_GPUS:
+                raise PageError(f"the page has more than {_MOST_GPUS} GPUs")
+            values = gpus[gpu.key] = _GpuValues(gpu)
+        value = _parse_number(number)
+        if job is None:
+            values.own[metric] = value
+            continue
+        jobs += 1
+        if jobs > _MOST_JOBS:
+            raise PageError(f"the page has more than {_MOST_JOBS} lines of jobs")
+        values.by_job.setdefault(job, {})[metric] = value
+    if not gpus and PREFIX not in text:
+        raise PageError(f"no line begins with {PREFIX}; is this slurmkit gpu-exporter?")
+    return [reading for values in gpus.values() for reading in values.readings(at)]
+
+
+class _GpuValues:
+    """The values of one GPU: its own, and those of each job; None for NaN."""
+
+    def __init__(self, gpu: GpuName) -> None:
+        self.gpu = gpu
+        self.own: dict[str, float | None] = {}
+        self.by_job: dict[int, dict[str, float | None]] = {}
+
+    def readings(self, at: float) -> Iterator[JobReading]:
+        holders = {job: each for job, each in self.by_job.items() if each.get("job") == 1}
+        shared = len(holders) > 1
+        total = plausible_mib(self.own.get("memory_total_bytes"))
+        for job, of_job in holders.items():
+            reading = (
+                _shared_reading(of_job, at, total)
+                if shared
+                else _whole_reading(self.own, at, total)
+            )
+            yield JobReading(job, self.gpu, shared, reading)
+
+
+def _whole_reading(own: Mapping[str, float | None], at: float, total: int | None) -> GpuReading:
+    return GpuReading(
+        at=at,
+        utilisation=plausible_share(own.get("utilization_ratio")),
+        memory_mib=plausible_mib(own.get("memory_used_bytes")),
+        memory_total_mib=total,
+        watts=plausible_watts(own.get("power_watts")),
+        joules=plausible_counter(own.get("energy_joules_total")),
+    )
+
+
+def _shared_reading(of_job: Mapping[str, float | None], at: float, total: int | None) -> GpuReading:
+    return GpuReading(
+        at=at,
+        utilisation=plausible_share(of_job.get("job_utilization_ratio")),
+        memory_mib=plausible_mib(of_job.get("job_memory_used_bytes")),
+        memory_total_mib=total,
+    )
+
+
+# A GPU's labels are the same on every page, and on every line of a page.
+@lru_cache(maxsize=65536)
+def _parse_labels(text: str) -> tuple[GpuName, int | None]:
+    """Return the GPU that labels name, and the job; None without a job."""
+    labels = {
+        name: _ESCAPED.sub(r"\1", value) if "\\" in value else value
+        for name, value in _LABEL.findall(text)
+    }
+    return gpu_of_labels(labels), parse_job(labels.get("job", ""))
+
+
+def gpu_of_labels(labels: Mapping[str, str]) -> GpuName:
+    """Return the GPU that an exporter's labels name."""
+    index = labels.get("gpu", "")
+    return GpuName(
+        uuid=labels.get("uuid", "")[:80],
+        pci=labels.get("pci", "")[:40],
+        index=int(index) if index.isdecimal() and len(index) < 5 else None,
+        mig=labels.get("mig", "")[:80],
+    )
+
+
+def parse_job(text: str) -> int | None:
+    """Parse Slurm's own job id; None for anything else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+def _parse_number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,306 @@
+"""What the GPUs of a job did: one record for each run, one line and one curve for each GPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, select, text
+
+from slurmkit.errors import BadInput
+from slurmkit_accounting.gpu_use.series import CurvePoint
+from slurmkit_accounting.gpu_use.store import load_uses
+from slurmkit_accounting.gpu_use.summaries import IDLE_BELOW, LEAST_COVERED, GpuUse
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.runs import OPEN, clusters, runs
+from slurmkit_accounting.reports.dimensions import Dimensions
+from slurmkit_accounting.reports.question import EVERYTHING, Scope
+from slurmkit_accounting.reports.rates import Rates
+from slurmkit_accounting.reports.selection import usage_keys_of
+from slurmkit_accounting.usage.partial import is_of_job
+from slurmkit_accounting.usage.tables import load_eras
+
+MOST_RUNS = 100
+MOST_CURVES = 64
+
+
+class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU did for one run; None is unknown, never 0.
+
+    Attributes:
+        node: name of the node.
+        gpu: what names the GPU: UUID of the MIG instance or GPU, else PCI address or index.
+        index: Slurm's index on its node.
+        mig: UUID of the MIG instance; empty for a whole GPU.
+        shared: whether other jobs held the GPU, too; then utilisation and memory are the job's own.
+        source: `exporter`, `prometheus` or `jobstats`.
+        utilisation: mean, 0 to 1.
+        percentile_95: 95th percentile of the utilisation, 0 to 1, exact to 0.01.
+        at_zero: share of the samples at 0 %.
+        idle: whether the mean is below 1 %.
+        memory_mib: most memory in use.
+        memory_total_mib: memory of the GPU.
+        joules: energy that was measured.
+        energy_by: `counter`, or `power` for power times time.
+        samples: number of samples; 0 for a summary of jobstats, which does not say.
+        covered: share of the run that is covered by samples of utilisation, 0 to 1. Mark what is
+            below 0.5.
+        last: epoch seconds of the last sample.
+        points: the curve, oldest first, at most 300 points; empty if it is not kept. `utilisation`
+            of a point is in percent.
+    """
+
+    node: str
+    gpu: str
+    index: int | None
+    mig: str
+    shared: bool
+    source: str
+    utilisation: float | None
+    percentile_95: float | None
+    at_zero: float | None
+    idle: bool | None
+    memory_mib: int | None
+    memory_total_mib: int | None
+    joules: float | None
+    energy_by: str | None
+    samples: int
+    covered: float
+    last: float | None
+    points: tuple[CurvePoint, ...] = ()
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether samples cover at least half of the run."""
+        return self.covered >= LEAST_COVERED
+
+
+class GpuUseOfRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What the GPUs of one run did.
+
+    Attributes:
+        cluster: name of the cluster.
+        job_id: the id that people use: `12`, `12_3`.
+        job_id_raw: Slurm's own job id.
+        user: user name.
+        start: epoch seconds.
+        end: epoch seconds; None while it runs, as of the last ingest.
+        held: number of GPUs, or MIG instances, that the run held.
+        gpus: by node and index; empty if nothing was measured. There may be fewer than `held`.
+    """
+
+    cluster: str
+    job_id: str
+    job_id_raw: int
+    user: str
+    start: int
+    end: int | None
+    held: int
+    gpus: tuple[GpuUseOfGpu, ...] = ()
+
+
+def load_gpu_use(
+    ledger: Ledger, job: str, *, cluster: str | None = None, scope: Scope = EVERYTHING
+) -> tuple[GpuUseOfRun, ...]:
+    """Load what the GPUs of a job did, for each of its runs that held GPUs, oldest first.
+
+    While a run goes on, it ends for this purpose at its last sample.
+
+    Args:
+        ledger: open for reading.
+        job: job ids as in `is_of_job`.
+        cluster: only runs on this cluster.
+        scope: whose runs the reader may see.
+
+    Raises:
+        BadInput: when the ledger has no run of the job that the reader may see, or too many.
+        LedgerError: when the ledger cannot be read.
+    """
+    with ledger.transaction() as connection:
+        rows = _shown_runs(connection, job, cluster, scope)
+        if not rows:
+            raise BadInput(f"the ledger has no run of job {job} that you may see")
+        with_gpus = [row for row in rows if row.start is not None and "gres/" in row.alloc_tres]
+        if len(with_gpus) > MOST_RUNS:
+            raise BadInput(
+                f"job {job} has {len(with_gpus):,} runs with GPUs; ask for at most {MOST_RUNS} of"
+                " them, e.g. for one task of the array"
+            )
+        uses = _uses_by_run(connection, with_gpus)
+        found = connection.execute(select(clusters.c.id, clusters.c.name))
+        names: dict[int, str] = {row.id: row.name for row in found}
+    count = sum(map(len, uses.values()))
+    return tuple(
+        GpuUseOfRun(
+            cluster=names[row.cluster_id],
+            job_id=row.job_id,
+            job_id_raw=row.job_id_raw,
+            user=row.user,
+            start=row.start,
+            end=row.end,
+            held=row.gpus,
+            gpus=tuple(_gpu(use, row.end, curves=count <= MOST_CURVES) for use in uses[row.id]),
+        )
+        for row in with_gpus
+    )
+
+
+def _shown_runs(
+    connection: Connection, job: str, cluster: str | None, scope: Scope
+) -> Sequence[Any]:
+    query = select(runs).where(is_of_job(job), runs.c.retracted.is_(None))
+    if cluster is not None:
+        query = query.join(clusters).where(clusters.c.name == cluster)
+    dimensions, known_eras = Dimensions(connection, Rates()), load_eras(connection)
+    return [
+        row
+        for row in connection.execute(query.order_by(runs.c.start, runs.c.id))
+        if any(dimensions.shown(key, scope) for key in usage_keys_of(row, known_eras))
+    ]
+
+
+def _uses_by_run(connection: Connection, rows: Sequence[Any]) -> dict[int, list[GpuUse]]:
+    """Return the summaries of runs by row id; of several sources that which covers most."""
+    found: dict[int, list[GpuUse]] = defaultdict(list)
+    by_key = {(row.cluster_id, row.job_id_raw, row.start): row.id for row in rows}
+    ended = [row.id for row in rows]
+    open_jobs = [row.job_id_raw for row in rows]
+    for use in (
+        *load_uses(connection, run_ids=ended),
+        *load_uses(connection, job_ids=open_jobs),
+    ):
+        run_id = by_key.get((use.cluster_id, use.job, use.start))
+        if run_id is not None:
+            found[run_id].append(use)
+    return defaultdict(list, {run_id: _best_source(uses) for run_id, uses in found.items()})
+
+
+def _best_source(uses: Iterable[GpuUse]) -> list[GpuUse]:
+    covered: dict[str, float] = defaultdict(float)
+    by_source: dict[str, list[GpuUse]] = defaultdict(list)
+    for use in uses:
+        covered[use.source] += use.busy_covered
+        by_source[use.source].append(use)
+    return by_source[max(covered, key=lambda source: covered[source])]
+
+
+def _gpu(use: GpuUse, end: int | None, *, curves: bool) -> GpuUseOfGpu:
+    mean, percentile = use.mean, use.percentile_95
+    until = float(end) if end is not None else use.last or float(use.start)
+    return GpuUseOfGpu(
+        node=use.node,
+        gpu=use.gpu.key,
+        index=use.gpu.index,
+        mig=use.gpu.mig,
+        shared=use.shared,
+        source=use.source,
+        utilisation=mean,
+        percentile_95=None if percentile is None else percentile / 100,
+        at_zero=use.idle_share,
+        idle=None if mean is None else mean < IDLE_BELOW,
+        memory_mib=use.memory_mib,
+        memory_total_mib=use.memory_total_mib,
+        joules=use.joules,
+        energy_by=use.energy_by,
+        samples=use.samples,
+        covered=use.covered_share(until),
+        last=use.last,
+        points=tuple(use.curve.points()) if curves and use.curve is not None else (),
+    )
+
+
+class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU of a running job does now; None is unknown.
+
+    Attributes:
+        node: name of the node.
+        index: Slurm's index on its node.
+        gpu: as in `GpuUseOfGpu`.
+        job_id: the id that people use.
+        user: user name.
+        last: epoch seconds of the last sample.
+        since: epoch seconds from which on the values below are known without asking further back.
+        utilisation: at the end, percent; the mean of the curve's last point.
+        busiest: the largest of the points since then, percent.
+        memory_mib: memory in use at the end.
+        memory_total_mib: memory of the GPU.
+        watts: power at the end.
+    """
+
+    node: str
+    index: int | None
+    gpu: str
+    job_id: str
+    user: str
+    last: float
+    since: int | None
+    utilisation: float | None
+    busiest: float | None
+    memory_mib: int | None
+    memory_total_mib: int | None
+    watts: int | None
+
+
+def load_gpu_use_now(
+    ledger: Ledger,
+    now: int,
+    *,
+    nodes: Collection[str] | None = None,
+    seconds: int = 1800,
+    scope: Scope = EVERYTHING,
+) -> tuple[GpuUseNow, ...]:
+    """Load what the GPUs of running jobs do now, as of their last sample.
+
+    Args:
+        ledger: open for reading.
+        now: epoch seconds.
+        nodes: only these nodes.
+        seconds: how far back `busiest` looks; samples older than that are not shown.
+        scope: whose runs the reader may see.
+
+    Raises:
+        LedgerError: when the ledger cannot be read.
+    """
+    with ledger.transaction() as connection:
+        query = select(runs).where(
+            text(OPEN), runs.c.retracted.is_(None), runs.c.start.is_not(None)
+        )
+        dimensions, known_eras = Dimensions(connection, Rates()), load_eras(connection)
+        shown = {
+            (row.cluster_id, row.job_id_raw, row.start): row
+            for row in connection.execute(query)
+            if any(dimensions.shown(key, scope) for key in usage_keys_of(row, known_eras))
+        }
+        uses = load_uses(connection, job_ids={job for _, job, _ in shown})
+    return tuple(
+        _now(use, shown[key].job_id, shown[key].user, now - seconds)
+        for use in uses
+        if (key := (use.cluster_id, use.job, use.start)) in shown
+        and (nodes is None or use.node in nodes)
+        and use.last is not None
+        and use.last >= now - seconds
+    )
+
+
+def _now(use: GpuUse, job_id: str, user: str, begin: int) -> GpuUseNow:
+    curve = use.curve
+    step = curve.step if curve else 0
+    points = [each for each in (curve.points() if curve else ()) if each.at + step > begin]
+    busy = [each for each in points if each.utilisation is not None]
+    newest = points[-1] if points else None
+    return GpuUseNow(
+        node=use.node,
+        index=use.gpu.index,
+        gpu=use.gpu.key,
+        job_id=job_id,
+        user=user,
+        last=use.last or 0.0,
+        since=min((each.at for each in busy), default=None),
+        utilisation=newest.utilisation if newest else None,
+        busiest=max((each.utilisation or 0.0 for each in busy), default=None),
+        memory_mib=newest.memory_mib if newest else None,
+        memory_total_mib=use.memory_total_mib,
+        watts=newest.watts if newest else None,
+    )

@@ -1,0 +1,234 @@
+"""`slurmkit job ID --gpus`: what the GPUs of a job did, while it runs and after it ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from gpu_lab import steady, use_of
+from slurmkit_accounting import read
+from slurmkit_accounting.cli.job_gpus import sparkline
+from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading
+from slurmkit_accounting.gpu_use.store import store_uses
+from slurmkit_accounting.gpu_use.summaries import GpuUse
+from slurmkit_accounting.ledger.schema.runs import runs
+from slurmkit_accounting.remote.served import find_remote_function
+from slurmkit_accounting.reports.question import Scope
+from slurmkit_plugins.ledger_gpus import LedgerGpus
+from sqlalchemy import update
+from stored_runs import ran, store_runs
+
+from slurmkit.cli.main import cli
+from slurmkit.errors import BadInput
+
+START = int(time.time()) - 2000
+NO_GPUS = {"gpus": 0, "alloc_tres": "cpu=4,mem=8G,node=1"}
+
+
+def store(ledger: Any, *uses: GpuUse, run_id: int | None = 1) -> None:
+    with ledger.transaction() as connection:
+        store_uses(connection, uses, run_id=run_id)
+
+
+def two_gpus(start: int = START, **other: Any) -> tuple[GpuUse, GpuUse]:
+    """One GPU at 80 %, and one that does nothing."""
+    idle = steady(start, 600, busy=0.0, watts=60)
+    return (
+        use_of(*steady(start, 600), start=start, **other),
+        use_of(*idle, start=start, gpu=GpuName("GPU-2", "", 1), **other),
+    )
+
+
+def shown(*words: str) -> str:
+    done = CliRunner().invoke(cli, ["job", "--gpus", *words])
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    return done.output
+
+
+def test_one_line_for_each_gpu_and_the_idle_one_is_marked(file_ledger):
+    store_runs(file_ledger, ran(START, 600))
+    store(file_ledger, *two_gpus())
+    head, names, busy, idle = shown("1").splitlines()
+    assert head.startswith("Job 1 of alice, ")
+    assert head.endswith(", 2 GPUs")
+    assert names.split()[:3] == ["NODE", "GPU", "USE"]
+    assert busy.split()[:6] == ["c1", "0", "80", "%", "80", "%"]
+    assert "10.0 of 80 GiB" in busy
+    assert "0.05 kWh" in busy
+    assert "100 %" in busy
+    assert "▇" * 5 in busy
+    assert idle.split()[1:4] == ["1", "0", "%"]
+    assert idle.rstrip().endswith("idle")
+    assert "▁" * 5 in idle
+
+
+def test_what_is_unknown_says_so(file_ledger):
+    store_runs(file_ledger, ran(START, 600) | {"gpus": 4})
+    half = use_of(*steady(START, 150), start=START)
+    power = use_of(
+        GpuReading(at=START + 30.0, watts=300), start=START, gpu=GpuName("", "01:00.0"), shared=True
+    )
+    store(file_ledger, half, power)
+    text = shown("1")
+    assert "25 % !" in text
+    assert "2 of 4 GPUs: what they did is unknown" in text
+    with file_ledger.transaction() as connection:
+        connection.execute(update(runs).values(gpus=1))
+    assert "samples of 2 GPUs, but the job held 1" in shown("1")
+    assert "!: measured for less than half of the run" in text
+    (line,) = [line for line in text.splitlines() if "01:00.0" in line]
+    assert line.split()[2:5] == ["?", "?", "?"]
+    assert "~0.00 kWh" in line
+    assert "shared" in line
+    assert "~: power times time" in text
+
+
+def test_a_job_that_runs_is_shown_as_of_its_last_sample(file_ledger):
+    start = int(time.time()) - 600
+    store_runs(file_ledger, ran(start, 600) | {"end": None, "state": "RUNNING"})
+    store(file_ledger, *two_gpus(start), run_id=None)
+    text = shown("1")
+    assert "still running" in text
+    assert "last sample 0:0" in text
+    assert "100 %" in text
+
+
+@pytest.fixture
+def running(file_ledger):
+    """A job whose second GPU did nothing for half an hour; it had begun with both."""
+    start = int(time.time()) - 3600
+    store_runs(file_ledger, ran(start, 600, uid=7) | {"end": None, "state": "RUNNING"})
+    begun, busy, idle = (
+        steady(start, 600, busy=1.0), steady(start, 3600), steady(start, 3600, busy=0.0),
+    )  # fmt: skip
+    one, two = use_of(*begun, start=start), use_of(*begun, start=start, gpu=GpuName("GPU-2", "", 1))
+    for use, readings in ((one, busy), (two, idle)):
+        for reading in readings:
+            use.add(reading)
+    store(file_ledger, one, two, run_id=None)
+    return file_ledger
+
+
+def test_what_gpus_do_now(running):
+    busy, idle = read.gpu_use_now(running)
+    assert (busy.node, busy.index, busy.job_id, busy.user) == ("c1", 0, "1", "alice")
+    assert (busy.utilisation, busy.busiest, busy.memory_mib) == (80, 80, 10240)
+    assert (idle.utilisation, idle.busiest) == (0, 0)
+    assert time.time() - 1900 < idle.since < time.time() - 1700
+    assert read.gpu_use_now(running, seconds=3600)[1].busiest == 100
+    assert read.gpu_use_now(running, nodes=["c9"]) == ()
+    other = Scope(frozenset(), frozenset(), frozenset((8,)))
+    assert read.gpu_use_now(running, scope=other) == ()
+
+
+def test_the_ledger_is_a_source_of_gpu_metrics(running):
+    found = LedgerGpus().read(["c1", "c2"], seconds=1800)
+    assert list(found) == ["c1"]
+    assert [(each.index, each.utilisation) for each in found["c1"]] == [
+        (0, 80), (0, 80), (1, 0), (1, 0),
+    ]  # fmt: skip
+    now = LedgerGpus().read(["c1"])["c1"]
+    assert [(each.index, each.memory_used) for each in now] == [(0, 10240), (1, 10240)]
+
+
+def test_samples_that_are_old_are_not_the_present(file_ledger):
+    store_runs(file_ledger, ran(START, 600) | {"end": None, "state": "RUNNING"})
+    store(file_ledger, *two_gpus(), run_id=None)
+    assert LedgerGpus().read(["c1"]) == {}
+
+
+def test_each_run_of_a_requeued_job_has_its_own(file_ledger):
+    first = ran(START, 600, job_id_raw=7, job_id="7", state="REQUEUED")
+    store_runs(file_ledger, first, ran(START + 700, 600, job_id_raw=7, job_id="7"))
+    store(file_ledger, *two_gpus(job=7))
+    runs_of = _read(file_ledger, "7")
+    assert [(run.start, len(run.gpus)) for run in runs_of] == [(START, 2), (START + 700, 0)]
+    assert "2 of 2 GPUs: what they did is unknown" in shown("7")
+
+
+def _read(ledger: Any, job: str, **other: Any) -> tuple[read.GpuUseOfRun, ...]:
+    return read.gpu_use_of(ledger, job, **other)
+
+
+def test_the_source_that_covers_most_counts(file_ledger):
+    store_runs(file_ledger, ran(START, 600))
+    store(file_ledger, *two_gpus(), use_of(*steady(START, 60), start=START, source="prometheus"))
+    (run,) = _read(file_ledger, "1")
+    assert {gpu.source for gpu in run.gpus} == {"exporter"}
+
+
+def test_a_job_without_gpus(file_ledger):
+    store_runs(file_ledger, ran(START, 600, **NO_GPUS))
+    assert shown("1") == "job 1 held no GPUs\n"
+
+
+def test_only_those_who_may_see_the_job_see_its_gpus(file_ledger):
+    store_runs(file_ledger, ran(START, 600, uid=1234))
+    store(file_ledger, *two_gpus())
+    mine = Scope(frozenset(), frozenset(), frozenset((1234,)))
+    assert len(_read(file_ledger, "1", scope=mine)) == 1
+    for scope, job in ((Scope(frozenset(), frozenset(), frozenset((99,))), "1"), (mine, "2")):
+        with pytest.raises(BadInput, match="no run of job"):
+            _read(file_ledger, job, scope=scope)
+    assert _read(file_ledger, "1", cluster="lab")
+    with pytest.raises(BadInput, match="no run of job"):
+        _read(file_ledger, "1", cluster="other")
+
+
+def test_a_retracted_run_is_not_shown(file_ledger):
+    store_runs(file_ledger, ran(START, 600))
+    with file_ledger.transaction() as connection:
+        connection.execute(update(runs).values(retracted=1))
+    with pytest.raises(BadInput, match="no run of job"):
+        _read(file_ledger, "1")
+
+
+def test_too_many_runs_are_refused(file_ledger):
+    store_runs(
+        file_ledger, *(ran(START, 60, job_id_raw=9 + n, job_id=f"9_{n}") for n in range(101))
+    )
+    with pytest.raises(BadInput, match="101 runs with GPUs"):
+        _read(file_ledger, "9")
+
+
+def test_as_json(file_ledger):
+    store_runs(file_ledger, ran(START, 600))
+    store(file_ledger, *two_gpus())
+    found = json.loads(shown("--json", "1"))
+    assert found["schema"] == "slurmkit.job.gpus/1"
+    (row,) = found["rows"]
+    assert [gpu["idle"] for gpu in row["gpus"]] == [False, True]
+    assert len(row["gpus"][0]["points"]) == 21
+
+
+def test_the_service_answers_the_same(file_ledger):
+    store_runs(file_ledger, ran(START, 600, uid=1234))
+    store(file_ledger, *two_gpus())
+    remote = find_remote_function("gpu_use_of")
+    mine = Scope(frozenset(), frozenset(), frozenset((1234,)))
+    sent = msgspec.json.encode(remote.answer(file_ledger, {"job": "1"}, mine))
+    found = msgspec.json.decode(sent, type=remote.returns)
+    assert found == _read(file_ledger, "1")
+    assert [gpu.is_covered for gpu in found[0].gpus] == [True, True]
+
+
+def test_watch_is_refused(file_ledger):
+    done = CliRunner().invoke(cli, ["job", "--gpus", "--watch=5", "1"])
+    assert isinstance(done.exception, BadInput)
+
+
+@pytest.mark.parametrize(
+    ("percents", "text"),
+    [
+        ([], ""),
+        ([0.0, 50.0, 100.0, None], "▁▅█·"),
+        ([0.0] * 24 + [100.0] * 24, "▁" * 12 + "█" * 12),
+        ([None] * 300, "·" * 24),
+    ],
+)
+def test_curves_as_text(percents, text):
+    assert sparkline(percents) == text
