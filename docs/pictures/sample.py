@@ -10,8 +10,10 @@ from typing import Any
 
 from slurmkit_tui.actions.commands import query_id
 from slurmkit_tui.feed import FeedQuestion
+from slurmkit_tui.feed.composed import SPANS
 from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.feed.recording import RecordingFeed
+from slurmkit_tui.views.utilization import DIMENSIONS
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import SlurmkitError
@@ -24,7 +26,7 @@ SELDOM = [
     FeedQuestion("fairshare"),
     FeedQuestion("usage"),
     FeedQuestion("health"),
-    *(FeedQuestion("utilization", (by,)) for by in ("day", "gpu-type", "partition", "account")),
+    *(FeedQuestion("utilization", (by, span)) for by in DIMENSIONS for span in SPANS),
 ]
 WHOLE = 1 << 20  # bytes of a log
 MOST = 8  # jobs that ended

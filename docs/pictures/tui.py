@@ -21,6 +21,7 @@ SIZE = (120, 30)
 PATIENCE = 60  # seconds until something has answered
 FIND = ("slash", *"pretrain", "enter")
 PICTURES = {
+    "tui-home": ("home", ()),
     "tui-mine": ("mine", ()),
     "tui-gpus": ("gpus", ("right",)),
     "tui-log": ("mine", (*FIND, "l")),

@@ -23,8 +23,10 @@ from slurmkit_tui.views.queue import queue_row_key
 from slurmkit_tui.widgets.dialogs import ConfirmDialog, ValueDialog
 from slurmkit_tui.widgets.filters import parse_filter
 from slurmkit_tui.widgets.listing import RowQuery
+from stub_feed import StubFeed
 from textual.command import CommandPalette
 from textual.widgets import Input
+from usage_values import VALUES
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import Refused
@@ -207,6 +209,33 @@ async def test_the_palette_lists_what_can_be_done_here() -> None:
         assert here <= {command.help for command in app.get_system_commands(app.screen)}
 
 
+async def test_the_palette_goes_to_the_view_that_offers_what_this_one_does_not() -> None:
+    feed = StubFeed(**VALUES)
+    app = feed.app("home")
+    async with app.run_test(size=(120, 34), notifications=True) as pilot:
+        await expect_text(pilot, "14 of 32 held")
+
+        async def run_command(title: str) -> None:
+            found = {each.title: each.callback for each in app.get_system_commands(app.screen)}
+            await found[title]()
+
+        titles = [each.title for each in app.get_system_commands(app.screen)]
+        assert len(titles) == len(set(titles))
+        await run_command("Utilization: Span  h")
+        await expect_text(pilot, "last 7 days")
+        await run_command("Mine: Cancel  c Ctrl-D F9")
+        await expect_text(pilot, "choose a row, then press c", "GPU INDICES")
+        assert len(app.screen_stack) == 1
+        await pilot.press("0")
+        await until(pilot, lambda: app.view.NAME == "home")
+        await run_command("Queue: Filter  /")
+        await until(pilot, lambda: app.view.NAME == "queue" and isinstance(app.focused, Input))
+        titles = [each.title for each in app.get_system_commands(app.screen)]
+        assert "Sort  o" in titles
+        assert "Nodes: Drain  d" in titles
+        assert not [title for title in titles if title.startswith("Queue: ")]
+
+
 async def test_the_palette_opens_over_the_queue() -> None:
     """Ctrl-P lists what can be done, without a key more."""
     app = scene().app()
@@ -216,7 +245,7 @@ async def test_the_palette_opens_over_the_queue() -> None:
         await expect_text(pilot, "Search for commands")
 
 
-@pytest.mark.parametrize("view", ["queue", "gpus", "health", "fairshare"])
+@pytest.mark.parametrize("view", ["home", "queue", "gpus", "health", "fairshare"])
 @pytest.mark.parametrize("theme", ["dark", "light"])
 async def test_a_terminal_of_256_colours_shows_the_colours_as_they_are(
     monkeypatch: pytest.MonkeyPatch, theme: str, view: str

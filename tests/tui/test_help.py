@@ -65,7 +65,21 @@ async def test_the_other_views(view: str) -> None:
         await until(pilot, lambda: app.session.last_answer(app.view.ask).prepared is not None)
         await pilot.pause()
         check(app)
+        if view == "utilization":
+            assert missing(app, "app", "view", "plot", view) == []
+            await pilot.press("tab")
         assert missing(app, "app", "view", "table", view) == []
+
+
+async def test_home_has_boxes_and_no_rows() -> None:
+    app = StubFeed(**VALUES).app("home")
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, lambda: app.session.last_answer(app.view.ask).prepared is not None)
+        await pilot.pause()
+        check(app)
+        assert missing(app, "app", "box") == []
+        assert told(app)["The box"]["Enter"] == "Open the view that the box is taken from"
+        assert "This view" not in told(app)
 
 
 @pytest.mark.parametrize("tab", ["facts", "log", "errors", "why", "script"])
@@ -99,7 +113,7 @@ async def test_on_a_narrow_screen_the_foot_has_what_matters_most_and_nothing_is_
             await pilot.pause()
             assert foot(app).endswith(("? Help", "q Quit"))
             digits = [word for word in text(app).splitlines()[0].split() if word.isdigit()]
-            assert digits == list("12345678")
+            assert digits == list("012345678")
         await resized(pilot, 80)
         await until(pilot, lambda: "8 Health" in text(app).splitlines()[0])
         await until(pilot, lambda: "c Cancel" in foot(app))

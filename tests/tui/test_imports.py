@@ -19,6 +19,7 @@ _LATER = (
     "slurmkit_tui.feed.recording",
     "slurmkit_tui.views.gpus",
     "slurmkit_tui.views.mine",
+    "slurmkit_tui.views.overview",
     "slurmkit_tui.views.utilization",
     "slurmkit.state.nodes",
     "slurmkit.state.gpumap",
@@ -28,7 +29,7 @@ _LATER = (
 )
 
 
-def test_the_queue_is_painted_without_what_other_views_and_dialogs_need() -> None:
+def test_home_is_painted_without_what_other_views_and_dialogs_need() -> None:
     code = (
         "import sys, slurmkit_tui.cli, slurmkit.cluster.cluster\n"
         "from slurmkit_tui.app.app import SlurmkitApp\n"
@@ -42,9 +43,10 @@ def test_the_queue_is_painted_without_what_other_views_and_dialogs_need() -> Non
 
 @pytest.mark.parametrize("place", VIEWS, ids=[each.name for each in VIEWS])
 def test_a_view_is_where_the_table_says(place: ViewEntry) -> None:
-    assert place.name == place.load().NAME
-    assert SOURCE_NAMES[place.name] == QUESTION_KINDS[place.load().ASK.what].source
+    view = place.load()
+    assert place.name == view.NAME
+    assert SOURCE_NAMES[view.ASK.what] == QUESTION_KINDS[view.ASK.what].source
 
 
 def test_digits_are_in_order() -> None:
-    assert [each.key for each in VIEWS] == [str(at + 1) for at in range(len(VIEWS))]
+    assert [each.key for each in VIEWS] == [str(at) for at in range(len(VIEWS))]

@@ -27,8 +27,8 @@ async def test_a_letter_stands_over_every_target_and_goes_there() -> None:
         await until(pilot, lambda: isinstance(app.screen, Jump))
         await pilot.pause()
         shown = text(app)
-        assert len(letters(shown)) == 10  # views, filter, table
-        assert len(letters(shown.splitlines()[0])) == 8
+        assert len(letters(shown)) == 11  # views, filter, table
+        assert len(letters(shown.splitlines()[0])) == 9
         filter_letter = letters(shown.splitlines()[1])[0]
         await pilot.press(filter_letter)
         await until(pilot, lambda: view(app).filtering and isinstance(app.focused, Input))
@@ -40,8 +40,12 @@ async def test_a_letter_stands_over_every_target_and_goes_there() -> None:
         await until(pilot, lambda: app.focused is table(app))
         await pilot.press("J")
         await until(pilot, lambda: isinstance(app.screen, Jump))
-        await pilot.press("a")
+        await pilot.press("s")
         await until(pilot, lambda: app.view.NAME == "mine")
+        await pilot.press("J")
+        await until(pilot, lambda: isinstance(app.screen, Jump))
+        await pilot.press("a")
+        await until(pilot, lambda: app.view.NAME == "home")
 
 
 async def test_another_key_takes_the_letters_away_and_does_nothing() -> None:

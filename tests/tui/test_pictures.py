@@ -32,6 +32,14 @@ async def _shown(pilot: Pilot[Any]) -> None:
     await pilot.pause()
 
 
+async def _all_boxes(pilot: Pilot[Any]) -> None:
+    app: Any = pilot.app
+    asked = [each.ask for each in app.view.also]
+    await until(pilot, lambda: all(app.session.last_answer(each).answer for each in asked))
+    await until(pilot, lambda: not app.workers)
+    await pilot.pause()
+
+
 @pytest.mark.parametrize("columns", [80, 120, 200])
 def test_dark(columns: int, snap_compare: Compare) -> None:
     app = Scene(JOBS).app()
@@ -92,6 +100,29 @@ def test_dialogs(key: str, snap_compare: Compare) -> None:
 def test_views_of_sums(view: str, columns: int, snap_compare: Compare) -> None:
     feed = StubFeed(**VALUES)
     assert snap_compare(feed.app(view), terminal_size=(columns, 24), run_before=_shown)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 34), (200, 50)], ids=["80", "120", "200"])
+def test_home(size: tuple[int, int], snap_compare: Compare) -> None:
+    app = StubFeed(**VALUES).app("home")
+    assert snap_compare(app, terminal_size=size, run_before=_all_boxes)
+
+
+@pytest.mark.parametrize("look", ["light", "without colour"])
+@pytest.mark.parametrize("view", ["home", "utilization"])
+def test_curves_in_other_looks(
+    view: str, look: str, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if look == "without colour":
+        monkeypatch.setenv("NO_COLOR", "1")
+
+    async def filled(pilot: Pilot[Any]) -> None:
+        await (_all_boxes if view == "home" else _shown)(pilot)
+        await pilot.press(*(["t"] if look == "light" else []))
+        await pilot.pause()
+
+    app = StubFeed(**VALUES).app(view)
+    assert snap_compare(app, terminal_size=(100, 34), run_before=filled)
 
 
 def test_the_log_of_a_job(snap_compare: Compare) -> None:

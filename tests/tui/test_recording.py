@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from fake_queue import NOW, Scene, expect_text, ids, job, running, text
 from slurmkit_tui.app.app import SlurmkitApp
+from slurmkit_tui.cli import SAMPLE, _feed, _first_view
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.feed.recording import RecordingFeed, ReplayFeed
@@ -29,11 +31,17 @@ def recorded(path: Path) -> Path:
     return path
 
 
+def test_a_recording_of_one_view_is_replayed_from_that_view(tmp_path: Path) -> None:
+    assert _first_view(ReplayFeed(recorded(tmp_path / "a.rec"))) == "queue"
+    assert _first_view(_feed(None, SAMPLE, ExitStack())) is None  # it has all that Home shows
+    assert _first_view(LiveFeed(Cluster(Scene([]).slurm), "alice")) is None
+
+
 async def test_replay(tmp_path: Path) -> None:
     feed = ReplayFeed(recorded(tmp_path / "a.rec"))
     assert feed.me == "alice"
     feed.seek(feed.end)
-    app = SlurmkitApp(feed, AppOptions())
+    app = SlurmkitApp(feed, AppOptions(view="queue"))
     async with running(app) as pilot:
         assert ids(app) == ["11", "12"]
         assert "RECORDED" in text(app)
@@ -90,7 +98,7 @@ async def test_what_went_wrong_is_replayed_too(tmp_path: Path) -> None:
         feed.fetch(FeedQuestion("queue"))
     feed.close()
     replay = ReplayFeed(path)
-    app = SlurmkitApp(replay, AppOptions())
+    app = SlurmkitApp(replay, AppOptions(view="queue"))
     async with running(app) as pilot:
         app.action_seek(10**9)
         await expect_text(pilot, "✗ slurmctld does not answer")

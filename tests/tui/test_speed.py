@@ -9,13 +9,15 @@ from collections.abc import Sequence
 
 import pytest
 from fake_gpus import Recorded
-from fake_queue import Scene, ids, job, running, until, view
+from fake_queue import Scene, expect_text, ids, job, running, until, view
 from slurmkit_tui.feed.threads import NewestOnly
-from slurmkit_tui.views import base, gpus
+from slurmkit_tui.views import base, gpus, overview
 from slurmkit_tui.views.queue import QueueView
 from slurmkit_tui.widgets.gpu_grid import GpuGrid
 from slurmkit_tui.widgets.listing import NO_FILTER, RowContext
+from stub_feed import StubFeed
 from textual.geometry import Region
+from usage_values import VALUES
 
 from slurmkit.state.gpumap import parse_claim_records, read_gpus
 
@@ -100,3 +102,25 @@ async def test_rows_are_counted_once_not_whenever_one_is_chosen(
         assert "8 running" in str(dict.fromkeys(view(app).summary()))
     assert len(counted) == 1
     assert counted[0] is not threading.main_thread()
+
+
+async def test_home_counts_a_long_queue_once_for_each_answer_and_beside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted, count = [], overview.gpus_wanted
+
+    def counting(rows: Sequence[object]) -> int | None:
+        counted.append(threading.current_thread())
+        return count(rows)
+
+    monkeypatch.setattr(overview, "gpus_wanted", counting)
+    app = StubFeed(**VALUES).app("home")
+    async with app.run_test(size=(120, 34)) as pilot:
+        await expect_text(pilot, "14 of 32 held", "433.25")
+        await pilot.press("1")
+        await until(pilot, lambda: app.view.NAME == "mine")
+        await pilot.press("0")
+        await until(pilot, lambda: app.view.NAME == "home")
+        await expect_text(pilot, "433.25")
+    assert len(counted) == 1
+    assert threading.main_thread() not in counted

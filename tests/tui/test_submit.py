@@ -101,6 +101,29 @@ def test_texts_and_job_files_mean_the_same_job(spec: JobSpec, tmp_path: Path) ->
         write_job_file(tmp_path / "job.toml", spec)
 
 
+@pytest.mark.parametrize("others", [{"gpus": "a100:2"}, {"gpus": "4", "gpus-for": "job"},
+                                    {"ntasks": "4"}])  # fmt: skip
+def test_tasks_for_each_gpu_go_with_the_gpus_or_tasks_of_another_field(
+    others: dict[str, str],
+) -> None:
+    found = parse_form({"what": "x", "ntasks-per-gpu": "2", **others})
+    assert found.wrong == {}
+    assert found.spec is not None
+    assert found.spec.ntasks_per_gpu == 2
+
+
+def test_tasks_and_cpus_for_each_gpu_that_do_not_fit_are_said_in_their_field() -> None:
+    alone = parse_form({"what": "x", "ntasks-per-gpu": "2"})
+    assert "needs GPUs" in alone.wrong["ntasks-per-gpu"]
+    twice = parse_form({"what": "x", "gpus": "2", "cpus-per-gpu": "4", "cpus-per-task": "2"})
+    assert "cannot be combined" in "".join(twice.wrong.values())
+    word = parse_form({"what": "x", "gpus": "2", "cpus-per-gpu": "many"})
+    assert "whole number" in word.wrong["cpus-per-gpu"]
+    spec = parse_form({"what": "x", "gpus": "2", "cpus-per-gpu": "4"}).spec
+    assert spec is not None
+    assert form_texts(spec)["cpus-per-gpu"] == "4"
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [

@@ -6,6 +6,7 @@ import sys
 from contextlib import ExitStack, closing
 from difflib import get_close_matches
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -13,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.extras import missing_extra
 from slurmkit.config.files import set_default_cluster
 from slurmkit.errors import BadInput
 from slurmkit_tui.app.app import SlurmkitApp
@@ -44,7 +46,9 @@ def _recordings(_ctx: click.Context, _param: click.Parameter, begun: str) -> lis
     help=f"Refresh this often, {SHORTEST_INTERVAL:g} at least; less often while Slurm is slow.",
 )
 @click.option(
-    "--mine/--all", default=False, help="Show only my jobs at first, or all.  [default: all]"
+    "--mine/--all",
+    default=False,
+    help="Start with the queue of my jobs only, or of all.  [default: all]",
 )
 @click.option("--theme", type=click.Choice(LOOKS), show_default="dark",
               help="Colours for a dark or a light terminal, or none.")  # fmt: skip
@@ -53,14 +57,14 @@ def _recordings(_ctx: click.Context, _param: click.Parameter, begun: str) -> lis
 @click.option(
     "--cluster", metavar="NAME", help="Show a cluster over SSH, as slurmkit --cluster does."
 )
-@click.option("--view", type=click.Choice(NAMES), show_default="queue",
-              help="Start with this view; the keys 1 to 8 switch.")  # fmt: skip
+@click.option("--view", type=click.Choice(NAMES), show_default="home",
+              help="Start with this view; the keys 0 to 8 switch.")  # fmt: skip
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Record all data that is shown into FILE, for --replay.")  # fmt: skip
 @click.option("--replay", metavar="FILE", shell_complete=_recordings,
               help=f"Show a recording, without Slurm; {SAMPLE} is the demo cluster.")  # fmt: skip
 def tui_command(**given: Any) -> None:
-    """Watch the cluster in the terminal; the keys 1 to 8 switch views, ? shows all keys.
+    """Watch the cluster in the terminal; the keys 0 to 8 switch views, ? shows all keys.
 
     The section [tui] of the configuration can set other defaults.
 
@@ -75,6 +79,8 @@ def tui_command(**given: Any) -> None:
       slurmkit tui --replay monday.rec
       slurmkit tui --replay sample
     """
+    if find_spec("plotext") is None:  # imported later, for the first curve
+        raise missing_extra("plotext", "tui")
     if given.pop("cluster") is not None:
         set_default_cluster(click.get_current_context().params["cluster"])
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -84,12 +90,20 @@ def tui_command(**given: Any) -> None:
         raise BadInput("give either --record or --replay, not both")
     with ExitStack() as stack:
         feed = _feed(record, replay, stack)
+        given["view"] = given["view"] or _first_view(feed)
         app = SlurmkitApp(feed, load_options(given))
         tune_garbage_collector()
         app.run()
+        app.session.history.save()
         if trouble := getattr(feed, "trouble", ""):
             click.echo(f"{record}: {trouble}", err=True)
     sys.exit(app.return_code)
+
+
+def _first_view(feed: Feed) -> str | None:
+    """Return the view that a recording without Home was made of; None for the usual one."""
+    recorded = getattr(feed, "recorded", ("mine",))
+    return None if "mine" in recorded else next((n for n in recorded if n in NAMES), None)
 
 
 def _feed(record: Path | None, replay: str | None, stack: ExitStack) -> Feed:

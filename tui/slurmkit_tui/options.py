@@ -25,13 +25,14 @@ class AppOptions:
         keys: other keys of actions, in Textual's names.
         keep_columns: saves the columns of a view for the next start.
         keep_drafts: whether an unsent draft is kept for the next start.
+        keep_history: whether numbers of GPUs by hour are kept for the next start.
         trouble: warning shown at the start.
         clock: returns epoch seconds.
         pause: waits some seconds: the time without a key after which the form is planned.
     """
 
     interval: float = 10.0
-    view: str = "queue"
+    view: str = "home"
     mine: bool = False
     read_only: bool = False
     theme: ThemeName = "dark"
@@ -39,6 +40,7 @@ class AppOptions:
     keys: Mapping[str, str] = field(default_factory=dict)
     keep_columns: Callable[[str, Sequence[str]], None] = lambda _view, _columns: None
     keep_drafts: bool = False
+    keep_history: bool = False
     trouble: str = ""
     clock: Callable[[], float] = time.time
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slurmkit_tui.feed import Feed, FeedAnswer, FeedQuestion
+from slurmkit_tui.feed.history import HourlyGpus
 from slurmkit_tui.feed.rights import NO_KNOWN_RIGHTS, Rights
 
 if TYPE_CHECKING:
@@ -26,13 +27,15 @@ class LastAnswer:
 
     Attributes:
         pace: when the question is asked again.
-        prepared: the answer as its view prepared it for the screen.
+        prepared: the answer as a view prepared it for the screen.
+        prepared_for: name of that view; empty while it is not prepared.
         problem: why the last attempt got no answer; empty when it got one.
     """
 
     pace: PollSchedule
     answer: FeedAnswer | None = None
     prepared: Any = None
+    prepared_for: str = ""
     problem: str = ""
 
 
@@ -47,17 +50,22 @@ class ClusterSession:
     last_answers: dict[FeedQuestion, LastAnswer] = field(default_factory=dict)
     draft: Draft | None = None  # of a job that was not submitted
     knowledge: ClusterDataCache | None = None  # for the form, once it has been opened
+    history: HourlyGpus = field(default_factory=HourlyGpus)
 
-    def last_answer(self, ask: FeedQuestion, every: float = 1.0) -> LastAnswer:
+    def last_answer(self, ask: FeedQuestion, every: float | None = None) -> LastAnswer:
         """Return the last answer to a question, or an empty `LastAnswer`.
 
         Args:
             ask: the question.
-            every: time between two questions, as a multiple of the interval; some cost more.
+            every: time between two questions from now on, as a multiple of the interval; None
+                leaves it as it is. Views that ask the same question may differ.
         """
         if ask not in self.last_answers:
-            self.last_answers[ask] = LastAnswer(PollSchedule(self.interval * every))
-        return self.last_answers[ask]
+            self.last_answers[ask] = LastAnswer(PollSchedule(self.interval))
+        last = self.last_answers[ask]
+        if every is not None:
+            last.pace.interval = self.interval * every
+        return last
 
     @property
     def cluster(self) -> str | None:
@@ -78,6 +86,7 @@ class ClusterSession:
         if self.site is None or not self.site.cluster_name:
             self.site = self.feed.fetch(FeedQuestion("site")).value
             self.rights = self.feed.fetch(FeedQuestion("rights")).value
+            self.history.open(self.cluster)
         return answer, make(answer, self)
 
 

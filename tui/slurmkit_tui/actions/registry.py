@@ -19,9 +19,11 @@ class ViewOfActions(Protocol):
         OF_JOBS: whether Enter opens a job.
         filters_rows: whether the rows can be filtered.
         IS_TABLE: whether its rows are in a table.
+        HAS_ROWS: whether there are rows at all.
     """
 
     OF_JOBS: ClassVar[bool]
+    HAS_ROWS: ClassVar[bool]
     filters_rows: ClassVar[bool]
     IS_TABLE: ClassVar[bool]
 
@@ -63,6 +65,10 @@ def _in_table(scope: ActionScope) -> bool:
     return scope.view.IS_TABLE
 
 
+def _has_rows(scope: ActionScope) -> bool:
+    return scope.view.HAS_ROWS or scope.over_job
+
+
 def _of_jobs(scope: ActionScope) -> bool:
     return scope.view.OF_JOBS
 
@@ -91,6 +97,7 @@ class Action:
         over_jobs: whether it also works over a job's screen; changes of the cluster always do.
         submits: whether it leads to a submission, or to a list of changes.
         offered: returns whether the view has something to use it on; not asked for changes.
+        at: name of a view that always offers it, where others may not; the palette goes there.
     """
 
     name: str
@@ -105,6 +112,7 @@ class Action:
     over_jobs: bool = False
     submits: bool = False
     offered: Callable[[ActionScope], bool] = _always
+    at: str = ""
 
     @property
     def id(self) -> str:
@@ -120,6 +128,18 @@ class Action:
     def is_refused_in_recordings(self) -> bool:
         """Whether a recording, or `--read-only`, refuses it: it is not offered there."""
         return self.submits or self.change is not None
+
+    @property
+    def is_for_rows(self) -> bool:
+        """Whether it is for a row, or for chosen ones, and not for the view as a whole."""
+        return self.change is not None or self.at == "mine" or self.name == "copy"
+
+    @property
+    def view(self) -> str:
+        """Name of a view that offers it, for the palette of other views; empty for none."""
+        if self.change is not None:
+            return "mine" if self.change.is_for is commands.is_job_row else "nodes"
+        return self.at
 
     @property
     def works_over_jobs(self) -> bool:
@@ -309,30 +329,32 @@ CHANGE_ACTIONS = (
 )
 ACTIONS = (
     Action("filter", "slash", "Filter", "Show only some rows: words, user:me, >8gpu, -/regex/",
-           home="view", footer=2, offered=lambda scope: scope.view.filters_rows),
+           home="view", footer=2, offered=lambda scope: scope.view.filters_rows, at="queue"),
     Action("clear", "escape", "Clear", "Clear the filter, then the chosen rows", home="view",
            footer=1, offered=lambda scope: scope.view.is_mounted and scope.view.clearable),
     Action("mine", "u", "Mine", "Show only my jobs, or all again", home="view", footer=5,
-           offered=lambda scope: scope.view.knows_mine),
+           offered=lambda scope: scope.view.knows_mine, at="queue"),
     Action("detail", "enter", "Detail", "Show all details of one row", home="view",
-           footer=3),
+           footer=3, offered=_has_rows, at="mine"),
     Action("open_tab('log')", "l", "Log", "Show the log of the job", home="view", footer=4,
-           offered=_of_jobs),
+           offered=_of_jobs, at="mine"),
     Action("open_tab('why')", "w", "Why", "Explain why the job waits, or why it failed",
-           home="view", footer=4, offered=_of_jobs),
+           home="view", footer=4, offered=_of_jobs, at="mine"),
     Action("menu", "a", "Actions", "List the actions for the chosen rows", home="view",
-           footer=2, over_jobs=True, submits=True),
+           footer=2, over_jobs=True, submits=True, offered=_has_rows, at="mine"),
     *CHANGE_ACTIONS,
-    Action("sort", "o", "Sort", "Choose the column to sort by", home="view", offered=_in_table),
-    Action("columns", "C", "Columns", "Choose the columns", home="view", offered=_in_table),
-    Action("copy", "y", "Copy", "Copy the chosen rows", home="view", offered=_in_table),
+    Action("sort", "o", "Sort", "Choose the column to sort by", home="view", offered=_in_table,
+           at="queue"),
+    Action("columns", "C", "Columns", "Choose the columns", home="view", offered=_in_table,
+           at="queue"),
+    Action("copy", "y", "Copy", "Copy the chosen rows", home="view", offered=_in_table, at="queue"),
     Action("export", "e", "Export", "Write the rows shown to a CSV or JSON file", home="view",
-           offered=_in_table),
+           offered=_in_table, at="queue"),
     Action("new_job", "n", "New job", "Fill in a job, see its plan, and submit it", footer=2,
            over_jobs=True, submits=True),
     Action("submit_again", "A", "Submit again", "Fill in a new job from the one under the cursor",
            over_jobs=True, submits=True,
-           offered=lambda scope: scope.view.OF_JOBS or scope.over_job),
+           offered=lambda scope: scope.view.OF_JOBS or scope.over_job, at="mine"),
     Action("refresh", "r", "Refresh", "Fetch new data now"),
     Action("jump", "J,ctrl+j", "Jump", "Show letters to press on all tabs and fields",
            over_jobs=True),
@@ -364,6 +386,10 @@ WIDGET_ACTIONS = (
     Action("choose", "space", "Choose", "Choose the row, or undo that", home="table"),
     Action("choose_all", "asterisk", "Choose all", "Choose all rows shown, or none",
            home="table"),
+    Action("open_box", "enter", "Open", "Open the view that the box is taken from", home="box",
+           footer=1),
+    Action("next_box(1)", "j,down,right", "Next box", "Go to the next box", home="box"),
+    Action("next_box(-1)", "k,up,left", "Box before", "Go to the box before", home="box"),
     Action("go(1, 0)", "j,down", "Down", "Next node", home="map"),
     Action("go(-1, 0)", "k,up", "Up", "Previous node", home="map"),
     Action("go(0, 1)", "right", "Right", "Next GPU", home="map"),
@@ -372,10 +398,16 @@ WIDGET_ACTIONS = (
     Action("page(-1)", "pageup", "Page up", "A screen up", home="map"),
     Action("edge(0)", "home,g", "First", "First node", home="map"),
     Action("edge(1)", "end,G", "Last", "Last node", home="map"),
-    Action("by", "b", "By", "Give letters to users, accounts or jobs", home="map", footer=2),
-    Action("by", "b", "By", "Sum by day, GPU type, partition or account", home="utilization",
-           footer=2),
-    Action("hours", "h", "Hours", "Sum by hour, or by day again", home="utilization", footer=3),
+    Action("by", "b", "By", "Give letters to users, accounts or jobs", home="map", footer=2,
+           at="gpus"),
+    Action("by", "b", "By", "Sum by GPU type, partition or account", home="utilization",
+           footer=2, at="utilization"),
+    Action("span", "h", "Span", "Show the last 24 hours, 7 days or 30 days", home="utilization",
+           footer=2, at="utilization"),
+    Action("step(-1)", "left", "Earlier", "The stretch of time before", home="plot"),
+    Action("step(1)", "right", "Later", "The next stretch of time", home="plot"),
+    Action("edge(0)", "home", "Oldest", "The oldest stretch of time", home="plot"),
+    Action("edge(1)", "end", "Now", "The present stretch of time", home="plot"),
     Action("dismiss", "escape", "Back", "Back to the view", home="job", footer=1,
            alias="leave"),
     Action("tab('facts')", "f", "Facts", "All facts of the job", home="job", footer=4),

@@ -197,6 +197,7 @@ class SlurmkitApp(PollingApp):
     def action_refresh(self) -> None:
         """Ask Slurm now."""
         self._ask_now()
+        self._ask_also(again=True)
 
     def action_pause(self) -> None:
         """Stop the poller, or start it again with a question now."""
@@ -212,7 +213,7 @@ class SlurmkitApp(PollingApp):
         """Go back or forward in a recording, by seconds."""
         if self._replay:
             self._replay.seek(self._clock() + seconds)
-            self._ask_now()
+            self.action_refresh()
 
     async def action_back(self) -> None:
         """Copy the selection, or else do what Esc does, or else name the key that quits."""

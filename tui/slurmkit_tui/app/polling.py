@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
@@ -12,6 +13,7 @@ from textual.timer import Timer
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import format_time
 from slurmkit_tui.feed import SOURCE_NAMES, Feed, FeedQuestion, RecordedFeed
+from slurmkit_tui.feed.history import HourlyGpus
 from slurmkit_tui.feed.threads import ThreadTurns, in_thread, tune_garbage_collector
 from slurmkit_tui.host import AppHost
 from slurmkit_tui.options import AppOptions
@@ -25,7 +27,7 @@ from slurmkit_tui.screens.status_lines import (
 )
 from slurmkit_tui.session import ClusterSession, LastAnswer
 from slurmkit_tui.views import VIEWS, ViewEntry, load_all
-from slurmkit_tui.views.base import TableView, View
+from slurmkit_tui.views.base import FurtherQuestion, TableView, View
 from slurmkit_tui.widgets.messages import AskingScreen, ViewAnswered, ViewUnanswered
 
 
@@ -41,8 +43,9 @@ class PollingApp(AppHost):
     def __init__(self, feed: Feed, options: AppOptions | None = None) -> None:
         super().__init__()
         self.options = options or AppOptions()
-        self.session = ClusterSession(feed, self.options.interval)
         self._replay = feed if isinstance(feed, RecordedFeed) else None
+        history = HourlyGpus(keep=self.options.keep_history and self._replay is None)
+        self.session = ClusterSession(feed, self.options.interval, history=history)
         self._clock = self._replay.clock if self._replay else self.options.clock
         self.view: View = self._new_view(self.options.view)
         self.paused = False
@@ -77,17 +80,28 @@ class PollingApp(AppHost):
         for view in views.values():
             view.display = view is self.view
         self.view.focus_main()
-        last_answer = self._last_answer
-        self._turns.prefer(last_answer)
-        if last_answer.prepared is not None:
-            self.view.take(last_answer.prepared)
+        self._turns.prefer(self._last_answer)
+        self._show_last_answer()
         self._update_summary()
         if not self.paused:
             self._ask_when_due()
+            self._ask_also()
 
     @on(TabLine.Clicked)
     async def _open_clicked_view(self, message: TabLine.Clicked) -> None:
         await self.action_view(message.tab)
+
+    @on(View.Opened)
+    async def _open_named_view(self, message: View.Opened) -> None:
+        await self.action_view(message.view)
+
+    def _show_last_answer(self) -> None:
+        """Show the last answer, however old; another view may have asked the same question."""
+        last_answer = self._last_answer
+        if last_answer.prepared_for == self.view.NAME:
+            self.view.take(last_answer.prepared)
+        elif last_answer.answer is not None:
+            self._prepare(self.session, self.view)
 
     @on(View.Asks)
     def _ask_again(self) -> None:
@@ -126,7 +140,62 @@ class PollingApp(AppHost):
         except SlurmkitError as error:
             self.post_message(ViewUnanswered(session, ask, error, time.perf_counter() - began))
         else:
-            self.post_message(ViewAnswered(session, ask, answer, prepared))
+            self.post_message(ViewAnswered(session, ask, answer, prepared, str(view.NAME)))
+
+    @work(group="look", description="prepare")
+    async def _prepare(self, session: ClusterSession, view: View) -> None:
+        """Prepare the last answer for a view again: it, or one it also shows, is another."""
+        last_answer = session.last_answer(view.ask)
+        answer = last_answer.answer
+        if answer is None:
+            return
+        try:
+            prepared = await in_thread(partial(view.make, answer, session))
+        except SlurmkitError as error:
+            self.tell(str(error), "error")
+            return
+        if last_answer.answer is answer and not self._is_ending:
+            last_answer.prepared, last_answer.prepared_for = prepared, view.NAME
+            if session is self.session and view is self.view:
+                view.take(prepared)
+
+    def _ask_also(self, *, again: bool = False) -> None:
+        """Ask the further questions of the view that are due, or all of them again."""
+        due = [poll for poll in self.view.also if again or self._is_due(poll)]
+        if due:
+            self._fetch_also(self.session, self.view, due)
+
+    def _is_due(self, poll: FurtherQuestion) -> bool:
+        last = self.session.last_answer(poll.ask, poll.every)
+        if last.pace.next_at is not None:
+            return last.pace.next_at <= self._clock()
+        return last.answer is None or last.answer.taken + last.pace.delay <= self._clock()
+
+    @work(group="also", description="also")
+    async def _fetch_also(
+        self, session: ClusterSession, view: View, due: Sequence[FurtherQuestion]
+    ) -> None:
+        """Ask one question after another, as views ask one at a time, too."""
+        for poll in due:
+            last = session.last_answer(poll.ask, poll.every)
+            if last.pace.asking:
+                continue
+            last.pace.asking = True
+            began = time.perf_counter()
+            fetch = partial(session.feed.fetch, poll.ask)
+            try:
+                answer = await in_thread(partial(self._turns.run, last, fetch))
+            except SlurmkitError as error:
+                last.problem = str(error)
+                last.pace.failed(time.perf_counter() - began)
+            else:
+                last.answer, last.prepared, last.prepared_for = answer, None, ""
+                last.problem = ""
+                last.pace.answered(0.0 if self._replay else answer.seconds)
+            last.pace.next_at = self._clock() + last.pace.delay
+            if self._is_ending or view is not self.view:
+                return
+            self._prepare(session, view)
 
     @on(ViewAnswered)
     def _take_answer(self, message: ViewAnswered) -> None:
@@ -135,15 +204,13 @@ class PollingApp(AppHost):
         last_answer = message.session.last_answer(message.ask)
         if last_answer.answer is None:
             self._load_views()
-        last_answer.answer, last_answer.prepared, last_answer.problem = (
-            message.answer,
-            message.prepared,
-            "",
-        )
+        last_answer.answer, last_answer.problem = message.answer, ""
+        last_answer.prepared, last_answer.prepared_for = message.prepared, message.view
         last_answer.pace.answered(0.0 if self._replay else message.answer.seconds)
         if self._shows(message):
-            self.view.take(message.prepared)
+            self._show_last_answer()
             self._schedule(last_answer.pace.delay)
+            self._ask_also()
 
     @work(group="load", description="load")
     async def _load_views(self) -> None:
@@ -166,6 +233,7 @@ class PollingApp(AppHost):
             if last_answer.answer is None:
                 self.view.say(f"{SOURCE_NAMES[message.ask.what]} has not answered yet")
             self._schedule(last_answer.pace.delay)
+            self._ask_also()
 
     def _shows(self, message: ViewAnswered | ViewUnanswered) -> bool:
         return message.session is self.session and message.ask == self.view.ask

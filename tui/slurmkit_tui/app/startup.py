@@ -33,14 +33,14 @@ class TuiSection(msgspec.Struct, frozen=True, kw_only=True):
 
     theme: ThemeName = "dark"
     interval: Annotated[float, msgspec.Meta(ge=2)] = 10.0
-    view: str = "queue"
+    view: str = "home"
     read_only: bool = False
     columns: dict[str, tuple[str, ...]] = {}
     keys: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         """Check names of views, columns, actions and keys, which only the app knows."""
-        if self.view != "queue":
+        if self.view != "home":
             _check_view(self.view, "view")
         for view, names in self.columns.items():
             _check_columns(view, names)
@@ -88,12 +88,16 @@ def load_options(given: dict[str, Any]) -> AppOptions:
         name: getattr(section, name) for name in ("theme", "interval", "view", "read_only")
     }
     on_command_line = {name: value for name, value in given.items() if value is not None}
+    chosen = {**configured, **on_command_line}
+    if given.get("mine") and given.get("view") is None and section.view == "home":
+        chosen["view"] = "queue"  # Home has no list that could show only my jobs
     return AppOptions(
-        **{**configured, **on_command_line},
+        **chosen,
         columns={**section.columns, **saved.columns},
         keys=_keys(section),
         keep_columns=save_columns,
         keep_drafts=True,
+        keep_history=True,
         trouble=trouble,
     )
 

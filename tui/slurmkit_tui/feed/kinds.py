@@ -149,7 +149,7 @@ QUESTION_KINDS = {
     "utilization": QuestionKind(
         Utilization,
         SOURCE_NAMES["utilization"],
-        lambda asker, by: read_utilization(asker.cluster, by),
+        lambda asker, *about: read_utilization(asker.cluster, *about),
     ),
     "usage": QuestionKind(LedgerUsage, SOURCE_NAMES["usage"], lambda _asker: read_usage()),
     "health": QuestionKind(

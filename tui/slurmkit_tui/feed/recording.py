@@ -175,6 +175,12 @@ class ReplayFeed:
         self.paused = False
         self._at, self._since = self.begin, time.monotonic()
 
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """Names of the recorded questions, in the order in which they were first asked."""
+        by_time = sorted(self._records.items(), key=lambda pair: pair[1][0].at)
+        return tuple(dict.fromkeys(ask.what for ask, _ in by_time))
+
     def clock(self) -> float:
         """See `Recorded.clock`; the clock runs in real time and stops at the end."""
         passed = 0.0 if self.paused else time.monotonic() - self._since
@@ -195,7 +201,7 @@ class ReplayFeed:
         Raises:
             SlurmkitError: when there was no answer, or the question was never asked.
         """
-        records = self._records.get(ask) or self._pieces_of(ask)
+        records = self._records.get(ask) or self._pieces_of(ask) or self._in_older_form(ask)
         if not records:
             raise SlurmkitError("not recorded: nobody looked at this when the recording was made")
         after = bisect_right(records, self.clock(), key=lambda record: record.at)
@@ -218,6 +224,12 @@ class ReplayFeed:
             for record in records
         )
         return sorted(same_file, key=attrgetter("at"))
+
+    def _in_older_form(self, ask: FeedQuestion) -> list[RecordedAnswer]:
+        """Return the records of a question that named no length of time, in older recordings."""
+        if ask.what != "utilization":
+            return []
+        return self._records.get(FeedQuestion(ask.what, ask.about[:1]), [])
 
     def run(self, argv: Sequence[str]) -> str:
         """Refuse: a recording runs nothing.

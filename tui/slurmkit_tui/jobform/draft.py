@@ -90,6 +90,8 @@ def _error_of_field(name: str, filled: FormTexts) -> str:
     if name == OTHER_OPTIONS_FIELD:  # `--gpu-bind` there needs the GPUs of another field
         return ""
     base = {} if name == COMMAND_FIELD else _ANYTHING
+    if name == "ntasks-per-gpu":  # it needs the GPUs or the tasks of another field
+        base = base | {"gpus": Gpus(1)}
     try:
         JobSpec(**base | _fields({name: filled[name]}))
     except BadInput as error:

@@ -65,7 +65,9 @@ FIELDS = (
     FormField("nodes", "Nodes"),
     FormField("ntasks", "Tasks"),
     FormField("ntasks-per-node", "Tasks per node"),
+    FormField("ntasks-per-gpu", "Tasks per GPU"),
     FormField("cpus-per-task", "CPUs per task"),
+    FormField("cpus-per-gpu", "CPUs per GPU"),
     FormField("mem", "Memory"),
     FormField("time", "Time"),
     FormField("array", "Array"),
@@ -254,7 +256,8 @@ def _absent(capabilities: Capabilities, standing: Standing) -> dict[str, str]:
     kinds = {g.name for node in capabilities.nodes for g in node.gres}
     if capabilities.nodes and not kinds & {"gpu", "shard", "mps"}:
         absent |= dict.fromkeys(
-            (GPUS_FIELD, GPUS_PER_FIELD), f"no node had GPUs at {format_time(capabilities.taken)}"
+            (GPUS_FIELD, GPUS_PER_FIELD, "ntasks-per-gpu", "cpus-per-gpu"),
+            f"no node had GPUs at {format_time(capabilities.taken)}",
         )
     if config.get("MaxArraySize", "?") in ("0", "1"):
         absent["array"] = "this cluster has no job arrays (MaxArraySize)"

@@ -16,8 +16,7 @@ from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.steps import Efficiency, array_shares
 from slurmkit.state import arrays
 from slurmkit.state.arrays import shown_id, user_array_id
-from slurmkit.state.queue_cells import pending_reason
-from slurmkit.state.queue_rows import QueueRow
+from slurmkit.state.queue_rows import QueueRow, pending_reason
 
 NO_EFFICIENCIES: Mapping[str, Efficiency] = MappingProxyType({})
 

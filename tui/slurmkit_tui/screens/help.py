@@ -22,9 +22,11 @@ from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.screens.status_lines import Summary, Tabs
 from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.base import View
+from slurmkit_tui.views.home import HomeBox
 from slurmkit_tui.widgets.dialogs import TextDialog, key_names
 from slurmkit_tui.widgets.gpu_grid import GpuGrid
 from slurmkit_tui.widgets.log_view import LogView
+from slurmkit_tui.widgets.plots import GpuPlot
 from slurmkit_tui.widgets.table import Table
 from slurmkit_tui.widgets.wrapped_text import TextLine, two_columns
 
@@ -37,6 +39,8 @@ _FOCUS, _VIEW, _APP = "The active part", "This view", "Everywhere"
 _NAMES: dict[type, str] = {
     Table: "The table",
     GpuGrid: "The map",
+    GpuPlot: "The curve",
+    HomeBox: "The box",
     LogView: "The log",
     Input: "The line",
     VerticalScroll: "The text",
@@ -181,11 +185,12 @@ def _fields(app: AppHost, screen: Screen[object]) -> Iterator[JumpTarget]:
 
 
 def palette_commands(app: AppHost, screen: Screen[object]) -> Iterator[SystemCommand]:
-    """Yield the commands for a screen: those of its widgets, then those of the app."""
+    """Yield the commands for a screen: those of its widgets, those of the app, other views'."""
     for node, home in _homes(screen):
         yield from _commands(app, node, [each for each in WIDGET_ACTIONS if each.home == home])
     if screen is app.main:
         yield from _commands(app, app, ACTIONS)
+        yield from _commands_elsewhere(app)
         for view in VIEWS:
             go = partial(app.run_action, f"view('{view.name}')")
             title = f"View {view.title}  {view.key}"
@@ -210,6 +215,37 @@ def _commands(app: AppHost, node: DOMNode, actions: list[Action] | tuple[Action,
         refused = action.is_refused_in_recordings and app.change_refusal
         if not refused and node.check_action(name, parameters):
             run = partial(app.run_action, action.call, node)
-            keys = dict(app.options.keys).get(action.id, action.keys)
-            title = f"{action.label}  {key_names(keys)}" if keys else action.label
-            yield SystemCommand(title, action.help, run)
+            yield SystemCommand(_command_title(app, action), action.help, run)
+
+
+def _command_title(app: AppHost, action: Action) -> str:
+    keys = dict(app.options.keys).get(action.id, action.keys)
+    return f"{action.label}  {key_names(keys)}" if keys else action.label
+
+
+def _commands_elsewhere(app: AppHost) -> Iterator[SystemCommand]:
+    """Yield what only other views offer; such a command goes to the view first."""
+    titles = {view.name: view.title for view in VIEWS}
+    for action in (*ACTIONS, *WIDGET_ACTIONS):
+        refused = action.is_refused_in_recordings and app.change_refusal
+        if refused or action.view in ("", app.view.NAME):
+            continue
+        _, name, parameters = parse(action.call)
+        if action.home in ("app", "view") and app.check_action(name, parameters):
+            continue
+        go = partial(_go_and_act, app, action)
+        title = f"{titles[action.view]}: {_command_title(app, action)}"
+        yield SystemCommand(title, f"{action.help}; goes to {titles[action.view]}", go)
+
+
+async def _go_and_act(app: AppHost, action: Action) -> None:
+    """Go to the view of an action. What is for a row waits for the person to choose one."""
+    await app.action_view(action.view)
+    if action.is_for_rows:
+        keys = key_names(dict(app.options.keys).get(action.id, action.keys))
+        app.tell(f"choose a row, then press {keys or 'a'}: {action.help}")
+    elif action.home in ("app", "view"):
+        await app.run_action(action.call, app)
+    else:
+        focused = app.view.query_one(GpuGrid) if action.home == "map" else app.view
+        await app.run_action(action.call, focused)

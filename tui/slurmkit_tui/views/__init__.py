@@ -30,6 +30,7 @@ class ViewEntry(NamedTuple):
 
 
 VIEWS = (
+    ViewEntry("home", "Home", "0", "HomeView"),
     ViewEntry("mine", "Mine", "1", "MineView"),
     ViewEntry("queue", "Queue", "2", "QueueView"),
     ViewEntry("gpus", "GPUs", "3", "GpusView"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -39,6 +39,18 @@ _NOTE_INDENT = 2
 AT_ONCE = 5000  # rows that are filtered and sorted within one frame; more need a thread
 
 
+class FurtherQuestion(NamedTuple):
+    """A question whose answer a view shows beside that of its own question.
+
+    Attributes:
+        ask: the question.
+        every: time between two questions, as a multiple of the interval.
+    """
+
+    ask: FeedQuestion
+    every: float
+
+
 class View(Vertical):
     """A view that a digit switches to; `views.VIEWS` lists all.
 
@@ -48,7 +60,9 @@ class View(Vertical):
         EVERY: time between two questions, as a multiple of the interval.
         OF_JOBS: whether Enter opens a job.
         IS_TABLE: whether the rows are in a table.
+        HAS_ROWS: whether there are rows at all, which Enter opens and actions apply to.
         filters_rows: whether the rows can be filtered.
+        also: further questions, asked one after another once its own is answered.
     """
 
     NAME: ClassVar[str]
@@ -56,13 +70,22 @@ class View(Vertical):
     EVERY: ClassVar[float] = 1.0
     OF_JOBS: ClassVar[bool] = False
     IS_TABLE: ClassVar[bool] = False
+    HAS_ROWS: ClassVar[bool] = True
     filters_rows: ClassVar[bool] = False
+    also: ClassVar[Sequence[FurtherQuestion]] = ()
 
     class Changed(Message):
         """Other rows are shown: the line above must be updated."""
 
     class Asks(Message):
         """The question of the view has changed: ask it now."""
+
+    class Opened(Message):
+        """A part of the view was opened: go to the view it is taken from."""
+
+        def __init__(self, view: str) -> None:
+            super().__init__()
+            self.view = view
 
     @property
     def ask(self) -> FeedQuestion:

@@ -11,15 +11,15 @@ from slurmkit.formats.display import format_time
 from slurmkit.formats.tres import gpu_parts
 from slurmkit.state import arrays
 from slurmkit.state.arrays import shown_id
-from slurmkit.state.queue_cells import (
+from slurmkit.state.queue_rows import (
     SORT_KEYS,
+    QueueRow,
     counts_gpus,
     format_gpu_count,
     format_gpu_parts,
     format_where,
     pending_reason,
 )
-from slurmkit.state.queue_rows import QueueRow
 from slurmkit_tui import themes
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.session import ClusterSession

@@ -1,36 +1,46 @@
-"""View of utilization: GPU-hours by day or hour, and GPUs allocated and requested now."""
+"""View of utilization: a curve of GPUs over time, and bars by type, partition or account."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
+from textual import on
+from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import Static
 
 from slurmkit.formats.display import format_number
 from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
-from slurmkit_tui.feed.composed import CurrentUse, Utilization
+from slurmkit_tui.feed.composed import SPANS, CurrentUse, Utilization
+from slurmkit_tui.feed.history import GpuCurve, make_curve
 from slurmkit_tui.session import ClusterSession
 from slurmkit_tui.views.base import SummaryPart, TableViewWithNotes
-from slurmkit_tui.widgets.listing import Listing, RowContext, TableColumn, longest_text
+from slurmkit_tui.widgets.listing import (
+    ArrangedRows,
+    Listing,
+    RowContext,
+    TableColumn,
+    longest_text,
+)
+from slurmkit_tui.widgets.plots import GpuPlot, load_plotter, share_bar
 
-UTILIZATION_DIMENSIONS = ("day", "gpu-type", "partition", "account")
-_HOURS = {"hour": 1.0, "day": 24.0}  # length of a row's time
+DIMENSIONS = ("gpu-type", "partition", "account")
 _BAR = 40  # cells of a whole bar
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class UtilizationRow(msgspec.Struct, frozen=True):
-    """One row: a day, an hour, a GPU type, a partition, or an account.
+    """One row: a GPU type, a partition, or an account.
 
     Attributes:
         hours: GPU-hours; None is unknown.
         lost: GPU-hours of jobs that did not complete; None is unknown.
-        share: share of what today's GPUs can give in that time, or of all GPU-hours; None is
-            unknown.
+        share: share of what today's GPUs of the type can give in that time, or of all GPU-hours;
+            None is unknown.
     """
 
     name: str
@@ -41,7 +51,7 @@ class UtilizationRow(msgspec.Struct, frozen=True):
 
 
 def utilization_rows(report: Utilization) -> list[UtilizationRow]:
-    """Return the report's rows with shares, in order of time or else the largest first."""
+    """Return the report's rows with shares, the largest first."""
     total = sum(row.get("gpu_hours") or 0.0 for row in report.rows)
     rows = [
         UtilizationRow(
@@ -53,28 +63,14 @@ def utilization_rows(report: Utilization) -> list[UtilizationRow]:
         )
         for row in report.rows
     ]
-    return rows if report.by in _HOURS else sorted(rows, key=lambda row: -(row.hours or 0.0))
+    return sorted(rows, key=lambda row: -(row.hours or 0.0))
 
 
 def _share(hours: float | None, report: Utilization, name: str, total: float) -> float | None:
     if hours is None:
         return None
-    if report.by in _HOURS:
-        most = sum(report.now.gpus.values()) * _HOURS[report.by]
-    elif report.by == "gpu-type":
-        most = report.now.gpus.get(name, 0) * report.days * 24.0
-    else:
-        most = total
+    most = report.now.gpus.get(name, 0) * report.days * 24.0 if report.by == "gpu-type" else total
     return hours / most if most else None
-
-
-def share_bar(share: float | None) -> str:
-    """Return a bar of block characters; a share over 100 % is cut and marked with `+`."""
-    if share is None:
-        return "?"
-    eighths = round(min(share, 1.0) * _BAR * 8)
-    text = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-    return text + ("+" if share > 1 else "")
 
 
 COLUMNS = (
@@ -85,7 +81,7 @@ COLUMNS = (
         attrgetter("name"),
         longest_text("name"),
         limit=24,
-        aliases=("day", "hour", "type", "partition", "account"),
+        aliases=("type", "partition", "account"),
     ),
     TableColumn("jobs", "JOBS", lambda r, _: str(r.jobs), attrgetter("jobs"), 7, right=True),
     TableColumn(
@@ -116,7 +112,7 @@ COLUMNS = (
     TableColumn(
         "bar",
         "",
-        lambda r, _: share_bar(r.share),
+        lambda r, _: share_bar(r.share, _BAR),
         attrgetter("share"),
         _BAR + 1,
         limit=_BAR + 1,
@@ -127,37 +123,86 @@ COLUMNS = (
 UTILIZATION_ROWS = Listing("line", COLUMNS, key=attrgetter("name"), haystack=attrgetter("name"))
 
 
+class _PreparedUse(NamedTuple):
+    """An answer prepared for the screen: the curve, and the rows of the table."""
+
+    curve: GpuCurve
+    rows: ArrangedRows
+
+
 class UtilizationView(TableViewWithNotes):
-    """GPU-hours by day or hour, or by type, partition, account."""
+    """GPUs that are there, held, used and wanted over time; below it GPU-hours in bars."""
 
     NAME = "utilization"
-    ASK = FeedQuestion("utilization", ("day",))
+    ASK = FeedQuestion("utilization", ("gpu-type", "24h"))
     EVERY = 30.0  # the ledger changes only with an ingest
     LISTING: ClassVar[Listing] = UTILIZATION_ROWS
     BINDINGS: ClassVar[list[BindingType]] = key_bindings("utilization")
 
     def __init__(self, *, mine: bool = False) -> None:
         super().__init__(mine=mine)
-        self._by = "day"
+        self._by, self._span = self.ASK.about
+        self._counted = 0.0  # when the answer was taken that was last added to the history
+
+    def compose(self) -> ComposeResult:
+        """Put the curve, its legend and the number under its cursor above the table."""
+        yield GpuPlot(with_cursor=True)
+        yield Static(id="curve-legend", markup=False)
+        yield Static(id="curve-words", markup=False)
+        yield from super().compose()
 
     @property
     def ask(self) -> FeedQuestion:
         """See `View.ask`."""
-        return FeedQuestion("utilization", (self._by,))
+        return FeedQuestion("utilization", (self._by, self._span))
+
+    @property
+    def _plot(self) -> GpuPlot:
+        return self.query_one(GpuPlot)
+
+    def focus_main(self) -> None:
+        """See `View.focus_main`."""
+        self._plot.focus()
 
     def action_by(self) -> None:
         """Sum by the next dimension."""
-        at = UTILIZATION_DIMENSIONS.index(self._by) if self._by in UTILIZATION_DIMENSIONS else 0
-        self._show_by(UTILIZATION_DIMENSIONS[(at + 1) % len(UTILIZATION_DIMENSIONS)])
+        self._by = _next(DIMENSIONS, self._by)
+        self._ask_the_ledger()
 
-    def action_hours(self) -> None:
-        """Sum by hour, or by day again."""
-        self._show_by("day" if self._by == "hour" else "hour")
+    def action_span(self) -> None:
+        """Show another length of time."""
+        self._span = _next(tuple(SPANS), self._span)
+        self._plot.mark(None)
+        self._ask_the_ledger()
 
-    def _show_by(self, name: str) -> None:
-        self._by = name
-        self.say(f"asking the ledger by {self._by}…")
+    def _ask_the_ledger(self) -> None:
+        self.say(f"asking the ledger by {self._by}, last {SPANS[self._span].words}…")
         self.post_message(self.Asks())
+
+    def make(self, answer: FeedAnswer, session: ClusterSession) -> Any:
+        """See `View.make`."""
+        load_plotter()
+        report: Utilization = answer.value
+        if report.taken != self._counted:
+            self._counted = report.taken
+            session.history.add_nodes(report.taken, report.now.gpus, report.now.gpus_held)
+            session.history.add_wanted(report.taken, report.now.gpus_wanted)
+        span = SPANS[self._span]
+        seen = session.history.hours(span.begin(report.taken), report.taken + 1)
+        curve = make_curve(report.curve, seen, now=report.taken, hours=span.hours, step=span.step)
+        return _PreparedUse(curve, super().make(answer, session))
+
+    def take(self, prepared: Any) -> None:
+        """See `View.take`."""
+        super().take(prepared.rows)
+        self._plot.show(prepared.curve)
+        self.query_one("#curve-legend", Static).update(self._plot.legend())
+        self._tell()
+
+    @on(GpuPlot.Marked)
+    def _tell(self) -> None:
+        """Say in words what is under the cursor."""
+        self.query_one("#curve-words", Static).update(Content(self._plot.words_at_cursor()))
 
     def rows_of(self, answer: FeedAnswer) -> Sequence[UtilizationRow]:
         """See `TableView.rows_of`."""
@@ -167,12 +212,8 @@ class UtilizationView(TableViewWithNotes):
         """See `TableViewWithNotes.notes`."""
         del session
         report = answer.value
-        base = {
-            "day": "the GPU-hours that all present GPUs give in a day",
-            "hour": "the GPU-hours that all present GPUs give in an hour",
-            "gpu-type": "the GPU-hours that the GPUs of the type give in this time",
-        }.get(report.by, "all GPU-hours of this time")
-        history = f"by {report.by}, last {report.days:.0f} days in UTC; SHARE: part of {base}"
+        base = "what its GPUs give in this time" if report.by == "gpu-type" else "all GPU-hours"
+        history = "; ".join(filter(None, [report.source, f"SHARE: part of {base}"]))
         if report.without_history:
             history = f"no history: {report.without_history}"
         return [_now_in_words(report.now), history]
@@ -180,8 +221,13 @@ class UtilizationView(TableViewWithNotes):
     def tally(self, rows: Sequence[UtilizationRow], context: RowContext) -> Iterable[SummaryPart]:
         """See `TableView.tally`."""
         del context
+        yield f"last {SPANS[self._span].words}"
         yield f"by {self._by}"
         yield f"{format_number(sum(row.hours or 0.0 for row in rows))} GPU-hours"
+
+
+def _next(names: Sequence[str], name: str) -> str:
+    return names[(names.index(name) + 1) % len(names)]
 
 
 def _now_in_words(now: CurrentUse) -> str:

@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 
 
 class ViewAnswered(Message):
-    """A view's question was answered, and the answer is prepared for the screen."""
+    """A view's question was answered, and the answer is prepared for that view."""
 
     def __init__(
-        self, session: ClusterSession, ask: FeedQuestion, answer: FeedAnswer, prepared: Any
+        self,
+        session: ClusterSession,
+        ask: FeedQuestion,
+        answer: FeedAnswer,
+        prepared: Any,
+        view: str,
     ) -> None:
         super().__init__()
         self.session, self.ask, self.answer, self.prepared = session, ask, answer, prepared
+        self.view = view
 
 
 class ViewUnanswered(Message):
