@@ -12,8 +12,7 @@ from pathlib import Path
 
 import click
 
-from slurmkit.cli.help import COMMAND_HEADINGS
-from slurmkit.cli.main import cli
+from slurmkit.cli.main import COMMAND_HEADINGS, cli
 
 PAGE = Path(__file__).with_name("commands.md")
 MARK = "<!-- What follows is made from the help, by docs/commands.py. -->\n"

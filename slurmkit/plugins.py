@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slurmkit.spec.findings import Finding
     from slurmkit.spec.jobspec import JobSpec
     from slurmkit.spec.submission import Submission
-    from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample
+    from slurmkit.state.gpu_metrics import GpuHistory, GpuMetrics, GpuSample, GpuTrace, JobWindow
     from slurmkit.state.model import Capabilities
 
 __all__ = [
@@ -28,9 +28,12 @@ __all__ = [
     "Backend",
     "Capabilities",
     "Finding",
+    "GpuHistory",
     "GpuMetrics",
     "GpuSample",
+    "GpuTrace",
     "JobSpec",
+    "JobWindow",
     "LaunchStep",
     "Launcher",
     "Plugin",
@@ -49,9 +52,12 @@ _HOMES = {
     "Backend": "jobs.backends.protocol:Backend",
     "Capabilities": "state.model:Capabilities",
     "Finding": "spec.findings:Finding",
+    "GpuHistory": "state.gpu_metrics:GpuHistory",
     "GpuMetrics": "state.gpu_metrics:GpuMetrics",
     "GpuSample": "state.gpu_metrics:GpuSample",
+    "GpuTrace": "state.gpu_metrics:GpuTrace",
     "JobSpec": "spec.jobspec:JobSpec",
+    "JobWindow": "state.gpu_metrics:JobWindow",
     "KINDS": "config.plugins:KINDS",
     "LaunchStep": "planning.launchers.base:LaunchStep",
     "Launcher": "planning.launchers.base:Launcher",

@@ -10,7 +10,7 @@ import subprocess
 import time
 import tomllib
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -145,7 +145,18 @@ def image_variables(image: Image) -> frozenset[str] | None:
     program = shutil.which("unsquashfs")
     if image.kind != "squashfs" or program is None:
         return None
-    argv = [program, "-cat", image.name, "etc/environment"]
+    try:
+        made = Path(image.name).stat()
+    except OSError:
+        return None
+    return _read_variables(program, image.name, (made.st_ino, made.st_size, made.st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _read_variables(program: str, name: str, version: tuple[int, ...]) -> frozenset[str] | None:
+    """Read the variables of a squashfs file once for each version of it: a plan asks often."""
+    del version
+    argv = [program, "-cat", name, "etc/environment"]
     try:
         done = subprocess.run(argv, capture_output=True, timeout=_PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):

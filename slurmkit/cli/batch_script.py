@@ -10,8 +10,11 @@ import os
 import shlex
 import shutil
 import sys
+import threading
 from pathlib import Path, PosixPath
 from typing import Any
+
+import click
 
 from slurmkit.errors import BadInput
 from slurmkit.formats.display import printable
@@ -20,6 +23,11 @@ from slurmkit.spec.jobspec import is_shell, script_header
 
 _HEAD_BYTES = 64 * 1024  # bytes of a file to search for #SBATCH lines
 _STANDARD_INPUT = Path("-")
+_SILENT_SECONDS = 1.0  # after which it is said that standard input has no end yet
+_WAITING = (
+    "slurmkit: waiting for the end of a batch script on standard input, as sbatch does without a"
+    " script; to start a command: slurmkit submit -- COMMAND"
+)
 _OTHER_SOURCES = ("command", "script", "job_file", "wrap")
 
 
@@ -88,10 +96,15 @@ def _is_piped(options: dict[str, Any]) -> bool:
 
 def _read_standard_input() -> ReadScript:
     script = ReadScript("standard input")
+    waiting = threading.Timer(_SILENT_SECONDS, click.echo, (_WAITING,), {"err": True})
+    waiting.daemon = True
+    waiting.start()
     try:
         data = sys.stdin.buffer.read() if sys.stdin else b""
     except OSError:  # as with `<&-`, or in the background of a terminal
         data = b""
+    finally:
+        waiting.cancel()
     script.text = data.decode("utf-8", "surrogateescape")
     if not script.text.strip():
         raise BadInput(

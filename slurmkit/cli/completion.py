@@ -11,10 +11,12 @@ from click.shell_completion import CompletionItem, get_completion_class
 from click.types import StringParamType
 
 from slurmkit.config.files import default_cluster_name
+from slurmkit.config.paths import ARRAYS_FOLDER, NOTEBOOKS_FOLDER, recorded_job_ids
 from slurmkit.config.plugins import plugins
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.formats.tres import Gres
 from slurmkit.slurm.ssh.hosts import cluster_cache_key, load_cluster
+from slurmkit.spec.option_values import EXPORT_KEYWORDS
 from slurmkit.state.associations import SlurmdbdDetails, details_key
 from slurmkit.state.cache import load_cached, local_cluster_key
 from slurmkit.state.model import Capabilities
@@ -57,6 +59,16 @@ NAME_OPTIONS = {
     "reservation": "reservation",
 }
 """Options with the same meaning in every command -> the kind of names they take."""
+_FIXED_VALUES: dict[str, Iterable[str]] = {
+    "cpu-bind": ("none", "cores", "threads", "sockets", "ldoms"),
+    "distribution": ("block", "cyclic", "block:block", "block:cyclic", "cyclic:block"),
+    "export": EXPORT_KEYWORDS,
+    "gres-flags": ("disable-binding", "enforce-binding"),
+    "hint": ("compute_bound", "memory_bound", "multithread", "nomultithread"),
+    "mem-bind": ("local", "none"),
+    "open-mode": ("append", "truncate"),
+}  # the values that every release of Slurm has; others are accepted, too
+_PLUGIN_KINDS = {"backend": "backends", "container-runtime": "runtimes", "launch": "launchers"}
 
 
 @click.command("completion")
@@ -175,23 +187,12 @@ class ImageNames(_NameType):
             return ()
 
 
-class SweepIds(_NameType):
-    """An option type: the id of a sweep submitted from here."""
-
-    def _known(self) -> Iterable[str]:
-        from slurmkit.cluster.sweeps import recorded_array_ids
-
-        return recorded_array_ids()
-
-
 class RememberedJobIds(_NameType):
     """An option type: a job of which this machine has a record: a sweep, array or notebook."""
 
     def _known(self) -> Iterable[str]:
-        from slurmkit.cluster.sweeps import recorded_array_ids
-        from slurmkit.interactive.jupyter import recorded_notebook_ids
-
-        return sorted({*recorded_array_ids(), *recorded_notebook_ids()}, key=int, reverse=True)
+        ids = {*recorded_job_ids(ARRAYS_FOLDER), *recorded_job_ids(NOTEBOOKS_FOLDER)}
+        return sorted(ids, key=int, reverse=True)
 
 
 class CachedNames(StringParamType):
@@ -223,11 +224,21 @@ def complete_from_cache(command: click.Command) -> click.Command:
             param.type = click.Path()
         if param.type is not click.STRING:
             continue
-        kind = NAME_OPTIONS.get((param.name or "").replace("_", "-"))
-        if kind and isinstance(param, click.Option):
-            param.type = CachedNames(kind)
-        if param.name in _JOB_ID_ARGUMENTS and isinstance(param, click.Argument):
+        if isinstance(param, click.Option):
+            param.type = _option_type((param.name or "").replace("_", "-"))
+        elif param.name in _JOB_ID_ARGUMENTS:
             param.type = RememberedJobIds()
     for each in command.commands.values() if isinstance(command, click.Group) else ():
         complete_from_cache(each)
     return command
+
+
+def _option_type(name: str) -> StringParamType:
+    """Return the type of an option with the names that Tab offers for it."""
+    if name in NAME_OPTIONS:
+        return CachedNames(NAME_OPTIONS[name])
+    if name in _FIXED_VALUES:
+        return FixedNames(*_FIXED_VALUES[name])
+    if name in _PLUGIN_KINDS:
+        return PluginNames(_PLUGIN_KINDS[name])
+    return ImageNames() if name == "container-image" else StringParamType()

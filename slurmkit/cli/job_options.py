@@ -13,16 +13,15 @@ from typing import Any
 import click
 import msgspec
 
-from slurmkit.cli.completion import FixedNames, ImageNames, PluginNames
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.config.files import default_cluster_name, did_you_mean
+from slurmkit.config.files import default_cluster_name, did_you_mean, similar_names
 from slurmkit.errors import BadInput
 from slurmkit.slurm.machine import LOCAL_MACHINE, machine_of
 from slurmkit.spec.containers import Container
 from slurmkit.spec.findings import Finding
 from slurmkit.spec.jobfile import load_job_file, load_script, sbatch_only_options
 from slurmkit.spec.jobspec import EXCLUSIVE_FIELDS, PREFLIGHTS, JobSpec, Launch
-from slurmkit.spec.option_values import EXPORT_KEYWORDS
+from slurmkit.spec.option_values import SBATCH_OPTIONS
 from slurmkit.spec.sbatch_options import has_own_field, merge_fields, parse_options, short_options
 from slurmkit.spec.survival import ACTIONS, SIGNALS, Survive
 from slurmkit.spec.sweep import parse_sweep_options
@@ -94,17 +93,6 @@ _FLAGS = (
     ("use-min-nodes", "Of a range of nodes, use as few as possible."),
 )
 
-# Values that Tab offers.
-_VALUES = {
-    "distribution": FixedNames("block", "cyclic", "block:block", "block:cyclic", "cyclic:block"),
-    "export": FixedNames(*EXPORT_KEYWORDS),
-    "gres-flags": FixedNames("disable-binding", "enforce-binding"),
-    "hint": FixedNames("compute_bound", "memory_bound", "multithread", "nomultithread"),
-    "mem-bind": FixedNames("local", "none"),
-    "open-mode": FixedNames("append", "truncate"),
-}
-_CPU_BINDINGS = FixedNames("none", "cores", "threads", "sockets", "ldoms")
-
 _LAUNCH_HELP = (
     "How to start COMMAND: srun (one task per GPU, which knows its rank), torchrun, accelerate,"
     " deepspeed, mpi, none (once)."
@@ -121,6 +109,47 @@ _SWEEP_HELP = (
     " environment and for {lr} in COMMAND. Several parameters make a grid."
 )
 _POINTS_HELP = "File with the points of a sweep: CSV with a header line, or TOML."
+
+OPTION_HEADINGS: dict[str, tuple[str, ...]] = {
+    "GPUs": (
+        "gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket", "gres", "gpu-bind",
+        "gres-flags",
+    ),
+    "Nodes, CPUs and memory": (
+        "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu",
+        "mincpus", "mem", "mem-per-cpu", "mem-per-gpu", "tmp", "exclusive", "overcommit",
+    ),
+    "Sockets, cores and threads": (
+        "sockets-per-node", "cores-per-socket", "threads-per-core", "extra-node-info",
+        "ntasks-per-socket", "ntasks-per-core", "hint", "distribution", "cpu-bind", "mem-bind",
+    ),
+    "Time and order": (
+        "time", "time-min", "begin", "deadline", "dependency", "nice", "hold",
+    ),
+    "Where, and on whose account": (
+        "partition", "account", "qos", "wckey", "reservation", "constraint", "licenses", "nodelist",
+        "exclude", "switches", "segment", "spread-job", "use-min-nodes",
+    ),
+    "What runs": (
+        "script", "wrap", "job-file", "chdir", "env", "export", "launch", "mpi", "nccl-debug",
+        "preflight", "job-name", "comment", "option",
+    ),
+    "Arrays and sweeps": ("array", "array-throttle", "sweep", "points"),
+    "Output and mail": (
+        "output", "error", "open-mode", "label", "log-per-rank", "mail-type", "mail-user",
+    ),
+    "After a time limit, a preemption or a failure": (
+        "on-timeout", "on-preempt", "on-node-fail", "on-oom", "oom-max-mem", "checkpoint-signal",
+        "grace", "max-restarts", "restart-delay", "signal", "requeue", "no-requeue",
+    ),
+    "Containers": (
+        "container-image", "container-mounts", "container-workdir", "container-name",
+        "container-save", "container-env", "container-unshare", "container-runtime",
+        "container-mount-home", "container-remap-root", "container-entrypoint",
+        "container-writable", "container-entrypoint-log",
+    ),
+}  # fmt: skip
+"""Each heading of the help -> the options under it."""
 
 OPTION_HELP = dict((*_OPTIONS, *_FLAGS))
 """The help text of each long option."""
@@ -140,7 +169,6 @@ _CONTAINER_SWITCHES = (
     ("remap-root", "Appear as root inside the container, or do not."),
     ("entrypoint", "Run the image's entry point before COMMAND, or do not."),
 )
-_CONTAINER_TYPES = {"image": ImageNames(), "runtime": PluginNames("runtimes")}
 _LIST_OPTIONS = ("mounts", "env", "unshare")
 _CONTAINER_FIELDS = {"env": "environment"}
 _VALUE_OPTIONS = {f"container-{name}": name for name, _ in _CONTAINER_OPTIONS}
@@ -172,6 +200,56 @@ _SIGNAL_HELP = (
 _MEMORY_HELP = "With --on-oom requeue: double the memory each time, up to this much, e.g. 256G."
 
 
+COMMAND_IS_MARKED = "slurmkit.cli.job_options.command_is_marked"
+"""Key in the context's `meta`: whether `--` stands before COMMAND."""
+
+
+class JobCommand(click.Command):
+    """A command with the options of a job, which its help lists under headings."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options and COMMAND, and note whether `--` stands before COMMAND."""
+        words = tuple(args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = {name for param in self.get_params(ctx) for name in param.opts}
+            name, similar = error.option_name, error.possibilities
+            message = f"No such option: {name}; {_how_to_pass_on(name, known)}"
+            raise click.NoSuchOption(name, message, similar, error.ctx) from None
+        before = len(words) - len(ctx.params.get("command") or ())
+        ctx.meta[COMMAND_IS_MARKED] = words[:before][-1:] == ("--",)
+        return rest
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options under `OPTION_HEADINGS`, and at the end those that are under none."""
+        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
+        params = {option.name: option for option in options}
+        for heading, names in OPTION_HEADINGS.items():
+            headed = [params.pop(name.replace("-", "_")) for name in names]
+            _write_options(ctx, formatter, heading, headed)
+        _write_options(ctx, formatter, "This command", params.values())
+
+
+def _how_to_pass_on(name: str, known: set[str]) -> str:
+    """Return how an option of sbatch is given that slurmkit has no option for."""
+    others = [option for option in SBATCH_OPTIONS if f"--{option}" not in known]
+    near = similar_names(name.removeprefix("--"), others, cutoff=0.8)
+    example = f", e.g. --option {near[0]}" if near else ""
+    return f"give any other option of sbatch as --option NAME=VALUE{example}"
+
+
+def _write_options(
+    ctx: click.Context,
+    formatter: click.HelpFormatter,
+    heading: str,
+    options: Iterable[click.Option],
+) -> None:
+    rows = [row for option in options if (row := option.get_help_record(ctx))]
+    with formatter.section(heading):
+        formatter.write_dl(rows)
+
+
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command with the options of a job and the COMMAND argument."""
     command = click.argument("command", nargs=-1, type=click.UNPROCESSED)(command)
@@ -182,7 +260,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     exclusive = "Share the nodes with no other job; with --exclusive=user, only with your own jobs."
     command = click.option("--exclusive", is_flag=False, flag_value="", help=exclusive)(command)
     for name, text in reversed(_OPTIONS):
-        command = click.option(*_spellings(name), help=text, type=_VALUES.get(name))(command)
+        command = click.option(*_spellings(name), help=text)(command)
     return command
 
 
@@ -206,9 +284,9 @@ def _slurmkit_options() -> list[Callable[..., Any]]:
         click.option("--sweep", multiple=True, metavar="NAME=VALUES", help=_SWEEP_HELP),
         click.option("--points", type=path, multiple=True, metavar="FILE", help=_POINTS_HELP),
         click.option("--env", multiple=True, metavar="NAME[=VALUE]", help=_ENV_HELP),
-        click.option("--launch", type=PluginNames("launchers"), help=_LAUNCH_HELP),
+        click.option("--launch", help=_LAUNCH_HELP),
         click.option("--mpi", help="MPI plugin of srun, e.g. pmix."),
-        click.option("--cpu-bind", type=_CPU_BINDINGS, help=_CPU_BIND_HELP),
+        click.option("--cpu-bind", help=_CPU_BIND_HELP),
         click.option(
             "--label", is_flag=True, help="Put the task's number before each line of its output."
         ),
@@ -357,7 +435,6 @@ def container_options() -> list[Callable[..., Any]]:
         click.option(
             f"--container-{name}",
             help=text,
-            type=_CONTAINER_TYPES.get(name),
             multiple=name in _LIST_OPTIONS,
         )
         for name, text in _CONTAINER_OPTIONS

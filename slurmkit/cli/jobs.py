@@ -6,7 +6,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.tables import format_key_values
 from slurmkit.cli.watch import show_repeatedly, watch_option
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.errors import SlurmkitError
+from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.durations import format_duration
 from slurmkit.jobs.describe import (
@@ -28,11 +29,12 @@ from slurmkit.jobs.describe import (
     progress_facts,
     restart_facts,
 )
+from slurmkit.jobs.exit_codes import is_in_doubt
 from slurmkit.jobs.info import UNKNOWN, JobInfo
 from slurmkit.jobs.job import Job
 from slurmkit.jobs.log import LogFile
 from slurmkit.jobs.outcome import Outcome, OutcomeEvidence, judge_outcome
-from slurmkit.jobs.poller import Watch, WatchedJob
+from slurmkit.jobs.poller import Watch, WatchedJob, settle_watched_codes
 from slurmkit.jobs.run_history import RunRecord
 
 _PROGRESS_SECONDS = 1.0
@@ -42,22 +44,32 @@ _CLEAR = "\r\x1b[K"
 
 @click.command("job")
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...")
-@json_option("slurmkit.job/1", text="Print the facts as JSON.")
+@click.option(
+    "--gpus", is_flag=True, help="Show what each GPU of the jobs did, also after they ended."
+)
+@json_option("slurmkit.job/1", "slurmkit.job.gpus/1", text="Print the facts as JSON.")
 @watch_option
 def job_command(
-    job_ids: tuple[str, ...], *, as_json: JsonOutput | None, seconds: float | None
+    job_ids: tuple[str, ...], *, gpus: bool, as_json: JsonOutput | None, seconds: float | None
 ) -> None:
     """Show jobs: their state, nodes, the GPUs they hold there, and how they ended.
 
-    With --json, `outcome` is null until the job has ended.
+    With --json, `outcome` is null until the job has ended. --gpus reads the ledger.
 
     \b
     Examples:
       slurmkit job 12
       slurmkit job 12 --watch
+      slurmkit job 12 --gpus
       slurmkit job 12 13_4 14+1
       slurmkit job 12 --json | jq '.rows[].gpu_indices'
     """
+    if gpus:
+        if seconds is not None:
+            raise BadInput("--gpus shows what the ledger has; leave out --watch")
+        ledger = import_module("slurmkit_accounting.cli.job_gpus")
+        ledger.print_job_gpus(job_ids, as_json)
+        return
     handles = Cluster().handles(job_ids)
     if seconds is None:
         raise_failures(_print_jobs(handles, as_json=as_json))
@@ -246,11 +258,14 @@ def _wait_for_jobs(jobs: Sequence[Job], timeout: float | None, as_json: JsonOutp
     try:
         with jobs[0].cluster.poller.watch(ids) as watch:
             show_progress(watch, timeout)
-            looks = iter(range(_MOST_LOOKUPS))
-            failed = act_on_each(
-                jobs,
-                lambda job: ended.append((job.named(job.id), _print_outcome(job, looks, watch))),
-            )
+            known = watch.known
+        if sum(bool(one.info and is_in_doubt(one.info)) for one in known.values()) > _MOST_LOOKUPS:
+            known = settle_watched_codes(jobs[0].cluster.slurm, known)
+        looks = iter(range(_MOST_LOOKUPS))
+        failed = act_on_each(
+            jobs,
+            lambda job: ended.append((job.named(job.id), _print_outcome(job, looks, known))),
+        )
     except KeyboardInterrupt:
         named = [job.named(job.id) for job in jobs]
         left = ", ".join(named)
@@ -290,9 +305,9 @@ def _progress_line(known: Iterable[WatchedJob], began: float) -> str:
     return printable(f"waiting for {states.total()}: {format_state_counts(dict(states))}; {waited}")
 
 
-def _print_outcome(job: Job, looks: Iterator[int], watch: Watch) -> Outcome:
+def _print_outcome(job: Job, looks: Iterator[int], known: Mapping[str, WatchedJob]) -> Outcome:
     """Print how an ended job ended, and return it; for as many failed jobs as `looks`, also why."""
-    info = job.take_end(watch.known)
+    info = job.take_end(known)
     completed = not info.tally and info.state == "COMPLETED"
     state_only = completed or next(looks, None) is None
     outcome = judge_outcome(info, OutcomeEvidence()) if state_only else job.outcome()

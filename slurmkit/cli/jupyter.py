@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from slurmkit.cli.help import JobCommand
-from slurmkit.cli.job_options import job_options, parse_job_options, refuse_batch_options
+from slurmkit.cli.job_options import (
+    JobCommand,
+    job_options,
+    parse_job_options,
+    refuse_batch_options,
+)
 from slurmkit.cli.jobs import act_on_each, print_notice, raise_failures
 from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.submit import print_finding, print_findings, typed_secret_notes
 from slurmkit.cli.tables import Fit, print_key_values, print_table
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.files import load_section
+from slurmkit.config.paths import NOTEBOOKS_FOLDER, recorded_job_ids
 from slurmkit.diagnose.explain import explain
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.formats.job_ids import check_job_id
@@ -57,8 +62,8 @@ class _JupyterGroup(click.Group):
 
 def _complete_notebook(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """Return the job ids of your notebooks, for Tab."""
-    ids = jupyter.recorded_notebook_ids()
-    return sorted(job_id for job_id in ids if job_id.startswith(incomplete))
+    ids = recorded_job_ids(NOTEBOOKS_FOLDER)
+    return [job_id for job_id in ids if job_id.startswith(incomplete)]
 
 
 _ID = {"metavar": "JOB_ID", "shell_complete": _complete_notebook}

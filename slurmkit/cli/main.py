@@ -1,25 +1,218 @@
-"""The `slurmkit` command. Each subcommand is imported when it is used."""
+"""The `slurmkit` command: the table of its subcommands, and how errors end.
+
+Their modules are strings, so that each subcommand is imported only when it is used.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
+from click.shell_completion import CompletionItem
 
-from slurmkit.cli.commands import COMMANDS, is_completing, site_commands
 from slurmkit.cli.tables import wants_colours
-from slurmkit.config.files import default_cluster_name, set_default_cluster
+from slurmkit.config.extras import extra_of, missing_extra
+from slurmkit.config.files import default_cluster_name, set_default_cluster, similar_names
+from slurmkit.config.plugins import plugins
 from slurmkit.errors import BadInput, MissingExtra, SlurmkitError, SlurmMissing
 from slurmkit.formats.display import printable
 from slurmkit.version import __version__
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+    from slurmkit.config.plugins import Plugin
+
+OWN_PACKAGES = (
+    "slurmkit",
+    "slurmkit_accounting",
+    "slurmkit_containers",
+    "slurmkit_plugins",
+    "slurmkit_tui",
+)
+
+
+class CommandEntry(NamedTuple):
+    """One subcommand.
+
+    Attributes:
+        target: `module:attribute` of the click command.
+        help: its line in `slurmkit --help`.
+        extra: the optional dependencies it needs.
+        here: whether it works only with this machine's own cluster and files, never over SSH.
+    """
+
+    target: str
+    help: str
+    extra: str | None = None
+    here: bool = False
+
+    def load(self) -> click.Command:
+        """Import the command.
+
+        Raises:
+            MissingExtra: when one of its optional dependencies is not installed.
+        """
+        module, _, attribute = self.target.partition(":")
+        gc.disable()  # imported objects live for ever: collecting among them only costs time
+        try:
+            return cast("click.Command", getattr(import_module(module), attribute))
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if self.extra is None or missing.partition(".")[0] in OWN_PACKAGES:
+                raise
+            raise missing_extra(missing, self.extra) from error
+        finally:
+            gc.freeze()
+            gc.enable()
+
+
+COMMANDS = {
+    "plan": CommandEntry(
+        "slurmkit.cli.submit:plan_command", "Show exactly what would be submitted."
+    ),
+    "submit": CommandEntry("slurmkit.cli.submit:submit_command", "Submit a job."),
+    "sweep": CommandEntry(
+        "slurmkit.cli.sweep:sweep_group", "Show the points of a sweep, and run failed ones again."
+    ),
+    "workflow": CommandEntry(
+        "slurmkit.cli.workflow:workflow_group", "Run several jobs that wait for each other."
+    ),
+    "shell": CommandEntry(
+        "slurmkit.cli.shell:shell_command", "Open a shell on nodes and GPUs of your own."
+    ),
+    "jupyter": CommandEntry(
+        "slurmkit.cli.jupyter:jupyter_group", "Run a notebook server in a job.", here=True
+    ),
+    "tunnel": CommandEntry("slurmkit.cli.shell:tunnel_command", "Reach a port on a job's node."),
+    "queue": CommandEntry("slurmkit.cli.queue:queue_command", "List the jobs in the queue."),
+    "job": CommandEntry("slurmkit.cli.jobs:job_command", "Show jobs and the GPUs they hold."),
+    "log": CommandEntry("slurmkit.cli.jobs:log_command", "Print or follow a job's output."),
+    "why": CommandEntry(
+        "slurmkit.cli.why:why_command",
+        "Explain why a job waits or failed; show what starts sooner.",
+    ),
+    "cancel": CommandEntry("slurmkit.cli.control:cancel_command", "Cancel jobs."),
+    "hold": CommandEntry("slurmkit.cli.control:hold_command", "Keep jobs from starting."),
+    "release": CommandEntry("slurmkit.cli.control:release_command", "Let held jobs start."),
+    "requeue": CommandEntry("slurmkit.cli.control:requeue_command", "Put jobs back in the queue."),
+    "interrupt": CommandEntry(
+        "slurmkit.cli.control:interrupt_command",
+        "Test how jobs handle a time limit or a preemption.",
+    ),
+    "update": CommandEntry(
+        "slurmkit.cli.control:update_command",
+        "Change the time limit, partition or other options of jobs.",
+    ),
+    "wait": CommandEntry(
+        "slurmkit.cli.jobs:wait_command", "Wait for jobs, and exit with their exit code."
+    ),
+    "nodes": CommandEntry(
+        "slurmkit.cli.cluster_state:nodes_command", "List the nodes, and what is in use on them."
+    ),
+    "gpus": CommandEntry("slurmkit.cli.cluster_state:gpus_command", "Show who uses which GPU."),
+    "topo": CommandEntry(
+        "slurmkit.cli.capabilities:topo_command",
+        "Show how the GPUs of a node are connected.",
+        here=True,
+    ),
+    "capabilities": CommandEntry(
+        "slurmkit.cli.capabilities:capabilities_command",
+        "Show this cluster's GPUs, partitions, QOS and limits.",
+    ),
+    "reservations": CommandEntry(
+        "slurmkit.cli.reservations:reservations_command", "List reservations and who may use them."
+    ),
+    "fairshare": CommandEntry(
+        "slurmkit.cli.fairshare:fairshare_command",
+        "Show shares, usage and the priority of your jobs.",
+    ),
+    "image": CommandEntry(
+        "slurmkit_containers.cli:image_group", "Import and keep container images.", here=True
+    ),
+    "doctor": CommandEntry(
+        "slurmkit.cli.settings:doctor_command",
+        "Check the installation and the cluster; say what to improve.",
+        here=True,
+    ),
+    "tui": CommandEntry(
+        "slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"
+    ),
+    "report": CommandEntry(
+        "slurmkit_accounting.cli.report:report_group",
+        "Report GPU-hours by PI, account or user.",
+        "accounting",
+        here=True,
+    ),
+    "ledger": CommandEntry(
+        "slurmkit_accounting.cli.ledger:ledger_group",
+        "Keep the ledger of jobs and people for the reports.",
+        "accounting",
+        here=True,
+    ),
+    "notify": CommandEntry(
+        "slurmkit_accounting.cli.notify:notify_command",
+        "Send notices when your jobs start, fail or end.",
+        "accounting",
+        here=True,
+    ),
+    "gpu-exporter": CommandEntry(
+        "slurmkit_plugins.gpu_exporter.cli:gpu_exporter_command",
+        "Serve what this node's GPUs do, for Prometheus and the ledger.",
+        "gpu-exporter",
+        here=True,
+    ),
+    "clusters": CommandEntry(
+        "slurmkit.cli.remote:clusters_group", "List the clusters reached over SSH.", "ssh"
+    ),
+    "send": CommandEntry(
+        "slurmkit.cli.remote:send_command", "Send code to a cluster over SSH.", "ssh"
+    ),
+    "find": CommandEntry(
+        "slurmkit.cli.remote:find_command", "Find the job of a submit whose connection broke."
+    ),
+    "config": CommandEntry(
+        "slurmkit.cli.settings:config_group", "Show and check the configuration."
+    ),
+    "plugins": CommandEntry("slurmkit.cli.settings:plugins_command", "List the installed plugins."),
+    "completion": CommandEntry(
+        "slurmkit.cli.completion:completion_command", "Print a shell's completion script."
+    ),
+}
+
+
+COMMAND_HEADINGS: dict[str, tuple[str, ...]] = {
+    "Start here": ("plan", "submit", "queue", "log", "why", "cancel"),
+    "Other ways to run something": ("sweep", "workflow", "shell", "jupyter", "tunnel", "image"),
+    "Your jobs": (
+        "job", "wait", "hold", "release", "requeue", "interrupt", "update", "notify",
+    ),
+    "The cluster": (
+        "tui", "nodes", "gpus", "topo", "capabilities", "reservations", "fairshare",
+    ),
+    "GPU-hours": ("report", "ledger", "gpu-exporter"),
+    "Clusters over SSH": ("clusters", "send", "find"),
+    "slurmkit itself": ("doctor", "config", "plugins", "completion"),
+}  # fmt: skip
+"""Each heading of `slurmkit --help` -> the subcommands under it."""
+
+
+def is_completing() -> bool:
+    """Return whether a shell runs this process to complete a line after Tab."""
+    return "_SLURMKIT_COMPLETE" in os.environ
+
+
+def site_commands() -> dict[str, Plugin]:
+    """Return the subcommands a site has installed; needed only for an unknown name or `--help`."""
+    if is_completing():  # Tab must not wait for the scan
+        return {}
+    return {name: each for name, each in plugins("commands").items() if name not in COMMANDS}
 
 
 class LazyGroup(click.Group):
@@ -45,28 +238,35 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            near = similar_names(args[0], self.list_commands(ctx))
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"{error.message}{hint}", ctx) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer names and help from `COMMANDS`, so that Tab imports no subcommand."""
-        from click.shell_completion import CompletionItem
-
         rows = [CompletionItem(name, help=entry.help) for name, entry in COMMANDS.items()]
         begun = [row for row in rows if row.value.startswith(incomplete)]
         return [*begun, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List subcommands with help from `COMMANDS`, so that `--help` imports none of them."""
-        from slurmkit.cli.help import write_commands
-
         del ctx
         rows = {name: entry.help for name, entry in COMMANDS.items()}
         rows |= {name: f"from {site.target}" for name, site in sorted(site_commands().items())}
-        write_commands(formatter, rows)
+        _write_commands(formatter, rows)
+
+
+def _write_commands(formatter: click.HelpFormatter, help_by_name: Mapping[str, str]) -> None:
+    """List commands under `COMMAND_HEADINGS`, and those that are under none as the site's own."""
+    width = max(map(len, help_by_name))
+    rest = dict(help_by_name)
+    for heading, names in COMMAND_HEADINGS.items():
+        rows = [(name.ljust(width), rest.pop(name)) for name in names]
+        with formatter.section(heading):
+            formatter.write_dl(rows)
+    if rest:
+        with formatter.section("Commands of this site"):
+            formatter.write_dl([(name.ljust(width), text) for name, text in rest.items()])
 
 
 def _load_command(name: str) -> click.Command:
@@ -88,10 +288,15 @@ def _choose_cluster(_ctx: click.Context, _param: click.Parameter, name: str | No
 
 def _complete_cluster(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """Return the configured clusters whose names begin with the text so far, for Tab."""
+    return [name for name in _configured_clusters() if name.startswith(begun)]
+
+
+def _configured_clusters() -> list[str]:
+    """Return the names of the configured clusters; none if the configuration cannot be read."""
     from slurmkit.slurm.ssh.hosts import load_clusters
 
     try:
-        return [name for name in load_clusters() if name.startswith(begun)]
+        return list(load_clusters())
     except SlurmkitError:
         return []
 
@@ -163,8 +368,6 @@ def run_to_exit_code(command: click.Command, args: list[str] | None = None) -> i
     except (SlurmkitError, click.ClickException, click.Abort, KeyboardInterrupt, OSError) as error:
         return _report_error(error)
     except ModuleNotFoundError as error:  # a command imports what it needs when it runs
-        from slurmkit.config.extras import extra_of, missing_extra
-
         if not (error.name and (extra := extra_of(error.name))):
             raise
         return _report_error(missing_extra(error.name, extra))
@@ -206,12 +409,7 @@ def _discard_lost_output() -> bool:
 
 def _clusters_hint() -> str:
     """Return how to use a configured cluster from here; empty if there is none."""
-    from slurmkit.slurm.ssh.hosts import load_clusters
-
-    try:
-        names = ", ".join(load_clusters())
-    except SlurmkitError:
-        return ""
+    names = ", ".join(_configured_clusters())
     return f"; or use a cluster over SSH: slurmkit --cluster NAME …, with {names}" if names else ""
 
 
@@ -241,7 +439,5 @@ def _similar_options(name: str, ctx: click.Context) -> list[str]:
 
     Options that begin with it come first, as `--gpus` for `--gpu`; otherwise the nearest ones.
     """
-    from difflib import get_close_matches
-
     known = [each for param in ctx.command.get_params(ctx) for each in param.opts]
-    return [each for each in known if each.startswith(name)] or get_close_matches(name, known)
+    return [each for each in known if each.startswith(name)] or similar_names(name, known)

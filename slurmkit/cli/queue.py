@@ -19,14 +19,14 @@ from slurmkit.formats.display import format_time
 from slurmkit.state import arrays
 from slurmkit.state.arrays import parse_array_tag
 from slurmkit.state.queue import Queue, QueueFilter
-from slurmkit.state.queue_cells import (
+from slurmkit.state.queue_rows import (
     NUMERIC_QUEUE_COLUMNS,
     QUEUE_COLUMNS,
     SORT_KEYS,
+    QueueRow,
     counts_gpus,
     sort_rows,
 )
-from slurmkit.state.queue_rows import QueueRow
 
 _COLOURS: dict[job_states.StateKind, str] = {
     "running": "green",

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import click
 import msgspec
 
-from slurmkit.cli.commands import COMMANDS
 from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.main import COMMANDS
 from slurmkit.cli.tables import Fit, in_colour, print_table, print_wrapped
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.check import check_named_files, inspect_configuration

@@ -11,8 +11,12 @@ from typing import Any
 import click
 import msgspec
 
-from slurmkit.cli.help import JobCommand
-from slurmkit.cli.job_options import job_options, parse_job_options, refuse_batch_options
+from slurmkit.cli.job_options import (
+    JobCommand,
+    job_options,
+    parse_job_options,
+    refuse_batch_options,
+)
 from slurmkit.cli.jobs import print_notice
 from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.submit import (

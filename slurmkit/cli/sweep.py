@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from slurmkit.cli.completion import SweepIds
 from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.submit import print_estimate, print_findings
 from slurmkit.cli.tables import Fit, print_table
@@ -22,6 +21,7 @@ from slurmkit.cluster.sweep_results import (
     read_sweep_results,
     rerun_spec,
 )
+from slurmkit.config.paths import ARRAYS_FOLDER, recorded_job_ids
 from slurmkit.errors import BadInput
 from slurmkit.formats.display import format_time
 from slurmkit.jobs.describe import format_state_counts
@@ -29,6 +29,14 @@ from slurmkit.planning.planner import plan
 
 _HEADER = ("POINT", "STATE", "EXIT", "TIME", "NODES")
 _STATE = "Only points in these states: failed, unfinished, or Slurm's states, separated by commas."
+
+
+def _complete_sweep(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Return the ids of the sweeps submitted from here, for Tab."""
+    return [job_id for job_id in recorded_job_ids(ARRAYS_FOLDER) if job_id.startswith(incomplete)]
+
+
+_SWEEP_ID = click.argument("job_id", shell_complete=_complete_sweep)
 
 
 @click.group("sweep")
@@ -45,7 +53,7 @@ def sweep_group() -> None:
 
 
 @sweep_group.command("show")
-@click.argument("job_id", type=SweepIds())
+@_SWEEP_ID
 @click.option("-t", "--state", metavar="STATES", help=_STATE)
 @json_option("slurmkit.sweep.show/1", text="Print the points as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the points as CSV.")
@@ -86,7 +94,7 @@ def show_command(
 
 
 @sweep_group.command("rerun")
-@click.argument("job_id", type=SweepIds())
+@_SWEEP_ID
 @click.option("-t", "--state", metavar="STATES", default="failed", help=f"{_STATE}  [failed]")
 @click.option(
     "-n", "--dry-run", is_flag=True, help="Show what would be submitted, and submit nothing."

@@ -15,15 +15,16 @@ from slurmkit.cli.json_output import JsonOutput
 from slurmkit.cli.submit import plan_json, plan_row, print_estimate_facts, print_finding
 from slurmkit.cli.tables import Fit, print_table
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.cluster.workflow import SentWorkflow, load_workflows
-from slurmkit.cluster.workflow_plan import WorkflowPlan, add_up_estimates
-from slurmkit.cluster.workflow_record import WorkflowRecord
-from slurmkit.cluster.workflow_status import (
+from slurmkit.cluster.workflow import (
     NOT_SENT,
+    SentWorkflow,
     WorkflowJobStatus,
+    load_workflows,
     resume_verdicts,
     workflow_statuses,
 )
+from slurmkit.cluster.workflow_plan import WorkflowPlan, add_up_estimates
+from slurmkit.cluster.workflow_record import WorkflowRecord
 from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.job_states import state_kind
 from slurmkit.jobs.describe import format_state_counts
@@ -106,7 +107,8 @@ def _join_names(names: list[str]) -> str:
 def print_workflow_plan_json(planned: WorkflowPlan, as_json: JsonOutput) -> None:
     """Print the plan for programs: each job as in `slurmkit plan --json`, and the total."""
     jobs = {
-        name: plan_json(plan) | {"after": list(map(str, planned.workflow.edges(name)))}
+        name: plan_json(plan, is_old=as_json.is_old)
+        | {"after": list(map(str, planned.workflow.edges(name)))}
         for name, plan in planned.plans.items()
     }
     name = {"name": planned.workflow.name}

@@ -10,18 +10,19 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from slurmkit.config.files import default_cluster_name
+from slurmkit.config.extras import missing_extra
+from slurmkit.config.files import default_cluster_name, load_section
 from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmError
 from slurmkit.formats.job_ids import check_job_id, check_part_id, whole_id
 from slurmkit.jobs.backends.choice import DefaultBackend
 from slurmkit.jobs.backends.commands import NO_OVERRIDES, SubmitOverrides
-from slurmkit.slurm.commands import LocalSlurmCommands, SlurmCommands
+from slurmkit.slurm.commands import LocalSlurmCommands, SlurmCommands, run_in_terminal
+from slurmkit.state.arrays import SplitArray
 from slurmkit.state.queue import Queue, QueueFilter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slurmkit.cluster.sweeps import SplitArray
     from slurmkit.cluster.workflow import SentWorkflow
     from slurmkit.cluster.workflow_plan import WorkflowPlan
     from slurmkit.jobs.backends.commands import CommandsBackend
@@ -74,7 +75,7 @@ class Cluster:
         self.slurm: SlurmCommands
         name = slurm if isinstance(slurm, str) else default_cluster_name() if slurm is None else ""
         if name:
-            self.slurm, over_ssh = ssh_slurm_and_backend(name)
+            self.slurm, over_ssh = _over_ssh(name)
             self.backend: Backend = backend or over_ssh
         else:
             self.slurm = _LOCAL if slurm is None or isinstance(slurm, str) else slurm
@@ -95,7 +96,6 @@ class Cluster:
     @property
     def poller(self) -> Poller:
         """The poller that asks about all jobs this process waits for on this cluster."""
-        from slurmkit.config.files import load_section
         from slurmkit.jobs.poller import Poller, PollPace, PollSection
 
         with _POLLERS_LOCK:
@@ -110,8 +110,6 @@ class Cluster:
         Raises:
             SlurmError: when the command cannot be run.
         """
-        from slurmkit.slurm.commands import run_in_terminal
-
         lend = getattr(self.slurm, "attach", run_in_terminal)  # a cluster over SSH has its own
         return int(lend(argv, environment or {}))
 
@@ -158,8 +156,7 @@ class Cluster:
             PlanRefused: when the plan has errors.
             Refused: with Slurm's message; parts of the plan already sent are cancelled.
         """
-        from slurmkit.cluster.secret_files import remove_secrets, write_secrets
-        from slurmkit.cluster.sent_parts import ArrayRecorder, SentParts
+        from slurmkit.cluster.send import send_plan
 
         if beside is not None:
             renamed = "Cluster.submit(beside=...) is now Cluster.submit(overrides=...)"
@@ -167,19 +164,8 @@ class Cluster:
             overrides = beside
         if stopping := plan.unsafe if force else plan.errors:
             raise PlanRefused(stopping)
-        remove_secrets(self)
-        record = ArrayRecorder(plan, self, again)
-        with (
-            SentParts(self, record) as sent,
-            write_secrets(plan.spec, self) as name_secrets_file,
-        ):
-            for submission in plan.submissions:
-                job_id = sent.submit(submission, overrides)
-                name_secrets_file(job_id)
-                record.add(submission, job_id)
-        if offsets := record.offsets:
-            return self._array(offsets)
-        return self._joined(sent.ids)
+        job_ids, offsets = send_plan(self, plan, overrides, again)
+        return self._array(offsets) if offsets else self._joined(job_ids)
 
     def _joined(self, job_ids: Sequence[str]) -> Job:
         """Return the handle of one job, or of several jobs that count as one."""
@@ -201,7 +187,7 @@ class Cluster:
         ids = [check_part_id(job_id) for job_id in job_ids]
         failed = self.backend.cancel(ids, signal=signal and check_signal(signal))
         if signal is None:
-            from slurmkit.cluster.secret_files import remove_secrets
+            from slurmkit.cluster.send import remove_secrets
 
             remove_secrets(self, set(ids) - set(failed))
         return self.ended({job_id: explain_denial(why) for job_id, why in failed.items()})
@@ -284,8 +270,6 @@ class Cluster:
 
     def _array(self, offsets: Mapping[str, int]) -> Job:
         """Return the handle of an array whose Slurm arrays have these ids and index offsets."""
-        from slurmkit.cluster.sweeps import SplitArray
-
         first = next(iter(offsets))
         several = len(offsets) > 1
         job = self._job(first, *(map(self._job, offsets) if several else ()))
@@ -360,7 +344,7 @@ def _end(job_id: str, info: JobInfo | None, error: SlurmError) -> SlurmError:
     return JobOver(f"job {job_id} has already ended ({info.state})") if info.is_over else error
 
 
-def ssh_slurm_and_backend(name: str) -> tuple[SshSlurmCommands, CommandsBackend]:
+def _over_ssh(name: str) -> tuple[SshSlurmCommands, CommandsBackend]:
     """Return the Slurm commands and the backend of a configured cluster, without connecting.
 
     Raises:
@@ -368,13 +352,9 @@ def ssh_slurm_and_backend(name: str) -> tuple[SshSlurmCommands, CommandsBackend]
         MissingExtra: when paramiko is not installed.
     """
     try:
-        from slurmkit.jobs.backends.ssh import OnceBackend
-        from slurmkit.slurm.ssh.login import ssh_slurm_of
+        from slurmkit.jobs.backends.ssh import ssh_slurm_and_backend
     except ModuleNotFoundError as error:
-        from slurmkit.config.extras import missing_extra
-
         if error.name != "paramiko":
             raise
         raise missing_extra("paramiko", "ssh", "a cluster over SSH") from error
-    slurm = ssh_slurm_of(name)
-    return slurm, OnceBackend(slurm)
+    return ssh_slurm_and_backend(name)

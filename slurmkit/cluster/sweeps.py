@@ -7,27 +7,31 @@ a record, the Slurm arrays of a user's array are found by the tags in their comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from slurmkit.config.paths import read_private_file, state_folder, write_private_file
+from slurmkit.config.paths import (
+    ARRAYS_FOLDER,
+    read_private_file,
+    state_folder,
+    write_private_file,
+)
 from slurmkit.errors import SlurmError, SlurmkitError
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.jobs.accounting_records import read_submit_lines, starttime_option
 from slurmkit.planning.secrets import secret_variables
 from slurmkit.spec.jobspec import JobSpec
-from slurmkit.state.arrays import ArrayTag, parse_array_tag, to_user_array_id
+from slurmkit.state.arrays import ArrayTag, SplitArray, parse_array_tag
 from slurmkit.state.queue import QueueFilter
 from slurmkit.state.queue_rows import QueueRow
 
 if TYPE_CHECKING:
     from slurmkit.cluster.protocol import Submitter
 
-FOLDER = "arrays"
 _WITHIN = 3600  # seconds that a submit of many arrays may take
 
 
@@ -116,7 +120,7 @@ def remove_record(cluster: Submitter, record: ArrayRecord) -> None:
 
 def load_record(cluster: Submitter, first: str) -> ArrayRecord | None:
     """Load the record of an array; None when there is none that can be read."""
-    if not any(state_folder(FOLDER).glob(f"*/{first}.json")):
+    if not any(state_folder(ARRAYS_FOLDER).glob(f"*/{first}.json")):
         return None  # true for most jobs, and saves reading the cluster's name
     return _load(_folder(cluster) / f"{first}.json")
 
@@ -134,22 +138,16 @@ def load_first_ids(cluster: Submitter, since: float) -> dict[str, str]:
         cluster: the cluster they were sent to.
         since: epoch seconds; older records are left out.
     """
-    if not any(state_folder(FOLDER).glob("*/*.json")):
+    if not any(state_folder(ARRAYS_FOLDER).glob("*/*.json")):
         return {}
     new = (path for path in _files(_folder(cluster)) if path.stat().st_mtime >= since)
     loaded = [record for path in new if (record := _load(path))]
     return {sent.job_id: record.first for record in loaded for sent in record.sent[1:]}
 
 
-def recorded_array_ids() -> list[str]:
-    """List the ids of all arrays with a record, on any cluster, newest first."""
-    stems = {path.stem for path in state_folder(FOLDER).glob("*/*.json")}
-    return sorted((stem for stem in stems if stem.isdecimal()), key=int, reverse=True)
-
-
 def load_records_by_cluster() -> dict[str, list[ArrayRecord]]:
     """Load all records by name of the cluster, without asking any cluster."""
-    folders = [path for path in state_folder(FOLDER).glob("*") if path.is_dir()]
+    folders = [path for path in state_folder(ARRAYS_FOLDER).glob("*") if path.is_dir()]
     return {
         folder.name: [record for path in _files(folder) if (record := _load(path))]
         for folder in folders
@@ -171,30 +169,7 @@ def _load(path: Path) -> ArrayRecord | None:
 
 
 def _folder(cluster: Submitter) -> Path:
-    return state_folder(FOLDER) / cluster.capabilities().cluster_name
-
-
-class SplitArray(NamedTuple):
-    """A user array that Slurm holds as several arrays.
-
-    Attributes:
-        first: id of the first Slurm array; it stands for the whole.
-        offsets: offset of each Slurm array by id, in order.
-    """
-
-    first: str
-    offsets: Mapping[str, int]
-
-    def part_of(self, index: int) -> str:
-        """Return Slurm's id of a task: `13_2` for task 1003."""
-        before = [job_id for job_id, offset in self.offsets.items() if offset <= index]
-        job_id = before[-1] if before else self.first
-        return f"{job_id}_{index - self.offsets[job_id]}" if before else f"{job_id}_{index}"
-
-    def named(self, job_id: str) -> str:
-        """Return the user's id for a Slurm id: `12_1003` for `13_2`."""
-        array = job_id.partition("_")[0]
-        return to_user_array_id(job_id, self.first, self.offsets.get(array, 0))
+    return state_folder(ARRAYS_FOLDER) / cluster.capabilities().cluster_name
 
 
 def find_split_arrays(cluster: Submitter, firsts: Iterable[str]) -> dict[str, SplitArray]:

@@ -272,3 +272,23 @@ def _edges(row: QueueRow, names: dict[str, str]) -> Iterator[str]:
     for match in _CLAUSE.finditer(row.dependency):
         if match["id"] in names and match["word"] in _WORDS:
             yield str(Edge(names[match["id"]], _WORDS[match["word"]]))
+
+
+def unrecorded_jobs(cluster: Submitter, record: WorkflowRecord) -> list[str]:
+    """Return the ids of tagged jobs in the queue that are missing in the record.
+
+    Their sender was killed before it could record them; they are held.
+
+    Raises:
+        SlurmError: when slurmctld does not answer.
+    """
+    ids = (whole_id(row.job_id) for row in read_tagged_jobs(cluster, record.token))
+    return list(dict.fromkeys(job_id for job_id in ids if job_id not in record.ids))
+
+
+def read_tagged_jobs(cluster: Submitter, token: str) -> list[QueueRow]:
+    """Read the user's jobs in the queue that have the tag of a workflow."""
+    rows = cluster.backend.queue(QueueFilter(me=True)).rows
+    return [
+        row for row in rows if any(w.startswith(workflow_tag(token)) for w in row.comment.split())
+    ]

@@ -21,9 +21,9 @@ from slurmkit.cluster.workflow_record import (
     WorkflowRecord,
     WorkflowRecords,
     job_digest,
+    unrecorded_jobs,
     workflow_tag,
 )
-from slurmkit.cluster.workflow_status import unrecorded_jobs
 from slurmkit.errors import (
     BadInput,
     Interrupted,

@@ -10,12 +10,13 @@ from slurmkit.config.plugins import OWN_DISTRIBUTION
 from slurmkit.errors import MissingExtra
 
 EXTRAS = {
-    "tui": ("textual",),
+    "tui": ("plotext", "textual"),
     "accounting": tuple(
         "alembic apscheduler jinja2 ldap3 openpyxl pandas prometheus_client sqlalchemy"
         " waitress".split()
     ),
     "ssh": ("paramiko",),
+    "gpu-exporter": ("pynvml", "prometheus_client"),
     "postgres": ("psycopg",),
 }
 """Each extra of pyproject.toml -> the modules that it installs."""

@@ -22,6 +22,7 @@ SECTIONS = {
     "gpu.*": "slurmkit.config.prices:GpuSettings",
     "cpu": "slurmkit.config.prices:CpuSettings",
     "memory": "slurmkit.config.prices:MemorySettings",
+    "grid": "slurmkit.config.prices:GridSettings",
     "partition.*": "slurmkit.config.prices:PartitionSettings",
     "fabric.*": "slurmkit.planning.fabric:FabricSection",
     "launch": "slurmkit.planning.launchers.mpi:LaunchSection",
@@ -36,6 +37,7 @@ SECTIONS = {
     "ledger": "slurmkit_accounting.config:LedgerSection",
     "ledger.service": "slurmkit_accounting.config:ServiceSection",
     "ledger.schedule": "slurmkit_accounting.config:ScheduleSection",
+    "gpu_use": "slurmkit_accounting.config:GpuUseSection",
     "ldap": "slurmkit_accounting.config:LdapSection",
     "mail": "slurmkit_accounting.config:MailSection",
     "webhook": "slurmkit_accounting.config:WebhookSection",
@@ -175,11 +177,22 @@ def did_you_mean(name: str, known: list[str], what: str = "") -> str:
         known: all valid names.
         what: what they are, e.g. `keys`, for a hint that lists them.
     """
-    from difflib import get_close_matches  # noqa: PLC0415 - after a mistake only
-
-    near = get_close_matches(name, known, n=1)
+    near = similar_names(name, known)[:1]
     every = f"{f'known {what}'.strip()}: {', '.join(known)}"
     return f"did you mean {near[0]!r}?" if near else every
+
+
+def similar_names(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Return at most three known names that are like an unknown one, the nearest first.
+
+    Args:
+        name: the unknown name.
+        known: all valid names.
+        cutoff: how like they are at least, from 0 to 1.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415 - after a mistake only
+
+    return get_close_matches(name, list(known), cutoff=cutoff)
 
 
 def merge_tables(before: Table, later: Table) -> Table:

@@ -8,6 +8,9 @@ import threading
 from functools import lru_cache
 from pathlib import Path
 
+ARRAYS_FOLDER, NOTEBOOKS_FOLDER = "arrays", "jupyter"
+"""Folders of state whose files or folders have a job's id as their name."""
+
 
 def read_private_file(path: Path) -> bytes:
     """Read a file of this user; a file that another user put there is refused.
@@ -45,6 +48,16 @@ def state_folder(name: str = "") -> Path:
     The home directory is shared by nodes and login nodes, so a job finds its files there.
     """
     return _folder("XDG_STATE_HOME", ".local/state", name)
+
+
+def recorded_job_ids(name: str) -> list[str]:
+    """List the jobs on any cluster that a folder of state has a record of, newest first.
+
+    Args:
+        name: the folder, e.g. `ARRAYS_FOLDER`; in it is one for each cluster.
+    """
+    stems = {path.stem for path in state_folder(name).glob("*/*")}
+    return sorted((stem for stem in stems if stem.isdecimal()), key=int, reverse=True)
 
 
 def cache_folder(name: str = "") -> Path:

@@ -18,6 +18,10 @@ weight = 0.5
 since = 2026-01-01
 currency = "EUR"
 on_premises = 0.01
+
+[[grid.factors]]
+since = 2026-01-01
+kg_per_kwh = 0.38
 """
 
 from __future__ import annotations
@@ -115,6 +119,37 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
         _check_dates(self.prices)
 
 
+class GridFactor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The CO2 of the site's electricity from a day on.
+
+    Attributes:
+        since: first day, in the reader's time zone.
+        kg_per_kwh: kg of CO2 of one kWh, with the losses of cooling if they are to count.
+    """
+
+    since: dt.date
+    kg_per_kwh: Decimal
+
+    def __post_init__(self) -> None:
+        if not (self.kg_per_kwh.is_finite() and self.kg_per_kwh >= 0):
+            raise ValueError(
+                f"{self.kg_per_kwh} kg of CO2 is no amount; write 0 or more, e.g. 0.38"
+            )
+
+
+class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`[grid]`.
+
+    Attributes:
+        factors: CO2 of one kWh, each valid from a day on; without any, reports show no CO2.
+    """
+
+    factors: tuple[GridFactor, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_dates(self.factors, "factors")
+
+
 class PartitionSettings(msgspec.Struct, frozen=True):
     """`[partition.NAME]`.
 
@@ -163,6 +198,15 @@ def memory_prices() -> tuple[Price, ...]:
         BadConfig: for a wrong file.
     """
     return load_section("memory", MemorySettings).prices
+
+
+def grid_factors() -> tuple[GridFactor, ...]:
+    """Load the CO2 of a kWh.
+
+    Raises:
+        BadConfig: for a wrong file.
+    """
+    return load_section("grid", GridSettings).factors
 
 
 def canonical_type(name: str, settings: Mapping[str, GpuSettings] | None = None) -> str:
@@ -224,11 +268,11 @@ def price_on(prices: tuple[Price, ...], when: dt.date) -> Price | None:
     return max(begun, key=lambda price: price.since, default=None)
 
 
-def _check_dates(prices: tuple[Price, ...]) -> None:
-    days = [price.since for price in prices]
+def _check_dates(dated: tuple[Price, ...] | tuple[GridFactor, ...], what: str = "prices") -> None:
+    days = [each.since for each in dated]
     twice = next((day for day in days if days.count(day) > 1), None)
     if twice:
-        raise ValueError(f"two prices begin on {twice}; keep one of them")
+        raise ValueError(f"two {what} begin on {twice}; keep one of them")
 
 
 def _weighted_price(price: Price, weight: Decimal) -> Price:

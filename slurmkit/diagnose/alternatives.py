@@ -397,15 +397,17 @@ class StartEstimator:
         self.base = self._rebuilt()
         self.windows = self._windows_for(snapshot.job.qos, self._comes_first)
         self._elsewhere: dict[str, NodeTimelines] = {}
-        self._crowded = self._unplanned()
+        self._crowded = self._unplanned(self._comes_first)
+        self._crowded_for_last = self._unplanned(lambda _: True)
         self.before = self._limit()
 
     def estimate_start(self, pairs: Pairs) -> int | None:
         """Return when the job would start with these options changed; None if not soon enough."""
         request = self.again(pairs)
-        if request is None or request.partition.name in self._crowded:
+        crowded = self._crowded_for_last if self._may_come_last(pairs) else self._crowded
+        if request is None or request.partition.name in crowded:
             return None
-        if _never_starts(request) or would_wait_for_limit(request):
+        if _may_never_start(request) or would_wait_for_limit(request):
             return None
         return self._windows(pairs).earliest_start(resource_need(request), self.before)
 
@@ -447,7 +449,17 @@ class StartEstimator:
     def _comes_first(self, row: QueueRow) -> bool:
         return comes_before(row, self._snapshot.job)
 
-    def _unplanned(self) -> set[str]:
+    def _may_come_last(self, pairs: Pairs) -> bool:
+        """Return whether jobs that come after this one now may come before the changed job."""
+        changed = dict(pairs)
+        if changed.keys() & {"partition", "account"}:
+            return True
+        if "qos" not in changed:
+            return False
+        new, now = map(self._snapshot.standing.qos_named, (changed["qos"], self._snapshot.job.qos))
+        return new is None or now is None or new.priority < now.priority
+
+    def _unplanned(self, comes_first: Callable[[QueueRow], bool]) -> set[str]:
         """Return partitions where a job ahead of this one has no plan, so no estimate is safe."""
         ahead = [
             row
@@ -456,7 +468,7 @@ class StartEstimator:
             and row.raw_id not in self._planned
             and row.raw_id != self._snapshot.job.raw_id
             and row.reason in _FOR_ROOM
-            and self._comes_first(row)
+            and comes_first(row)
         ]
         return {name for row in ahead for name in row.partition.split(",")}
 
@@ -499,6 +511,12 @@ def _never_starts(request: Request) -> bool:
     if request.partition.state != "UP":
         return True
     return any(found.severity == "error" for each in CHECKS for found in each(request))
+
+
+def _may_never_start(request: Request) -> bool:
+    """Return whether a check forbids the request, or doubts that it ever starts."""
+    doubts = (found.keeps_from_starting for each in CHECKS for found in each(request))
+    return request.partition.state != "UP" or any(doubts)
 
 
 def read_planned_nodes(slurm: SlurmCommands) -> dict[str, str]:

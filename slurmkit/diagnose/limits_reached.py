@@ -13,6 +13,7 @@ from slurmkit.formats import display
 from slurmkit.formats.durations import format_minutes
 from slurmkit.formats.tres import format_tres, format_tres_minutes
 from slurmkit.jobs.pending_reasons import LIMIT_KINDS, LimitKind, LimitReason
+from slurmkit.planning.amounts import takes_whole_nodes
 from slurmkit.planning.checks.limits import EffectiveLimit, association_chain, effective_limits
 from slurmkit.planning.request import Request
 from slurmkit.state.model import Standing
@@ -81,7 +82,13 @@ def find_reached_limits(request: Request, reason: LimitReason) -> list[ReachedLi
 
 
 def would_wait_for_limit(request: Request) -> bool:
-    """Return whether `request` would wait for a limit that running jobs or past usage fill."""
+    """Return whether `request` would wait for a limit that running jobs or past usage fill.
+
+    With whole nodes the largest that it may get count: which are taken is not known.
+    """
+    if takes_whole_nodes(request.spec, request.partition):
+        total = {**request.total, **request.most}
+        request = msgspec.structs.replace(request, total=total)
     return any(
         _compare(request, kind, limit)
         for kind in LIMIT_KINDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from slurmkit.doctor import accounting, daemons, hardware, installation, people, scheduling
+from slurmkit.doctor import accounting, daemons, hardware, installation, scheduling
 from slurmkit.doctor.case import Check, CheckContext, Diagnosis
 from slurmkit.errors import SlurmkitError
 from slurmkit.slurm.commands import SlurmCommands
@@ -15,7 +15,7 @@ CHECKS: tuple[Check, ...] = (
     *accounting.CHECKS,
     *scheduling.CHECKS,
     *hardware.CHECKS,
-    *people.CHECKS,
+    *accounting.PEOPLE_CHECKS,
     *installation.CHECKS[1:],
 )
 

@@ -6,14 +6,25 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
+from slurmkit.config.files import has_section
+from slurmkit.config.plugins import load_plugin
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding
+from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import format_time
+from slurmkit.state.gpu_metrics import GpuMetrics
 from slurmkit.state.nodes import NodeRow
 
 _LONG_OUT_SECONDS = 86400.0  # seconds
+_PROMETHEUS = "prometheus"
+_NO_METRICS = (
+    "what GPUs there do is unknown in `report idle`, and with [gpu_use] source in the ledger",
+    "compare the labels of the metrics in Prometheus with [gpu_metrics.prometheus]",
+    "the site's configuration",
+)
 # Reasons that slurmctld and slurmd write for a node.
 _GRES_REASON = re.compile(r"gres/\S+ count|gres.*(?:lower|mismatch|too (?:low|few))", re.IGNORECASE)
 _SCRIPT_REASON = re.compile(r"\b(?:prolog|epilog)\b", re.IGNORECASE)
@@ -99,9 +110,26 @@ def check_gpu_confinement(case: CheckContext) -> Iterator[CheckFinding]:
                     "slurm.conf and cgroup.conf")  # fmt: skip
 
 
+def check_gpu_metrics(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that the site's Prometheus has samples of the nodes with GPUs."""
+    if not has_section(f"gpu_metrics.{_PROMETHEUS}") or not case.gpu_nodes:
+        return
+    plugin = cast("type[GpuMetrics]", load_plugin("gpu_metrics", _PROMETHEUS))
+    try:
+        heard = plugin().read([node.name for node in case.gpu_nodes])
+    except SlurmkitError as error:
+        yield CheckFinding("warning", str(error), *_NO_METRICS)
+        return
+    if silent := [node for node in case.gpu_nodes if node.name not in heard]:
+        yield CheckFinding(
+            "note", f"Prometheus has no samples of {_fold_names(silent)}", *_NO_METRICS
+        )
+
+
 CHECKS = (
     Check("nodes-out", "every node takes jobs", check_unusable_nodes),
     Check("gres-registered", "every node registered what slurm.conf says", check_registered_gpus),
     Check("prolog", "no prolog or epilog has failed", check_prolog_epilog),
+    Check("gpu-metrics", "Prometheus has samples of every node with GPUs", check_gpu_metrics),
     Check("gpus-confined", "jobs reach only the GPUs they were given", check_gpu_confinement),
 )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from traceback import format_exception_only
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from slurmkit.errors import CallDied, CallError, PythonDiffers, ResultLost
 from slurmkit.executor import resultfiles
@@ -55,6 +56,7 @@ class CallFuture(concurrent.futures.Future[ResultT]):
         self.wake: Callable[[], None] = lambda: None
         self.runs: Callable[[], bool] = lambda: False
         self.attach: AttachRun | None = None
+        self.attached_run: _AttachedRun | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach_call, (self.attach, self.job, self.index)
@@ -80,14 +82,43 @@ class CallFuture(concurrent.futures.Future[ResultT]):
 AttachRun = Callable[[str], list[CallFuture[Any]]]
 
 
+class _AttachedRun:
+    """The futures of one run, attached together although they are unpickled one by one.
+
+    Those that were handed out are kept by their users only, for their results may be large. Each
+    of them keeps the run, so that the next one that is unpickled belongs to the same attachment.
+    """
+
+    def __init__(self, futures: list[CallFuture[Any]]) -> None:
+        self._waiting = dict(enumerate(futures))
+        self._handed_out: WeakValueDictionary[int, CallFuture[Any]] = WeakValueDictionary()
+
+    def hand_out(self, index: int) -> CallFuture[Any] | None:
+        """Return the future of a call; None when nobody kept it since it was handed out."""
+        future = self._waiting.pop(index, None) or self._handed_out.get(index)
+        if future is not None:
+            future.attached_run = self
+            self._handed_out[index] = future
+        return future
+
+
+# By the way to attach, the run's job and the process: a forked child has no thread that follows.
+_ATTACHED_RUNS: WeakValueDictionary[tuple[AttachRun, str, int], _AttachedRun] = (
+    WeakValueDictionary()
+)
+
+
 def _attach_call(attach: AttachRun, job: str, index: int) -> CallFuture[Any]:
-    return _attach_run(attach, job)[index]
-
-
-@lru_cache(maxsize=1)
-def _attach_run(attach: AttachRun, job: str) -> list[CallFuture[Any]]:
-    """Attach the calls of a run together, although they are unpickled one by one."""
-    return attach(job)
+    """Return the future of a call of a run that is attached at most once for all its futures."""
+    key = (attach, job, os.getpid())
+    run = _ATTACHED_RUNS.get(key)
+    future = run.hand_out(index) if run else None
+    if future is None:
+        run = _AttachedRun(attach(job))
+        future = run.hand_out(index)
+        assert future is not None  # noqa: S101 - nobody else has this run yet
+        _ATTACHED_RUNS[key] = run
+    return future
 
 
 def settle_future(future: CallFuture[Any], result: StoredResult) -> None:

@@ -187,13 +187,19 @@ class Executor(CallExecutor):
         return self._known[1]
 
 
-class _AttachOn(msgspec.Struct, frozen=True):
-    """`Executor.attach` on a cluster."""
+class _AttachOn(msgspec.Struct, frozen=True, eq=False):
+    """`Executor.attach` on a cluster; equal for all objects of one cluster."""
 
     cluster: Cluster
 
     def __call__(self, job_id: str) -> list[CallFuture[Any]]:
         return Executor.attach(job_id, self.cluster)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AttachOn) and self.cluster.slurm is other.cluster.slurm
+
+    def __hash__(self) -> int:
+        return hash(self.cluster.slurm)
 
 
 def _store(cluster: Cluster, folder: str | os.PathLike[str] | None) -> Store:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slurmkit.config.paths import state_folder
+from slurmkit.config.paths import NOTEBOOKS_FOLDER, state_folder
 from slurmkit.errors import BadConfig, NoSuchJob, NotOver, SlurmkitError
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.job import Job
@@ -64,23 +64,13 @@ class Notebook(msgspec.Struct, frozen=True):
     server: NotebookServer | None
 
 
-def notebooks_folder() -> Path:
-    """Return `$XDG_STATE_HOME/slurmkit/jupyter`, or that in ~/.local/state, for all clusters."""
-    return state_folder("jupyter")
-
-
-def recorded_notebook_ids() -> list[str]:
-    """List the job ids of your notebooks on all clusters, from the state folder."""
-    return [path.name for path in notebooks_folder().glob("*/*") if path.name.isdecimal()]
-
-
 def make_cluster_folder(cluster: JobCluster) -> Path:
     """Return the folder of one cluster; create it if it is missing.
 
     Raises:
         SlurmkitError: when it cannot be created.
     """
-    folder = notebooks_folder() / cluster.capabilities().cluster_name
+    folder = state_folder(NOTEBOOKS_FOLDER) / cluster.capabilities().cluster_name
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,7 +24,8 @@ from slurmkit.state.queue_rows import record_mark
 
 _WHOLE_SINCE = (25, 11)
 _TAKEN_OFF = 128
-_MOST_JSON = 50  # jobs in one `sacct --json`, which prints all steps in full
+_JSON_BATCH = 50  # jobs in one `sacct --json`, which prints all steps in full
+_MOST_JSON = 500  # jobs about which it is asked; the codes of further jobs stay in doubt
 _PROGRAM_SIGNALS = range(1, 32)  # without the real-time signals
 _releases: WeakKeyDictionary[SlurmCommands, tuple[int, ...]] = WeakKeyDictionary()
 
@@ -83,17 +84,22 @@ def _sacct_release(slurm: SlurmCommands) -> tuple[int, ...]:
 def settle_exit_codes(slurm: SlurmCommands, infos: Iterable[JobInfo]) -> list[JobInfo]:
     """Return the facts of jobs with whole exit codes, where Slurm still tells them.
 
-    Runs one squeue for all codes in doubt, then one sacct for the rest if these are few.
+    Runs squeue for all codes in doubt, then sacct for those of up to `_MOST_JSON` other jobs.
     """
     settled = list(infos)
-    for read, most in ((read_squeue_codes, None), (_read_json_codes, _MOST_JSON)):
-        asked = [info for info in settled if is_in_doubt(info)]
-        if not asked or (most and len(asked) > most):
-            continue
+    if asked := list(filter(is_in_doubt, settled)):
         with suppress(SlurmError):
-            codes = read(slurm, asked)
-            settled = [_with_code(info, codes.get(info.raw_id)) for info in settled]
+            settled = _with_codes(settled, read_squeue_codes(slurm, asked))
+    asked = list(filter(is_in_doubt, settled))[:_MOST_JSON]
+    with suppress(SlurmError):
+        for first in range(0, len(asked), _JSON_BATCH):
+            codes = _read_json_codes(slurm, asked[first : first + _JSON_BATCH])
+            settled = _with_codes(settled, codes)
     return settled
+
+
+def _with_codes(infos: Iterable[JobInfo], codes: Mapping[str, str]) -> list[JobInfo]:
+    return [_with_code(info, codes.get(info.raw_id)) for info in infos]
 
 
 def is_in_doubt(info: JobInfo) -> bool:

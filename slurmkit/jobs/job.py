@@ -21,12 +21,12 @@ from slurmkit.formats.durations import parse_time_limit
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.formats.tres import gpu_count
 from slurmkit.jobs.describe import format_state, format_state_counts
-from slurmkit.jobs.exit_codes import settle_exit_codes
 from slurmkit.jobs.info import UNKNOWN, JobInfo, parse_gpu_indices
 from slurmkit.jobs.log import JobLog, LogFile, LogRequest, find_log_path, read_log_once
 from slurmkit.jobs.log import follow_job_log as follow_log
 from slurmkit.jobs.lookup import read_job, summarize_parts
 from slurmkit.jobs.outcome import Outcome, OutcomeEvidence, judge_outcome, read_outcome
+from slurmkit.jobs.poller import settle_watched_codes
 from slurmkit.jobs.run_history import RunRecord, read_history
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.spec.option_values import OPTION_FORMS, check_text
@@ -171,8 +171,7 @@ class Job:
                     notice(f"{watch.trouble}; asking again")
                 last_trouble = watch.trouble
             known = watch.known
-        info = self.take_end(known)
-        return settle_exit_codes(self.cluster.slurm, [info])[0]
+        return self.take_end(settle_watched_codes(self.cluster.slurm, known))
 
     def take_end(self, known: Mapping[str, WatchedJob]) -> JobInfo:
         """Return the last facts of this job from what a poller knows of its ended parts.

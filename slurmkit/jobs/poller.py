@@ -30,7 +30,7 @@ from slurmkit.errors import (
     Unreachable,
 )
 from slurmkit.jobs.backends.protocol import Backend
-from slurmkit.jobs.exit_codes import is_in_doubt, settle_exit_codes
+from slurmkit.jobs.exit_codes import settle_exit_codes
 from slurmkit.jobs.info import UNKNOWN, JobInfo
 from slurmkit.jobs.lookup import merge_job_facts, read_database_runs, read_queue_rows
 from slurmkit.slurm.commands import SlurmCommands
@@ -172,7 +172,6 @@ class Poller:
             after = {
                 job_id: update_watched(job_id, before[job_id], one) for job_id, one in seen.items()
             }
-            after |= self._settle_exit_codes(after)
         except SlurmkitError as error:
             return self._handle_error(error, before)
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
@@ -205,19 +204,6 @@ class Poller:
         return {
             job_id: PollResult(own, runs.get(job_id, ()), silent, now)
             for job_id, own in rows.items()
-        }
-
-    def _settle_exit_codes(self, after: Mapping[str, WatchedJob]) -> dict[str, WatchedJob]:
-        """Return the jobs that have just ended with an exit code in doubt, with the whole one."""
-        doubtful = {
-            job_id: one.info
-            for job_id, one in after.items()
-            if one.over and one.info and is_in_doubt(one.info)
-        }
-        whole = settle_exit_codes(self._slurm, doubtful.values())
-        return {
-            job_id: after[job_id]._replace(info=info)
-            for job_id, info in zip(doubtful, whole, strict=True)
         }
 
     def _handle_error(self, error: SlurmkitError, asked: Mapping[str, WatchedJob]) -> bool:
@@ -272,6 +258,21 @@ class WatchedJob(NamedTuple):
     def differs(self, other: WatchedJob) -> bool:
         """Return whether something happened, other than time passing."""
         return self.settled != other.settled or _gist(self.info) != _gist(other.info)
+
+
+def settle_watched_codes(
+    slurm: SlurmCommands, known: Mapping[str, WatchedJob]
+) -> dict[str, WatchedJob]:
+    """Return what is known of watched jobs, with whole exit codes; see `settle_exit_codes`.
+
+    The poller leaves this to those who show the codes: it may take long, and nobody must wait for
+    it to hear of an end.
+    """
+    infos = {job_id: one.info for job_id, one in known.items() if one.over and one.info}
+    settled = dict(zip(infos, settle_exit_codes(slurm, infos.values()), strict=True))
+    return {
+        job_id: one._replace(info=settled.get(job_id, one.info)) for job_id, one in known.items()
+    }
 
 
 class PollResult(NamedTuple):

@@ -7,7 +7,7 @@ where MaxMemPerCPU raises the CPUs, and where a core has several CPUs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurmkit.errors import BadInput
@@ -65,7 +65,7 @@ class PlacedJob(NamedTuple):
     @property
     def most_nodes(self) -> int:
         """The most nodes over which Slurm may spread the job; of a range, the fewest."""
-        if self.layout.nodes is not None:
+        if self.layout.nodes is not None or self.spec.overcommit:
             return self.nodes
         if takes_whole_nodes(self.spec, self.partition) and not self.spec.spread_job:
             cpus = min((node.cpus for node in self.fitting), default=0)
@@ -316,6 +316,26 @@ def _least_of_whole_nodes(total: Tres, asked: Tres, having: Sequence[Node], node
     }
     least["cpu"] = min(node.cpus for node in having)
     return total | {name: amount * nodes for name, amount in least.items() if amount}
+
+
+def least_of_whole_nodes(
+    tres: str, asked: Tres, there: Sequence[Node], named: Collection[str], count: int
+) -> int:
+    """Return the least of a TRES, CPUs or GRES, that an exclusive job holds on any of these nodes.
+
+    Args:
+        tres: its name.
+        asked: amounts asked for on each node.
+        there: the nodes from which Slurm takes `count`.
+        named: nodes that the job must get.
+        count: number of nodes.
+    """
+    if tres != "cpu" and tres not in _whole_gres(asked, there):
+        return 0
+    amounts = {node.name: _gres_count(node, tres) if "/" in tres else node.cpus for node in there}
+    certain = named if len(named) <= count else ()  # of more nodes Slurm takes some
+    required = [amounts.pop(name) for name in certain if name in amounts]
+    return sum(required) + sum(sorted(amounts.values())[: count - len(required)])
 
 
 def _most_of_whole_nodes(most: Tres, asked: Tres, having: Sequence[Node], nodes: int) -> Tres:

@@ -73,6 +73,13 @@ _IN_USE = (
     "Licenses not available",
 )
 _FIX_ROUNDS = 4
+_TRIAL_SECONDS = 2.0  # in which the proposed changes of a job with errors are tried
+_FIXES_UNTRIED = note(
+    "fixes-untried",
+    f"trying all changes that might help takes longer than {_TRIAL_SECONDS:g} seconds here, so"
+    " some errors have no proposal; correct the others first, then plan again",
+    "slurmkit plan",
+)
 _OF_NODES = ("node-count", "node-shape")
 _START = re.compile(r"to start at (\d+)")
 
@@ -174,22 +181,31 @@ def _with_tried_fixes(checked: Plan, spec: JobSpec, site: SiteState) -> Plan:
     """Return the plan with fixes of its errors only where the changed job has no error left.
 
     The job with each fix is planned again. An error whose own fix leaves others gets the fixes of
-    all of them.
+    all of them. A fix for whose trial no time is left is not proposed.
     """
     untried = {error.code for error in checked.errors if error.fix and not _can_be_tried(error)}
-    trials: dict[Pairs, Plan | None] = {}
+    trials: dict[Pairs, bool] = {}
+    deadline, late = time.monotonic() + _TRIAL_SECONDS, False
 
-    def planned(fix: Pairs) -> Plan | None:
-        if fix not in trials:
-            try:
-                trials[fix] = _plan_and_check(with_options(spec, fix), site, slurm=None)
-            except SlurmkitError:  # also a site's policy that fails on this job only
-                trials[fix] = None
-        return trials[fix]
+    def plan_again(fix: Pairs, *, search: bool) -> tuple[Finding, ...] | None:
+        """Return what keeps the changed job from starting; None if unplannable, or too late."""
+        nonlocal late
+        late = time.monotonic() >= deadline
+        if late:
+            return None
+        try:
+            changed = with_options(spec, fix)
+            again = _plan_and_check(changed, site, slurm=None, search=search)
+        except SlurmkitError:  # also a site's policy that fails on this job only
+            return None
+        doubts = (finding for finding in again.warnings if finding.keeps_from_starting)
+        return (*again.errors, *doubts)
 
     def passes(fix: Pairs) -> bool:
-        again = planned(fix) if fix else None
-        return again is not None and all(error.code in untried for error in again.errors)
+        if fix not in trials:
+            left = plan_again(fix, search=False) if fix else None
+            trials[fix] = left is not None and all(error.code in untried for error in left)
+        return trials[fix]
 
     def joined(errors: Iterable[Finding]) -> dict[str, str]:
         return dict(pair for error in errors for pair in error.fix if _can_be_tried(error))
@@ -204,16 +220,17 @@ def _with_tried_fixes(checked: Plan, spec: JobSpec, site: SiteState) -> Plan:
             if found or more.items() <= changed.items():
                 break
             changed |= more
-            again = planned(tuple(changed.items()))
-            found = tuple(changed.items()) if passes(tuple(changed.items())) else ()
-            left = again.errors if again else ()
+            together = tuple(changed.items())
+            found = together if passes(together) else ()
+            left = () if found else plan_again(together, search=True) or ()
     errors = [
         error
         if error.code in untried
         else msgspec.structs.replace(error, fix=error.fix if passes(error.fix) else found)
         for error in checked.errors
     ]
-    return msgspec.structs.replace(checked, errors=tuple(dict.fromkeys(errors)))
+    notes = (*checked.notes, *((_FIXES_UNTRIED,) if late else ()))
+    return msgspec.structs.replace(checked, errors=tuple(dict.fromkeys(errors)), notes=notes)
 
 
 def _can_be_tried(error: Finding) -> bool:
@@ -227,13 +244,16 @@ def requests_of(spec: JobSpec, site: SiteState) -> tuple[Request, ...]:
     return amounts_per_partition(lay_out_job(job.spec, job.partitions, site.capabilities), site)
 
 
-def _plan_and_check(spec: JobSpec, site: SiteState, slurm: SlurmCommands | None) -> Plan:
+def _plan_and_check(
+    spec: JobSpec, site: SiteState, slurm: SlurmCommands | None, *, search: bool = True
+) -> Plan:
     """Plan a job step by step, and join the findings of all steps.
 
     Args:
         spec: the job.
         site: the cluster's capabilities and the user's standing.
         slurm: looks up the jobs of `--dependency` and the topology; None to run no command.
+        search: search for the fixes of errors, which takes most of the time.
     """
     config = site.capabilities.config
     resolved = resolve_spec(spec, site.capabilities)
@@ -248,7 +268,11 @@ def _plan_and_check(spec: JobSpec, site: SiteState, slurm: SlurmCommands | None)
         *resolved.findings,
         *written,
         *check_secrets(job.spec),
-        *(check_all(requests) if requests else _limits_with_fixes(job, written, site)),
+        *(
+            check_all(requests, search=search)
+            if requests
+            else _limits_with_fixes(job, written, site, search=search)
+        ),
         *(check_dependencies(slurm, job.spec) if slurm and job.spec.dependency else ()),
         *(check_topology(slurm, requests) if slurm and _names_network_places(job.spec) else ()),
     ]
@@ -406,13 +430,13 @@ def amounts_per_partition(job: LaidOutJob, site: SiteState) -> tuple[Request, ..
 
 
 def _limits_with_fixes(
-    job: LaidOutJob, findings: Iterable[Finding], site: SiteState
+    job: LaidOutJob, findings: Iterable[Finding], site: SiteState, *, search: bool
 ) -> tuple[Finding, ...]:
     """Return the findings on the job with all fixes applied, but not on its number of nodes.
 
     That number comes from the fixes, not from the user.
     """
-    found = check_all(amounts_with_fixes(job, findings, site))
+    found = check_all(amounts_with_fixes(job, findings, site), search=search)
     return tuple(finding for finding in found if finding.code not in _OF_NODES)
 
 

@@ -248,9 +248,14 @@ def _qos(standing: Standing, name: str | None) -> Qos | None:
 def _nodes_for(
     spec: JobSpec, layout: Layout, partition: Partition, fitting: tuple[Node, ...]
 ) -> int:
-    """Return the least nodes that hold the tasks, where Slurm chooses the number."""
+    """Return the least nodes that hold the tasks, where Slurm chooses the number.
+
+    With `--overcommit` a node holds any number of tasks (`slurm_opt_create_job_desc` in
+    src/common/slurm_opt.c sets `min_cpus` to the number of nodes).
+    """
     by_cpus = max((node.cpus for node in fitting), default=0) // layout.cpus_per_task
     sockets = max((node.sockets for node in fitting), default=1)
+    by_cpus = 0 if spec.overcommit else by_cpus
     by_sockets = (spec.ntasks_per_socket or layout.tasks) * sockets
     most = min(by_cpus or layout.tasks, spec.ntasks_per_node or layout.tasks, by_sockets)
     return max(-(-layout.tasks // most), partition.min_nodes, nodes_by_name(spec))

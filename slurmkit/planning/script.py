@@ -16,8 +16,8 @@ from slurmkit.planning.survival import as_one_block, as_work_function, run_scrip
 from slurmkit.slurm.machine import LOCAL_MACHINE
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.spec.option_values import check_text
-from slurmkit.spec.sbatch_options import option_values
-from slurmkit.spec.submission import Chunk, Submission, has_foreign_options, option_lines
+from slurmkit.spec.sbatch_options import has_foreign_options, option_lines, option_values
+from slurmkit.spec.submission import Chunk, Submission
 
 
 def write_submission(

@@ -80,7 +80,7 @@ _NAME = re.compile(
 )
 # Values that no token has; a password may have any value.
 _NO_SECRET = re.compile(r"/[\w./~+\-]*\.\w+|true|false|yes|no|on|off|none|\d{1,6}", re.IGNORECASE)
-_READS = "slurmkit_forget() {"  # see slurmkit.cluster.secret_files
+_READS = "slurmkit_forget() {"  # see slurmkit.cluster.send
 _NOT_SECRETS = ("PWD", "OLDPWD")
 # Well-known forms of tokens only, so that other values do not match.
 _VALUE = re.compile(

@@ -9,6 +9,10 @@ import msgspec
 
 Severity = Literal["error", "warning", "note"]
 Pairs = tuple[tuple[str, str], ...]
+WHOLE_NODES = "-whole-nodes"
+"""End of the code of a warning that a limit may keep a job with whole nodes from ever starting."""
+OVERCOMMITTED = "overcommit-cpus"
+"""Code of the warning that nobody knows whether a job with `--overcommit` starts."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,6 +34,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
     fix: tuple[tuple[str, str], ...] = ()
     unsafe: bool = False
+
+    @property
+    def keeps_from_starting(self) -> bool:
+        """Whether the job cannot start, or may never; a change that has this is not proposed."""
+        is_doubt = self.code == OVERCOMMITTED or self.code.endswith(WHOLE_NODES)
+        return self.severity == "error" or (self.severity == "warning" and is_doubt)
 
     @property
     def fix_words(self) -> str:

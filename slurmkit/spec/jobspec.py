@@ -10,14 +10,16 @@ import msgspec
 from slurmkit.errors import BadInput
 from slurmkit.formats.durations import parse_time_limit
 from slurmkit.spec.containers import Container
-from slurmkit.spec.dependencies import HasParts, format_dependency, join_dependencies
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.option_values import (
     CPU_BIND_FORM,
     OPTION_FORMS,
+    HasParts,
     ValueForm,
     check_passed_through,
     check_text,
+    format_dependency,
+    join_dependencies,
 )
 from slurmkit.spec.survival import Survive
 from slurmkit.spec.sweep import Sweep, check_placeholders
@@ -93,7 +95,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 # sbatch's options that became fields with 0.2; they are taken from `options` for one release.
-_OPTIONS_OF_0_1: dict[str, type] = {
+OPTIONS_OF_0_1: dict[str, type] = {
     "ntasks-per-gpu": int, "ntasks-per-socket": int, "ntasks-per-core": int, "cpus-per-gpu": int,
     "mincpus": int, "sockets-per-node": int, "cores-per-socket": int, "threads-per-core": int,
     "hint": str, "tmp": str, "overcommit": bool, "spread-job": bool, "use-min-nodes": bool,
@@ -238,10 +240,10 @@ class JobSpec(
         old = {
             name: value
             for name, value in self.options.items()
-            if name in _OPTIONS_OF_0_1 and isinstance(value, str)
+            if name in OPTIONS_OF_0_1 and isinstance(value, str)
         }
         for name, text in old.items():
-            kind, field = _OPTIONS_OF_0_1[name], name.replace("-", "_")
+            kind, field = OPTIONS_OF_0_1[name], name.replace("-", "_")
             if getattr(self, field) in (None, False) and (kind is not int or text.isdecimal()):
                 value = int(text) if kind is int else text if kind is str else True
                 msgspec.structs.force_setattr(self, field, value)

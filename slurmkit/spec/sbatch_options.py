@@ -24,12 +24,14 @@ from slurmkit.spec.option_values import (
 __all__ = [
     "GPU_OPTIONS",
     "SBATCH_ONLY_OPTIONS",
+    "has_foreign_options",
     "has_own_field",
     "is_flag",
     "long_name",
     "merge_fields",
     "needs_value",
     "option",
+    "option_lines",
     "option_values",
     "parse_options",
     "with_options",
@@ -453,3 +455,24 @@ def _disagreement(by_option: Mapping[str, Gpus], where: str) -> BadInput:
         words[_PER_SOCKET] = per_socket_text(by_option[_PER_SOCKET])
     options = " and ".join(f"--{name}={text}" for name, text in words.items())
     return BadInput(f"{options} do not agree{where}; give one of them, or numbers that agree")
+
+
+def option_lines(options: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the `#SBATCH` lines of options and their values."""
+    return [f"#SBATCH --{name}{_directive_value(value)}" for name, value in options]
+
+
+def has_foreign_options(text: str) -> bool:
+    """Return whether sbatch would read PBS or LSF options from a script, over its own."""
+    return any(line.startswith(("#PBS", "#BSUB")) for line in text.split("\n"))
+
+
+def _directive_value(value: str) -> str:
+    return f"={_sbatch_quote(value)}" if value else ""
+
+
+def _sbatch_quote(value: str) -> str:
+    """Quote a value for a `#SBATCH` line, which sbatch splits itself (src/sbatch/opt.c)."""
+    if value and all(char.isalnum() or char in "%+,-./:=@_" for char in value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 
@@ -44,24 +42,3 @@ class Submission(msgspec.Struct, frozen=True):
     after: tuple[int, ...] = ()
     order: str = "afterok"
     part: Chunk | None = None
-
-
-def option_lines(options: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the `#SBATCH` lines of options and their values."""
-    return [f"#SBATCH --{name}{_value(value)}" for name, value in options]
-
-
-def has_foreign_options(text: str) -> bool:
-    """Return whether sbatch would read PBS or LSF options from a script, over its own."""
-    return any(line.startswith(("#PBS", "#BSUB")) for line in text.split("\n"))
-
-
-def _value(value: str) -> str:
-    return f"={_sbatch_quote(value)}" if value else ""
-
-
-def _sbatch_quote(value: str) -> str:
-    """Quote a value for a `#SBATCH` line, which sbatch splits itself (src/sbatch/opt.c)."""
-    if value and all(char.isalnum() or char in "%+,-./:=@_" for char in value):
-        return value
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

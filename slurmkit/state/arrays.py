@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
@@ -20,7 +20,8 @@ from slurmkit.formats.job_ids import parse_task_indices
 from slurmkit.formats.job_states import state_code
 from slurmkit.formats.scontrol import merge_node_lists
 from slurmkit.formats.tres import gpu_parts
-from slurmkit.state.queue_cells import (
+from slurmkit.state.queue_rows import (
+    QueueRow,
     escape_cells,
     format_gpu_count,
     format_gpu_parts,
@@ -28,7 +29,6 @@ from slurmkit.state.queue_cells import (
     pending_reason,
     queue_cells,
 )
-from slurmkit.state.queue_rows import QueueRow
 
 _TAG_PREFIX = "slurmkit-array:"
 _TAG = re.compile(
@@ -257,6 +257,29 @@ def shown_id(row: QueueRow) -> str:
     """Return a row's id with the user's array id and index: `12_1003` for Slurm's `13_2`."""
     tag = parse_array_tag(row.comment)
     return row.job_id if tag is None else to_user_array_id(row.job_id, tag.first, tag.offset)
+
+
+class SplitArray(NamedTuple):
+    """A user array that Slurm holds as several arrays.
+
+    Attributes:
+        first: id of the first Slurm array; it stands for the whole.
+        offsets: offset of each Slurm array by id, in order.
+    """
+
+    first: str
+    offsets: Mapping[str, int]
+
+    def part_of(self, index: int) -> str:
+        """Return Slurm's id of a task: `13_2` for task 1003."""
+        before = [job_id for job_id, offset in self.offsets.items() if offset <= index]
+        job_id = before[-1] if before else self.first
+        return f"{job_id}_{index - self.offsets[job_id]}" if before else f"{job_id}_{index}"
+
+    def named(self, job_id: str) -> str:
+        """Return the user's id for a Slurm id: `12_1003` for `13_2`."""
+        array = job_id.partition("_")[0]
+        return to_user_array_id(job_id, self.first, self.offsets.get(array, 0))
 
 
 def to_user_array_id(job_id: str, first: str | None, offset: int) -> str:

@@ -1,4 +1,4 @@
-"""Read a cluster's capabilities: ask slurmctld and srun, and parse the answers."""
+"""Read what a cluster is and has: nodes, partitions, settings and reservations, as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmkit.formats import scontrol as slurm_text
 from slurmkit.formats.scontrol import expand_nodes, parse_settings
 from slurmkit.formats.tres import GPU_TRES
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.model import Capabilities, Node, Partition
+from slurmkit.state.model import Capabilities, Node, Partition, Reservation
 
 # `--all` shows hidden partitions, too: a job may name one.
 CAPABILITY_COMMANDS: dict[str, tuple[str, ...]] = {
@@ -183,3 +183,44 @@ def parse_slurm_config(text: str) -> SlurmConfig:
         else any(name == GPU_TRES or name.startswith(f"{GPU_TRES}:") for name in tres.split(","))
     )
     return SlurmConfig(config.get("ClusterName") or None, tracks)
+
+
+def read_reservations(slurm: SlurmCommands) -> tuple[Reservation, ...]:
+    """Ask slurmctld for the current and future reservations that it shows.
+
+    Raises:
+        SlurmError: when slurmctld does not answer or its answer cannot be read.
+    """
+    text = slurm.run(["scontrol", "--all", "--oneliner", "show", "reservation"])
+    try:
+        return parse_reservations(text)
+    except (KeyError, ValueError) as error:
+        raise SlurmError(f"scontrol printed a reservation that cannot be read: {error}") from error
+
+
+def parse_reservations(text: str) -> tuple[Reservation, ...]:
+    """Parse `scontrol --oneliner show reservation`, with times in epoch seconds.
+
+    Raises:
+        ValueError: for text that is not a number.
+    """
+    return tuple(map(_reservation, slurm_text.parse_records(text, "ReservationName")))
+
+
+def _reservation(record: dict[str, str]) -> Reservation:
+    return Reservation(
+        name=record["ReservationName"],
+        start=int(record["StartTime"]),
+        end=int(record["EndTime"]),
+        nodes=expand_nodes(record.get("Nodes")),
+        partition=slurm_text.optional(record.get("PartitionName")) or "",
+        users=slurm_text.parse_names(record.get("Users")),
+        accounts=slurm_text.parse_names(record.get("Accounts")),
+        groups=slurm_text.parse_names(record.get("Groups")),
+        qos=slurm_text.parse_names(record.get("QOS")),
+        allowed_partitions=slurm_text.parse_names(record.get("AllowedPartitions")),
+        features=slurm_text.optional(record.get("Features")) or "",
+        tres=slurm_text.parse_tres_counts(record.get("TRES")),
+        flags=slurm_text.parse_names(record.get("Flags")),
+        state=record["State"],
+    )

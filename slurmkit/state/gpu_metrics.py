@@ -1,4 +1,4 @@
-"""What GPUs are doing: one sample, and the Protocol of plugins that read samples."""
+"""What GPUs are doing: samples, and the Protocols of plugins that read samples."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement of a GPU; None is unknown.
 
     Attributes:
-        index: as in Slurm's index map of the node.
+        index: as in Slurm's index map of the node; -1 if unknown, which only a `GpuTrace` has.
         taken: epoch seconds of the measurement.
         utilisation: percent of the time in which a kernel ran.
         memory_used: MiB.
         memory_total: MiB.
         watts: power drawn.
+        joules: energy counter.
     """
 
     index: int
@@ -26,6 +27,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     memory_used: int | None = None
     memory_total: int | None = None
     watts: float | None = None
+    joules: float | None = None
 
 
 class GpuMetrics(Protocol):
@@ -41,5 +43,59 @@ class GpuMetrics(Protocol):
 
         Raises:
             SlurmkitError: when the source cannot be reached.
+        """
+        ...
+
+
+class JobWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a job, whose GPUs a source is asked about.
+
+    Attributes:
+        job_id: Slurm's own job id (JobIDRaw).
+        nodes: names as Slurm has them.
+        begin: epoch seconds of its start.
+        end: epoch seconds of its end.
+        gpus: number of GPUs, or MIG instances, that it held.
+    """
+
+    job_id: int
+    nodes: tuple[str, ...]
+    begin: int
+    end: int
+    gpus: int
+
+
+class GpuTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """All samples of one GPU of a run; empty texts are unknown.
+
+    Attributes:
+        node: name as Slurm has it.
+        uuid: of the GPU.
+        pci: PCI address of the GPU.
+        index: Slurm's index; None if unknown.
+        mig: UUID or another unique name of a MIG instance; empty for a whole GPU.
+        shared: whether other jobs held the GPU, too. Then the samples are the job's own share.
+        samples: oldest first.
+    """
+
+    node: str
+    uuid: str = ""
+    pci: str = ""
+    index: int | None = None
+    mig: str = ""
+    shared: bool = False
+    samples: tuple[GpuSample, ...] = ()
+
+
+class GpuHistory(Protocol):
+    """A source that also keeps old samples; a plugin of `slurmkit.gpu_metrics` may be one."""
+
+    def read_job(self, window: JobWindow) -> tuple[GpuTrace, ...]:
+        """Read the samples of the GPUs that a run held, as the source took them.
+
+        A GPU is left out if the source does not say whether the run held it.
+
+        Raises:
+            SlurmkitError: when the source cannot be reached, or has nothing about the nodes.
         """
         ...

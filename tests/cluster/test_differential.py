@@ -165,7 +165,7 @@ class Trial(NamedTuple):
     @property
     def warned(self) -> bool:
         """Whether a plan without errors says that the job may never start."""
-        return self.accepted and warns(self.plan, {"slurm-refuses", *WAITS})
+        return self.accepted and warns(self.plan, DOUBTS | WAITS)
 
     def description(self) -> str:
         """The request, the raw command and what both said."""
@@ -189,6 +189,12 @@ class Trial(NamedTuple):
         return "\n".join(lines)
 
 
+DOUBTS = {"slurm-refuses", "overcommit-cpus"} | {
+    f"{holder}-{limit}-whole-nodes"
+    for holder in ("qos", "assoc")
+    for limit in ("max-tres-per-job", "max-tres-per-user", "max-tres-per-account", "grp-tres")
+}
+"""Codes of warnings that a job may never start."""
 WAITS = {"nodes-down", "partition-state"}
 """Codes of warnings that a job waits until an admin acts."""
 
@@ -287,7 +293,8 @@ class Row(NamedTuple):
 def verdicts(trials: list[Trial]) -> list[Row]:
     """The rows of the table; what waits as `plan` warned is no false acceptance."""
     run = [trial for trial in trials if trial.raw.starts]
-    taken = [trial for trial in trials if trial.accepted and not trial.warned]
+    planned = [trial for trial in trials if trial.accepted]
+    taken = [trial for trial in planned if not trial.warned]
     doubted = [trial for trial in trials if trial.warned]
     proposals = [t for t in trials if "proposed" in t.plan and not warns(t.plan["proposed"], WAITS)]
     unstarted = [t for t in proposals if not (t.proposed and t.proposed.starts)]
@@ -298,6 +305,7 @@ def verdicts(trials: list[Trial]) -> list[Row]:
         Row("false acceptances, of those planned", taken, list(filter(never, taken)), 1),
         Row("proposals that do not start", proposals, unstarted, 3),
         Row("promises unlike AllocTRES", promises, [t for t in promises if not kept(t)], 1),
+        Row("doubts, of those planned", planned, doubted, 5),
         Row("planned with a doubt, never start", doubted, list(filter(never, doubted)), 100),
     ]
 
@@ -330,10 +338,18 @@ def uneven_tasks(trial: Trial) -> bool:
     return only and "gpus-per-task" in trial.request.options and tasks % nodes != 0
 
 
+def tasks_of_cores(trial: Trial) -> bool:
+    """Sbatch refuses `-c 64 --ntasks-per-core=2`; slurmkit's own options name the tasks."""
+    own = trial.own
+    asked = {"cpus-per-task", "ntasks-per-core"} <= trial.request.options.keys()
+    return own is not None and own.starts and asked
+
+
 DESIGN: dict[str, Callable[[Trial], bool]] = {
     "--gpus-per-task, which slurmkit writes as GPUs for each node": rewritten_gpus,
     "GPUs without a type among MIG slices": untyped_slices,
     "tasks with GPUs, unevenly over nodes": uneven_tasks,
+    "--ntasks-per-core without a number of tasks, which slurmkit writes": tasks_of_cores,
 }
 """Differences that are meant."""
 

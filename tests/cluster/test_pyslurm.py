@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slurmkit.spec.submission import option_lines
+from slurmkit.spec.sbatch_options import option_lines
 
 if TYPE_CHECKING:
     from cluster_lab import Lab

@@ -179,6 +179,7 @@ def test_the_log_is_followed_and_the_cancelled_job_is_found_in_mine(
 def test_every_view_has_something_to_show(terminal: Terminal) -> None:
     terminal.type("slurmkit tui", "Enter")
     terminal.wait_for("q Quit", "squeue")
+    terminal.wait_for(" held ", "Last 24 hours", "My running jobs", "Needs attention")
     for key, words in {
         "5": ("GPUs held (", "GPU-hours"),
         "6": ("ACCOUNT / USER", "alice", "the fairshare factor of alice"),

@@ -29,8 +29,7 @@ from slurmkit.spec.containers import Mount
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.images import Image
 from slurmkit.spec.jobspec import JobSpec
-from slurmkit.spec.sbatch_options import option_values, parse_options, per_socket_text
-from slurmkit.spec.submission import option_lines
+from slurmkit.spec.sbatch_options import option_lines, option_values, parse_options, per_socket_text
 from slurmkit.spec.sweep import parse_sweep_word
 from slurmkit.state import capabilities, gres, nodes
 from slurmkit.state.queue_rows import QUEUE_FIELDS, parse_queue

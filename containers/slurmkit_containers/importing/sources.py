@@ -26,7 +26,6 @@ from slurmkit_containers.images import (
     short_name,
 )
 from slurmkit_containers.importing.archives import import_path, local_architecture
-from slurmkit_containers.importing.download import import_public_image
 from slurmkit_containers.importing.importer import (
     CommandFailed,
     ReimportMode,
@@ -34,7 +33,12 @@ from slurmkit_containers.importing.importer import (
     import_once,
     run_child,
 )
-from slurmkit_containers.importing.registry import HTTP_ADVICE, RemoteImage, ask_registry
+from slurmkit_containers.importing.registry import (
+    HTTP_ADVICE,
+    RemoteImage,
+    ask_registry,
+    import_public_image,
+)
 from slurmkit_containers.trust import (
     LINE_STAYS,
     ReportProgress,

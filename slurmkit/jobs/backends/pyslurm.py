@@ -23,7 +23,8 @@ from slurmkit.formats.memory import parse_mib
 from slurmkit.jobs.backends.commands import NO_OVERRIDES, CommandsBackend, SubmitOverrides
 from slurmkit.jobs.backends.pyslurm_usable import check_pyslurm, import_pyslurm
 from slurmkit.slurm.commands import SlurmCommands, environment_for, slurm_error
-from slurmkit.spec.submission import Options, Submission, has_foreign_options, option_lines
+from slurmkit.spec.sbatch_options import has_foreign_options, option_lines
+from slurmkit.spec.submission import Options, Submission
 from slurmkit.state.cache import load_capabilities
 
 SENT: Counter[str] = Counter()

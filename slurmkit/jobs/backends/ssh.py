@@ -44,10 +44,10 @@ from slurmkit.jobs.backends.submit_token import (
     new_token,
 )
 from slurmkit.slurm.commands import slurm_error
+from slurmkit.slurm.ssh.login import SshSlurmCommands, ssh_slurm_of
 from slurmkit.slurm.ssh.shell import command_line
 
 if TYPE_CHECKING:
-    from slurmkit.slurm.ssh.login import SshSlurmCommands
     from slurmkit.spec.submission import Submission
 
 _TIMES = 3  # tries of a submit that has certainly not run
@@ -326,3 +326,13 @@ def load_pending_submits() -> list[PendingSubmit]:
 
 def _path(token: str) -> Path:
     return state_folder(_FOLDER) / f"{token}.json"
+
+
+def ssh_slurm_and_backend(name: str) -> tuple[SshSlurmCommands, OnceBackend]:
+    """Return the Slurm commands and the backend of a configured cluster, without connecting.
+
+    Raises:
+        BadInput: when there is none of that name.
+    """
+    slurm = ssh_slurm_of(name)
+    return slurm, OnceBackend(slurm)

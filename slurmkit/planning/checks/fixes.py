@@ -156,7 +156,7 @@ class FixSearch:
         reported_by = self._reported_by.get(_key(target))
         checks = [reported_by] if reported_by else self._checks
         left = (each for check in checks for each in check(request))
-        return not any(each.severity == "error" and _key(each) == _key(target) for each in left)
+        return not any(each.keeps_from_starting and _key(each) == _key(target) for each in left)
 
     def _passes(self, changed: ChangedOptions, more: ChangedOptions) -> bool:
         then = changed | more
@@ -180,7 +180,7 @@ class FixSearch:
     def _judged(self, request: Request) -> Iterator[Finding]:
         for check in self._checks:
             for finding in check(request):
-                if finding.severity == "error":
+                if finding.keeps_from_starting:
                     self._reported_by[_key(finding)] = check
                     yield finding
 

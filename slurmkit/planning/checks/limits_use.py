@@ -12,12 +12,14 @@ import msgspec
 
 from slurmkit.formats.durations import format_minutes
 from slurmkit.formats.memory import memory_option
+from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.formats.tres import format_tres, format_tres_minutes
-from slurmkit.planning.amounts import takes_whole_nodes
+from slurmkit.planning.amounts import JobMemory, least_of_whole_nodes, takes_whole_nodes
 from slurmkit.planning.arrays import array_limits_of
 from slurmkit.planning.checks.limits import EffectiveLimit, effective_limits, limit_consequence
+from slurmkit.planning.checks.nodes import candidate_nodes, has_all
 from slurmkit.planning.request import Request, highest_index
-from slurmkit.spec.findings import Finding, Pairs, error, note, warning
+from slurmkit.spec.findings import WHOLE_NODES, Finding, Pairs, error, note, warning
 from slurmkit.spec.gpus import Gpus
 
 _RUN_MINUTES_LIMITS = (
@@ -188,26 +190,30 @@ def tres_limits(request: Request) -> Iterator[Finding]:
 
 
 def _tres_limit(request: Request, limit: EffectiveLimit) -> Iterator[Finding]:
+    whole = takes_whole_nodes(request.spec, request.partition)
     wanted = request.total.get(limit.tres, 0)
+    if whole and limit.field != "max_tres_per_node":
+        wanted = max(wanted, _least_of_whole_nodes(request, limit.tres))
     if limit.field == "max_tres_per_node":
         yield from _over_on_one_node(request, limit, wanted)
         wanted //= max(request.nodes, 1)  # as acct_policy.c does, whatever one node gets
     allows = f"{limit.holder} allows {limit.whose} {format_tres(limit.tres, limit.value)}"
     if wanted > limit.value:
         asks = f"asks for {format_tres(limit.tres, wanted)}"
+        if wanted > request.per_node.get(limit.tres, 0) * request.nodes and whole:
+            asks = f"gets all of its nodes, at least {format_tres(limit.tres, wanted)}"
         message = f"{asks}; {allows} ({limit.setting}); {limit_consequence(request)}"
         yield error(limit.code, message, limit.source)
         return
     per_job = limit.field in ("max_tres_per_job", "max_tres_per_node")
     most = request.most.get(limit.tres, 0)
-    whole = takes_whole_nodes(request.spec, request.partition)
     if whole and most > limit.value and limit.field != "max_tres_per_node":
         message = (
             f"gets all of its nodes, {format_tres(limit.tres, wanted)} to"
             f" {format_tres(limit.tres, most)} by the nodes that Slurm takes; {allows}"
             f" ({limit.setting}): it may pend for ever; name smaller nodes with --nodelist"
         )
-        yield warning(limit.code, message, limit.source)
+        yield warning(f"{limit.code}{WHOLE_NODES}", message, limit.source)
     held = 0 if per_job else limit.usage.tres.get(limit.tres, 0)
     if wanted and wanted + held > limit.value:
         message = (
@@ -215,6 +221,27 @@ def _tres_limit(request: Request, limit: EffectiveLimit) -> Iterator[Finding]:
             f" allows {limit.whose} are in use ({limit.setting})"
         )
         yield note(limit.code, message, limit.source)
+
+
+def _least_of_whole_nodes(request: Request, tres: str) -> int:
+    """Return the least of a TRES that the job gets with whole nodes, whichever Slurm takes.
+
+    A job over a limit with the nodes that the scheduler takes waits, and is tried again: it never
+    starts where that is so with all of them (`select_nodes` in src/slurmctld/node_scheduler.c).
+    Nodes that are down may come back, so they count, too.
+    """
+    spec, asked = request.spec, request.per_node
+    needs = {name: amount for name, amount in asked.items() if name != "mem"}
+    nodes = candidate_nodes(request)
+    there = [node for node in nodes if has_all(node, needs)] or nodes
+    named = set(expand_nodes(spec.nodelist))
+    if tres != "mem":
+        return least_of_whole_nodes(tres, asked, there, named, request.nodes)
+    memory = JobMemory(spec, request.partition, request.capabilities.config)
+    if memory.size[0] != "cpu" or not request.total["cpu"]:
+        return 0
+    cpus = least_of_whole_nodes("cpu", asked, there, named, request.nodes)
+    return request.total.get("mem", 0) * cpus // request.total["cpu"]
 
 
 def _over_on_one_node(request: Request, limit: EffectiveLimit, total: int) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from slurmkit.planning.request import (
     least_nodes_of,
     satisfies,
 )
-from slurmkit.spec.findings import Finding, Pairs, error, note, warning
+from slurmkit.spec.findings import OVERCOMMITTED, Finding, Pairs, error, note, warning
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.state.model import Node
 
@@ -178,6 +178,30 @@ def tasks_of_sockets(request: Request) -> Iterator[Finding]:
     )
     fix: Pairs = (("ntasks-per-socket", str(-(-tasks // sockets))),)
     yield error("tasks-per-socket", message, f"nodes of partition {name}", fix)
+
+
+def overcommitted_cpus(request: Request) -> Iterator[Finding]:
+    """Warn of tasks that share the CPUs of too few nodes, as slurmctld may see them.
+
+    Slurm 24.11 left `--ntasks=16 --cpus-per-task=8 --overcommit` on nodes of 64 CPUs waiting for
+    Resources. `_can_job_run_on_node` in src/plugins/select/cons_tres/job_test.c counts all tasks of
+    `--ntasks-per-node`, also with `--overcommit`.
+    """
+    spec, cpus = request.spec, request.cpus_per_task
+    there = sorted((node.cpus for node in candidate_nodes(request)), reverse=True)
+    if not spec.overcommit or not there:
+        return
+    on_node = (spec.ntasks_per_node or 0) * cpus
+    in_all = (spec.ntasks or 0) * cpus if cpus > 1 else 0
+    if on_node <= there[0] and in_all <= sum(there[: request.nodes]):
+        return
+    message = (
+        f"with --overcommit its tasks share CPUs, {max(on_node, in_all)} where"
+        f" {'a node has' if on_node > there[0] else 'its nodes have'} fewer; Slurm leaves some such"
+        " jobs waiting for Resources for ever, and slurmkit cannot tell which; give more --nodes,"
+        " or fewer --cpus-per-task"
+    )
+    yield warning(OVERCOMMITTED, message, "sbatch(1) --overcommit")
 
 
 def _processors(spec: JobSpec) -> Tres:

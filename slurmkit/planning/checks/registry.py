@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from slurmkit.planning.checks import access, effects, limits_use, nodes, options, partition, times
+from slurmkit.planning.checks import access, limits_use, nodes, options, partition, times
 from slurmkit.planning.checks.fixes import FixSearch
 from slurmkit.planning.checks.limits import refused_at_submit
 from slurmkit.planning.request import Request
@@ -37,6 +37,7 @@ CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     nodes.node_shapes,
     nodes.whole_nodes_of_parts,
     nodes.tasks_of_sockets,
+    nodes.overcommitted_cpus,
     nodes.whole_node_memory,
     options.license_counts,
     access.requested_reservation,
@@ -59,45 +60,51 @@ CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     times.survival_conflicts,
     options.mail_options,
     options.topology_options,
-    effects.options_for_gpus,
-    effects.fewest_cpus,
-    effects.ignored_hint,
-    effects.binding_plugins,
-    effects.core_selection,
-    effects.spreading,
-    effects.passed_on_options,
+    options.options_for_gpus,
+    options.fewest_cpus,
+    options.ignored_hint,
+    options.binding_plugins,
+    options.core_selection,
+    options.spreading,
+    options.passed_on_options,
 )
 """All checks, in the order in which their findings are shown."""
 
 
-def check(request: Request) -> tuple[Finding, ...]:
+def check(request: Request, *, search: bool = True) -> tuple[Finding, ...]:
     """Return every finding on one request.
 
-    The `fix` of an error gives options with which the request passes all checks.
+    Args:
+        request: the job in one partition.
+        search: search for the `fix` of each error: options with which the request passes all
+            checks. Otherwise an error has at most the fix that its own check knows.
     """
     findings = tuple(dict.fromkeys(finding for check_ in CHECKS for finding in check_(request)))
     if any(finding.code == access.NO_ACCOUNT for finding in findings):
         left = (f for f in findings if not f.code.startswith(access.FOLLOWS_FROM_NO_ACCOUNT))
         findings = tuple(sorted(left, key=lambda finding: finding.code != access.NO_ACCOUNT))
-    if not _errors(findings):
+    if not search or not _errors(findings):
         return findings
-    search = FixSearch(request, CHECKS)
+    fixes = FixSearch(request, CHECKS)
     return tuple(
-        msgspec.structs.replace(finding, fix=search.fix(finding))
+        msgspec.structs.replace(finding, fix=fixes.fix(finding))
         if finding.severity == "error"
         else finding
         for finding in findings
     )
 
 
-def check_all(requests: Sequence[Request]) -> tuple[Finding, ...]:
+def check_all(requests: Sequence[Request], *, search: bool = True) -> tuple[Finding, ...]:
     """Return the findings on one spec, judged in each partition it names.
 
     The job starts in any partition that fits. So an error in one partition becomes a warning when
     another partition fits, unless sbatch refuses the whole job for it.
 
+    Args:
+        requests: the job in each of its partitions.
+        search: as for `check`.
     """
-    judged = [(request, check(request)) for request in requests]
+    judged = [(request, check(request, search=search)) for request in requests]
     good = [request for request, findings in judged if not _errors(findings)]
     if not good or len(good) == len(requests):
         return tuple(dict.fromkeys(finding for _, findings in judged for finding in findings))

@@ -74,6 +74,31 @@ def check_exclusive_cpus(spec: JobSpec) -> Iterable[Finding]:
         yield note("exclusive-cpus", message, "srun(1) --cpus-per-task")
 
 
+def _options_of_ranks(step: LaunchStep) -> tuple[str, ...]:
+    """Return the step's options; tasks that have a GPU each see all GPUs of their node.
+
+    A program takes the GPU of its LOCAL_RANK (`torch.cuda.set_device`), and NCCL reaches the other
+    GPUs. Bound to its GPU, as Slurm binds tasks with `--ntasks-per-gpu`, a task sees it as GPU 0.
+    """
+    spec = step.spec
+    if spec.ntasks_per_gpu != 1 or (spec.gpus is not None and spec.gpus.bind):
+        return step.options
+    return tuple(option for option in step.options if not option.startswith("--gpu-bind="))
+
+
+def _local_rank_note(step: LaunchStep) -> Iterable[Finding]:
+    """Note a binding with which the GPU of a task's LOCAL_RANK may not be among those it sees."""
+    bound = (option for option in _options_of_ranks(step) if option.startswith("--gpu-bind="))
+    binding = next(bound, "").partition("=")[2]
+    if binding in ("", "none"):
+        return
+    message = (
+        f"with GPU binding {binding} a task sees only its own GPUs, numbered from 0, so GPU"
+        " LOCAL_RANK may not be there; in PyTorch take LOCAL_RANK % torch.cuda.device_count()"
+    )
+    yield note("local-rank-gpu", message, "launcher srun")
+
+
 class Srun:
     """The launcher that starts the command by one srun: once per task, on every node of the job.
 
@@ -91,14 +116,18 @@ class Srun:
         yield from check_is_command(spec, "srun")
         yield from check_exclusive_cpus(spec)
         yield from check_output_is_file(step)
+        if spec.launch.launcher:
+            yield from _local_rank_note(step)
 
     def lines(self, step: LaunchStep) -> tuple[str, ...]:
         """See `slurmkit.planning.launchers.base.Launcher`."""
         spec = step.spec
         mpi = (f"--mpi={spec.launch.mpi}",) if spec.launch.mpi else ()
-        options, logs = (step.cpus, *step.options, *mpi), rank_log_lines(step)
+        logs = rank_log_lines(step)
         if not spec.launch.launcher:
+            options = (step.cpus, *step.options, *mpi)
             return (*logs, srun_line(options, (*step.prefix, *spec.command), srun_output(step)))
+        options = (step.cpus, *_options_of_ranks(step), *mpi)
         ranked = ("sh", "-c", _EXPORT_RANKS, "sh", *step.prefix, *spec.command)
         started = srun_line((*options, *END_ALL_ON_FAILURE), ranked, srun_output(step))
         return (*base.RENDEZVOUS_LINES, "", *logs, started)

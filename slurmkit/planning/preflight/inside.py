@@ -283,26 +283,38 @@ def run_options(ask: "dict[str, Any]") -> "list[str]":
     return [f"--container-name={container()}", *others]
 
 
-def unpack(ask: "dict[str, Any]", nodes: "Sequence[str]") -> bool:
-    """Unpack the image on each node, once for all runs; that takes minutes for large ones."""
+def unpack(ask: "dict[str, Any]", nodes: "Sequence[str]") -> str:
+    """Unpack the image on each node, once for all runs; return why that failed, or nothing.
+
+    It takes minutes for large images.
+    """
     say(f": {folded(nodes)}: unpacking the image")
     options = [each for each in ask["srun"] if each.startswith("--container-")]
     kept_as = f"--container-name={container()}"
     argv = [*srun(nodes, 1), "--mpi=none", kept_as, *options, "--", "sh", "-c", ":"]
-    return subprocess.call(argv, env=step_environment(ask), stdin=subprocess.DEVNULL) == 0
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    started = subprocess.Popen(argv, env=step_environment(ask), stdin=nothing, stdout=pipe)
+    if _waited(started, ask["unpack_seconds"]) is None:
+        return (
+            f"was not unpacked on each node within {ask['unpack_seconds']} s; for a larger image"
+            " or a slower disk raise unpack_seconds in [preflight] of the configuration"
+        )
+    return "could not be unpacked" if started.returncode else ""
 
 
 def remove(ask: "dict[str, Any]", nodes: "Sequence[str]") -> None:
     """Remove that container."""
     words = ["--mpi=none", "--", "sh", "-c", _REMOVE, "sh", container()]
-    nothing = subprocess.DEVNULL
-    subprocess.call(
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    started = subprocess.Popen(
         [*srun(nodes, 1), *words],
         env=step_environment(ask),
         stdin=nothing,
-        stdout=nothing,
+        stdout=pipe,
         stderr=nothing,
     )
+    if _waited(started, ask["seconds"]) is None:
+        say(f": {folded(nodes)}: the container {container()} may still be there")
 
 
 def _waited(started: "subprocess.Popen[bytes]", seconds: int) -> "bytes | None":
@@ -445,8 +457,9 @@ def main(ask: "dict[str, Any]") -> int:
         say(f": {folded(nodes)}: {known[0].words}, measured {known[1] / 3600:.1f} h ago")
         return 0
     try:
-        if ask["unpack"] and not unpack(ask, nodes):
-            say(" failed: the image could not be unpacked; the job's work was not begun")
+        wrong = unpack(ask, nodes) if ask["unpack"] else ""
+        if wrong:
+            say(f" failed: the image {wrong}; the job's work was not begun")
             return 1
         found = flight.run(nodes)
     finally:

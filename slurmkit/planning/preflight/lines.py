@@ -41,6 +41,7 @@ class PreflightSection(msgspec.Struct, frozen=True):
         tolerance: share of the expected bandwidth that may be missing.
         policy: what a job with a bad node does: `stop`, or `requeue` without that node.
         seconds: the longest time that one run may take.
+        unpack_seconds: the longest time that pyxis may take to unpack the job's image before.
         hours: how long a good result counts for the same nodes.
     """
 
@@ -51,6 +52,7 @@ class PreflightSection(msgspec.Struct, frozen=True):
     tolerance: float = 0.1
     policy: Literal["stop", "requeue"] = "stop"
     seconds: int = 120
+    unpack_seconds: int = 1800
     hours: float = 24.0
 
     def least(self, names: Iterable[tuple[str, ...]], *, several: bool) -> float:
@@ -162,10 +164,13 @@ def _preflight_notes(place: PreflightTarget, section: PreflightSection) -> Itera
         bad += " (of two nodes that are bad only together: without both, once)"
     runs = inside.most_runs(step.layout.most or step.layout.least_nodes)
     more = "" if step.single_node else f", up to {runs} more runs look for the bad node, and"
+    before = ""
+    if _unpacks_image(place, section):
+        before = f"the image is unpacked on each node in at most {section.unpack_seconds} s, and "
     message = (
-        f"before the work, all_reduce_perf runs over the job's nodes for at most {section.seconds}"
-        f" s, unless these nodes were good in the last {section.hours:g} h; after wrong sums"
-        f"{f' or less than {least:g} GB/s' if least else ''}{more} the job {bad}"
+        f"before the work, {before}all_reduce_perf runs over the job's nodes for at most"
+        f" {section.seconds} s, unless these nodes were good in the last {section.hours:g} h; after"
+        f" wrong sums{f' or less than {least:g} GB/s' if least else ''}{more} the job {bad}"
     )
     yield note("preflight", message, _SOURCE)
     if not least:
@@ -179,6 +184,11 @@ def _preflight_notes(place: PreflightTarget, section: PreflightSection) -> Itera
     if section.policy == "requeue" and spec.requeue is False:
         message = "a bad node stops the job: --no-requeue keeps it from going back to the queue"
         yield warning("preflight-no-requeue", message, _SOURCE)
+
+
+def _unpacks_image(place: PreflightTarget, section: PreflightSection) -> bool:
+    """Return whether pyxis unpacks the job's image for the measurement."""
+    return place.contained == "pyxis" and not section.program
 
 
 def _requeues(spec: JobSpec, section: PreflightSection) -> bool:
@@ -226,7 +236,8 @@ def _parameters(place: PreflightTarget, section: PreflightSection) -> dict[str, 
         "program": [*words, *_SIZES],
         "srun": [*own, f"--mpi={choose_mpi(step)}", *END_ALL_ON_FAILURE],
         "mpi": choose_mpi(step),
-        "unpack": place.contained == "pyxis" and not section.program,
+        "unpack": _unpacks_image(place, section),
+        "unpack_seconds": section.unpack_seconds,
         "gpus": gpus,
         "between": section.least(place.names, several=True),
         "within": section.least(place.names, several=False),

@@ -36,6 +36,7 @@ from slurmkit.slurm.ssh.login_node import LoginNode, read_login_node, run_remote
 from slurmkit.slurm.ssh.shell import (
     Deadline,
     ShellEnvironment,
+    attach_terminal,
     command_line,
     connection_lost,
     environment_lines,
@@ -338,12 +339,11 @@ class SshSlurmCommands:
 
     def attach(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run a command there with this terminal; see `slurmkit.slurm.commands.run_in_terminal`."""
-        from slurmkit.slurm.ssh.terminal import attach  # noqa: PLC0415 - few need it
-
         exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
         # A file of one's own that removes itself: the list of processes shows nothing of it.
         lines = [*exports, 'rm -f -- "$0"', f"exec {shlex.join(argv)}"]
-        return attach(self.connection, self.script(["sbatch"], lines))
+        with self.connection.session() as channel:
+            return attach_terminal(channel, self.script(["sbatch"], lines))
 
     def script(self, argv: Sequence[str], lines: Iterable[str]) -> str:
         """Write lines of sh, with a command's environment, to a file there; return its path.

@@ -1,13 +1,20 @@
-"""A shell on the login node that runs one command after another, each in one round trip."""
+"""Commands on the login node: a shell that runs one after another, or one with this terminal."""
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import select
 import shlex
+import shutil
+import signal
+import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -17,6 +24,7 @@ from slurmkit.errors import ConnectionLost, SlurmTimeout, SshError
 from slurmkit.slurm.commands import timeout_error
 
 _PIECE = 1 << 18  # bytes of one read
+_TERMINAL_PIECE = 1 << 15  # bytes of one read with a terminal
 _NOISE = 1 << 20  # most bytes that a login shell may print before our command
 SHELL_COMMAND = "exec /bin/sh"
 """The only command that the login shell runs."""
@@ -237,3 +245,75 @@ def command_line(argv: Sequence[str], stdin: str | None = None) -> str:
         return f"printf %s {shlex.quote(stdin)} | {words}"
     end = random_mark()  # a here document saves one process
     return f"exec {words} <<'{end}'\n{stdin}{end}"
+
+
+def attach_terminal(channel: Any, script: str) -> int:
+    """Run a shell script of the login node in this terminal until it ends; return its exit code.
+
+    Args:
+        channel: a new session of the connection.
+        script: quoted path of the script, there.
+
+    Raises:
+        ConnectionLost: when the connection breaks.
+    """
+    try:
+        size = shutil.get_terminal_size()
+        channel.get_pty(os.environ.get("TERM", "vt100"), size.columns, size.lines)
+        channel.exec_command(f"exec /bin/sh {script}")
+        with _raw_terminal(), _forward_resizes(channel):
+            _forward(channel)
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        raise connection_lost(error) from error
+    channel.status_event.wait(30)
+    if channel.exit_status < 0 and not channel.get_transport().is_active():
+        raise connection_lost()
+    return int(channel.exit_status) if channel.exit_status >= 0 else 255
+
+
+@contextmanager
+def _raw_terminal() -> Iterator[None]:
+    """Put the terminal into raw mode, so that every key is sent; do nothing without a terminal."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setraw(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _forward_resizes(channel: Any) -> Iterator[None]:
+    def resize(*_: object) -> None:
+        size = shutil.get_terminal_size()
+        with suppress(Exception):
+            channel.resize_pty(size.columns, size.lines)
+
+    before = signal.signal(signal.SIGWINCH, resize)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+
+
+def _forward(channel: Any) -> None:
+    """Forward keys and output until the command ends."""
+    keys, screen, sources = sys.stdin.fileno(), sys.stdout.fileno(), [channel, sys.stdin.fileno()]
+    while True:
+        ready, _, _ = select.select(sources, [], [])
+        if channel in ready:
+            printed = channel.recv(_TERMINAL_PIECE)
+            if not printed:
+                return
+            while printed:
+                printed = printed[os.write(screen, printed) :]
+        if keys in ready:
+            typed = os.read(keys, _TERMINAL_PIECE)
+            if typed:
+                channel.sendall(typed)
+            else:
+                sources.remove(keys)
+                channel.shutdown_write()

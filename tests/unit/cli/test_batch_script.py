@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from planner_lab import Lab
 from recorded_lab import slurm
+from waiting import PATIENCE
 
 from slurmkit.cli.main import cli, run_to_exit_code
 from slurmkit.testing import FakeSlurm
@@ -159,3 +161,16 @@ def test_words_that_a_sweep_fills_in_belong_to_a_command(
     (submission,) = made["submissions"]
     assert "set --" not in submission["script"]
     assert './train.sh --lr "$lr"' in submission["script"] or "$lr" in submission["script"]
+
+
+def test_an_open_pipe_as_standard_input_is_not_waited_for_without_a_word() -> None:
+    pipe = subprocess.PIPE
+    argv = [sys.executable, "-m", "slurmkit", "plan", "--nodes", "2"]
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as started:
+        assert started.stderr is not None
+        assert started.stderr.readline().startswith(
+            "slurmkit: waiting for the end of a batch script on standard input"
+        )
+        out, err = started.communicate(timeout=PATIENCE)  # an empty script
+    assert (started.returncode, out) == (2, "")
+    assert "no command to run; give it after --" in err

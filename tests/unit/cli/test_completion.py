@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from shell_completion import tab
 
-from slurmkit.cli.commands import COMMANDS
 from slurmkit.cli.completion import SHELLS
-from slurmkit.cli.main import cli, run_to_exit_code
+from slurmkit.cli.main import COMMANDS, cli, run_to_exit_code
 from slurmkit.formats.tres import Gres
 from slurmkit.state.cache import local_cluster_key, save_cached
 from slurmkit.state.model import Capabilities, Node, Partition
@@ -50,9 +49,9 @@ def test_tab_on_commands_imports_none_of_them_and_scans_nothing() -> None:
 
 def test_a_missing_extra_is_silent_on_tab() -> None:
     code = (
-        "from slurmkit.cli.main import main\nfrom slurmkit.cli import commands\n"
-        "commands.COMMANDS['tui'] = commands.CommandEntry('not_installed_anywhere:x', '', 'tui')\n"
-        "main()"
+        "from slurmkit.cli import main as cli\n"
+        "cli.COMMANDS['tui'] = cli.CommandEntry('not_installed_anywhere:x', '', 'tui')\n"
+        "cli.main()"
     )
     assert tab("slurmkit tui --hel", code) == ["--help"]  # of slurmkit itself
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmkit.cli.commands import CommandEntry
+from slurmkit.cli.main import CommandEntry
 from slurmkit.config import extras
 from slurmkit.config.extras import EXTRAS, install_command
 from slurmkit.errors import MissingExtra
@@ -61,7 +61,9 @@ def test_each_command_without_its_extra_is_one_line_and_exit_1() -> None:
     [
         ("sqlalchemy", ["report", "usage"], "accounting"),
         ("textual", ["tui"], "tui"),
+        ("plotext", ["tui"], "tui"),
         ("paramiko", ["clusters"], "ssh"),
+        ("pynvml", ["gpu-exporter"], "gpu-exporter"),
         ("paramiko", ["--cluster", "lab", "queue"], "ssh"),
         ("psycopg", ["ledger", "status", "--db", "postgresql://u@127.0.0.1/x"], "postgres"),
     ],
@@ -89,7 +91,8 @@ def test_extras_are_those_of_the_distribution() -> None:
         listed = text[text.index(f"\n{extra} = [", begin) :].partition("]\n")[0]
         assert listed.count(">=") == len(modules)
         for module in modules:
-            assert f'"{module.replace("_", "-")}' in listed
+            package = {"pynvml": "nvidia-ml-py"}.get(module, module.replace("_", "-"))
+            assert f'"{package}' in listed
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,22 @@ def test_wait_for_many_that_failed_asks_little(jobs: FakeJobs, run: Run) -> None
     assert len(jobs.slurm.asked) < 60
 
 
+def test_wait_for_many_forgotten_failures_has_their_whole_codes(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    jobs = FakeJobs("24.11.5")  # whose sacct takes 128 off
+    monkeypatch.setattr(slurmkit.cluster.cluster, "_LOCAL", jobs.slurm)
+    monkeypatch.setattr(slurmkit.jobs.poller, "PollPace", lambda **given: QUICK)
+    numbers = range(100, 160)
+    jobs.runs = [{"JobID": str(n), "State": "FAILED", "ExitCode": "1:0"} for n in numbers]
+    code = {"status": ["ERROR"], "return_code": {"number": 129}}
+    jobs.json = json.dumps({"jobs": [{"job_id": n, "exit_code": code} for n in numbers]})
+    ended, _, err = run("wait", *map(str, numbers))
+    assert ended == 129
+    words = {line.partition(": ")[2] for line in err.splitlines()}
+    assert words == {"failed with exit code 129 (128 + 1, SIGHUP), after 0:05 on c1"}
+
+
 def test_wait_does_the_rest_and_names_what_failed(jobs: FakeJobs, run: Run) -> None:
     jobs.ends("8")
     code, _, err = run("wait", "7", "8", "9")

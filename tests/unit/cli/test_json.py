@@ -12,6 +12,8 @@ import click
 import msgspec
 import pytest
 from json_cases import SCENES, fixed_time, make_report, old_names
+from planner_lab import Lab
+from recorded_lab import slurm
 from slurmkit_accounting.render.text import as_old_json
 
 from slurmkit.cli.json_output import JsonOption, in_old_shape
@@ -24,6 +26,7 @@ WITHOUT_JSON = {
     "clusters trust",
     "completion",
     "config slurm-lua",
+    "gpu-exporter",
     "ledger serve",
     "log",
     "notify",
@@ -125,6 +128,21 @@ def test_the_shape_is_that_of_the_page(printed: Any, scene: str) -> None:
     if "the columns of the report" in page:
         keys = set(list(found)[3:])
     assert [key for key in keys if f"`{key}`" not in page] == []
+
+
+def test_a_plan_of_the_old_shape_has_later_fields_in_its_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slurmkit.cli.submit.Cluster", lambda: Lab(slurm()))
+    later = {"mincpus": "3", "overcommit": "", "hint": "nomultithread", "tmp": "2G"}
+    words = [f"--{name}={value}" if value else f"--{name}" for name, value in later.items()]
+    per_socket = ["--gpus-per-socket=a100:2", "--sockets-per-node=2", "--option=contiguous"]
+    argv = ["plan", "--json=0.1", "--time=5", "--ntasks=1", *words, *per_socket, "--", "x"]
+    run_to_exit_code(cli, argv)
+    spec = json.loads(capsys.readouterr().out)["spec"]
+    sockets = {"gpus-per-socket": "a100:2", "sockets-per-node": "2"}
+    assert spec.pop("options") == {**later, **sockets, "contiguous": ""}
+    assert set(spec) & {*later, *sockets, "gpus"} == set()
 
 
 @pytest.mark.parametrize("scene", old_names())

@@ -12,9 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from slurmkit.cli.commands import COMMANDS
-from slurmkit.cli.help import COMMAND_HEADINGS, OPTION_HEADINGS
-from slurmkit.cli.main import cli, run_to_exit_code
+from slurmkit.cli.job_options import OPTION_HEADINGS
+from slurmkit.cli.main import COMMAND_HEADINGS, COMMANDS, cli, run_to_exit_code
 from slurmkit.errors import SlurmkitError
 from slurmkit.testing import squeue_text
 from slurmkit.version import __version__

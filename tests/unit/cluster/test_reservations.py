@@ -14,8 +14,8 @@ from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.reservations import ReservationRequest, find_conflicts
 from slurmkit.errors import BadInput, DatabaseDown, Refused
 from slurmkit.formats.display import DAY_SECONDS, TimeAxis
-from slurmkit.spec.dependencies import format_dependency, join_dependencies
 from slurmkit.spec.jobspec import JobSpec
+from slurmkit.spec.option_values import format_dependency, join_dependencies
 from slurmkit.state.model import Reservation, Standing
 from slurmkit.testing import FakeSlurm, squeue_text
 

@@ -210,9 +210,9 @@ def openly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bin" / "cat").symlink_to(shutil.which("cat") or "/bin/cat")  # which that needs
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(
-        "slurmkit_containers.importing.download.local_architecture", lambda: "amd64"
+        "slurmkit_containers.importing.registry.local_architecture", lambda: "amd64"
     )
-    monkeypatch.setattr("slurmkit_containers.importing.download._PAUSES", (0.0,) * 8)
+    monkeypatch.setattr("slurmkit_containers.importing.registry._PAUSES", (0.0,) * 8)
     monkeypatch.setattr(
         "slurmkit_containers.importing.archives.local_architecture", lambda: "amd64"
     )

@@ -183,6 +183,21 @@ def test_gpus_are_seen_in_an_image_that_does_not_ask_for_them(
     assert "nvidia" not in script(no_gpus)
 
 
+def test_an_image_is_read_once_for_all_plans_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, program, image = tmp_path / "log", tmp_path / "unsquashfs", tmp_path / "x.sqsh"
+    program.write_text(f"#!/bin/sh\necho $2 >> {log}\necho A=1\n", "utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    spec = JobSpec(command=("x",), container=Container(image=str(image)), gpus=Gpus(1))
+    for content, count in (("", 1), ("changed", 2)):
+        image.write_text(content, "utf-8")
+        for _ in range(3):
+            assert "container-gpus" in {note.code for note in planned(spec).notes}
+        assert log.read_text("utf-8").split() == [str(image)] * count
+
+
 def test_where_the_image_cannot_be_read_the_plan_says_what_to_add(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

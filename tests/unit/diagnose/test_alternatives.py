@@ -9,15 +9,17 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 import why_scene as lab
+from checked_requests import request, with_qos
 from why_scene import NOW
 
 from slurmkit.diagnose import alternatives, respec
 from slurmkit.diagnose.free_resources import NodeTimelines, ResourceNeed
+from slurmkit.diagnose.limits_reached import would_wait_for_limit
 from slurmkit.diagnose.respec import rebuild_spec
 from slurmkit.diagnose.snapshot import PendingSnapshot
 from slurmkit.errors import Refused
 from slurmkit.spec.gpus import Gpus
-from slurmkit.state.model import Qos
+from slurmkit.state.model import Limits, LimitUsage, Qos
 from slurmkit.testing import FakeSlurm
 
 FULL = (
@@ -217,6 +219,49 @@ def test_a_higher_qos_preempts_who_gives_way() -> None:
     )
     found = find(lab.scene(lab.row("5"), *full, standing=lab.standing(qos=qos)), start=NOW + 1800)
     assert {"qos": "high"} in changes(found)
+
+
+@pytest.mark.parametrize(
+    ("limits", "usage", "offered"),
+    [
+        (Limits(grp_tres={"gres/gpu": 4}), LimitUsage(tres={"gres/gpu": 2}), True),
+        (Limits(grp_tres={"gres/gpu": 4}), LimitUsage(tres={"gres/gpu": 3}), False),
+        (Limits(grp_tres={"cpu": 8}), LimitUsage(tres={"cpu": 8}), False),
+        (Limits(grp_jobs=3), LimitUsage(jobs=3), False),
+        (Limits(grp_tres={"gres/gpu": 1}), LimitUsage(), False),
+    ],
+)
+def test_a_qos_whose_group_limit_is_used_up_is_not_offered(
+    limits: Limits, usage: LimitUsage, offered: bool
+) -> None:
+    none = Limits(max_jobs=0)
+    qos = (Qos(name="normal", limits=none), Qos(name="high", limits=limits, usage=usage))
+    job = lab.row("5", reason="QOSMaxJobsPerUserLimit")
+    found = find(lab.scene(job, standing=lab.standing(qos=qos)))
+    assert ({"qos": "high"} in changes(found)) is offered
+
+
+@pytest.mark.parametrize(("used", "waits"), [(4, False), (5, True), (8, True)])
+def test_whole_nodes_count_in_full_against_what_is_left_of_a_limit(used: int, waits: bool) -> None:
+    limits, usage = Limits(grp_tres={"gres/gpu": 12}), LimitUsage(tres={"gres/gpu": used})
+    where = with_qos("normal", limits=limits, usage=usage)
+    asked = request(where=where, qos="normal", exclusive=True, mem="1G")  # 4 or 8 GPUs
+    assert would_wait_for_limit(asked) is waits
+    shared = request(where=where, qos="normal", gpus=Gpus(1, "a100"), mem="1G")
+    assert not would_wait_for_limit(shared)
+
+
+@pytest.mark.parametrize(("priority", "offered"), [(50, False), (200, True)])
+def test_a_lower_qos_is_not_offered_where_jobs_that_then_come_first_have_no_plan(
+    priority: int, offered: bool
+) -> None:
+    """Such a job waited for Priority, although it was said to start now."""
+    none = Limits(max_jobs=0)
+    qos = (Qos(name="normal", priority=100, limits=none), Qos(name="high", priority=priority))
+    behind = lab.row("4", priority=60, reason="Priority", user="bob")
+    job = lab.row("5", reason="QOSMaxJobsPerUserLimit")
+    found = find(lab.scene(job, behind, standing=lab.standing(qos=qos)))
+    assert ({"qos": "high"} in changes(found)) is offered
 
 
 def test_a_job_that_names_its_nodes_is_offered_the_others() -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from slurmkit.doctor.activity import CHECKS
+from slurmkit.doctor.activity import CHECKS, parse_sdiag
 from slurmkit.doctor.case import Diagnosis
 from slurmkit.doctor.checks import run_checks
 from slurmkit.errors import Refused, SlurmError
-from slurmkit.state.sdiag import parse_sdiag
 from slurmkit.testing import FakeSlurm
 
 RECORDED = Path(__file__).parents[2] / "recorded"

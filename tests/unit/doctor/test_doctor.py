@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from prometheus_lab import FakePrometheus, dcgm
 
 from slurmkit.cli.settings import doctor_command
 from slurmkit.config.extras import install_command
 from slurmkit.config.paths import filesystem_type
-from slurmkit.doctor import installation, people
+from slurmkit.doctor import accounting, installation
 from slurmkit.doctor.case import Check, Diagnosis
 from slurmkit.doctor.checks import CHECKS, run_checks
 from slurmkit.errors import ControllerDown, DatabaseDown, LedgerError, Refused, SlurmMissing
@@ -250,7 +251,7 @@ def test_what_is_wrong_is_found(
 
 
 def test_every_check_of_slurm_can_find_something() -> None:
-    elsewhere = {"clock", "enforce-safe", "own-association"}  # below
+    elsewhere = {"clock", "enforce-safe", "gpu-metrics", "own-association"}  # below
     names = {check.name for check in CHECKS} - LOCAL - elsewhere
     assert names == {name for name, *_ in PROVOKED}
     assert len({check.name for check in CHECKS}) == len(CHECKS)
@@ -282,6 +283,29 @@ def test_the_fix_keeps_what_is_tracked(site: Site) -> None:
     assert found.fix.endswith(",gres/mps,gres/shard,license/x")
 
 
+def test_prometheus_knows_every_node_with_gpus(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.toml"
+    monkeypatch.setattr("slurmkit.config.files.config_paths", lambda: [file])
+    assert look(site, "gpu-metrics")[0].severity == "ok"  # the site has none
+    names = re.findall(r"NodeName=(\S+)(?=[^\n]*Gres=gpu)", site.nodes.replace("\n   ", " "))
+    prometheus = FakePrometheus()
+    with prometheus.serving() as url:
+        file.write_text(f"[gpu_metrics.prometheus]\nurl = '{url}'\n")
+        (found,) = look(site, "gpu-metrics")
+        assert found.severity == "warning"
+        assert "DCGM_FI_DEV_GPU_UTIL with the node in Hostname or hostname" in found.message
+        now = int(time.time())
+        prometheus.series = dcgm(now - 300, now, 80, hostname=names[0], gpu="0")
+        (found,) = look(site, "gpu-metrics")
+        assert (found.severity, "no samples of" in found.message) == ("note", True)
+        for name in names[1:]:
+            prometheus.series += dcgm(now - 300, now, 80, hostname=name, gpu="0")
+        assert look(site, "gpu-metrics")[0].severity == "ok"
+    assert look(site, "gpu-metrics")[0].severity == "warning"  # it is away
+
+
 @pytest.mark.parametrize(
     ("seconds", "severity"), [(0, "ok"), (-30, "warning"), (30, "warning"), (-400, "error")]
 )
@@ -293,11 +317,11 @@ def test_clocks(site: Site, seconds: float, severity: str) -> None:
 
 
 def test_whoever_asks_wants_an_association(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(people, "current_user", lambda: "zoe")
+    monkeypatch.setattr(accounting, "current_user", lambda: "zoe")
     assert look(site, "own-association")[0].severity == "error"
     site.config["AccountingStorageEnforce"] = "(null)"
     assert look(site, "own-association")[0].severity == "note"
-    monkeypatch.setattr(people, "current_user", lambda: "alice")
+    monkeypatch.setattr(accounting, "current_user", lambda: "alice")
     assert look(site, "own-association")[0].severity == "ok"
 
 
@@ -311,14 +335,14 @@ def test_people_of_the_directory(site: Site, monkeypatch: pytest.MonkeyPatch) ->
         pwd.getpwnam("root"), person("alice", 10001), person("bob", 10002),
         person("trent", 10003, "/usr/sbin/nologin"), person("daemonish", 200),
     ]  # fmt: skip
-    monkeypatch.setattr(people.pwd, "getpwall", lambda: everybody)
+    monkeypatch.setattr(accounting.pwd, "getpwall", lambda: everybody)
     (found,) = look(site, "directory")
     assert found.severity == "warning"
     assert found.message == "1 of 2 people in the directory have no association: bob"
     assert found.fix == "sacctmgr add user bob account=ACCOUNT"
-    monkeypatch.setattr(people.pwd, "getpwall", lambda: everybody[:2])
+    monkeypatch.setattr(accounting.pwd, "getpwall", lambda: everybody[:2])
     assert look(site, "directory")[0].severity == "ok"
-    monkeypatch.setattr(people.pwd, "getpwall", lambda: everybody[:1])
+    monkeypatch.setattr(accounting.pwd, "getpwall", lambda: everybody[:1])
     assert "enumeration is off" in look(site, "directory")[0].message
     site.answers["user"] = f"{ME}|None\n"
     (found,) = look(site, "directory")
@@ -438,7 +462,7 @@ def run(monkeypatch: pytest.MonkeyPatch, site: Site, *args: str) -> tuple[int, s
     slurm = site.slurm()
     monkeypatch.setattr("slurmkit.cluster.cluster._LOCAL", slurm)
     monkeypatch.setattr(installation.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(people, "current_user", lambda: "alice")
+    monkeypatch.setattr(accounting, "current_user", lambda: "alice")
     done = CliRunner().invoke(doctor_command, args, catch_exceptions=False)
     return done.exit_code, done.stdout, done.stderr
 

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -275,6 +276,37 @@ def test_a_future_is_unpickled_before_its_call_is_done(slurm: RunningSlurm, tmp_
         assert not again.done()
         (tmp_path / "go").touch()
         assert (future.result(PATIENCE), again.result(PATIENCE)) == (5, 5)
+
+
+def _followers() -> int:
+    return sum(thread.name == "slurmkit-calls" for thread in threading.enumerate())
+
+
+def test_futures_unpickled_one_by_one_attach_their_run_once(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    with Executor(slurm, max_workers=2, partition="cpu") as made:
+        futures = made.submit_all(abs, range(4))
+        before = _followers()
+        again = [_unpickled(future) for future in (*futures, futures[2])]
+        more = _followers() - before
+        for future in futures:
+            future.cancel()
+    assert [each.index for each in again] == [0, 1, 2, 3, 2]
+    assert again[4] is again[2]
+    assert more == 1  # one attachment, with its own thread
+
+
+def test_unpickled_futures_keep_no_result_but_their_own(executor: Maker) -> None:
+    with executor(1) as made:
+        futures = made.submit_all(Own, range(3))
+        concurrent.futures.wait(futures, PATIENCE)
+    first, second = _unpickled(futures[0]), _unpickled(futures[1])
+    known = weakref.ref(first.result(PATIENCE))
+    del first
+    wait_until(lambda: gc.collect() >= 0 and known() is None)
+    assert second.result(PATIENCE).value == 1
+    assert _unpickled(futures[0]).result(PATIENCE).value == 0
+    assert _unpickled(futures[2]).result(PATIENCE).value == 2
 
 
 def test_another_process_has_the_result(tmp_path: Path) -> None:

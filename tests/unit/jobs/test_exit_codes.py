@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import msgspec
 import pytest
 from jobs_lab import FakeJobs
+from waiting import PATIENCE
 
 from slurmkit.errors import ControllerDown
 from slurmkit.jobs.accounting_records import read_runs, read_steps
@@ -19,6 +21,7 @@ from slurmkit.jobs.exit_codes import (
 )
 from slurmkit.jobs.job import Job
 from slurmkit.jobs.lookup import read_jobs
+from slurmkit.jobs.poller import settle_watched_codes
 from slurmkit.testing import FakeSlurm
 
 
@@ -26,6 +29,12 @@ def answer(raw_id: int, number: int, status: object = ("ERROR",)) -> str:
     """What `sacct --json` prints since 23.11, as far as it is read."""
     code = {"status": status, "return_code": {"set": True, "infinite": False, "number": number}}
     return json.dumps({"jobs": [{"job_id": raw_id, "name": "x", "exit_code": code}], "meta": {}})
+
+
+def answers(raw_ids: Iterable[int], number: int) -> str:
+    """The same for several jobs."""
+    jobs = [one for raw_id in raw_ids for one in json.loads(answer(raw_id, number))["jobs"]]
+    return json.dumps({"jobs": jobs})
 
 
 def forgotten(release: str = "24.11.5", code: str = "72:0") -> tuple[FakeJobs, Job]:
@@ -172,14 +181,34 @@ def test_a_code_of_another_run_is_not_taken() -> None:
     assert settle_exit_codes(jobs.slurm, [info]) == [info]
 
 
-def test_so_many_jobs_that_sacct_would_print_too_much_stay_in_doubt() -> None:
-    """Finding submission 3."""
+def test_the_codes_of_many_jobs_are_asked_for_in_batches() -> None:
+    """sacct prints much about each job, so those beyond 500 stay in doubt."""
     jobs, job = forgotten()
-    jobs.json = answer(7, 200)
+    numbers = range(7, 7 + 520)
+    jobs.json = answers(numbers[:500], 200)
     info = msgspec.structs.replace(job.info(), exit_code="72 or 200")
+    infos = [msgspec.structs.replace(info, job_id=str(n), raw_id=str(n)) for n in numbers]
     jobs.slurm.asked.clear()
-    assert len(settle_exit_codes(jobs.slurm, [info] * 51)) == 51
-    assert [argv[0] for argv in jobs.slurm.asked] == ["squeue"]
+    codes = [each.exit_code for each in settle_exit_codes(jobs.slurm, infos)]
+    assert codes == ["200:0"] * 500 + ["72 or 200"] * 20
+    batches = [argv[2] for argv in jobs.asked("sacct")]
+    assert [len(words.split(",")) for words in batches] == [50] * 10
+
+
+def test_a_watch_hears_of_an_end_before_codes_are_asked_for() -> None:
+    """`sacct --json` may take long."""
+    jobs, _ = forgotten()
+    jobs.json = answer(7, 200)
+    cluster = jobs.cluster()
+    with cluster.poller.watch(["7"]) as watch:
+        *_, known = watch.changes(timeout=PATIENCE)
+    assert known["7"].over
+    assert not any("--json" in argv for argv in jobs.slurm.asked)
+    whole = settle_watched_codes(jobs.slurm, known)["7"]
+    assert whole.info is not None
+    assert whole.info.exit_code == "200:0"
+    assert cluster.job("7").wait(PATIENCE).exit_code == "200:0"
+    assert sum("--json" in argv for argv in jobs.slurm.asked) == 2
 
 
 def test_an_array_shows_the_doubt_and_its_outcome_the_code() -> None:

@@ -18,9 +18,10 @@ from recorded_lab import RELEASES, capabilities, slurm, standing
 
 from slurmkit.cli.submit import plan_json
 from slurmkit.errors import Refused
+from slurmkit.planning.checks.fixes import Check, FixSearch
 from slurmkit.planning.containers import check_shared_containers
 from slurmkit.planning.planner import Plan, plan, plan_offline, run_test_only
-from slurmkit.planning.request import SiteState
+from slurmkit.planning.request import Request, SiteState
 from slurmkit.spec.containers import Container
 from slurmkit.spec.findings import error
 from slurmkit.spec.gpus import Gpus
@@ -271,7 +272,8 @@ def test_what_is_said_to_fit_passes(options: dict[str, Any], fix: str | None) ->
 def test_fixes_that_undo_each_other_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding submission 15: planned again a few times, not for ever."""
 
-    def swings(spec: JobSpec, site: SiteState, slurm: object) -> Plan:
+    def swings(spec: JobSpec, site: SiteState, slurm: object, *, search: bool = True) -> Plan:
+        del search
         other = (("nodes", str(3 - int(spec.nodes or 1))),)
         wrong = error("swings", "", "", other)
         taken = site.capabilities.taken
@@ -280,6 +282,34 @@ def test_fixes_that_undo_each_other_are_given_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("slurmkit.planning.planner._plan_and_check", swings)
     site = SiteState(capabilities(), standing())
     assert plan_offline(JobSpec(command=("x",), nodes=1), site).errors[0].fix == ()
+
+
+def test_trying_fixes_searches_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search takes most of a plan's time, and a trial only has to pass or not."""
+    searched: list[Request] = []
+
+    def search(request: Request, checks: Sequence[Check]) -> FixSearch:
+        searched.append(request)
+        return FixSearch(request, checks)
+
+    monkeypatch.setattr("slurmkit.planning.checks.registry.FixSearch", search)
+    spec = JobSpec(command=("x",), partition="gpu,mig", mem="600G", time="30-0")
+    known = with_partition("mig", max_time=100)  # so that the fixes are not the same
+    found = plan_offline(spec, SiteState(known, standing())).errors
+    assert len({each.fix for each in found}) == 2
+    assert [request.partition.name for request in searched] == ["gpu", "mig"]
+
+
+def test_fixes_that_there_is_no_time_to_try_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = JobSpec(command=("x",), mem="600G")
+    site = SiteState(capabilities(), standing())
+    tried = plan_offline(spec, site)
+    assert [each.fix for each in tried.errors] == [(("mem", "500G"),)]
+    assert "fixes-untried" not in codes(tried.notes)
+    monkeypatch.setattr("slurmkit.planning.planner._TRIAL_SECONDS", 0.0)
+    late = plan_offline(spec, site)
+    assert [each.fix for each in late.errors] == [()]
+    assert codes(late.notes) == [*codes(tried.notes), "fixes-untried"]
 
 
 gpu_requests = st.none() | st.sampled_from(

@@ -53,6 +53,29 @@ def test_no_launcher_gives_tasks_for_each_gpu_to_slurm(launcher: str) -> None:
     assert (sent["ntasks-per-node"], "ntasks-per-gpu" in sent) == ("2", False)
 
 
+@pytest.mark.parametrize(
+    ("launcher", "each", "bind", "bound"),
+    [
+        ("srun", 1, None, None),
+        ("srun", 2, None, "single:2"),
+        ("srun", 1, "single:1", "single:1"),
+        ("srun", 1, "none", "none"),
+        ("srun", None, None, None),
+        (None, 1, None, "single:1"),
+    ],
+)
+def test_the_gpu_of_a_local_rank_is_there_unless_said(
+    launcher: str | None, each: int | None, bind: str | None, bound: str | None
+) -> None:
+    """torch.cuda.set_device(LOCAL_RANK) fails in a task that is bound to one GPU."""
+    plan = made(gpus=Gpus(2, bind=bind), ntasks_per_gpu=each, launch=Launch(launcher=launcher))
+    words = plan.submissions[0].script.split("\nsrun ")[1].split(" -- ")[0].split()
+    shown = [word.partition("=")[2] for word in words if word.startswith("--gpu-bind=")]
+    assert shown == ([bound] if bound else [])
+    noted = any(each.code == "local-rank-gpu" for each in plan.notes)
+    assert noted is (launcher == "srun" and bound not in (None, "none"))
+
+
 def test_tasks_for_each_gpu_of_a_script_are_left_to_slurm() -> None:
     plan = made(script=SCRIPT, gpus=Gpus(2, "a100"), ntasks_per_gpu=2)
     assert options(plan)["ntasks-per-gpu"] == "2"

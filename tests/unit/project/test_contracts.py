@@ -61,6 +61,7 @@ def test_contracts_hold(house: Path) -> None:
         ("slurmkit_plugins/__init__.py", "import slurmkit_tui"),
         ("slurmkit_plugins/__init__.py", "import slurmkit_accounting.ingest.ingest"),
         ("slurmkit_plugins/__init__.py", "import slurmkit.cli.tables"),
+        ("slurmkit_plugins/gpu_exporter/cli.py", "import slurmkit.state.nodes"),
     ],
 )
 def test_a_break_is_noticed(house: Path, module: str, line: str) -> None:
@@ -75,12 +76,12 @@ UPWARD = "from slurmkit.cluster.cluster import Cluster"
 LAYERS = [
     pytest.param("slurmkit/formats/tres.py", UPWARD, id="upward"),
     pytest.param(
-        "slurmkit/state/sdiag.py",
+        "slurmkit/state/gres.py",
         f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {UPWARD}",
         id="upward for types",
     ),
     pytest.param(
-        "slurmkit/state/sdiag.py", f"def late() -> None:\n    {UPWARD}", id="upward in a function"
+        "slurmkit/state/gres.py", f"def late() -> None:\n    {UPWARD}", id="upward in a function"
     ),
     pytest.param(
         "slurmkit/doctor/case.py",

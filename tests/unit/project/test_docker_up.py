@@ -93,3 +93,19 @@ def test_an_index_with_a_password_is_refused(tmp_path: Path, url: str) -> None:
     assert "the history of the image" in done.stderr
     assert "secret" not in done.stderr
     assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["up", "--with", "grafana"], "--with grafana: there is prometheus"),
+        (["down", "--with", "prometheus"], "--with belongs to up and reset"),
+        (["up", "--with"], "--with needs a value"),
+    ],
+)
+def test_what_a_cluster_cannot_have_beside_the_rest(words: list[str], why: str) -> None:
+    done = subprocess.run(
+        [_DOCKER / "cluster", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert why in done.stderr

@@ -17,6 +17,7 @@ HEAVY = {
     "ldap3",
     "paramiko",
     "pyslurm",
+    "pynvml",
 }
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmkit.spec.jobfile import parse_directive, split_directive
-from slurmkit.spec.submission import _sbatch_quote
+from slurmkit.spec.sbatch_options import _sbatch_quote
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from slurmkit.state.arrays import (
     group_by_array,
     matches_job_id,
 )
-from slurmkit.state.queue_cells import QUEUE_COLUMNS, counts_gpus, queue_cells
-from slurmkit.state.queue_rows import QueueRow, parse_queue
+from slurmkit.state.queue_rows import QUEUE_COLUMNS, QueueRow, counts_gpus, parse_queue, queue_cells
 
 WAITING = {"State": "PENDING", "NodeList": "", "TimeUsed": "0:00"}
 GPU = "cpu=1,gres/gpu=2"

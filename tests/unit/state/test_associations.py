@@ -11,8 +11,7 @@ import pytest
 
 from slurmkit.cli.completion import cached_names
 from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, SlurmError
-from slurmkit.state.assoc_mgr import parse_assoc_mgr
-from slurmkit.state.associations import read_standing
+from slurmkit.state.associations import parse_assoc_mgr, read_standing
 from slurmkit.state.model import Association, Limits, LimitUsage, Qos, Standing
 from slurmkit.testing import FakeSlurm
 

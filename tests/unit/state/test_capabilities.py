@@ -16,10 +16,10 @@ from slurmkit.state.capabilities import (
     parse_capabilities,
     parse_nodes,
     parse_partitions,
+    parse_reservations,
     read_capabilities,
 )
 from slurmkit.state.model import Capabilities, Reservation
-from slurmkit.state.reservations import parse_reservations
 from slurmkit.testing import FakeSlurm
 
 RECORDED = Path(__file__).parents[2] / "recorded"

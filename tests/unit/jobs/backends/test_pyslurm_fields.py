@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from slurmkit.errors import BadInput
 from slurmkit.jobs.backends.commands import NO_OVERRIDES, SubmitOverrides
 from slurmkit.jobs.backends.pyslurm import DescriptionFields, Inexpressible, describe_submission
-from slurmkit.spec.submission import Submission, option_lines
+from slurmkit.spec.sbatch_options import option_lines
+from slurmkit.spec.submission import Submission
 
 NOT_SET, NOT_SET16 = 0xFFFFFFFE, 0xFFFE
 RECORDED = Path(__file__).parents[3] / "recorded" / "26.05"

@@ -19,7 +19,8 @@ from slurmkit.jobs.backends.commands import NO_OVERRIDES
 from slurmkit.jobs.backends.pyslurm import SENT, PyslurmBackend
 from slurmkit.jobs.backends.pyslurm_usable import PyslurmCheck
 from slurmkit.slurm.commands import LocalSlurmCommands
-from slurmkit.spec.submission import Submission, option_lines
+from slurmkit.spec.sbatch_options import option_lines
+from slurmkit.spec.submission import Submission
 
 OPTIONS = (("job-name", "x"), ("partition", "cpu"))
 CONFIG = "ClusterName = lab\nSLURM_VERSION = 26.05.5\nCliFilterPlugins = {filters}\n"

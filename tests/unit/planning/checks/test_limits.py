@@ -18,6 +18,7 @@ from checked_requests import (
 )
 from recorded_lab import capabilities, standing
 
+from slurmkit.planning.checks.fixes import request_builder
 from slurmkit.planning.checks.limits import effective_limits
 from slurmkit.planning.checks.limits_use import time_limit_minutes
 from slurmkit.planning.checks.registry import check
@@ -400,7 +401,47 @@ def test_whole_nodes_may_be_larger_than_a_limit_allows() -> None:
     """Differential test, C: Slurm takes two nodes with 8 GPUs, and waits for the limit."""
     where = with_qos("normal", limits=Limits(max_tres_per_job={"gres/gpu": 12}))
     found = findings(where=where, qos="normal", nodes=2, mem="1G", exclusive=True)
-    finding = found["qos-max-tres-per-job"]
+    finding = found["qos-max-tres-per-job-whole-nodes"]
     assert finding.severity == "warning"
-    assert "8 GPUs to 16 GPUs" in finding.message
+    assert "12 GPUs to 16 GPUs" in finding.message
     assert not findings(where=where, qos="normal", nodes=1, mem="1G", exclusive=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "asks", "severity"),
+    [
+        ({"gres/gpu": 11}, {"nodes": 2}, "error"),  # c3 has 4 GPUs, c1 and c2 have 8
+        ({"gres/gpu": 12}, {"nodes": 2}, "warning"),
+        ({"gres/gpu": 16}, {"nodes": 2}, None),
+        ({"gres/gpu": 15}, {"nodes": 2, "nodelist": "c[1-2]"}, "error"),
+        ({"gres/gpu": 11}, {"nodes": 2, "nodelist": "c1"}, "error"),
+        ({"gres/gpu": 3}, {"nodes": 1}, "error"),
+        ({"cpu": 127}, {"nodes": 2}, "error"),
+        ({"cpu": 128}, {"nodes": 2}, None),
+        ({"mem": 2 * 64 * 1024 - 1}, {"nodes": 2, "mem": None, "mem_per_cpu": "1G"}, "error"),
+        ({"mem": 2 * 64 * 1024}, {"nodes": 2, "mem": None, "mem_per_cpu": "1G"}, None),
+        ({"mem": 2048}, {"nodes": 2}, None),
+        ({"node": 1}, {"nodes": 2}, "error"),
+    ],
+)
+@pytest.mark.parametrize("field", ["max_tres_per_job", "grp_tres"])
+def test_whole_nodes_count_in_full_against_a_limit(
+    field: str, limit: dict[str, int], asks: dict[str, Any], severity: str | None
+) -> None:
+    """Slurm never starts it where all nodes that it may take are over the limit."""
+    where = with_qos("normal", limits=Limits(**{field: limit}))
+    found = findings(where=where, qos="normal", exclusive=True, **{"mem": "1G", **asks})
+    code = f"qos-{field.replace('_', '-')}"
+    severities = {f.severity for name, f in found.items() if name.startswith(code)}
+    assert severities == ({severity} if severity else set())
+
+
+def test_what_a_limit_may_keep_from_starting_is_not_proposed() -> None:
+    where = with_qos("normal", limits=Limits(max_tres_per_job={"gres/gpu": 6}))
+    asked = request(where=where, qos="normal", exclusive=True, nodes=2, mem="1G")
+    (found,) = [finding for finding in check(asked) if finding.severity == "error"]
+    assert found.code == "qos-max-tres-per-job"
+    assert found.fix != (("nodes", "1"),)  # that fits only if Slurm takes c3
+    rebuilt = request_builder(asked)(found.fix)
+    assert rebuilt is not None
+    assert not [each for each in check(rebuilt) if each.keeps_from_starting]

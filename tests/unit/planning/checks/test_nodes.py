@@ -410,3 +410,27 @@ def test_tasks_on_a_socket_are_at_most_its_cpus() -> None:
     assert (finding.code, finding.fix) == ("tasks-per-socket", (("ntasks-per-socket", "32"),))
     assert not errors({f.code: f for f in fixed(asked, finding)})
     assert not errors(findings(nodes=1, ntasks=2, ntasks_per_socket=32))
+
+
+@pytest.mark.parametrize(
+    ("asks", "doubted"),
+    [
+        ({"ntasks": 16, "cpus_per_task": 8}, True),  # Slurm 24.11 leaves it waiting on c[1-3]
+        ({"ntasks": 8, "cpus_per_task": 8}, False),
+        ({"ntasks": 16, "cpus_per_task": 8, "nodes": 2}, False),
+        ({"ntasks": 99}, False),
+        ({"ntasks_per_node": 99}, True),
+        ({"ntasks_per_node": 64}, False),
+    ],
+)
+def test_of_tasks_that_share_too_few_cpus_it_is_unknown_whether_they_start(
+    asks: dict[str, Any], doubted: bool
+) -> None:
+    found = findings(overcommit=True, **asks)
+    assert not errors(found)
+    assert ("overcommit-cpus" in found) is doubted
+
+
+def test_tasks_that_share_cpus_need_one_node() -> None:
+    asked = request(ntasks=99, overcommit=True)
+    assert (asked.nodes, asked.total["cpu"], asked.most["cpu"]) == (1, 1, 1)

@@ -477,6 +477,19 @@ def test_an_image_that_cannot_be_unpacked_stops_the_job(node: Node, configured: 
     assert "preflight failed: the image could not be unpacked" in done.stderr
 
 
+def test_an_image_that_takes_too_long_to_unpack_stops_the_job(node: Node, configured: Path) -> None:
+    configured.write_text("[preflight]\nunpack_seconds = 1\n", "utf-8")
+    plan = planned(nodes=2, container=Container(image="/images/x.sqsh", runtime="pyxis"))
+    message = next(each.message for each in plan.notes if each.code == "preflight")
+    assert "the image is unpacked on each node in at most 1 s" in message
+    hangs = '#!/bin/sh\ncase "$*" in *--container-image=*) exec sleep 600;; esac\n'
+    (node.folder / "srun").write_text(hangs, "utf-8")
+    done = node.run(plan, {})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the image was not unpacked on each node within 1 s; for a larger image" in done.stderr
+    assert "unpack_seconds in [preflight] of the configuration" in done.stderr
+
+
 # The plan.
 
 

@@ -6,8 +6,7 @@ import pytest
 from queue_lines import MARK, job, lines
 
 from slurmkit.errors import BadInput
-from slurmkit.state.queue_cells import SORT_KEYS, sort_rows
-from slurmkit.state.queue_rows import parse_queue
+from slurmkit.state.queue_rows import SORT_KEYS, parse_queue, sort_rows
 
 ROWS = parse_queue(
     lines(
@@ -46,7 +45,11 @@ def test_every_key_sorts(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("by", "says"),
-    [("gpu", "did you mean 'gpus'"), ("", "there are jobid, user"), ("user,,name", "column ''")],
+    [
+        ("gpu", "did you mean 'gpus'"),
+        ("", "known columns: jobid, user"),
+        ("user,,name", "column ''"),
+    ],
 )
 def test_what_cannot_be_sorted_by(by: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):

@@ -14,7 +14,7 @@ from jobs_lab import FakeJobs
 from recorded_lab import capabilities, standing
 
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.cluster.secret_files import remove_secrets
+from slurmkit.cluster.send import remove_secrets
 from slurmkit.errors import Refused, SlurmkitError
 from slurmkit.planning.planner import plan_offline
 from slurmkit.planning.request import SiteState

@@ -9,7 +9,7 @@ import pytest
 from checked_requests import findings, request, with_config
 from recorded_lab import capabilities
 
-from slurmkit.planning.checks import effects
+from slurmkit.planning.checks import options
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobspec import Launch
 
@@ -55,9 +55,9 @@ def test_what_has_no_effect(spec: dict[str, Any], code: str, says: str, fix: str
 def test_what_has_an_effect(spec: dict[str, Any]) -> None:
     asked = request(**spec)
     checks = (
-        effects.options_for_gpus, effects.fewest_cpus, effects.ignored_hint,
-        effects.binding_plugins, effects.core_selection, effects.spreading,
-        effects.passed_on_options,
+        options.options_for_gpus, options.fewest_cpus, options.ignored_hint,
+        options.binding_plugins, options.core_selection, options.spreading,
+        options.passed_on_options,
     )  # fmt: skip
     assert [each for check in checks for each in check(asked)] == []
 
@@ -65,27 +65,27 @@ def test_what_has_an_effect(spec: dict[str, Any]) -> None:
 def test_the_release_decides() -> None:
     old = msgspec.structs.replace(capabilities(), release=(22, 5, 11))
     beside = {"hint": "nomultithread", "sockets_per_node": 1}
-    assert not list(effects.ignored_hint(request(old, **beside)))
+    assert not list(options.ignored_hint(request(old, **beside)))
     new = msgspec.structs.replace(capabilities(), release=(25, 11, 0))
-    (found,) = effects.ignored_hint(request(new, **beside))
+    (found,) = options.ignored_hint(request(new, **beside))
     assert "beside --sockets-per-node" in found.message
 
 
 def test_the_plugins_decide() -> None:
     bound = with_config(TaskPlugin="task/cgroup,task/affinity", TrackWCKey="yes")
-    assert not list(effects.binding_plugins(request(bound, **BOUND)))
-    assert not list(effects.passed_on_options(request(bound, options={"wckey": "a"})))
+    assert not list(options.binding_plugins(request(bound, **BOUND)))
+    assert not list(options.passed_on_options(request(bound, options={"wckey": "a"})))
     by_cpu = with_config(SelectTypeParameters="CR_CPU_MEMORY")
-    (found,) = effects.core_selection(request(by_cpu, threads_per_core=1))
+    (found,) = options.core_selection(request(by_cpu, threads_per_core=1))
     assert found.code == "cores-unsupported"
     linear = with_config(SelectType="select/linear", SelectTypeParameters="CR_MEMORY")
-    (found,) = effects.core_selection(request(linear, ntasks_per_core=1))
+    (found,) = options.core_selection(request(linear, ntasks_per_core=1))
     assert found.message.startswith("--ntasks-per-core: not supported")
     asked = {"gpus": Gpus(4, "a100", sockets=2), "sockets_per_node": 2}
-    (found,) = effects.options_for_gpus(request(linear, **asked))
+    (found,) = options.options_for_gpus(request(linear, **asked))
     assert (found.severity, found.code) == ("error", "cons-tres-only")
 
 
 def test_an_option_of_a_plugin_is_known() -> None:
     known = msgspec.structs.replace(capabilities(), container_options=("container-image",))
-    assert not list(effects.passed_on_options(request(known, options={"container-image": "x"})))
+    assert not list(options.passed_on_options(request(known, options={"container-image": "x"})))
