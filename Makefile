@@ -23,7 +23,7 @@ demo: up ## bring up a Slurm cluster and follow one GPU job from submit to repor
 
 test: lint ## everything CI asks for on the default release
 	@$(STEP) "tools of the tests" tests/tools
-	@$(STEP) "unit tests" $(PYTEST) -q -n 2 -m "not cluster" tests/unit tests/tui
+	@$(STEP) "unit tests" $(PYTEST) -q -n 4 -m "not cluster" tests/unit tests/tui
 	@$(MAKE) --no-print-directory cluster-test SLURM=24.11
 
 test-all: test fuzz ## also fuzz, and every cluster test, slow ones too, on Slurm 22.05 and 26.05

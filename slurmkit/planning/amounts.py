@@ -22,6 +22,9 @@ from slurmkit.state.model import Capabilities, Node, Partition
 _SHARED = ("gres/shard", "gres/mps")
 # From here on slurmctld spreads the CPUs that MaxMemPerCPU adds evenly over the tasks.
 _RAISED_PER_TASK_SINCE = (24, 11)
+# Before it each node gets the CPUs of `--ntasks-per-node` tasks, also where `--ntasks` are fewer
+# (`dist_tasks_compute_c_b` in src/plugins/select/cons_tres/dist_tasks.c).
+_TASKS_COUNT_SINCE = (24, 11)
 
 
 class JobAmounts(NamedTuple):
@@ -185,10 +188,13 @@ def _total(job: PlacedJob, per_node: Tres, nodes: int) -> Tres:
 def _asked_cpus(job: PlacedJob, nodes: int) -> int:
     """Return the CPUs that the whole job asks for on that many nodes."""
     layout = job.layout
+    tasks = layout.tasks
+    if layout.ntasks is not None and job.capabilities.release < _TASKS_COUNT_SINCE:
+        tasks = max(tasks, (job.spec.ntasks_per_node or 0) * nodes)
     if job.kind is None and layout.ntasks is not None and not job.spec.overcommit:
         # MinNodes may give it more nodes than tasks, each with a CPU
-        return max(layout.ntasks * layout.cpus_per_task, layout.least_cpus * nodes, nodes)
-    tasks = nodes if job.spec.overcommit else max(layout.tasks, nodes)
+        return max(tasks * layout.cpus_per_task, layout.least_cpus * nodes, nodes)
+    tasks = nodes if job.spec.overcommit else max(tasks, nodes)
     return max(tasks * layout.cpus_per_task, layout.least_cpus * nodes)
 
 

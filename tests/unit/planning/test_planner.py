@@ -437,3 +437,11 @@ def test_each_node_of_a_nodelist_would_save_the_container() -> None:
     assert (finding.severity, finding.code) == ("error", "container-save")
     one = JobSpec(command=("x",), nodelist="c1")
     assert not list(check_shared_containers(one, container, "pyxis"))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_before_24_11_each_node_holds_the_cpus_of_its_most_tasks(release: str) -> None:
+    done = made(slurm(release), ntasks=2, ntasks_per_node=4, cpus_per_task=2, nodes=1)
+    assert done.estimate
+    cpus = done.estimate.cpu_hours / done.estimate.hours
+    assert cpus == pytest.approx(8 if release == "22.05" else 4)
