@@ -141,7 +141,7 @@ def test_a_sites_command_that_is_broken_is_one_line(capsys: pytest.CaptureFixtur
             "mpirun-x",
             "known launchers: accelerate, deepspeed, mpi, none, srun, torchrun",
         ),
-        ("gpu_metrics", "dcgm", "known gpu_metrics: prometheus"),
+        ("gpu_metrics", "dcgm", "known gpu_metrics: ledger, prometheus, slurm"),
     ],
 )
 def test_an_unknown_one_names_what_exists(kind: str, name: str, says: str) -> None:
