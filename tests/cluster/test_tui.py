@@ -281,7 +281,7 @@ def submitted_from_the_form(terminal: Terminal, name: str) -> str:
     terminal.type(*["Tab"] * 4)
     terminal.wait_for("GPUs: Whole GPUs", "a100:1")  # what the cluster offers
     terminal.type("-l", "a100:1")
-    terminal.type(*["Tab"] * 7)
+    terminal.type(*["Tab"] * 9)
     terminal.wait_for("Time: ")
     terminal.type("-l", "10")
     terminal.wait_for("ready", "#SBATCH --gpus-per-node=a100:1", "#SBATCH --time=10")
