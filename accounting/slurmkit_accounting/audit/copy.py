@@ -46,9 +46,9 @@ def _copy(table: Table, here: Connection, there: Connection) -> None:
         for column in table.columns
     ]
     names = table.columns.keys()
-    found = here.execute(select(*columns), execution_options={"yield_per": _MANY})
-    for some in found.partitions():
-        insert_rows(there, table, names, [tuple(row) for row in some])
+    with here.execute(select(*columns), execution_options={"yield_per": _MANY}) as found:
+        for some in found.partitions():
+            insert_rows(there, table, names, [tuple(row) for row in some])
     if there.dialect.name == "postgresql" and "id" in names:
         # Rows inserted with their ids did not advance the sequence.
         there.execute(

@@ -219,10 +219,10 @@ def checksum(connection: Connection) -> str:
 def _total(connection: Connection, query: Any, bools: int = 0) -> list[str]:
     """Return the count of rows and the sum of their hashes; the last `bools` columns are bool."""
     count, total = 0, 0
-    found = connection.execute(query, execution_options={"yield_per": _MANY})
-    for some in found.partitions():
-        count += len(some)
-        total += sum(_hash(list(row), bools) for row in some)
+    with connection.execute(query, execution_options={"yield_per": _MANY}) as found:
+        for some in found.partitions():
+            count += len(some)
+            total += sum(_hash(list(row), bools) for row in some)
     return [str(count), f"{total % 2**256:x}"]
 
 

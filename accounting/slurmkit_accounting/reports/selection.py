@@ -86,10 +86,11 @@ class RunSelection:
         selected = [runs.c[name] for name in dict.fromkeys((*_KEY_COLUMNS, *columns))]
         not_retracted = () if retracted else (runs.c.retracted.is_(None),)
         query = select(*selected).where(*not_retracted, *where, *self.where())
-        for row in self._connection.execute(query.execution_options(yield_per=10_000)):
-            keys = tuple(filter(self.keeps, usage_keys_of(row, self._eras)))
-            if keys:
-                yield row, keys
+        with self._connection.execute(query.execution_options(yield_per=10_000)) as found:
+            for row in found:
+                keys = tuple(filter(self.keeps, usage_keys_of(row, self._eras)))
+                if keys:
+                    yield row, keys
 
     def sums_by(
         self,
@@ -115,13 +116,14 @@ class RunSelection:
         query = select(*keys, *shape, *sums).where(runs.c.retracted.is_(None), *where)
         query = query.where(*self.where()).group_by(*groups)
         labels_of: dict[tuple[Any, ...], tuple[str, ...] | None] = {}
-        for row in self._connection.execute(query.execution_options(yield_per=10_000)):
-            values = tuple(row)
-            group = values[: len(names)]
-            if group not in labels_of:
-                labels_of[group] = self._labels(by, dict(zip(names, group, strict=True)))
-            if (labels := labels_of[group]) is not None:
-                yield labels, values[len(names) :]
+        with self._connection.execute(query.execution_options(yield_per=10_000)) as found:
+            for row in found:
+                values = tuple(row)
+                group = values[: len(names)]
+                if group not in labels_of:
+                    labels_of[group] = self._labels(by, dict(zip(names, group, strict=True)))
+                if (labels := labels_of[group]) is not None:
+                    yield labels, values[len(names) :]
 
     def _columns_for(self, by: Sequence[str]) -> list[str]:
         """Return the columns needed for dimensions, filters and permissions."""

@@ -216,11 +216,11 @@ class EndedUsage:
         sums = [cast(func.sum(table.c[name]), BigInteger) for name in names]
         where = (table.c.bin >= begin, table.c.bin < end)
         query = select(table.c.key_id, *sums).where(*where).group_by(table.c.key_id)
-        found = self._connection.execute(query.execution_options(yield_per=_AT_ONCE))
-        for some in found.partitions():
-            flat = np.fromiter(chain.from_iterable(some), np.int64, len(some) * (len(names) + 1))
-            rows = flat.reshape(len(some), -1)
-            self._add(total, rows)
+        with self._connection.execute(query.execution_options(yield_per=_AT_ONCE)) as found:
+            for some in found.partitions():
+                numbers = len(some) * (len(names) + 1)
+                flat = np.fromiter(chain.from_iterable(some), np.int64, numbers)
+                self._add(total, flat.reshape(len(some), -1))
         return total
 
     def _add(self, total: Numbers, rows: Numbers) -> None:
