@@ -96,7 +96,7 @@ def test_work_in_a_process_group_of_its_own_is_told(tmp_path: Path) -> None:
 def test_an_end_that_is_long_or_was_before_takes_nothing_of_the_grace(
     tmp_path: Path, left: int
 ) -> None:
-    slurm = Slurmctld(tmp_path, policy(grace=3), "file")
+    slurm = Slurmctld(tmp_path, policy(grace=15), "file")
     asked = 'until [ -e "$SLURMKIT_CHECKPOINT_FILE" ]; do sleep 0.1; done'
     slurm.work = ("sh", "-c", f"{asked}; sleep 1; touch {tmp_path}/saved; exit 75")
     slurm.start(left)

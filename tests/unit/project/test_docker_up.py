@@ -19,17 +19,21 @@ option_name() { :; }
 remove_unhealthy() { :; }
 unlock_network_when_made() { :; }
 compose_command=(compose)
-PATIENCE=3 network_lock=9
+PATIENCE=$patience network_lock=9
 start_services
 """
 
 
-def _up(tmp_path: Path, docker: str, compose: str) -> subprocess.CompletedProcess[str]:
+def _up(
+    tmp_path: Path, docker: str, compose: str, patience: int = 3
+) -> subprocess.CompletedProcess[str]:
     for name, text in (("docker", docker), ("compose", compose), ("sleep", "/bin/sleep 0.05")):
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "docker_dir": str(_DOCKER), "here": str(tmp_path)}
+    environment = os.environ | {
+        "PATH": path, "docker_dir": str(_DOCKER), "here": str(tmp_path), "patience": str(patience)
+    }  # fmt: skip
     argv = ["bash", "-c", _SCRIPT]
     return subprocess.run(
         argv, env=environment, capture_output=True, text=True, check=False, timeout=60
@@ -56,7 +60,7 @@ echo >>{asked}; number=$(wc -l <{asked}); said="not yet, $number" health=unhealt
     compose = (
         f'[[ -e {tmp_path}/second ]] || {{ touch {tmp_path}/second; echo "unhealthy"; exit 1; }}'
     )
-    done = _up(tmp_path, docker, compose)
+    done = _up(tmp_path, docker, compose, patience=50)
     assert done.returncode == 0, done.stderr
     assert "login ready" in done.stderr
 
