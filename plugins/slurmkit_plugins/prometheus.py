@@ -190,6 +190,8 @@ class Prometheus:
             mig = f"{uuid or pci}/{mig}"
         if uuid.startswith("MIG-"):
             mig = uuid
+        if mig.startswith("MIG-"):  # exporters differ in whether they name its GPU, too
+            return self._node_of(labels), "", "", mig
         if not uuid and not pci:  # then the index is all that tells the GPUs of a node apart
             uuid = f"gpu{labels.get('minor_number', labels.get(self._section.gpu_label, ''))}"
         return self._node_of(labels), uuid, "" if uuid else pci, mig

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from slurmkit.errors import BadConfig
 from slurmkit_accounting.config import GpuUseSection, read_secret_file
@@ -57,7 +57,7 @@ def exporter_address(section: GpuUseSection) -> ExporterAddress:
         BadConfig: when the URL is not one, or everybody can read the file of the token.
     """
     parts = urlsplit(section.url)
-    if parts.scheme not in _PORTS or NODE not in parts.netloc:
+    if parts.scheme not in _PORTS or NODE not in parts.netloc or not _has_port(parts):
         raise BadConfig(
             f"[gpu_use] url is {section.url!r}; write http://{NODE}:PORT/metrics or https://…,"
             f" with {NODE} where the name of the node goes"
@@ -66,6 +66,13 @@ def exporter_address(section: GpuUseSection) -> ExporterAddress:
     if not token.isascii() or not token.isprintable():
         raise BadConfig("[gpu_use] token_file: a token has only ASCII characters, without blanks")
     return ExporterAddress(section.url, token, section.deadline)
+
+
+def _has_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port is None or parts.port > 0
+    except ValueError:
+        return False
 
 
 def read_exporters(where: ExporterAddress, nodes: Collection[str]) -> dict[str, NodeAnswer]:
@@ -94,7 +101,7 @@ async def _read_node(
         return NodeAnswer(tuple(parse_page(page, at)))
     except TimeoutError:
         return NodeAnswer(error=f"no answer within {where.deadline:g} s")
-    except (OSError, PageError) as error:
+    except (OSError, ValueError) as error:  # a name that cannot be a host's is a ValueError
         return NodeAnswer(error=str(error) or type(error).__name__)
 
 

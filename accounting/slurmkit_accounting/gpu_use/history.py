@@ -7,7 +7,7 @@ said, so nothing counts twice.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import Connection, delete, or_, select
 
 from slurmkit.config.plugins import load_plugin
-from slurmkit.errors import BadConfig, SlurmkitError
+from slurmkit.errors import BadConfig
 from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.state.gpu_metrics import GpuHistory, GpuSample, GpuTrace, JobWindow
 from slurmkit_accounting.gpu_use.samples import (
     GpuName,
     GpuReading,
     plausible_counter,
+    plausible_memory,
     plausible_share,
     plausible_watts,
 )
@@ -60,6 +61,7 @@ class GpuHistoryReader:
     Args:
         open_ledger: opens the ledger for writing.
         source: the site's metrics.
+        count_use: counts in the usage tables what is known now of runs, by their row ids.
         interval: seconds that one sample covers, if the source does not take them more often.
         ask_days: runs that ended longer ago are not asked for.
         keep_days: days for which curves are kept.
@@ -70,17 +72,19 @@ class GpuHistoryReader:
         open_ledger: Callable[[], AbstractContextManager[Ledger]],
         source: GpuHistory,
         *,
+        count_use: Callable[[Connection, Sequence[int]], object],
         interval: int,
         ask_days: int,
         keep_days: int,
     ) -> None:
         self._open_ledger = open_ledger
         self._source = source
+        self._count_use = count_use
         self._interval = interval
         self._ask_seconds = ask_days * 86400
         self._keep_seconds = keep_days * 86400
 
-    def run(self, now: int, check: Callable[[], None]) -> tuple[list[int], str]:
+    def run(self, now: int, check: Callable[[], None]) -> str:
         """Ask for some runs; stop after some failures, since the source may be away.
 
         Args:
@@ -88,12 +92,11 @@ class GpuHistoryReader:
             check: raises when the service shall stop.
 
         Returns:
-            Row ids of the runs whose use is known now, and why a question failed.
+            Why a question failed; empty if none did.
 
         Raises:
             LedgerError: when the ledger cannot be written.
         """
-        known: list[int] = []
         failed: list[str] = []
         with self._open_ledger() as ledger:
             with ledger.transaction() as connection:
@@ -103,19 +106,20 @@ class GpuHistoryReader:
                 check()
                 try:
                     traces = self._source.read_job(run.window)
-                except SlurmkitError as error:
+                    uses = [_use_of(run, trace, self._interval) for trace in traces]
+                except Exception as error:  # noqa: BLE001 - whatever one run's answer holds, others follow
+                    said = str(error) or type(error).__name__
                     with ledger.transaction() as connection:
-                        _record(connection, run, now, str(error))
-                    failed.append(str(error))
+                        _record(connection, run, now, said)
+                    failed.append(said)
                     if len(failed) >= _MOST_FAILURES:
                         break
                     continue
-                uses = [_use_of(run, trace, self._interval) for trace in traces]
                 with ledger.transaction() as connection:
                     _replace(connection, run.id, uses)
+                    self._count_use(connection, [run.id])
                     _record(connection, run, now, "")
-                known.append(run.id)
-        return known, failed[0] if failed else ""
+        return failed[0] if failed else ""
 
 
 def load_gpu_history(name: str) -> GpuHistory:
@@ -204,8 +208,8 @@ def _reading(sample: GpuSample) -> GpuReading:
     return GpuReading(
         at=sample.taken,
         utilisation=plausible_share(None if busy is None else busy / 100),
-        memory_mib=sample.memory_used,
-        memory_total_mib=sample.memory_total,
+        memory_mib=plausible_memory(sample.memory_used),
+        memory_total_mib=plausible_memory(sample.memory_total),
         watts=plausible_watts(sample.watts),
         joules=plausible_counter(sample.joules),
     )

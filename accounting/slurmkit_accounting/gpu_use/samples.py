@@ -19,11 +19,12 @@ _MOST_MIB = 2**24
 _MIB = 2**20
 _MOST_GPUS = 1024  # GPUs and MIG instances of one node
 _MOST_JOBS = 4096  # of one page
+_MOST_NAME = 80  # characters of a UUID or an address
 # `slurmkit_gpu_utilization_ratio{node="c1",gpu="0",uuid="GPU-1"} 0.8`, perhaps with a time stamp.
 _LINE = re.compile(
     rf"^{PREFIX}(utilization_ratio|memory_used_bytes|memory_total_bytes|power_watts"
     r"|energy_joules_total|job|job_utilization_ratio|job_memory_used_bytes)"
-    r"\{([^\n]*)\} (\S+)(?: \S+)?\r?$",
+    r"\{([^\n]{,1000})\} (\S+)(?: \S+)?\r?$",
     re.MULTILINE,
 )
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
@@ -100,9 +101,14 @@ def plausible_watts(value: float | None) -> float | None:
 
 def plausible_mib(value: float | None) -> int | None:
     """Return whole MiB of bytes; None for what no GPU can have."""
-    if value is None or not 0 <= value <= _MOST_MIB * _MIB:
+    return None if value is None else plausible_memory(value / _MIB)
+
+
+def plausible_memory(mebibytes: float | None) -> int | None:
+    """Return whole MiB; None for what no GPU can have."""
+    if mebibytes is None or not 0 <= mebibytes <= _MOST_MIB:
         return None
-    return int(value / _MIB)
+    return int(mebibytes)
 
 
 def plausible_counter(value: float | None) -> float | None:
@@ -206,11 +212,16 @@ def gpu_of_labels(labels: Mapping[str, str]) -> GpuName:
     """Return the GPU that an exporter's labels name."""
     index = labels.get("gpu", "")
     return GpuName(
-        uuid=labels.get("uuid", "")[:80],
-        pci=labels.get("pci", "")[:40],
+        uuid=_plain(labels.get("uuid", "")),
+        pci=_plain(labels.get("pci", "")),
         index=int(index) if index.isdecimal() and len(index) < 5 else None,
-        mig=labels.get("mig", "")[:80],
+        mig=_plain(labels.get("mig", "")),
     )
+
+
+def _plain(text: str) -> str:
+    """Return a name that a driver gives; empty for anything else."""
+    return text if text.isascii() and text.isprintable() and len(text) <= _MOST_NAME else ""
 
 
 def parse_job(text: str) -> int | None:

@@ -175,7 +175,8 @@ def link_ended_runs(connection: Connection) -> list[int]:
     waiting = connection.execute(select(*columns).where(text(NOT_LINKED))).all()
     if not waiting:
         return []
-    found = _ended_runs(connection, {row.job_id_raw for row in waiting})
+    clusters = {row.cluster_id for row in waiting}
+    found = _ended_runs(connection, clusters, {row.job_id_raw for row in waiting})
     linked = [
         (row.id, run.id, *_energies_to_the_end(row, run.end))
         for row in waiting
@@ -201,12 +202,12 @@ def _energies_to_the_end(row: Any, end: int) -> tuple[float | None, ...]:
 
 
 def _ended_runs(
-    connection: Connection, job_ids: Collection[int]
+    connection: Connection, clusters: Collection[int], job_ids: Collection[int]
 ) -> dict[tuple[int, int], list[_EndedRun]]:
     """Return the ended runs of some jobs, by cluster and job id."""
     query = select(runs.c.cluster_id, runs.c.job_id_raw, runs.c.id, runs.c.start, runs.c.end).where(
         in_values(connection, runs.c.job_id_raw, job_ids),
-        runs.c.cluster_id.in_(select(gpu_use.c.cluster_id).distinct()),
+        runs.c.cluster_id.in_(clusters),
         runs.c.start.is_not(None),
         runs.c.end.is_not(None),
     )

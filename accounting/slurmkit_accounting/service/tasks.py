@@ -96,6 +96,7 @@ class ServiceTasks:
             self._history = GpuHistoryReader(
                 self._open_ledger,
                 load_gpu_history(section.source),
+                count_use=update_measured_use,
                 interval=section.interval,
                 ask_days=section.ask_days,
                 keep_days=section.curve_days,
@@ -123,9 +124,7 @@ class ServiceTasks:
         """Ask the site's metrics for the GPU use of runs that have ended."""
         if self._history is None:
             return ""
-        known, failure = self._history.run(int(time.time()), self._check)
-        with self._open_ledger() as ledger, ledger.transaction() as connection:
-            update_measured_use(connection, known)
+        failure = self._history.run(int(time.time()), self._check)
         if failure:
             raise SlurmkitError(failure)
         return ""

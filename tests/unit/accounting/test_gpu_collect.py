@@ -150,6 +150,17 @@ def test_a_bad_node_costs_only_its_own_samples(page, why):
     assert len(answers[str(good)].readings) == 1
 
 
+def test_a_name_that_cannot_be_a_host_s_costs_only_its_own_samples():
+    odd = "x" * 70
+    answers = read_exporters(ExporterAddress("http://{node}:1/", "", 5.0), [odd, "127.0.0.1"])
+    assert all(answer.error for answer in answers.values())
+
+
+def test_labels_that_no_driver_gives_name_nothing():
+    (reading,) = parse_page(gpu_page(7).replace("GPU-1", "GPU\x00-1"), NOW)
+    assert reading.gpu.uuid == ""
+
+
 def test_a_node_that_is_away():
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
@@ -159,7 +170,12 @@ def test_a_node_that_is_away():
     ].error
 
 
-@pytest.mark.parametrize("url", ["", "c1:9445", "ftp://{node}/", "http://c1:9445/metrics"])
+@pytest.mark.parametrize(
+    "url", [
+        "", "c1:9445", "ftp://{node}/", "http://c1:9445/metrics", "http://{node}:x/",
+        "http://{node}:99999/",
+    ],
+)  # fmt: skip
 def test_an_address_without_a_place_for_the_node(url):
     with pytest.raises(BadConfig, match="url"):
         exporter_address(GpuUseSection(url=url))

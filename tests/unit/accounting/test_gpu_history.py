@@ -14,6 +14,7 @@ from slurmkit_accounting.ledger.database import open_for_writing
 from slurmkit_accounting.ledger.schema.gpu_use import gpu_questions
 from slurmkit_accounting.ledger.schema.runs import runs
 from slurmkit_accounting.service.tasks import ServiceTasks
+from slurmkit_plugins.prometheus import Prometheus
 from sqlalchemy import select, update
 from stored_runs import ran, store_runs
 
@@ -277,6 +278,57 @@ def test_one_exporter_knows_the_use_and_another_the_jobs(site):
     site.ask()
     (use,) = site.uses().values()
     assert (use.gpu.uuid, use.percentile_95, use.samples) == ("GPU-1", 70, 16)
+
+
+def test_an_absurd_answer_of_one_run_costs_no_other_run(site):
+    """DCGM's blank value is near 2^63; an exporter may name a MIG instance in two ways."""
+    store_runs(site.ledger, ran(START, 600, **ONE))
+    one = {"Hostname": "c1", "UUID": "MIG-1", "hpc_job": "1"}
+    other = {"node": "c1", "uuid": "GPU-1", "mig": "MIG-1", "instance": "c1:6832"}
+    blank = times(START, END, 0x7FFFFFFFFFFFFFF0)
+    site.prometheus.series = [
+        *(each for each in dcgm(START, END, 80, **one) if "FB_USED" not in str(each.labels)),
+        Series("DCGM_FI_DEV_FB_USED", blank, **one),
+        Series("slurmkit_gpu_utilization_ratio", times(START, END, 0.8), **other),
+    ]
+    site.ask()
+    assert site.question().again is None
+    (use,) = site.uses().values()
+    assert (use.gpu.key, use.memory_mib, use.percentile_95) == ("MIG-1", None, 80)
+
+
+def test_what_is_known_is_counted_although_the_round_is_cut_off(site, monkeypatch):
+    store_runs(site.ledger, ran(START, 600, **ONE), ran(START - 100, 600, **ONE))
+    labels = {"Hostname": "c1", "UUID": "GPU-1"}
+    site.prometheus.series = dcgm(START, END, 80, hpc_job="1", **labels)
+    site.prometheus.series += dcgm(START - 100, END - 100, 80, hpc_job="2", **labels)
+    asked = []
+
+    def read_job(source, window):
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(window.job_id)
+        return read(source, window)
+
+    read = Prometheus.read_job
+    monkeypatch.setattr(Prometheus, "read_job", read_job)
+    with pytest.raises(KeyboardInterrupt):
+        site.ask()
+    with site.ledger.transaction() as connection:
+        known = connection.execute(select(runs.c.job_id_raw, runs.c.gpu_used_permille)).all()
+    assert dict(map(tuple, known))[asked[0]] == 800
+
+
+def test_a_run_that_breaks_the_source_is_asked_for_later(site, monkeypatch):
+    store_runs(site.ledger, ran(START, 600, **ONE))
+
+    def read_job(source, window):
+        raise OverflowError("too large")
+
+    monkeypatch.setattr(Prometheus, "read_job", read_job)
+    with pytest.raises(SlurmkitError, match="too large"):
+        site.ask()
+    assert (site.question().failures, site.question().error) == (1, "too large")
 
 
 def test_a_source_without_history(configure):

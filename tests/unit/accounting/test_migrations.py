@@ -175,7 +175,7 @@ def make_twins(old: str, *twins: dict) -> None:
         step = {"step": "0", "state": "COMPLETED", "name": "x"}
         insert(connection, "steps", *({"run_id": run["id"], **step} for run in twins[:1]))
         spans = {"begin": NOON, "length": 900, "seconds": 60}
-        insert(connection, "suspensions", *({"run_id": run["id"], **spans} for run in twins))
+        insert(connection, "suspensions", *({"run_id": run["id"], **spans} for run in twins[:1]))
         insert(connection, "revisions", {"run_id": twins[0]["id"], "ingest_id": 1, "old": "{}"})
     engine.dispose()
 

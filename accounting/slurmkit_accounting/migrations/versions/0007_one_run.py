@@ -84,6 +84,8 @@ def _drop_twin(connection: sa.Connection, kept: dict[str, Any], other: dict[str,
         values = ", ".join(f"{name} = :{name}" for name in _MEASURED)
         measured = {name: other[name] for name in _MEASURED}
         run(f"UPDATE runs SET {values} WHERE id = :kept", **measured)  # noqa: S608
+    if not run("SELECT count(*) FROM suspensions WHERE run_id = :kept").scalar():
+        run("UPDATE suspensions SET run_id = :kept WHERE run_id = :id")
     for table in ("steps", "suspensions"):
         run(f"DELETE FROM {table} WHERE run_id = :id")  # noqa: S608
     run("UPDATE revisions SET run_id = :kept WHERE run_id = :id")
