@@ -21,7 +21,12 @@ from slurmkit_accounting.gpu_use.exporters import (
     read_exporters,
 )
 from slurmkit_accounting.gpu_use.samples import JobReading, parse_job
-from slurmkit_accounting.gpu_use.store import delete_old_curves, load_uses, store_uses
+from slurmkit_accounting.gpu_use.store import (
+    delete_old_curves,
+    load_linked_keys,
+    load_uses,
+    store_uses,
+)
 from slurmkit_accounting.gpu_use.summaries import GpuUse
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import clusters
@@ -97,29 +102,35 @@ class GpuUseCollector:
         number = connection.scalar(select(clusters.c.id).where(clusters.c.name == cluster))
         if number is None:  # nothing was ingested yet
             return
-        running = {job: start for on_node in holders.values() for job, start in on_node.items()}
-        if self._uses is None:
-            self._uses = _load(connection, number, running)
-        self._uses = {key: use for key, use in self._uses.items() if running.get(key[0]) == key[1]}
+        # Only of a job that Slurm says is on this node: an exporter may be behind.
+        samples = {
+            (reading.job, holders[node][reading.job], node, reading.gpu.key): reading
+            for node, answer in answers.items()
+            for reading in answer.readings
+            if reading.job in holders[node]
+        }
+        # The ledger may have the end of a run that squeue shows: of a resized job, for example.
+        ended = load_linked_keys(connection, number, EXPORTER, {key[0] for key in samples})
+        known = self._uses or {}
+        self._uses = {key: known[key] for key in samples if key in known and key not in ended}
+        new = {key for key in samples if key not in self._uses and key not in ended}
+        self._uses |= _load(connection, number, new)
         changed: dict[UseKey, GpuUse] = {}
-        for node, answer in answers.items():
-            for reading in answer.readings:
-                # Only a job that Slurm says is on this node: an exporter may be behind.
-                start = holders[node].get(reading.job)
-                if start is None:
-                    continue
-                key = (reading.job, start, node, reading.gpu.key)
-                use = self._uses.get(key)
-                if use is None:
-                    use = self._uses[key] = self._new(number, node, start, reading)
-                if use.add(reading.reading, shared=reading.shared):
-                    changed[key] = use
+        for key, reading in samples.items():
+            if key in ended:
+                continue
+            use = self._uses.get(key)
+            if use is None:
+                use = self._uses[key] = self._new(number, key, reading)
+            if use.add(reading.reading, shared=reading.shared):
+                changed[key] = use
         store_uses(connection, list(changed.values()))
 
-    def _new(self, cluster: int, node: str, start: int, reading: JobReading) -> GpuUse:
+    def _new(self, cluster: int, key: UseKey, reading: JobReading) -> GpuUse:
+        job, start, node, _ = key
         return GpuUse(
             cluster_id=cluster,
-            job=reading.job,
+            job=job,
             start=start,
             node=node,
             gpu=reading.gpu,
@@ -128,13 +139,16 @@ class GpuUseCollector:
         )
 
 
-def _load(connection: Connection, cluster: int, running: Mapping[int, int]) -> dict[UseKey, GpuUse]:
-    """Load the summaries of running jobs that an earlier service stored."""
-    return {
+def _load(connection: Connection, cluster: int, wanted: Collection[UseKey]) -> dict[UseKey, GpuUse]:
+    """Load the summaries that an earlier round or service stored."""
+    if not wanted:
+        return {}
+    loaded = {
         (use.job, use.start, use.node, use.gpu.key): use
-        for use in load_uses(connection, job_ids=list(running))
+        for use in load_uses(connection, job_ids={key[0] for key in wanted})
         if use.source == EXPORTER and use.cluster_id == cluster
     }
+    return {key: use for key, use in loaded.items() if key in wanted}
 
 
 def _uses_gpus(job: HoldingJob) -> bool:

@@ -139,6 +139,20 @@ def load_uses(
     return uses
 
 
+def load_linked_keys(
+    connection: Connection, cluster: int, source: str, job_ids: Collection[int]
+) -> set[tuple[int, int, str, str]]:
+    """Return job, start, node and GPU of a source's summaries whose runs have ended."""
+    columns = (gpu_use.c.job_id_raw, gpu_use.c.start, gpu_use.c.node, gpu_use.c.gpu)
+    query = select(*columns).where(
+        gpu_use.c.cluster_id == cluster,
+        gpu_use.c.source == source,
+        gpu_use.c.run_id.is_not(None),
+        in_values(connection, gpu_use.c.job_id_raw, job_ids),
+    )
+    return set(map(tuple, connection.execute(query)))
+
+
 def _use(row: Any) -> GpuUse:
     return GpuUse(
         id=row.id,

@@ -369,6 +369,34 @@ def test_a_requeued_job_is_another_run(lab):
     assert sorted(found) == [(START, 2)] * 2 + [(again, 2)] * 2
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_run_that_has_ended_takes_no_more_samples(lab, restarted):
+    """squeue goes on showing it with the same start: the rest of a resized job, for example."""
+    lab.rounds(START + 30, START + 90)
+    shown = list(lab.slurm.running)
+    lab.finish()
+    lab.slurm.running = shown
+    lab.slurm.run_job(8, "c1", START + 100)
+    if restarted:
+        lab.collector = lab.service()
+    lab.rounds(START + 120, START + 150)
+    lab.nodes.at = START + 180.0
+    lab.nodes.pages = {"c1": gpu_page(7) + gpu_page(8, gpu=GpuName("GPU-2", "", 1))}
+    lab.collector.run("lab", START + 180)
+    with lab.ledger.transaction() as connection:
+        found = {(use.job, use.node): use.samples for use in load_uses(connection)}
+    assert found == {(7, "c1"): 2, (7, "c2"): 2, (8, "c1"): 1}
+
+
+def test_a_job_that_squeue_misses_once_goes_on(lab):
+    lab.rounds(START + 30, START + 90)
+    shown, lab.slurm.running = lab.slurm.running, []
+    lab.rounds(START + 90, START + 120)
+    lab.slurm.running = shown
+    lab.rounds(START + 120, START + 180)
+    assert lab.uses()["c1"].samples == 4
+
+
 def test_jobs_without_gpus_and_jobs_that_have_ended_are_not_read(lab):
     lab.slurm.running = []
     lab.slurm.run_job(7, "c1", START, "cpu=4,mem=8G,node=1")
