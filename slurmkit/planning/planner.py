@@ -184,6 +184,7 @@ def _with_tried_fixes(checked: Plan, spec: JobSpec, site: SiteState) -> Plan:
     all of them. A fix for whose trial no time is left is not proposed.
     """
     untried = {error.code for error in checked.errors if error.fix and not _can_be_tried(error)}
+    own_doubts = {each.code for each in checked.warnings if each.keeps_from_starting}
     trials: dict[Pairs, bool] = {}
     deadline, late = time.monotonic() + _TRIAL_SECONDS, False
 
@@ -199,7 +200,7 @@ def _with_tried_fixes(checked: Plan, spec: JobSpec, site: SiteState) -> Plan:
         except SlurmkitError:  # also a site's policy that fails on this job only
             return None
         doubts = (finding for finding in again.warnings if finding.keeps_from_starting)
-        return (*again.errors, *doubts)
+        return (*again.errors, *(doubt for doubt in doubts if doubt.code not in own_doubts))
 
     def passes(fix: Pairs) -> bool:
         if fix not in trials:

@@ -12,6 +12,7 @@ from fake_gpus import Recorded
 from fake_queue import Scene, job, running, until, view
 from slurmkit_tui.feed import threads
 from slurmkit_tui.feed.threads import SlurmInTurns, ThreadTurns, let_others_run
+from slurmkit_tui.session import LastAnswer, PollSchedule
 
 from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit.testing import FakeSlurm
@@ -182,3 +183,14 @@ async def test_long_answers_are_read_in_turn(monkeypatch: pytest.MonkeyPatch, na
         picture = app.session.last_answer(app.view.ask)
         await until(pilot, lambda: picture.prepared is not None)
         assert set(map(id, taken)) == {id(picture)}
+
+
+def test_two_questions_that_look_alike_take_turns() -> None:
+    both = ThreadTurns()
+    first = Worker(both, LastAnswer(PollSchedule(5.0)))
+    assert first.reaches(1)
+    second = Worker(both, LastAnswer(PollSchedule(5.0)))
+    first.step()
+    assert first.reaches(2)
+    first.end()
+    assert second.reaches(1)

@@ -282,6 +282,40 @@ def test_a_broken_file_or_a_full_disk_is_no_reason_to_stop(
     assert memory_path().is_dir()
 
 
+def test_a_file_that_cannot_be_read_is_not_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    history = HourlyGpus(keep=True)
+    history.open("lab")
+    history.add_wanted(LAST, 3)
+    history.save()
+    kept = memory_path().read_bytes()
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_bytes", lambda _: (_ for _ in ()).throw(OSError(116, "stale")))
+        other = HourlyGpus(keep=True)
+        other.open("big")
+        other.add_wanted(LAST, 5)
+        other.save()
+    assert memory_path().read_bytes() == kept
+    memory_path().write_bytes(b'{"lab": {"hours": "\xff"}}')
+    history.save()
+    assert b"lab" in memory_path().read_bytes()
+
+
+def test_of_two_apps_the_later_look_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    early, late = HourlyGpus(keep=True), HourlyGpus(keep=True)
+    early.open("lab")
+    late.open("lab")
+    early.look(NOW - 100)
+    late.look(NOW)
+    early.save()
+    again = HourlyGpus(keep=True)
+    again.open("lab")
+    assert again.since == NOW
+
+
 def test_thirty_days_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     history = HourlyGpus(keep=True)

@@ -21,7 +21,7 @@ LONGEST_AFTER_SLOW = 60.0  # seconds; longest delay after a slow answer: the nex
 LONGEST_AFTER_FAILURE = 120.0  # seconds; longest delay after failures
 
 
-@dataclass
+@dataclass(eq=False)  # each is one question, also while two look alike
 class LastAnswer:
     """The last answer to a question.
 

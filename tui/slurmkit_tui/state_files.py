@@ -38,7 +38,7 @@ def load_choices() -> tuple[SavedChoices, str]:
         return msgspec.json.decode(saved_choices_path().read_bytes(), type=SavedChoices), ""
     except FileNotFoundError:
         return SavedChoices(), ""
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
         return SavedChoices(), f"your saved columns cannot be read: {saved_choices_path()}: {error}"
 
 

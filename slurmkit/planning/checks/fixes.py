@@ -52,6 +52,7 @@ class FixSearch:
         self._again: RequestBuilder = request_builder(request)
         self._requests: dict[Pairs, Request | None] = {(): request}
         self._errors_found: dict[Pairs, tuple[Finding, ...]] = {}
+        self._own_doubts: frozenset[str] = frozenset()  # codes; those of the request as it is
         self._reported_by: dict[FindingKey, Check] = {}  # the check that reported an error
         self._fix_for_all: ChangedOptions | None = None
 
@@ -170,11 +171,21 @@ class FixSearch:
         return self._requests[key]
 
     def _errors(self, changed: ChangedOptions) -> tuple[Finding, ...]:
-        """Return the errors of the request with changed options; each is judged once."""
+        """Return errors and new doubts about the request with changed options, judged once."""
         key = tuple(sorted(changed.items()))
+        if key and () not in self._errors_found:
+            self._errors({})
         if key not in self._errors_found:
             request = self._rebuilt(changed)
-            self._errors_found[key] = tuple(self._judged(request)) if request else ()
+            found = tuple(self._judged(request)) if request else ()
+            if not key:
+                doubts = (each.code for each in found if each.severity != "error")
+                self._own_doubts = frozenset(doubts)
+            self._errors_found[key] = tuple(
+                each
+                for each in found
+                if each.severity == "error" or each.code not in self._own_doubts
+            )
         return self._errors_found[key]
 
     def _judged(self, request: Request) -> Iterator[Finding]:

@@ -97,7 +97,9 @@ class HourlyGpus:
             if not self._keep or cluster is None or self._cluster is not None:
                 return
             self._cluster = cluster
-            kept = _load_memories().get(cluster, ClusterMemory())
+            kept = ClusterMemory()
+            with suppress(OSError):
+                kept = _load_memories().get(cluster, kept)
             self.since = kept.looked
             self._hours = {each.begin: each for each in kept.hours} | self._hours
 
@@ -147,7 +149,8 @@ class HourlyGpus:
             before = kept.get(self._cluster, ClusterMemory())  # another app may run beside this one
             hours = {each.begin: each for each in before.hours} | self._hours
             newest = [hours[begin] for begin in sorted(hours)[-_KEPT:]]
-            kept[self._cluster] = ClusterMemory(newest, self._looked or self.since)
+            looked = max((at for at in (before.looked, self._looked) if at), default=None)
+            kept[self._cluster] = ClusterMemory(newest, looked)
             write_state_file(memory_path(), msgspec.json.encode(kept))
 
     def _hour(self, at: float) -> SeenHour:
@@ -164,10 +167,14 @@ def _mean(before: Mapping[str, float], now: Mapping[str, int], count: int) -> di
 
 
 def _load_memories() -> dict[str, ClusterMemory]:
-    """Load the file; a missing or broken one is empty, as only old curves are lost."""
+    """Load the file; a missing or broken one is empty, as only old curves are lost.
+
+    Raises:
+        OSError: when the file is there and cannot be read.
+    """
     try:
         return msgspec.json.decode(memory_path().read_bytes(), type=dict[str, ClusterMemory])
-    except (OSError, msgspec.MsgspecError):
+    except (FileNotFoundError, ValueError):  # msgspec's errors are ValueErrors
         return {}
 
 

@@ -70,5 +70,5 @@ class _SavedDraft(msgspec.Struct):
 def _load_all() -> dict[str, _SavedDraft]:
     try:
         return msgspec.json.decode(drafts_path().read_bytes(), type=dict[str, _SavedDraft])
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return {}

@@ -130,3 +130,12 @@ def test_a_spec_that_cannot_be_is_no_candidate() -> None:
     assert again((("partition", "nowhere"),)) is None
     assert again((("gpus-per-node", "v100:1"),)) is None
     assert isinstance(again(()), Request)
+
+
+def test_a_doubt_that_the_request_has_already_is_no_reason_to_change_more() -> None:
+    """16 tasks of 8 CPUs share one node: that may wait, but only the memory is too much."""
+    asked = request(mem="600G", overcommit=True, ntasks=16, cpus_per_task=8, nodes=1)
+    found = {each.code: each for each in check(asked)}
+    assert "overcommit-cpus" in found
+    fixes = {each.fix for each in found.values() if each.severity == "error"}
+    assert fixes == {(("mem", "500G"),)}
