@@ -29,7 +29,7 @@ from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.job_states import state_kind
 from slurmkit.jobs.describe import format_state_counts
 from slurmkit.jobs.lookup import read_jobs
-from slurmkit.jobs.poller import WatchedJob
+from slurmkit.jobs.poller import WatchedJob, settle_watched_codes
 from slurmkit.planning.planner import Plan
 from slurmkit.spec.findings import Finding
 
@@ -225,7 +225,7 @@ def wait_for_workflow(sent: SentWorkflow, timeout: float | None) -> int:
     try:
         with sent.cluster.poller.watch(record.ids) as watch:
             show_progress(watch, timeout)
-            known = watch.known
+            known = settle_watched_codes(sent.cluster.slurm, watch.known)
     except KeyboardInterrupt:
         print_notice(
             "no longer waiting, but not cancelled; to cancel: slurmkit workflow cancel"
