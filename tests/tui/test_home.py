@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -311,3 +312,24 @@ def test_mine_alone_is_the_queue_of_my_jobs(
     assert load_options({"mine": True, "view": None}).view == "queue"
     assert load_options({"mine": False, "view": None}).view == "home"
     assert load_options({"mine": True, "view": "nodes"}).view == "nodes"
+
+
+async def test_a_view_whose_question_home_has_asked_gets_its_answer() -> None:
+    asked, gate = threading.Event(), threading.Event()
+
+    class SlowLedger(StubFeed):
+        def fetch(self, ask: FeedQuestion) -> FeedAnswer:
+            if ask.what == "utilization":
+                asked.set()
+                assert gate.wait(60)
+            return super().fetch(ask)
+
+    app = SlowLedger(**VALUES).app("home")
+    async with app.run_test(size=TALL) as pilot:
+        await until(pilot, asked.is_set)
+        await pilot.press("5")
+        await until(pilot, lambda: app.view.NAME == "utilization")
+        gate.set()
+        await expect_text(pilot, "GPU-hours")
+        assert app._last_answer.prepared_for == "utilization"
+        assert app._last_answer.pace.next_at is not None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
@@ -27,7 +27,7 @@ from slurmkit_tui.screens.status_lines import (
 )
 from slurmkit_tui.session import ClusterSession, LastAnswer
 from slurmkit_tui.views import VIEWS, ViewEntry, load_all
-from slurmkit_tui.views.base import FurtherQuestion, TableView, View
+from slurmkit_tui.views.base import TableView, View
 from slurmkit_tui.widgets.messages import AskingScreen, ViewAnswered, ViewUnanswered
 
 
@@ -51,6 +51,7 @@ class PollingApp(AppHost):
         self.paused = False
         self._timer: Timer | None = None
         self._turns = ThreadTurns()
+        self._also_turn = asyncio.Lock()
         self._offered: tuple[object, ...] = ()
 
     def _new_view(self, name: str) -> View:
@@ -161,41 +162,52 @@ class PollingApp(AppHost):
 
     def _ask_also(self, *, again: bool = False) -> None:
         """Ask the further questions of the view that are due, or all of them again."""
-        due = [poll for poll in self.view.also if again or self._is_due(poll)]
-        if due:
-            self._fetch_also(self.session, self.view, due)
+        if self.view.also:
+            self._fetch_also(self.session, self.view, self._clock() if again else 0.0)
 
-    def _is_due(self, poll: FurtherQuestion) -> bool:
-        last = self.session.last_answer(poll.ask, poll.every)
+    def _is_due(self, last: LastAnswer, since: float) -> bool:
+        """Return whether a further question is due, or was not asked since then."""
+        if last.answer is not None and last.answer.taken < since:
+            return True
         if last.pace.next_at is not None:
             return last.pace.next_at <= self._clock()
         return last.answer is None or last.answer.taken + last.pace.delay <= self._clock()
 
     @work(group="also", description="also")
-    async def _fetch_also(
-        self, session: ClusterSession, view: View, due: Sequence[FurtherQuestion]
-    ) -> None:
+    async def _fetch_also(self, session: ClusterSession, view: View, since: float) -> None:
         """Ask one question after another, as views ask one at a time, too."""
-        for poll in due:
-            last = session.last_answer(poll.ask, poll.every)
-            if last.pace.asking:
-                continue
-            last.pace.asking = True
-            began = time.perf_counter()
-            fetch = partial(session.feed.fetch, poll.ask)
-            try:
-                answer = await in_thread(partial(self._turns.run, last, fetch))
-            except SlurmkitError as error:
-                last.problem = str(error)
-                last.pace.failed(time.perf_counter() - began)
-            else:
-                last.answer, last.prepared, last.prepared_for = answer, None, ""
-                last.problem = ""
-                last.pace.answered(0.0 if self._replay else answer.seconds)
-            last.pace.next_at = self._clock() + last.pace.delay
-            if self._is_ending or view is not self.view:
-                return
-            self._prepare(session, view)
+        async with self._also_turn:
+            for poll in view.also:
+                last = session.last_answer(poll.ask, poll.every)
+                if self._is_ending or view is not self.view:
+                    return
+                if not last.pace.asking and self._is_due(last, since):
+                    await self._fetch_one(session, last, poll.ask)
+                    if view is self.view and not self._is_ending:
+                        self._prepare(session, view)
+
+    async def _fetch_one(
+        self, session: ClusterSession, last: LastAnswer, ask: FeedQuestion
+    ) -> None:
+        """Ask a further question; its own view may be on the screen when the answer comes."""
+        last.pace.asking = True
+        began = time.perf_counter()
+        try:
+            fetch = partial(session.feed.fetch, ask)
+            answer = await in_thread(partial(self._turns.run, last, fetch))
+        except SlurmkitError as error:
+            last.problem = str(error)
+            last.pace.failed(time.perf_counter() - began)
+        else:
+            last.answer, last.prepared, last.prepared_for = answer, None, ""
+            last.problem = ""
+            last.pace.answered(0.0 if self._replay else answer.seconds)
+        last.pace.next_at = self._clock() + last.pace.delay
+        if session is self.session and ask == self.view.ask and not self._is_ending:
+            self._show_last_answer()
+            if last.answer is None:
+                self.view.say(f"{SOURCE_NAMES[ask.what]} has not answered yet")
+            self._schedule(last.pace.delay)
 
     @on(ViewAnswered)
     def _take_answer(self, message: ViewAnswered) -> None:
