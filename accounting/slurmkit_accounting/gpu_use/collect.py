@@ -110,15 +110,13 @@ class GpuUseCollector:
             if reading.job in holders[node]
         }
         # The ledger may have the end of a run that squeue shows: of a resized job, for example.
-        ended = load_linked_keys(connection, number, EXPORTER, {key[0] for key in samples})
+        for key in load_linked_keys(connection, number, EXPORTER, {key[0] for key in samples}):
+            samples.pop(key, None)
         known = self._uses or {}
-        self._uses = {key: known[key] for key in samples if key in known and key not in ended}
-        new = {key for key in samples if key not in self._uses and key not in ended}
-        self._uses |= _load(connection, number, new)
+        self._uses = {key: known[key] for key in samples if key in known}
+        self._uses |= _load(connection, number, samples.keys() - self._uses.keys())
         changed: dict[UseKey, GpuUse] = {}
         for key, reading in samples.items():
-            if key in ended:
-                continue
             use = self._uses.get(key)
             if use is None:
                 use = self._uses[key] = self._new(number, key, reading)
