@@ -1,0 +1,156 @@
+"""What jobs play on the nodes' GPUs is what the ledger keeps of each run, from both sources."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cluster_lab import cluster_command
+
+if TYPE_CHECKING:
+    from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+WATTS = 300
+SECONDS = int(os.environ.get("SLURMKIT_TEST_GPU_SECONDS", "100"))
+# One GPU is busy, the other is not; both draw power until the job ends.
+SCRIPT = f"""#!/bin/bash
+IFS=, read -ra gpus <<<"$SLURM_JOB_GPUS"
+gpu-play --gpu "${{gpus[0]}}" busy 80 memory 2G power {WATTS}
+gpu-play --for {SECONDS} power {WATTS}
+"""
+# On c2 the driver's order is not Slurm's; c5 has MIG instances.
+JOBS = {
+    "minor-is-not-ordinal": ("--nodelist=c2", "--gres=gpu:a100:2"),
+    "mig": ("--partition=mig", "--gres=gpu:a100_1g.5gb:2"),
+}
+# A second service, on the login node, whose ledger asks Prometheus.
+ASKS_PROMETHEUS = """
+[ledger.service]
+url = ""
+listen = "127.0.0.1:26830"
+monitor = "127.0.0.1:26831"
+[ledger.schedule]
+ingest = "* * * * *"
+[gpu_use]
+source = "prometheus"
+interval = 15
+[gpu_metrics.prometheus]
+url = "http://prometheus:9090"
+"""
+Shown = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+def submit(lab: Lab, *options: str, script: str = SCRIPT) -> str:
+    argv = ("sbatch", "--parsable", "--time=15", "--mem=1G", "--output=/dev/null", *options)
+    return lab.run(*argv, input=script).stdout.strip()
+
+
+def wait_for_end(lab: Lab, job: str, seconds: float = SECONDS + 120) -> None:
+    deadline = time.monotonic() + seconds
+    while lab.run("squeue", "-h", "-j", job, check=False).stdout.strip():
+        assert time.monotonic() < deadline, f"job {job} does not end"
+        time.sleep(1)
+
+
+def record_of(show: Shown, job: str, seconds: float = 240) -> dict[str, Any]:
+    """The ledger's record of a job that has ended, once it has its GPUs."""
+    deadline = time.monotonic() + seconds
+    while True:
+        shown = show(job)
+        rows = json.loads(shown.stdout)["rows"] if shown.returncode == 0 else []
+        if rows and rows[0]["end"] is not None and rows[0]["gpus"]:
+            return rows[0]
+        assert time.monotonic() < deadline, shown
+        time.sleep(2)
+
+
+@pytest.fixture(scope="module")
+def prometheus(lab: Lab) -> Iterator[Shown]:
+    """A service that asks the cluster's Prometheus; returns how one sees a job in its ledger."""
+    up = cluster_command("up", "--name", lab.name, "--slurm", lab.release, "--with", "prometheus")
+    assert up.returncode == 0, up.stderr
+    folder = lab.run("mktemp", "-d", user="slurmkit").stdout.strip()
+    lab.run("mkdir", f"{folder}/slurmkit", user="slurmkit")
+    config = f'{ASKS_PROMETHEUS}[ledger]\ndb = "sqlite:///{folder}/ledger.db"\n'
+    lab.run("tee", f"{folder}/slurmkit/config.toml", user="slurmkit", input=config)
+    settings = ("env", f"XDG_CONFIG_HOME={folder}")
+    serve = f"{' '.join(settings)} setsid slurmkit ledger serve >{folder}/log 2>&1 & echo $!"
+    pid = lab.run("sh", "-c", serve, user="slurmkit").stdout.strip()
+    yield lambda job: lab.run(
+        *settings, "slurmkit", "job", job, "--gpus", "--json", user="slurmkit", check=False
+    )
+    lab.run("kill", pid, user="slurmkit", check=False)
+    lab.run("rm", "-r", folder, user="")
+
+
+@pytest.fixture(scope="module")
+def jobs(lab: Lab, prometheus: Shown) -> dict[str, str]:
+    """The jobs, all at the same time, after their end."""
+    started = {name: submit(lab, *options) for name, options in JOBS.items()}
+    for job in started.values():
+        wait_for_end(lab, job)
+    return started
+
+
+@pytest.mark.parametrize("source", ["exporters", "prometheus"])
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_busy_and_an_idle_gpu_of_a_job_are_kept_apart(
+    lab: Lab, jobs: dict[str, str], prometheus: Shown, kind: str, source: str
+) -> None:
+    job = jobs[kind]
+    show = {
+        "exporters": lambda job: lab.run("slurmkit", "job", job, "--gpus", "--json", check=False),
+        "prometheus": prometheus,
+    }[source]
+    record = record_of(show, job)
+    assert len(record["gpus"]) == 2, record
+    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
+    assert busy["utilisation"] == pytest.approx(0.8, abs=0.03)
+    assert busy["percentile_95"] == pytest.approx(0.8, abs=0.03)
+    assert busy["memory_mib"] == 2048
+    assert idle["utilisation"] == 0
+    assert idle["at_zero"] == 1
+    for gpu in (busy, idle):
+        assert gpu["covered"] > 0.8
+        if kind == "mig":  # the counter is of the whole GPU
+            assert gpu["joules"] is None
+        else:
+            joules = WATTS * (record["end"] - record["start"])
+            assert gpu["joules"] == pytest.approx(joules, rel=0.03)
+
+
+def test_one_sees_which_gpu_of_a_job_is_idle(lab: Lab, jobs: dict[str, str]) -> None:
+    job = jobs["minor-is-not-ordinal"]
+    shown = lab.run("slurmkit", "job", job, "--gpus").stdout
+    assert len(re.findall(r"^c2 .* 80 % ", shown, re.MULTILINE)) == 1, shown
+    assert len(re.findall(r"^c2 .* idle$", shown, re.MULTILINE)) == 1, shown
+
+
+def test_a_service_that_was_away_misses_only_its_own_time(lab: Lab) -> None:
+    """The mean of what was seen stays right, and nothing is invented for the time between."""
+    job = submit(lab, *JOBS["minor-is-not-ordinal"])
+    started = time.monotonic()
+    time.sleep(30)
+    subprocess.run(["docker", "kill", lab.container("ledger")], check=True, capture_output=True)
+    time.sleep(30)
+    subprocess.run(["docker", "start", lab.container("ledger")], check=True, capture_output=True)
+    wait_for_end(lab, job)
+    lasted = time.monotonic() - started
+    record = record_of(
+        lambda job: lab.run("slurmkit", "job", job, "--gpus", "--json", check=False), job
+    )
+    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
+    assert busy["utilisation"] == pytest.approx(0.8, abs=0.03)
+    assert idle["utilisation"] == 0
+    for gpu in (busy, idle):
+        assert 0.2 < gpu["covered"] <= (lasted - 20) / lasted
+        # A counter goes on counting while nobody reads it.
+        joules = WATTS * (record["end"] - record["start"])
+        assert gpu["joules"] == pytest.approx(joules, rel=0.03)
