@@ -93,6 +93,13 @@ class Cluster:
             raise TypeError("a Cluster made with its own `slurm` object cannot be pickled")
         return Cluster, (self.name, None, self._pace)
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are the same cluster, reached in the same way."""
+        return isinstance(other, Cluster) and self.slurm is other.slurm
+
+    def __hash__(self) -> int:
+        return hash(self.slurm)
+
     @property
     def poller(self) -> Poller:
         """The poller that asks about all jobs this process waits for on this cluster."""

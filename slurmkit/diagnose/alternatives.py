@@ -407,7 +407,7 @@ class StartEstimator:
         crowded = self._crowded_for_last if self._may_come_last(pairs) else self._crowded
         if request is None or request.partition.name in crowded:
             return None
-        if _may_never_start(request) or would_wait_for_limit(request):
+        if _never_starts(request, doubted=True) or would_wait_for_limit(request):
             return None
         return self._windows(pairs).earliest_start(resource_need(request), self.before)
 
@@ -506,17 +506,18 @@ class StartEstimator:
         )
 
 
-def _never_starts(request: Request) -> bool:
-    """Return whether a check forbids the request, or its partition is not UP."""
-    if request.partition.state != "UP":
-        return True
-    return any(found.severity == "error" for each in CHECKS for found in each(request))
+def _never_starts(request: Request, *, doubted: bool = False) -> bool:
+    """Return whether a check forbids the request, or its partition is not UP.
 
-
-def _may_never_start(request: Request) -> bool:
-    """Return whether a check forbids the request, or doubts that it ever starts."""
-    doubts = (found.keeps_from_starting for each in CHECKS for found in each(request))
-    return request.partition.state != "UP" or any(doubts)
+    Args:
+        request: the job.
+        doubted: whether a doubt of a check that it ever starts counts, too.
+    """
+    found = (finding for each in CHECKS for finding in each(request))
+    return request.partition.state != "UP" or any(
+        finding.severity == "error" or (doubted and finding.keeps_from_starting)
+        for finding in found
+    )
 
 
 def read_planned_nodes(slurm: SlurmCommands) -> dict[str, str]:

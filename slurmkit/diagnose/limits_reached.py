@@ -84,9 +84,10 @@ def find_reached_limits(request: Request, reason: LimitReason) -> list[ReachedLi
 def would_wait_for_limit(request: Request) -> bool:
     """Return whether `request` would wait for a limit that running jobs or past usage fill.
 
-    With whole nodes the largest that it may get count: which are taken is not known.
+    With whole nodes, or a range of nodes, the most that it may get counts: which and how many are
+    taken is not known.
     """
-    if takes_whole_nodes(request.spec, request.partition):
+    if request.most_nodes or takes_whole_nodes(request.spec, request.partition):
         total = {**request.total, **request.most}
         request = msgspec.structs.replace(request, total=total)
     return any(

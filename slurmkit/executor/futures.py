@@ -6,6 +6,7 @@ import concurrent.futures
 import logging
 import os
 import pickle
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -102,23 +103,40 @@ class _AttachedRun:
         return future
 
 
-# By the way to attach, the run's job and the process: a forked child has no thread that follows.
-_ATTACHED_RUNS: WeakValueDictionary[tuple[AttachRun, str, int], _AttachedRun] = (
-    WeakValueDictionary()
-)
+class _AttachedRuns:
+    """The runs that were attached by unpickling their futures, each at most once.
+
+    A forked child starts with none: it has no thread that follows them, and the lock may be held
+    by a thread that it does not have.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+        os.register_at_fork(after_in_child=self.clear)
+
+    def clear(self) -> None:
+        self._lock = threading.RLock()
+        self._runs: WeakValueDictionary[tuple[AttachRun, str], _AttachedRun]
+        self._runs = WeakValueDictionary()
+
+    def call(self, attach: AttachRun, job: str, index: int) -> CallFuture[Any]:
+        """Return the future of a call; the first one attaches its run."""
+        with self._lock:
+            run = self._runs.get((attach, job))
+            future = run.hand_out(index) if run else None
+            if future is None:
+                self._runs[attach, job] = run = _AttachedRun(attach(job))
+                future = run.hand_out(index)
+                assert future is not None  # noqa: S101 - nobody else has this run yet
+            return future
+
+
+_ATTACHED_RUNS = _AttachedRuns()
 
 
 def _attach_call(attach: AttachRun, job: str, index: int) -> CallFuture[Any]:
-    """Return the future of a call of a run that is attached at most once for all its futures."""
-    key = (attach, job, os.getpid())
-    run = _ATTACHED_RUNS.get(key)
-    future = run.hand_out(index) if run else None
-    if future is None:
-        run = _AttachedRun(attach(job))
-        future = run.hand_out(index)
-        assert future is not None  # noqa: S101 - nobody else has this run yet
-        _ATTACHED_RUNS[key] = run
-    return future
+    """Return the unpickled future of a call."""
+    return _ATTACHED_RUNS.call(attach, job, index)
 
 
 def settle_future(future: CallFuture[Any], result: StoredResult) -> None:

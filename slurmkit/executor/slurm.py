@@ -23,14 +23,17 @@ from slurmkit.executor.options import ExecutorOptions, task_spec
 from slurmkit.executor.runs import CallRun
 from slurmkit.executor.store import LocalStore, Store
 from slurmkit.formats.job_ids import whole_id
+from slurmkit.jobs.exit_codes import is_in_doubt
 from slurmkit.jobs.lookup import read_queue_rows
 from slurmkit.jobs.outcome import OutcomeEvidence, judge_outcome
+from slurmkit.jobs.poller import settle_watched_codes
 from slurmkit.planning.planner import Plan, plan
 from slurmkit.planning.request import SiteState
 from slurmkit.slurm.machine import machine_of
 from slurmkit.spec.jobspec import JobSpec
 
 if TYPE_CHECKING:
+    from slurmkit.jobs.info import JobInfo
     from slurmkit.jobs.job import Job
     from slurmkit.jobs.poller import Watch, WatchedJob
     from slurmkit.slurm.ssh.login import SshSlurmCommands
@@ -90,7 +93,7 @@ class Executor(CallExecutor):
             **options,
         }  # fmt: skip
         store = _store(self._cluster, folder)
-        super().__init__(_SlurmMonitor(self._cluster), store, max_workers, progress=progress)
+        super().__init__(SlurmMonitor(self._cluster), store, max_workers, progress=progress)
         self._throttle = options.get("array_throttle")
         self._spec = task_spec(options, python, store)
         self._known: tuple[float, SiteState] | None = None
@@ -187,19 +190,13 @@ class Executor(CallExecutor):
         return self._known[1]
 
 
-class _AttachOn(msgspec.Struct, frozen=True, eq=False):
-    """`Executor.attach` on a cluster; equal for all objects of one cluster."""
+class _AttachOn(msgspec.Struct, frozen=True):
+    """`Executor.attach` on a cluster."""
 
     cluster: Cluster
 
     def __call__(self, job_id: str) -> list[CallFuture[Any]]:
         return Executor.attach(job_id, self.cluster)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _AttachOn) and self.cluster.slurm is other.cluster.slurm
-
-    def __hash__(self) -> int:
-        return hash(self.cluster.slurm)
 
 
 def _store(cluster: Cluster, folder: str | os.PathLike[str] | None) -> Store:
@@ -271,7 +268,7 @@ class _WatchedTask(NamedTuple):
         return self.watch.known[self.job_id]
 
 
-class _SlurmMonitor:
+class SlurmMonitor:
     """The `JobMonitor` of Slurm jobs; the cluster's poller asks about all tasks at once."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -280,6 +277,7 @@ class _SlurmMonitor:
         self._to_stop: set[str] = set()
         self._tried = 0.0
         self._looks = iter(range(_MOST_LOOKS))
+        self._whole: dict[str, WatchedJob] = {}  # ended tasks, once their codes were looked up
 
     def look(self, job_ids: Iterable[str]) -> Mapping[str, bool | None]:
         """See `JobMonitor.look`."""
@@ -304,7 +302,20 @@ class _SlurmMonitor:
                 return self._cluster.job(job_id).outcome().words
             except SlurmkitError:
                 pass  # fall back on the poller's facts
-        return judge_outcome(known.info, OutcomeEvidence()).words if known.info else "it has ended"
+        info = self._with_whole_code(job_id, known.info)
+        return judge_outcome(info, OutcomeEvidence()).words if info else "it has ended"
+
+    def _with_whole_code(self, job_id: str, info: JobInfo | None) -> JobInfo | None:
+        """Return the facts of an ended task with its whole exit code, where Slurm still tells it.
+
+        All tasks whose codes are in doubt are asked about together, and once.
+        """
+        if info is None or not is_in_doubt(info):
+            return info
+        if job_id not in self._whole:
+            known = {each.job_id: each.known for each in self._watched.values()}
+            self._whole |= settle_watched_codes(self._cluster.slurm, known)
+        return self._whole[job_id].info
 
     def stop(self, job_ids: Iterable[str]) -> None:
         """See `JobMonitor.stop`."""

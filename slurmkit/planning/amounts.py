@@ -67,7 +67,10 @@ class PlacedJob(NamedTuple):
 
     @property
     def most_nodes(self) -> int:
-        """The most nodes over which Slurm may spread the job; of a range, the fewest."""
+        """The most nodes over which Slurm may spread the job; of a range, the most that fit."""
+        if self.layout.most is not None:
+            counts = (self.layout.most, len(self.fitting), self.partition.max_nodes)
+            return max(self.nodes, min(count for count in counts if count))
         if self.layout.nodes is not None or self.spec.overcommit:
             return self.nodes
         if takes_whole_nodes(self.spec, self.partition) and not self.spec.spread_job:
@@ -297,7 +300,7 @@ def _having(job: PlacedJob, asked: Tres) -> list[Node]:
         node
         for node in job.fitting
         if node.cpus >= asked["cpu"]
-        and all(_gres_count(node, tres) >= n for tres, n in asked.items() if "/" in tres)
+        and all(gres_count(node, tres) >= n for tres, n in asked.items() if "/" in tres)
     ]
 
 
@@ -318,7 +321,7 @@ def _least_of_whole_nodes(total: Tres, asked: Tres, having: Sequence[Node], node
     if not having:
         return total
     least = {
-        name: min(_gres_count(node, name) for node in having) for name in _whole_gres(asked, having)
+        name: min(gres_count(node, name) for node in having) for name in _whole_gres(asked, having)
     }
     least["cpu"] = min(node.cpus for node in having)
     return total | {name: amount * nodes for name, amount in least.items() if amount}
@@ -338,7 +341,7 @@ def least_of_whole_nodes(
     """
     if tres != "cpu" and tres not in _whole_gres(asked, there):
         return 0
-    amounts = {node.name: _gres_count(node, tres) if "/" in tres else node.cpus for node in there}
+    amounts = {node.name: gres_count(node, tres) if "/" in tres else node.cpus for node in there}
     certain = named if len(named) <= count else ()  # of more nodes Slurm takes some
     required = [amounts.pop(name) for name in certain if name in amounts]
     return sum(required) + sum(sorted(amounts.values())[: count - len(required)])
@@ -353,18 +356,18 @@ def _most_of_whole_nodes(most: Tres, asked: Tres, having: Sequence[Node], nodes:
         return most
     names = _whole_gres(asked, having)
     types = [name for name in names if name.startswith("gres/gpu:")]
-    if len(types) > 1 or any(_gres_count(n, "gres/gpu") != _typed(n, types) for n in having):
+    if len(types) > 1 or any(gres_count(n, "gres/gpu") != _typed(n, types) for n in having):
         names = [name for name in names if name not in types]
         most = {name: amount for name, amount in most.items() if name not in types}
     largest = {
-        name: _sum_of_largest([_gres_count(node, name) for node in having], nodes) for name in names
+        name: _sum_of_largest([gres_count(node, name) for node in having], nodes) for name in names
     }
     largest["cpu"] = _sum_of_largest([node.cpus for node in having], nodes)
     return most | {name: amount for name, amount in largest.items() if amount}
 
 
 def _typed(node: Node, types: Iterable[str]) -> int:
-    return sum(_gres_count(node, name) for name in types)
+    return sum(gres_count(node, name) for name in types)
 
 
 def _sum_of_largest(amounts: list[int], count: int) -> int:
@@ -378,7 +381,8 @@ def _tres_of(gres: Gres) -> tuple[str, ...]:
     return (name, f"{name}:{gres.type}") if gres.type else (name,)
 
 
-def _gres_count(node: Node, tres: str) -> int:
+def gres_count(node: Node, tres: str) -> int:
+    """Return how many of a GRES a node has: `gres/gpu`, or those of one type, `gres/gpu:a100`."""
     name, _, kind = tres.removeprefix("gres/").partition(":")
     return node.count(name, kind or None)
 
@@ -405,7 +409,7 @@ def _most_billed(job: PlacedJob, most: Tres, having: Sequence[Node]) -> int:
 
 def _of_whole_node(node: Node, names: Iterable[str], most: Tres, nodes: int) -> Tres:
     """Return what a job on this whole node holds of it, with an equal part of its memory."""
-    tres: Tres = {name: _gres_count(node, name) for name in names}
+    tres: Tres = {name: gres_count(node, name) for name in names}
     return tres | {"cpu": node.cpus, "mem": -(-most.get("mem", 0) // nodes), "node": 1}
 
 

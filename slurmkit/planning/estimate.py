@@ -190,7 +190,8 @@ def estimate_range(request: Request) -> Estimate:
     if most <= request.nodes:
         return _estimate_spread(request)
     widest = builder((("nodes", str(most)),))
-    return msgspec.structs.replace(estimate(widest or request), least=estimate(request))
+    fewest = estimate(msgspec.structs.replace(request, most={}))
+    return msgspec.structs.replace(estimate(widest or request), least=fewest)
 
 
 def _estimate_spread(request: Request) -> Estimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -180,58 +180,87 @@ def plan_offline(spec: JobSpec, site: SiteState) -> Plan:
 def _with_tried_fixes(checked: Plan, spec: JobSpec, site: SiteState) -> Plan:
     """Return the plan with fixes of its errors only where the changed job has no error left.
 
-    The job with each fix is planned again. An error whose own fix leaves others gets the fixes of
-    all of them. A fix for whose trial no time is left is not proposed.
+    An error whose own fix leaves others gets the fixes of all of them. A fix for whose trial no
+    time is left is not proposed.
     """
-    untried = {error.code for error in checked.errors if error.fix and not _can_be_tried(error)}
-    own_doubts = {each.code for each in checked.warnings if each.keeps_from_starting}
-    trials: dict[Pairs, bool] = {}
-    deadline, late = time.monotonic() + _TRIAL_SECONDS, False
+    trials = _FixTrials(checked, spec, site)
+    of_all: Pairs = ()
+    if not all(
+        trials.passes(each.fix) for each in checked.errors if each.code not in trials.untried
+    ):
+        of_all = trials.fix_of_all(checked.errors)
+    errors = [
+        error
+        if error.code in trials.untried
+        else msgspec.structs.replace(error, fix=error.fix if trials.passes(error.fix) else of_all)
+        for error in checked.errors
+    ]
+    notes = (*checked.notes, *((_FIXES_UNTRIED,) if trials.late else ()))
+    return msgspec.structs.replace(checked, errors=tuple(dict.fromkeys(errors)), notes=notes)
 
-    def plan_again(fix: Pairs, *, search: bool) -> tuple[Finding, ...] | None:
-        """Return what keeps the changed job from starting; None if unplannable, or too late."""
-        nonlocal late
-        late = time.monotonic() >= deadline
-        if late:
-            return None
-        try:
-            changed = with_options(spec, fix)
-            again = _plan_and_check(changed, site, slurm=None, search=search)
-        except SlurmkitError:  # also a site's policy that fails on this job only
-            return None
-        doubts = (finding for finding in again.warnings if finding.keeps_from_starting)
-        return (*again.errors, *(doubt for doubt in doubts if doubt.code not in own_doubts))
 
-    def passes(fix: Pairs) -> bool:
-        if fix not in trials:
-            left = plan_again(fix, search=False) if fix else None
-            trials[fix] = left is not None and all(error.code in untried for error in left)
-        return trials[fix]
+class _FixTrials:
+    """Trials of fixes: the job is planned again with each.
 
-    def joined(errors: Iterable[Finding]) -> dict[str, str]:
-        return dict(pair for error in errors for pair in error.fix if _can_be_tried(error))
+    Args:
+        checked: the plan of the job as it is, which has errors.
+        spec: the job.
+        site: the cluster's capabilities and the user's standing.
 
-    found: Pairs = ()
-    if any(not passes(error.fix) for error in checked.errors if error.code not in untried):
-        found = next((e.fix for e in checked.errors if passes(e.fix)), ())
+    Attributes:
+        untried: codes of errors whose fixes cannot be tried.
+        late: whether no time was left for some trial.
+    """
+
+    def __init__(self, checked: Plan, spec: JobSpec, site: SiteState) -> None:
+        self.untried = {each.code for each in checked.errors if not _can_be_tried(each)}
+        self.late = False
+        self._spec = spec
+        self._site = site
+        self._own_doubts = {each.key for each in checked.warnings if each.keeps_from_starting}
+        self._passed: dict[Pairs, bool] = {}
+        self._deadline = time.monotonic() + _TRIAL_SECONDS
+
+    def passes(self, fix: Pairs) -> bool:
+        """Return whether nothing keeps the job with this fix from starting."""
+        if fix not in self._passed:
+            left = self._left(fix, search=False) if fix else None
+            passed = left is not None and all(error.code in self.untried for error in left)
+            self._passed[fix] = passed
+        return self._passed[fix]
+
+    def fix_of_all(self, errors: Sequence[Finding]) -> Pairs:
+        """Return a fix of one error that passes, or the fixes of all together; empty for none."""
+        if own := next((each.fix for each in errors if self.passes(each.fix)), ()):
+            return own
         changed: dict[str, str] = {}
-        left = checked.errors
         for _ in range(_FIX_ROUNDS):  # a fix may bring back what another one removed
-            more = joined(left)
-            if found or more.items() <= changed.items():
+            fixes = [each.fix for each in errors if _can_be_tried(each)]
+            more = dict(pair for fix in fixes for pair in fix)
+            if more.items() <= changed.items():
                 break
             changed |= more
             together = tuple(changed.items())
-            found = together if passes(together) else ()
-            left = () if found else plan_again(together, search=True) or ()
-    errors = [
-        error
-        if error.code in untried
-        else msgspec.structs.replace(error, fix=error.fix if passes(error.fix) else found)
-        for error in checked.errors
-    ]
-    notes = (*checked.notes, *((_FIXES_UNTRIED,) if late else ()))
-    return msgspec.structs.replace(checked, errors=tuple(dict.fromkeys(errors)), notes=notes)
+            if self.passes(together):
+                return together
+            errors = self._left(together, search=True) or ()
+        return ()
+
+    def _left(self, fix: Pairs, *, search: bool) -> tuple[Finding, ...] | None:
+        """Return what keeps the changed job from starting; None if unplannable, or too late.
+
+        A doubt that the job has as it is does not count.
+        """
+        self.late = time.monotonic() >= self._deadline
+        if self.late:
+            return None
+        try:
+            changed = with_options(self._spec, fix)
+            again = _plan_and_check(changed, self._site, slurm=None, search=search)
+        except SlurmkitError:  # also a site's policy that fails on this job only
+            return None
+        doubts = (each for each in again.warnings if each.keeps_from_starting)
+        return (*again.errors, *(each for each in doubts if each.key not in self._own_doubts))
 
 
 def _can_be_tried(error: Finding) -> bool:

@@ -111,9 +111,14 @@ def _slurm_counts_tasks(spec: JobSpec) -> bool:
 
 
 def _cpus_per_task(spec: JobSpec, layout: Layout) -> int | None:
-    """Return `--cpus-per-task`, even if 1; but not for a script, whose steps it would bind."""
+    """Return `--cpus-per-task`, even if 1; but not for a script, whose steps it would bind.
+
+    With it slurmctld starts only one task on a node of a job with `--overcommit`
+    (`overcommitted_cpus` in slurmkit/planning/checks/nodes.py).
+    """
     elsewhere = spec.cpus_per_gpu or "cpu" in spec.options.get("tres-per-task", "")
     elsewhere = elsewhere or (spec.cpus_per_task is None and layout.least_cpus)  # DefCpuPerGPU
+    elsewhere = elsewhere or spec.overcommit
     return spec.cpus_per_task if spec.script is not None or elsewhere else layout.cpus_per_task
 
 

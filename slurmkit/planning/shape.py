@@ -117,6 +117,8 @@ def _with_cpus(
     default = job_default("DefCpuPerGPU", partitions, capabilities.config)
     per_gpu = spec.cpus_per_gpu or default or 0
     gpus = 0 if spec.gpus is None or spec.gpus.is_part else layout.gpus
+    if spec.overcommit:  # all tasks of a node share the CPUs of one
+        return msgspec.structs.replace(layout, cpus_per_task=1, least_cpus=gpus * per_gpu)
     on_each = -(-layout.tasks // layout.least_nodes)
     cpus = max(1, gpus * per_gpu // on_each)
     least = gpus * (spec.cpus_per_gpu or 0)

@@ -21,6 +21,7 @@ _SHELL_FILES = tuple(
     Path(__file__).with_name("survive") / f"{name}.sh" for name in ("turns", "slurm", "course")
 )
 _MARK = "SLURMKIT_SCRIPT"
+_SETTINGS_START = "slurmkit_on_timeout="
 _DEFAULT_KILL_WAIT = 30  # slurm.conf(5) KillWait
 _MODES = ("requeue", "cancel", "suspend", "gang", "off", "within")
 
@@ -79,6 +80,24 @@ def survival_lines(spec: JobSpec, preempt_mode: str, pace: SurvivalTimings) -> t
     inside = "\n".join(path.read_text("utf-8") for path in _SHELL_FILES).rstrip("\n").split("\n")
     shell = (line for line in inside if not line.lstrip().startswith("# shellcheck"))
     return (assignments, *shell, "")
+
+
+def parse_survival(script: str) -> dict[str, str]:
+    """Return the settings that `survival_lines` wrote into a job's script, by name.
+
+    Returns:
+        For example `on_timeout`, `restarts` and `grace`; empty for a job that does not survive.
+    """
+    lines = script.split("\n")
+    settings = next((line for line in lines if line.startswith(_SETTINGS_START)), "")
+    if not settings or SURVIVAL_LINE not in script:
+        return {}
+    try:
+        words = shlex.split(settings)
+    except ValueError:
+        return {}
+    pairs = (word.removeprefix("slurmkit_").partition("=") for word in words)
+    return {name: value for name, _, value in pairs}
 
 
 def as_work_function(lines: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ import msgspec
 
 Severity = Literal["error", "warning", "note"]
 Pairs = tuple[tuple[str, str], ...]
-WHOLE_NODES = "-whole-nodes"
-"""End of the code of a warning that a limit may keep a job with whole nodes from ever starting."""
+AT_MOST = "-at-most"
+"""End of the code of a warning: the job may get more than a limit allows, and then never starts."""
 OVERCOMMITTED = "overcommit-cpus"
-"""Code of the warning that nobody knows whether a job with `--overcommit` starts."""
+"""Code of findings about tasks that shall share CPUs with `--overcommit`."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,8 +38,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def keeps_from_starting(self) -> bool:
         """Whether the job cannot start, or may never; a change that has this is not proposed."""
-        is_doubt = self.code == OVERCOMMITTED or self.code.endswith(WHOLE_NODES)
+        is_doubt = self.code == OVERCOMMITTED or self.code.endswith(AT_MOST)
         return self.severity == "error" or (self.severity == "warning" and is_doubt)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Code and source, which tell findings of one code apart: a QOS may limit CPUs and GPUs."""
+        return self.code, self.source
 
     @property
     def fix_words(self) -> str:

@@ -339,8 +339,8 @@ def with_options(spec: JobSpec, pairs: OptionPairs) -> JobSpec:
         kept = {n: value for n, value in spec.options.items() if n not in passed}
         spec = msgspec.structs.replace(spec, options=kept)
         changed = [pair for pair in changed if pair[0] not in passed]
-    gone = {_field_name(name): None for name, value in changed if not value and name not in _FLAGS}
-    given = parse_options((name, value) for name, value in changed if value or name in _FLAGS)
+    gone = {_field_name(name): _value_without(name) for name, value in changed if not value}
+    given = parse_options((name, value) for name, value in changed if value)
     if "gpus" in given and spec.gpus and not (given["gpus"].bind or given["gpus"].is_part):
         given["gpus"] = msgspec.structs.replace(given["gpus"], bind=spec.gpus.bind)
     fields = {**{name: getattr(spec, name) for name in spec.__struct_fields__}, **gone}
@@ -348,7 +348,12 @@ def with_options(spec: JobSpec, pairs: OptionPairs) -> JobSpec:
 
 
 def _field_name(name: str) -> str:
-    return "gpus" if name in GPU_OPTIONS else name.replace("-", "_")
+    return "gpus" if name in GPU_OPTIONS else _FLAGS.get(name, (name.replace("-", "_"),))[0]
+
+
+def _value_without(name: str) -> bool | None:
+    """Return the value of an option's field in a job that is not given the option."""
+    return False if name in _FLAGS and _FLAGS[name][0] != "requeue" else None
 
 
 def option_values(spec: JobSpec) -> dict[str, str]:

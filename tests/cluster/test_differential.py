@@ -190,9 +190,12 @@ class Trial(NamedTuple):
 
 
 DOUBTS = {"slurm-refuses", "overcommit-cpus"} | {
-    f"{holder}-{limit}-whole-nodes"
+    f"{holder}-{limit}-at-most"
     for holder in ("qos", "assoc")
-    for limit in ("max-tres-per-job", "max-tres-per-user", "max-tres-per-account", "grp-tres")
+    for limit in (
+        *("max-tres-per-job", "max-tres-per-node", "max-tres-per-user", "max-tres-per-account"),
+        "grp-tres",
+    )
 }
 """Codes of warnings that a job may never start."""
 WAITS = {"nodes-down", "partition-state"}

@@ -52,7 +52,7 @@ class FixSearch:
         self._again: RequestBuilder = request_builder(request)
         self._requests: dict[Pairs, Request | None] = {(): request}
         self._errors_found: dict[Pairs, tuple[Finding, ...]] = {}
-        self._own_doubts: frozenset[str] = frozenset()  # codes; those of the request as it is
+        self._own_doubts: frozenset[FindingKey] = frozenset()  # those of the request as it is
         self._reported_by: dict[FindingKey, Check] = {}  # the check that reported an error
         self._fix_for_all: ChangedOptions | None = None
 
@@ -78,8 +78,8 @@ class FixSearch:
                 break
             step = self._step(changed, target)
             changed |= step
-            given_up |= set() if step else {_key(target)}
-            left = (each for each in self._errors(changed) if _key(each) not in given_up)
+            given_up |= set() if step else {target.key}
+            left = (each for each in self._errors(changed) if each.key not in given_up)
             target = next(left, None)
         return changed
 
@@ -154,10 +154,10 @@ class FixSearch:
         request = self._rebuilt(changed | more)
         if request is None:
             return False
-        reported_by = self._reported_by.get(_key(target))
+        reported_by = self._reported_by.get(target.key)
         checks = [reported_by] if reported_by else self._checks
         left = (each for check in checks for each in check(request))
-        return not any(each.keeps_from_starting and _key(each) == _key(target) for each in left)
+        return not any(each.keeps_from_starting and each.key == target.key for each in left)
 
     def _passes(self, changed: ChangedOptions, more: ChangedOptions) -> bool:
         then = changed | more
@@ -179,12 +179,12 @@ class FixSearch:
             request = self._rebuilt(changed)
             found = tuple(self._judged(request)) if request else ()
             if not key:
-                doubts = (each.code for each in found if each.severity != "error")
+                doubts = (each.key for each in found if each.severity != "error")
                 self._own_doubts = frozenset(doubts)
             self._errors_found[key] = tuple(
                 each
                 for each in found
-                if each.severity == "error" or each.code not in self._own_doubts
+                if each.severity == "error" or each.key not in self._own_doubts
             )
         return self._errors_found[key]
 
@@ -192,7 +192,7 @@ class FixSearch:
         for check in self._checks:
             for finding in check(request):
                 if finding.keeps_from_starting:
-                    self._reported_by[_key(finding)] = check
+                    self._reported_by[finding.key] = check
                     yield finding
 
     def _elsewhere(self, target: Finding) -> Iterator[Pairs]:
@@ -211,11 +211,6 @@ class FixSearch:
         ):
             if partition.name != asked.partition.name:
                 yield (("partition", partition.name),)
-
-
-def _key(finding: Finding) -> FindingKey:
-    """Return what tells errors of one code apart: a QOS may limit both CPUs and GPUs."""
-    return finding.code, finding.source
 
 
 def _wastes_gpus(request: Request, partition: Partition) -> bool:

@@ -19,7 +19,7 @@ from slurmkit.planning.arrays import array_limits_of
 from slurmkit.planning.checks.limits import EffectiveLimit, effective_limits, limit_consequence
 from slurmkit.planning.checks.nodes import candidate_nodes, has_all
 from slurmkit.planning.request import Request, highest_index
-from slurmkit.spec.findings import WHOLE_NODES, Finding, Pairs, error, note, warning
+from slurmkit.spec.findings import AT_MOST, Finding, Pairs, error, note, warning
 from slurmkit.spec.gpus import Gpus
 
 _RUN_MINUTES_LIMITS = (
@@ -191,12 +191,13 @@ def tres_limits(request: Request) -> Iterator[Finding]:
 
 def _tres_limit(request: Request, limit: EffectiveLimit) -> Iterator[Finding]:
     whole = takes_whole_nodes(request.spec, request.partition)
-    wanted = request.total.get(limit.tres, 0)
+    wanted, most = request.total.get(limit.tres, 0), _most_within_node_limits(request, limit.tres)
     if whole and limit.field != "max_tres_per_node":
         wanted = max(wanted, _least_of_whole_nodes(request, limit.tres))
     if limit.field == "max_tres_per_node":
         yield from _over_on_one_node(request, limit, wanted)
         wanted //= max(request.nodes, 1)  # as acct_policy.c does, whatever one node gets
+        most //= max(request.most.get("node", 0), 1)
     allows = f"{limit.holder} allows {limit.whose} {format_tres(limit.tres, limit.value)}"
     if wanted > limit.value:
         asks = f"asks for {format_tres(limit.tres, wanted)}"
@@ -205,15 +206,9 @@ def _tres_limit(request: Request, limit: EffectiveLimit) -> Iterator[Finding]:
         message = f"{asks}; {allows} ({limit.setting}); {limit_consequence(request)}"
         yield error(limit.code, message, limit.source)
         return
+    if most > limit.value and limit.tres != "node" and (whole or request.most_nodes):
+        yield _over_at_most(request, limit, wanted, most)
     per_job = limit.field in ("max_tres_per_job", "max_tres_per_node")
-    most = request.most.get(limit.tres, 0)
-    if whole and most > limit.value and limit.field != "max_tres_per_node":
-        message = (
-            f"gets all of its nodes, {format_tres(limit.tres, wanted)} to"
-            f" {format_tres(limit.tres, most)} by the nodes that Slurm takes; {allows}"
-            f" ({limit.setting}): it may pend for ever; name smaller nodes with --nodelist"
-        )
-        yield warning(f"{limit.code}{WHOLE_NODES}", message, limit.source)
     held = 0 if per_job else limit.usage.tres.get(limit.tres, 0)
     if wanted and wanted + held > limit.value:
         message = (
@@ -221,6 +216,37 @@ def _tres_limit(request: Request, limit: EffectiveLimit) -> Iterator[Finding]:
             f" allows {limit.whose} are in use ({limit.setting})"
         )
         yield note(limit.code, message, limit.source)
+
+
+def _most_within_node_limits(request: Request, tres: str) -> int:
+    """Return the most of a TRES that a job gets; limits on nodes make a range of nodes shorter."""
+    most, nodes = request.most.get(tres, 0), request.most.get("node", 0)
+    if not request.most_nodes or not nodes:
+        return most
+    fields = (field for field in _TRES_LIMITS if field != "max_tres_per_node")
+    limits = (limit for field in fields for limit in effective_limits(request, field))
+    allowed = min((limit.value for limit in limits if limit.tres == "node"), default=nodes)
+    return most * min(allowed, nodes) // nodes
+
+
+def _over_at_most(request: Request, limit: EffectiveLimit, least: int, most: int) -> Finding:
+    """Warn that a job is over a limit with the largest or the most nodes that it may get.
+
+    Slurm takes as many nodes of a range as are free, and of whole nodes any; only then it compares
+    what they give with the limits, and takes no others (`select_nodes` in
+    src/slurmctld/node_scheduler.c). Of limits only those on nodes make a range shorter
+    (`acct_policy_get_max_nodes` in src/slurmctld/acct_policy.c, in 22.05 to 26.05).
+    """
+    amounts = f"{format_tres(limit.tres, least)} to {format_tres(limit.tres, most)}"
+    gets = f"gets all of its nodes, {amounts} by the nodes"
+    change = "name smaller nodes with --nodelist"
+    if request.most_nodes:
+        gets, change = f"gets {amounts} by the number of nodes", "give a smaller range with --nodes"
+    message = (
+        f"{gets} that Slurm takes; {limit.holder} allows {limit.whose}"
+        f" {format_tres(limit.tres, limit.value)} ({limit.setting}): it may pend for ever; {change}"
+    )
+    return warning(f"{limit.code}{AT_MOST}", message, limit.source)
 
 
 def _least_of_whole_nodes(request: Request, tres: str) -> int:

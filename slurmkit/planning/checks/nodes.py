@@ -14,7 +14,7 @@ from slurmkit.formats.display import printable
 from slurmkit.formats.memory import format_mib
 from slurmkit.formats.scontrol import expand_nodes, fold_nodes
 from slurmkit.formats.tres import Tres, format_tres
-from slurmkit.planning.amounts import parse_memory_mib, takes_whole_nodes
+from slurmkit.planning.amounts import gres_count, parse_memory_mib, takes_whole_nodes
 from slurmkit.planning.request import (
     Request,
     feature_names,
@@ -34,6 +34,8 @@ _PROCESSORS = {
 }
 _SHOWN = 4  # nodes named with their reasons
 _LONG_NODELIST_SINCE = (23, 2)
+_TASKS_NEED_CPUS_SINCE = (24, 11)
+_OVERCOMMIT = "sbatch(1) --overcommit"
 
 
 def node_shapes(request: Request) -> Iterator[Finding]:
@@ -122,8 +124,7 @@ def tres_of_node(node: Node, tres: str) -> int:
     if tres in _PROCESSORS:
         return int(getattr(node, _PROCESSORS[tres][1]))
     if tres.startswith("gres/"):
-        name, _, kind = tres.removeprefix("gres/").partition(":")
-        return node.count(name, kind or None)
+        return gres_count(node, tres)
     return 1 << 62
 
 
@@ -141,14 +142,12 @@ def _needs(request: Request) -> Tres:
 def cpus_of_most_tasks(request: Request) -> int:
     """Return the CPUs of as many tasks as `--ntasks-per-node` allows: a node must have so many.
 
-    That holds also where the job has fewer tasks: `_can_job_run_on_node` (`min_cpus_per_node`) in
-    src/plugins/select/cons_tres/job_test.c.
+    That holds also where the job has fewer tasks, and with `--overcommit`: `_can_job_run_on_node`
+    (`min_cpus_per_node`) in src/plugins/select/cons_tres/job_test.c, in 22.05 to 26.05.
     """
     spec = request.spec
     spread = spec.gpus is not None and spec.gpus.per == "task"  # then the layout sets the number
-    if spec.overcommit or spread:
-        return 0
-    return (spec.ntasks_per_node or 0) * request.cpus_per_task
+    return 0 if spread else (spec.ntasks_per_node or 0) * request.cpus_per_task
 
 
 def tasks_of_sockets(request: Request) -> Iterator[Finding]:
@@ -181,27 +180,51 @@ def tasks_of_sockets(request: Request) -> Iterator[Finding]:
 
 
 def overcommitted_cpus(request: Request) -> Iterator[Finding]:
-    """Warn of tasks that share the CPUs of too few nodes, as slurmctld may see them.
+    """Report tasks for which slurmctld finds no CPUs, although `--overcommit` lets them share.
 
-    Slurm 24.11 left `--ntasks=16 --cpus-per-task=8 --overcommit` on nodes of 64 CPUs waiting for
-    Resources. `_can_job_run_on_node` in src/plugins/select/cons_tres/job_test.c counts all tasks of
-    `--ntasks-per-node`, also with `--overcommit`.
+    From 24.11 on slurmctld places tasks only where CPUs are left for them (`dist_tasks` in
+    src/plugins/select/cons_tres/dist_tasks.c: ESLURM_BAD_TASK_COUNT). A job with `--overcommit` is
+    given the CPUs of one task on each node (`eval_nodes_cpus_to_use` in
+    src/plugins/topology/common/eval_nodes.c); more tasks share them only where the job has no TRES
+    per task, and sbatch makes one of `--cpus-per-task` (`_validate_tres_per_task` in
+    src/common/slurm_opt.c). On whole nodes tasks never share CPUs (`_set_task_dist_internal`).
     """
-    spec, cpus = request.spec, request.cpus_per_task
+    spec = request.spec
     there = sorted((node.cpus for node in candidate_nodes(request)), reverse=True)
-    if not spec.overcommit or not there:
+    if not spec.overcommit or not there or request.capabilities.release < _TASKS_NEED_CPUS_SINCE:
         return
-    on_node = (spec.ntasks_per_node or 0) * cpus
-    in_all = (spec.ntasks or 0) * cpus if cpus > 1 else 0
-    if on_node <= there[0] and in_all <= sum(there[: request.nodes]):
-        return
-    message = (
-        f"with --overcommit its tasks share CPUs, {max(on_node, in_all)} where"
-        f" {'a node has' if on_node > there[0] else 'its nodes have'} fewer; Slurm leaves some such"
-        " jobs waiting for Resources for ever, and slurmkit cannot tell which; give more --nodes,"
-        " or fewer --cpus-per-task"
+    nodes = max(request.most_nodes or 0, request.nodes)
+    on = "1 node" if nodes == 1 else f"{nodes} nodes"
+    if takes_whole_nodes(spec, request.partition):
+        each = request.cpus_per_task
+        room = sum(max(1, cpus // each) for cpus in there[:nodes])
+        if request.tasks > room:
+            message = (
+                f"{request.tasks} tasks of {_amount('cpu', each)} each on {on}, which it has whole:"
+                f" tasks do not share the CPUs of whole nodes, so at most {room} fit; it would pend"
+                " for ever"
+            )
+            yield error(OVERCOMMITTED, message, _OVERCOMMIT)
+    elif request.tasks > nodes and (spec.cpus_per_task or "tres-per-task" in spec.options):
+        yield _one_task_on_a_node(request, on)
+
+
+def _one_task_on_a_node(request: Request, on: str) -> Finding:
+    """Return the error about tasks on nodes of which each gives CPUs to one task.
+
+    Other options may give the job more CPUs on a node: then it is a doubt.
+    """
+    spec, fix = request.spec, (("overcommit", ""),)
+    never = (
+        f"with --overcommit and --cpus-per-task Slurm starts one task on a node, not"
+        f" {request.tasks} on {on}"
     )
-    yield warning(OVERCOMMITTED, message, "sbatch(1) --overcommit")
+    change = "leave out --overcommit, or --cpus-per-task: then a node gives all tasks one CPU"
+    more_cpus = request.raised_cpus or spec.mincpus or any(_processors(spec).values())
+    if more_cpus or any(tres.startswith("gres/") for tres in request.per_node):
+        message = f"{never}, unless its nodes give it more CPUs for other options; {change}"
+        return warning(OVERCOMMITTED, message, _OVERCOMMIT, fix)
+    return error(OVERCOMMITTED, f"{never}; it would pend for ever; {change}", _OVERCOMMIT, fix)
 
 
 def _processors(spec: JobSpec) -> Tres:
@@ -371,8 +394,7 @@ def _has_requested_gres(node: Node, request: Request) -> bool:
     typed = [tres for tres in asked if ":" in tres] or asked
     if "gres/gpu" in typed and all(g.is_mig for g in node.gres if g.name == "gpu"):
         return False
-    names = (tres.removeprefix("gres/").partition(":") for tres in typed)
-    return all(node.count(name, type_ or None) for name, _, type_ in names)
+    return all(gres_count(node, tres) for tres in typed)
 
 
 def constraint_features(request: Request) -> Iterator[Finding]:

@@ -80,14 +80,24 @@ def _options_of_ranks(step: LaunchStep) -> tuple[str, ...]:
     A program takes the GPU of its LOCAL_RANK (`torch.cuda.set_device`), and NCCL reaches the other
     GPUs. Bound to its GPU, as Slurm binds tasks with `--ntasks-per-gpu`, a task sees it as GPU 0.
     """
-    spec = step.spec
-    if spec.ntasks_per_gpu != 1 or (spec.gpus is not None and spec.gpus.bind):
+    if not _is_unbound(step.spec):
         return step.options
     return tuple(option for option in step.options if not option.startswith("--gpu-bind="))
 
 
+def _is_unbound(spec: JobSpec) -> bool:
+    """Return whether Slurm would bind each task to a GPU of its own, and this launcher does not."""
+    return spec.ntasks_per_gpu == 1 and not (spec.gpus is not None and spec.gpus.bind)
+
+
 def _local_rank_note(step: LaunchStep) -> Iterable[Finding]:
-    """Note a binding with which the GPU of a task's LOCAL_RANK may not be among those it sees."""
+    """Note which GPUs a task sees, if these are not what its LOCAL_RANK or Slurm says."""
+    if _is_unbound(step.spec):
+        message = (
+            "--ntasks-per-gpu=1: each task sees all GPUs of its node, so that GPU LOCAL_RANK is"
+            " there; to bind each task to a GPU, as sbatch does, give --gpu-bind=single:1"
+        )
+        yield note("ranks-see-all-gpus", message, "launcher srun")
     bound = (option for option in _options_of_ranks(step) if option.startswith("--gpu-bind="))
     binding = next(bound, "").partition("=")[2]
     if binding in ("", "none"):

@@ -40,3 +40,8 @@ def test_a_plan_with_errors_is_not_sent_and_names_them(known: FakeSlurm) -> None
     assert isinstance(caught.value, BadInput)
     assert [finding.code for finding in caught.value.findings] == ["partition-unknown"]
     assert sent(known) == []
+
+
+def test_clusters_that_are_reached_in_the_same_way_are_equal(known: FakeSlurm) -> None:
+    assert {Cluster(known), Cluster(known), Cluster("")} == {Cluster(known), Cluster("")}
+    assert Cluster(known) != Cluster(slurm())

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from executor_lab import RunningSlurm
+from jobs_lab import FakeJobs
 from waiting import PATIENCE, wait_until
 
 from slurmkit.errors import (
@@ -35,7 +36,7 @@ from slurmkit.executor.futures import CallFuture, LibraryDiffers
 from slurmkit.executor.local import LocalExecutor
 from slurmkit.executor.payload import write_program
 from slurmkit.executor.runs import divide_calls
-from slurmkit.executor.slurm import Executor
+from slurmkit.executor.slurm import Executor, SlurmMonitor
 from slurmkit.executor.store import LocalStore
 
 Maker = Callable[..., CallExecutor]
@@ -298,6 +299,25 @@ def test_a_lost_result_is_an_error_in_the_outcome_s_words(slurm: RunningSlurm) -
         made.submit(kills_all).result(PATIENCE)
     assert "call 0 of job 101 left no result: failed" in str(caught.value)
     assert "ends with: " in str(caught.value)
+
+
+def test_many_lost_tasks_have_whole_exit_codes_with_one_look() -> None:
+    """sacct tells `72 or 200`; only some outcomes are read in full."""
+    jobs = FakeJobs("24.11.5")
+    ids = [str(number) for number in range(7, 27)]
+    jobs.runs = [
+        {"JobID": each, "State": "FAILED", "ExitCode": "72:0", "StdErr": "/none"} for each in ids
+    ]
+    code = {"status": ["ERROR"], "return_code": {"number": 200}}
+    jobs.json = json.dumps({"jobs": [{"job_id": int(n), "exit_code": code} for n in ids]})
+    monitor = SlurmMonitor(jobs.cluster())
+    wait_until(lambda: set(monitor.look(ids).values()) == {False})
+    for each in ids[:10]:
+        monitor.words(each)
+    asked = len(jobs.slurm.asked)
+    words = {monitor.words(each) for each in ids[10:]}
+    assert words == {"failed with exit code 200, after 0:05 on c1"}
+    assert sum("--json" in argv for argv in jobs.slurm.asked[asked:]) == 1
 
 
 def test_an_interpreter_that_is_not_there(slurm: RunningSlurm) -> None:

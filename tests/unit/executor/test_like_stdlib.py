@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from executor_lab import RunningSlurm
@@ -26,6 +26,7 @@ from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput, CallError, ControllerDown, NotOver
 from slurmkit.executor.base import CallExecutor, OrderedResults, ProgressBar
 from slurmkit.executor.follower import Follower
+from slurmkit.executor.futures import CallFuture
 from slurmkit.executor.local import LocalExecutor
 from slurmkit.executor.options import ExecutorOptions
 from slurmkit.executor.payload import _STAND_IN, _program_files
@@ -296,6 +297,25 @@ def test_futures_unpickled_one_by_one_attach_their_run_once(slurm: RunningSlurm)
     assert more == 1  # one attachment, with its own thread
 
 
+def test_threads_that_unpickle_futures_attach_their_run_once(slurm: RunningSlurm) -> None:
+    slurm.starts = False
+    with Executor(slurm, max_workers=2, partition="cpu") as made:
+        futures = made.submit_all(abs, range(8))
+        before, together = _followers(), threading.Barrier(8)
+
+        def unpickle(future: CallFuture[int]) -> CallFuture[int]:
+            together.wait(PATIENCE)
+            return cast("CallFuture[int]", _unpickled(future))
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            again = list(pool.map(unpickle, futures))
+        more = _followers() - before
+        for future in futures:
+            future.cancel()
+    assert [each.index for each in again] == list(range(8))
+    assert more == 1
+
+
 def test_unpickled_futures_keep_no_result_but_their_own(executor: Maker) -> None:
     with executor(1) as made:
         futures = made.submit_all(Own, range(3))
@@ -326,7 +346,7 @@ def test_an_executor_can_be_pickled(executor: Maker) -> None:
 
 
 def test_a_cluster_is_pickled_by_name() -> None:
-    assert _unpickled(Cluster("")).name == ""
+    assert _unpickled(Cluster("")) == Cluster("")
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(Cluster(FakeSlurm({})))
 

@@ -72,8 +72,10 @@ def test_the_gpu_of_a_local_rank_is_there_unless_said(
     words = plan.submissions[0].script.split("\nsrun ")[1].split(" -- ")[0].split()
     shown = [word.partition("=")[2] for word in words if word.startswith("--gpu-bind=")]
     assert shown == ([bound] if bound else [])
-    noted = any(each.code == "local-rank-gpu" for each in plan.notes)
+    noted = any(note.code == "local-rank-gpu" for note in plan.notes)
     assert noted is (launcher == "srun" and bound not in (None, "none"))
+    unbound = any(note.code == "ranks-see-all-gpus" for note in plan.notes)
+    assert unbound is (launcher == "srun" and each == 1 and bound is None)
 
 
 def test_tasks_for_each_gpu_of_a_script_are_left_to_slurm() -> None:
@@ -146,7 +148,12 @@ def test_a_task_for_each_thread_asked_for() -> None:
 
 
 def test_tasks_that_share_cpus() -> None:
-    assert uses(made(overcommit=True, ntasks=64, nodes=2))[0] == 2.0
+    """With --cpus-per-task slurmctld would place only one task on a node."""
+    plan = made(overcommit=True, ntasks=64, nodes=2)
+    assert uses(plan)[0] == 2.0
+    assert "cpus-per-task" not in options(plan)
+    own = made(overcommit=True, ntasks=2, nodes=2, cpus_per_task=4)
+    assert (uses(own)[0], options(own)["cpus-per-task"]) == (8.0, "4")
 
 
 @pytest.mark.parametrize(

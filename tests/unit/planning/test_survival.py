@@ -24,7 +24,7 @@ from slurmkit.jobs.describe import restart_facts
 from slurmkit.jobs.run_history import RunRecord, parse_history, read_restarts, restart_words
 from slurmkit.planning.planner import Plan, plan_offline
 from slurmkit.planning.request import SiteState
-from slurmkit.planning.survival import preempt_mode_of, sends_user_signal
+from slurmkit.planning.survival import parse_survival, preempt_mode_of, sends_user_signal
 from slurmkit.spec.jobfile import format_job_file, load_job_file, parse_job_table
 from slurmkit.spec.jobspec import JobSpec, Launch
 from slurmkit.spec.survival import Survive, size_in_mib
@@ -73,6 +73,18 @@ def test_the_script_is_the_shell_and_the_work_in_it() -> None:
     work = "\n{\nslurmkit_listen\nslurmkit_work() {\nsrun --cpus-per-task=1 -- ./x\n}\n"
     assert script.endswith(f"{work}slurmkit_survive\nexit\n}}\n")
     assert script == planned().submissions[0].script
+
+
+def test_a_script_says_what_its_job_does() -> None:
+    back = Survive(on_timeout="hold", on_oom="requeue", max_restarts=3, grace=90)
+    settings = parse_survival(planned(survive=back).submissions[0].script)
+    wanted = {
+        "on_timeout": "hold", "on_preempt": "", "on_oom": "requeue", "restarts": "3", "grace": "90"
+    }  # fmt: skip
+    assert settings.items() >= wanted.items()
+    assert parse_survival(planned(survive=Survive()).submissions[0].script) == {}
+    assert parse_survival("#!/bin/bash\nslurmkit_on_timeout='\nslurmkit_survive\n") == {}
+    assert parse_survival("") == {}
 
 
 def test_a_job_without_policy_is_what_it_was() -> None:

@@ -240,6 +240,12 @@ def test_a_fix_may_take_an_option_away_that_is_passed_on() -> None:
     assert with_options(spec, [("contiguous", "")]).options == {"batch": "x"}
 
 
+def test_a_fix_may_take_a_flag_away() -> None:
+    spec = JobSpec(command=("x",), overcommit=True, requeue=False, exclusive=True)
+    flags = [("overcommit", ""), ("no-requeue", ""), ("exclusive", "")]
+    assert with_options(spec, flags) == JobSpec(command=("x",))
+
+
 def test_a_fix_can_be_pasted_into_a_shell() -> None:
     fix = (("constraint", "a|b"), ("nodes", "2"), ("qos", ""))
     finding = Finding(severity="error", code="x", message="x", fix=fix)

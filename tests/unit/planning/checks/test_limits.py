@@ -401,10 +401,40 @@ def test_whole_nodes_may_be_larger_than_a_limit_allows() -> None:
     """Differential test, C: Slurm takes two nodes with 8 GPUs, and waits for the limit."""
     where = with_qos("normal", limits=Limits(max_tres_per_job={"gres/gpu": 12}))
     found = findings(where=where, qos="normal", nodes=2, mem="1G", exclusive=True)
-    finding = found["qos-max-tres-per-job-whole-nodes"]
+    finding = found["qos-max-tres-per-job-at-most"]
     assert finding.severity == "warning"
     assert "12 GPUs to 16 GPUs" in finding.message
     assert not findings(where=where, qos="normal", nodes=1, mem="1G", exclusive=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "asks", "warned"),
+    [
+        ({"gres/gpu": 8}, {"nodes": "1-2", "gpus": Gpus(8, "a100")}, True),
+        ({"gres/gpu": 16}, {"nodes": "1-3", "gpus": Gpus(8, "a100")}, False),  # two nodes have them
+        ({"gres/gpu": 12}, {"nodes": "1-2", "exclusive": True}, True),
+        ({"cpu": 5}, {"nodes": "1-2", "cpus_per_task": 3}, True),
+        ({"cpu": 8}, {"nodes": "1-2", "ntasks": 8}, False),
+        ({"node": 1}, {"nodes": "1-2"}, False),  # Slurm makes the range shorter
+        ({"node": 2, "gres/gpu": 16}, {"nodes": "1-3", "exclusive": True}, False),
+        ({"gres/gpu": 8}, {"nodes": 1, "gpus": Gpus(8, "a100")}, False),
+    ],
+)
+def test_a_range_of_nodes_may_get_more_than_a_limit_allows(
+    limit: dict[str, int], asks: dict[str, Any], warned: bool
+) -> None:
+    """Slurm takes as many nodes as are free, and then waits for the limit."""
+    where = with_qos("normal", limits=Limits(max_tres_per_job=limit))
+    found = findings(where=where, qos="normal", mem="1G", **asks)
+    assert ("qos-max-tres-per-job-at-most" in found) is warned
+    assert not errors(found)
+
+
+def test_whole_nodes_may_be_larger_than_a_limit_on_each_node() -> None:
+    where = with_qos("normal", limits=Limits(max_tres_per_node={"gres/gpu": 4}))
+    asks = {"where": where, "qos": "normal", "mem": "1G", "exclusive": True, "nodes": 1}
+    assert "qos-max-tres-per-node-at-most" in findings(**asks)
+    assert not findings(**asks, nodelist="c3")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from checked_requests import (
     with_partition,
     with_settings,
 )
-from recorded_lab import capabilities, standing
+from recorded_lab import RELEASES, capabilities, standing
 
 from slurmkit.planning.checks.registry import check
 from slurmkit.spec.gpus import Gpus
@@ -132,9 +132,13 @@ def test_memory_per_cpu_of_an_exclusive_job_is_that_of_all_its_cpus() -> None:
     assert not [f for f in fixed(asked, finding) if f.severity == "error"]
 
 
-def test_tasks_that_may_share_cpus_fit() -> None:
-    assert errors(findings(ntasks_per_node=99)) == ["node-shape"]
-    assert not errors(findings(ntasks_per_node=99, overcommit=True))
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_node_must_have_the_cpus_of_its_most_tasks(release: str) -> None:
+    """Also with --overcommit: `_can_job_run_on_node` in cons_tres/job_test.c."""
+    known = capabilities(release)
+    assert errors(findings(known, ntasks_per_node=99)) == ["node-shape"]
+    assert errors(findings(known, ntasks_per_node=99, overcommit=True)) == ["node-shape"]
+    assert not errors(findings(known, ntasks_per_node=64, overcommit=True))
 
 
 def test_each_fits_alone_but_no_node_has_both() -> None:
@@ -413,22 +417,38 @@ def test_tasks_on_a_socket_are_at_most_its_cpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asks", "doubted"),
+    ("asks", "severity"),
     [
-        ({"ntasks": 16, "cpus_per_task": 8}, True),  # Slurm 24.11 leaves it waiting on c[1-3]
-        ({"ntasks": 8, "cpus_per_task": 8}, False),
-        ({"ntasks": 16, "cpus_per_task": 8, "nodes": 2}, False),
-        ({"ntasks": 99}, False),
-        ({"ntasks_per_node": 99}, True),
-        ({"ntasks_per_node": 64}, False),
+        ({"ntasks": 16, "cpus_per_task": 8}, "error"),  # seen waiting for Resources on 24.11
+        ({"ntasks": 2, "cpus_per_task": 1}, "error"),
+        ({"ntasks": 4, "cpus_per_task": 8, "nodes": 3}, "error"),
+        ({"ntasks": 3, "cpus_per_task": 8, "nodes": 3}, None),
+        ({"ntasks": 3, "cpus_per_task": 8, "nodes": "1-3"}, None),
+        ({"ntasks": 4, "ntasks_per_node": 1, "cpus_per_task": 8}, None),
+        ({"ntasks": 99}, None),
+        ({"ntasks": 2, "options": {"tres-per-task": "cpu=8"}}, "error"),
+        ({"ntasks": 2, "cpus_per_task": 8, "mincpus": 16}, "warning"),
+        ({"ntasks": 2, "cpus_per_task": 8, "gpus": Gpus(1, "a100"), "nodes": 1}, "warning"),
+        ({"ntasks": 160, "nodes": 2, "exclusive": True}, "error"),
+        ({"ntasks": 128, "nodes": 2, "exclusive": True}, None),
+        ({"ntasks": 16, "cpus_per_task": 8, "nodes": 2, "exclusive": True}, None),
     ],
 )
-def test_of_tasks_that_share_too_few_cpus_it_is_unknown_whether_they_start(
-    asks: dict[str, Any], doubted: bool
+def test_tasks_share_cpus_only_without_cpus_per_task(
+    asks: dict[str, Any], severity: str | None
 ) -> None:
-    found = findings(overcommit=True, **asks)
-    assert not errors(found)
-    assert ("overcommit-cpus" in found) is doubted
+    """From 24.11 on: `dist_tasks` in cons_tres/dist_tasks.c."""
+    for release in RELEASES:
+        found = findings(capabilities(release), overcommit=True, **asks).get("overcommit-cpus")
+        known = severity if release != "22.05" else None
+        assert (found and found.severity) == known, release
+
+
+def test_a_job_whose_tasks_cannot_share_cpus_starts_without_overcommit() -> None:
+    asked = request(ntasks=16, cpus_per_task=8, overcommit=True)
+    (finding,) = [f for f in check(asked) if f.severity == "error"]
+    assert (finding.code, finding.fix) == ("overcommit-cpus", (("overcommit", ""),))
+    assert not errors({f.code: f for f in fixed(asked, finding)})
 
 
 def test_tasks_that_share_cpus_need_one_node() -> None:
