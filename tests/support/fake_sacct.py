@@ -9,6 +9,7 @@ from typing import Any
 from slurmkit_accounting.sacct.query import SACCT_FIELDS
 from slurmkit_accounting.sacct.steps import STEP_FIELDS
 
+from slurmkit.errors import SlurmError
 from slurmkit.testing import FakeSlurm
 
 TRES = "billing=8,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=8G,node=1"
@@ -62,6 +63,7 @@ class FakeSacct(FakeSlurm):
         tracked: AccountingStorageTRES.
         private: slurmdbd's PrivateData.
         level: the AdminLevel of whoever asks.
+        events: what `sacctmgr show event` prints.
     """
 
     def __init__(self, *jobs: dict) -> None:
@@ -75,6 +77,7 @@ class FakeSacct(FakeSlurm):
         self.tracked = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/gpu:a100"
         self.private = "none"
         self.level = "None"
+        self.events: str | SlurmError = ""
 
     def _scontrol(self, argv: Sequence[str], _: str | None) -> str:
         if argv[-1] == "node":
@@ -90,6 +93,10 @@ class FakeSacct(FakeSlurm):
                 f"SlurmDBD configuration:\nPrivateData            = {self.private}\n"
                 "SlurmUser              = slurm(64030)\n"
             )
+        if "event" in argv:
+            if isinstance(self.events, SlurmError):
+                raise self.events
+            return self.events
         assert "format=AdminLevel" in argv
         return f"{self.level}\n"
 

@@ -14,6 +14,7 @@ from slurmkit_tui.feed.composed import (
     Utilization,
 )
 from slurmkit_tui.feed.history import HeldGpus
+from slurmkit_tui.jobform.gpu_use import GpuNow, GpusNow
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs
@@ -35,6 +36,16 @@ JOBS = [
 ]
 _HELD = [1.5, 2, 2, 4, 6, 8, 8, 7.25, 6, 6, 6, 5, 3, 2, 0, 0, 1, 2, 4, 5, 6, 8, 5]
 HOURS = [int(NOW) // 3600 * 3600 - (24 - at) * 3600 for at in range(1, 24)]
+
+
+def gpu_now(job_id: str, node: str, index: int, *recent: float | None, age: float = 12.0) -> GpuNow:
+    """A GPU of a running job with these percents, one for each minute."""
+    return GpuNow(
+        cluster="lab", job_id=job_id, node=node, index=index, age=age, utilisation=recent[-1],
+        memory_mib=20480, memory_total_mib=81920, watts=310.0, recent=recent,
+    )  # fmt: skip
+
+
 VALUES = {
     "fairshare": FairshareAnswer(SHARES, (FACTORS,), "", "7-00:00:00", NOW),
     "usage": LedgerUsage(
@@ -57,7 +68,10 @@ VALUES = {
          {"gpu-type": "h100", "jobs": 2, "gpu_hours": 41.5, "gpu_hours_lost": None}),
         "gpu-type", 1.0, "", NOW,
         tuple(
-            HeldGpus(HOURS[at], 3600, {"a100": a100, "h100": 2.0 if at % 7 else 0.5})
+            HeldGpus(
+                HOURS[at], 3600, {"a100": a100, "h100": 2.0 if at % 7 else 0.5},
+                {"a100": a100 * 0.5} if a100 and at > 4 else None, {"a100": a100},
+            )
             for at, a100 in enumerate(_HELD)
         ),
         "ledger of the site; ingested 60 s before",
@@ -82,6 +96,15 @@ VALUES = {
         {"4711": Efficiency(900.0, 1000.0, 60.0 * 2**30, 64.0 * 2**30),
          "4720": Efficiency(20.0, 1000.0, None, 64.0 * 2**30)},
         "", "sacct and sstat", NOW - 5, 0.4,
+    ),
+    "gpus-now": GpusNow(
+        (
+            gpu_now("4711", "c1", 0, *[95] * 30, *[80] * 30),
+            gpu_now("4711", "c1", 1, *[None] * 10, *[70, 90] * 25),
+            gpu_now("4711", "c2", 4, *[100] * 40, *[0] * 20),
+            gpu_now("4720_1", "c2", 7, 35, age=500.0),
+        ),
+        NOW,
     ),
     "mine": MyJobs(
         Cluster(

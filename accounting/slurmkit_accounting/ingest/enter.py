@@ -36,7 +36,7 @@ from slurmkit_accounting.ledger.bulk_write import (
     update_rows,
 )
 from slurmkit_accounting.ledger.coverage import CoveredSpan, is_covered, load_spans
-from slurmkit_accounting.ledger.database_errors import first_line, value_errors
+from slurmkit_accounting.ledger.database_errors import first_line, is_value_error
 from slurmkit_accounting.ledger.schema.runs import clusters, ingests, revisions, runs, suspensions
 from slurmkit_accounting.sacct.columns import RowLayout
 from slurmkit_accounting.sacct.rows import (
@@ -49,7 +49,7 @@ from slurmkit_accounting.sacct.rows import (
 from slurmkit_accounting.sacct.values import NodeGpus
 from slurmkit_accounting.usage.bins import Eras, UsageRun
 from slurmkit_accounting.usage.redone import mark_redone
-from slurmkit_accounting.usage.tables import KeyIds, UsageChange, load_eras
+from slurmkit_accounting.usage.tables import MOST_STORED, KeyIds, UsageChange, load_eras
 
 COUNT_NAMES = ("read", "new", "changed", "rejected", "reused")
 _FINGERPRINT = RunRow._fields.index("fingerprint")
@@ -126,12 +126,14 @@ class _Transaction(msgspec.Struct):
     Attributes:
         eras: see `bins.Eras`.
         settled: spans already read from sacct itself. A file changes no run that ended there.
+        together: whether usage is written once, after all batches.
         usage: changes of the usage tables.
         jobs: JobIDRaw of the runs that were written.
     """
 
     eras: Eras
     settled: Sequence[CoveredSpan]
+    together: bool
     usage: UsageChange = msgspec.field(default_factory=UsageChange)
     jobs: set[int] = msgspec.field(default_factory=set)
 
@@ -165,8 +167,13 @@ def begin_ingest(connection: Connection, cluster: int, started: int, **facts: An
 def enter_batch(
     connection: Connection, ingest: OngoingIngest, row_layout: RowLayout, batch: RowBatch
 ) -> IngestCounts:
-    """Enter one batch. Entering the same batch again changes nothing."""
-    return enter_batches(connection, ingest, row_layout, [batch])
+    """Enter one batch with its usage. Entering the same batch again changes nothing.
+
+    A row whose usage does not fit to what is stored is rejected, as any other that cannot be
+    stored.
+    """
+    transaction = _begin_transaction(connection, ingest, row_layout, together=False)
+    return _upsert_or_reject(connection, ingest, transaction, row_layout, batch)
 
 
 def enter_batches(
@@ -175,15 +182,33 @@ def enter_batches(
     row_layout: RowLayout,
     batches: Iterable[RowBatch],
 ) -> IngestCounts:
-    """Enter the batches of one ingest; write the change of usage once, after the last batch."""
-    settled = load_spans(connection, ingest.cluster) if row_layout.dated else []
-    transaction, total = _Transaction(load_eras(connection), settled), IngestCounts()
+    """Enter the batches of one ingest; write the change of usage once, after the last batch.
+
+    Raises:
+        SQLAlchemyError: also if the usage of some row does not fit to what is stored; `enter_batch`
+            finds that row.
+    """
+    transaction = _begin_transaction(connection, ingest, row_layout, together=True)
+    total = IngestCounts()
     for batch in batches:
         total += _upsert_or_reject(connection, ingest, transaction, row_layout, batch)
         del batch  # free it before the next one is read, see `SacctFileReader.batches`
-    _update_redone(connection, ingest.cluster, transaction.jobs, transaction.usage)
-    transaction.usage.write(connection, ingest.keys)
+    _write_usage(connection, ingest, transaction)
     return total
+
+
+def _begin_transaction(
+    connection: Connection, ingest: OngoingIngest, row_layout: RowLayout, *, together: bool
+) -> _Transaction:
+    settled = load_spans(connection, ingest.cluster) if row_layout.dated else []
+    return _Transaction(load_eras(connection), settled, together)
+
+
+def _write_usage(connection: Connection, ingest: OngoingIngest, transaction: _Transaction) -> None:
+    """Write the changes of usage that a transaction has collected."""
+    _update_redone(connection, ingest.cluster, transaction.jobs, transaction.usage)
+    transaction.usage.write(connection, ingest.keys, MOST_STORED)
+    transaction.usage, transaction.jobs = UsageChange(), set()
 
 
 def _upsert_or_reject(
@@ -202,10 +227,13 @@ def _upsert_or_reject(
         with transaction.usage.undone_on_error():
             counts = _upsert(connection, ingest, transaction, row_layout, batch)
             transaction.usage.refuse_overflow()
-    except value_errors() as error:
-        savepoint.rollback()  # after any other error, the whole transaction is rolled back
-        if not batch.fingerprints:
-            raise
+            if not transaction.together:
+                _write_usage(connection, ingest, transaction)
+    except Exception as error:
+        if not batch.fingerprints or not is_value_error(error):
+            raise  # the whole transaction is rolled back
+        savepoint.rollback()
+        ingest.keys.clear()  # some of them may not be stored any more
         if len(batch.fingerprints) == 1:
             return _reject_row(connection, ingest, row_layout, batch, first_line(error))
         counts = IngestCounts()

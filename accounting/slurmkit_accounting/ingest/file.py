@@ -9,22 +9,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 from sqlalchemy import Connection, select, text, update
 
+from slurmkit.errors import LedgerError
 from slurmkit_accounting.calendar import Zone, find_stored_zone
 from slurmkit_accounting.ingest.enter import (
     IngestCounts,
     OngoingIngest,
     begin_ingest,
+    enter_batch,
     enter_batches,
     find_or_add_cluster,
     mark_seen,
 )
 from slurmkit_accounting.ingest.ingest import finish_ingest
 from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.database_errors import is_overflow
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.runs import OPEN, clusters, ingests, runs
 from slurmkit_accounting.ledger.schema.usage import usage_keys
@@ -33,6 +36,8 @@ from slurmkit_accounting.sacct.columns import RowLayout
 from slurmkit_accounting.sacct.file import SacctFileReader, forgeable_fields
 from slurmkit_accounting.sacct.local_times import LocalTimes
 from slurmkit_accounting.sacct.rows import RowBatch
+
+FileProgress: TypeAlias = Callable[[IngestCounts, float], None]
 
 
 class SacctFile(msgspec.Struct, frozen=True):
@@ -79,7 +84,7 @@ class IngestedFile(msgspec.Struct, frozen=True):
 def ingest_file(
     ledger: Ledger,
     file: SacctFile,
-    progress: Callable[[IngestCounts, float], None] = lambda _entered, _part: None,
+    progress: FileProgress = lambda _entered, _part: None,
 ) -> IngestedFile:
     """Ingest the rows of a file; ingesting the file again changes nothing.
 
@@ -91,10 +96,8 @@ def ingest_file(
         LedgerError: when another ingest is running, or the database fails.
     """
     begun, started = time.monotonic(), int(time.time())
-    dump = SacctFileReader(file.stream, file.fields, file.delimiter, file.zone)
-    if file.header:
-        dump.skip_header()
-    total, size, span = IngestCounts(), _size(file.stream), _TimeRange(dump)
+    begin = file.stream.tell() if file.stream.seekable() else None
+    rows = _FileIngest(file, progress)
     with hold_ledger_lock(ledger, "ingest"), _without_collector():
         ledger = ledger.without_foreign_keys()
         with ledger.transaction() as connection:
@@ -103,21 +106,62 @@ def ingest_file(
             facts |= {"window_from": started, "window_to": started}
             current = begin_ingest(connection, cluster, started, **facts)
             current = msgspec.structs.replace(current, seen=0)
-        batches = map(span.add, dump.batches())
-        while not dump.over:
-            with ledger.transaction() as connection:
-                total += enter_batches(connection, current, dump.how, islice(batches, _BLOCKS))
-            progress(total, dump.done / size if size else 0.0)
-        _finish(ledger, current, total, span)
+        try:
+            rows.enter(ledger, current, _BLOCKS)
+        except LedgerError as error:
+            if begin is None or not is_overflow(error.__cause__):
+                raise
+            # Some row does not fit to what is stored. Block by block it is found, and rejected.
+            current.keys.clear()  # some are of the transaction that was rolled back
+            file.stream.seek(begin)
+            rows = _FileIngest(file, progress, rows.total)
+            rows.enter(ledger, current, 1)
+        _finish(ledger, current, rows.total, rows.span)
     return IngestedFile(
         cluster=file.cluster,
-        entered=total,
-        window=span.window(),
-        steps=dump.steps,
+        entered=rows.total,
+        window=rows.span.window(),
+        steps=rows.dump.steps,
         forgeable=forgeable_fields(file.fields, file.delimiter),
-        ambiguous=dump.ambiguous,
+        ambiguous=rows.dump.ambiguous,
         seconds=time.monotonic() - begun,
     )
+
+
+class _FileIngest:
+    """The rows of a file, and what was entered of them.
+
+    Args:
+        file: at its begin.
+        progress: called with the counts, and the part of the file that is done.
+        entered: what an earlier attempt has entered, which is not new any more.
+
+    Raises:
+        BadInput: for a header that names other fields.
+    """
+
+    def __init__(
+        self, file: SacctFile, progress: FileProgress, entered: IngestCounts | None = None
+    ) -> None:
+        self.dump = SacctFileReader(file.stream, file.fields, file.delimiter, file.zone)
+        if file.header:
+            self.dump.skip_header()
+        self.total, self.span = IngestCounts(), _TimeRange(self.dump)
+        if entered is not None:
+            self.total.new, self.total.changed = entered.new, entered.changed
+        self._progress, self._size = progress, _size(file.stream)
+
+    def enter(self, ledger: Ledger, current: OngoingIngest, blocks: int) -> None:
+        """Enter all rows, that many blocks in each transaction."""
+        batches, dump = map(self.span.add, self.dump.batches()), self.dump
+        while not dump.over:
+            with ledger.transaction() as connection:
+                if blocks > 1:
+                    some = islice(batches, blocks)
+                    self.total += enter_batches(connection, current, dump.how, some)
+                elif (batch := next(batches, None)) is not None:
+                    self.total += enter_batch(connection, current, dump.how, batch)
+            self._progress(self.total, dump.done / self._size if self._size else 0.0)
 
 
 @contextmanager

@@ -13,11 +13,18 @@ from slurmkit_accounting.gpu_use.store import MeasuredGpus, load_measured_gpus
 from slurmkit_accounting.gpu_use.summaries import LEAST_COVERED
 from slurmkit_accounting.ingest.stored import find_runs
 from slurmkit_accounting.ledger.bulk_write import in_values, replace_rows, update_rows
+from slurmkit_accounting.ledger.database_errors import is_overflow
 from slurmkit_accounting.ledger.schema.runs import runs, steps
 from slurmkit_accounting.sacct.rows import RunKey
 from slurmkit_accounting.sacct.steps import StepRow
 from slurmkit_accounting.usage.bins import IMPLAUSIBLE_AMOUNT, UsageRun
-from slurmkit_accounting.usage.tables import IS_COUNTED, USAGE_RUN_COLUMNS, UsageChange, load_eras
+from slurmkit_accounting.usage.tables import (
+    IS_COUNTED,
+    MOST_STORED,
+    USAGE_RUN_COLUMNS,
+    UsageChange,
+    load_eras,
+)
 
 MEASURED_COLUMNS = (
     "cpu_used_ms",
@@ -76,7 +83,34 @@ def update_measured_use(connection: Connection, run_ids: Sequence[int]) -> None:
 
 
 def _update_measured_use(connection: Connection, run_ids: Collection[int], rows: _Rows) -> None:
-    """Update the measured use of runs, in table `runs` and in the usage tables."""
+    """Update the measured use of runs, in table `runs` and in the usage tables.
+
+    A run whose use does not fit to the sums that are stored keeps what it had. It is found by
+    halving, so that it keeps no other run from being measured.
+    """
+    savepoint = connection.begin_nested()
+    try:
+        _write_measured_use(connection, run_ids, rows)
+    except Exception as error:
+        if not is_overflow(error):
+            raise  # the whole transaction is rolled back
+        savepoint.rollback()
+        if len(run_ids) > 1:
+            each = sorted(run_ids)
+            for half in (each[: len(each) // 2], each[len(each) // 2 :]):
+                own = set(half)
+                some = {where: step for where, step in rows.items() if where[0] in own}
+                _update_measured_use(connection, half, some)
+        return
+    savepoint.commit()
+
+
+def _write_measured_use(connection: Connection, run_ids: Collection[int], rows: _Rows) -> None:
+    """Compute and store the measured use of runs.
+
+    Raises:
+        Exception: if a sum does not fit, see `is_overflow`.
+    """
     of_run: dict[int, list[StepRow]] = defaultdict(list)
     for (whose, _), step in rows.items():
         of_run[whose].append(step)
@@ -115,7 +149,7 @@ def _update_usage(
     submits = whose[UsageRun._fields.index("submit")]
     change = UsageChange()
     change.use([*whose, *after, load_eras(connection).each(submits)], (cpu, mem, gpu, joules))
-    change.write(connection)
+    change.write(connection, most=MOST_STORED)
 
 
 def combine_steps(found: Sequence[StepRow], gpu_seconds: int) -> MeasuredUse:
@@ -152,6 +186,8 @@ def _prefer_samples(
 ) -> MeasuredUse:
     """Take from the samples what they cover at least half of; the rest stays as the steps say.
 
+    One rule for use, idle time and energy: what was measured stands for all of the run's GPUs and
+    all of its time.
     Samples of more GPUs than the run held are wrong about some of them, so none is believed.
 
     Args:
@@ -164,11 +200,13 @@ def _prefer_samples(
     if sampled.gpus > gpus:
         return steps_use
     changed = {}
-    if sampled.busy_seconds >= LEAST_COVERED * gpu_seconds > 0:
+    if sampled.measured_seconds >= LEAST_COVERED * gpu_seconds > 0:
         changed["gpu_used_permille"] = min(round(sampled.mean * _ALL), _ALL)
-        changed["gpu_idle_seconds"] = round(sampled.idle_seconds)
+        whole = max(gpu_seconds / sampled.measured_seconds, 1.0)
+        changed["gpu_idle_seconds"] = round(sampled.idle_seconds * whole)
     if sampled.energy_seconds >= LEAST_COVERED * gpu_seconds > 0:
-        changed["gpu_energy_joules"] = round(sampled.joules)
+        whole = max(gpu_seconds / sampled.energy_seconds, 1.0)
+        changed["gpu_energy_joules"] = round(sampled.joules * whole)
     if sampled.memory_mib is not None:
         changed["gpu_mem_peak_mib"] = sampled.memory_mib
     return steps_use._replace(**changed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -21,10 +22,11 @@ from sqlalchemy import (
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.queue_rows import record_mark
 from slurmkit_accounting.ledger.bulk_write import in_values, insert_rows
-from slurmkit_accounting.ledger.schema.runs import OPEN, SUSPENDED, runs, suspensions
-from slurmkit_accounting.ledger.schema.usage import DAY
+from slurmkit_accounting.ledger.schema.runs import OPEN, SUSPENDED, ingests, runs, suspensions
+from slurmkit_accounting.ledger.schema.usage import DAY, HOUR
 from slurmkit_accounting.sacct import values
 from slurmkit_accounting.sacct.rows import RunKey
+from slurmkit_accounting.usage.partial import load_last_ingests
 
 # Seconds; midnight of every time zone is at a quarter of an hour UTC.
 _LEAST = 900
@@ -43,19 +45,70 @@ class SuspendedRun(NamedTuple):
     seconds: int
 
 
+class SuspensionRow(NamedTuple):
+    """One row of table `suspensions`: of that length, the run was suspended for some seconds."""
+
+    run_id: int
+    begin: int
+    length: int
+    seconds: int
+
+
 def load_unknown_suspensions(connection: Connection, cluster: int) -> list[SuspendedRun]:
     """Load ended runs whose suspension intervals are still unknown, oldest first."""
     return _load_unplaced(connection, cluster, runs.c.end)
 
 
-def spread_suspensions_of_open_runs(connection: Connection, cluster: int) -> None:
-    """Spread the suspended seconds of runs without an end evenly, up to when they were last seen.
+def place_suspensions_of_open_runs(connection: Connection, cluster: int) -> None:
+    """Place the suspended seconds of runs without an end, as far as that is known without asking.
 
-    Where they lie is asked once the run has ended: until then it would be asked at each ingest.
+    sacct adds the seconds of a suspension when the job goes on. So those that are new lie after the
+    last ingest, or end now if there are more of them. Where they lie exactly is asked once the run
+    has ended: until then it would be asked at each ingest.
     """
     halted = _load_unplaced(connection, cluster, runs.c.last_seen, text(OPEN))
-    whole = [(run.id, run.start, run.end - run.start, run.seconds) for run in halted if run.seconds]
-    store_suspensions(connection, halted, whole)
+    here = (ingests.c.cluster_id == cluster, ingests.c.source == "sacct")
+    last = load_last_ingests(connection, *here).get(cluster)
+    known = _load_intervals(connection, halted)
+    rows = [row for run in halted for row in _with_new_seconds(run, known[run.id], last)]
+    store_suspensions(connection, halted, rows)
+
+
+def _load_intervals(
+    connection: Connection, halted: Sequence[SuspendedRun]
+) -> defaultdict[int, list[SuspensionRow]]:
+    """Load the stored suspension intervals of some runs, by run and in the order of their begin."""
+    span = (suspensions.c.begin, suspensions.c.length, suspensions.c.seconds)
+    ours = in_values(connection, suspensions.c.run_id, [run.id for run in halted])
+    query = select(suspensions.c.run_id, *span).where(ours).order_by(suspensions.c.begin)
+    found: defaultdict[int, list[SuspensionRow]] = defaultdict(list)
+    for row in connection.execute(query):
+        found[row[0]].append(SuspensionRow(*row))
+    return found
+
+
+def _with_new_seconds(
+    run: SuspendedRun, known: Sequence[SuspensionRow], last: int | None
+) -> Iterator[SuspensionRow]:
+    """Yield the intervals of a run, with the seconds that no interval has yet.
+
+    Args:
+        run: a run without an end; its `end` is when it was last seen.
+        known: its intervals up to now.
+        last: epoch seconds of the last ingest; None if there was none.
+    """
+    new = run.seconds - sum(row.seconds for row in known)
+    if last is None or run.start >= last or new < 0:
+        if run.seconds:
+            yield SuspensionRow(run.id, run.start, run.end - run.start, run.seconds)
+        return
+    begin = max(min(last, run.end - new), run.start)
+    kept = list(known)
+    if kept and kept[-1].begin // HOUR == run.end // HOUR:  # no row for each ingest
+        newest = kept.pop()
+        begin, new = newest.begin, new + newest.seconds
+    yield from kept
+    yield SuspensionRow(run.id, begin, run.end - begin, new)
 
 
 def _load_unplaced(
@@ -83,54 +136,54 @@ def _load_unplaced(
     ]
 
 
-def locate_suspensions(
-    slurm: SlurmCommands, halted: Sequence[SuspendedRun]
-) -> list[tuple[int, int, int, int]]:
+def locate_suspensions(slurm: SlurmCommands, halted: Sequence[SuspendedRun]) -> list[SuspensionRow]:
     """Ask sacct when runs were suspended; return rows of run, begin, length and seconds.
 
     If sacct does not place all suspended seconds of a run, one row covers the whole run.
     """
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[SuspensionRow] = []
     for day in sorted(
         {day for run in halted for day in range(run.start // DAY * DAY, run.end, DAY)}
     ):
         there = [run for run in halted if run.start < day + DAY and day < run.end]
         rows += _locate_in_window(slurm, there, day, DAY)
     for run in halted:
-        rest = run.seconds - sum(row[3] for row in rows if row[0] == run.id)
+        rest = run.seconds - sum(row.seconds for row in rows if row.run_id == run.id)
         if rest:
-            rows = [row for row in rows if row[0] != run.id]
+            rows = [row for row in rows if row.run_id != run.id]
             if run.seconds:
-                rows.append((run.id, run.start, run.end - run.start, run.seconds))
+                whole = (run.id, run.start, run.end - run.start, run.seconds)
+                rows.append(SuspensionRow(*whole))
     return rows
 
 
 def store_suspensions(
     connection: Connection,
     halted: Iterable[SuspendedRun],
-    rows: Sequence[tuple[int, int, int, int]],
+    rows: Sequence[SuspensionRow],
 ) -> None:
     """Replace the stored suspension intervals of some runs."""
     run_ids = [run.id for run in halted]
     connection.execute(
         delete(suspensions).where(in_values(connection, suspensions.c.run_id, run_ids))
     )
-    insert_rows(connection, suspensions, ("run_id", "begin", "length", "seconds"), rows)
+    insert_rows(connection, suspensions, SuspensionRow._fields, rows)
 
 
 def _locate_in_window(
     slurm: SlurmCommands, there: Sequence[SuspendedRun], begin: int, length: int
-) -> list[tuple[int, int, int, int]]:
+) -> list[SuspensionRow]:
     """Ask for a window; halve it for runs that were suspended in part of it."""
     suspended = _ask(slurm, there, begin, begin + length)
-    rows, partly = [], []
+    rows: list[SuspensionRow] = []
+    partly: list[SuspendedRun] = []
     for run in there:
         seconds = suspended.get(run.key, 0)
         first, last = max(run.start, begin), min(run.end, begin + length)
         if 0 < seconds < last - first and length > _LEAST:
             partly.append(run)
         elif seconds > 0:
-            rows.append((run.id, first, last - first, seconds))
+            rows.append(SuspensionRow(run.id, first, last - first, seconds))
     half = length // 2 if length // 2 % _LEAST == 0 else length // 2 // _LEAST * _LEAST
     for start, part in ((begin, half), (begin + half, length - half)) if partly else ():
         some = [run for run in partly if run.start < start + part and start < run.end]

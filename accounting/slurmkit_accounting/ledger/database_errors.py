@@ -11,9 +11,11 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from slurmkit.errors import LedgerError
 
+USAGE_TOO_LARGE = "the usage of all runs together would not fit into 64 bits"
 # What says that a sum does not fit into 64 bits: ours, the check of the usage tables, SQLite's
 # sum(), PostgreSQL.
-_OVERFLOWS = ("fit into 64 bits", "_sums_fit", "integer overflow", "out of range")
+_SUMS_OVERFLOW = ("_sums_fit", "bigint out of range")
+_OVERFLOWS = (*_SUMS_OVERFLOW, "fit into 64 bits", "integer overflow", "out of range")
 # Part of a database error, and what the user can do about it.
 _ADVICE = (
     ("file is not a database", "this file is not a ledger; name another with --db"),
@@ -53,17 +55,26 @@ def translate_file_errors(path: Path) -> Iterator[None]:
 
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, without the SQL that SQLAlchemy adds."""
+    if any(sign in _message(error) for sign in _SUMS_OVERFLOW):
+        return USAGE_TOO_LARGE
     return (_message(error).splitlines() or [type(error).__name__])[0]
 
 
-def value_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a value that cannot be counted, or not be stored."""
+def is_value_error(error: BaseException | None) -> bool:
+    """Return whether an error is about a value that cannot be counted, added up or stored."""
     psycopg = sys.modules.get("psycopg")
     of_database = (DataError,) if psycopg is None else (DataError, psycopg.DataError)
-    return (ArithmeticError, ValueError, *of_database)
+    return is_overflow(error) or isinstance(error, (ArithmeticError, ValueError, *of_database))
 
 
-def _message(error: Exception) -> str:
+def is_overflow(error: BaseException | None) -> bool:
+    """Return whether an error is about sums of usage that do not fit into 64 bits."""
+    if isinstance(error, OverflowError):
+        return True
+    return error is not None and any(sign in _message(error) for sign in _SUMS_OVERFLOW)
+
+
+def _message(error: BaseException) -> str:
     return str(getattr(error, "orig", None) or error).strip()
 
 

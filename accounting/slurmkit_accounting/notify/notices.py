@@ -11,8 +11,10 @@ from sqlalchemy import Connection, select
 
 from slurmkit.config.files import load_section
 from slurmkit.formats.display import printable
+from slurmkit.jobs.exit_codes import settle_exit_codes
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.poller import WatchedJob
+from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.config import Event, NotifySection
 from slurmkit_accounting.ledger.database import Ledger
@@ -27,11 +29,18 @@ KIND = "job"
 
 
 class JobNotices:
-    """The events of jobs since the last call, as notices; the section selects the events."""
+    """The events of jobs since the last call, as notices; the section selects the events.
 
-    def __init__(self, section: NotifySection, cluster: str) -> None:
+    Args:
+        section: `[notify]` of the configuration.
+        cluster: name of the cluster.
+        slurm: looks up whole exit codes of failed jobs, where sacct tells only `72 or 200`.
+    """
+
+    def __init__(self, section: NotifySection, cluster: str, slurm: SlurmCommands) -> None:
         self._section = section
         self._cluster = cluster
+        self._slurm = slurm
         self._told: set[tuple[str, Event]] = set()
         self._names: dict[str, str] = {}
 
@@ -42,6 +51,7 @@ class JobNotices:
             known: what the poller knows, by job id.
         """
         wanted = self._section.jobs
+        new: list[tuple[str, Event, JobInfo]] = []
         for job_id, one in known.items():
             if one.info is None:
                 continue
@@ -52,7 +62,10 @@ class JobNotices:
                 self._told.add((job_id, event))
                 # A failure is also an end.
                 if event in wanted or (event == "fail" and "end" in wanted):
-                    yield self._notice(job_id, event, one.info)
+                    new.append((job_id, event, one.info))
+        infos = settle_exit_codes(self._slurm, (info for _, _, info in new))
+        for (job_id, event, _), info in zip(new, infos, strict=True):
+            yield self._notice(job_id, event, info)
 
     def _notice(self, job_id: str, event: Event, info: JobInfo) -> Notice:
         word = {"start": "started", "fail": f"ended as {info.state}", "end": "completed"}[event]
@@ -126,7 +139,7 @@ def _notice(
     ledger: Ledger, once: NoticeKey, row: dict[str, Any], others: tuple[str, ...]
 ) -> Notice:
     with ledger.transaction() as connection:
-        own = _mail_address(connection, row["pi"])
+        own = mail_address_of(connection, row["pi"])
     name, share = printable(row["pi"]), f"{row['used']:.0%}"
     text = (
         f"{name} has used {share} of the GPU-hours from {row['from']} to {row['to']}:\n"
@@ -151,7 +164,7 @@ def _end_words(when: str) -> str:
     return f"; at this rate the budget is used up on {when}"
 
 
-def _mail_address(connection: Connection, pi: str) -> str:
+def mail_address_of(connection: Connection, pi: str) -> str:
     """Return the mail address of the person who has a user name now; empty if unknown."""
     query = (
         select(people.c.mail)

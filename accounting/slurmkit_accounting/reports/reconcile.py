@@ -183,7 +183,7 @@ _UNEXPLAINED_NOTE = (
     "possible causes: changes since the last ingest or rollup; purged, resized or rejected runs;"
     " deleted accounts"
 )
-# See `spread_suspensions_of_open_runs` in `ingest/suspended.py`.
+# See `place_suspensions_of_open_runs` in `ingest/suspended.py`.
 _SPREAD_NOTE = "when a job was suspended is known exactly only once it has ended"
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from slurmkit_accounting.ledger.database_errors import USAGE_TOO_LARGE
 from slurmkit_accounting.ledger.schema.usage import COUNTED, DAY, HELD, HOUR, RATES, USAGE_COLUMNS
 from slurmkit_accounting.usage.bins import (
     IMPLAUSIBLE_AMOUNT,
@@ -469,4 +470,4 @@ def refuse_overflow(column: Numbers, indices: Numbers) -> None:
         return
     about = np.add.reduceat(column.astype(np.float64), indices)
     if np.abs(about).max() >= MOST_SUM:
-        raise OverflowError("the usage of all runs together would not fit into 64 bits")
+        raise OverflowError(USAGE_TOO_LARGE)

@@ -16,7 +16,7 @@ CUT_SHORT_STATES = frozenset(("REQUEUED", "PREEMPTED", "NODE_FAIL"))
 NEAR_SECONDS = 300
 
 
-class RunOfJob(NamedTuple):
+class RestartedRun(NamedTuple):
     """One run of a job, with the columns that decide whether it was redone."""
 
     id: int
@@ -29,7 +29,7 @@ class RunOfJob(NamedTuple):
     redone: bool
 
 
-def find_redone(job: Sequence[RunOfJob]) -> set[int]:
+def find_redone(job: Sequence[RestartedRun]) -> set[int]:
     """Return row ids of the runs of one job (in order of Submit) that a later run completed."""
     found: set[int] = set()
     for run, following in reversed(list(pairwise(job))):
@@ -64,7 +64,7 @@ def find_wrong_redone(
                 yield part.id, part.id in right
 
 
-def _follows(run: RunOfJob, following: RunOfJob) -> bool:
+def _follows(run: RestartedRun, following: RestartedRun) -> bool:
     near = run.end is not None and abs(following.submit - run.end) <= NEAR_SECONDS
     return near and run.user == following.user
 
@@ -83,7 +83,7 @@ def _jobs_condition(connection: Connection, cluster: int, jobs: Iterable[int]) -
     return (runs.c.cluster_id == cluster, in_values(connection, runs.c.job_id_raw, sorted(found)))
 
 
-def _load_runs(connection: Connection, where: tuple[Any, ...]) -> Iterable[RunOfJob]:
+def _load_runs(connection: Connection, where: tuple[Any, ...]) -> Iterable[RestartedRun]:
     """Load runs in the order of job and Submit; without a condition, all jobs ever cut short."""
     if not where:
         cut = (
@@ -93,9 +93,9 @@ def _load_runs(connection: Connection, where: tuple[Any, ...]) -> Iterable[RunOf
             .subquery()
         )
         same = (runs.c.cluster_id == cut.c.cluster_id) & (runs.c.job_id_raw == cut.c.job_id_raw)
-        query = select(*(runs.c[name] for name in RunOfJob._fields)).join(cut, same)
+        query = select(*(runs.c[name] for name in RestartedRun._fields)).join(cut, same)
     else:
-        query = select(*(runs.c[name] for name in RunOfJob._fields)).where(*where)
+        query = select(*(runs.c[name] for name in RestartedRun._fields)).where(*where)
     order = (runs.c.cluster_id, runs.c.job_id_raw, runs.c.submit, runs.c.id)
     found = connection.execute(query.where(runs.c.retracted.is_(None)).order_by(*order))
-    return [RunOfJob(*row) for row in found]
+    return [RestartedRun(*row) for row in found]

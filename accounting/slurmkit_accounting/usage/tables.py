@@ -15,6 +15,7 @@ from slurmkit_accounting.ledger.bulk_write import (
     insert_missing,
     update_rows,
 )
+from slurmkit_accounting.ledger.database_errors import USAGE_TOO_LARGE
 from slurmkit_accounting.ledger.schema.people import eras as eras_table
 from slurmkit_accounting.ledger.schema.runs import runs
 from slurmkit_accounting.ledger.schema.usage import (
@@ -47,6 +48,11 @@ IS_COUNTED = runs.c.end.is_not(None) & runs.c.retracted.is_(None)
 _MANY = 20_000  # runs at a time
 _MOST_KEYS = 50_000  # whose ids are remembered
 _SOME_HOURS = 6 * HOUR
+# What an ingest adds keeps each row of a usage table below this, so that reports can add up rows in
+# 64 bits. Only large amounts are compared with it: 40 megawatts for a month are 2^59 millijoules,
+# and no real amount comes near.
+MOST_STORED = 2**61
+_LARGE = 2**52
 _KEY = [usage_keys.c[name] for name in UsageKey._fields]
 
 
@@ -131,13 +137,20 @@ class UsageChange:
         self._sums = self._sums or UsageSums()
         return self._sums
 
-    def write(self, connection: Connection, key_ids: KeyIds | None = None) -> None:
+    def write(
+        self, connection: Connection, key_ids: KeyIds | None = None, most: int | None = None
+    ) -> None:
         """Write the changes to the usage tables.
 
         Args:
             connection: inside the transaction that changes the runs.
             key_ids: row ids of usage keys already looked up; new ones are added to it. Drop it when
                 a transaction fails. None to look up all of them.
+            most: refuse large amounts that no row of a usage table may reach, see `MOST_STORED`.
+                None leaves that to the database, so that what is counted already stays counted.
+
+        Raises:
+            OverflowError: for such amounts.
         """
         if self._sums is None:
             return
@@ -148,9 +161,30 @@ class UsageChange:
             key_ids |= find_or_add_keys(connection, missing)
         for rows in self._sums.rows([key_ids[key] for key in keys]):
             for table, some in zip(USAGE_TABLES, rows, strict=True):
+                if most is not None:
+                    _refuse_too_large(connection, table, some, most)
                 add_numbers(connection, table, ("bin", "key_id", *USAGE_COLUMNS), some)
                 if self._taken:
                     _delete_empty(connection, table, some)
+
+
+def _refuse_too_large(connection: Connection, table: Table, rows: Numbers, most: int) -> None:
+    """Refuse large amounts with which a row of a usage table would not stay below `most`.
+
+    Raises:
+        OverflowError: for such amounts.
+    """
+    large = (rows[:, 2:] >= _LARGE) | (rows[:, 2:] <= -_LARGE)
+    if not large.any():
+        return
+    added = {(row[0], row[1]): row[2:] for row in rows[large.any(axis=1)].tolist()}
+    names = ("bin", "key_id")
+    found = find_rows(connection, table, (*names, *USAGE_COLUMNS), names, list(added))
+    stored = {(row[0], row[1]): row[2:] for row in found}
+    for where, amounts in added.items():
+        before = stored.get(where, (0,) * len(amounts))
+        if any(abs(a + b) >= most for a, b in zip(amounts, before, strict=True)):
+            raise OverflowError(USAGE_TOO_LARGE)
 
 
 def _delete_empty(connection: Connection, table: Table, rows: Numbers) -> None:

@@ -463,23 +463,43 @@ def test_suspended_time_that_sacct_does_not_place_lies_somewhere_in_the_run(ledg
     assert tuple(row.values())[1:] == (NOW - 90, 70, 16)
 
 
-def test_the_suspended_time_of_a_run_without_an_end_is_spread_until_it_ends(ledger):
-    """Finding books B4: sreport takes it off the CPUs; without an end it was counted."""
+def test_the_suspended_time_of_a_run_without_an_end_is_placed_without_asking(ledger, monkeypatch):
+    """Finding books B4: sreport takes it off the CPUs in the hours in which it lay."""
     begin = (NOW - 3 * DAY) // DAY * DAY
-    row = job(1, begin, begin, None)
-    slurm = FakeSacct(halted(row, (begin + 900, begin + 971)))
-    ingest(ledger, slurm)
+    row, halts = job(1, begin, begin, None), [(begin + 900, begin + 971)]
+    slurm = FakeSacct()
+    slurm.jobs = [halted(row, *halts)]
 
-    def placed() -> list[tuple[int, ...]]:
+    def placed_at(moment: int) -> list[tuple[int, ...]]:
+        monkeypatch.setattr("slurmkit_accounting.ingest.ingest.time.time", lambda: moment)
+        ingest(ledger, slurm)
         return [tuple(one.values())[1:] for one in everything_of(ledger, suspensions)]
 
-    (run,) = everything(ledger)
-    assert placed() == [(begin, run["last_seen"] - begin, 71)]
+    first = begin + DAY
+    # Nobody has looked before: it lies somewhere in the run.
+    somewhere = (begin, DAY, 71)
+    assert placed_at(first) == [somewhere]
+    # From then on it lies between two ingests, with one row for an hour.
+    halts.append((first + 7300, first + 7400))
+    slurm.jobs = [halted(row, *halts)]
+    assert placed_at(first + 7500) == [somewhere, (first, 7500, 100)]
+    assert placed_at(first + 9000) == [somewhere, (first, 7500, 100)]
+    halts.append((first + 9000, first + 9030))
+    slurm.jobs = [halted(row, *halts)]
+    assert placed_at(first + 9100) == [somewhere, (first, 7500, 100), (first + 9000, 100, 30)]
+    halts.append((first + 9150, first + 9160))
+    slurm.jobs = [halted(row, *halts)]
+    assert placed_at(first + 9200)[2:] == [(first + 9000, 200, 40)]
+    # Of a suspension longer than the time since the last ingest, the end is known.
+    halts.append((first + 9300, first + 30000))
+    slurm.jobs = [row | {"Suspended": halted(row, *halts[:-1])["Suspended"]}]
+    assert placed_at(first + 29990)[2:] == [(first + 9000, 200, 40)]
+    slurm.jobs = [halted(row, *halts)]
+    assert placed_at(first + 30000)[3:] == [(first + 9300, 20700, 20700)]
     assert not any("-T" in argv for argv in slurm.asked)
-    ingest(ledger, slurm)
-    slurm.jobs = [halted(row | {"End": str(NOW - 60)}, (begin + 900, begin + 971))]
-    ingest(ledger, slurm)
-    assert placed() == [(begin + 900, 900, 71)]
+    # When the run has ended, sacct is asked.
+    slurm.jobs = [halted(row | {"End": str(first + 30100)}, *halts)]
+    assert placed_at(first + 30200)[0] == (begin + 900, 900, 71)
     with ledger.transaction() as connection:
         assert verify(connection).wrong == []
 

@@ -10,6 +10,7 @@ from slurmkit_accounting.notify.notices import JobNotices
 from slurmkit.errors import NoSuchJob
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.poller import WatchedJob
+from slurmkit.testing import FakeSlurm
 
 INFO = JobInfo(
     job_id="12", raw_id="12", name="tr\nain", user="alice", account="vision", partition="gpu",
@@ -23,7 +24,7 @@ def known(state: str, *, over: bool = False) -> dict[str, WatchedJob]:
 
 
 def told(section: NotifySection, *looks: dict[str, WatchedJob]) -> list[str]:
-    news = JobNotices(section, "lab")
+    news = JobNotices(section, "lab", FakeSlurm({}))
     return [notice.subject for look in looks for notice in news.of(look)]
 
 
@@ -58,10 +59,19 @@ def test_a_job_that_cannot_be_watched_is_no_news() -> None:
 
 
 def test_what_a_notice_says() -> None:
-    (notice,) = JobNotices(ALL, "lab").of(known("RUNNING"))
+    (notice,) = JobNotices(ALL, "lab", FakeSlurm({})).of(known("RUNNING"))
     assert notice.to == ("alice@lab.example",)
     assert notice.identity == "lab/12/7/start"
     assert notice.facts["event"] == "start"
     assert "\nain" not in notice.text.splitlines()[0]
-    (again,) = JobNotices(ALL, "lab").of(known("RUNNING"))
+    (again,) = JobNotices(ALL, "lab", FakeSlurm({})).of(known("RUNNING"))
     assert again.identity == notice.identity
+
+
+def test_a_notice_has_the_whole_exit_code_where_slurm_tells_it() -> None:
+    """sacct takes 128 off; slurmctld remembers the job."""
+    slurm = FakeSlurm({"squeue": lambda argv, _: argv[-1].split(":")[-1].join(("12", "200:0", ""))})
+    failed = msgspec.structs.replace(INFO, state="FAILED", exit_code="72 or 200", source="sacct")
+    (notice,) = JobNotices(ALL, "lab", slurm).of({"12": WatchedJob(failed, over=True)})
+    assert notice.facts["exit_code"] == "200:0"
+    assert not slurm.asked[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from calendar import timegm
 
@@ -10,15 +11,19 @@ from fake_sacct import FakeSacct, job, step
 from report_books import BEGIN, run, write_books
 from slurmkit_accounting import read
 from slurmkit_accounting.audit.verify import verify
+from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.cli.report_options import OutputFormat, show_report
+from slurmkit_accounting.ingest.enter import IngestCounts
+from slurmkit_accounting.ingest.file import SacctFile, ingest_file
 from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ingest.steps import combine_steps
 from slurmkit_accounting.ledger.database import Ledger
-from slurmkit_accounting.ledger.schema.usage import USAGE_COLUMNS
+from slurmkit_accounting.ledger.schema.runs import runs
+from slurmkit_accounting.ledger.schema.usage import USAGE_COLUMNS, usage_keys
 from slurmkit_accounting.sacct.steps import StepRow
 from slurmkit_accounting.usage.bins import UsageRun, find_power
 from slurmkit_accounting.usage.bins_numpy import UsageSums
-from slurmkit_accounting.usage.tables import USAGE_TABLES
+from slurmkit_accounting.usage.tables import MOST_STORED, USAGE_TABLES
 from sqlalchemy import select, update
 
 from slurmkit.errors import LedgerError
@@ -73,21 +78,80 @@ def test_a_row_whose_usage_would_not_fit_is_rejected_alone(ledger):
     assert "bob" in {row["user"] for row in rows}
 
 
-def test_sums_that_do_not_fit_are_never_stored(ledger):
-    """What is in the ledger already, and a row too much."""
-    wild = {"AllocNodes": 6000, "ConsumedEnergyRaw": 6000 * 19_000 * 1200}
-    slurm = FakeSacct(*tasks(10, **wild))
+WILD = {"AllocNodes": 6000, "ConsumedEnergyRaw": 6000 * 19_000 * 1200}
+
+
+def fill_energy(ledger: Ledger) -> None:
+    """Set the energy of all usage to the largest number that is stored."""
+    with ledger.transaction() as connection:
+        for table in USAGE_TABLES:
+            connection.execute(update(table).values(energy_millijoules=MOST_STORED - 1))
+
+
+def stored_energy(ledger: Ledger) -> set[int]:
+    with ledger.transaction() as connection:
+        return {
+            value
+            for table in USAGE_TABLES
+            for value in connection.scalars(select(table.c.energy_millijoules))
+        }
+
+
+def test_a_row_that_does_not_fit_to_what_is_stored_is_rejected_alone(ledger):
+    slurm = FakeSacct(*tasks(5, **WILD))
+    ingest(ledger, slurm, since=FIRST - HOUR)
+    fill_energy(ledger)
+    more = [job(n, FIRST - 60, FIRST, FIRST + 1200, **WILD) for n in range(90, 93)]
+    slurm.jobs = [*slurm.jobs, *more, job(99, FIRST - 60, FIRST, FIRST + 1200, User="bob")]
+    done = ingest(ledger, slurm, since=FIRST - HOUR).entered
+    assert (done.new, done.rejected) == (1, 3)
+    assert "the row cannot be entered" in done.why
+    assert stored_energy(ledger) == {MOST_STORED - 1, 0}
+    rows = read.usage(ledger, begin="2020-01-01", end="2090-01-01", by="user")
+    assert [row["jobs"] for row in rows.rows if row["user"] == "bob"] == [1]
+    again = ingest(ledger, slurm, since=FIRST - HOUR).entered
+    assert (again.new, again.rejected) == (0, 3)
+
+
+def test_a_row_of_a_file_that_does_not_fit_to_what_is_stored_is_rejected_alone(ledger, monkeypatch):
+    """The rows of several blocks are in one transaction; then each block has one of its own."""
+    fields = "JobIDRaw User Account State Submit Start End AllocNodes AllocCPUS".split()
+    fields.append("ConsumedEnergyRaw")
+
+    def lines(user: str, numbers: range, nodes: int, joules: int) -> list[str]:
+        row = [user, "vision", "COMPLETED", FIRST - 60, FIRST, FIRST + 1200, nodes, 4, joules]
+        return ["|".join(map(str, [n, *row])) + "\n" for n in numbers]
+
+    def enter(rows: list[str]) -> IngestCounts:
+        stream = io.BytesIO("".join(rows).encode())
+        file = SacctFile("x", stream, "lab", fields, "|", find_zone("UTC"))
+        return ingest_file(ledger, file).entered
+
+    enter(lines("alice", range(1, 6), 6000, WILD["ConsumedEnergyRaw"]))
+    fill_energy(ledger)
+    wild = lines("alice", range(90, 92), 6000, WILD["ConsumedEnergyRaw"])
+    monkeypatch.setattr("slurmkit_accounting.sacct.file._BLOCK", 2500)  # six of them
+    good = [*lines("dave", range(400, 460), 1, 0), *lines("bob", range(100, 240), 1, 0)]
+    done = enter([*good, *wild])
+    assert (done.read, done.new, done.rejected) == (202, 200, 2)
+    assert stored_energy(ledger) == {MOST_STORED - 1, 0}
+    rows = read.usage(ledger, begin="2020-01-01", end="2090-01-01", by="user").rows
+    assert {row["user"]: row["jobs"] for row in rows} == {"alice": 5, "dave": 60, "bob": 140}
+
+
+def test_use_that_does_not_fit_to_what_is_stored_is_not_measured(ledger):
+    slurm = FakeSacct(*tasks(4), job(9, FIRST - 60, FIRST, FIRST + 1200, User="bob"))
     ingest(ledger, slurm, since=FIRST - HOUR)
     with ledger.transaction() as connection:
+        bob = select(usage_keys.c.id).where(usage_keys.c.user == "bob").scalar_subquery()
         for table in USAGE_TABLES:
-            connection.execute(update(table).values(energy_millijoules=2**63 - 1))
-    slurm.jobs = [*slurm.jobs, job(99, FIRST - 60, FIRST, FIRST + 1200, **wild)]
-    with pytest.raises(LedgerError, match="a number of some run is too large to be true"):
-        ingest(ledger, slurm, since=FIRST - HOUR)
+            others = update(table).where(table.c.key_id != bob)
+            connection.execute(others.values(cpu_used_ms=2**63 - 1))
+    slurm.steps = {row["DBIndex"]: [step(row, "0", TotalCPU="00:01:00")] for row in slurm.jobs}
+    ingest(ledger, slurm, since=FIRST - HOUR)
     with ledger.transaction() as connection:
-        for table in USAGE_TABLES:
-            found = connection.scalars(select(table.c.energy_millijoules)).all()
-            assert set(found) == {2**63 - 1}
+        used = connection.execute(select(runs.c.user, runs.c.cpu_used_ms).distinct()).all()
+        assert sorted(used, key=str) == [("alice", None), ("bob", 60_000)]
 
 
 def test_a_window_whose_sums_do_not_fit_is_an_error_and_no_number(ledger):
