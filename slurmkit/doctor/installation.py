@@ -13,10 +13,12 @@ from pathlib import Path
 
 from slurmkit.config.check import inspect_configuration
 from slurmkit.config.extras import EXTRAS, install_command
+from slurmkit.config.files import load_section
 from slurmkit.config.paths import filesystem_type
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding
 from slurmkit.errors import LedgerError, SlurmkitError
 from slurmkit.jobs.backends.pyslurm_usable import check_pyslurm
+from slurmkit.state.associations import current_user
 
 _COMMANDS = (
     "sbatch squeue scontrol scancel sacct sacctmgr srun sinfo sprio sshare sdiag sreport".split()
@@ -31,6 +33,8 @@ _LEDGER = (
     "slurmkit_accounting.remote.served",
     "open_any_ledger",
 )  # by name: the package is optional
+_LEDGER_CONFIG = "slurmkit_accounting.config"
+_MAIL_PROGRAM = "slurmkit-mail"
 SHARED_FILESYSTEMS = tuple(
     "nfs lustre gpfs beegfs ceph glusterfs afs wekafs panfs orangefs pvfs2 cifs smb3 9p"
     " fuse.sshfs fuse.ceph fuse.juicefs".split()
@@ -104,6 +108,62 @@ def check_ledger(case: CheckContext) -> Iterator[CheckFinding]:
                 "as the account that owns the ledger")  # fmt: skip
 
 
+def check_mail_program(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check what sends the mails about jobs, and whether the service can get Slurm's events."""
+    program = case.config.get("MailProg", "")
+    spool = _configured_spool()
+    if Path(program).name == _MAIL_PROGRAM:
+        if spool and _is_the_service() and (trouble := _spool_trouble(Path(spool))):
+            yield CheckFinding(
+                "error",
+                f"MailProg={program}, but {trouble}",
+                "the ledger's service sends no mails about jobs; Slurm's events wait in the spool",
+                f"install -d -o SLURMUSER -g SERVICE -m 2770 {spool}",
+                "as root on the service's host",
+            )
+        return
+    if spool:
+        yield CheckFinding(
+            "warning",
+            f"[job_mail] spool is set, but MailProg={program or '(null)'}",
+            "the ledger's service gets no events, and sends no mails about jobs",
+            f"MailProg=/etc/slurm/{_MAIL_PROGRAM}",
+        )
+    elif Path(program).name in {"", "true", "false"}:
+        yield CheckFinding(
+            "note",
+            f"MailProg={program or '(null)'}: nobody gets the mails asked for with --mail-type",
+            "people do not hear that their jobs have ended",
+            f"MailProg=/etc/slurm/{_MAIL_PROGRAM}, as docs/service.md describes",
+        )
+    else:
+        yield CheckFinding("ok", f"MailProg={program} sends Slurm's own mails, a subject line each")
+
+
+def _configured_spool() -> str:
+    """Return `[job_mail] spool` of this machine; empty if the service is elsewhere or not there."""
+    if any(find_spec(name) is None for name in EXTRAS["accounting"]):
+        return ""
+    section = import_module(_LEDGER_CONFIG).JobMailSection
+    return str(load_section("job_mail", section).spool)
+
+
+def _is_the_service() -> bool:
+    """Return whether this account is the service's, or root; others may not see the spool."""
+    section = import_module(_LEDGER_CONFIG).ServiceSection
+    user = load_section("ledger.service", section).user
+    return os.geteuid() == 0 or current_user() == user
+
+
+def _spool_trouble(spool: Path) -> str:
+    """Return why this account cannot take events over; empty if it can."""
+    if not spool.is_dir():
+        return f"the spool {spool} does not exist here"
+    if not os.access(spool, os.R_OK | os.W_OK | os.X_OK):
+        return f"this account cannot read and write the spool {spool}"
+    return f"everybody can write the spool {spool}" if spool.stat().st_mode & 0o002 else ""
+
+
 def check_shared_folder(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that nodes can see the current directory."""
     del case
@@ -142,6 +202,7 @@ CHECKS = (
     Check("extras", "every extra of slurmkit is installed", check_extras),
     Check("pyslurm", "PySlurm can submit many jobs at once", check_pyslurm_usable),
     Check("ledger", "the ledger can be read", check_ledger),
+    Check("mail-program", "MailProg hands mails about jobs to the service", check_mail_program),
     Check("shared-files", "nodes see the current directory", check_shared_folder),
     Check("terminal", "the terminal shows names and colours", check_terminal),
 )

@@ -33,8 +33,8 @@ class NoticeKey(msgspec.Struct, frozen=True):
     """The key of a notice that is sent once: kind, subject and recipient.
 
     Attributes:
-        kind: `month` or `budget`.
-        about: the month, or the budget and the share used.
+        kind: `month`, `budget` or `reclaim`.
+        about: the month, the budget and the share used, or the cluster and the act.
         whom: the recipient: a directory id, or notifier and PI.
     """
 

@@ -73,8 +73,8 @@ def compose(section: MailSection, notice: Notice) -> EmailMessage:
     message = EmailMessage(policy=SMTP)
     digest = hashlib.sha256("\0".join((notice.identity, *notice.to)).encode()).hexdigest()
     headers = {
-        "From": _check_address(section.sender),
-        "To": ", ".join(map(_check_address, notice.to)),
+        "From": check_address(section.sender),
+        "To": ", ".join(map(check_address, notice.to)),
         "Subject": notice.subject,
         "Date": formatdate(),
         # The same for the same notice, so that a duplicate can be recognised.
@@ -82,7 +82,7 @@ def compose(section: MailSection, notice: Notice) -> EmailMessage:
         "Auto-Submitted": "auto-generated",
     }
     if section.reply_to:
-        headers["Reply-To"] = _check_address(section.reply_to)
+        headers["Reply-To"] = check_address(section.reply_to)
     for name, value in headers.items():
         message[name] = _check_header(name, value)
     message.set_content(notice.text, cte="quoted-printable")
@@ -91,7 +91,12 @@ def compose(section: MailSection, notice: Notice) -> EmailMessage:
     return message
 
 
-def _check_address(text: str) -> str:
+def check_address(text: str) -> str:
+    """Return a mail address.
+
+    Raises:
+        BadInput: when it is not one.
+    """
     # ASCII only: not every server supports SMTPUTF8.
     if not (_ADDRESS.fullmatch(text) and text.isascii() and text.isprintable()):
         raise BadInput(

@@ -264,3 +264,20 @@ def test_a_task_that_is_apart_waits_for_no_other_and_is_logged_once(file_ledger)
         ended.set()
         wait_until(lambda: "done ingest" in lines)
     assert row(file_ledger, "gpu_use").error == "away"
+
+
+@pytest.mark.usefixtures("file_ledger")
+def test_a_task_that_is_apart_does_not_wait_for_another_one() -> None:
+    ended, often = threading.Event(), Doing()
+
+    def slow(_: list[str]) -> str:
+        ended.wait(PATIENCE)
+        return "slow"
+
+    tasks = [
+        ScheduledTask(name=name, when=every_seconds(1), run=run, apart=True)
+        for name, run in (("job_mail", slow), ("gpu_use", often))
+    ]
+    with running(*tasks) as (_, lines):
+        wait_until(lambda: len(often.runs) >= 2, lambda: repr(lines))
+        ended.set()

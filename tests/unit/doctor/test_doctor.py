@@ -435,6 +435,35 @@ def test_ledger(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert look(site, "ledger")[0].severity == "warning"
 
 
+def test_mail_program(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> tuple[str, str]:
+        (one,) = look(site, "mail-program")
+        return one.severity, one.message
+
+    assert found() == (
+        "note", "MailProg=/bin/true: nobody gets the mails asked for with --mail-type"
+    )  # fmt: skip
+    site.config["MailProg"] = "/usr/bin/mail"
+    assert found()[0] == "ok"
+    site.config["MailProg"] = "/etc/slurm/slurmkit-mail"
+    assert found() == ("ok", "MailProg hands mails about jobs to the service")
+    config, spool = tmp_path / "config.toml", tmp_path / "spool"
+    config.write_text(f'[job_mail]\nspool = "{spool}"\n[ledger.service]\nuser = "{ME}"\n')
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    assert found() == (
+        "error", f"MailProg=/etc/slurm/slurmkit-mail, but the spool {spool} does not exist here"
+    )  # fmt: skip
+    spool.mkdir(mode=0o770)
+    assert found()[0] == "ok"
+    spool.chmod(0o777)
+    assert "everybody can write" in found()[1]
+    monkeypatch.setattr(installation.os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(installation, "current_user", lambda: "alice")
+    assert found()[0] == "ok"  # what alice may not see is no fault
+    site.config["MailProg"] = "/bin/mail"
+    assert found() == ("warning", "[job_mail] spool is set, but MailProg=/bin/mail")
+
+
 MOUNTS = """\
 22 1 8:1 / / rw - ext4 /dev/sda rw
 23 22 0:30 / /home rw - autofs systemd-1 rw

@@ -1,0 +1,300 @@
+"""What a mail says about a job or array that has ended: the words of `slurmkit why`, and its use.
+
+The service reads a job's log only where its own account may, and only if the file belongs to the
+job's owner: a user could put a link to a file of the service in the place of the log.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Collection, Generator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from sqlalchemy import select
+
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.diagnose.failure import explain_end
+from slurmkit.diagnose.model import EndExplanation
+from slurmkit.errors import ControllerDown, DatabaseDown, SlurmkitError, SlurmTimeout
+from slurmkit.formats.display import printable
+from slurmkit.formats.durations import format_duration
+from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.lookup import WORST_FIRST, count_states, merge_parts, read_database_runs
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.machine import LocalMachine, open_regular_file
+from slurmkit_accounting.calendar import Zone
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.runs import clusters
+from slurmkit_accounting.notify.job_letter import FailedPart, JobLetter, short_name
+from slurmkit_accounting.notify.run_summary import (
+    EndedRun,
+    RunSummary,
+    latest_run,
+    load_ended_runs,
+    summarize_runs,
+)
+from slurmkit_accounting.notify.spool import JobEvent
+from slurmkit_accounting.reports.rates import Rates
+
+_MOST_FAILURES = 5  # tasks of an array whose end is explained
+_TITLES = {
+    "completed": "completed",
+    "failed": "failed",
+    "timeout": "ran into its time limit",
+    "preempted": "was preempted",
+    "node_failure": "ended because a node failed",
+    "out_of_memory": "ran out of memory",
+    "cancelled": "was cancelled",
+    "deadline": "missed its deadline",
+    "boot_failure": "did not start: a node did not boot",
+    # Slurm's states, where they have other names than the kinds of outcomes.
+    "node_fail": "ended because a node failed",
+    "boot_fail": "did not start: a node did not boot",
+}
+_ENDED_WELL = "COMPLETED"
+_AWAY = (ControllerDown, DatabaseDown, SlurmTimeout)
+_PATIENCE_SECONDS = 3600  # after the event, in which a daemon that is away is waited for
+
+
+def state_words(state: str) -> str:
+    """Return how a job with a final state ended, in words."""
+    return _TITLES.get(state.lower(), state.lower())
+
+
+class OwnersFiles(LocalMachine):
+    """This machine as one user has it: only files of that user can be opened."""
+
+    is_here = False  # whether *the user* could read or write something is not known here
+
+    def __init__(self, user: str, uid: int | None) -> None:
+        self._user = user
+        self._uid = uid
+
+    @property
+    def user(self) -> str:
+        """See `Machine.user`."""
+        return self._user
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a regular file that belongs to the user.
+
+        Raises:
+            OSError: when it is somebody else's, no regular file, or cannot be opened.
+        """
+        file = open_regular_file(Path(path))
+        if os.fstat(file.fileno()).st_uid != self._uid:
+            file.close()
+            raise PermissionError(errno.EACCES, "it does not belong to the job's owner", path)
+        return file
+
+
+class OwnersSlurm:
+    """Slurm's commands, as if the owner of an event's job ran them on this machine."""
+
+    def __init__(self, slurm: SlurmCommands, event: JobEvent) -> None:
+        self._slurm = slurm
+        self.machine = OwnersFiles(event.user, event.uid)
+
+    @property
+    def calls(self) -> int:
+        """See `SlurmCommands.calls`."""
+        return self._slurm.calls
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        timeout: float = 60,
+        errors: bool = False,
+    ) -> str:
+        """See `SlurmCommands.run`."""
+        return self._slurm.run(argv, stdin=stdin, timeout=timeout, errors=errors)
+
+    def stream(
+        self, argv: Sequence[str], *, timeout: float | None = None
+    ) -> Generator[str, None, None]:
+        """See `SlurmCommands.stream`."""
+        return self._slurm.stream(argv, timeout=timeout)
+
+
+class EndedJobs:
+    """Reads what mails say about jobs that have ended.
+
+    Args:
+        ledger: open for reading.
+        slurm: runs Slurm's commands.
+        cluster: name of the cluster that they ask; jobs of another one are not explained.
+        zone: time zone of the times in mails, and of the days from which prices hold.
+    """
+
+    def __init__(self, ledger: Ledger, slurm: SlurmCommands, cluster: str, zone: Zone) -> None:
+        self._ledger = ledger
+        self._slurm = slurm
+        self._cluster = cluster
+        self._zone = zone
+        self._rates = Rates()
+
+    def runs(self, cluster: str, job_ids: Collection[int]) -> dict[int, list[EndedRun]]:
+        """Load the runs of jobs that have ended; see `load_ended_runs`."""
+        with self._ledger.transaction() as connection:
+            return load_ended_runs(connection, cluster, job_ids)
+
+    def summary(self, cluster: str, ended: Sequence[EndedRun]) -> RunSummary:
+        """Summarize runs of one job."""
+        with self._ledger.transaction() as connection:
+            query = select(clusters.c.tracks_gpus).where(clusters.c.name == cluster)
+            tracked = connection.scalar(query) is not False
+        return summarize_runs(ended, self._rates, self._zone, tracked=tracked)
+
+    def explain(self, event: JobEvent, job_id: str) -> EndExplanation | None:
+        """Explain how a job or task ended, as `slurmkit why` does; None if Slurm does not say.
+
+        Raises:
+            SlurmError: when a daemon of Slurm does not answer, in the first hour after the event.
+        """
+        if event.cluster != self._cluster:
+            return None
+        try:
+            return explain_end(Cluster(OwnersSlurm(self._slurm, event)), job_id).ended
+        except _AWAY:
+            if time.time() < event.at + _PATIENCE_SECONDS:
+                raise
+            return None
+        except SlurmkitError:
+            return None
+
+    def job_letter(self, event: JobEvent, ended: EndedRun | None) -> JobLetter:
+        """Return what a mail says about one job that has ended."""
+        found = self.explain(event, event.job_id)
+        state = event.facts.get("state", "")
+        kind = found.kind if found else state.lower()
+        title = _TITLES.get(kind, "has ended")
+        bad = event.kind == "fail" if found is None else kind != "completed"
+        words = found.meaning if found else _event_words(event)
+        return JobLetter(
+            title=f"Job {event.job_id} ({short_name(event.facts.get('name', ''))}) {title}",
+            is_bad=bad,
+            words=f"{words[:1].upper()}{words[1:]}",
+            advice=found.advice if found else "",
+            details=found.details if found else (),
+            first_error=found.first_error.text if found and found.first_error else "",
+            facts=self._facts(event, ended),
+            summary=self.summary(event.cluster, [ended]) if ended else RunSummary(),
+            command=f"slurmkit why {event.job_id}" if bad else f"slurmkit job {event.job_id}",
+        )
+
+    def array_letter(self, event: JobEvent, arrays: Collection[int], *, is_over: bool) -> JobLetter:
+        """Return what a mail says about an array: outcomes, the first failures, and its use.
+
+        Args:
+            event: one of its events, which names it.
+            arrays: ids of the arrays that Slurm has of it: several if slurmkit split it.
+            is_over: whether all of its tasks have ended.
+
+        Raises:
+            SlurmError: as `explain`.
+        """
+        array = event.job_id
+        parts = {
+            task: info
+            for slurms, found in self._runs_of_arrays(event, arrays).items()
+            for task, info in merge_parts(slurms, [], found).items()
+            if info.is_over
+        }
+        tally = _ordered(count_states(parts))
+        bad = sorted(
+            (info for info in parts.values() if info.state != _ENDED_WELL),
+            key=lambda info: (info.ended or 0, info.job_id),
+        )
+        since = min((info.submitted or event.at for info in parts.values()), default=event.at)
+        raw_ids = [int(info.raw_id) for info in parts.values() if info.raw_id.isdecimal()]
+        found_runs = self.runs(event.cluster, raw_ids).values()
+        ended = [run for each in found_runs if (run := latest_run(each, since)) is not None]
+        failures = tuple(self._failure(event, info) for info in bad[:_MOST_FAILURES])
+        failed = sum(number for state, number in tally.items() if state != _ENDED_WELL)
+        states = ", ".join(f"{number:,} {state_words(state)}" for state, number in tally.items())
+        name = short_name(event.facts.get("name", ""))
+        so_far = "" if is_over else ", the others have not ended yet"
+        return JobLetter(
+            title=f"Array {array} ({name}): {states or 'tasks have ended'}{so_far}",
+            is_bad=bool(bad) or (not parts and event.kind == "fail"),
+            facts=_array_facts(event, ended, self._zone),
+            tally=tally,
+            failures=failures,
+            more_failures=failed - len(failures),
+            summary=self.summary(event.cluster, ended),
+            command=f"slurmkit why {array}" if bad else f"slurmkit job {array}",
+        )
+
+    def _runs_of_arrays(self, event: JobEvent, arrays: Collection[int]) -> dict[str, list[JobInfo]]:
+        if event.cluster != self._cluster:
+            return {}
+        try:
+            return read_database_runs(self._slurm, list(map(str, sorted(arrays))))
+        except _AWAY:
+            if time.time() < event.at + _PATIENCE_SECONDS:
+                raise
+            return {}
+
+    def _failure(self, event: JobEvent, info: JobInfo) -> FailedPart:
+        found = self.explain(event, info.job_id)
+        if found is None:
+            where = f" on {info.node_list}" if info.node_list else ""
+            return FailedPart(info.job_id, f"{state_words(info.state)}{where}")
+        error = f": {found.first_error.text}" if found.first_error else ""
+        return FailedPart(info.job_id, f"{found.meaning}{error}")
+
+    def _facts(self, event: JobEvent, ended: EndedRun | None) -> tuple[tuple[str, str], ...]:
+        run = ended.run if ended else None
+        facts = {
+            "Cluster, partition": f"{event.cluster}, {event.facts.get('partition', '')}",
+            "Account": event.facts.get("account", ""),
+            "Started": _moment(run.start if run else None, self._zone),
+            "Ended": _moment(run.end if run else event.at, self._zone),
+            "Waited": format_duration(run.start - run.submit) if run and run.start else "",
+            "Ran": format_duration(ended.seconds) if ended else event.facts.get("run_time", ""),
+            "Nodes": event.facts.get("nodes", ""),
+        }
+        return tuple((name, printable(value)) for name, value in facts.items() if value)
+
+
+def _event_words(event: JobEvent) -> str:
+    """Return how a job ended in slurmctld's words, where neither sacct nor the ledger knows."""
+    facts = event.facts
+    code = facts.get("exit_code", "0:0")
+    code = "" if code == "0:0" else f" with exit code {code}"
+    after = f", after {facts['run_time']}" if "run_time" in facts else ""
+    return f"{state_words(facts.get('state', 'unknown'))}{code}{after} (source: slurmctld)"
+
+
+def _ordered(tally: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts with completed tasks first, then the worst."""
+    ranks = {state: rank for rank, state in enumerate(WORST_FIRST)} | {_ENDED_WELL: -1}
+    return dict(sorted(tally.items(), key=lambda item: ranks.get(item[0], len(ranks))))
+
+
+def _array_facts(
+    event: JobEvent, ended: Sequence[EndedRun], zone: Zone
+) -> tuple[tuple[str, str], ...]:
+    starts = [each.run.start for each in ended if each.run.start is not None]
+    ends = [each.run.end for each in ended if each.run.end is not None]
+    facts = {
+        "Cluster, partition": f"{event.cluster}, {event.facts.get('partition', '')}",
+        "Account": event.facts.get("account", ""),
+        "First start": _moment(min(starts, default=None), zone),
+        "Last end": _moment(max(ends, default=None), zone),
+    }
+    return tuple((name, printable(value)) for name, value in facts.items() if value)
+
+
+def _moment(epoch: int | None, zone: Zone) -> str:
+    return (
+        ""
+        if epoch is None
+        else datetime.fromtimestamp(epoch, zone.rules).strftime("%Y-%m-%d %H:%M:%S %Z")
+    )

@@ -1,0 +1,122 @@
+"""Events of jobs in the ledger: taken over from the spool once, kept until their mail is sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import Connection, delete, select, text, update
+
+from slurmkit.errors import LedgerError
+from slurmkit_accounting.ledger.bulk_write import in_values, insert_missing
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.job_mail import WAITING, job_events
+from slurmkit_accounting.notify.spool import JobEvent, read_spool
+
+_BATCH = 2000  # events of the spool in one transaction
+_KEEP_SECONDS = 7 * 86400  # an event that comes again in this time is known
+_COLUMNS = (
+    "digest", "cluster", "job_id_raw", "array_id", "whole_array", "kind", "user", "uid", "address",
+    "at", "facts",
+)  # fmt: skip
+
+
+class WaitingEvent(msgspec.Struct, frozen=True):
+    """An event that waits for its mail.
+
+    Attributes:
+        row: its row.
+        mailing: the mail that was tried to send of it; None if none was yet.
+    """
+
+    row: int
+    event: JobEvent
+    mailing: str | None = None
+
+
+class TakenOver(msgspec.Struct):
+    """What was taken over from the spool: events, and files that were none and are removed."""
+
+    events: int = 0
+    damaged: int = 0
+
+
+def take_over(ledger: Ledger, folder: Path) -> TakenOver:
+    """Move all events of the spool into the ledger; an event that is there already is not added.
+
+    A file is removed only once its event is stored, so nothing is lost when this is cut off.
+
+    Raises:
+        BadConfig: when the spool cannot be read.
+        LedgerError: when a file cannot be removed, or the ledger cannot be written.
+    """
+    taken = TakenOver()
+    while files := list(read_spool(folder, _BATCH)):
+        events = [each.event for each in files if each.event is not None]
+        with ledger.transaction() as connection:
+            store_events(connection, events)
+        for each in files:
+            _remove(each.path)
+        taken.events += len(events)
+        taken.damaged += len(files) - len(events)
+        if len(files) < _BATCH:
+            break
+    return taken
+
+
+def _remove(path: Path) -> None:
+    try:
+        with suppress(FileNotFoundError):
+            path.unlink()
+    except OSError as error:
+        raise LedgerError(
+            f"[job_mail] spool: cannot remove {path}: {error.strerror}; the service's account must"
+            " be able to write the folder"
+        ) from error
+
+
+def store_events(connection: Connection, events: Iterable[JobEvent]) -> None:
+    """Store events; skip those that are there already."""
+    rows = [
+        tuple(
+            msgspec.json.encode(each.facts).decode() if name == "facts" else getattr(each, name)
+            for name in _COLUMNS
+        )
+        for each in {each.digest: each for each in events}.values()
+    ]
+    if rows:
+        insert_missing(connection, job_events, _COLUMNS, rows)
+
+
+def load_waiting_events(connection: Connection) -> list[WaitingEvent]:
+    """Load the events that wait for their mail, in the order in which they came."""
+    columns = (job_events.c.id, job_events.c.mailing, *(job_events.c[name] for name in _COLUMNS))
+    query = select(*columns).where(text(WAITING)).order_by(job_events.c.id)
+    return [
+        WaitingEvent(
+            row.id,
+            JobEvent(
+                **{name: getattr(row, name) for name in _COLUMNS[:-1]},
+                facts=msgspec.json.decode(row.facts, type=dict[str, str]),
+            ),
+            row.mailing,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def begin_mailing(connection: Connection, rows: Collection[int], mailing: str) -> None:
+    """Record with which mail events are sent, before it is tried for the first time."""
+    of_these = in_values(connection, job_events.c.id, rows)
+    connection.execute(update(job_events).where(of_these).values(mailing=mailing))
+
+
+def finish_events(connection: Connection, rows: Collection[int]) -> None:
+    """Record that events wait no longer; forget those that were finished long ago."""
+    now = int(time.time())
+    of_these = in_values(connection, job_events.c.id, rows)
+    connection.execute(update(job_events).where(of_these).values(done=now))
+    connection.execute(delete(job_events).where(job_events.c.done < now - _KEEP_SECONDS))

@@ -1,0 +1,247 @@
+"""Which events become one mail, and which mails are due: a job, a whole array, or a day.
+
+Before a mail is sent for the first time, its events are marked with it. Whatever is tried again,
+also by a service that was killed, is then the same mail about the same events.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from slurmkit.errors import SlurmkitError
+from slurmkit.jobs.backends.commands import CommandsBackend
+from slurmkit.jobs.lookup import read_queued_ids
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.arrays import parse_array_tag
+from slurmkit.state.queue import QueueFilter, read_queue
+from slurmkit_accounting.config import JobMailSection
+from slurmkit_accounting.notify.ended_job import EndedJobs, OwnersSlurm
+from slurmkit_accounting.notify.job_events import WaitingEvent
+from slurmkit_accounting.notify.run_summary import EndedRun, latest_run
+from slurmkit_accounting.notify.spool import EventKind, JobEvent
+
+ENDS: frozenset[EventKind] = frozenset(("end", "fail"))
+_GATHER_SECONDS = 600  # in which the same news of an array's tasks are one mail
+_MOST_OF_USER = 20  # mails for one user in a round; more become one, as the mail of a day
+_MONTH = 30 * 86400
+_SEVERAL = "several/"
+
+_Groups = dict[tuple[object, ...], list[WaitingEvent]]
+_Runs = dict[tuple[str, int], list[EndedRun]]
+
+
+class Mailing(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that become one mail.
+
+    Attributes:
+        about: identity of the mail, besides its recipients.
+        events: at least one, in the order in which they came.
+        ended: the runs that have ended, as far as the ledger has them, by Slurm's own job id.
+        is_over: for an array: whether all of its tasks have ended.
+        parts: of a mail about several jobs, what each job's own mail would be.
+    """
+
+    about: str
+    events: tuple[WaitingEvent, ...]
+    ended: dict[int, EndedRun] = {}
+    is_over: bool = True
+    parts: tuple[Mailing, ...] = ()
+
+    @property
+    def first(self) -> JobEvent:
+        """The oldest event."""
+        return self.events[0].event
+
+    @property
+    def arrays(self) -> set[int]:
+        """The ids of the arrays that Slurm has of an array; several if slurmkit split it."""
+        ids = (each.event.array_id for each in self.events)
+        return {array for array in ids if array is not None}
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows of the events."""
+        return [each.row for each in self.events]
+
+
+class MailingPlan:
+    """Finds the mails that are due.
+
+    Args:
+        jobs: reads what the ledger has of jobs that have ended.
+        slurm: runs Slurm's commands.
+        section: how long mails wait.
+    """
+
+    def __init__(self, jobs: EndedJobs, slurm: SlurmCommands, section: JobMailSection) -> None:
+        self._jobs = jobs
+        self._slurm = slurm
+        self._section = section
+
+    def at_once(self, waiting: Iterable[WaitingEvent], now: int) -> Iterator[Mailing]:
+        """Yield the mails that are due; of a user with very many of them one for all."""
+        begun, fresh = _split(waiting)
+        yield from self._begun(begun)
+        yield from self._news(fresh, now)
+        of_user: dict[tuple[str, str], list[Mailing]] = defaultdict(list)
+        for mailing in self._ends(fresh, now):
+            of_user[mailing.first.user, mailing.first.address].append(mailing)
+        for mailings in of_user.values():
+            if len(mailings) > _MOST_OF_USER:
+                yield _several(mailings)
+            else:
+                yield from mailings
+
+    def of_the_day(self, waiting: Iterable[WaitingEvent], now: int) -> Iterator[Mailing]:
+        """Yield one mail for each user and address."""
+        begun, fresh = _split(waiting)
+        yield from self._begun(begun)
+        of_user: dict[tuple[str, str], list[Mailing]] = defaultdict(list)
+        for mailing in self._ends(fresh, now):
+            of_user[mailing.first.user, mailing.first.address].append(mailing)
+        for events in _grouped(each for each in fresh if each.event.kind not in ENDS).values():
+            mailing = Mailing(about=_about(events[0].event), events=tuple(events))
+            of_user[mailing.first.user, mailing.first.address].append(mailing)
+        yield from map(_several, of_user.values())
+
+    def _begun(self, begun: dict[str, list[WaitingEvent]]) -> Iterator[Mailing]:
+        """Yield the mails that were tried before, with the same events."""
+        groups = {about: _grouped(events) for about, events in begun.items()}
+        every = [events for found in groups.values() for events in found.values()]
+        queued, runs = self._queued_arrays(every), self._runs(every)
+        for about, found in groups.items():
+            parts = [self._mailing(events, runs, queued) for events in found.values()]
+            if about.startswith(_SEVERAL):
+                yield msgspec.structs.replace(_several(parts), about=about)
+            else:
+                yield msgspec.structs.replace(parts[0], about=about)
+
+    def _news(self, waiting: Iterable[WaitingEvent], now: int) -> Iterator[Mailing]:
+        """Yield the mails about jobs that have not ended; of an array's tasks one for all."""
+        for events in _grouped(each for each in waiting if each.event.kind not in ENDS).values():
+            first = events[0].event
+            about = _about(first)
+            if first.array and first.kind == "begin":
+                # Only the first task's start is news; an id may be used again, but not so soon.
+                month = first.at // _MONTH
+                about = f"{first.cluster}/{first.array}/begin/{first.user}/{month}"
+            elif first.array and now - first.at < _GATHER_SECONDS:
+                continue
+            yield Mailing(about=about, events=tuple(events))
+
+    def _ends(self, waiting: Iterable[WaitingEvent], now: int) -> Iterator[Mailing]:
+        """Yield the mails about jobs and arrays that have ended.
+
+        A mail waits until the ledger has the end, so that it can tell what was used.
+        """
+        groups = list(_grouped(each for each in waiting if each.event.kind in ENDS).values())
+        queued = self._queued_arrays(groups)
+        runs = self._runs(groups)
+        for events in groups:
+            mailing = self._mailing(events, runs, queued)
+            if mailing.is_over:
+                known = len(mailing.ended) == len({each.event.job_id_raw for each in events})
+                waited = now - events[-1].event.at >= self._section.ledger_minutes * 60
+                due = known or waited
+            else:
+                due = now - mailing.first.at >= self._section.array_hours * 3600
+            if due:
+                yield mailing
+
+    def _mailing(self, events: list[WaitingEvent], runs: _Runs, queued: set[str] | None) -> Mailing:
+        first = events[0].event
+        found = {
+            each.event.job_id_raw: latest_run(
+                runs.get((first.cluster, each.event.job_id_raw), ()), first.at
+            )
+            for each in events
+        }
+        return Mailing(
+            about=_about(first),
+            events=tuple(events),
+            ended={job: run for job, run in found.items() if run is not None},
+            is_over=_says_it_is_over(events) or (queued is not None and first.array not in queued),
+        )
+
+    def _runs(self, groups: Iterable[list[WaitingEvent]]) -> _Runs:
+        """Return the runs of all jobs that have ended, by cluster and Slurm's own job id."""
+        wanted: dict[str, set[int]] = defaultdict(set)
+        for events in groups:
+            for each in events:
+                if each.event.kind in ENDS:
+                    wanted[each.event.cluster].add(each.event.job_id_raw)
+        return {
+            (cluster, job): found
+            for cluster, jobs in wanted.items()
+            for job, found in self._jobs.runs(cluster, jobs).items()
+        }
+
+    def _queued_arrays(self, groups: Iterable[list[WaitingEvent]]) -> set[str] | None:
+        """Return which arrays have tasks that wait or run; None if slurmctld does not answer."""
+        unsure = [
+            events[0].event
+            for events in groups
+            if events[0].event.kind in ENDS and not _says_it_is_over(events)
+        ]
+        of_slurm = {event.array for event in unsure if "array_token" not in event.facts}
+        split = {event.user: event for event in unsure if "array_token" in event.facts}
+        try:
+            queued = read_queued_ids(CommandsBackend(self._slurm), of_slurm)
+            for user, event in split.items():
+                # The parts of an array that was split are known by their comments alone, which
+                # count in a user's own jobs.
+                own = OwnersSlurm(self._slurm, event)
+                rows = read_queue(own, QueueFilter(users=(user,))).rows
+                tags = (parse_array_tag(row.comment) for row in rows)
+                queued |= {tag.token for tag in tags if tag is not None}
+        except SlurmkitError:
+            return None
+        return queued
+
+
+def _split(
+    waiting: Iterable[WaitingEvent],
+) -> tuple[dict[str, list[WaitingEvent]], list[WaitingEvent]]:
+    """Return the events of mails that were tried before, by mail, and all others."""
+    begun: dict[str, list[WaitingEvent]] = defaultdict(list)
+    fresh = []
+    for each in waiting:
+        if each.mailing is None:
+            fresh.append(each)
+        else:
+            begun[each.mailing].append(each)
+    return begun, fresh
+
+
+def _grouped(waiting: Iterable[WaitingEvent]) -> _Groups:
+    """Group the events of an array: its ends, and other news by their kind."""
+    groups: _Groups = defaultdict(list)
+    for each in waiting:
+        event = each.event
+        kind = "end" if event.kind in ENDS else event.kind
+        one = (event.array, kind) if event.array else ("row", each.row)
+        groups[event.cluster, event.user, event.address, *one].append(each)
+    return groups
+
+
+def _says_it_is_over(events: list[WaitingEvent]) -> bool:
+    """Return whether slurmctld's events alone say that the job, or all of its array, has ended."""
+    if not events[0].event.array:
+        return True
+    return "array_token" not in events[0].event.facts and any(
+        each.event.whole_array for each in events
+    )
+
+
+def _several(mailings: list[Mailing]) -> Mailing:
+    """Return one mail in place of several for the same user."""
+    events = sorted((each for one in mailings for each in one.events), key=lambda each: each.row)
+    about = f"{_SEVERAL}{events[0].event.digest[:16]}"
+    return Mailing(about=about, events=tuple(events), parts=tuple(mailings))
+
+
+def _about(event: JobEvent) -> str:
+    return f"{event.cluster}/{event.job_id}/{event.digest[:16]}"

@@ -1,0 +1,172 @@
+"""Mails about jobs: from slurmctld's MailProg through the service to a mail server."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from email import message_from_string
+from email.message import EmailMessage
+from email.policy import default
+from typing import Any, cast
+
+import pytest
+from cluster_lab import Lab
+
+pytestmark = pytest.mark.cluster
+
+FOLDER = "/tmp/test-mail"
+# A mail server beside the service, which writes each mail as a line of JSON, until told to stop.
+SERVER = r"""
+import json, os, pathlib, socketserver, sys, threading, time
+folder = pathlib.Path(sys.argv[1])
+class Smtp(socketserver.StreamRequestHandler):
+    def handle(self):
+        say = lambda words: self.wfile.write(words.encode() + b"\r\n")
+        say("220 here")
+        to = []
+        while line := self.rfile.readline():
+            word = line[:4].upper()
+            if word == b"RCPT":
+                to.append(line.decode().partition("<")[2].partition(">")[0])
+            if word == b"DATA":
+                say("354 go on")
+                mail = b""
+                while (line := self.rfile.readline()) != b".\r\n":
+                    mail += line
+                with open(folder / "mails", "a") as file:
+                    file.write(json.dumps({"to": to, "mail": mail.decode()}) + "\n")
+            say("221 bye" if word == b"QUIT" else "250 well")
+            if word == b"QUIT":
+                return
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+server = Server(("127.0.0.1", 2525), Smtp)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+end = time.monotonic() + 1800
+while time.monotonic() < end and not (folder / "stop").exists():
+    time.sleep(0.2)
+os._exit(0)
+"""
+TASKS = 300
+SUBMIT = ("sbatch", "--parsable", "--output=/dev/null", "--time=2", "-p", "cpu")
+
+
+class Mailbox:
+    """The mails that the service has sent."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all mails so far."""
+        text = self._lab.run("cat", f"{FOLDER}/mails", service="ledger", user="").stdout
+        return [json.loads(line) for line in text.splitlines()]
+
+    def about(self, job_id: str) -> list[dict[str, Any]]:
+        """Return the mails about a job or array; let the ledger learn of its end meanwhile."""
+        self._lab.run(
+            "slurmkit", "ledger", "ingest", service="ledger", user="slurmkit", check=False
+        )
+        return [each for each in self.read() if f" {job_id} (" in subject(each)]
+
+
+def parsed(mail: dict[str, Any]) -> EmailMessage:
+    return cast("EmailMessage", message_from_string(mail["mail"], policy=default))
+
+
+def subject(mail: dict[str, Any]) -> str:
+    return str(parsed(mail)["Subject"])
+
+
+def body(mail: dict[str, Any], kind: str) -> str:
+    found = parsed(mail).get_body((kind,))
+    assert found is not None
+    return str(found.get_content())
+
+
+@pytest.fixture(scope="module")
+def mailbox(lab: Lab) -> Iterator[Mailbox]:
+    lab.run("rm", "-rf", FOLDER, service="ledger", user="")
+    lab.run("mkdir", FOLDER, service="ledger", user="")
+    lab.run("touch", f"{FOLDER}/mails", service="ledger", user="")
+    start = f"setsid python3 -c '{SERVER}' {FOLDER} >{FOLDER}/log 2>&1 </dev/null &"
+    lab.run("sh", "-c", start, service="ledger", user="")
+    yield Mailbox(lab)
+    lab.run("touch", f"{FOLDER}/stop", service="ledger", user="")
+
+
+def wait_for(what: Callable[[], object], seconds: float = 300) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(3)
+    return found
+
+
+def test_slurmctld_hands_its_mails_over(lab: Lab) -> None:
+    shown = lab.run("scontrol", "show", "config").stdout
+    assert "/etc/slurm/slurmkit-mail" in shown
+    mode = lab.run("stat", "-c", "%a %U %G", "/var/spool/slurmkit/mail", service="ctld", user="")
+    assert mode.stdout.strip() == "2770 slurm slurmkit"
+
+
+def test_a_job_that_fails_is_explained(lab: Lab, mailbox: Mailbox) -> None:
+    mail_type = "--mail-type=BEGIN,END,FAIL"
+    name = "--job-name=a<b>$(id)\tBcc: x@y.example"
+    job = lab.run(*SUBMIT, mail_type, name, "--wrap=sleep 2; exit 3").stdout.strip()
+    mails = wait_for(lambda: len(found := mailbox.about(job)) == 2 and found)
+    begun, failed = sorted(mails, key=lambda mail: "failed" in subject(mail))
+    assert subject(begun).endswith("started")
+    assert subject(failed).endswith("failed")
+    assert failed["to"] == begun["to"]
+    assert len(failed["to"]) == 1
+    assert "Failed with exit code 3" in body(failed, "plain")
+    assert "<b>" not in body(failed, "html").partition("<body")[2].replace("<b>What to do:</b>", "")
+    assert "a&lt;b&gt;$(id)" in body(failed, "html")
+
+
+def test_an_array_is_one_mail_and_squeue_is_as_fast(lab: Lab, mailbox: Mailbox) -> None:
+    def run(*mail: str) -> tuple[str, float]:
+        array = lab.run(
+            *SUBMIT, f"--array=1-{TASKS}", *mail, "--wrap=exit $((SLURM_ARRAY_TASK_ID % 100 == 7))"
+        ).stdout.strip()
+        seconds = []
+        while lab.run("squeue", "-h", "-j", array, check=False).stdout.strip():
+            begin = time.monotonic()
+            lab.run("squeue", "-h", "-o", "%i")
+            seconds.append(time.monotonic() - begin)
+        return array, statistics.median(seconds)
+
+    _, without = run()
+    array, with_mails = run("--mail-type=END,FAIL,ARRAY_TASKS")
+    found = wait_for(lambda: mailbox.about(array))
+    time.sleep(65)  # two further rounds of the service
+    assert [subject(mail) for mail in mailbox.about(array)] == [subject(found[0])]
+    completed = TASKS - TASKS // 100
+    assert f"{completed} completed, {TASKS // 100} failed" in subject(found[0])
+    spooled = lab.run("ls", "/var/spool/slurmkit/mail", service="ctld", user="").stdout
+    assert spooled == ""
+    assert with_mails < 2 * without + 0.2, (without, with_mails)
+
+
+def test_slurms_own_summary_of_an_array(lab: Lab, mailbox: Mailbox) -> None:
+    array = lab.run(*SUBMIT, "--array=1-3", "--mail-type=END", "--wrap=true").stdout.strip()
+    (mail,) = wait_for(lambda: mailbox.about(array))
+    assert subject(mail).endswith("3 completed")
+
+
+def test_everybody_chooses_their_mails(lab: Lab, mailbox: Mailbox) -> None:
+    try:
+        said = lab.run("slurmkit", "notify", "settings", "--mails", "never", user="bob").stdout
+        assert said.startswith("mails: never ")
+        assert lab.run("slurmkit", "notify", "settings").stdout.startswith("mails: each ")
+        submit = (*SUBMIT, "--mail-type=BEGIN", "--wrap=true")
+        of_bob = lab.run(*submit, user="bob").stdout.strip()
+        of_alice = lab.run(*submit).stdout.strip()
+        wait_for(lambda: mailbox.about(of_alice))
+        time.sleep(35)  # a further round of the service
+        assert mailbox.about(of_bob) == []
+    finally:
+        lab.run("slurmkit", "notify", "settings", "--mails", "each", user="bob")

@@ -1,0 +1,556 @@
+"""The mails about jobs: from slurmctld's call to a mail server, each once, one for an array."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+from entries import person
+from mail_lab import Inbox, smtp
+from mail_spool import job_environment, write_event
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.config import JobMailSection, ScheduleSection
+from slurmkit_accounting.ledger.database import Ledger, open_for_writing
+from slurmkit_accounting.notify import job_mail
+from slurmkit_accounting.notify.job_events import load_waiting_events
+from slurmkit_accounting.notify.job_mail import JobMailer
+from slurmkit_accounting.notify.mail_settings import change_mail_settings
+from slurmkit_accounting.people.model import Directory
+from slurmkit_accounting.people.sync import PeopleData, sync_people
+from slurmkit_accounting.service.tasks import ServiceTasks
+from stored_runs import ran, store_runs
+
+from slurmkit.errors import BadConfig, DatabaseDown, NoSuchJob, NotSent
+from slurmkit.testing import FakeSlurm, sacct_text, squeue_text
+
+UTC = find_zone("UTC")
+NOW = int(time.time()) // 86400 * 86400 + 43200  # noon: all of a test is in one day
+MEASURED = {"cpu_used_ms": 600_000, "mem_peak_mib": 2048, "gpu_used_permille": 400}
+PRICES = """
+[[gpu.a100.prices]]
+since = 2026-01-01
+currency = "EUR"
+on_premises = 0.90
+"""
+
+
+class Lab:
+    """A spool, a mail server, a ledger, and a Slurm that knows some ended jobs."""
+
+    def __init__(self, ledger: Ledger, spool: Path, inbox: Inbox, **section: Any) -> None:
+        self.ledger = ledger
+        self.spool = spool
+        self.inbox = inbox
+        self.ended: list[dict[str, str]] = []
+        self.queued: list[str] = []
+        self.away = False
+        self.comment = ""
+        config = "ClusterName             = lab\n"
+        answers = {"sacct": self._sacct, "squeue": self._squeue, "scontrol": lambda *_: config}
+        self.slurm = FakeSlurm(answers)
+        self.mailer = self.new_mailer(**section)
+
+    def new_mailer(self, **section: Any) -> JobMailer:
+        """The mailer of a service that was started again."""
+        settings = JobMailSection(spool=str(self.spool), **section)
+        return JobMailer(open_for_writing, self.slurm, lambda: None, UTC, settings)
+
+    def _sacct(self, argv: Sequence[str], _: str | None) -> str:
+        if self.away:
+            raise DatabaseDown("slurmdbd does not answer")
+        (asked,) = [word.removeprefix("--jobs=") for word in argv if word.startswith("--jobs=")]
+        found = [
+            each for each in self.ended
+            if {each["JobID"], each["JobID"].partition("_")[0]} & set(asked.split(","))
+        ]  # fmt: skip
+        return sacct_text(argv, found)
+
+    def _squeue(self, argv: Sequence[str], _: str | None) -> str:
+        if not self.queued and any(word.startswith("--jobs") for word in argv):
+            raise NoSuchJob("slurm_load_jobs error: Invalid job id specified")
+        rows = [{"JobArrayID": one, "Comment": self.comment} for one in self.queued]
+        return squeue_text(argv, rows)
+
+    def end(self, job_id: str, state: str, code: str = "0:0", **other: str) -> None:
+        """A job that Slurm's accounting has."""
+        times = {"Submit": str(NOW - 660), "Start": str(NOW - 600), "End": str(NOW)}
+        facts = {"JobID": job_id, "State": state, "ExitCode": code, "StdOut": "/none/log"}
+        self.ended.append(facts | times | other)
+
+    def event(self, job_id: int, kind: str = "Ended", *, at: int = NOW, **other: Any) -> Path:
+        given = {name: other.pop(name) for name in ("address", "whole_array") if name in other}
+        return write_event(self.spool, at, job_environment(job_id, kind, **other), **given)
+
+    def run(self, at: int = NOW) -> str:
+        return self.mailer.run(at)
+
+    @property
+    def mails(self) -> list[EmailMessage]:
+        return self.inbox.mails
+
+    @property
+    def subjects(self) -> list[str]:
+        return [mail["Subject"] for mail in self.mails]
+
+    @property
+    def waiting(self) -> int:
+        with self.ledger.transaction() as connection:
+            return len(load_waiting_events(connection))
+
+
+def text_of(mail: EmailMessage) -> str:
+    body = mail.get_body(("plain",))
+    assert body is not None
+    return str(body.get_content()).replace("\r\n", "\n")
+
+
+def html_of(mail: EmailMessage) -> str:
+    body = mail.get_body(("html",))
+    assert body is not None
+    return str(body.get_content())
+
+
+@pytest.fixture
+def lab(ledger: Ledger, tmp_path: Path, configure: Callable[[str], None]) -> Iterator[Lab]:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    sync_people(ledger, PeopleData(Directory((person("alice", uid=10011),), ())), now=1)
+    inbox = Inbox()
+    with smtp(inbox) as port:
+        configure(
+            f'[mail]\nhost = "127.0.0.1"\nport = {port}\nsecurity = "none"\n'
+            f'sender = "slurm@lab.example"\n[job_mail]\nspool = "{spool}"\n{PRICES}'
+        )
+        yield Lab(ledger, spool, inbox)
+
+
+def stored(number: int, **other: Any) -> dict[str, Any]:
+    """A run of ten minutes that the ledger has."""
+    return ran(NOW - 600, 600, db_index=number, submit=NOW - 660, **(MEASURED | other))
+
+
+def test_a_job_that_failed_is_explained(lab: Lab) -> None:
+    lab.end("12", "FAILED", "3:0")
+    store_runs(lab.ledger, stored(12, state="FAILED"))
+    lab.event(12, "Failed", JOB_STATE="FAILED", JOB_EXIT_CODE2="3:0")
+    assert lab.run() == "1 mails sent"
+    (mail,) = lab.mails
+    assert mail["Subject"] == "Job 12 (train) failed"
+    assert mail["To"] == "alice@lab.example"
+    text = text_of(mail)
+    assert "Failed with exit code 3, after 10:00 on c1." in text
+    assert "What to do: see its documentation, and the error in its log." in text
+    assert "CPU     [#####...............]  25%  1.0 of 4 busy on average" in text
+    assert "Memory  [#####...............]  25%  2 GiB of 8 GiB" in text
+    assert "GPU     [########............]  40%  40% of 2 GPUs" in text
+    assert "Cost: 0.33 GPU-hours, 0.30 EUR (prices since 2026-01-01)" in text
+    assert "More: slurmkit why 12" in text
+    assert "Would have been enough" not in text  # of a run that failed nobody knows
+    assert mail.get_content_type() == "multipart/alternative"
+    assert "<script" not in html_of(mail)
+    assert "http" not in html_of(mail)
+    assert list(lab.spool.iterdir()) == []
+    assert lab.waiting == 0
+
+
+def test_a_job_that_completed_is_told_what_would_have_been_enough(lab: Lab) -> None:
+    lab.end("12", "COMPLETED")
+    store_runs(lab.ledger, stored(12))
+    lab.event(12)
+    lab.run()
+    assert lab.subjects == ["Job 12 (train) completed"]
+    text = text_of(lab.mails[0])
+    asked = "Asked for: --cpus-per-task=4 --gpus-per-node=2 --mem=8G --time=1:00:00"
+    assert asked in text
+    assert (
+        "Would have been enough: --cpus-per-task=2 --mem=3G --gpus-per-node=1 --time=12:00" in text
+    )
+
+
+def test_a_mail_waits_for_the_ledger_but_not_for_ever(lab: Lab) -> None:
+    lab.end("12", "COMPLETED")
+    lab.event(12)
+    assert lab.run(NOW) == ""
+    assert lab.run(NOW + 29 * 60) == ""
+    assert (lab.subjects, lab.waiting) == ([], 1)
+    lab.run(NOW + 30 * 60)
+    assert lab.subjects == ["Job 12 (train) completed"]
+    assert "Used of" not in text_of(lab.mails[0])
+
+
+def test_where_slurm_knows_nothing_the_event_itself_counts(lab: Lab) -> None:
+    lab.event(12, "Failed", JOB_STATE="NODE_FAIL", JOB_EXIT_CODE2="0:0")
+    lab.run(NOW + 3600)
+    assert "Ended because a node failed, after 00:10:00 (source: slurmctld)." in text_of(
+        lab.mails[0]
+    )
+
+
+def test_slurmdbd_is_waited_for_but_not_for_ever(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurmkit_accounting.notify.ended_job.time.time", lambda: NOW + 60)
+    store_runs(lab.ledger, stored(12, state="FAILED"))
+    lab.event(12, "Failed", JOB_STATE="FAILED", JOB_EXIT_CODE2="3:0")
+    lab.away = True
+    with pytest.raises(NotSent, match="slurmdbd does not answer"):
+        lab.run()
+    monkeypatch.setattr("slurmkit_accounting.notify.ended_job.time.time", lambda: NOW + 3600)
+    lab.run(NOW + 3600)
+    assert "Failed with exit code 3:0, after 00:10:00 (source: slurmctld)." in text_of(lab.mails[0])
+
+
+def test_a_job_of_another_cluster_is_not_taken_for_one_of_this(lab: Lab) -> None:
+    lab.end("12", "FAILED", "3:0")
+    store_runs(lab.ledger, stored(12, state="FAILED"))
+    lab.event(12, CLUSTER_NAME="big", JOB_EXIT_CODE2="0:0")
+    lab.run(NOW + 3600)
+    assert lab.subjects == ["Job 12 (train) completed"]
+    assert "Completed, after 00:10:00 (source: slurmctld)." in text_of(lab.mails[0])
+
+
+def test_an_earlier_run_of_the_job_is_not_taken_for_this_one(lab: Lab) -> None:
+    lab.end("12", "COMPLETED")
+    store_runs(lab.ledger, ran(NOW - 90_000, 600, db_index=12, **MEASURED))
+    lab.event(12)
+    assert lab.run() == ""
+
+
+def test_the_same_event_sends_one_mail(lab: Lab) -> None:
+    lab.end("12", "COMPLETED")
+    store_runs(lab.ledger, stored(12))
+    content = lab.event(12).read_bytes()
+    (lab.spool / "2-2.event").write_bytes(content)
+    lab.run()
+    (lab.spool / "3-3.event").write_bytes(content)
+    lab.mailer = lab.new_mailer()
+    lab.run(NOW + 60)
+    assert lab.subjects == ["Job 12 (train) completed"]
+    assert list(lab.spool.iterdir()) == []
+
+
+def test_a_damaged_file_is_removed_and_named(lab: Lab) -> None:
+    (lab.spool / "1-1.event").write_bytes(b"half of an ev")
+    assert lab.run() == "1 damaged files removed from the spool"
+    assert list(lab.spool.iterdir()) == []
+
+
+def test_a_spool_that_cannot_be_read_is_an_error(lab: Lab) -> None:
+    lab.spool.rmdir()
+    with pytest.raises(BadConfig, match=r"\[job_mail\] spool: cannot read"):
+        lab.run()
+
+
+def test_nothing_is_lost_while_the_mail_server_is_away(lab: Lab) -> None:
+    lab.end("12", "COMPLETED")
+    store_runs(lab.ledger, stored(12))
+    lab.event(12)
+    lab.inbox.data = "451 later"
+    with pytest.raises(
+        NotSent, match=r"1 mails are to be tried again, the first: mail: .*451 later"
+    ):
+        lab.run()
+    lab.inbox.data = "250 OK"
+    with pytest.raises(NotSent, match="451 later"):  # not yet
+        lab.run(NOW + 59)
+    assert lab.mails == []
+    assert lab.run(NOW + 61) == "1 mails sent"
+    assert lab.subjects == ["Job 12 (train) completed"]
+
+
+def test_a_mail_that_nobody_takes_is_given_up_after_a_day(lab: Lab) -> None:
+    lab.end("12", "COMPLETED")
+    store_runs(lab.ledger, stored(12))
+    lab.event(12)
+    lab.inbox.data = "451 later"
+    with pytest.raises(NotSent):
+        lab.run()
+    said = lab.run(int(time.time()) + 86400 + 60)
+    assert "given up: job 12 of alice: mail: " in said
+    assert lab.waiting == 0
+
+
+def test_who_has_no_address_gets_none_and_the_log_says_so(lab: Lab) -> None:
+    lab.event(12, "Began", address="nobody")
+    lab.event(13, "Began", address="a b@lab.example")
+    said = lab.run()
+    assert "given up: job 12 of alice: the directory has no mail address of 'nobody'" in said
+    assert "'a b@lab.example' is not a mail address" in said
+    assert (lab.mails, lab.waiting) == ([], 0)
+
+
+def test_an_address_of_the_users_own(lab: Lab) -> None:
+    lab.event(12, "Began", address="a@lab.example,b@lab.example")
+    lab.run()
+    assert lab.inbox.recipients == [["a@lab.example", "b@lab.example"]]
+    assert lab.subjects == ["Job 12 (train) started"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x\r\nBcc: evil@lab.example",
+        "<script>alert(1)</script>",
+        '"><img src=http://evil.example/x>',
+        "\u202egnp.exe",
+        "ü" * 500,
+        "{{ 7*7 }}",
+    ],
+)
+def test_names_are_shown_and_do_nothing(lab: Lab, name: str) -> None:
+    lab.end("12", "COMPLETED", JobName=name.replace("\r\n", " "))
+    store_runs(lab.ledger, stored(12))
+    lab.event(12, JOB_NAME=name)
+    lab.run()
+    (mail,) = lab.mails
+    assert lab.inbox.recipients == [["alice@lab.example"]]
+    assert "Bcc" not in mail
+    html = html_of(mail)
+    assert "<script>" not in html
+    assert "<img" not in html
+    assert "49" not in mail["Subject"]
+    assert "\u202e" not in mail["Subject"] + text_of(mail) + html
+
+
+def fail_tasks(lab: Lab, count: int, *failed: int) -> None:
+    for task in range(1, count + 1):
+        state, code = ("FAILED", "1:0") if task in failed else ("COMPLETED", "0:0")
+        lab.end(f"12_{task}", state, code, JobIDRaw=str(100 + task), NodeList=f"c{task % 7 + 1}")
+        kind = "Failed" if task in failed else "Ended"
+        array = {"ARRAY_JOB_ID": 12, "ARRAY_TASK_ID": task, "JOB_STATE": state}
+        lab.event(100 + task, kind, **array)
+    states = {task: "FAILED" if task in failed else "COMPLETED" for task in range(1, count + 1)}
+    store_runs(
+        lab.ledger,
+        *(stored(100 + task, job_id=f"12_{task}", state=states[task]) for task in states),
+    )
+
+
+def test_an_array_is_one_mail_once_it_is_over(lab: Lab) -> None:
+    fail_tasks(lab, 20, 3, 7)
+    lab.queued = ["12_21"]
+    assert lab.run() == ""
+    lab.queued = []
+    assert lab.run(NOW + 30) == "1 mails sent"
+    assert lab.subjects == ["Array 12 (train): 18 completed, 2 failed"]
+    text = text_of(lab.mails[0])
+    assert "       18 COMPLETED\n        2 FAILED" in text
+    assert "12_3: failed with exit code 1, after 10:00 on c4" in text
+    assert "most of any task: 2 GiB of 8 GiB" in text
+    assert "Cost: 6.67 GPU-hours, 6.00 EUR" in text
+    assert lab.waiting == 0
+
+
+def test_an_array_that_does_not_end_is_told_of_after_a_day(lab: Lab) -> None:
+    fail_tasks(lab, 3)
+    lab.queued = ["12_4"]
+    assert lab.run(NOW + 24 * 3600 - 1) == ""
+    lab.run(NOW + 24 * 3600)
+    assert lab.subjects == ["Array 12 (train): 3 completed, the others have not ended yet"]
+
+
+def test_slurms_own_summary_of_an_array_is_one_mail(lab: Lab) -> None:
+    for task in (1, 2):
+        lab.end(f"12_{task}", "COMPLETED", JobIDRaw=str({1: 13, 2: 12}[task]))
+    store_runs(lab.ledger, stored(13, job_id="12_1"), stored(12, job_id="12_2"))
+    lab.event(12, "Ended", ARRAY_JOB_ID=12, ARRAY_TASK_ID=2, whole_array=True, JOB_EXIT_CODE_MAX=0)
+    lab.queued = ["99"]
+    lab.run()
+    assert lab.subjects == ["Array 12 (train): 2 completed"]
+
+
+def test_an_array_that_slurmkit_split_is_one_mail(lab: Lab) -> None:
+    """slurmkit sends an array beyond MaxArraySize as several arrays of Slurm."""
+    tags = {12: "slurmkit-array:0123456789ab:0:4", 34: "slurmkit-array:0123456789ab:2:4:12"}
+    for array, raw, task in ((12, 13, 1), (12, 12, 2), (34, 35, 1), (34, 34, 2)):
+        lab.end(f"{array}_{task}", "COMPLETED", JobIDRaw=str(raw))
+        lab.event(raw, ARRAY_JOB_ID=array, JOB_COMMENT=tags[array], whole_array=raw == array)
+    raws = {13: "12_1", 12: "12_2", 35: "34_1", 34: "34_2"}
+    store_runs(lab.ledger, *(stored(raw, job_id=name) for raw, name in raws.items()))
+    lab.queued = ["34_3"]
+    lab.comment = tags[34]
+    assert lab.run() == ""
+    lab.queued = []
+    lab.run(NOW + 30)
+    assert lab.subjects == ["Array 12 (train): 4 completed"]
+
+
+def test_the_starts_of_an_arrays_tasks_are_one_mail(lab: Lab) -> None:
+    for task in range(1, 4):
+        lab.event(100 + task, "Began", ARRAY_JOB_ID=12, ARRAY_TASK_ID=task)
+    lab.run()
+    lab.event(104, "Began", ARRAY_JOB_ID=12, ARRAY_TASK_ID=4)
+    lab.run(NOW + 600)
+    assert lab.subjects == ["Array 12 (train) started: its first task runs"]
+    assert lab.waiting == 0
+
+
+def test_ten_thousand_tasks_are_one_mail_within_a_minute(lab: Lab) -> None:
+    fail_tasks(lab, 10_000, *range(50, 10_000, 1000))
+    begin = time.monotonic()
+    lab.run()
+    taken = time.monotonic() - begin
+    assert lab.subjects == ["Array 12 (train): 9,990 completed, 10 failed"]
+    assert "and 5 more" in text_of(lab.mails[0])
+    assert (lab.waiting, list(lab.spool.iterdir())) == (0, [])
+    assert taken < 60, taken
+
+
+def test_very_many_jobs_of_a_user_are_one_mail(lab: Lab) -> None:
+    """And what is tried again is the same mail about the same jobs, also after a restart."""
+    for number in range(1, 31):
+        lab.end(str(number), "COMPLETED")
+        if number <= 25:
+            lab.event(number)
+    store_runs(lab.ledger, *(stored(number) for number in range(1, 31)))
+    lab.inbox.data = "451 later"
+    with pytest.raises(NotSent):
+        lab.run()
+    for number in range(26, 31):
+        lab.event(number)
+    lab.inbox.data = "250 OK"
+    lab.mailer = lab.new_mailer()
+    lab.run(NOW + 61)
+    single = [f"Job {number} (train) completed" for number in range(26, 31)]
+    assert lab.subjects == ["25 jobs, 0 failed", *single]
+    assert text_of(lab.mails[0]).count(" train: completed, 10:00, 0.33 GPU-hours") == 25
+    assert lab.waiting == 0
+
+
+def wants(lab: Lab, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    named = type("Named", (), {"pw_name": "alice"})
+    monkeypatch.setattr("pwd.getpwuid", lambda _: named)
+    change_mail_settings(lab.ledger, uid=10011, **settings)
+
+
+def test_who_wants_no_mails_gets_none(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants(lab, monkeypatch, mails="never")
+    lab.event(12, "Failed")
+    lab.event(13, "Failed", JOB_USER="bob", JOB_UID=10011, address="bob@lab.example")
+    lab.run(NOW + 3600)
+    # The uid alone does not make bob alice.
+    assert lab.inbox.recipients == [["bob@lab.example"]]
+    assert lab.waiting == 0
+
+
+def test_who_wants_failures_only_gets_those(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants(lab, monkeypatch, about="failures")
+    lab.event(12, "Began")
+    lab.event(12, "Ended")
+    lab.event(13, "Ended", JOB_STATE="TIMEOUT")  # --mail-type=END alone says Ended
+    lab.run(NOW + 3600)
+    assert lab.subjects == ["Job 13 (train) ran into its time limit"]
+
+
+def test_the_mail_of_a_day(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants(lab, monkeypatch, mails="daily")
+    lab.end("12", "FAILED", "3:0")
+    lab.end("13", "COMPLETED")
+    store_runs(lab.ledger, stored(12, state="FAILED"), stored(13))
+    lab.event(12, "Failed", JOB_STATE="FAILED")
+    lab.event(13, JOB_NAME="<b>eval</b>")
+    lab.event(14, "Began")
+    assert lab.run() == ""
+    assert lab.mailer.digest(NOW + 60) == "1 mails sent"
+    assert lab.mailer.digest(NOW + 120) == ""
+    assert lab.subjects == ["2 jobs, 1 failed"]
+    text = text_of(lab.mails[0])
+    assert "12  train: failed with exit code 3, after 10:00 on c1, 10:00, 0.33 GPU-hours" in text
+    assert "13  <b>eval</b>: completed, 10:00, 0.33 GPU-hours, 0.30 EUR" in text
+    assert "&lt;b&gt;eval&lt;/b&gt;" in html_of(lab.mails[0])
+
+
+def test_the_first_error_of_a_log_that_belongs_to_the_owner(lab: Lab, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("ModuleNotFoundError: No module named 'torch'\n")
+    lab.end("12", "FAILED", "1:0", StdOut=str(log), StdErr=str(log))
+    store_runs(lab.ledger, stored(12, state="FAILED"))
+    lab.event(12, "Failed", JOB_STATE="FAILED", JOB_UID=os.getuid())
+    lab.run()
+    line = "First error in its log: ModuleNotFoundError: No module named 'torch'"
+    assert line in text_of(lab.mails[0])
+
+
+def test_a_file_of_somebody_else_in_the_place_of_the_log_is_not_read(
+    lab: Lab, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("error: the password is 1234\n")
+    log = tmp_path / "log"
+    log.symlink_to(secret)
+    lab.end("12", "FAILED", "1:0", StdOut=str(log), StdErr=str(log))
+    store_runs(lab.ledger, stored(12, state="FAILED"))
+    lab.event(12, "Failed", JOB_STATE="FAILED", JOB_UID=os.getuid() + 1)
+    lab.run()
+    assert "password" not in text_of(lab.mails[0])
+    assert "First error" not in text_of(lab.mails[0])
+
+
+def test_a_site_may_send_them_to_a_webhook_too(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    fake = type("Fake", (), {"send": lambda _, notice: sent.append(notice)})
+    monkeypatch.setattr(job_mail, "notifier", lambda _: fake())
+    lab.mailer = lab.new_mailer(by=("webhook",))
+    lab.event(12, "Began", address="nobody")
+    lab.run()
+    (notice,) = sent
+    assert (notice.kind, notice.to) == ("job", ())
+    assert (notice.facts["event"], notice.facts["job_id"]) == ("begin", "12")
+    assert json.dumps(notice.facts)
+
+
+def test_the_service_has_the_tasks_where_there_is_a_spool(
+    lab: Lab, configure: Callable[[str], None]
+) -> None:
+    service = ServiceTasks(open_for_writing, lab.slurm, lambda: None, UTC)
+    tasks = {task.name: task for task in service.tasks(ScheduleSection())}
+    assert tasks["job_mail"].apart
+    lab.event(12, "Began")
+    assert tasks["job_mail"].run([]) == "1 mails sent"
+    assert tasks["digest"].run([]) == ""
+    configure("")
+    assert not {"job_mail", "digest"} & {task.name for task in service.tasks(ScheduleSection())}
+
+
+KILLED = """
+import os, signal, sys
+from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.config import JobMailSection
+from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.notify import job_events, job_mail
+from slurmkit.testing import FakeSlurm
+spool, now, where = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+module, name = {"unlink": (job_events, "_remove"), "finish": (job_mail, "finish_events")}[where]
+real, calls = getattr(module, name), []
+def kill(*given):
+    calls.append(1)
+    if where == "unlink" or len(given[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*given)
+setattr(module, name, kill)
+section = JobMailSection(spool=spool)
+zone = find_zone("UTC")
+slurm = FakeSlurm({"scontrol": lambda *_: "ClusterName             = lab\\n"})
+job_mail.JobMailer(open_for_writing, slurm, lambda: None, zone, section).run(now)
+"""
+
+
+@pytest.mark.parametrize("where", ["unlink", "finish"])
+def test_killed_between_two_steps_it_sends_one_mail(lab: Lab, where: str, tmp_path: Path) -> None:
+    """Between the ledger's row and the file, and between the mail and the ledger's row."""
+    lab.event(12, "Began")
+    environ = os.environ | {"SLURMKIT_CONFIG": str(tmp_path / "config" / "slurmkit.toml")}
+    argv = [sys.executable, "-c", KILLED, str(lab.spool), str(NOW), where]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(lab.mails) == (where == "finish")
+    lab.run(NOW + 60)
+    assert lab.subjects == ["Job 12 (train) started"]
+    assert (lab.waiting, list(lab.spool.iterdir())) == (0, [])
