@@ -183,7 +183,7 @@ def test_a_lost_device_drains_the_node_and_keeps_the_job(lab: Lab, other_devices
     job = lab.run(*argv.split()).stdout.strip()
     try:
         node = ("scontrol", "-o", "show", "node", "c4")
-        reason = f"Reason=slurmkit: GPU 0 has no device file {other_devices}0"
+        reason = f"Reason=slurmkit: devices: GPU 0 has no device file {other_devices}0"
         wait_for(lambda: reason in lab.run(*node).stdout)
         held = "launch failed requeued held"
         wait_for(lambda: held in lab.run("squeue", "-h", "-j", job, "-o", "%r").stdout)

@@ -25,6 +25,10 @@ JOBSTATS_GPUS=()
 # With KILL_UNNAMED=no the epilog leaves processes on GPUs alone that name no job. By default it ends
 # those of the ended job's user, unless that user has another job here, or they belong to a login.
 KILL_UNNAMED=yes
+# Where CHECK_IN names prolog, epilog or both, that one also runs node_check.py, which has further
+# settings (CHECK_…) in the same file.
+CHECK_IN=
+NODE_CHECKS=${SLURMKIT_NODE_CHECKS:-/run/slurmkit/node_check}
 NODE_CONF=${SLURMKIT_NODE_CONF:-/etc/slurm/slurmkit_node.conf}
 # shellcheck source=/dev/null
 [[ ! -r $NODE_CONF ]] || source "$NODE_CONF"
@@ -35,10 +39,33 @@ say() {
     logger -t "slurmkit-$(basename "$0")" -- "job $SLURM_JOB_ID: $*" 2>/dev/null || true
 }
 
-# Takes the node out of use, with the reason, once.
+# drain CHECK TEXT: leaves the reason for which the script fails; slurmd drains the node for that,
+# but keeps no reason. node_check.py as HealthCheckProgram gives it to slurmctld: scripts on the way
+# of jobs should run no command of Slurm. Where it has not run for two hours, nobody else would.
 drain() {
-    say "$*"
-    scontrol update "NodeName=$SLURMD_NODENAME" State=DRAIN "Reason=slurmkit: $*" || true
+    say "${*:2}"
+    if [[ $(find "$NODE_CHECKS/health.json" -mmin -120 2>/dev/null) ]]; then
+        echo "$1: ${*:2}" >>"$NODE_CHECKS/faults"
+    else
+        timeout 5 scontrol update "NodeName=$SLURMD_NODENAME" State=DRAIN \
+            "Reason=slurmkit: $1: ${*:2}" || true
+    fi
+}
+
+# check_node prolog|epilog: fails where node_check.py has found a fault. A job is not lost because
+# the check itself does not work.
+check_node() {
+    [[ " $CHECK_IN " == *" $1 "* ]] || return 0
+    local said code=0
+    said=$("$(dirname "$(readlink -f "$0")")/node_check.py" --context "$1" 2>&1) || code=$?
+    ((code)) || return 0
+    if [[ $said != *"CRITICAL: "* ]]; then
+        say "node_check.py ends with code $code: $said"
+        return 0
+    fi
+    said=${said##*CRITICAL: }
+    drain "${said%%: *}" "${said#*: }"
+    return 1
 }
 
 indices() { tr ',' ' ' <<<"${SLURM_JOB_GPUS:-}"; }
@@ -109,18 +136,25 @@ kill_and_wait() {
 is_alive() { [[ -e /proc/$1/stat && $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) != Z* ]]; }
 
 # Writes what others' exporters read about the job's GPUs anew, from the records: a job that shares
-# a GPU is not alone there.
+# a GPU is not alone there. Says what it could not write, and goes on.
 write_job_maps() {
     [[ $DCGM_JOB_DIR$JOBSTATS_DIR ]] || return 0
-    local indices index at=0 visible lock
-    mkdir -p "$RECORDS" && exec {lock}>"$RECORDS/.lock" && flock -w 10 "$lock" || return
+    local indices index at=0 visible lock="" text why
+    if ! mkdir -p "$RECORDS" || ! { exec {lock}>"$RECORDS/.lock"; } || ! flock -w 10 "$lock"; then
+        say "others' exporters are not told its GPUs: cannot lock $RECORDS/.lock"
+        return
+    fi
     read -ra indices <<<"$(indices)"
     IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
     for index in "${indices[@]}"; do
         local name=$index
         [[ ${visible[at]:-} != MIG-* ]] || name=${visible[at]}
-        map_file "$DCGM_JOB_DIR" "${DCGM_GPUS[index]:-$index}" "$(newest_first "$index" job)"
-        map_file "$JOBSTATS_DIR" "${JOBSTATS_GPUS[index]:-$name}" "$(newest_first "$index" job uid | head -n 1)"
+        why=$({ text=$(newest_first "$index" job) &&
+            map_file "$DCGM_JOB_DIR" "${DCGM_GPUS[index]:-$index}" "$text"; } 2>&1) ||
+            say "dcgm-exporter is not told who has GPU $index: $why"
+        why=$({ text=$(newest_first "$index" job uid) &&
+            map_file "$JOBSTATS_DIR" "${JOBSTATS_GPUS[index]:-$name}" "${text%%$'\n'*}"; } 2>&1) ||
+            say "jobstats is not told who has GPU $index: $why"
         at=$((at + 1))
     done
     exec {lock}>&-
@@ -143,5 +177,5 @@ newest_first() {
 map_file() {
     [[ $1 ]] || return 0
     if [[ ! $3 ]]; then rm -f "$1/$2"; return; fi
-    mkdir -p "$1" && printf '%s\n' "$3" >"$RECORDS/.map" && mv "$RECORDS/.map" "$1/$2"
+    mkdir -p "$1" && printf '%s\n' "$3" >"$RECORDS/.map" && mv -T "$RECORDS/.map" "$1/$2"
 }

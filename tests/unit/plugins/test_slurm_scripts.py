@@ -24,13 +24,14 @@ Hold = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """A node with two GPUs, and a scontrol that only notes what it is told."""
+    """A node with two GPUs, a scontrol that only notes what it is told, and a system's log."""
     for index in (0, 1):
         (tmp_path / f"gpu{index}").touch()
-    tool = tmp_path / "bin" / "scontrol"
-    tool.parent.mkdir()
-    tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{tmp_path}/told\n', "utf-8")
-    tool.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    for name, words, noted in (("scontrol", "$@", "told"), ("logger", "$*", "log")):
+        tool = tmp_path / "bin" / name
+        tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "{words}" >>{tmp_path}/{noted}\n', "utf-8")
+        tool.chmod(0o755)
     conf = f"GPU_DEVICE={tmp_path}/gpu\nRECORDS={tmp_path}/records\n"
     (tmp_path / "node.conf").write_text(conf, "utf-8")
     return tmp_path
@@ -68,6 +69,7 @@ def run(
     env = {
         "PATH": f"{node}/bin:{os.environ['PATH']}",
         "SLURMKIT_NODE_CONF": f"{node}/node.conf",
+        "SLURMKIT_NODE_CHECKS": f"{node}/checks",
         "SLURM_JOB_ID": job,
         "SLURM_JOB_USER": "alice",
         "SLURM_JOB_UID": str(uid),
@@ -140,6 +142,44 @@ def test_jobstats_names_mig_instances_by_uuid(node: Path) -> None:
     assert maps(node) == {}
 
 
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ("dcgm", "dcgm-exporter is not told who has GPU 1: "),
+        ("gpustat", "jobstats is not told who has GPU 1: "),
+        ("records/1", "could not record that it has GPU 1: "),
+        ("records/.lock", "others' exporters are not told its GPUs: cannot lock "),
+    ],
+)
+def test_what_the_prolog_cannot_write_is_said_and_keeps_no_job_waiting(
+    node: Path, broken: str, words: str
+) -> None:
+    """In the system's log, as all that the scripts do; the other files are written."""
+    with (node / "node.conf").open("a", encoding="utf-8") as conf:
+        conf.write(f"DCGM_JOB_DIR={node}/dcgm JOBSTATS_DIR={node}/gpustat\n")
+    # A folder where a file should be, or the other way round, stops root too.
+    at = node / broken
+    at.parent.mkdir(exist_ok=True)
+    if broken == "records/1":
+        at.touch()
+    elif broken == "records/.lock":
+        at.mkdir()
+    else:
+        (at / "1").mkdir(parents=True)
+    assert run(node, "prolog", gpus="0,1") == 0
+    logged = (node / "log").read_text("utf-8").splitlines()
+    assert any(f"-- job {JOB}: {words}" in line for line in logged), logged
+    assert not any("GPU 0" in line for line in logged)
+    assert (node / "records" / "0" / JOB).exists()
+    assert told(node) == []
+
+
+def test_records_that_cannot_be_removed_are_said(node: Path) -> None:
+    (node / "records" / "0" / JOB).mkdir(parents=True)
+    assert run(node, "epilog") == 0
+    assert "could not remove its records: " in (node / "log").read_text("utf-8")
+
+
 def test_nothing_is_written_for_others_unless_asked_for(node: Path) -> None:
     before = set(node.iterdir())
     assert run(node, "prolog", gpus="0,1") == 0
@@ -157,7 +197,7 @@ def test_a_missing_device_fails_the_prolog_and_drains_with_the_reason(node: Path
     assert run(node, "prolog", gpus="0") == 0
     assert told(node) == []
     assert run(node, "prolog", gpus="0,1") == 1
-    reason = f"Reason=slurmkit: GPU 1 has no device file {node}/gpu1"
+    reason = f"Reason=slurmkit: devices: GPU 1 has no device file {node}/gpu1"
     assert told(node) == ["update", "NodeName=c1", "State=DRAIN", reason]
     assert not (node / "records" / "1").exists()
 
@@ -332,8 +372,44 @@ def test_a_process_that_cannot_be_killed_drains_the_node(node: Path, hold: Hold)
     stuck = hold(0, JOB)
     with (node / "node.conf").open("a") as conf:
         conf.write("kill() { :; }\nKILL_SECONDS=1\n")
-    assert run(node, "epilog") == 0
-    reason = f"Reason=slurmkit: processes of job {JOB} hold GPUs and cannot be killed: {stuck.pid}"
-    assert told(node)[-1] == reason
+    assert run(node, "epilog") == 1
+    said = f"leftovers: processes of job {JOB} hold GPUs and cannot be killed: {stuck.pid}"
+    assert told(node)[-1] == f"Reason=slurmkit: {said}"
     assert run(node, "prolog", job=LATER) == 1
-    assert "processes of ended jobs hold GPUs" in told(node)[-1]
+    assert "leftovers: processes of ended jobs hold GPUs" in told(node)[-1]
+
+
+def test_beside_the_health_check_no_command_of_slurm_is_run(node: Path) -> None:
+    checks = node / "checks"
+    checks.mkdir()
+    (checks / "health.json").touch()
+    (node / "gpu1").unlink()
+    assert run(node, "prolog", gpus="1") == 1
+    assert told(node) == []
+    said = f"devices: GPU 1 has no device file {node}/gpu1\n"
+    assert (checks / "faults").read_text("utf-8") == said
+    # A health check of long ago tells nobody anything.
+    os.utime(checks / "health.json", (time.time() - 9000,) * 2)
+    assert run(node, "prolog", gpus="1") == 1
+    assert told(node)[-1] == f"Reason=slurmkit: {said.strip()}"
+
+
+@pytest.mark.parametrize("script", ["prolog", "epilog"])
+def test_a_nodes_check_runs_where_the_settings_say_so(node: Path, script: str) -> None:
+    line = "[ 1.0] NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus."
+    dmesg = node / "bin" / "dmesg"
+    dmesg.write_text(f"#!/bin/sh\necho '{line}'\n", "utf-8")
+    dmesg.chmod(0o755)
+    assert run(node, script) == 0
+    with (node / "node.conf").open("a") as conf:
+        conf.write(f"CHECK_IN={script}\nCHECK_PATH={node}/bin:/usr/bin:/bin\n")
+        conf.write("CHECK_PROLOG_SECONDS=100\nCHECK_EPILOG_SECONDS=100\n")
+    assert run(node, script) == 1
+    assert told(node)[-1] == "Reason=slurmkit: xid 0000:07:00.0: 79 GPU has fallen off the bus."
+
+
+def test_a_check_that_does_not_work_fails_no_job(node: Path) -> None:
+    with (node / "node.conf").open("a") as conf:
+        conf.write("CHECK_IN=prolog\nCHECK_NONSENSE=1\n")
+    assert run(node, "prolog") == 0
+    assert told(node) == []

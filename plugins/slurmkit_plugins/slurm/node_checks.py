@@ -1,0 +1,699 @@
+"""The checks of a node: what each one reads, and what it says.
+
+Installed in /etc/slurm, beside the program node_check.py. It stands alone: the standard library of
+Python 3.6 or later.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+CONF_FILE = "/etc/slurm/slurmkit_node.conf"
+SEVERITIES = ("note", "drain", "page")
+CONTEXTS = ("hand", "health", "prolog", "epilog")
+# Seconds for all checks together. slurmd ends a health check after 60 s.
+DEADLINES = {"hand": 45.0, "health": 45.0, "prolog": 1.5, "epilog": 20.0}
+
+XIDS = {
+    **dict.fromkeys((46, 48, 62, 64, 74, 95, 110, 119, 120, 136, 140, 143, 154), "drain"),
+    **dict.fromkeys((63, 92, 94), "note"),
+    79: "page",
+}
+"""Errors of the GPU itself (NVIDIA's Xid catalogue). The others are mostly errors of programs."""
+
+
+class CheckInfo(NamedTuple):
+    """One kind of check.
+
+    Attributes:
+        source: what it is read from; a key of `SOURCES`.
+        text: what is wrong when it fails.
+        contexts: where it runs.
+    """
+
+    source: str
+    text: str
+    contexts: "tuple[str, ...]" = CONTEXTS
+
+
+CHECKS = {
+    "gpus": CheckInfo("smi", "a GPU is missing or does not answer (drain, page)"),
+    "recovery": CheckInfo("smi", "a GPU asks for a reset or a reboot (drain)"),
+    "ecc": CheckInfo("smi", "uncorrectable memory errors since the last reset (drain)"),
+    "remap": CheckInfo("smi", "rows or pages to be remapped (drain), or that cannot be (page)"),
+    "throttle": CheckInfo("smi", "clocks are held back by heat or the power supply (note)"),
+    "clocks": CheckInfo("smi", "clocks are set lower than the GPU's default (note)"),
+    "pcie": CheckInfo("smi", "fewer PCIe lanes than GPU and slot have (note)"),
+    "nvlink": CheckInfo("nvlink", "fewer NVLinks than the other GPUs have (note; SXM: drain)"),
+    "xid": CheckInfo(
+        "kernel_log", "errors of GPUs and NVSwitches since the boot (note, drain, page)"
+    ),
+    "infiniband": CheckInfo(
+        "infiniband", "a port is not active or slow (note; in CHECK_INFINIBAND: drain)"
+    ),
+    "tmp": CheckInfo("tmp", "a file system is full or hangs (drain)"),
+    "leftovers": CheckInfo(
+        "leftovers", "processes of jobs that have ended (note)", ("hand", "health")
+    ),
+    "diag": CheckInfo(
+        "diag",
+        "dcgmi diag -r 1 has failed (drain); CHECK_DIAG says where it runs",
+        ("health", "epilog"),
+    ),
+}
+
+
+class CheckResult(NamedTuple):
+    """What one check says, of the node or of one GPU.
+
+    Attributes:
+        check: a key of `CHECKS`.
+        state: `ok`, `note`, `drain`, `page`, `unknown`, or `skipped`.
+        text: what is wrong, or what is fine.
+        pci: address of the GPU, as `0000:07:00.0`; empty for the node.
+    """
+
+    check: str
+    state: str
+    text: str
+    pci: str = ""
+
+
+class BadSettings(Exception):
+    """An error in the configuration file."""
+
+
+class CheckSettings(NamedTuple):
+    """The CHECK_ settings of slurmkit_node.conf, which prolog and epilog read as shell.
+
+    Attributes:
+        scripts: which of our prolog and epilog run node_check.py; they read that themselves.
+        skip: checks that do not run.
+        severity: severity of a check instead of its own.
+        gpus: number of GPUs; None for what `slurmd -G` says.
+        xids: state of an Xid instead of that in `XIDS`.
+        tmp: file systems that need room.
+        tmp_free: room that each of them needs, in GiB.
+        infiniband: ports that must be active, as `mlx5_0` or `mlx5_0:1`.
+        infiniband_rate: Gb/s that they need.
+        pcie_width: lanes that each GPU needs; 0 for what GPU and slot have.
+        diag: contexts in which `dcgmi diag` runs.
+        diag_hours: least time between two of them in the health check.
+        deadlines: seconds for all checks, by context.
+        page: command that is given a text when something has the severity page.
+        resume: whether the health check also takes the node back into use.
+        path: where commands are.
+        leftover_age: seconds for which a job may take to end.
+        records: where the prolog records who has which GPU.
+    """
+
+    scripts: "frozenset[str]" = frozenset()
+    skip: "frozenset[str]" = frozenset()
+    severity: "Mapping[str, str]" = MappingProxyType({})
+    gpus: "int | None" = None
+    xids: "Mapping[int, str]" = MappingProxyType({})
+    tmp: "tuple[str, ...]" = ("/tmp",)  # noqa: S108 - this is what is checked
+    tmp_free: float = 1.0
+    infiniband: "tuple[str, ...]" = ()
+    infiniband_rate: float = 0.0
+    pcie_width: int = 0
+    diag: "frozenset[str]" = frozenset()
+    diag_hours: float = 24.0
+    deadlines: "Mapping[str, float]" = MappingProxyType(DEADLINES)
+    page: str = ""
+    resume: bool = False
+    path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    leftover_age: float = 300.0
+    records: str = "/run/slurmkit/gpus"
+
+
+# --- configuration ------------------------------------------------------------------------------
+
+
+def load_conf(path: str) -> CheckSettings:
+    """Load the settings. A missing file has none.
+
+    Raises:
+        BadSettings: for an unknown CHECK_ name or a value that is not allowed.
+    """
+    try:
+        text = Path(path).read_text("utf-8", "replace")
+    except FileNotFoundError:
+        text = ""
+    except OSError as error:
+        raise BadSettings(f"cannot read {path}: {error.strerror}") from error
+    values = {}
+    for line in text.splitlines():
+        match = re.match(r"\s*(?:export\s+)?(CHECK_\w+|RECORDS)=(.*)", line)
+        if match:
+            try:
+                values[match.group(1)] = " ".join(shlex.split(match.group(2), comments=True))
+            except ValueError as error:
+                raise BadSettings(f"{path}: {line.strip()}: {error}") from error
+    return parse_conf(values, path)
+
+
+def parse_conf(values: "dict[str, str]", path: str = CONF_FILE) -> CheckSettings:
+    """Convert the values of a configuration file.
+
+    Raises:
+        BadSettings: for an unknown name or a value that is not allowed.
+    """
+    found = {}  # type: dict[str, Any]
+    deadlines = dict(DEADLINES)
+    for name, value in values.items():
+        try:
+            if name in _DEADLINE_NAMES:
+                deadlines[_DEADLINE_NAMES[name]] = _at_least(float(value), 0.1)
+            else:
+                field, parse = _PARSERS[name]
+                found[field] = parse(value)
+        except KeyError:
+            known = ", ".join(sorted({*_PARSERS, *_DEADLINE_NAMES} - {"RECORDS"}))
+            raise BadSettings(f"{path}: {name} is unknown; allowed: {known}") from None
+        except ValueError as error:
+            raise BadSettings(f"{path}: {name}={value}: {error}") from error
+    return CheckSettings(**dict(found, deadlines=deadlines))
+
+
+def _at_least(value: float, least: float) -> float:
+    if value < least:
+        raise ValueError(f"must be at least {least:g}")
+    return value
+
+
+def _names(allowed: "tuple[str, ...]") -> "Any":
+    def parse(value: str) -> "frozenset[str]":
+        wrong = [name for name in value.split() if name not in allowed]
+        if wrong:
+            known = ", ".join(allowed)
+            raise ValueError(f"{wrong[0]} is not one of {known}")
+        return frozenset(value.split())
+
+    return parse
+
+
+def _pairs(value: str, states: "tuple[str, ...]") -> "dict[str, str]":
+    pairs = {}
+    for word in value.split():
+        name, equals, state = word.partition("=")
+        if not equals or state not in states:
+            known = "|".join(states)
+            raise ValueError(f"{word} is not NAME={known}")
+        pairs[name] = state
+    return pairs
+
+
+def _severities(value: str) -> "dict[str, str]":
+    pairs = _pairs(value, SEVERITIES)
+    _names(tuple(CHECKS))(" ".join(pairs))
+    return pairs
+
+
+def _xids(value: str) -> "dict[int, str]":
+    return {int(number): state for number, state in _pairs(value, ("ok", *SEVERITIES)).items()}
+
+
+def _yes_or_no(value: str) -> bool:
+    if value not in {"yes", "no"}:
+        raise ValueError("must be yes or no")
+    return value == "yes"
+
+
+_PARSERS = {
+    "CHECK_IN": ("scripts", _names(("prolog", "epilog"))),
+    "CHECK_SKIP": ("skip", _names(tuple(CHECKS))),
+    "CHECK_SEVERITY": ("severity", _severities),
+    "CHECK_GPUS": ("gpus", lambda value: int(_at_least(int(value), 0))),
+    "CHECK_XIDS": ("xids", _xids),
+    "CHECK_TMP": ("tmp", lambda value: tuple(value.split())),
+    "CHECK_TMP_FREE": ("tmp_free", lambda value: _at_least(float(value), 0)),
+    "CHECK_INFINIBAND": ("infiniband", lambda value: tuple(value.split())),
+    "CHECK_INFINIBAND_RATE": ("infiniband_rate", lambda value: _at_least(float(value), 0)),
+    "CHECK_PCIE_WIDTH": ("pcie_width", lambda value: int(_at_least(int(value), 0))),
+    "CHECK_DIAG": ("diag", _names(("health", "epilog"))),
+    "CHECK_DIAG_HOURS": ("diag_hours", lambda value: _at_least(float(value), 0)),
+    "CHECK_LEFTOVER_SECONDS": ("leftover_age", lambda value: _at_least(float(value), 0)),
+    "CHECK_PAGE": ("page", str),
+    "CHECK_RESUME": ("resume", _yes_or_no),
+    "CHECK_PATH": ("path", str),
+    "RECORDS": ("records", str),
+}  # type: dict[str, tuple[str, Any]]
+_DEADLINE_NAMES = {f"CHECK_{name.upper()}_SECONDS": name for name in CONTEXTS[1:]}
+
+
+# --- NVIDIA's driver ----------------------------------------------------------------------------
+
+
+def read_smi(
+    conf: CheckSettings, state: "dict[str, Any]"
+) -> "tuple[list[CheckResult], dict[str, Any]]":
+    """Read `nvidia-smi -q -x`: the checks of each GPU, and which GPUs there are."""
+    expected = conf.gpus if conf.gpus is not None else state.get("expected")
+    if not shutil.which("nvidia-smi"):
+        if conf.gpus:
+            return [CheckResult("gpus", "drain", "nvidia-smi is not installed")], {}
+        return _skipped("smi", "nvidia-smi is not installed"), {}
+    code, said = _run(["nvidia-smi", "-q", "-x"])
+    if code and expected == 0:
+        return _skipped("smi", "this node has no GPU"), {}
+    begin = said.find("<nvidia_smi_log>")
+    try:
+        gpus = ElementTree.fromstring(said[begin:] if begin >= 0 else "").findall("gpu")  # noqa: S314 - the driver wrote it
+    except ElementTree.ParseError:
+        why = f"nvidia-smi fails with code {code}: {_last_line(said)}"
+        return [CheckResult("gpus", "drain" if expected else "unknown", why)], {}
+    return check_gpus(gpus, expected, conf), {"gpus": [_identity(gpu) for gpu in gpus]}
+
+
+def check_gpus(
+    gpus: "list[Any]", expected: "int | None", conf: CheckSettings
+) -> "list[CheckResult]":
+    """Check the `gpu` elements of `nvidia-smi -q -x`."""
+    results = []
+    if expected is not None and len(gpus) < expected:
+        text = f"{len(gpus)} of {expected} GPUs are there"
+        results.append(CheckResult("gpus", "drain", text))
+    for gpu in gpus:
+        results += [
+            result._replace(pci=short_pci(gpu.get("id", ""))) for result in _check_gpu(gpu, conf)
+        ]
+    failed = {result.check for result in results}
+    fine = {"gpus": f"{len(gpus)} GPUs" if gpus else "no GPU"}
+    for check, info in CHECKS.items():
+        if info.source == "smi" and check not in failed:
+            results.append(CheckResult(check, "ok", fine.get(check, "")))
+    return results
+
+
+def _check_gpu(gpu: "Any", conf: CheckSettings) -> "list[CheckResult]":
+    """Return what is wrong with one GPU. A value of `N/A` is not known, and not wrong."""
+    lost = [name for name in ("uuid", "serial", "product_name") if _is_lost(_text(gpu, name))]
+    if lost:
+        return [CheckResult("gpus", "page", f"it does not answer: {_text(gpu, lost[0])}")]
+    results = []
+    action = _text(gpu, "gpu_recovery_action")
+    if action not in {"", "None", "N/A"}:
+        results.append(CheckResult("recovery", "drain", f"it asks for: {action}"))
+    errors = sum(
+        _number(each)
+        for each in gpu.findall("ecc_errors/volatile/*")
+        if "uncorrectable" in each.tag
+    ) + _number(gpu.find("ecc_errors/volatile/double_bit/total"))
+    if errors:
+        results.append(CheckResult("ecc", "drain", f"{errors} uncorrectable errors"))
+    if _text(gpu, "ecc_errors/aggregate/sram_threshold_exceeded") == "Yes":
+        results.append(CheckResult("ecc", "page", "too many SRAM errors in its life"))
+    if _text(gpu, "remapped_rows/remapped_row_failure") == "Yes":
+        results.append(CheckResult("remap", "page", "a row could not be remapped"))
+    pending = (
+        "remapped_rows/remapped_row_pending",
+        "retired_pages/pending_retirement",
+        "retired_pages/pending_blacklist",
+    )
+    if any(_text(gpu, name) == "Yes" for name in pending):
+        results.append(CheckResult("remap", "drain", "memory is to be remapped at the next reset"))
+    held = [name for name in _THROTTLES if _is_throttled(gpu, name)]
+    if held:
+        results.append(CheckResult("throttle", "note", "held back by {}".format(", ".join(held))))
+    return results + _check_clocks_and_pcie(gpu, conf)
+
+
+_THROTTLES = (
+    "hw_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "sw_thermal_slowdown",
+)
+
+
+def _check_clocks_and_pcie(gpu: "Any", conf: CheckSettings) -> "list[CheckResult]":
+    results = []
+    for name in ("graphics_clock", "mem_clock"):
+        now = _number(gpu.find("applications_clocks/" + name))
+        default = _number(gpu.find("default_applications_clocks/" + name))
+        if 0 < now < default:
+            text = f"{name} is set to {now} of {default} MHz"
+            results.append(CheckResult("clocks", "note", text))
+    widths = "pci/pci_gpu_link_info/link_widths/"
+    now = _number(gpu.find(widths + "current_link_width"))
+    most = conf.pcie_width or _number(gpu.find(widths + "max_link_width"))
+    if 0 < now < most:
+        results.append(CheckResult("pcie", "note", f"{now} of {most} PCIe lanes"))
+    return results
+
+
+def _is_throttled(gpu: "Any", name: str) -> bool:
+    """Before driver 535 the elements have another name."""
+    return "Active" in {
+        _text(gpu, f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}")
+        for kind in ("event", "throttle")
+    }
+
+
+def _is_lost(text: str) -> bool:
+    return any(word in text for word in ("ERR!", "GPU is lost", "Unknown Error"))
+
+
+def _identity(gpu: "Any") -> "dict[str, Any]":
+    known = {name: _text(gpu, name) for name in ("uuid", "serial", "product_name", "minor_number")}
+    known = {name: "" if text == "N/A" or _is_lost(text) else text for name, text in known.items()}
+    return dict(known, pci=short_pci(gpu.get("id", "")))
+
+
+def _text(element: "Any", path: str) -> str:
+    return (element.findtext(path) or "").strip()
+
+
+def _number(element: "Any") -> int:
+    """Return the number at the beginning of an element, as in `16x` and `1410 MHz`, or 0."""
+    match = re.match(r"\d+", (element.text or "").strip() if element is not None else "")
+    return int(match.group()) if match else 0
+
+
+def short_pci(address: str) -> str:
+    """Return a PCI address in one form: `00000000:07:00.0` and `0000:07:00` are `0000:07:00.0`."""
+    match = re.match(r"([0-9A-Fa-f]+):([0-9A-Fa-f]+):([0-9A-Fa-f]+)(\.\d)?$", address.strip())
+    if not match:
+        return ""
+    domain, bus, device, function = match.groups()
+    return "{:04x}:{:02x}:{:02x}{}".format(
+        int(domain, 16), int(bus, 16), int(device, 16), function or ".0"
+    )
+
+
+def read_nvlink(
+    conf: CheckSettings, state: "dict[str, Any]"
+) -> "tuple[list[CheckResult], dict[str, Any]]":
+    """Read `nvidia-smi nvlink -s`: fewer active links than the other GPUs of this kind have."""
+    del conf, state
+    if not shutil.which("nvidia-smi"):
+        return _skipped("nvlink", "nvidia-smi is not installed"), {}
+    code, said = _run(["nvidia-smi", "nvlink", "-s"])
+    links = parse_nvlink(said)
+    if code or not links:
+        return _skipped("nvlink", "no NVLink"), {}
+    results = []
+    for uuid, name, active in links:
+        most = max(count for _, other, count in links if other == name)
+        if active < most:
+            # Bridges between PCIe cards join some of them only.
+            state_of = "drain" if re.search(r"SXM|\bGB\d", name) else "note"
+            text = f"{active} of {most} NVLinks are active"
+            results.append(CheckResult("nvlink", state_of, text, uuid))
+    return results or [CheckResult("nvlink", "ok", "")], {}
+
+
+def parse_nvlink(text: str) -> "list[tuple[str, str, int]]":
+    """Parse `nvidia-smi nvlink -s`: UUID, name, and number of active links of each GPU."""
+    found = []  # type: list[tuple[str, str, int]]
+    for line in text.splitlines():
+        gpu = re.match(r"GPU \d+: (.*) \(UUID: (\S+)\)", line)
+        if gpu:
+            found.append((gpu.group(2), gpu.group(1), 0))
+        elif found and re.match(r"\s+Link \d+: [\d.]+ GB/s", line):
+            uuid, name, active = found[-1]
+            found[-1] = (uuid, name, active + 1)
+    return found
+
+
+def read_diag(
+    conf: CheckSettings, state: "dict[str, Any]"
+) -> "tuple[list[CheckResult], dict[str, Any]]":
+    """Run `dcgmi diag -r 1 -j`, where the configuration asks for it."""
+    del conf, state
+    if not shutil.which("dcgmi"):
+        return [CheckResult("diag", "unknown", "dcgmi is not installed")], {}
+    code, said = _run(["dcgmi", "diag", "-r", "1", "-j"])
+    return parse_diag(said, code), {"diag": int(time.time())}
+
+
+def parse_diag(text: str, code: int = 0) -> "list[CheckResult]":
+    """Parse the JSON of `dcgmi diag` (3.x and 4.x)."""
+    begin = text.find("{")
+    try:
+        # After the JSON, dcgmi may print more.
+        found, _ = json.JSONDecoder().raw_decode(text[begin:] if begin >= 0 else "")
+        body = found.get("DCGM Diagnostic") or found["DCGM GPU Diagnostic"]
+        tests = [test for part in body["test_categories"] for test in part["tests"]]
+        return _diag_results(tests) or [CheckResult("diag", "ok", f"{len(tests)} tests")]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        why = f"dcgmi diag gives no result (code {code}): {_last_line(text)}"
+        return [CheckResult("diag", "unknown", why)]
+
+
+def _diag_results(tests: "list[Any]") -> "list[CheckResult]":
+    states = {"Fail": "drain", "Warn": "note"}
+    results = []
+    for test in tests:
+        for each in test.get("results", ()):
+            state = states.get(each.get("status"))
+            if state:
+                at = each.get("entity_id", each.get("gpu_id", each.get("gpu_ids", "?")))
+                text = "{}, DCGM's GPU {}: {}".format(test["name"], at, _warning(each))
+                results.append(CheckResult("diag", state, text))
+    return results
+
+
+def _warning(result: "Any") -> str:
+    warnings = result.get("warnings") or result.get("info") or result["status"]
+    first = warnings[0] if isinstance(warnings, list) else warnings
+    return str(first.get("warning", first) if isinstance(first, dict) else first)
+
+
+# --- the rest of the node -----------------------------------------------------------------------
+
+
+def read_kernel_log(
+    conf: CheckSettings, state: "dict[str, Any]"
+) -> "tuple[list[CheckResult], dict[str, Any]]":
+    """Read the Xids in dmesg. Those that an earlier round has seen count until the next boot."""
+    code, said = _run(["dmesg"])
+    if code:
+        return [CheckResult("xid", "unknown", f"dmesg fails: {_last_line(said)}")], {}
+    seen = dict(state.get("xids", {}))
+    seen.update(parse_xids(said))
+    after = state.get("forgotten", -1.0)
+    seen = {key: value for key, value in seen.items() if value["at"] > after}
+    results = []
+    for key, value in sorted(seen.items()):
+        pci, number = key.split("|")
+        severity = xid_state(number, value["text"], conf)
+        if severity != "ok":
+            text = "{} {}".format(number, value["text"]).strip()
+            results.append(CheckResult("xid", severity, text, pci))
+    return results or [CheckResult("xid", "ok", "")], {"xids": seen}
+
+
+def parse_xids(text: str) -> "dict[str, dict[str, Any]]":
+    """Parse the kernel log: by `PCI|Xid` seconds since the boot and text of the last one."""
+    pattern = r"(?:\[\s*([\d.]+)\])?.*?\b(S?Xid) \(PCI:([0-9A-Fa-f:.]+)\): (\d+)(?:, *(.*))?"
+    found = {}
+    for line in text.splitlines():
+        match = re.search(pattern, line)
+        if match:
+            seconds, kind, pci, number, rest = match.groups()
+            name = "SXid" + number if kind == "SXid" else number
+            # A process and its name are a user's words, and nobody's fault.
+            rest = re.sub(r"\b(pid|name)=[^,]*,? *", "", rest or "").strip()
+            found[short_pci(pci) + "|" + name] = {"at": float(seconds or 0), "text": rest[:80]}
+    return found
+
+
+def xid_state(number: str, text: str, conf: CheckSettings) -> str:
+    """Return the state of an Xid, or of an NVSwitch's SXid."""
+    if number.startswith("SXid"):
+        return "drain" if text.startswith("Fatal") else "ok"
+    if number == "154" and text.endswith("(None)"):
+        return "ok"  # the GPU has been reset, and asks for nothing any more
+    return conf.xids.get(int(number), XIDS.get(int(number), "ok"))
+
+
+def read_infiniband(
+    conf: CheckSettings, state: "dict[str, Any]"
+) -> "tuple[list[CheckResult], dict[str, Any]]":
+    """Read the ports of InfiniBand devices in sysfs."""
+    del state
+    base = Path(os.environ.get("SLURMKIT_SYS", "/sys"), "class/infiniband")
+    ports = {}
+    for port in sorted(base.glob("*/ports/*")):
+        ports[f"{port.parent.parent.name}:{port.name}"] = {
+            name: read_line(port / name) for name in ("state", "phys_state", "rate", "link_layer")
+        }
+    wanted = [name if ":" in name else name + ":1" for name in conf.infiniband]
+    results = [
+        CheckResult("infiniband", "drain", f"port {name} does not exist")
+        for name in wanted
+        if name not in ports
+    ]
+    for name, values in ports.items():
+        in_use = values["link_layer"] == "InfiniBand" and "Disabled" not in values["phys_state"]
+        if name not in wanted and (wanted or not in_use):
+            continue
+        severity = "drain" if name in wanted else "note"
+        if "ACTIVE" not in values["state"]:
+            text = "port {} is {} ({})".format(name, values["state"], values["phys_state"])
+            results.append(CheckResult("infiniband", severity, text))
+        elif _number_of(values["rate"]) < conf.infiniband_rate:
+            text = "port {} has {}".format(name, values["rate"])
+            results.append(CheckResult("infiniband", severity, text))
+    if not ports and not wanted:
+        return _skipped("infiniband", "no InfiniBand"), {}
+    return results or [CheckResult("infiniband", "ok", f"{len(ports)} ports")], {}
+
+
+def read_line(path: Path) -> str:
+    """Return what a small file has; nothing if it cannot be read."""
+    try:
+        return path.read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _number_of(text: str) -> float:
+    match = re.match(r"[\d.]+", text)
+    return float(match.group()) if match else 0.0
+
+
+def read_tmp(
+    conf: CheckSettings, state: "dict[str, Any]"
+) -> "tuple[list[CheckResult], dict[str, Any]]":
+    """Ask each file system how much room it has, for an unprivileged user."""
+    del state
+    results = []
+    for folder in conf.tmp:
+        try:
+            room = os.statvfs(folder)
+        except OSError as error:
+            results.append(CheckResult("tmp", "drain", f"{folder}: {error.strerror}"))
+            continue
+        free = room.f_bavail * room.f_frsize / 2**30
+        if free < conf.tmp_free:
+            text = f"{folder} has less than {conf.tmp_free:g} GiB free"
+            results.append(CheckResult("tmp", "drain", text))
+        elif room.f_files and not room.f_favail:
+            results.append(CheckResult("tmp", "drain", f"{folder} has no free inodes"))
+    return results or [CheckResult("tmp", "ok", "")], {}
+
+
+def read_leftovers(
+    conf: CheckSettings, state: "dict[str, Any]"
+) -> "tuple[list[CheckResult], dict[str, Any]]":
+    """Look for processes that name a job which is not on this node any more."""
+    del state
+    here = {path.name for path in Path(conf.records).glob("*/[0-9]*")}
+    named = {}  # type: dict[str, set[str]]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            if command.startswith(b"slurmstepd: ["):
+                here |= set(re.findall(r"\[(\d+)", command.decode("ascii", "replace")))
+            elif folder.stat().st_uid and _age_of(folder) > conf.leftover_age:
+                named[folder.name] = _jobs_named(folder)
+        except (OSError, ValueError, IndexError):  # it has ended, or is not ours to read
+            continue
+    # All components of a het job are named: that another one is here is enough.
+    left = sorted(pid for pid, jobs in named.items() if jobs and not jobs & here)
+    if not left:
+        return [CheckResult("leftovers", "ok", "")], {}
+    jobs = sorted({min(named[pid]) for pid in left})
+    text = "processes of ended jobs {}: {}".format(" ".join(jobs[:5]), " ".join(left[:8]))
+    return [CheckResult("leftovers", "note", text)], {}
+
+
+def _jobs_named(folder: Path) -> "set[str]":
+    text = (folder / "environ").read_bytes().decode("ascii", "replace")
+    pattern = r"(?:^|\0)SLURM_JOB_ID(?:_HET_GROUP_\d+)?=(\d{1,10})(?=\0|$)"
+    return set(re.findall(pattern, text))
+
+
+def _age_of(folder: Path) -> float:
+    """Return for how many seconds a process runs."""
+    started = int((folder / "stat").read_text("ascii", "replace").rpartition(")")[2].split()[19])
+    uptime = float(Path("/proc/uptime").read_text("ascii").split()[0])
+    return uptime - started / os.sysconf("SC_CLK_TCK")
+
+
+def read_expected(
+    conf: CheckSettings, state: "dict[str, Any]"
+) -> "tuple[list[CheckResult], dict[str, Any]]":
+    """Ask `slurmd -G` how many GPUs Slurm believes to be here.
+
+    With AutoDetect that is less when a GPU is lost, so the most since the boot counts.
+    """
+    del conf
+    code, said = _run(["slurmd", "-G"]) if shutil.which("slurmd") else (1, "")
+    return [], {} if code else {"expected": max(count_gres(said), state.get("expected") or 0)}
+
+
+def count_gres(text: str) -> int:
+    """Count the device files of whole GPUs in what `slurmd -G` prints."""
+    files = set()
+    for line in text.splitlines():
+        match = re.search(r"Gres Name=gpu .*\bFile=(\S+)", line)
+        for name in _expand(match.group(1)) if match else ():
+            if re.match(r"/dev/nvidia\d+$", name):
+                files.add(name)
+    return len(files)
+
+
+def _expand(text: str) -> "list[str]":
+    """Expand `/dev/nvidia[0-3,6]`; for MIG there are several files, with commas between."""
+    match = re.match(r"(.*)\[([\d,-]+)\]$", text)
+    if not match:
+        return text.split(",")
+    found = []
+    for part in match.group(2).split(","):
+        first, _, last = part.partition("-")
+        found += [match.group(1) + str(at) for at in range(int(first), int(last or first) + 1)]
+    return found
+
+
+def _run(argv: "list[str]") -> "tuple[int, str]":
+    """Run a command. Its output goes into a pipe of our own: slurmd waits for the end of ours."""
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    said = process.communicate()[0]
+    return process.returncode, said.decode("utf-8", "replace")
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:120] if lines else "no output"
+
+
+def _skipped(source: str, why: str) -> "list[CheckResult]":
+    return [
+        CheckResult(name, "skipped", why) for name, info in CHECKS.items() if info.source == source
+    ]
+
+
+SOURCES = {
+    "smi": read_smi,
+    "nvlink": read_nvlink,
+    "kernel_log": read_kernel_log,
+    "infiniband": read_infiniband,
+    "tmp": read_tmp,
+    "leftovers": read_leftovers,
+    "diag": read_diag,
+    "expected": read_expected,
+}
+HANGS = {
+    "smi": "nvidia-smi",
+    "nvlink": "nvidia-smi nvlink",
+    "kernel_log": "dmesg",
+    "infiniband": "sysfs",
+    "tmp": "a file system of CHECK_TMP",
+    "leftovers": "/proc",
+    "diag": "dcgmi diag",
+}
