@@ -1,0 +1,178 @@
+"""Mails about idle GPUs: the warning, and what was done after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, func, or_, select
+
+from slurmkit.config.files import load_section
+from slurmkit.formats.display import printable
+from slurmkit_accounting.calendar import Zone
+from slurmkit_accounting.config import NotifySection
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.locks import hold_ledger_lock
+from slurmkit_accounting.ledger.schema.tasks import mailings
+from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
+from slurmkit_accounting.people.pi import People
+from slurmkit_accounting.plugins import Notice, notifier
+from slurmkit_accounting.reclaim.acts import ActName, OpenAct, load_keeps
+from slurmkit_accounting.reclaim.policy import ReclaimJob, ReclaimPolicy
+from slurmkit_accounting.usage.tables import load_eras
+
+KIND = "reclaim"
+_ARRIVED = (DeliveryOutcome.SENT, DeliveryOutcome.BEFORE, DeliveryOutcome.DOUBTFUL)
+
+
+class ReclaimNotices:
+    """Sends the mails about a cluster's jobs.
+
+    Args:
+        cluster: name of the cluster.
+        zone: time zone of the times in the mails.
+    """
+
+    def __init__(self, cluster: str, zone: Zone) -> None:
+        self._cluster = cluster
+        self._zone = zone
+
+    def warn(
+        self, ledger: Ledger, act: OpenAct, policy: ReclaimPolicy, then: ActName | None
+    ) -> str:
+        """Tell the user that GPUs are idle; return why nobody was told, empty if it was sent.
+
+        Args:
+            ledger: open for writing.
+            act: the recorded act.
+            policy: the policy that decides about the job.
+            then: what follows if the GPUs stay idle; None for nothing.
+
+        Raises:
+            BadConfig: when the settings of a notifier are missing.
+            LedgerError: when another process is sending.
+        """
+        job = act.job
+        words = _WHAT_FOLLOWS[then].format(
+            job=printable(job.job_id), at=self._zone.show(act.at + 60 * policy.warn_minutes)
+        )
+        text = (
+            f"{self._seen(act)}\n\n{words}\n\n"
+            f"When the GPUs work again, this is settled. To end the job now:\n"
+            f"  slurmkit cancel {printable(job.job_id)}\n"
+            f"To have it left alone for {policy.keep_hours} hours, once:\n"
+            f'  slurmkit reclaim keep {printable(job.job_id)} --reason "why it needs idle GPUs"\n'
+            f"What its GPUs do:\n  slurmkit job {printable(job.job_id)} --gpus\n"
+        )
+        subject = f"job {printable(job.job_id)}: {_idle_words(act)}"
+        return self._send(ledger, act, subject, text)
+
+    def tell(self, ledger: Ledger, act: OpenAct, outcome: str) -> str:
+        """Tell the user what was done; return and raise as `warn`."""
+        job = printable(act.job.job_id)
+        text = f"{self._seen(act)}\n\n{_DONE[outcome].format(job=job)}\n"
+        return self._send(ledger, act, f"job {job} was {_SUBJECT[outcome]}", text)
+
+    def was_sent(self, ledger: Ledger, act: OpenAct) -> bool:
+        """Return whether the notice of an act was handed over before, as far as one can know."""
+        query = select(func.count()).where(
+            mailings.c.kind == KIND,
+            mailings.c.about == self._about(act),
+            or_(mailings.c.done.is_not(None), mailings.c.sending.is_not(None)),
+        )
+        with ledger.transaction() as connection:
+            return bool(connection.scalar(query))
+
+    def _about(self, act: OpenAct) -> str:
+        return f"{self._cluster}/{act.id}"
+
+    def _seen(self, act: OpenAct) -> str:
+        """Return the samples in words."""
+        return (
+            f"Job {printable(act.job.job_id)} of {printable(act.job.user)} on"
+            f" {printable(self._cluster)}: {_idle_words(act)}.\n"
+            f"From {self._zone.show(act.window_begin)} to {self._zone.show(act.at)} their mean"
+            f" utilisation was {act.mean:.1f} %, by {act.samples:,} samples that cover"
+            f" {act.covered:.0%} of this time (policy {printable(act.policy)})."
+        )
+
+    def _send(self, ledger: Ledger, act: OpenAct, subject: str, text: str) -> str:
+        with ledger.transaction() as connection:
+            to, kept = _recipients(connection, act), _kept(connection, act)
+        if kept is not None:
+            at, reason = kept
+            text += f"\nOn {self._zone.show(at)} the user asked to leave it: {printable(reason)}\n"
+        if act.to_pi:
+            text += "\nThis mail also goes to the PI.\n"
+        failures: list[str] = []
+        arrived = False
+        with hold_ledger_lock(ledger, "mail"):
+            for name in load_section("notify", NotifySection).by:
+                if name == "mail" and not to:
+                    failures.append(f"no mail address of {act.job.user} is known")
+                    continue
+                once = NoticeKey(KIND, self._about(act), f"{name}:{act.job.user}")
+                make = partial(_notice, once, to, subject, text, msgspec.to_builtins(act))
+                outcome, why = send_once(ledger, once, make, notifier(name).send)
+                arrived |= outcome in _ARRIVED
+                failures += [f"{name}: {why}"] if outcome not in _ARRIVED else []
+        return "" if arrived else "; ".join(failures) or "[notify] by names no notifier"
+
+
+_WHAT_FOLLOWS: dict[ActName | None, str] = {
+    None: "Nothing else is done about it.",
+    "requeue": (
+        "If they stay idle, then from {at} on the job is asked for its checkpoint and requeued"
+        " held: it waits until you run `slurmkit release {job}`, and goes on from its checkpoint."
+    ),
+    "cancel": "If they stay idle, the job is cancelled from {at} on.",
+}
+_DONE = {
+    "held": (
+        "The job was asked for its checkpoint, and is back in the queue, held. To let it go on:\n"
+        "  slurmkit release {job}"
+    ),
+    "cancelled": (
+        "The job was cancelled. A job that survives is asked for its checkpoint instead, and"
+        " requeued: submit it with --on-timeout requeue."
+    ),
+}
+_SUBJECT = {"held": "requeued and held: idle GPUs", "cancelled": "cancelled: idle GPUs"}
+
+
+def _idle_words(act: OpenAct) -> str:
+    minutes = (act.at - act.window_begin) // 60
+    return f"{act.idle_gpus} of {act.job.gpus} GPUs idle for {minutes} minutes"
+
+
+def _recipients(connection: Connection, act: OpenAct) -> tuple[str, ...]:
+    """Return the addresses of the user and, if wanted, of the PI; empty without the user's."""
+    people, job = People.load(connection), act.job
+    era = load_eras(connection).of(job.submit)
+    user = people.person(job.user, job.uid, era)
+    own = "" if user is None else people.mail(user).strip()
+    if not own:
+        return ()
+    pi = _pi(people, job, era) if act.to_pi else None
+    other = "" if pi is None else people.mail(pi).strip()
+    return tuple(dict.fromkeys(filter(None, (own, other))))
+
+
+def _pi(people: People, job: ReclaimJob, era: int) -> int | None:
+    return people.pi(job.cluster_id, job.account, job.user, job.uid, era).person_id
+
+
+def _kept(connection: Connection, act: OpenAct) -> tuple[int, str] | None:
+    """Return when and why the user asked before to leave the job."""
+    job = act.job
+    if job.uid is None:
+        return None
+    return load_keeps(connection, job.cluster_id, [job.job_id_raw]).get((job.job_id_raw, job.uid))
+
+
+def _notice(
+    once: NoticeKey, to: tuple[str, ...], subject: str, text: str, facts: Mapping[str, Any]
+) -> Notice:
+    return Notice(kind=KIND, identity=once.identity, to=to, subject=subject, text=text, facts=facts)

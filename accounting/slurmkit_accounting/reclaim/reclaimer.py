@@ -1,0 +1,399 @@
+"""One round of the service: judge all running GPU jobs, and do what their policies say.
+
+An act is recorded before it is done, and its outcome after it. An act that a killed service left
+without an outcome is looked at again. It is done once more only where twice is as once. If much
+time has passed, it counts as not done, and the job is judged anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select
+
+from slurmkit.config.files import load_section
+from slurmkit.errors import ControllerDown, LedgerError, SlurmError, SlurmTimeout
+from slurmkit.slurm.commands import SlurmCommands
+from slurmkit_accounting.calendar import Zone
+from slurmkit_accounting.config import NotifySection
+from slurmkit_accounting.gpu_use.collect import EXPORTER
+from slurmkit_accounting.gpu_use.recent import load_samples
+from slurmkit_accounting.gpu_use.store import load_open_ids, load_uses
+from slurmkit_accounting.gpu_use.summaries import GpuUse
+from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.locks import hold_ledger_lock
+from slurmkit_accounting.ledger.schema.runs import clusters
+from slurmkit_accounting.plugins import notifier
+from slurmkit_accounting.reclaim.acts import (
+    Act,
+    ActName,
+    OpenAct,
+    Outcome,
+    count_mails,
+    load_keeps,
+    load_open_acts,
+    load_past_acts,
+    record_act,
+    record_outcome,
+)
+from slurmkit_accounting.reclaim.idleness import (
+    Idleness,
+    Step,
+    make_traces,
+    needed_gpus,
+    next_step,
+)
+from slurmkit_accounting.reclaim.jobs import (
+    CheckpointRequest,
+    JobState,
+    read_checkpoint_request,
+    read_job_state,
+    read_running_jobs,
+)
+from slurmkit_accounting.reclaim.notices import ReclaimNotices
+from slurmkit_accounting.reclaim.policy import (
+    Policies,
+    ReclaimJob,
+    ReclaimPolicy,
+    choose_policy,
+    load_policies,
+)
+
+FRESH_SECONDS = 600
+"""An act that was recorded longer ago and was not begun is not done any more."""
+_MAILS_SINCE = 30 * 86400  # seconds; an older mail does not count as the first one
+_LATE = 90  # seconds after its grace; then a job is requeued held as it is
+_GIVE_UP = 3600  # seconds after its grace
+_LATEST = 120  # seconds; an older sample is not looked at alone
+_PAUSE = 2.0  # seconds between two looks at a job that ends or comes back to the queue
+_Result = tuple[Outcome, str]
+"""What came of an act, and a remark."""
+_Chosen = dict[tuple[int, int], tuple[ReclaimJob, str, ReclaimPolicy]]
+"""By Slurm's own job id and the start of the run: the run, and the policy that decides about it."""
+_STARTED_AGAIN: _Result = ("not done", "it started again before it could be held")
+_REQUEUED: _Result = ("ended", "it was requeued by somebody else")
+
+
+class _Round(NamedTuple):
+    """What one round works with; `done` counts what was done."""
+
+    ledger: Ledger
+    cluster: int
+    notices: ReclaimNotices
+    policies: Policies
+    done: Counter[str]
+
+
+class _Plan(NamedTuple):
+    """A step that is to be taken about a job."""
+
+    job: ReclaimJob
+    name: str
+    policy: ReclaimPolicy
+    step: Step
+    found: Idleness
+
+
+class Reclaimer:
+    """Does what the policies say.
+
+    Args:
+        open_ledger: opens the ledger for writing.
+        slurm: runs Slurm's commands, as an operator of Slurm.
+        zone: time zone of the policies' hours of day.
+        patience: seconds of a round in which jobs are watched that end or come back to the queue.
+        clock: the time, epoch seconds.
+        sleep: waits some seconds.
+    """
+
+    def __init__(
+        self,
+        open_ledger: Callable[[], AbstractContextManager[Ledger]],
+        slurm: SlurmCommands,
+        zone: Zone,
+        *,
+        patience: float,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._open_ledger = open_ledger
+        self._slurm = slurm
+        self._zone = zone
+        self._patience = patience
+        self._clock, self._sleep = clock, sleep
+        # When this process signalled or cancelled a job, by the row of the act.
+        self._asked: dict[int, float] = {}
+
+    def run(self, cluster: str) -> str:
+        """Run one round on a cluster; return a line on what was done, empty if nothing was.
+
+        Raises:
+            BadConfig: when a policy is not valid.
+            BadInput: for an unknown notifier.
+            SlurmError: when slurmctld does not answer.
+            LedgerError: when the ledger cannot be written, or another process does this.
+        """
+        policies = load_policies()
+        if any(each.action != "report" for each in policies.values()):
+            for name in load_section("notify", NotifySection).by:
+                notifier(name)  # raises before anything is done
+        with self._open_ledger() as ledger, hold_ledger_lock(ledger, "reclaim"):
+            with ledger.transaction() as connection:
+                number = connection.scalar(select(clusters.c.id).where(clusters.c.name == cluster))
+            if number is None:  # nothing was ingested yet
+                return ""
+            notices = ReclaimNotices(cluster, self._zone)
+            now = _Round(ledger, number, notices, policies, Counter())
+            self._settle(now)
+            for plan in self._plans(now):
+                self._carry_out(now, plan)
+            end = self._clock() + self._patience
+            while self._settle(now) and self._clock() + _PAUSE < end:
+                self._sleep(_PAUSE)
+            return ", ".join(f"{count} {what}" for what, count in sorted(now.done.items()))
+
+    def _plans(self, now: _Round) -> list[_Plan]:
+        """Judge all running jobs; return what is to be done about them."""
+        at = self._clock()
+        chosen: _Chosen = {}
+        for job in read_running_jobs(self._slurm, now.cluster, at):
+            decided = choose_policy(now.policies, job)
+            if decided is not None:
+                chosen[job.job_id_raw, job.start] = (job, *decided)
+        with now.ledger.transaction() as connection:
+            for run in _working_runs(connection, now.cluster, chosen, at):
+                del chosen[run]
+            ids = sorted({job for job, _ in chosen})
+            uses = _uses_by_run(connection, now.cluster, ids)
+            past = load_past_acts(connection, now.cluster, ids)
+            keeps = load_keeps(connection, now.cluster, ids)
+            under_way = {
+                (act.job.job_id_raw, act.job.start)
+                for act in load_open_acts(connection, now.cluster)
+            }
+        plans = []
+        for run, (job, name, policy) in chosen.items():
+            if run in under_way or run not in uses:
+                continue
+            kept = keeps.get((job.job_id_raw, -1 if job.uid is None else job.uid))
+            found = next_step(
+                make_traces(uses[run], policy),
+                job,
+                policy,
+                past.get(run, ()),
+                at=at,
+                zone=self._zone,
+                kept_until=0.0 if kept is None else kept[0] + 3600.0 * policy.keep_hours,
+            )
+            if found is not None:
+                plans.append(_Plan(job, name, policy, *found))
+        return plans
+
+    def _carry_out(self, now: _Round, plan: _Plan) -> None:
+        """Record what is done about one job, and begin to do it."""
+        try:
+            action, request = self._action(plan)
+        except SlurmError:  # nothing is done while it is unknown whether the job survives
+            return
+        if action is None:
+            return
+        at = self._clock()
+        with now.ledger.transaction() as connection:
+            act = record_act(
+                connection,
+                Act(
+                    job=plan.job,
+                    policy=plan.name,
+                    action=action,
+                    found=plan.found,
+                    grace=0 if request is None else request.grace,
+                    to_pi=_goes_to_pi(connection, plan, at),
+                ),
+            )
+            if action == "report":
+                record_outcome(connection, act.id, "reported", at)
+                now.done["reported"] += 1
+        if action != "report":
+            self._finish(now, act)
+
+    def _action(self, plan: _Plan) -> tuple[ActName | None, CheckpointRequest | None]:
+        """Return what is done about a job, and how it is asked for its checkpoint.
+
+        Raises:
+            SlurmError: when Slurm does not show the job's script.
+        """
+        if plan.step != "take":
+            return plan.step, None
+        request = read_checkpoint_request(self._slurm, plan.job)
+        if request is not None:
+            return "requeue", request
+        return ("cancel" if plan.policy.action == "cancel" else None), None
+
+    def _settle(self, now: _Round) -> bool:
+        """Go on with the acts that have no outcome yet; return whether some still have none."""
+        with now.ledger.transaction() as connection:
+            acts = load_open_acts(connection, now.cluster)
+        finished = [self._finish(now, act) for act in acts]
+        return not all(finished)
+
+    def _finish(self, now: _Round, act: OpenAct) -> bool:
+        """Do an act, or go on with it; return whether it has an outcome now."""
+        work = {"mail": self._mail, "requeue": self._requeue, "cancel": self._cancel}
+        try:
+            result = work[act.action](now, act)
+            if result is None:
+                return False
+            outcome, why = result
+            if outcome in {"held", "cancelled"} and now.notices.tell(now.ledger, act, outcome):
+                why = "the user could not be told"
+        except (SlurmError, LedgerError):  # slurmctld is away, or others send mail: later
+            return False
+        with now.ledger.transaction() as connection:
+            record_outcome(connection, act.id, outcome, self._clock(), why)
+        self._asked.pop(act.id, None)
+        now.done[outcome] += 1
+        return True
+
+    def _is_fresh(self, act: OpenAct) -> bool:
+        return self._clock() - act.at <= FRESH_SECONDS
+
+    def _mail(self, now: _Round, act: OpenAct) -> _Result | None:
+        """Warn the user."""
+        if now.notices.was_sent(now.ledger, act):
+            return "mailed", ""
+        policy = now.policies.get(act.policy)
+        if policy is None or not self._is_fresh(act):
+            return "not done", "the service was stopped before the mail was sent"
+        then: ActName | None = None
+        if policy.action in {"requeue", "cancel"}:
+            comes_back = read_checkpoint_request(self._slurm, act.job) is not None
+            then = "requeue" if comes_back else "cancel" if policy.action == "cancel" else None
+        why = now.notices.warn(now.ledger, act, policy, then)
+        return ("not mailed", why) if why else ("mailed", "")
+
+    def _requeue(self, _: _Round, act: OpenAct) -> _Result | None:
+        """Ask for the checkpoint; once the job is back in the queue, hold it."""
+        state = read_job_state(self._slurm, act.job)
+        result: _Result | None = None
+        if state.is_over:
+            result = _ended(state)
+        elif state.waits:
+            result = self._hold(act, state)
+        elif self._clock() - act.at > act.grace + _GIVE_UP:
+            result = "not done", "it did not come back to the queue"
+        elif state.state == "RUNNING":
+            same_run = state.restarts == act.restarts and state.start == act.job.start
+            result = self._ask(act) if same_run else _STARTED_AGAIN
+        return result
+
+    def _hold(self, act: OpenAct, state: JobState) -> _Result | None:
+        """Hold a job that came back to the queue, so that its user can release it."""
+        if act.id not in self._asked and not self._is_fresh(act):
+            return _REQUEUED
+        if state.is_held:
+            return "held", ""
+        # Not `hold`: what an operator holds, its user could not release.
+        self._slurm.run(["scontrol", "uhold", act.job.job_id])
+        return None
+
+    def _ask(self, act: OpenAct) -> _Result | None:
+        """Ask a running job for its checkpoint; requeue it held if it does not come back."""
+        asked = self._asked.get(act.id)
+        if asked is not None:
+            if self._clock() - asked > act.grace + _LATE:
+                self._asked[act.id] = self._clock()
+                self._slurm.run(["scontrol", "requeuehold", act.job.job_id])
+            return None
+        if not self._is_fresh(act):
+            return "not done", "the service was stopped before the job was asked for its checkpoint"
+        request = read_checkpoint_request(self._slurm, act.job)
+        if request is None:
+            return "not done", "it would not come back to the queue any more"
+        argv = ["scancel", "--batch", f"--signal={request.signal}", act.job.job_id]
+        return self._run_once(act, argv)
+
+    def _cancel(self, _: _Round, act: OpenAct) -> _Result | None:
+        """Cancel the job, and see that it ends."""
+        state, asked = read_job_state(self._slurm, act.job), act.id in self._asked
+        result: _Result | None = None
+        if state.is_over:
+            by_us = asked or state.state == "CANCELLED"
+            result = ("cancelled", "") if by_us else _ended(state)
+        elif state.waits or state.restarts != act.restarts:
+            result = _REQUEUED
+        elif self._clock() - act.at > _GIVE_UP:
+            result = "not done", "it did not end"
+        elif state.state == "RUNNING" and not asked:
+            if not self._is_fresh(act):
+                return "not done", "the service was stopped before the job was cancelled"
+            result = self._run_once(act, ["scancel", "--state=RUNNING", act.job.job_id])
+        return result
+
+    def _run_once(self, act: OpenAct, argv: Sequence[str]) -> _Result | None:
+        """Run a command that acts on a job; note that this process did.
+
+        Raises:
+            SlurmError: when slurmctld does not answer, so that it is not known whether it acted.
+        """
+        try:
+            self._slurm.run(argv)
+        except (ControllerDown, SlurmTimeout):
+            raise
+        except SlurmError as error:
+            return "not done", str(error)
+        self._asked[act.id] = self._clock()
+        return None
+
+
+def _ended(state: JobState) -> _Result:
+    return "ended", f"it ended by itself: {state.state or 'gone'}"
+
+
+def _working_runs(
+    connection: Connection, cluster: int, chosen: _Chosen, at: float
+) -> list[tuple[int, int]]:
+    """Return the runs whose GPUs work by their latest samples.
+
+    So their curves need not be loaded; nor is a job touched that has just begun to work, which the
+    last point of a long run's curve does not show yet.
+    """
+    latest = {
+        sample.use_id: sample.reading.utilisation
+        for sample in load_samples(connection, at - _LATEST, cluster=cluster)
+    }
+    working: Counter[tuple[int, int]] = Counter()
+    ids = load_open_ids(connection, cluster, EXPORTER, {job for job, _ in chosen})
+    for (job, start, _, _), use_id in ids.items():
+        share = latest.get(use_id)
+        if (job, start) in chosen and share is not None:
+            working[job, start] += 100 * share >= chosen[job, start][2].below
+    return [
+        run
+        for run, count in working.items()
+        for job, _, policy in [chosen[run]]
+        if job.gpus - count < needed_gpus(job, policy)
+    ]
+
+
+def _uses_by_run(
+    connection: Connection, cluster: int, job_ids: Collection[int]
+) -> dict[tuple[int, int], list[GpuUse]]:
+    """Load what exporters say of the GPUs of running jobs, by Slurm's own job id and start."""
+    found: dict[tuple[int, int], list[GpuUse]] = defaultdict(list)
+    for use in load_uses(connection, job_ids=job_ids) if job_ids else ():
+        if use.cluster_id == cluster and use.source == EXPORTER:
+            found[use.job, use.start].append(use)
+    return found
+
+
+def _goes_to_pi(connection: Connection, plan: _Plan, at: float) -> bool:
+    """Return whether the PI is told, too."""
+    if plan.step == "report" or plan.policy.to_pi != "second":
+        return plan.step != "report" and plan.policy.to_pi == "always"
+    job = plan.job
+    mails = count_mails(connection, job.cluster_id, job.user, at - _MAILS_SINCE)
+    return mails > (plan.step == "take")  # the warning of this spell is none of an earlier one
