@@ -19,7 +19,7 @@ from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import SlurmkitError
 
 ROUNDS, SECONDS = 6, 20
-OFTEN = [FeedQuestion("queue"), FeedQuestion("mine"), FeedQuestion("gpus"), FeedQuestion("nodes")]
+OFTEN = [FeedQuestion(what) for what in ("queue", "mine", "gpus", "nodes", "gpus-now")]
 SELDOM = [
     FeedQuestion("site"),
     FeedQuestion("rights"),
@@ -55,7 +55,7 @@ class Recorder:
 
     def job(self, job_id: str, *, whole: bool) -> None:
         """What the screen of a job asks for; `whole` is with what does not change."""
-        for what in ("job", "why", *(["script"] if whole else [])):
+        for what in ("job", "why", "gpus-of-job", *(["script"] if whole else [])):
             self.ask(FeedQuestion(what, (job_id,)))
         for which in ("stdout", "stderr"):
             path = self.ask(FeedQuestion("logpath", (job_id, which)))

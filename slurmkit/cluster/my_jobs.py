@@ -56,22 +56,54 @@ def read_my_jobs(slurm: SlurmCommands, user: str, days: int = DAYS) -> MyJobs:
     Raises:
         SlurmError: when slurmctld does not answer. slurmdbd may be down.
     """
+    began = time.perf_counter()
+    queue = read_my_queue(slurm, user, days)
+    mine = with_ended(queue, read_my_ended(slurm, user, days))
+    holding = [row for row in queue.rows if row.gpus and row.node_list and not row.waits]
+    indices = _read_indices(slurm, holding)
+    return msgspec.structs.replace(mine, indices=indices, seconds=time.perf_counter() - began)
+
+
+def read_my_queue(slurm: SlurmCommands, user: str, days: int = DAYS) -> MyJobs:
+    """Read one user's jobs in the queue from squeue alone: no GPU indices, no ended jobs.
+
+    Args:
+        slurm: the cluster's commands.
+        user: login name.
+        days: how far back our own records of what was sent are read.
+
+    Raises:
+        SlurmError: when slurmctld does not answer.
+    """
     taken, began = time.time(), time.perf_counter()
     rows = read_queue(slurm, QueueFilter(users=(user,))).rows
-    holding = [row for row in rows if row.gpus and row.node_list and not row.waits]
-    missing = ""
-    ended: tuple[JobInfo, ...] = ()
-    try:
-        known = {row.raw_id for row in rows}
-        runs = read_user_runs(slurm, user, int(taken) - days * 86400)
-        ended = tuple(run for run in reversed(runs) if run.is_over and run.raw_id not in known)
-    except SlurmError as error:
-        missing = str(error)
-    indices = _read_indices(slurm, holding)
     wholes, flows = _load_records(slurm, taken - days * 86400)
     restarts = read_restarts(slurm, {row.job_id: row.waits for row in rows})
     seconds = time.perf_counter() - began
-    return MyJobs(rows, indices, ended, missing, taken, seconds, wholes, flows, restarts)
+    return MyJobs(rows, {}, (), "", taken, seconds, wholes, flows, restarts)
+
+
+def read_my_ended(slurm: SlurmCommands, user: str, days: int = DAYS) -> MyJobs:
+    """Read one user's ended jobs from sacct alone; `without_history` says if it does not answer."""
+    taken, began = time.time(), time.perf_counter()
+    ended: tuple[JobInfo, ...] = ()
+    missing = ""
+    try:
+        runs = read_user_runs(slurm, user, int(taken) - days * 86400)
+        ended = tuple(run for run in reversed(runs) if run.is_over)
+    except SlurmError as error:
+        missing = str(error)
+    return MyJobs((), {}, ended, missing, taken, time.perf_counter() - began)
+
+
+def with_ended(queue: MyJobs, ended: MyJobs) -> MyJobs:
+    """Return the jobs in the queue with the ended ones; earlier runs of the former are left out."""
+    known = {row.raw_id for row in queue.rows}
+    return msgspec.structs.replace(
+        queue,
+        ended=tuple(run for run in ended.ended if run.raw_id not in known),
+        without_history=ended.without_history,
+    )
 
 
 def _load_records(slurm: SlurmCommands, since: float) -> tuple[dict[str, str], dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from slurmkit.formats.tres import format_tres
@@ -13,6 +13,8 @@ from slurmkit.formats.tres import format_tres
 _HARMLESS = "\u200c\u200d"
 _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 DAY_SECONDS = 86400.0
+SPARKS = "▁▂▃▄▅▆▇█"
+PLAIN_SPARKS = "12345678"  # for terminals without these characters
 
 
 def format_time(epoch: float | None) -> str:
@@ -25,6 +27,21 @@ def format_time(epoch: float | None) -> str:
 def format_percent(share: float | None) -> str:
     """Write a part of 1 as percent; `?` for None."""
     return "?" if share is None else f"{share:.0%}"
+
+
+def spark_signs(percents: Sequence[float | None], *, plain: bool = False) -> str:
+    """Return a curve of percentages as text, one sign for each: `▁` to `█`; `·` is unknown.
+
+    Args:
+        percents: values, oldest first.
+        plain: use only ASCII: `1` to `8`, and `.` for unknown.
+    """
+    signs, unknown = (PLAIN_SPARKS, ".") if plain else (SPARKS, "·")
+    top = len(signs) - 1
+    return "".join(
+        unknown if each is None else signs[min(max(int(each / 100 * len(signs)), 0), top)]
+        for each in percents
+    )
 
 
 def format_number(number: float) -> str:

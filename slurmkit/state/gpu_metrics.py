@@ -7,6 +7,12 @@ from typing import Protocol
 
 import msgspec
 
+from slurmkit.errors import SlurmkitError
+
+
+class NoSamples(SlurmkitError):
+    """A source answered, but it has nothing about any of the nodes."""
+
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement of a GPU; None is unknown.
@@ -42,6 +48,7 @@ class GpuMetrics(Protocol):
                 each GPU.
 
         Raises:
+            NoSamples: when the source has nothing about any of the nodes.
             SlurmkitError: when the source cannot be reached.
         """
         ...
@@ -66,7 +73,7 @@ class JobWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """All samples of one GPU of a run; empty texts are unknown.
+    """Samples of one GPU of a run; empty texts are unknown.
 
     Attributes:
         node: name as Slurm has it.
@@ -90,12 +97,15 @@ class GpuTrace(msgspec.Struct, frozen=True, kw_only=True):
 class GpuHistory(Protocol):
     """A source that also keeps old samples; a plugin of `slurmkit.gpu_metrics` may be one."""
 
-    def read_job(self, window: JobWindow) -> tuple[GpuTrace, ...]:
+    def read_job(self, window: JobWindow) -> Iterable[GpuTrace]:
         """Read the samples of the GPUs that a run held, as the source took them.
 
-        A GPU is left out if the source does not say whether the run held it.
+        A GPU may come several times, each time with later samples: so a source need not have the
+        samples of a long run in memory all at once. A GPU is left out if the source does not say
+        whether the run held it.
 
         Raises:
-            SlurmkitError: when the source cannot be reached, or has nothing about the nodes.
+            NoSamples: when the source has nothing about any of the nodes.
+            SlurmkitError: when the source cannot be reached.
         """
         ...

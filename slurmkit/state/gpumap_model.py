@@ -121,25 +121,63 @@ class FreeGpus(msgspec.Struct, frozen=True):
     stranded: int
 
 
-def free_gpus(nodes: Iterable[NodeRow]) -> tuple[FreeGpus, ...]:
-    """Count free GPUs by type; a GPU with shards or MPS in use is not free."""
-    total: Counter[str | None] = Counter()
-    free: dict[str | None, list[tuple[int, str]]] = defaultdict(list)
+class GpuCounts(msgspec.Struct, frozen=True):
+    """The GPUs of one type in the whole cluster, each counted once.
+
+    Attributes:
+        type: None for untyped GPUs.
+        held: by jobs, as a whole or in part.
+        free: held by no job, on nodes where a job can start now.
+        stranded: held by no job, but on nodes that are reserved or have no CPU or memory left.
+        closed: held by no job, on drained and down nodes.
+        largest: the most free GPUs on one node.
+        node: that node; None if no GPU is free.
+    """
+
+    type: str | None
+    held: int
+    free: int
+    stranded: int
+    closed: int
+    largest: int
+    node: str | None
+
+    @property
+    def total(self) -> int:
+        """All GPUs of the type."""
+        return self.held + self.free + self.stranded + self.closed
+
+
+def count_gpus(nodes: Iterable[NodeRow]) -> tuple[GpuCounts, ...]:
+    """Count GPUs by type; a GPU with shards or MPS in use is held."""
+    held: Counter[str | None] = Counter()
     stranded: Counter[str | None] = Counter()
+    closed: Counter[str | None] = Counter()
+    free: dict[str | None, list[tuple[int, str]]] = defaultdict(list)
     for node in nodes:
         for gpus in node.gpus:
-            total[gpus.type] += gpus.total
             left = max(gpus.total - gpus.used - _shared(node, gpus.type), 0)
+            held[gpus.type] += gpus.total - left
             if left and node.why_closed is None:
                 free[gpus.type].append((left, node.name))
-            elif left and node.usable:
-                stranded[gpus.type] += left
+            elif left:
+                (stranded if node.usable else closed)[gpus.type] += left
     counts = []
-    for type_ in total:
+    for type_, count in held.items():
         largest, name = max(free[type_], key=lambda block: block[0], default=(0, None))
         all_free = sum(left for left, _ in free[type_])
-        counts.append(FreeGpus(type_, total[type_], all_free, largest, name, stranded[type_]))
+        counts.append(
+            GpuCounts(type_, count, all_free, stranded[type_], closed[type_], largest, name)
+        )
     return tuple(counts)
+
+
+def free_gpus(nodes: Iterable[NodeRow]) -> tuple[FreeGpus, ...]:
+    """Count free GPUs by type; see `count_gpus`."""
+    return tuple(
+        FreeGpus(each.type, each.total, each.free, each.largest, each.node, each.stranded)
+        for each in count_gpus(nodes)
+    )
 
 
 def _shared(node: NodeRow, type_: str | None) -> int:

@@ -10,6 +10,7 @@ from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.kinds import QUESTION_KINDS
 from slurmkit_tui.feed.rights import Rights
+from slurmkit_tui.jobform.gpu_use import GpusNow
 from slurmkit_tui.options import AppOptions
 
 from slurmkit.errors import SlurmkitError
@@ -25,6 +26,7 @@ class StubFeed:
         self.values = {
             "site": SlurmConfig("lab", tracks_gpus=True),
             "rights": Rights("alice", "none"),
+            "gpus-now": GpusNow((), NOW),
             **values,
         }
 

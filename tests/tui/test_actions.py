@@ -213,7 +213,7 @@ async def test_the_palette_goes_to_the_view_that_offers_what_this_one_does_not()
     feed = StubFeed(**VALUES)
     app = feed.app("home")
     async with app.run_test(size=(120, 34), notifications=True) as pilot:
-        await expect_text(pilot, "14 of 32 held")
+        await expect_text(pilot, "17 of 32 held")
 
         async def run_command(title: str) -> None:
             found = {each.title: each.callback for each in app.get_system_commands(app.screen)}
@@ -222,7 +222,7 @@ async def test_the_palette_goes_to_the_view_that_offers_what_this_one_does_not()
         titles = [each.title for each in app.get_system_commands(app.screen)]
         assert len(titles) == len(set(titles))
         await run_command("Utilization: Span  h")
-        await expect_text(pilot, "last 7 days")
+        await until(pilot, lambda: app.view.ask.about == ("gpu-type", "7d"))
         await run_command("Mine: Cancel  c Ctrl-D F9")
         await expect_text(pilot, "choose a row, then press c", "GPU INDICES")
         assert len(app.screen_stack) == 1
@@ -269,6 +269,30 @@ async def test_a_terminal_of_256_colours_shows_the_colours_as_they_are(
         assert [each for each in sorted(drawn) if not _is_shown_as_it_is(*each)] == []
         app.action_shade()
         assert app.theme == f"slurmkit-{'light' if theme == 'dark' else 'dark'}-256"
+
+
+@pytest.mark.parametrize("view", ["home", "queue", "gpus", "utilization"])
+@pytest.mark.parametrize("theme", ["dark", "light"])
+async def test_a_terminal_of_16_colours_has_borders_and_tells_colours_apart(
+    monkeypatch: pytest.MonkeyPatch, theme: str, view: str
+) -> None:
+    monkeypatch.delenv("COLORTERM")
+    monkeypatch.setenv("TERM", "xterm")
+    app = Recorded().app(view, theme=theme)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.pause()
+        assert app.theme == f"slurmkit-{theme}-16"
+        drawn = {
+            (
+                style.color.downgrade(ColorSystem.STANDARD),
+                style.bgcolor.downgrade(ColorSystem.STANDARD),
+            )
+            for line in app.screen._compositor.render_strips()
+            for segment in line
+            if (style := segment.style) and segment.text.strip() and style.color and style.bgcolor
+        }
+        assert len({colour for colour, _ in drawn}) >= 4
+        assert [pair for pair in drawn if pair[0] == pair[1]] == []
 
 
 def _is_shown_as_it_is(name: str, colour: str) -> bool:

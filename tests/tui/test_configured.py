@@ -45,6 +45,7 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("keys = {cancel = 'x', hold = 'x'}", "the key x is used twice: for 'cancel' and 'hold'"),
         ("keys.cancel = 'space'", "the key space is used twice: for 'cancel' and 'choose'"),
         ("keys.next = 's'", "the key s is used twice: for 'next' and 'script'"),
+        ("keys.next-run = 'U'", "the key U is used twice: for 'next-run' and 'gpus'"),
         ("keys.cancel = 'f'", "the key f is used twice: for 'cancel' and 'facts'"),
         ("keys.send = 'ctrl+t'", "the key ctrl+t is used twice: for 'send' and 'preview'"),
         ("keys.cancel = '3'", "cancel: 3 switches to a view"),

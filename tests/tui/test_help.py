@@ -54,7 +54,7 @@ async def test_the_map_has_keys_of_its_own() -> None:
         await pilot.pause()
         check(app)
         assert missing(app, "app", "view", "map") == []
-        assert told(app)["The map"]["b"] == "Give letters to users, accounts or jobs"
+        assert told(app)["The map"]["b"] == "Show users, accounts, jobs, or the use of each GPU"
         assert "C" not in told(app)["This view"]  # a map has no columns
 
 

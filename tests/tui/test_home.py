@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_gpus import Recorded
 from fake_queue import NOW, Scene, expect_text, job, text, until, waiting
 from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.app.startup import load_options
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
+from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.options import AppOptions
-from slurmkit_tui.views.home import HomeBox
-from slurmkit_tui.views.overview import Attention, GpuTypeCount, count_gpus
+from slurmkit_tui.views.home import HomeBox, share_lines
+from slurmkit_tui.views.overview import Attention, failed_jobs
 from stub_feed import StubFeed
 from textual.content import Content
 from usage_values import VALUES
@@ -25,7 +25,7 @@ from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs
 from slurmkit.errors import LedgerError, SlurmError
 from slurmkit.jobs.info import JobInfo
-from slurmkit.state.nodes import read_nodes
+from slurmkit.state.nodes import NodesSnapshot
 
 TALL, SMALL = (120, 34), (80, 24)
 
@@ -66,9 +66,9 @@ async def test_one_look_says_how_the_cluster_is_and_how_i_am_doing() -> None:
         ended=(failed("9", NOW - 3600),),
     ))  # fmt: skip
     async with app.run_test(size=TALL) as pilot:
-        await expect_text(pilot, "vogel", "all  ", "14 of 32 held")
+        await expect_text(pilot, "vogel", "all  ", "17 of 32 held")
         assert "a100" in inside(app, "gpus")
-        assert "5 free" in inside(app, "gpus")
+        assert "4 free" in inside(app, "gpus")
         assert "× 6 down" in inside(app, "gpus")
         running = inside(app, "running").splitlines()
         assert "13 last" in running[1]  # it ends first
@@ -82,7 +82,7 @@ async def test_one_look_says_how_the_cluster_is_and_how_i_am_doing() -> None:
         attention = inside(app, "attention").splitlines()
         assert "job 13 last ends in 5:00" in attention[1]
         assert "Needs attention  3" in attention[0]
-        assert "█ a100" in inside(app, "curve")
+        assert "─ all  ═ used  • wanted" in inside(app, "curve")
 
 
 async def test_a_long_reason_gets_a_line_of_its_own_where_there_is_room() -> None:
@@ -98,7 +98,7 @@ async def test_a_long_reason_gets_a_line_of_its_own_where_there_is_room() -> Non
 async def test_on_a_small_screen_there_are_fewer_boxes_and_nothing_is_lost_behind_others() -> None:
     app = home(mine=mine(job("12", UserName="alice"), ended=(failed("9", NOW - 3600),)))
     async with app.run_test(size=SMALL) as pilot:
-        await expect_text(pilot, "14 of 32 held", "12 ")
+        await expect_text(pilot, "17 of 32 held", "12 ")
         shown = {each.id for each in app.view.query(HomeBox) if each.display}
         assert shown == {f"box-{name}" for name in "gpus curve running waiting attention".split()}
         regions = [each.region for each in app.view.query(HomeBox) if each.display]
@@ -111,12 +111,12 @@ async def test_on_a_small_screen_there_are_fewer_boxes_and_nothing_is_lost_behin
 @pytest.mark.parametrize(
     ("name", "view"),
     [("gpus", "gpus"), ("curve", "utilization"), ("running", "mine"), ("waiting", "mine"),
-     ("failed", "mine"), ("budget", "usage"), ("attention", "nodes")],
+     ("failed", "mine"), ("budget", "usage"), ("attention", "mine")],
 )  # fmt: skip
 async def test_each_box_opens_the_view_it_is_taken_from(name: str, view: str) -> None:
     app = home(gpus=SlurmError("no map here"))
     async with app.run_test(size=TALL) as pilot:
-        await expect_text(pilot, "14 of 32 held", "1 node is out")
+        await expect_text(pilot, "17 of 32 held", "1 node is out")
         box(app, name).focus()
         await pilot.press("enter")
         await until(pilot, lambda: view == app.view.NAME)
@@ -129,12 +129,15 @@ async def test_each_box_opens_the_view_it_is_taken_from(name: str, view: str) ->
 async def test_arrows_go_from_box_to_box_and_rows_are_for_other_views() -> None:
     app = home()
     async with app.run_test(size=TALL) as pilot:
-        await expect_text(pilot, "14 of 32 held")
+        await expect_text(pilot, "17 of 32 held")
         assert box(app, "gpus").has_focus
-        await pilot.press("right", "down")
-        assert box(app, "running").has_focus
-        await pilot.press("k", "up", "left")
-        assert box(app, "attention").has_focus
+        steps = {"right": "curve", "down": "waiting", "left": "running", "up": "gpus",
+                 "k": "gpus", "j": "running"}  # fmt: skip
+        for key, name in steps.items():
+            await pilot.press(key)
+            assert box(app, name).has_focus
+        await pilot.press("down", "down", "down", "right")
+        assert box(app, "attention").has_focus  # it is the last one, and as wide as the screen
         foot = text(app).splitlines()[-1]
         assert "⏎ Open" in foot
         assert "Actions" not in foot
@@ -157,9 +160,9 @@ async def test_home_and_the_views_share_their_answers() -> None:
     feed = CountingFeed(**VALUES)
     app = feed.app("home")
     async with app.run_test(size=TALL) as pilot:
-        await expect_text(pilot, "14 of 32 held", "433.25")
-        once = dict.fromkeys("mine nodes queue utilization usage site rights".split(), 1)
-        assert feed.asked == once
+        await expect_text(pilot, "17 of 32 held", "433.25")
+        once = dict.fromkeys("nodes queue utilization usage site rights gpus-now".split(), 1)
+        assert feed.asked == once | {"mine": 2}  # the queue alone, and what ended alone
         await pilot.press("1")
         await expect_text(pilot, "GPU INDICES")
         nodes = app.session.last_answer(FeedQuestion("nodes"))
@@ -170,24 +173,93 @@ async def test_home_and_the_views_share_their_answers() -> None:
         await pilot.press("5")
         await expect_text(pilot, "LOST")
         await pilot.press("0")
-        await expect_text(pilot, "14 of 32 held")
-        assert feed.asked - Counter(uses=9) == once
+        await expect_text(pilot, "17 of 32 held")
+        assert feed.asked - Counter(uses=9) == once | {"mine": 3}
         await pilot.press("r")
         await until(pilot, lambda: feed.asked["usage"] == 2)
 
 
 async def test_the_new_answers_of_home_are_seen_in_the_view() -> None:
     feed = StubFeed(**VALUES)
-    app = feed.app("mine")
+    app = feed.app("nodes")
     async with app.run_test(size=TALL) as pilot:
-        await expect_text(pilot, "llama-pretrain")
-        feed.values["mine"] = mine(job("77", UserName="alice", Name="fresh"))
+        await expect_text(pilot, "drained")
+        rows = [
+            msgspec.structs.replace(row, name=f"new-{row.name}") for row in VALUES["nodes"].rows
+        ]
+        feed.values["nodes"] = msgspec.structs.replace(VALUES["nodes"], rows=tuple(rows))
         await pilot.press("0")
-        await expect_text(pilot, "14 of 32 held")
+        await expect_text(pilot, "17 of 32 held")
         await pilot.press("r")
-        await expect_text(pilot, "77 fresh")
-        await pilot.press("1")
-        await expect_text(pilot, "77", "fresh", "GPU INDICES")
+        await expect_text(pilot, "6 GPUs: new-c2")
+        await pilot.press("4")
+        await expect_text(pilot, "new-c1", "drained")
+
+
+def reserved() -> NodesSnapshot:
+    rows = (
+        msgspec.structs.replace(row, states=(*row.states, "MAINTENANCE"))
+        for row in VALUES["nodes"].rows
+    )
+    return msgspec.structs.replace(VALUES["nodes"], rows=tuple(rows))
+
+
+async def test_gpus_of_reserved_nodes_are_not_free() -> None:
+    app = home(nodes=reserved())
+    async with app.run_test(size=TALL) as pilot:
+        await expect_text(pilot, "17 of 32 held", "- 9 blocked", "lab  ·  0 GPUs free")
+        assert "0 free" in inside(app, "gpus")
+
+
+def test_of_an_array_only_the_tasks_that_failed_since_then_count() -> None:
+    def task(number: int, ended: float, state: str) -> JobInfo:
+        run = failed(f"20_{number}", ended)
+        return msgspec.structs.replace(run, raw_id=str(20 + number), state=state)
+
+    tasks = [task(1, NOW - 10, "COMPLETED"), task(2, NOW - 5000, "FAILED")]
+    assert failed_jobs(mine(ended=tuple(tasks)), NOW - 100) == ()
+    assert [job.job_id for job in failed_jobs(mine(ended=tuple(tasks)), None)] == ["20_2"]
+    tasks[:0] = [task(number, NOW - 20, "TIMEOUT") for number in (3, 4)]
+    (row,) = failed_jobs(mine(ended=tuple(tasks)), NOW - 100)
+    assert (row.job_id, row.state) == ("20_[…]", "TO 2")
+
+
+def test_a_job_that_failed_and_ran_again_well_has_not_failed() -> None:
+    runs = (msgspec.structs.replace(failed("9", NOW), state="COMPLETED"), failed("9", NOW - 50))
+    assert failed_jobs(mine(ended=runs), None) == ()
+
+
+async def test_what_gpus_of_a_running_job_do_is_beside_it() -> None:
+    app = home()
+    async with app.run_test(size=(160, 40)) as pilot:
+        await expect_text(pilot, "llama-pretrain", "57% ██████▇▇▅▅▅▅")
+        assert "~35%" in inside(app, "running")  # it is old
+        await expect_text(pilot, "1 GPU of job 4711 llama-pretrain idle for 15 minutes or more")
+
+
+@pytest.mark.parametrize(
+    ("height", "wants", "lines"),
+    [
+        (20, [3, 4, 4], [9, 3, 4, 4]),
+        (20, [30, 30, 30], [8, 3, 3, 6]),
+        (50, [4, 3, 4], [39, 4, 3, 4]),
+        (50, [90, 3, 4], [18, 25, 3, 4]),
+        (8, [3, 3, 3], [3, 3, 3, 3]),
+    ],
+)
+def test_rows_of_boxes_share_the_lines(height: int, wants: list[int], lines: list[int]) -> None:
+    assert share_lines(height, wants) == lines
+
+
+async def test_without_a_budget_its_box_is_not_there() -> None:
+    app = home(usage=msgspec.structs.replace(VALUES["usage"], budgets=()))
+    async with app.run_test(size=TALL) as pilot:
+        await expect_text(pilot, "17 of 32 held", "nothing failed")
+        await until(pilot, lambda: not box(app, "budget").display)
+        assert box(app, "failed").region.width == app.view.region.width
+        box(app, "waiting").focus()
+        await pilot.press("down")
+        assert box(app, "failed").has_focus
 
 
 async def test_what_is_missing_is_named_in_its_box_alone() -> None:
@@ -200,14 +272,108 @@ async def test_what_is_missing_is_named_in_its_box_alone() -> None:
         await expect_text(pilot, "unknown: there is no ledger yet")
         assert "unknown: scontrol: no such thing" in inside(app, "gpus")
         assert "unknown: slurmdbd is away" in inside(app, "failed")
+        assert "Failed in the last two days  ?" in inside(app, "failed")
+        assert "Needs attention  0, more unknown" in inside(app, "attention")
+        assert "unknown: my jobs that ended, nodes" in inside(app, "attention")
+        assert " held" not in inside(app, "gpus")
+        assert "lab  ·  ? GPUs free" in text(app)
         assert "no curve: slurmctld is away" in inside(app, "curve")
         assert "12" in inside(app, "running")
 
 
-async def test_without_squeue_every_box_says_so() -> None:
+async def test_without_squeue_the_other_boxes_are_there() -> None:
     app = home(mine=SlurmError("squeue is away"))
     async with app.run_test(size=TALL) as pilot:
-        await expect_text(pilot, "✗ squeue is away", "squeue has not answered yet")
+        await expect_text(pilot, "✗ squeue is away", "17 of 32 held", "433.25")
+        for name in ("running", "waiting"):
+            assert "unknown: squeue is away" in inside(app, name)
+        assert "My running jobs  ?" in inside(app, "running")
+        assert "? of my jobs running  ·  ? waiting" in text(app)
+        assert "1 node is out" in inside(app, "attention")
+
+
+async def test_a_slow_squeue_holds_up_no_other_box() -> None:
+    gate = threading.Event()
+
+    class SlowQueue(StubFeed):
+        def fetch(self, ask: FeedQuestion) -> FeedAnswer:
+            if ask == FeedQuestion("mine", ("queue",)):
+                assert gate.wait(60)
+            return super().fetch(ask)
+
+    app = SlowQueue(**VALUES).app("home")
+    async with app.run_test(size=TALL) as pilot:
+        await expect_text(pilot, "17 of 32 held", "433.25", "nothing failed")
+        assert "asking squeue…" in inside(app, "running")
+        gate.set()
+        await expect_text(pilot, "22:03:20 left")
+
+
+async def test_the_age_of_a_box_grows_while_nothing_answers() -> None:
+    app = home()
+    async with app.run_test(size=TALL) as pilot:
+        await expect_text(pilot, "17 of 32 held", "433.25")
+        assert "scontrol at" not in inside(app, "gpus")
+        app.session.clock = lambda: NOW + 200
+        app.view._show_ages()  # as it does every ten seconds
+        await expect_text(pilot, "scontrol at 22:13", "ledger at 22:13")
+
+
+async def test_home_asks_for_the_queue_often_and_for_ended_jobs_seldom() -> None:
+    asked: list[FeedQuestion] = []
+
+    class NotingFeed(StubFeed):
+        def fetch(self, ask: FeedQuestion) -> FeedAnswer:
+            asked.append(ask)
+            return super().fetch(ask)
+
+    app = NotingFeed(**VALUES).app("home")
+    async with app.run_test(size=TALL) as pilot:
+        await expect_text(pilot, "17 of 32 held", "433.25")
+        queue, ended = FeedQuestion("mine", ("queue",)), FeedQuestion("mine", ("ended",))
+        assert FeedQuestion("mine") not in asked
+        assert app.session.last_answer(queue).pace.interval == 10
+        assert app.session.last_answer(ended).pace.interval == 60
+
+
+async def test_a_slow_look_at_older_answers_does_not_hide_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feed = StubFeed(**VALUES)
+    app = feed.app("home")
+    gate, held = threading.Event(), threading.Event()
+    async with app.run_test(size=TALL) as pilot:
+        await expect_text(pilot, "17 of 32 held", "433.25", "57%")
+        await until(pilot, lambda: not app.workers)
+        make = app.view.make
+
+        def slow(*args: Any) -> Any:
+            prepared = make(*args)
+            if not held.is_set():
+                held.set()
+                assert gate.wait(60)
+            return prepared
+
+        monkeypatch.setattr(app.view, "make", slow)
+        app._prepare(app.session, app.view)  # with the nodes of before
+        await until(pilot, held.is_set)
+        last = app.session.last_answer(FeedQuestion("nodes"))
+        last.answer = msgspec.structs.replace(last.answer, value=reserved(), taken=NOW + 1)
+        app._prepare(app.session, app.view)
+        await expect_text(pilot, "9 blocked")
+        gate.set()
+        await until(pilot, lambda: not app.workers)
+        assert "9 blocked" in inside(app, "gpus")
+
+
+def test_each_part_of_my_jobs_is_one_command() -> None:
+    scene = Scene([job("12", UserName="alice")])
+    feed = LiveFeed(Cluster(scene.slurm), "alice")
+    assert len(feed.fetch(FeedQuestion("mine", ("queue",))).value.rows) == 1
+    assert {argv[0] for argv in scene.slurm.asked} == {"squeue"}
+    scene.slurm.asked.clear()
+    feed.fetch(FeedQuestion("mine", ("ended",)))
+    assert {argv[0] for argv in scene.slurm.asked} == {"sacct"}
 
 
 async def test_another_colour_alone_is_drawn_too() -> None:
@@ -259,12 +425,6 @@ async def test_failures_are_those_since_home_was_last_seen(
     assert "8 FAILED" not in shown[1]
 
 
-def test_gpus_of_nodes_that_start_no_job_are_neither_held_nor_free() -> None:
-    counts = count_gpus(read_nodes(Recorded().slurm).rows)
-    assert counts[0] == GpuTypeCount("a100", 7, 5, 6)
-    assert sum(each.total for each in counts) == 32
-
-
 async def test_the_most_urgent_point_decides_where_attention_leads() -> None:
     app = home(mine=mine(job("13", UserName="alice", Name="train", TimeUsed="23:50:00")))
     async with app.run_test(size=TALL) as pilot:
@@ -300,7 +460,7 @@ async def test_hostile_names_are_only_text() -> None:
 async def test_the_app_starts_with_home() -> None:
     app = SlurmkitApp(StubFeed(**VALUES), AppOptions(clock=lambda: NOW))
     async with app.run_test(size=TALL) as pilot:
-        await expect_text(pilot, "Last 24 hours", "14 of 32 held")
+        await expect_text(pilot, "Last 24 hours", "17 of 32 held")
 
 
 def test_mine_alone_is_the_queue_of_my_jobs(

@@ -164,7 +164,7 @@ async def test_efficiency_so_far_comes_after_the_jobs_and_not_with_each_answer()
         lines = [line.strip("▸ ").split() for line in text(app).splitlines() if "RUNNING" in line]
         rows = {line[0]: line for line in lines}
         assert {"90%", "50%"} <= set(rows["11"])
-        assert rows["13"].count("?") == 2
+        assert rows["13"].count("?") == 3  # CPU, MEM and USE
         assert len(cluster.commands("sstat")) == 1
         for looks in (2, 3):
             await pilot.press("r")

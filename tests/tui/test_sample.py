@@ -21,7 +21,7 @@ from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.views import VIEWS
 
 SEEN = {
-    "home": ("21 of 32 held", "llama-pretrain", "it waits for another job", "TIMEOUT", "c7"),
+    "home": ("24 of 32 held", "llama-pretrain", "it waits for another job", "TIMEOUT", "c7"),
     "mine": ("llama-pretrain", "tokenize", "FAILED", "TIMEOUT"),
     "queue": ("alice", "bob", "carol", "hyperparam-sweep", "(Resources)", "(Dependency)"),
     "gpus": ("vogel: 8", "a100_3g.20gb", "h100", "untyped", "share"),

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import pytest
 from fake_gpus import Recorded
 from fake_queue import Scene, expect_text, ids, job, running, until, view
+from slurmkit_tui.feed import composed
 from slurmkit_tui.feed.threads import NewestOnly
-from slurmkit_tui.views import base, gpus, overview
+from slurmkit_tui.views import base, gpus
 from slurmkit_tui.views.queue import QueueView
 from slurmkit_tui.widgets.gpu_grid import GpuGrid
 from slurmkit_tui.widgets.listing import NO_FILTER, RowContext
@@ -107,16 +108,16 @@ async def test_rows_are_counted_once_not_whenever_one_is_chosen(
 async def test_home_counts_a_long_queue_once_for_each_answer_and_beside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counted, count = [], overview.gpus_wanted
+    counted, count = [], composed.gpus_wanted
 
     def counting(rows: Sequence[object]) -> int | None:
         counted.append(threading.current_thread())
         return count(rows)
 
-    monkeypatch.setattr(overview, "gpus_wanted", counting)
+    monkeypatch.setattr(composed, "gpus_wanted", counting)
     app = StubFeed(**VALUES).app("home")
     async with app.run_test(size=(120, 34)) as pilot:
-        await expect_text(pilot, "14 of 32 held", "433.25")
+        await expect_text(pilot, "17 of 32 held", "433.25")
         await pilot.press("1")
         await until(pilot, lambda: app.view.NAME == "mine")
         await pilot.press("0")

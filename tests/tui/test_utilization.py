@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import struct
+import time
 from contextlib import nullcontext
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +15,30 @@ from typing import Any
 import msgspec
 import pytest
 from fake_queue import NOW, expect_text, text, until
+from gpu_lab import steady, use_of
 from report_books import BEGIN, DAY, run, write_books
 from slurmkit_accounting import read
+from slurmkit_accounting.gpu_use.store import store_uses
+from slurmkit_accounting.gpu_use.summaries import GpuUse
 from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.ledger.schema.runs import clusters
+from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.feed import FeedQuestion, composed
-from slurmkit_tui.feed.composed import SPANS, CurrentUse, Utilization, read_utilization
-from slurmkit_tui.feed.history import GpuCurve, HeldGpus, HourlyGpus, make_curve, memory_path
+from slurmkit_tui.feed.composed import CurrentUse, Utilization, read_utilization
+from slurmkit_tui.feed.history import (
+    SPANS,
+    GpuCurve,
+    HeldGpus,
+    HourlyGpus,
+    Span,
+    make_curve,
+    memory_path,
+    span_of_days,
+)
 from slurmkit_tui.feed.recording import RecordedAnswer, RecordingHeader, ReplayFeed
+from slurmkit_tui.options import AppOptions
 from slurmkit_tui.views.utilization import utilization_rows
+from slurmkit_tui.widgets import plots
 from slurmkit_tui.widgets.plots import (
     SIGNS,
     BarPart,
@@ -29,14 +47,19 @@ from slurmkit_tui.widgets.plots import (
     merge_small_types,
     parts_bar,
     share_bar,
+    signs_of_types,
     stretch_in_words,
     time_ticks,
+    use_in_words,
+    y_ticks,
 )
+from sqlalchemy import update
 from stub_feed import StubFeed
 from usage_oracle import Job
 from usage_values import VALUES
 
 from slurmkit.cluster.cluster import Cluster
+from slurmkit.errors import BadInput
 from slurmkit.testing import FakeSlurm
 
 HOUR = 3600
@@ -51,47 +74,76 @@ def utilization(by: str = "gpu-type", *rows: dict, missing: str = "", **other: A
 async def test_the_curve_its_legend_and_the_number_under_the_cursor() -> None:
     app = StubFeed(**VALUES).app("utilization")
     async with app.run_test(size=(100, 30)) as pilot:
-        await expect_text(pilot, "─ all  • wanted  █ a100  ▓ h100")
+        await expect_text(pilot, "─ all  ═ used  • wanted  █ a100  ▓ h100")
         shown = text(app)
         assert "22:00: 7 of 10 GPUs held, 12 wanted; held: 5 a100, 2 h100" in shown
-        assert "last 24 hours  ·  by gpu-type  ·  158.75 GPU-hours" in shown
-        assert "5 of 8 a100, 2 of 2 h100), pending jobs request 12 more" in shown
+        assert "42% used of the 68% measured  ·  last 24 hours  ·  by GPU type" in shown
+        assert "5 of 8 a100, 2 of 2 h100), 12 more wanted" in shown
         assert "ledger of the site; ingested 60 s before" in shown
         await pilot.press("left", "left")
-        await expect_text(pilot, "20:00: 8.5 GPUs held, unknown wanted; held: 8 a100, 0.5 h100")
+        await expect_text(
+            pilot,
+            "20:00: 8.5 GPUs held, 4 used (94% of them measured), unknown wanted; held: 8 a100",
+        )
         await pilot.press("home")
         await expect_text(
             pilot, "Mon 13 Nov 23:00: 2 GPUs held, unknown wanted; held: 1.5 a100, 0.5 h100"
         )
         await pilot.press("end", "right")
         await expect_text(pilot, "22:00: 7 of 10")
+
+
+@pytest.mark.parametrize("size", [(100, 30), (83, 24), (171, 40)])
+async def test_the_mouse_marks_what_is_drawn_under_it(size: tuple[int, int]) -> None:
+    app = StubFeed(**VALUES).app("utilization")
+    async with app.run_test(size=size) as pilot:
+        await expect_text(pilot, "22:00: 7 of 10")
         plot = app.view.query_one(GpuPlot)
-        await pilot.hover(plot, offset=(plot.size.width // 2, 2))
-        await until(pilot, lambda: plot.cursor in (11, 12))
+        for stretch in (0, 1, 11, 22, 23):
+            plot.mark(stretch)
+            await pilot.pause()
+            line = text(app).splitlines()[plot.region.y + 1]
+            column = line.rindex("│")
+            plot.mark(5)
+            await pilot.hover(offset=(column, plot.region.y + 1))
+            await until(pilot, lambda at=stretch: plot.cursor == at)
 
 
 async def test_keys_change_the_time_and_the_bars() -> None:
     feed = StubFeed(**VALUES)
     app = feed.app("utilization")
     async with app.run_test(size=(140, 30)) as pilot:
-        await expect_text(pilot, "by gpu-type  ·  158.75")
+        await expect_text(pilot, "158.75 GPU-hours  ·  42% used", "last 24 hours  ·  by GPU type")
         line = next(line for line in text(app).splitlines() if "61.1%" in line)
-        assert line.count("█") == 24
+        assert line.count("█") == 14
         feed.values["utilization"] = utilization("partition", {"partition": "gpu", "gpu_hours": 2})
         await pilot.press("b")
-        await expect_text(pilot, "by partition  ·  2 GPU-hours", "100.0%")
-        feed.values["utilization"] = utilization("account", {"account": "ml", "gpu_hours": 3})
+        await expect_text(pilot, "2 GPU-hours  ·  last 24 hours  ·  by partition", "100.0%")
+        week = msgspec.structs.replace(
+            utilization("account", {"account": "ml", "gpu_hours": 3}), days=7.0
+        )
+        feed.values["utilization"] = week
         await pilot.press("h", "b")
-        await expect_text(pilot, "last 7 days  ·  by account  ·  3 GPU-hours")
+        await expect_text(pilot, "3 GPU-hours  ·  last 7 days  ·  by account")
         assert app.view.ask == FeedQuestion("utilization", ("account", "7d"))
         await pilot.press("h", "h", "b")
         await until(pilot, lambda: app.view.ask == app.view.ASK)
 
 
+async def test_another_length_of_time_that_looks_the_same_has_a_cursor_too() -> None:
+    app = StubFeed(**VALUES).app("utilization")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await expect_text(pilot, "22:00: 7 of 10")
+        await pilot.press("h")
+        await until(pilot, lambda: app.session.last_answer(app.view.ask).prepared is not None)
+        await expect_text(pilot, "22:00: 7 of 10")
+
+
 async def test_without_a_ledger_the_present_is_there() -> None:
     app = StubFeed(utilization=utilization(missing="there is no ledger")).app("utilization")
     async with app.run_test(size=(140, 30)) as pilot:
-        await expect_text(pilot, "no history: there is no ledger", "· unknown")
+        await expect_text(pilot, "no history: there is no ledger", "   unknown   ")
+        assert "used" not in text(app).lower()
         assert "5 of 10 GPUs held (5 of 8 a100, 0 of 2 untyped)" in text(app)
         assert "22:00: 5 of 10 GPUs held, 3 wanted; held: 5 a100" in text(app)
 
@@ -101,16 +153,59 @@ async def test_wanted_gpus_beyond_the_picture_are_told_in_its_legend() -> None:
     report = msgspec.structs.replace(utilization(), now=now)
     app = StubFeed(utilization=report).app("utilization")
     async with app.run_test(size=(100, 30)) as pilot:
-        await expect_text(pilot, "• wanted, up to 500", "20┤")
+        await expect_text(pilot, "• wanted, up to 500", "20┤", " 0└")
 
 
 async def test_measured_use_is_drawn_where_there_is_a_record() -> None:
-    curve = (HeldGpus(LAST - HOUR, HOUR, {"a100": 6.0}, {"a100": 1.5}),)
-    app = StubFeed(utilization=utilization(curve=curve)).app("utilization")
-    async with app.run_test(size=(100, 30)) as pilot:
-        await expect_text(pilot, "× used")
+    curve = (HeldGpus(LAST - HOUR, HOUR, {"a100": 6.0}, {"a100": 1.5}, {"a100": 3.0}),)
+    row = {"gpu-type": "a100", "gpu_hours": 6.0, "gpu_hours_used": 1.5, "jobs": 1}
+    app = StubFeed(utilization=utilization("gpu-type", row, curve=curve)).app("utilization")
+    async with app.run_test(size=(120, 30)) as pilot:
+        await expect_text(pilot, "═ used", "50% used of the 27% measured", "USED")
+        assert " 1.5 " in next(line for line in text(app).splitlines() if "▸a100" in line)
         await pilot.press("left")
-        await expect_text(pilot, "21:00: 6 GPUs held, 1.5 used, unknown wanted; held: 6 a100")
+        await expect_text(
+            pilot,
+            "21:00: 6 GPUs held, 1.5 used (50% of them measured), unknown wanted; held: 6 a100",
+        )
+
+
+async def test_a_long_legend_is_not_cut() -> None:
+    types = {f"type-{at}-with-a-name": 4 for at in range(4)}
+    now = msgspec.structs.replace(USE, gpus=types, gpus_held=types, gpus_wanted=500)
+    app = StubFeed(utilization=msgspec.structs.replace(utilization(), now=now)).app("utilization")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await expect_text(pilot, "• wanted, up to 500", *types)
+
+
+async def test_an_answer_is_prepared_for_what_was_asked_whatever_the_keys_do_meanwhile() -> None:
+    app = StubFeed(**VALUES).app("utilization")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await expect_text(pilot, "22:00: 7 of 10")
+        answer = app.session.last_answer(app.view.ASK).answer
+        app.view._span, app.view._by = "7d", "account"  # as the keys do
+        prepared = app.view.make(answer, app.session)
+        assert len(prepared.curve.begins) == 24
+        assert prepared.words[1:] == ("last 24 hours", "by GPU type")
+
+
+async def test_the_history_is_of_every_view_and_saved_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    options = AppOptions(view="nodes", clock=lambda: NOW + 3, keep_history=True)
+    known = tuple(row for row in VALUES["queue"].rows if row.tres)
+    queue = msgspec.structs.replace(VALUES["queue"], rows=known)
+    app = SlurmkitApp(StubFeed(**{**VALUES, "queue": queue}), options)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await expect_text(pilot, "drained")
+        await pilot.press("r")
+        await pilot.press("2")
+        await expect_text(pilot, "carol", "dave")
+        (hour,) = app.session.history.hours(0, NOW)
+        assert (hour.nodes, hour.queues, sum(hour.there.values())) == (1, 1, 32.0)
+    app.session.history.save_when_due(NOW + 400)
+    assert b'"there":{"a100":18' in memory_path().read_bytes()
 
 
 async def test_two_answers_are_not_counted_twice_in_the_history() -> None:
@@ -155,18 +250,38 @@ def test_an_older_recording_shows_its_bars(tmp_path: Path) -> None:
 
 
 class ReadBooks:
-    """Reads utilization from a ledger of its own, at a time."""
+    """Reads utilization from a ledger of its own, at a time.
+
+    Attributes:
+        scope: what the reader may see.
+        cluster: the cluster on the screen.
+        only_user: the user whose runs the ledger has; everybody's if empty.
+        uses: what GPUs did, with the number of the run.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
+        self.scope = read.Scope()
+        self.cluster = "lab"
+        self.only_user = ""
+        self.uses: list[tuple[int, GpuUse]] = []
 
     def __call__(self, *runs: Job, now: int, read_to: int, about: tuple[str, str]) -> Utilization:
         with open_for_writing() as ledger:
             write_books(ledger, list(runs), read_to=read_to)
-            usage = partial(read.usage, now=now)
-            there = SimpleNamespace(ledger=lambda: nullcontext(ledger), usage=usage)
+            with ledger.transaction() as connection:
+                connection.execute(update(clusters).values(only_user=self.only_user or None))
+                for run_id, use in self.uses:
+                    store_uses(connection, (use,), run_id=run_id)
+            there = SimpleNamespace(
+                ledger=lambda: nullcontext(ledger),
+                usage=partial(read.usage, now=now, scope=self.scope),
+                gpu_use_over_time=partial(read.gpu_use_over_time, scope=self.scope),
+            )
             self._monkeypatch.setattr(composed, "_import_ledger", lambda: there)
             self._monkeypatch.setattr(composed, "_current_use", lambda _: USE)
+            self._monkeypatch.setattr(composed, "_cluster_name", lambda _: self.cluster)
+            self._monkeypatch.setattr(read, "time", SimpleNamespace(time=lambda: float(now)))
             self._monkeypatch.setattr(composed, "time", SimpleNamespace(time=lambda: float(now)))
             return read_utilization(Cluster(FakeSlurm({})), *about)
 
@@ -201,7 +316,7 @@ def test_hours_that_no_ingest_has_read_are_unknown(books: ReadBooks) -> None:
     found = books(run("alice", now - 9 * HOUR, None, gpus={"a100": 4}), now=now,
                   read_to=now - 3 * HOUR, about=("partition", "24h"))  # fmt: skip
     assert max(use.begin for use in found.curve) == now - 1800 - 4 * HOUR
-    curve = make_curve(found.curve, (), now=now, hours=24)
+    curve = make_curve(found.curve, (), SPANS["24h"], now=now)
     assert curve.held["a100"][-4:] == (None, None, None, None)
     assert curve.held["a100"][-5] == 4.0
 
@@ -215,6 +330,64 @@ def test_thirty_days_are_drawn_by_day(books: ReadBooks) -> None:
     assert found.curve[0].begin == BEGIN + 6 * DAY
 
 
+def test_used_gpus_are_those_that_were_measured(books: ReadBooks) -> None:
+    now = BEGIN + 2 * DAY + 1800
+    begin = now - 1800 - 2 * HOUR
+    books.uses = [(1, use_of(*steady(begin, HOUR, busy=0.5), start=begin))]
+    found = books(run("alice", begin, begin + HOUR, gpus={"a100": 2}), now=now, read_to=now - 60,
+                  about=("gpu-type", "24h"))  # fmt: skip
+    use = next(each for each in found.curve if each.begin == begin)
+    assert use.held == {"a100": 2.0}
+    assert use.measured == {"a100": pytest.approx(1.0, abs=0.02)}
+    assert use.used == {"a100": pytest.approx(0.5, abs=0.02)}
+    curve = make_curve(found.curve, (), SPANS["24h"], now=now)
+    assert use_in_words(curve) == "50% used of the 50% measured"
+
+
+@pytest.mark.parametrize("who", ["a user", "the only user of the ledger"])
+def test_gpus_of_some_runs_are_not_shown_as_the_gpus_held(books: ReadBooks, who: str) -> None:
+    now = BEGIN + 2 * DAY + 1800
+    runs = [run(user, now - 9 * HOUR, None, gpus={"a100": 4}) for user in ("alice", "bob")]
+    if who == "a user":
+        books.scope = read.Scope(people=frozenset((1,)))
+    else:
+        books.only_user = "alice"
+    found = books(*runs, now=now, read_to=now - 60, about=("gpu-type", "24h"))
+    assert (found.curve, found.everybody) == ((), False)
+    assert found.rows
+
+
+def test_only_the_cluster_on_the_screen_counts(books: ReadBooks) -> None:
+    now = BEGIN + 2 * DAY + 1800
+    runs = [
+        run("alice", now - HOUR, None, gpus={"a100": 4}),
+        run("alice", now - HOUR, None, gpus={"a100": 3}, cluster=2),
+    ]
+    found = books(*runs, now=now, read_to=now - 60, about=("gpu-type", "24h"))
+    assert [row["gpu_hours"] for row in found.rows] == [4.0]
+    assert found.curve[-1].held == {"a100": 4.0}
+
+
+def test_a_cluster_that_the_ledger_does_not_have_is_named(books: ReadBooks) -> None:
+    books.cluster = "moon"
+    found = books(now=BEGIN + DAY, read_to=BEGIN + DAY, about=("gpu-type", "24h"))
+    assert "moon" in found.without_history
+    assert found.curve == ()
+
+
+def test_an_older_service_knows_nothing_of_use(
+    books: ReadBooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BadInput("the ledger's service has no function 'gpu_use_over_time'")
+
+    monkeypatch.setattr(read, "gpu_use_over_time", refuse)
+    now = BEGIN + 2 * DAY + 1800
+    found = books(run("alice", now - HOUR, None, gpus={"a100": 4}), now=now, read_to=now - 60,
+                  about=("gpu-type", "24h"))  # fmt: skip
+    assert (found.curve, len(found.rows), found.without_history) == ((), 1, "")
+
+
 # Numbers by hour, and how they are drawn
 
 
@@ -225,7 +398,7 @@ def test_the_ledger_goes_before_the_screens_own_answers() -> None:
         history.add_wanted(at, held)
         history.add_wanted(at, None)  # unknown: counts nothing
     ledger = [HeldGpus(LAST - HOUR, HOUR, {"a100": 7.5})]
-    curve = make_curve(ledger, history.hours(0, NOW), now=NOW, hours=3)
+    curve = make_curve(ledger, history.hours(0, NOW), Span(3, HOUR, "3 hours"), now=NOW)
     assert curve.begins == (LAST - 2 * HOUR, LAST - HOUR, LAST)
     assert curve.held == {"a100": (None, 7.5, 3.0)}
     assert curve.there == (None, 8.0, 8.0)
@@ -237,7 +410,7 @@ def test_a_type_that_comes_later_was_zero_before() -> None:
     history = HourlyGpus()
     history.add_nodes(LAST, {"a100": 4}, {"a100": 4})
     history.add_nodes(LAST + 1, {"a100": 4, "h100": 4}, {"a100": 4, "h100": 4})
-    curve = make_curve((), history.hours(0, NOW), now=NOW, hours=1)
+    curve = make_curve((), history.hours(0, NOW), Span(1, HOUR, "1 hour"), now=NOW)
     assert curve.held == {"a100": (4.0,), "h100": (2.0,)}
     assert curve.held_at(0) == 6.0
 
@@ -251,6 +424,7 @@ def test_the_history_is_kept_for_each_cluster_and_only_there(
         history.open(cluster)
         history.add_wanted(LAST, wanted)
         history.look(NOW)
+        history.save_when_due(NOW)
     assert memory_path().stat().st_mode & 0o777 == 0o600
     again = HourlyGpus(keep=True)
     again.add_wanted(LAST - HOUR, 1)  # before the name of the cluster was known
@@ -310,6 +484,7 @@ def test_of_two_apps_the_later_look_counts(tmp_path: Path, monkeypatch: pytest.M
     late.open("lab")
     early.look(NOW - 100)
     late.look(NOW)
+    late.save()
     early.save()
     again = HourlyGpus(keep=True)
     again.open("lab")
@@ -329,11 +504,107 @@ def test_thirty_days_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert memory_path().stat().st_size < 100_000
 
 
-def curve(*, held: dict[str, tuple], wanted: tuple = (None,), there: tuple = (None,)) -> GpuCurve:
+def curve(
+    *, held: dict[str, tuple], wanted: tuple = (None,), there: tuple = (None,), **other: tuple
+) -> GpuCurve:
     count = len(next(iter(held.values())))
     begins = tuple(LAST - (count - 1 - at) * HOUR for at in range(count))
-    return GpuCurve(begins, HOUR, held, (None,) * count, there * (count // len(there)),
-                    wanted * (count // len(wanted)))  # fmt: skip
+    unknown = (None,) * count
+    return GpuCurve(begins, HOUR, held, other.get("used", unknown), other.get("measured", unknown),
+                    there * (count // len(there)), wanted * (count // len(wanted)))  # fmt: skip
+
+
+def test_types_are_in_the_order_of_all_gpus_whatever_is_held() -> None:
+    ledger = [HeldGpus(LAST, HOUR, {"h100": 4.0, "old": 1.0})]
+    hour = Span(1, HOUR, "1 hour")
+    found = make_curve(ledger, (), hour, now=NOW, types={"h100": 4, "a100": 18})
+    assert list(found.held) == ["a100", "h100", "old"]
+    assert found.held["a100"] == (0.0,)
+
+
+def test_days_are_those_of_the_person_at_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/Los_Angeles")
+    time.tzset()
+    try:
+        now = 1_793_700_000.0  # 2026-11-03 02:40 there; the clocks went back on 1 November
+        begins = SPANS["30d"].begins(now)
+        assert len(begins) == 30
+        assert begins[-1] < now < begins[-1] + DAY
+        lengths = {end - begin for begin, end in pairwise(begins)}
+        assert lengths == {DAY, DAY + HOUR}
+        days = [stretch_in_words(GpuCurve(begins, DAY, {"a": (1.0,) * 30}, *[(None,) * 30] * 4), at)
+                for at in (0, 29)]  # fmt: skip
+        assert [words.partition(":")[0] for words in days] == ["Mon 05 Oct", "Tue 03 Nov"]
+        utc_day = now // DAY * DAY  # of another screen's recording
+        found = make_curve([HeldGpus(utc_day, DAY, {"a": 2.0})], (), SPANS["30d"], now=now)
+        assert found.held["a"][-2:] in ((None, 2.0), (2.0, None))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_the_length_of_an_answer_is_found_again(name: str) -> None:
+    span = SPANS[name]
+    for now in (NOW, NOW + 1800, LAST + HOUR - 1):
+        assert span_of_days((now - span.begins(now)[0]) / DAY) is span
+    assert span_of_days(30.0) is SPANS["30d"]  # of an older recording
+
+
+def test_the_share_that_was_measured_is_told() -> None:
+    half = curve(held={"a": (4.0, 4.0)}, used=(1.0, None), measured=(0.5, 0.0))
+    assert use_in_words(half) == "50% used of the 25% measured"
+    assert use_in_words(half, short=True) == "50% used"
+    whole = curve(held={"a": (4.0, None)}, used=(3.0, None), measured=(1.0, None))
+    assert use_in_words(whole) == "75% of held GPU time used"
+    assert "4 GPUs held, 3 used, unknown wanted" in stretch_in_words(whole, 0)
+    assert use_in_words(curve(held={"a": (4.0, 4.0)})) == ""
+
+
+def test_what_was_measured_at_zero_is_zero_and_the_rest_unknown() -> None:
+    ledger = [
+        HeldGpus(LAST - HOUR, HOUR, {"a": 4.0}, {"a": 0.0}, {"a": 2.0}),
+        HeldGpus(LAST, HOUR, {"a": 4.0}, None, {"a": 0.0}),
+    ]
+    found = make_curve(ledger, (), Span(3, HOUR, "3 hours"), now=NOW)
+    assert found.used == (None, 0.0, None)
+    assert found.measured == (None, 0.5, 0.0)
+
+
+def test_every_sign_has_one_meaning() -> None:
+    marks = [plots.FREE, plots.STRANDED, plots.CLOSED]
+    lines = [plots._THERE, plots._USED, plots._WANTED, plots._UNKNOWN, plots._CURSOR]
+    signs = [*SIGNS, *(sign for sign, _ in marks), *lines, *plots.progress_bar(1, 1, 2, "").plain]
+    assert len(set(signs)) == len(signs)
+
+
+@pytest.mark.parametrize(("term", "bar"), [("xterm", "━╌"), ("vt100", "=_"), ("linux", "=_")])
+def test_a_console_without_heavy_lines_has_a_bar_in_ascii(
+    monkeypatch: pytest.MonkeyPatch, term: str, bar: str
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert plots.progress_bar(1, 1, 2, "").plain == bar
+
+
+@pytest.mark.parametrize(
+    ("top", "rows", "ticks"),
+    [
+        (64.0, 3, {3: "64"}),
+        (64.0, 4, {2: "32", 4: "64"}),
+        (21.0, 11, {5: "10", 11: "21"}),
+        (1.0, 4, {2: "0.5", 4: "1"}),
+        (5000.0, 10, {5: "2500", 10: "5000"}),
+    ],
+)
+def test_a_tick_says_what_a_full_line_of_cells_means(
+    top: float, rows: int, ticks: dict[int, str]
+) -> None:
+    assert y_ticks(top, rows) == ticks
+
+
+def test_the_smallest_of_many_types_share_a_sign() -> None:
+    assert signs_of_types("abc") == [0, 1, 2]
+    assert signs_of_types("abcdef") == [0, 1, 2, 3, 3, 3]
 
 
 def test_more_types_than_signs_are_one_for_the_smallest() -> None:
@@ -390,5 +661,6 @@ def test_a_share_beyond_all_there_is_is_marked() -> None:
 
 def test_every_length_of_time_has_whole_stretches() -> None:
     for span in SPANS.values():
-        assert span.hours * HOUR % span.step == 0
-        assert span.begin(NOW) + span.hours * HOUR - span.step <= NOW
+        begins = span.begins(NOW)
+        assert len(begins) == span.hours * HOUR // span.step
+        assert begins[-1] <= NOW < begins[-1] + span.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ SHORTEST_INTERVAL = 2.0  # seconds; shortest interval
 WAITING_SHARE = 0.1  # largest share of the time spent waiting for answers
 LONGEST_AFTER_SLOW = 60.0  # seconds; longest delay after a slow answer: the next one may be fast
 LONGEST_AFTER_FAILURE = 120.0  # seconds; longest delay after failures
+_WITH_GPUS = ("gpus", "nodes", "queue", "utilization")  # questions whose answers count GPUs
 
 
 @dataclass(eq=False)  # each is one question, also while two look alike
@@ -51,6 +53,7 @@ class ClusterSession:
     draft: Draft | None = None  # of a job that was not submitted
     knowledge: ClusterDataCache | None = None  # for the form, once it has been opened
     history: HourlyGpus = field(default_factory=HourlyGpus)
+    clock: Callable[[], float] = time.time  # of a recording, its own
 
     def last_answer(self, ask: FeedQuestion, every: float | None = None) -> LastAnswer:
         """Return the last answer to a question, or an empty `LastAnswer`.
@@ -72,6 +75,19 @@ class ClusterSession:
         """The cluster's name from Slurm, or else from the feed; None while unknown."""
         return (self.site and self.site.cluster_name) or self.feed.name or None
 
+    def fetch(self, ask: FeedQuestion) -> FeedAnswer:
+        """Fetch an answer, and add the GPUs that it counts to the history. Blocks.
+
+        Raises:
+            SlurmkitError: when there is no answer.
+        """
+        answer = self.feed.fetch(ask)
+        if ask.what in _WITH_GPUS:
+            from slurmkit_tui.feed.composed import add_to_history  # noqa: PLC0415 - after the first paint
+
+            add_to_history(self.history, answer.value)
+        return answer
+
     def look(
         self, ask: FeedQuestion, make: Callable[[FeedAnswer, ClusterSession], Any]
     ) -> tuple[FeedAnswer, Any]:
@@ -82,7 +98,7 @@ class ClusterSession:
         Raises:
             SlurmkitError: when there is no answer.
         """
-        answer = self.feed.fetch(ask)
+        answer = self.fetch(ask)
         if self.site is None or not self.site.cluster_name:
             self.site = self.feed.fetch(FeedQuestion("site")).value
             self.rights = self.feed.fetch(FeedQuestion("rights")).value

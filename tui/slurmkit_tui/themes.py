@@ -2,11 +2,13 @@
 
 ssh does not hand on COLORTERM, so most terminals at a login node count as having 256 colours. A
 colour between these would be shown as the nearest one, which for our dark greys is navy blue:
-there the themes have only colours of the 256.
+there the themes have only colours of the 256. A terminal with 16 colours would show most of ours as
+the same grey, and our borders black on black: there the themes have only those 16.
 """
 
 from __future__ import annotations
 
+import os
 from typing import get_args
 
 from textual.theme import Theme
@@ -115,17 +117,77 @@ LIGHT_256 = Theme(
         ),
     },
 )
-THEMES = (DARK, LIGHT, DARK_256, LIGHT_256)
+DARK_16 = Theme(
+    name="slurmkit-dark-16",
+    dark=True,
+    primary="#55ffff",
+    secondary="#00aaaa",
+    accent="#ff55ff",
+    success="#55ff55",
+    warning="#ffff55",
+    error="#ff5555",
+    foreground="#ffffff",
+    background="#000000",
+    surface="#000000",
+    panel="#555555",
+    variables={
+        "quiet": "#aaaaaa",
+        "cursor-bar": "#0000aa",
+        "chosen-bar": "#aa5500",
+        "found-bar": "#00aaaa",
+        "error-bar": "#aa0000",
+        **_holders(
+            "#5555ff #00aaaa #aa00aa #00aa00 #ff55ff #55ffff #aa5500 #ff5555 #ffff55 #55ff55"
+        ),
+    },
+)
+LIGHT_16 = Theme(
+    name="slurmkit-light-16",
+    dark=False,
+    primary="#0000aa",
+    secondary="#aa00aa",
+    accent="#aa5500",
+    success="#00aa00",
+    warning="#aa5500",
+    error="#aa0000",
+    foreground="#000000",
+    background="#ffffff",
+    surface="#ffffff",
+    panel="#aaaaaa",
+    variables={
+        "quiet": "#555555",
+        "cursor-bar": "#55ffff",
+        "chosen-bar": "#ffff55",
+        "found-bar": "#55ff55",
+        "error-bar": "#ff5555",
+        **_holders(
+            "#0000aa #aa5500 #aa00aa #00aa00 #00aaaa #aa0000 #5555ff #555555 #000000 #ff55ff"
+        ),
+    },
+)
+THEMES = {
+    "": (DARK, LIGHT),
+    "256": (DARK_256, LIGHT_256),
+    "standard": (DARK_16, LIGHT_16),
+}
 
 
-def choose_theme(*, dark: bool, few_colours: bool) -> Theme:
-    """Return the theme for a dark or light terminal, with 256 colours or all of them."""
-    return next(
-        each for each in THEMES
-        if each.dark == dark and each.name.endswith("-256") == few_colours
-    )  # fmt: skip
+def choose_theme(*, dark: bool, colours: str | None) -> Theme:
+    """Return the theme for a dark or light terminal.
+
+    Args:
+        dark: whether it is dark.
+        colours: how many it has, as Rich names it: `standard` are 16; `256`; all for other names.
+    """
+    return THEMES.get(colours or "", THEMES[""])[0 if dark else 1]
 
 
 def state_style(state: str) -> str:
     """Return the style class of a state; an unknown state looks like a failure, to be noticed."""
     return f"state--{state_kind(state)}"
+
+
+def has_plain_signs() -> bool:
+    """Return whether the terminal is one without block characters, by its TERM."""
+    term = os.environ.get("TERM", "")
+    return term in ("dumb", "linux", "ansi") or term.startswith("vt")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from slurmkit.cluster.my_jobs import read_my_jobs
+from slurmkit.cluster.my_jobs import read_my_ended, read_my_jobs, read_my_queue, with_ended
 from slurmkit.errors import DatabaseDown
 from slurmkit.testing import FakeSlurm, squeue_text
 
@@ -72,3 +72,17 @@ def test_without_slurmdbd_the_queue_is_there() -> None:
     assert len(mine.rows) == 2
     assert mine.ended == ()
     assert mine.without_history == "slurmdbd does not answer"
+
+
+def test_the_queue_alone_is_one_squeue_and_what_ended_one_sacct() -> None:
+    cluster = Cluster(2)
+    queue = read_my_queue(cluster.slurm, "alice")
+    assert {argv[0] for argv in cluster.slurm.asked} == {"squeue"}
+    assert ([row.raw_id for row in queue.rows], queue.indices) == (["100", "101"], {})
+    cluster.slurm.asked.clear()
+    ended = read_my_ended(cluster.slurm, "alice")
+    assert {argv[0] for argv in cluster.slurm.asked} == {"sacct"}
+    assert [run.job_id for run in with_ended(queue, ended).ended] == ["9"]
+    cluster.down = True
+    missing = with_ended(queue, read_my_ended(cluster.slurm, "alice"))
+    assert (missing.rows, missing.without_history) == (queue.rows, "slurmdbd does not answer")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmkit.formats.display import format_quantity, printable
+from slurmkit.formats.display import format_quantity, printable, spark_signs
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,10 @@ def test_nothing_that_steers_a_terminal_is_left(text: str) -> None:
 def test_one_of_a_thing_has_no_s(number: float | None, words: str) -> None:
     """Finding newcomer polish 6."""
     assert format_quantity(number, "CPU-hour") == words
+
+
+@pytest.mark.parametrize(
+    ("plain", "shown"), [(False, "▁▁▂▅██·"), (True, "112588.")], ids=["blocks", "ASCII"]
+)
+def test_a_curve_as_text_tells_unknown_from_zero(plain: bool, shown: str) -> None:
+    assert spark_signs([0.0, 12.4, 12.5, 50.0, 99.0, 250.0, None], plain=plain) == shown

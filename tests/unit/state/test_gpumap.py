@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import example, given
@@ -23,7 +24,7 @@ from slurmkit.state.gpumap import (
     parse_claim_records,
     read_gpus,
 )
-from slurmkit.state.gpumap_model import FreeGpus, Gpu, free_gpus
+from slurmkit.state.gpumap_model import FreeGpus, Gpu, GpuCounts, count_gpus, free_gpus
 from slurmkit.state.gres import GresUse, parse_gres_uses, parse_holding_jobs, read_holding_jobs
 from slurmkit.state.nodes import parse_nodes
 from slurmkit.testing import FakeSlurm
@@ -183,6 +184,18 @@ def test_what_is_free_is_counted_where_it_can_be_used(slurm: FakeSlurm) -> None:
     assert free["h100"] == FreeGpus("h100", 4, 1, 1, "c3", 0)
     assert free[None] == FreeGpus(None, 4, 2, 2, "c4", 0)
     assert free["a100_1g.5gb"] == FreeGpus("a100_1g.5gb", 4, 1, 1, "c5", 0)
+
+
+def test_every_gpu_is_counted_once(slurm: FakeSlurm) -> None:
+    nodes = read_gpus(slurm).nodes
+    counts = {of.type: of for of in count_gpus(nodes)}
+    assert counts["a100"] == GpuCounts("a100", 8, 4, 0, 6, 3, "c1")
+    assert sum(of.total for of in counts.values()) == 32
+    reserved = [
+        msgspec.structs.replace(node, states=(*node.states, "MAINTENANCE")) for node in nodes
+    ]
+    of = next(of for of in count_gpus(reserved) if of.type == "a100")
+    assert of == GpuCounts("a100", 8, 0, 4, 6, 0, None)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, slurm: FakeSlurm, *args: str) -> tuple[str, str]:

@@ -87,8 +87,8 @@ def _refuse_conflicts(configured: Mapping[str, str]) -> None:
 def _listeners(home: str, name: str) -> frozenset[str]:
     """Return the screens and widgets on which the key of an action works."""
     if home in ("app", "view"):
-        over_jobs = {"job", "log"} if name in _OVER_JOBS else set()
+        over_jobs = {"job", "log", "gpu-page"} if name in _OVER_JOBS else set()
         return frozenset({"table", "map", "utilization", *over_jobs})
     if home == "job":
-        return frozenset({"job", "log"})
+        return frozenset({"job", "log", "gpu-page"})
     return frozenset({home, *({"table"} if home == "utilization" else ())})

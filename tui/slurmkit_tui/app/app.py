@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from textual import on, work
@@ -59,7 +60,7 @@ class SlurmkitApp(PollingApp):
 
     def __init__(self, feed: Feed, options: AppOptions | None = None) -> None:
         super().__init__(feed, options)
-        for each in themes.THEMES:
+        for each in chain.from_iterable(themes.THEMES.values()):
             self.register_theme(each)
         # Set without watchers: setting the theme later would style everything a second time.
         first = self._choose_theme(dark=self.options.theme != "light")
@@ -233,8 +234,7 @@ class SlurmkitApp(PollingApp):
         self.theme = self._choose_theme(dark=not self.current_theme.dark)
 
     def _choose_theme(self, *, dark: bool) -> str:
-        few = self.console.color_system == "256"
-        return themes.choose_theme(dark=dark, few_colours=few).name
+        return themes.choose_theme(dark=dark, colours=self.console.color_system).name
 
     def action_help(self) -> None:
         """Show the keys."""

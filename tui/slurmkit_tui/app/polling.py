@@ -45,8 +45,10 @@ class PollingApp(AppHost):
         self.options = options or AppOptions()
         self._replay = feed if isinstance(feed, RecordedFeed) else None
         history = HourlyGpus(keep=self.options.keep_history and self._replay is None)
-        self.session = ClusterSession(feed, self.options.interval, history=history)
         self._clock = self._replay.clock if self._replay else self.options.clock
+        self.session = ClusterSession(
+            feed, self.options.interval, history=history, clock=self._clock
+        )
         self.view: View = self._new_view(self.options.view)
         self.paused = False
         self._timer: Timer | None = None
@@ -86,7 +88,7 @@ class PollingApp(AppHost):
         self._update_summary()
         if not self.paused:
             self._ask_when_due()
-            self._ask_also()
+            self._ask_also()  # those that are due, although the view's own question may not be
 
     @on(TabLine.Clicked)
     async def _open_clicked_view(self, message: TabLine.Clicked) -> None:
@@ -128,12 +130,13 @@ class PollingApp(AppHost):
             self._last_answer.pace.asking = True
             self._schedule(None)
             self._fetch(self.session, self.view, self.view.ask)
+        self._ask_also()
         self._update_status_lines()
 
     # A worker needs a description; else Textual writes out its arguments, here all jobs.
     @work(group="look", description="look")
     async def _fetch(self, session: ClusterSession, view: View, ask: FeedQuestion) -> None:
-        began = time.perf_counter()
+        began, also = time.perf_counter(), _times_of_also(session, view)
         try:
             look = partial(session.look, ask, view.make)
             turn = partial(self._turns.run, session.last_answer(ask), look)
@@ -141,21 +144,26 @@ class PollingApp(AppHost):
         except SlurmkitError as error:
             self.post_message(ViewUnanswered(session, ask, error, time.perf_counter() - began))
         else:
-            self.post_message(ViewAnswered(session, ask, answer, prepared, str(view.NAME)))
+            self.post_message(ViewAnswered(session, ask, answer, prepared, str(view.NAME), also))
 
     @work(group="look", description="prepare")
     async def _prepare(self, session: ClusterSession, view: View) -> None:
-        """Prepare the last answer for a view again: it, or one it also shows, is another."""
+        """Prepare the last answer for a view again: it, or one it also shows, is another.
+
+        Home shows the answers to its further questions also while its own has none.
+        """
         last_answer = session.last_answer(view.ask)
         answer = last_answer.answer
-        if answer is None:
+        if answer is None and not view.SHOWS_PARTS:
             return
+        also = _times_of_also(session, view)
         try:
             prepared = await in_thread(partial(view.make, answer, session))
         except SlurmkitError as error:
             self.tell(str(error), "error")
             return
-        if last_answer.answer is answer and not self._is_ending:
+        is_newest = also == _times_of_also(session, view)  # else it is prepared once more
+        if last_answer.answer is answer and is_newest and not self._is_ending:
             last_answer.prepared, last_answer.prepared_for = prepared, view.NAME
             if session is self.session and view is self.view:
                 view.take(prepared)
@@ -193,7 +201,7 @@ class PollingApp(AppHost):
         last.pace.asking = True
         began = time.perf_counter()
         try:
-            fetch = partial(session.feed.fetch, ask)
+            fetch = partial(session.fetch, ask)
             answer = await in_thread(partial(self._turns.run, last, fetch))
         except SlurmkitError as error:
             last.problem = str(error)
@@ -221,14 +229,16 @@ class PollingApp(AppHost):
         last_answer.pace.answered(0.0 if self._replay else message.answer.seconds)
         if self._shows(message):
             self._show_last_answer()
+            if message.also != _times_of_also(self.session, self.view):
+                self._prepare(self.session, self.view)  # a further answer came in the meantime
             self._schedule(last_answer.pace.delay)
-            self._ask_also()
 
     @work(group="load", description="load")
     async def _load_views(self) -> None:
         """Import the other views and the dialogs in a thread, so that they open quickly."""
         await in_thread(load_all)
         await in_thread(partial(import_module, "slurmkit_tui.app.dialogs"))
+        await in_thread(partial(import_module, "plotext"))  # for the page of a job's GPUs
         tune_garbage_collector()
 
     @on(ViewUnanswered)
@@ -244,8 +254,9 @@ class PollingApp(AppHost):
         if self._shows(message):
             if last_answer.answer is None:
                 self.view.say(f"{SOURCE_NAMES[message.ask.what]} has not answered yet")
+            if self.view.also:
+                self._prepare(self.session, self.view)
             self._schedule(last_answer.pace.delay)
-            self._ask_also()
 
     def _shows(self, message: ViewAnswered | ViewUnanswered) -> bool:
         return message.session is self.session and message.ask == self.view.ask
@@ -293,6 +304,12 @@ class PollingApp(AppHost):
         modes = {"PAUSED": self.paused, "READ-ONLY": self.options.read_only}
         marks = [mark for mark, is_on in modes.items() if is_on]
         return [f"RECORDED {format_time(int(self._clock()))}", *marks] if self._replay else marks
+
+
+def _times_of_also(session: ClusterSession, view: View) -> list[float | None]:
+    """Return when the further answers of a view were taken; None for one that has not come."""
+    lasts = (session.last_answer(poll.ask) for poll in view.also)
+    return [last.answer.taken if last.answer else None for last in lasts]
 
 
 def _view_entry(name: str) -> ViewEntry:

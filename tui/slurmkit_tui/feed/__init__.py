@@ -21,6 +21,7 @@ SOURCE_NAMES = {
     "fairshare": "sshare",
     "utilization": "ledger",
     "usage": "ledger",
+    "gpus-now": "ledger",
     "health": "doctor",
 }
 

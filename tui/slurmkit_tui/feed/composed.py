@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.extras import missing_extra
 from slurmkit.doctor.case import Diagnosis
-from slurmkit.errors import LedgerError, MissingExtra, Refused
+from slurmkit.errors import BadInput, LedgerError, MissingExtra, Refused
 from slurmkit.state.arrays import count_tasks
 from slurmkit.state.fairshare import FairshareRow, PriorityFactors, read_factors, read_shares
-from slurmkit.state.nodes import read_nodes
+from slurmkit.state.gpumap_model import GpuMap, count_gpus
+from slurmkit.state.nodes import NodeRow, NodesSnapshot, read_nodes
+from slurmkit.state.queue import Queue
 from slurmkit.state.queue_rows import QueueRow
-from slurmkit_tui.feed.history import HOUR, HeldGpus
+from slurmkit_tui.feed.history import SPANS, HeldGpus, HourlyGpus
+from slurmkit_tui.jobform.gpu_use import RECENT_SECONDS, GpuNow, GpusNow, GpusOfJob, RunOfJob
 
+OUTAGE_DAYS = 30
+"""How far back the health view looks for outages of nodes."""
 _FRESH_INGEST = 600.0  # seconds; after so short a time, the ledger is as good as up to date
 
 
@@ -84,9 +90,12 @@ class Utilization(msgspec.Struct, frozen=True):
         days: number of days the report covers.
         without_history: why there are no rows; empty when there are.
         taken: epoch seconds.
-        curve: GPUs by type and hour or day, as far as the ledger has read them; empty in a
-            recording of an older slurmkit.
+        curve: everybody's GPUs by type and hour or day, as far as the ledger has read them; empty
+            where it shows this person only some runs, and in a recording of an older slurmkit.
         source: the ledger of the rows and of the curve, with its age; empty without one.
+        everybody: whether rows and curve are of all runs of the cluster.
+        last_sample: epoch seconds of the newest sample of a running job's GPU; None if no source
+            measures them.
     """
 
     now: CurrentUse
@@ -97,6 +106,8 @@ class Utilization(msgspec.Struct, frozen=True):
     taken: float
     curve: tuple[HeldGpus, ...] = ()
     source: str = ""
+    everybody: bool = True
+    last_sample: float | None = None
 
 
 class ClusterHealth(msgspec.Struct, frozen=True):
@@ -152,6 +163,35 @@ def _import_ledger() -> ModuleType:
     return read
 
 
+def read_gpus_now() -> GpusNow:
+    """Read what the GPUs of all running jobs do that this person may see, in one question.
+
+    Raises:
+        LedgerError: when the ledger cannot be read.
+        MissingExtra: when the ledger is not installed.
+    """
+    read = _import_ledger()
+    taken = time.time()
+    with read.ledger() as ledger:
+        found = read.gpu_use_now(ledger, seconds=RECENT_SECONDS)
+    return GpusNow(msgspec.convert(found, tuple[GpuNow, ...], from_attributes=True), taken)
+
+
+def read_gpus_of_job(job_id: str) -> GpusOfJob:
+    """Read what the GPUs of a job did, in each of its runs.
+
+    Raises:
+        BadInput: when the ledger has no run of the job that this person may see.
+        LedgerError: when the ledger cannot be read.
+        MissingExtra: when the ledger is not installed.
+    """
+    read = _import_ledger()
+    taken = time.time()
+    with read.ledger() as ledger:
+        found = read.gpu_use_of(ledger, job_id)
+    return GpusOfJob(msgspec.convert(found, tuple[RunOfJob, ...], from_attributes=True), taken)
+
+
 def read_utilization(cluster: Cluster, by: str, span: str = "30d") -> Utilization:
     """Read current use from slurmctld, and the GPU-hours of a time until now from the ledger.
 
@@ -165,84 +205,84 @@ def read_utilization(cluster: Cluster, by: str, span: str = "30d") -> Utilizatio
     """
     taken = time.time()
     now = _current_use(cluster)
-    length = SPANS[span]
-    begin = length.begin(taken)
-    first = _utc_text(begin)
+    name = _cluster_name(cluster)
+    begins = SPANS[span].begins(taken)
+    days = (taken - begins[0]) / 86400
     try:
         read = _import_ledger()
         with read.ledger() as ledger:
-            found = read.usage(ledger, first, by=[by], timezone="UTC")
-            curve = read.usage(ledger, first, by=[length.dimension, "gpu-type"], timezone="UTC")
-    except (LedgerError, MissingExtra) as error:
-        return Utilization(now, (), by, (taken - begin) / 86400, str(error), taken)
+            found = read.usage(
+                ledger, _utc_text(begins[0]), by=[by], timezone="UTC", filters={"cluster": [name]}
+            )
+            over_time = _read_use_over_time(read, ledger, span, name)
+    except (BadInput, LedgerError, MissingExtra) as error:
+        return Utilization(now, (), by, days, str(error), taken)
+    if name not in found.meta.clusters:
+        return Utilization(now, (), by, days, f"the ledger has no runs of {name}", taken)
     # The ledger's columns are spelt with an underscore: `gpu_type`.
     rows = tuple({**row, by: row[by.replace("-", "_")]} for row in found.rows)
+    everybody = over_time is not None and over_time.everybody
     return Utilization(
         now,
         rows,
         by,
-        (taken - begin) / 86400,
+        days,
         "",
         taken,
-        _ledger_curve(curve.rows, curve.meta, length, taken),
+        _ledger_curve(over_time, found.meta, begins, taken) if everybody else (),
         _ledger_source(found.meta),
+        everybody,
+        over_time and over_time.last_sample,
     )
 
 
-class Span(NamedTuple):
-    """A length of time until now, in stretches of an hour or a day.
-
-    Attributes:
-        hours: its length.
-        step: seconds of a stretch.
-        dimension: the ledger's dimension of such stretches.
-        words: for the screen: `24 hours`.
-    """
-
-    hours: int
-    step: int
-    dimension: str
-    words: str
-
-    def begin(self, now: float) -> int:
-        """Return the begin of its first stretch, in epoch seconds; the last one contains `now`."""
-        last = int(now) // self.step * self.step
-        return last - self.hours * HOUR + self.step
+def _cluster_name(cluster: Cluster) -> str:
+    return cluster.capabilities().cluster_name
 
 
-SPANS = {
-    "24h": Span(24, HOUR, "hour", "24 hours"),
-    "7d": Span(7 * 24, HOUR, "hour", "7 days"),
-    "30d": Span(30 * 24, 24 * HOUR, "day", "30 days"),
-}
+def _read_use_over_time(read: ModuleType, ledger: Any, span: str, cluster: str) -> Any:
+    """Read GPUs held and used by type; None from an older service, which does not know them."""
+    try:
+        return read.gpu_use_over_time(ledger, span, cluster=cluster)
+    except BadInput:
+        return None
 
 
 def _ledger_curve(
-    rows: Sequence[Mapping[str, Any]], meta: Any, span: Span, now: float
+    over_time: Any, meta: Any, begins: Sequence[int], now: float
 ) -> tuple[HeldGpus, ...]:
-    """Return mean numbers of GPUs held by type, of the stretches that the ledger has read.
+    """Return mean numbers of GPUs by type, of the stretches that the ledger has read.
 
     A stretch that no ingest has read, or only a part of it, is left out: it is unknown, not 0.
     The present stretch counts if the last ingest is at most ten minutes old.
     """
     known_from = _epoch(meta.missing_before) if meta.missing_before else float("-inf")
     known_to = meta.last_ingest or float("-inf")
-    gaps = [(_epoch(begin), _epoch(end)) for _, begin, end in meta.gaps]
-    hours: dict[int, dict[str, float | None]] = {}
-    for row in rows:
-        begin = _epoch(str(row[span.dimension]))
-        hours.setdefault(begin, {})[str(row["gpu_type"] or "")] = row["gpu_hours"]
+    gaps = [
+        (_epoch(begin), _epoch(end)) for name, begin, end in meta.gaps if name == over_time.cluster
+    ]
+    found = defaultdict(list)
+    for row in over_time.rows:
+        found[bisect_right(begins, row.begin + row.seconds / 2) - 1].append(row)
     curve = []
-    for begin in range(span.begin(now), int(now) + 1, span.step):
-        end = min(begin + span.step, now)
-        seconds = max(end - begin, 1.0)
+    for at, begin in enumerate(begins):
+        end = min(begins[at + 1], now) if at + 1 < len(begins) else now
         is_read = known_from <= begin and end <= known_to + _FRESH_INGEST
         in_gap = any(gap_begin < end and gap_end > begin for gap_begin, gap_end in gaps
                      if gap_end < known_to)  # fmt: skip
-        found = hours.get(begin, {})
-        held = {name: value * HOUR / seconds for name, value in found.items() if value is not None}
-        if is_read and not in_gap and len(held) == len(found):
-            curve.append(HeldGpus(begin, seconds, held))
+        if not is_read or in_gap:
+            continue
+        rows = found[at]
+        used = {row.gpu_type: row.used for row in rows if row.used is not None}
+        curve.append(
+            HeldGpus(
+                begin,
+                max(end - begin, 1.0),
+                {row.gpu_type: row.held for row in rows},
+                used or None,
+                {row.gpu_type: row.measured for row in rows},
+            )
+        )
     return tuple(curve)
 
 
@@ -265,14 +305,32 @@ def _current_use(cluster: Cluster) -> CurrentUse:
     """Count GPUs and CPUs of all nodes, and those that pending jobs request."""
     nodes = read_nodes(cluster.slurm).rows
     queue = cluster.queue().rows
-    gpus: Counter[str] = Counter()
-    held: Counter[str] = Counter()
-    for node in nodes:
-        for gres in node.gpus:
-            gpus[gres.type or ""] += gres.total
-            held[gres.type or ""] += gres.used
     cpus = sum(node.cpus for node in nodes), sum(node.cpus_allocated for node in nodes)
-    return CurrentUse(dict(gpus), dict(held), gpus_wanted(queue), *cpus)
+    return CurrentUse(*gpus_by_type(nodes), gpus_wanted(queue), *cpus)
+
+
+def gpus_by_type(nodes: Iterable[NodeRow]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return all GPUs by type, and those held by jobs; the key of untyped GPUs is ""."""
+    counts = count_gpus(nodes)
+    total = {each.type or "": each.total for each in counts}
+    return total, {each.type or "": each.held for each in counts}
+
+
+def add_to_history(history: HourlyGpus, value: Any) -> None:
+    """Add the numbers of GPUs that an answer contains to the history, once for each answer."""
+    if not history.is_new(type(value).__name__, value.taken):
+        return
+    match value:
+        case NodesSnapshot():
+            history.add_nodes(value.taken, *gpus_by_type(value.rows))
+        case GpuMap():
+            history.add_nodes(value.taken, *gpus_by_type(value.nodes))
+        case Queue():
+            history.add_wanted(value.taken, gpus_wanted(value.rows))
+        case Utilization():
+            history.add_nodes(value.taken, value.now.gpus, value.now.gpus_held)
+            history.add_wanted(value.taken, value.now.gpus_wanted)
+    history.save_when_due(value.taken)
 
 
 def gpus_wanted(rows: Iterable[QueueRow]) -> int | None:
@@ -290,10 +348,45 @@ def _first_of_last_month(now: float) -> str:
 
 
 def read_health(cluster: Cluster) -> ClusterHealth:
-    """Run all checks of `slurmkit doctor`, also those of current activity."""
+    """Run all checks of `slurmkit doctor`, also of current activity; add the outages of nodes."""
     from slurmkit.doctor import activity, checks  # noqa: PLC0415 - much of it, seldom used
 
     now = time.time()
-    return ClusterHealth(
-        tuple(checks.run_checks(cluster.slurm, (*activity.CHECKS, *checks.CHECKS))), now
+    found = checks.run_checks(cluster.slurm, (*activity.CHECKS, *checks.CHECKS))
+    return ClusterHealth((*found, *_read_outages(_cluster_name(cluster), now)), now)
+
+
+def _read_outages(cluster: str, now: float) -> tuple[Diagnosis, ...]:
+    """Return one line about the outages of nodes; none without a ledger that knows them."""
+    begin = _utc_text(int(now) - OUTAGE_DAYS * 86400)
+    try:
+        read = _import_ledger()
+        with read.ledger() as ledger:
+            report = read.nodes(ledger, begin, timezone="UTC", filters={"cluster": [cluster]})
+    except (BadInput, LedgerError, MissingExtra):
+        return ()
+    return (describe_outages(report.rows),)
+
+
+def describe_outages(rows: Sequence[Mapping[str, Any]]) -> Diagnosis:
+    """Put the rows of `report nodes` into one line, with the nodes that failed again."""
+    outages = sum(row["outages"] for row in rows)
+    if not outages:
+        text = f"no node was down or drained in the last {OUTAGE_DAYS} days"
+        return Diagnosis("node-history", "ok", text)
+    lost = [row["gpu_hours_lost"] for row in rows]
+    cost = "" if None in lost else f", {sum(lost):,.0f} GPU-hours lost"
+    again = sorted((row for row in rows if row["repeated"]), key=lambda row: -row["repeated"])
+    names = ", ".join(f"{row['node']} ({row['checks']})" for row in again[:5])
+    text = (
+        f"{OUTAGE_DAYS} days: {outages} outage{'s' if outages > 1 else ''} of {len(rows)}"
+        f" node{'s' if len(rows) > 1 else ''}{cost}{f'; again and again: {names}' if again else ''}"
+    )
+    return Diagnosis(
+        "node-history",
+        "warning" if again else "note",
+        text,
+        meaning="A node or GPU that fails again for the same check ends one job after another.",
+        fix="slurmkit report nodes --by gpu",
+        where="the ledger",
     )

@@ -7,10 +7,13 @@ pending jobs wanted at that time, and how many GPUs there were.
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,8 +21,45 @@ from slurmkit.config.paths import state_folder
 from slurmkit_tui.state_files import write_state_file
 
 HOUR = 3600
+_DAY = 24 * HOUR
 _KEPT = 30 * 24  # hours
 _SAVE_EVERY = 300.0  # seconds
+
+
+class Span(NamedTuple):
+    """A length of time until now, in stretches of an hour or of a local day.
+
+    Attributes:
+        hours: its length.
+        step: seconds of a stretch; a local day may have an hour more or less.
+        words: for the screen: `24 hours`.
+    """
+
+    hours: int
+    step: int
+    words: str
+
+    def begins(self, now: float) -> tuple[int, ...]:
+        """Return the begins of its stretches in epoch seconds; the last one contains `now`."""
+        count = self.hours * HOUR // self.step
+        if self.step == _DAY:
+            today = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)  # noqa: DTZ006 - midnights of the person at the screen
+            days = (today - timedelta(days=back) for back in range(count - 1, -1, -1))
+            return tuple(int(day.timestamp()) for day in days)
+        last = int(now) // self.step * self.step
+        return tuple(range(last - (count - 1) * self.step, last + 1, self.step))
+
+
+SPANS = {
+    "24h": Span(24, HOUR, "24 hours"),
+    "7d": Span(7 * 24, HOUR, "7 days"),
+    "30d": Span(30 * 24, _DAY, "30 days"),
+}
+
+
+def span_of_days(days: float) -> Span:
+    """Return the shortest span that has a number of days; a day in it may have an hour more."""
+    return next((span for span in SPANS.values() if days <= span.hours / 24 + 0.05), SPANS["30d"])
 
 
 class HeldGpus(msgspec.Struct, frozen=True):
@@ -29,13 +69,15 @@ class HeldGpus(msgspec.Struct, frozen=True):
         begin: epoch seconds.
         seconds: its length.
         held: GPUs held by jobs, by type; the key of untyped GPUs is "".
-        used: GPUs that worked, by type; None while no source has measured them.
+        used: of the measured GPUs, those that worked, by type; None if nothing was measured.
+        measured: held GPUs whose utilisation was measured, by type.
     """
 
     begin: float
     seconds: float
     held: dict[str, float]
     used: dict[str, float] | None = None
+    measured: dict[str, float] | None = None
 
 
 class SeenHour(msgspec.Struct):
@@ -80,16 +122,19 @@ class HourlyGpus:
 
     Attributes:
         since: when the person looked at Home before this start; None if never, or unknown.
+        wanted: GPUs that pending jobs requested by the last answer; None is unknown.
     """
 
     def __init__(self, *, keep: bool = False) -> None:
         self.since: float | None = None
+        self.wanted: int | None = None
         self._keep = keep
         self._lock = threading.Lock()
         self._cluster: str | None = None
         self._hours: dict[int, SeenHour] = {}
         self._looked: float | None = None
         self._saved = 0.0
+        self._counted: dict[str, float] = {}  # when the last answer of each kind was taken
 
     def open(self, cluster: str | None) -> None:
         """Load what is kept of a cluster, once its name is known."""
@@ -103,6 +148,13 @@ class HourlyGpus:
             self.since = kept.looked
             self._hours = {each.begin: each for each in kept.hours} | self._hours
 
+    def is_new(self, kind: str, at: float) -> bool:
+        """Return whether an answer of a kind has not been counted yet; from now on it has."""
+        with self._lock:
+            known = self._counted.get(kind)
+            self._counted[kind] = at
+            return known != at
+
     def add_nodes(self, at: float, there: Mapping[str, int], held: Mapping[str, int]) -> None:
         """Add an answer about all nodes: numbers of GPUs by type at a time."""
         with self._lock:
@@ -113,6 +165,7 @@ class HourlyGpus:
 
     def add_wanted(self, at: float, wanted: int | None) -> None:
         """Add the number of GPUs that pending jobs requested at a time; None is unknown."""
+        self.wanted = wanted
         if wanted is None:
             return
         with self._lock:
@@ -122,9 +175,13 @@ class HourlyGpus:
             hour.wanted = before + (wanted - before) / hour.queues
 
     def look(self, at: float) -> None:
-        """Note that the person saw Home, and save now and then."""
+        """Note that the person saw Home."""
         with self._lock:
             self._looked = at
+
+    def save_when_due(self, at: float) -> None:
+        """Save every five minutes."""
+        with self._lock:
             due = at >= self._saved + _SAVE_EVERY
             if due:
                 self._saved = at
@@ -179,13 +236,14 @@ def _load_memories() -> dict[str, ClusterMemory]:
 
 
 class GpuCurve(msgspec.Struct, frozen=True):
-    """Mean numbers of GPUs in equal stretches of time, oldest first; None is unknown.
+    """Mean numbers of GPUs in stretches of time, oldest first; None is unknown.
 
     Attributes:
         begins: epoch seconds of each stretch.
-        seconds: length of each.
-        held: by type, GPUs held by jobs; the type with the most first.
-        used: GPUs that worked; all None while no source has measured them.
+        seconds: length of each; a local day may have an hour more or less.
+        held: by type, GPUs held by jobs; the type with the most GPUs first.
+        used: of the measured GPUs, those that worked; None if nothing was measured.
+        measured: share of the held GPUs that was measured; None if nothing was held.
         there: all GPUs.
         wanted: GPUs that pending jobs requested.
     """
@@ -194,6 +252,7 @@ class GpuCurve(msgspec.Struct, frozen=True):
     seconds: int
     held: dict[str, tuple[float | None, ...]]
     used: tuple[float | None, ...]
+    measured: tuple[float | None, ...]
     there: tuple[float | None, ...]
     wanted: tuple[float | None, ...]
 
@@ -212,53 +271,65 @@ class GpuCurve(msgspec.Struct, frozen=True):
 def make_curve(
     ledger: Sequence[HeldGpus],
     seen: Sequence[SeenHour],
+    span: Span,
     *,
     now: float,
-    hours: int,
-    step: int = HOUR,
+    types: Mapping[str, float] | None = None,
 ) -> GpuCurve:
-    """Join what the ledger and the screen's own answers know of the last hours.
+    """Join what the ledger and the screen's own answers know of a time until now.
 
     The ledger counts every second, so it goes first; hours after its last ingest come from the
     screen's own answers.
 
     Args:
-        ledger: from the ledger, in stretches of `step` seconds.
+        ledger: from the ledger.
         seen: from the screen's own answers.
+        span: the time.
         now: epoch seconds; the last stretch contains it.
-        hours: length of the whole time.
-        step: seconds of a stretch: an hour or a day.
+        types: all GPUs there are, by type: the order of the types must not change with their use.
     """
-    last = int(now) // step * step
-    begins = tuple(range(last - (hours * HOUR // step - 1) * step, last + 1, step))
-    by_begin = {int(use.begin) // step * step: use for use in ledger}
-    seen_by_begin: dict[int, list[SeenHour]] = {}
+    begins = span.begins(now)
+    by_stretch = {_stretch(begins, use.begin, use.seconds): use for use in ledger}
+    seen_by_stretch: dict[int, list[SeenHour]] = defaultdict(list)
     for hour in seen:
-        seen_by_begin.setdefault(hour.begin // step * step, []).append(hour)
-    held = [_held(by_begin.get(begin), seen_by_begin.get(begin, ())) for begin in begins]
-    used = [by_begin[begin].used if begin in by_begin else None for begin in begins]
+        seen_by_stretch[_stretch(begins, hour.begin, HOUR)].append(hour)
+    stretches = [(by_stretch.get(at), seen_by_stretch.get(at, ())) for at in range(len(begins))]
+    held = [_held(use, hours) for use, hours in stretches]
     total: Counter[str] = Counter()
     for found in held:
         total.update(found or {})
+    names = by_size(types or {})
+    names += [name for name in by_size(total) if name not in names]
     return GpuCurve(
         begins=begins,
-        seconds=step,
+        seconds=span.step,
         held={
             name: tuple(None if found is None else found.get(name, 0.0) for found in held)
-            for name in sorted(total, key=lambda name: (-total[name], name))
+            for name in names
         },
-        used=tuple(None if each is None else sum(each.values()) for each in used),
+        used=tuple(
+            sum(use.used.values()) if use and use.used is not None else None for use, _ in stretches
+        ),
+        measured=tuple(_measured_share(use) for use, _ in stretches),
         there=tuple(
-            _average([sum(hour.there.values()) for hour in seen_by_begin.get(begin, ())
-                      if hour.nodes])
-            for begin in begins
+            _average(sum(hour.there.values()) for hour in hours if hour.nodes)
+            for _, hours in stretches
         ),
         wanted=tuple(
-            _average([hour.wanted for hour in seen_by_begin.get(begin, ())
-                      if hour.wanted is not None])
-            for begin in begins
+            _average(hour.wanted for hour in hours if hour.wanted is not None)
+            for _, hours in stretches
         ),
-    )  # fmt: skip
+    )
+
+
+def by_size(types: Mapping[str, float]) -> list[str]:
+    """Return names of GPU types, the one with the most GPUs first."""
+    return sorted(types, key=lambda name: (-types[name], name))
+
+
+def _stretch(begins: Sequence[int], begin: float, seconds: float) -> int:
+    """Return the index of the stretch that holds the middle of a time; -1 if it is earlier."""
+    return bisect_right(begins, begin + seconds / 2) - 1
 
 
 def _held(use: HeldGpus | None, hours: Sequence[SeenHour]) -> Mapping[str, float] | None:
@@ -273,5 +344,13 @@ def _held(use: HeldGpus | None, hours: Sequence[SeenHour]) -> Mapping[str, float
     }
 
 
-def _average(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _measured_share(use: HeldGpus | None) -> float | None:
+    held = sum(use.held.values()) if use else 0.0
+    if use is None or not held:
+        return None
+    return min(1.0, sum((use.measured or {}).values()) / held)
+
+
+def _average(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return sum(known) / len(known) if known else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.cluster.my_jobs import MyJobs, read_my_jobs
+from slurmkit.cluster.my_jobs import MyJobs, read_my_ended, read_my_jobs, read_my_queue
 from slurmkit.diagnose.model import Explanation
 from slurmkit.errors import SlurmError
 from slurmkit.jobs.info import JobInfo
@@ -32,6 +32,8 @@ from slurmkit_tui.feed.composed import (
     LedgerUsage,
     Utilization,
     read_fairshare,
+    read_gpus_now,
+    read_gpus_of_job,
     read_health,
     read_usage,
     read_utilization,
@@ -39,6 +41,7 @@ from slurmkit_tui.feed.composed import (
 from slurmkit_tui.feed.knowledge import ClusterData
 from slurmkit_tui.feed.rights import Rights, read_rights
 from slurmkit_tui.feed.threads import SlurmInTurns
+from slurmkit_tui.jobform.gpu_use import GpusNow, GpusOfJob
 from slurmkit_tui.jobform.past_jobs import read_past_job
 
 if TYPE_CHECKING:
@@ -85,6 +88,12 @@ def _read_site(asker: ClusterReader) -> SlurmConfig:
         return read_slurm_config(asker.slurm)
     except SlurmError:  # the rest of the screen does not need it
         return SlurmConfig()
+
+
+def _read_mine(asker: ClusterReader, part: str = "") -> MyJobs:
+    """Read all about my jobs, or only the part `queue` or `ended`, each with one command."""
+    read = {"queue": read_my_queue, "ended": read_my_ended}.get(part, read_my_jobs)
+    return read(asker.slurm, asker.me)
 
 
 def _read_job(asker: ClusterReader, job_id: str) -> JobInfo:
@@ -134,9 +143,7 @@ QUESTION_KINDS = {
     "rights": QuestionKind(Rights, "sacctmgr", lambda asker: read_rights(asker.slurm, asker.me)),
     "site": QuestionKind(SlurmConfig, "scontrol", _read_site),
     "queue": QuestionKind(Queue, SOURCE_NAMES["queue"], lambda asker: read_queue(asker.slurm)),
-    "mine": QuestionKind(
-        MyJobs, SOURCE_NAMES["mine"], lambda asker: read_my_jobs(asker.slurm, asker.me)
-    ),
+    "mine": QuestionKind(MyJobs, SOURCE_NAMES["mine"], _read_mine),
     "gpus": QuestionKind(GpuMap, SOURCE_NAMES["gpus"], lambda asker: read_gpus(asker.slurm)),
     "nodes": QuestionKind(
         NodesSnapshot, SOURCE_NAMES["nodes"], lambda asker: read_nodes(asker.slurm)
@@ -170,6 +177,10 @@ QUESTION_KINDS = {
     ),
     "uses": QuestionKind(
         UserEfficiency, "sacct", lambda asker: read_user_efficiency(asker.slurm, asker.me)
+    ),
+    "gpus-now": QuestionKind(GpusNow, "ledger", lambda _asker: read_gpus_now()),
+    "gpus-of-job": QuestionKind(
+        GpusOfJob, "ledger", lambda _asker, job_id: read_gpus_of_job(job_id)
     ),
     "piece": QuestionKind(FilePiece, "file", _read_log_piece),
 }

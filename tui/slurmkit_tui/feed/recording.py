@@ -226,10 +226,10 @@ class ReplayFeed:
         return sorted(same_file, key=attrgetter("at"))
 
     def _in_older_form(self, ask: FeedQuestion) -> list[RecordedAnswer]:
-        """Return the records of a question that named no length of time, in older recordings."""
-        if ask.what != "utilization":
+        """Return the records of a question that named no length of time or no part, as once."""
+        if ask.what not in ("utilization", "mine"):
             return []
-        return self._records.get(FeedQuestion(ask.what, ask.about[:1]), [])
+        return self._records.get(FeedQuestion(ask.what, ask.about[:-1]), [])
 
     def run(self, argv: Sequence[str]) -> str:
         """Refuse: a recording runs nothing.

@@ -17,8 +17,10 @@ from slurmkit.jobs.steps import Efficiency, array_shares
 from slurmkit.state import arrays
 from slurmkit.state.arrays import shown_id, user_array_id
 from slurmkit.state.queue_rows import QueueRow, pending_reason
+from slurmkit_tui.jobform.gpu_use import GpuNow, GpusNow, JobUse, sum_up
 
 NO_EFFICIENCIES: Mapping[str, Efficiency] = MappingProxyType({})
+_SOON = 900  # seconds; with less time left, a job is marked
 
 
 class MyJobRow(msgspec.Struct, frozen=True):
@@ -39,6 +41,7 @@ class MyJobRow(msgspec.Struct, frozen=True):
         started: whether it has run, so that efficiency can be measured.
         cpu: used share of the allocated CPU time; None is unknown.
         mem: peak share of the allocated memory, of tasks the worst; None is unknown.
+        use: what its GPUs do, while it runs; None without GPUs.
     """
 
     job_id: str
@@ -61,23 +64,37 @@ class MyJobRow(msgspec.Struct, frozen=True):
     started: bool = False
     cpu: float | None = None
     mem: float | None = None
+    use: JobUse | None = None
 
     @property
     def whole(self) -> str:
         """Id of the job, or of the whole array."""
         return self.job_id.partition("_[")[0]
 
+    @property
+    def ends_soon(self) -> bool:
+        """Whether it reaches its time limit within 15 minutes."""
+        return self.left is not None and self.left < _SOON
+
 
 def my_job_rows(
-    mine: MyJobs, of: Mapping[str, Efficiency] = NO_EFFICIENCIES
+    mine: MyJobs,
+    of: Mapping[str, Efficiency] = NO_EFFICIENCIES,
+    gpus: GpusNow | None = None,
+    *,
+    cluster: str | None = None,
 ) -> tuple[MyJobRow, ...]:
     """Return the rows: jobs in the queue first, then ended jobs, the latest first.
 
     Args:
         mine: the jobs.
         of: known efficiencies by Slurm's raw job id.
+        gpus: what the GPUs of running jobs do; None is unknown.
+        cluster: name of the cluster; None while unknown.
     """
     queued = [_queued(rows, mine, of) for rows in arrays.group_by_array(mine.rows)]
+    by_job = gpus.by_job(cluster) if gpus else {}
+    queued = _with_use(queued, by_job, max(mine.taken - gpus.taken, 0.0) if gpus else 0.0)
     alive = {job.key for job in queued}
     ended: dict[str, list[JobInfo]] = {}
     for run in mine.ended:
@@ -86,6 +103,25 @@ def my_job_rows(
     over = (_over(key, runs, of) for key, runs in ended.items())
     named = (msgspec.structs.replace(job, name=_name(ended[job.key][0], mine)) for job in over)
     return (*queued, *named)
+
+
+def _with_use(
+    jobs: Sequence[MyJobRow], by_job: Mapping[str, Sequence[GpuNow]], passed: float
+) -> list[MyJobRow]:
+    """Add what the GPUs of the running jobs do, `passed` seconds after the answer about them."""
+    return [
+        msgspec.structs.replace(job, use=_use(job, by_job, passed)) if job.started else job
+        for job in jobs
+    ]
+
+
+def _use(job: MyJobRow, by_job: Mapping[str, Sequence[GpuNow]], passed: float) -> JobUse | None:
+    """Return what the GPUs of the running tasks do; None for a job without GPUs."""
+    running = [row for row in job.rows if not row.waits]
+    known = [gpu for row in running for gpu in by_job.get(row.job_id, ())]
+    if job.gpus == "0" and not known:
+        return None
+    return sum_up(known, sum(row.gpus for row in running) or None, passed)
 
 
 def _name(job: QueueRow | JobInfo, mine: MyJobs) -> str:

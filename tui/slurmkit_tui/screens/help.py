@@ -16,12 +16,16 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
+from slurmkit.formats.display import spark_signs
 from slurmkit.state.gpumap import MARK_MEANINGS
 from slurmkit_tui.actions.registry import ACTIONS, WIDGET_ACTIONS, Action
+from slurmkit_tui.screens.gpu_page import GpuPage
 from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.screens.status_lines import Summary, Tabs
+from slurmkit_tui.themes import has_plain_signs
 from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.base import View
+from slurmkit_tui.views.gpus import USE_MEANINGS
 from slurmkit_tui.views.home import HomeBox
 from slurmkit_tui.widgets.dialogs import TextDialog, key_names
 from slurmkit_tui.widgets.gpu_grid import GpuGrid
@@ -40,6 +44,7 @@ _NAMES: dict[type, str] = {
     Table: "The table",
     GpuGrid: "The map",
     GpuPlot: "The curve",
+    GpuPage: "The GPUs of the job",
     HomeBox: "The box",
     LogView: "The log",
     Input: "The line",
@@ -109,6 +114,8 @@ def _marks(app: AppHost) -> Iterator[tuple[str, Rows]]:
     if app.screen is app.main and app.view.NAME == "gpus":
         letters = ("a, b, A …", "held by the user, account or job named below the map")
         yield "Marks of the map: one for each GPU", [letters, *MARK_MEANINGS.items()]
+        scale = (spark_signs([0, 50, 99], plain=has_plain_signs()), "used a little … fully now")
+        yield "Marks of the map by use (b)", [scale, *USE_MEANINGS.items()]
 
 
 _LETTERS = "asdfghjklqwertyuiopzxcvbnm"

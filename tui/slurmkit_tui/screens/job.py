@@ -1,4 +1,4 @@
-"""The screen of one job: facts, logs, why it waits or failed, steps, and script."""
+"""The screen of one job: facts, logs, why it waits or failed, steps, GPUs, and script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from textual.widgets import ContentSwitcher
 
 from slurmkit.diagnose.model import Explanation
 from slurmkit.diagnose.render import explanation_lines
-from slurmkit.errors import SlurmkitError
+from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.formats.display import format_percent, format_time, printable
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.job_states import state_kind
@@ -29,6 +29,7 @@ from slurmkit.state.queue_rows import QueueRow
 from slurmkit_tui.actions.registry import WIDGET_ACTIONS, key_bindings
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.screens.facts import merged_facts
+from slurmkit_tui.screens.gpu_page import GpuPage
 from slurmkit_tui.screens.status_lines import TabLine
 from slurmkit_tui.widgets.dialogs import key_names
 from slurmkit_tui.widgets.key_bar import KeyBar
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
 
 TABS = {
     "facts": "Facts", "log": "Log", "errors": "Stderr", "why": "Why", "steps": "Steps",
-    "script": "Script",
+    "gpus": "GPUs", "script": "Script",
 }  # fmt: skip
 
 
-_CHANGING_TABS = frozenset(("facts", "steps"))
+_CHANGING_TABS = frozenset(("facts", "steps", "gpus"))
 
+_QUESTIONS = {"facts": "job", "gpus": "gpus-of-job"}  # the others have the name of the tab
 _HEADS = (
     "STEP", "NAME", "STATE", "ELAPSED", "CPU EFF", "MEM PEAK", "ASKED", "GPU", "EXIT", "TASKS",
     "NODES", "STARTED",
@@ -61,7 +63,7 @@ _COLOURS = {"bad": "$error bold", "running": "$success", "done": "$quiet"}
 class JobScreen(Screen[None]):
     """The screen of one job. The answer of a tab is fetched when the tab is first opened.
 
-    Facts and steps are fetched again and again until the job has ended.
+    Facts, steps and GPUs are fetched again and again until the job has ended.
 
     Attributes:
         job_id: id of the job.
@@ -100,6 +102,7 @@ class JobScreen(Screen[None]):
                 view = LogView(self.app.session.feed)
                 view.id = name
                 yield view
+            yield GpuPage()
         yield KeyBar()
 
     def on_mount(self) -> None:
@@ -174,7 +177,7 @@ class JobScreen(Screen[None]):
             return FeedQuestion(
                 "logpath", (self.job_id, "stderr" if name == "errors" else "stdout")
             )
-        return FeedQuestion({"facts": "job"}.get(name, name), (self.job_id,))
+        return FeedQuestion(_QUESTIONS.get(name, name), (self.job_id,))
 
     def take(self, message: ScreenAnswered, at: float) -> None:
         """See `AskingScreen.take`."""
@@ -211,12 +214,15 @@ class JobScreen(Screen[None]):
             else:
                 view.open(answer.value)
             return
-        if isinstance(answer, SlurmkitError):
+        if name == "gpus":
+            self._show_gpus(answer)
+        elif isinstance(answer, SlurmkitError):
             rows = [*(self._known if name == "facts" else []), ("Problem", str(answer))]
             self._put(name, two_columns(rows))
         elif isinstance(answer.value, JobInfo):
             self._info, self._at = answer.value, at
             self._put_facts()
+            self.query_one(GpuPage).name_types(answer.value.tres)
             self.app.ask_for(self._runs_question)
         elif isinstance(answer.value, Explanation):
             self._why = answer.value
@@ -229,6 +235,17 @@ class JobScreen(Screen[None]):
         else:
             text = "\n".join(map(printable, str(answer.value).splitlines()))
             self._put(name, plain_lines(text))
+
+    def _show_gpus(self, answer: FeedAnswer | SlurmkitError) -> None:
+        page = self.query_one(GpuPage)
+        if not isinstance(answer, SlurmkitError):
+            page.show(answer.value, self.app.session.cluster)
+        elif self._info is not None and self._info.started is None:
+            page.say("the job has not begun: there is nothing to see of its GPUs yet")
+        elif self._info is not None and self._info.ended is None and isinstance(answer, BadInput):
+            page.say(f"unknown: {answer}; it knows a new job some minutes after the job began")
+        else:
+            page.say(f"unknown: {answer}")
 
     def _put(self, name: str, lines: TextLines) -> None:
         self.query_one(f"#{name}-text", WrappedText).show(lines)

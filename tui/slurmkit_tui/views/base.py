@@ -62,7 +62,8 @@ class View(Vertical):
         IS_TABLE: whether the rows are in a table.
         HAS_ROWS: whether there are rows at all, which Enter opens and actions apply to.
         filters_rows: whether the rows can be filtered.
-        also: further questions, asked one after another once its own is answered.
+        SHOWS_PARTS: whether answers to further questions are shown while its own has none.
+        also: further questions, asked one after another beside its own.
     """
 
     NAME: ClassVar[str]
@@ -71,6 +72,7 @@ class View(Vertical):
     OF_JOBS: ClassVar[bool] = False
     IS_TABLE: ClassVar[bool] = False
     HAS_ROWS: ClassVar[bool] = True
+    SHOWS_PARTS: ClassVar[bool] = False
     filters_rows: ClassVar[bool] = False
     also: ClassVar[Sequence[FurtherQuestion]] = ()
 
@@ -92,8 +94,13 @@ class View(Vertical):
         """The current question of the view."""
         return self.ASK
 
-    def make(self, answer: FeedAnswer, session: ClusterSession) -> Any:
-        """Prepare an answer for the screen. Runs in a thread and touches no widget."""
+    def make(self, answer: Any, session: ClusterSession) -> Any:
+        """Prepare an answer for the screen. Runs in a thread and touches no widget.
+
+        Args:
+            answer: a `FeedAnswer`; None for a view with `SHOWS_PARTS` while its own has none.
+            session: has the answers to the further questions.
+        """
         raise NotImplementedError
 
     def take(self, prepared: Any) -> None:
@@ -364,10 +371,6 @@ class TableView(View):
 class TableViewWithNotes(TableView):
     """A table view with lines of notes below the table; see `TableView`."""
 
-    def __init__(self, *, mine: bool = False) -> None:
-        super().__init__(mine=mine)
-        self._notes: Sequence[str] = ()
-
     def compose(self) -> ComposeResult:
         """Put the notes between the table and the filter."""
         table, line = super().compose()
@@ -381,11 +384,11 @@ class TableViewWithNotes(TableView):
 
     def make(self, answer: FeedAnswer, session: ClusterSession) -> ArrangedRows:
         """See `View.make`."""
-        self._notes = self.notes(answer, session)
-        return super().make(answer, session)
+        notes = tuple(self.notes(answer, session))
+        return super().make(answer, session)._replace(notes=notes)
 
     def take(self, prepared: ArrangedRows) -> None:
         """See `View.take`."""
         super().take(prepared)
-        lines = [TextLine(Content(printable(note)), _NOTE_INDENT) for note in self._notes]
+        lines = [TextLine(Content(printable(note)), _NOTE_INDENT) for note in prepared.notes]
         self.query_one(".notes", WrappedText).show(lines)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import ClassVar, Literal, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -14,8 +16,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from slurmkit.errors import SlurmkitError
-from slurmkit.formats.display import printable
+from slurmkit.formats.display import printable, spark_signs
 from slurmkit.state.gpumap import (
+    UNKNOWN,
     GroupGpusBy,
     choose_letters,
     count_by_holder,
@@ -26,13 +29,16 @@ from slurmkit.state.gpumap import (
 )
 from slurmkit.state.gpumap_model import Gpu, GpuMap, describe_free_gpus, free_gpus
 from slurmkit.state.nodes import NodeRow
-from slurmkit_tui.feed import FeedAnswer, FeedQuestion
+from slurmkit_tui import themes
+from slurmkit_tui.feed import FeedAnswer, FeedQuestion, RecordedFeed
 from slurmkit_tui.feed.threads import NewestOnly
+from slurmkit_tui.jobform.gpu_use import GpuActivity
 from slurmkit_tui.session import ClusterSession
-from slurmkit_tui.views.base import AT_ONCE, SummaryPart, View
+from slurmkit_tui.views.base import AT_ONCE, FurtherQuestion, SummaryPart, View
 from slurmkit_tui.widgets.filter_line import FilterLine
 from slurmkit_tui.widgets.filters import FilterError, parse_filter
 from slurmkit_tui.widgets.gpu_grid import (
+    IDLE,
     GpuGrid,
     GpuMapLine,
     GpuMapWidths,
@@ -41,7 +47,14 @@ from slurmkit_tui.widgets.gpu_grid import (
 )
 from slurmkit_tui.widgets.listing import NO_FILTER, Listing, RowContext, RowFilter, TableColumn
 
-GROUPINGS: tuple[GroupGpusBy, ...] = ("user", "account", "job")
+GpuColours = GroupGpusBy | Literal["use"]
+COLOURINGS: tuple[GpuColours, ...] = ("user", "account", "job", "use")
+GPUS_NOW = FeedQuestion("gpus-now")
+ActivityByGpu = Mapping[tuple[str, int], GpuActivity]
+USE_MEANINGS = {
+    IDLE: "held, at 0% for 15 minutes or longer",
+    UNKNOWN: "held, use unknown",
+}
 _LEAST_LINES = 2  # of holders, on any screen
 _MORE = 14  # cells of `and 1234 more`, and a blank
 
@@ -96,8 +109,9 @@ class DrawnGpuMap(NamedTuple):
         legend: holders with their numbers of GPUs, the largest first.
         marks: the other signs on the map, with their meanings.
         free: the free GPUs as text.
-        by: how holders are grouped.
+        by: how holders are grouped, or `use`.
         total: number of GPUs on the cluster.
+        idle: number of GPUs that are held, and at 0 % for 15 minutes, as far as that is known.
     """
 
     lines: tuple[GpuMapLine, ...]
@@ -106,8 +120,9 @@ class DrawnGpuMap(NamedTuple):
     marks: tuple[tuple[str, str], ...]
     free: str
     warnings: tuple[str, ...]
-    by: GroupGpusBy
+    by: GpuColours
     total: int
+    idle: int = 0
 
 
 class GpuMapAnswer(NamedTuple):
@@ -115,46 +130,73 @@ class GpuMapAnswer(NamedTuple):
 
     Attributes:
         texts: searchable text of each GPU; empty until a filter needs it.
+        use: what GPUs do, as far as it is known.
+        problem: why it is unknown; empty if it is not.
     """
 
     map: GpuMap
     context: RowContext
     texts: list[str]
+    use: ActivityByGpu = MappingProxyType({})
+    problem: str = ""
 
 
-def draw_map(found: GpuMapAnswer, by: GroupGpusBy, wanted: RowFilter) -> DrawnGpuMap:
-    """Draw the map: a letter for each holder, and a cell for each GPU that passes the filter.
+def draw_map(found: GpuMapAnswer, by: GpuColours, wanted: RowFilter) -> DrawnGpuMap:
+    """Draw the map: a cell for each GPU that passes the filter, with a letter or its use.
 
     Letters are assigned over the whole map, so that a filter does not change them.
     """
     whole = found.map
-    gpus_of = count_by_holder(whole.gpus, by)
+    gpus_of = Counter[str]() if by == "use" else count_by_holder(whole.gpus, by)
     letter = choose_letters(tuple(gpus_of))
+
+    def mark(gpu: Gpu) -> str:
+        return use_mark(gpu, found.use) if by == "use" else gpu_mark(gpu, by, letter)
+
     if wanted.text.strip() and not found.texts:
         found.texts[:] = [GPUS.haystack(gpu).lower() for gpu in whole.gpus]
     indices = wanted.passing(whole.gpus, found.texts, range(len(whole.gpus)), found.context)
     rows = {row.name: row for row in whole.nodes}
     by_node = groupby((whole.gpus[at] for at in indices), key=attrgetter("node"))
-    lines = tuple(
-        _line(rows[name], tuple(gpus), by, letter) for name, gpus in by_node if name in rows
-    )
-    marks = {mark for line in lines for mark in line.cells}
+    lines = tuple(_line(rows[name], tuple(gpus), mark) for name, gpus in by_node if name in rows)
+    cells = Counter(cell for line in lines for cell in line.cells)
+    idle = sum(1 for gpu in whole.gpus if use_mark(gpu, found.use) == IDLE) if found.use else 0
     return DrawnGpuMap(
         lines,
         widths=measure_lines(lines),
         legend=tuple(LegendEntry(sign, name, gpus_of[name]) for name, sign in letter.items()),
-        marks=tuple(mark_meanings(marks)),
+        marks=use_meanings(cells) if by == "use" else tuple(mark_meanings(cells)),
         free=describe_free_gpus(free_gpus(whole.nodes)),
         warnings=whole.warnings,
         by=by,
         total=len(whole.gpus),
+        idle=idle,
     )
 
 
-def _line(
-    row: NodeRow, gpus: tuple[Gpu, ...], by: GroupGpusBy, letter: dict[str, str]
-) -> GpuMapLine:
-    cells = tuple(gpu_mark(gpu, by, letter) for gpu in gpus)
+def use_mark(gpu: Gpu, use: ActivityByGpu) -> str:
+    """Return the sign of what a GPU does now; one that no job holds has its usual sign."""
+    if gpu.state in ("free", "drained", "down"):
+        return gpu_mark(gpu, "user", {})
+    activity = None if gpu.index is None else use.get((gpu.node, gpu.index))
+    if activity is None or activity.percent is None:
+        return UNKNOWN
+    if activity.is_idle:
+        return IDLE
+    return spark_signs([activity.percent], plain=themes.has_plain_signs())
+
+
+def use_meanings(cells: Counter[str]) -> tuple[tuple[str, str], ...]:
+    """Return the scale and the other signs of a map by use, with their meanings and numbers."""
+    levels = spark_signs([at * 12.5 for at in range(8)], plain=themes.has_plain_signs())
+    special = [(sign, f"{words}: {cells[sign]}") for sign, words in USE_MEANINGS.items()
+               if cells[sign]]  # fmt: skip
+    others = [(sign, words) for sign, words in mark_meanings(cells) if sign not in USE_MEANINGS]
+    return ((levels, "used 0% to 100% now"), *special, *others)
+
+
+def _line(row: NodeRow, gpus: tuple[Gpu, ...], mark: Callable[[Gpu], str]) -> GpuMapLine:
+    cells = tuple(map(mark, gpus))
     return GpuMapLine(
         row, printable(format_gpu_types(row)), gpus, cells, printable(node_note(row, cells))
     )
@@ -167,11 +209,12 @@ class GpusView(View):
     OF_JOBS = True
     ASK = FeedQuestion("gpus")
     EVERY = 2.0  # three RPCs, one of them with every job's details
+    also = (FurtherQuestion(GPUS_NOW, 3.0),)
     filters_rows: ClassVar[bool] = True
 
     def __init__(self, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
-        self._by: GroupGpusBy = "user"
+        self._by: GpuColours = "user"
         self._filter = NO_FILTER
         self._found: GpuMapAnswer | None = None
         self._map: DrawnGpuMap | None = None
@@ -191,7 +234,11 @@ class GpusView(View):
     def make(self, answer: FeedAnswer, session: ClusterSession) -> tuple[GpuMapAnswer, DrawnGpuMap]:
         """See `View.make`."""
         context = RowContext(session.feed.me, answer.taken, cluster=session.cluster)
-        found = GpuMapAnswer(answer.value, context, [])
+        last = session.last_answer(GPUS_NOW)
+        use = last.answer.value.by_gpu(session.cluster, answer.taken) if last.answer else {}
+        # A recording may lack this question; each `?` says enough.
+        problem = "" if isinstance(session.feed, RecordedFeed) else last.problem
+        found = GpuMapAnswer(answer.value, context, [], use, problem)
         return found, draw_map(found, self._by, self._filter)
 
     def take(self, prepared: tuple[GpuMapAnswer, DrawnGpuMap]) -> None:
@@ -214,7 +261,11 @@ class GpusView(View):
         if text := self._filter.text.strip():
             shown = sum(len(line.gpus) for line in self._map.lines)
             yield f"{shown:,} match {printable(text)}"
+        if self._map.idle:
+            yield (f"{IDLE} {self._map.idle:,} held at 0% for 15 min", "$warning bold")
         yield (self._map.free, "$success")
+        if self._map.by == "use" and self._found and self._found.problem:
+            yield (f"use unknown: {printable(self._found.problem)}", "$warning")
         if self._map.warnings:
             yield (printable(self._map.warnings[0]), "$warning")
 
@@ -249,7 +300,7 @@ class GpusView(View):
     @on(GpuGrid.By)
     def _group_by_next(self, event: GpuGrid.By) -> None:
         event.stop()
-        self._by = GROUPINGS[(GROUPINGS.index(self._by) + 1) % len(GROUPINGS)]
+        self._by = COLOURINGS[(COLOURINGS.index(self._by) + 1) % len(COLOURINGS)]
         self._draw()
 
     @on(FilterLine.FilterTyped)
@@ -277,9 +328,7 @@ class GpusView(View):
             self._draw_in_thread(self._found, self._by, self._filter)
 
     @work(description="draw")
-    async def _draw_in_thread(
-        self, found: GpuMapAnswer, by: GroupGpusBy, wanted: RowFilter
-    ) -> None:
+    async def _draw_in_thread(self, found: GpuMapAnswer, by: GpuColours, wanted: RowFilter) -> None:
         try:
             drawn = await self._latest.run(partial(draw_map, found, by, wanted))
         except SlurmkitError as error:

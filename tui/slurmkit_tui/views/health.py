@@ -1,4 +1,4 @@
-"""View of cluster health: findings of the doctor, worst first, then current activity first."""
+"""View of cluster health: the doctor's findings and nodes' outages, worst first, then activity."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _STYLES = {"error": "cell--bad", "warning": "cell--warn", "ok": "state--running"
 
 
 def _about(finding: Diagnosis) -> str:
+    if finding.check == "node-history":
+        return "history"
     return "now" if finding.check in _NOW else "settings"
 
 

@@ -21,7 +21,7 @@ from slurmkit_tui.feed import FeedAnswer, FeedQuestion, RecordedFeed
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.jobform.my_jobs import NO_EFFICIENCIES, MyJobRow, my_job_rows
 from slurmkit_tui.session import ClusterSession, LastAnswer
-from slurmkit_tui.views.base import SummaryPart, TableView
+from slurmkit_tui.views.base import FurtherQuestion, SummaryPart, TableView
 from slurmkit_tui.widgets.listing import (
     ArrangedRows,
     Listing,
@@ -31,6 +31,8 @@ from slurmkit_tui.widgets.listing import (
 )
 
 EFFICIENCY_QUESTION = FeedQuestion("uses")
+GPUS_QUESTION = FeedQuestion("gpus-now")
+_LOW_USE = 10.0  # percent; less is marked
 _EVERY = 3  # answers about jobs per answer about efficiency
 _REST = 20  # shortest pause between two of these, as a multiple of the time one took
 
@@ -44,7 +46,7 @@ def _muted(_job: MyJobRow, _context: RowContext) -> str:
 
 
 def _left_style(job: MyJobRow, _context: RowContext) -> str:
-    return "cell--warn" if job.left is not None and job.left < 600 else ""
+    return "cell--warn" if job.ends_soon else ""
 
 
 def _gpus(job: MyJobRow) -> float | None:
@@ -58,6 +60,24 @@ def _gpus(job: MyJobRow) -> float | None:
 
 def _share(name: str) -> Callable[[MyJobRow, RowContext], str]:
     return lambda job, _: format_percent(getattr(job, name)) if job.started else ""
+
+
+def _use(job: MyJobRow, _context: RowContext) -> str:
+    return "" if job.use is None else job.use.words
+
+
+def _use_style(job: MyJobRow, _context: RowContext) -> str:
+    if job.use is None or job.use.percent is None:
+        return "cell--muted"
+    return "cell--warn" if job.use.percent < _LOW_USE else "cell--gpus"
+
+
+def _has_curve(job: MyJobRow) -> bool:
+    return job.use is not None and any(percent is not None for percent in job.use.curve)
+
+
+def _curve(job: MyJobRow, _context: RowContext) -> str:
+    return "" if job.use is None else job.use.sparkline(plain=themes.has_plain_signs())
 
 
 COLUMNS = (
@@ -124,6 +144,25 @@ COLUMNS = (
         style=lambda j, _: "cell--gpus" if j.held else "cell--muted",
     ),
     TableColumn(
+        "use",
+        "USE",
+        _use,
+        lambda j: None if j.use is None else j.use.percent,
+        lambda rows: max((len(row.use.words) for row in rows if row.use), default=0),
+        right=True,
+        narrow=11,
+        style=_use_style,
+    ),
+    TableColumn(
+        "curve",
+        "LAST HOUR",
+        _curve,
+        lambda j: None if j.use is None else j.use.percent,
+        lambda rows: max((len(row.use.curve) for row in rows if _has_curve(row)), default=0),
+        wide=True,
+        style=_use_style,
+    ),
+    TableColumn(
         "held",
         "GPU INDICES",
         lambda j, _: j.held,
@@ -142,6 +181,15 @@ COLUMNS = (
         aliases=("on", "reason", "node"),
         limit=32,
         narrow=12,
+    ),
+    TableColumn(
+        "name",
+        "NAME",
+        lambda j, _: j.name,
+        attrgetter("name"),
+        longest_text("name"),
+        limit=40,
+        narrow=60,
     ),
     TableColumn(
         "partition",
@@ -164,15 +212,6 @@ COLUMNS = (
         wide=True,
         style=_muted,
         shown=False,
-    ),
-    TableColumn(
-        "name",
-        "NAME",
-        lambda j, _: j.name,
-        attrgetter("name"),
-        longest_text("name"),
-        limit=40,
-        narrow=60,
     ),
     TableColumn(
         "ended",
@@ -220,6 +259,7 @@ class MineView(TableView):
     OF_JOBS = True
     LISTING: ClassVar[Listing] = MY_JOBS
     ASK = FeedQuestion("mine")
+    also = (FurtherQuestion(GPUS_QUESTION, 3.0),)
 
     def __init__(self, *, mine: bool = False) -> None:
         del mine  # all rows are mine
@@ -230,8 +270,10 @@ class MineView(TableView):
         self._fresh = False
 
     def make(self, answer: FeedAnswer, session: ClusterSession) -> ArrangedRows:
-        """See `View.make`; uses the efficiencies known now, so that the jobs need not wait."""
-        self._last, self._fresh = _Jobs(answer, session), True
+        """See `View.make`; uses what is known of the jobs now, so that they need not wait."""
+        if self._last is None or self._last.answer is not answer:  # not one that is shown again
+            self._fresh = True
+        self._last = _Jobs(answer, session)
         return super().make(answer, session)
 
     def take(self, prepared: ArrangedRows) -> None:
@@ -273,7 +315,18 @@ class MineView(TableView):
     def rows_of(self, answer: FeedAnswer) -> Sequence[MyJobRow]:
         """See `TableView.rows_of`."""
         self._without_history = answer.value.without_history
-        return my_job_rows(answer.value, self._uses.of if self._uses else NO_EFFICIENCIES)
+        efficiencies = self._uses.of if self._uses else NO_EFFICIENCIES
+        gpus, session = self._gpus_answer, self._last and self._last.session
+        return my_job_rows(
+            answer.value,
+            efficiencies,
+            gpus.answer.value if gpus and gpus.answer else None,
+            cluster=session.cluster if session else None,
+        )
+
+    @property
+    def _gpus_answer(self) -> LastAnswer | None:
+        return self._last.session.last_answer(GPUS_QUESTION) if self._last else None
 
     @property
     def _uses_answer(self) -> LastAnswer | None:
@@ -303,11 +356,20 @@ class MineView(TableView):
             yield ("ended jobs are missing: slurmdbd does not answer", "$warning")
 
     def aside(self) -> Iterable[SummaryPart]:
-        """See `TableView.aside`: source and age of the columns CPU and MEM."""
-        if self._uses_answer is None or (self._uses is None and not self._uses_answer.problem):
-            return
+        """See `TableView.aside`: source and age of the columns CPU, MEM and USE."""
         if self._uses is not None:
             at = format_time(int(self._uses.taken))[11:19]
             yield f"CPU, MEM from {self._uses.source} at {at}"
-        if why := self._uses_answer.problem or (self._uses and self._uses.missing):
+        problem = self._uses_answer.problem if self._uses_answer else ""
+        if why := problem or (self._uses and self._uses.missing):
             yield (f"CPU, MEM unknown: {printable(why)}", "$warning")
+        yield from self._about_gpus()
+
+    def _about_gpus(self) -> Iterable[SummaryPart]:
+        """Yield why the use of GPUs is unknown; an old recording may lack the question."""
+        found = self._gpus_answer
+        is_live = self._last and not isinstance(self._last.session.feed, RecordedFeed)
+        if found is None or not found.problem or not is_live:
+            return
+        if any(row.use is not None for row in self.table.rows_shown):
+            yield (f"USE unknown: {printable(found.problem)}", "$warning")

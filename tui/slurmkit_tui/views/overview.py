@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from slurmkit.cluster.my_jobs import MyJobs
+import msgspec
+
+from slurmkit.cluster.my_jobs import MyJobs, with_ended
 from slurmkit.formats.display import format_number, join_names
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.job_states import state_kind
+from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.pending_reasons import YOU, explain_reason
-from slurmkit.state.nodes import NodeRow, NodesSnapshot
+from slurmkit.state.gpumap_model import GpuCounts, count_gpus
+from slurmkit.state.nodes import NodesSnapshot
 from slurmkit.state.queue_rows import pending_reason
-from slurmkit_tui.feed import SOURCE_NAMES, FeedQuestion
-from slurmkit_tui.feed.composed import SPANS, gpus_wanted
-from slurmkit_tui.feed.history import GpuCurve, make_curve
+from slurmkit_tui.feed import SOURCE_NAMES, FeedAnswer, FeedQuestion
+from slurmkit_tui.feed.history import SPANS, GpuCurve, make_curve
+from slurmkit_tui.jobform.gpu_use import IDLE_SECONDS, GpuNow, GpusNow
 from slurmkit_tui.jobform.my_jobs import MyJobRow, my_job_rows
 from slurmkit_tui.session import ClusterSession
 
-_SOON = 900  # seconds; a job that ends sooner than this needs attention
 _PASSES_BY_ITSELF = ("BeginTime", "Dependency")  # though its owner can change it
 _NEARLY_USED = 0.9  # share of a budget
 
 
-class GpuTypeCount(NamedTuple):
-    """Number of GPUs of one type; `down` are those that no job holds and none can get."""
+class HomeQuestions(NamedTuple):
+    """The questions whose answers Home shows, each once."""
 
-    name: str
-    held: int
-    free: int
-    down: int
-
-    @property
-    def total(self) -> int:
-        """All GPUs of the type."""
-        return self.held + self.free + self.down
+    mine: FeedQuestion
+    ended: FeedQuestion
+    nodes: FeedQuestion
+    queue: FeedQuestion
+    utilization: FeedQuestion
+    usage: FeedQuestion
+    gpus_now: FeedQuestion
 
 
 class Source(NamedTuple):
@@ -59,6 +59,13 @@ class Source(NamedTuple):
         return f"unknown: {self.problem}" if self.problem else f"asking {self.name}…"
 
 
+class WaitingJob(NamedTuple):
+    """A pending job of mine, and why it waits, in words."""
+
+    job: MyJobRow
+    reason: str
+
+
 class Attention(NamedTuple):
     """Something that somebody should look at, and the view that shows more of it."""
 
@@ -70,9 +77,8 @@ class Overview(NamedTuple):
     """Everything that Home shows at one time.
 
     Attributes:
-        now: epoch seconds.
-        sources: by name of the question.
-        gpus: by type.
+        sources: by the field of `HomeQuestions`; `ended` without an answer of sacct is missing.
+        gpus: by type, the one with the most GPUs first.
         wanted: GPUs that pending jobs request; None is unknown.
         curve: the last 24 hours.
         curve_note: why the ledger's part of the curve is missing; empty when it is there.
@@ -80,103 +86,95 @@ class Overview(NamedTuple):
         waiting: my pending jobs.
         failed: my jobs that failed since `since`, latest first.
         since: when the person last saw Home; None if unknown: then of the last two days.
-        without_history: why ended jobs are unknown; empty when they are known.
+        now: epoch seconds.
         budgets: rows of `report budget`.
         attention: the most urgent first.
     """
 
-    now: float
     sources: Mapping[str, Source]
-    gpus: tuple[GpuTypeCount, ...]
+    gpus: tuple[GpuCounts, ...]
     wanted: int | None
     curve: GpuCurve
     curve_note: str
     running: tuple[MyJobRow, ...]
-    waiting: tuple[MyJobRow, ...]
+    waiting: tuple[WaitingJob, ...]
     failed: tuple[MyJobRow, ...]
     since: float | None
-    without_history: str
+    now: float
     budgets: tuple[Mapping[str, Any], ...]
-    attention: tuple[Attention, ...]
+    attention: tuple[Attention, ...] = ()
+
+    def is_known(self, *names: str) -> bool:
+        """Return whether all these sources have answered, however long ago."""
+        return all(self.sources[name].taken is not None for name in names)
 
 
-class OverviewMaker:
-    """Makes overviews; it counts the GPUs of a long queue only once for each answer."""
+def make_overview(
+    answer: FeedAnswer | None, session: ClusterSession, asks: HomeQuestions
+) -> Overview:
+    """Put the last answers together.
 
-    def __init__(self) -> None:
-        self._counted: dict[str, float] = {}  # when each answer was taken that is in the history
-        self._wanted: int | None = None
-
-    def make(
-        self, mine: MyJobs, session: ClusterSession, also: Iterable[FeedQuestion], now: float
-    ) -> Overview:
-        """Put the last answers together, and add them to the history by hour.
-
-        Args:
-            mine: my jobs.
-            session: has the answers to the further questions.
-            also: questions about the nodes, the queue, the last 24 hours, and the usage.
-            now: epoch seconds.
-        """
-        answers = {ask.what: session.last_answer(ask) for ask in also}
-        values = {what: last.answer.value for what, last in answers.items() if last.answer}
-        nodes, queue = values.get("nodes"), values.get("queue")
-        ledger, usage = values.get("utilization"), values.get("usage")
-        history = session.history
-        gpus = count_gpus(nodes.rows) if nodes else ()
-        if nodes and self._is_new("nodes", nodes.taken):
-            history.add_nodes(nodes.taken, *held_by_type(nodes))
-        if queue and self._is_new("queue", queue.taken):
-            self._wanted = gpus_wanted(queue.rows)
-            history.add_wanted(queue.taken, self._wanted)
-        span = SPANS["24h"]
-        jobs = my_job_rows(mine)
-        running = [job for job in jobs if job.started and not job.ended]
-        since = history.since
-        failed = tuple(job for job in jobs if has_failed(job, since))
-        overview = Overview(
+    Args:
+        answer: about my jobs in the queue; None while there is none.
+        session: has the answers to the further questions, and why there are none.
+        asks: the questions.
+    """
+    last = {name: session.last_answer(ask) for name, ask in asks._asdict().items()}
+    answers = {name: each.answer for name, each in last.items()} | {"mine": answer}
+    values = {name: each.value for name, each in answers.items() if each}
+    sources = {
+        name: Source(SOURCE_NAMES[ask.what], each.taken if each else None, last[name].problem)
+        for (name, ask), each in zip(asks._asdict().items(), answers.values(), strict=True)
+    }
+    ended: MyJobs | None = values.get("ended")
+    without_history = ended.without_history if ended else last["ended"].problem
+    sources["ended"] = Source(
+        "sacct", None if without_history or not ended else ended.taken, without_history
+    )
+    queue: MyJobs | None = values.get("mine")
+    nodes: NodesSnapshot | None = values.get("nodes")
+    counts = count_gpus(nodes.rows) if nodes else ()
+    gpus_now: GpusNow | None = values.get("gpus_now")
+    in_queue = queue and msgspec.structs.replace(queue, ended=())
+    jobs = my_job_rows(in_queue, gpus=gpus_now, cluster=session.cluster) if in_queue else ()
+    ledger, usage, now = values.get("utilization"), values.get("usage"), session.clock()
+    history, span = session.history, SPANS["24h"]
+    overview = Overview(
+        sources=sources,
+        gpus=tuple(sorted(counts, key=lambda each: (-each.total, each.type or ""))),
+        wanted=history.wanted,
+        curve=make_curve(
+            ledger.curve if ledger else (),
+            history.hours(span.begins(now)[0], now + 1),
+            span,
             now=now,
-            sources={
-                "mine": Source(SOURCE_NAMES["mine"], mine.taken, ""),
-                **{
-                    what: Source(
-                        SOURCE_NAMES[what],
-                        last.answer.taken if last.answer else None,
-                        last.problem,
-                    )
-                    for what, last in answers.items()
-                },
-            },
-            gpus=gpus,
-            wanted=self._wanted if queue else None,
-            curve=make_curve(
-                ledger.curve if ledger else (),
-                history.hours(span.begin(now), now + 1),
-                now=now,
-                hours=span.hours,
-            ),
-            curve_note=_curve_note(ledger, answers["utilization"].problem),
-            running=tuple(sorted(running, key=_ends)),
-            waiting=tuple(job for job in jobs if any(row.waits for row in job.rows)),
-            failed=failed,
-            since=since,
-            without_history=mine.without_history,
-            budgets=tuple(usage.budgets) if usage else (),
-            attention=(),
-        )
+            types={each.type or "": each.total for each in counts},
+        ),
+        curve_note=_curve_note(ledger, last["utilization"].problem),
+        running=tuple(sorted((job for job in jobs if job.started), key=_ends)),
+        waiting=tuple(
+            WaitingJob(job, waiting_reason(job))
+            for job in jobs
+            if any(row.waits for row in job.rows)
+        ),
+        failed=failed_jobs(with_ended(queue, ended) if queue and ended else ended, history.since),
+        since=history.since,
+        now=now,
+        budgets=tuple(usage.budgets) if usage else (),
+    )
+    if overview.is_known("ended"):  # else what failed was not seen
         history.look(now)
-        return overview._replace(attention=tuple(find_attention(overview, nodes)))
-
-    def _is_new(self, what: str, taken: float) -> bool:
-        is_new = self._counted.get(what) != taken
-        self._counted[what] = taken
-        return is_new
+    by_job = gpus_now.by_job(session.cluster) if gpus_now else {}
+    return overview._replace(attention=tuple(find_attention(overview, nodes, by_job)))
 
 
 def _curve_note(ledger: Any, problem: str) -> str:
+    """Return why the ledger's part of the curve is missing; empty when it is there."""
     if ledger is None:
         return problem
-    return ledger.without_history or ("" if ledger.curve else "the ledger has read none of it")
+    if ledger.without_history or ledger.curve:
+        return str(ledger.without_history)
+    return "the ledger shows only your jobs" if not ledger.everybody else "the ledger has no data"
 
 
 def _ends(job: MyJobRow) -> tuple[bool, int]:
@@ -184,33 +182,19 @@ def _ends(job: MyJobRow) -> tuple[bool, int]:
     return job.left is None, job.left or 0
 
 
-def count_gpus(nodes: Sequence[NodeRow]) -> tuple[GpuTypeCount, ...]:
-    """Count the GPUs by type: held, free, and those on nodes that start no job."""
-    held: Counter[str] = Counter()
-    free: Counter[str] = Counter()
-    down: Counter[str] = Counter()
-    for node in nodes:
-        closed = node.kind in ("down", "drained")
-        for gpu in node.gpus:
-            name = gpu.type or ""
-            held[name] += gpu.used
-            (down if closed else free)[name] += gpu.total - gpu.used
-    total = held + free + down
-    names = sorted(total, key=lambda name: (-total[name], name))
-    return tuple(GpuTypeCount(name, held[name], free[name], down[name]) for name in names)
-
-
-def held_by_type(nodes: NodesSnapshot) -> tuple[dict[str, int], dict[str, int]]:
-    """Return all GPUs by type, and those held by jobs."""
-    counts = count_gpus(nodes.rows)
-    return {each.name: each.total for each in counts}, {each.name: each.held for each in counts}
-
-
-def has_failed(job: MyJobRow, since: float | None) -> bool:
-    """Return whether an ended job failed, since a time if one is given."""
-    if job.ended is None or (since is not None and job.ended < since):
-        return False
-    return state_kind(job.kind) == "bad"
+def failed_jobs(mine: MyJobs | None, since: float | None) -> tuple[MyJobRow, ...]:
+    """Return my jobs that failed since a time, latest first; of an array only those tasks."""
+    last_runs: dict[str, JobInfo] = {}
+    for run in mine.ended if mine else ():  # latest first: a requeued job counts by its last run
+        last_runs.setdefault(run.job_id, run)
+    failed = tuple(
+        run
+        for run in last_runs.values()
+        if run.ended is not None
+        and (since is None or run.ended >= since)
+        and state_kind(run.state) == "bad"
+    )
+    return my_job_rows(msgspec.structs.replace(mine, rows=(), ended=failed)) if mine else ()
 
 
 def waiting_reason(job: MyJobRow) -> str:
@@ -219,27 +203,38 @@ def waiting_reason(job: MyJobRow) -> str:
     return "; ".join(explain_reason(reason, job.whole).meaning for reason in reasons)
 
 
-def find_attention(overview: Overview, nodes: NodesSnapshot | None) -> list[Attention]:
-    """Return what somebody should look at, the most urgent first."""
+def find_attention(
+    overview: Overview, nodes: NodesSnapshot | None, gpus_now: Mapping[str, Sequence[GpuNow]]
+) -> list[Attention]:
+    """Return what somebody should look at, the most urgent first.
+
+    Args:
+        overview: everything else.
+        nodes: all nodes; None is unknown.
+        gpus_now: what the GPUs of running jobs do, by job id, as far as it is known.
+    """
     found = [
         Attention(f"job {job.job_id} {job.name} ends in {format_duration(job.left)}", "mine")
         for job in overview.running
-        if job.left is not None and job.left < _SOON
+        if job.ends_soon and job.left is not None
     ]
     found += [
         Attention(f"job {job.job_id} waits for you: {advice}", "mine")
-        for job in overview.waiting
+        for job, _ in overview.waiting
         if (advice := _advice_to_me(job))
     ]
     if overview.failed:
         names = join_names([f"{job.job_id} {job.name}" for job in overview.failed], 2)
         found.append(Attention(f"{len(overview.failed)} failed: {names}", "mine"))
     found += [
+        Attention(words, "mine") for job in overview.running if (words := _idle(job, gpus_now))
+    ]
+    found += [
         Attention(words, "usage") for row in overview.budgets if (words := _tight_budget(row))
     ]
     out = [node for node in nodes.rows if node.kind in ("down", "drained")] if nodes else []
     if out:
-        gpus = sum(each.down for each in overview.gpus)
+        gpus = sum(each.closed for each in overview.gpus)
         lost = f" with {gpus} {'GPU' if gpus == 1 else 'GPUs'}" if gpus else ""
         count = f"{len(out)} node is" if len(out) == 1 else f"{len(out)} nodes are"
         out_names = join_names([node.name for node in out], 3)
@@ -254,6 +249,17 @@ def _advice_to_me(job: MyJobRow) -> str:
         if text.who == YOU and reason not in _PASSES_BY_ITSELF:
             return text.advice
     return ""
+
+
+def _idle(job: MyJobRow, gpus_now: Mapping[str, Sequence[GpuNow]]) -> str:
+    """Return that GPUs of a running job do nothing; empty if none, or if nobody knows."""
+    rows = (row for row in job.rows if not row.waits)
+    idle = sum(gpu.is_idle for row in rows for gpu in gpus_now.get(row.job_id, ()))
+    if not idle:
+        return ""
+    count = "1 GPU" if idle == 1 else f"{idle} GPUs"
+    minutes = IDLE_SECONDS // 60
+    return f"{count} of job {job.job_id} {job.name} idle for {minutes} minutes or more"
 
 
 def _tight_budget(row: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,13 +11,14 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
+from textual.css.scalar import Scalar
 from textual.widgets import Static
 
 from slurmkit.formats.display import format_number
 from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
-from slurmkit_tui.feed.composed import SPANS, CurrentUse, Utilization
-from slurmkit_tui.feed.history import GpuCurve, make_curve
+from slurmkit_tui.feed.composed import CurrentUse, Utilization
+from slurmkit_tui.feed.history import SPANS, GpuCurve, make_curve, span_of_days
 from slurmkit_tui.session import ClusterSession
 from slurmkit_tui.views.base import SummaryPart, TableViewWithNotes
 from slurmkit_tui.widgets.listing import (
@@ -27,10 +28,12 @@ from slurmkit_tui.widgets.listing import (
     TableColumn,
     longest_text,
 )
-from slurmkit_tui.widgets.plots import GpuPlot, load_plotter, share_bar
+from slurmkit_tui.widgets.plots import GpuPlot, load_plotter, share_bar, use_in_words
 
-DIMENSIONS = ("gpu-type", "partition", "account")
-_BAR = 40  # cells of a whole bar
+DIMENSIONS = {"gpu-type": "GPU type", "partition": "partition", "account": "account"}
+_BAR = 24  # cells of a whole bar
+_NARROW = 100  # columns; with fewer, the words under the curve have two lines
+_LEAST_LINES = 3  # of the table
 
 
 class UtilizationRow(msgspec.Struct, frozen=True):
@@ -38,6 +41,7 @@ class UtilizationRow(msgspec.Struct, frozen=True):
 
     Attributes:
         hours: GPU-hours; None is unknown.
+        used: GPU-hours in which the GPUs worked, as far as they were measured; None is unknown.
         lost: GPU-hours of jobs that did not complete; None is unknown.
         share: share of what today's GPUs of the type can give in that time, or of all GPU-hours;
             None is unknown.
@@ -46,6 +50,7 @@ class UtilizationRow(msgspec.Struct, frozen=True):
     name: str
     jobs: int
     hours: float | None
+    used: float | None
     lost: float | None
     share: float | None
 
@@ -55,9 +60,10 @@ def utilization_rows(report: Utilization) -> list[UtilizationRow]:
     total = sum(row.get("gpu_hours") or 0.0 for row in report.rows)
     rows = [
         UtilizationRow(
-            name=str(row.get(report.by) or "-"),
+            name=_name(row, report.by),
             jobs=row.get("jobs") or 0,
             hours=row.get("gpu_hours"),
+            used=row.get("gpu_hours_used"),
             lost=row.get("gpu_hours_lost"),
             share=_share(row.get("gpu_hours"), report, str(row.get(report.by) or ""), total),
         )
@@ -66,9 +72,14 @@ def utilization_rows(report: Utilization) -> list[UtilizationRow]:
     return sorted(rows, key=lambda row: -(row.hours or 0.0))
 
 
+def _name(row: Mapping[str, Any], by: str) -> str:
+    name = str(row.get(by) or "-")
+    return "no GPU" if by == "gpu-type" and name == "none" else name
+
+
 def _share(hours: float | None, report: Utilization, name: str, total: float) -> float | None:
-    if hours is None:
-        return None
+    if not hours:
+        return hours
     most = report.now.gpus.get(name, 0) * report.days * 24.0 if report.by == "gpu-type" else total
     return hours / most if most else None
 
@@ -91,6 +102,15 @@ COLUMNS = (
         attrgetter("hours"),
         12,
         right=True,
+    ),
+    TableColumn(
+        "used",
+        "USED",
+        lambda r, _: "?" if r.used is None else format_number(r.used),
+        attrgetter("used"),
+        10,
+        right=True,
+        wide=True,
     ),
     TableColumn(
         "lost",
@@ -116,18 +136,20 @@ COLUMNS = (
         attrgetter("share"),
         _BAR + 1,
         limit=_BAR + 1,
-        narrow=24,
+        narrow=_BAR + 1,
         style=lambda _r, _c: "cell--gpus",
     ),
 )
-UTILIZATION_ROWS = Listing("line", COLUMNS, key=attrgetter("name"), haystack=attrgetter("name"))
+_WITHOUT_USED = [each for each in COLUMNS if each.name != "used"]
+UTILIZATION_ROWS = Listing("row", COLUMNS, key=attrgetter("name"), haystack=attrgetter("name"))
 
 
 class _PreparedUse(NamedTuple):
-    """An answer prepared for the screen: the curve, and the rows of the table."""
+    """An answer prepared for the screen: the curve, the rows of the table, and what they are of."""
 
     curve: GpuCurve
     rows: ArrangedRows
+    words: tuple[str, ...]
 
 
 class UtilizationView(TableViewWithNotes):
@@ -142,7 +164,7 @@ class UtilizationView(TableViewWithNotes):
     def __init__(self, *, mine: bool = False) -> None:
         super().__init__(mine=mine)
         self._by, self._span = self.ASK.about
-        self._counted = 0.0  # when the answer was taken that was last added to the history
+        self._words: tuple[str, ...] = ()  # what the rows shown are of
 
     def compose(self) -> ComposeResult:
         """Put the curve, its legend and the number under its cursor above the table."""
@@ -166,7 +188,7 @@ class UtilizationView(TableViewWithNotes):
 
     def action_by(self) -> None:
         """Sum by the next dimension."""
-        self._by = _next(DIMENSIONS, self._by)
+        self._by = _next(tuple(DIMENSIONS), self._by)
         self._ask_the_ledger()
 
     def action_span(self) -> None:
@@ -176,28 +198,44 @@ class UtilizationView(TableViewWithNotes):
         self._ask_the_ledger()
 
     def _ask_the_ledger(self) -> None:
-        self.say(f"asking the ledger by {self._by}, last {SPANS[self._span].words}…")
+        about = f"by {DIMENSIONS[self._by]}, last {SPANS[self._span].words}"
+        self.say(f"asking the ledger {about}…")
         self.post_message(self.Asks())
 
     def make(self, answer: FeedAnswer, session: ClusterSession) -> Any:
         """See `View.make`."""
         load_plotter()
         report: Utilization = answer.value
-        if report.taken != self._counted:
-            self._counted = report.taken
-            session.history.add_nodes(report.taken, report.now.gpus, report.now.gpus_held)
-            session.history.add_wanted(report.taken, report.now.gpus_wanted)
-        span = SPANS[self._span]
-        seen = session.history.hours(span.begin(report.taken), report.taken + 1)
-        curve = make_curve(report.curve, seen, now=report.taken, hours=span.hours, step=span.step)
-        return _PreparedUse(curve, super().make(answer, session))
+        span = span_of_days(report.days)  # keys may have changed the view's own meanwhile
+        seen = session.history.hours(span.begins(report.taken)[0], report.taken + 1)
+        curve = make_curve(report.curve, seen, span, now=report.taken, types=report.now.gpus)
+        by = f"by {DIMENSIONS.get(report.by, report.by)}"
+        words = tuple(filter(None, [use_in_words(curve), f"last {span.words}", by]))
+        return _PreparedUse(curve, super().make(answer, session), words)
 
     def take(self, prepared: Any) -> None:
         """See `View.take`."""
+        self._words = prepared.words
+        if self.table.columns in (_WITHOUT_USED, list(COLUMNS)):  # not chosen by the person
+            measured = any(row.used is not None for row in prepared.rows.sheet.rows)
+            self.table.columns = list(COLUMNS) if measured else _WITHOUT_USED
         super().take(prepared.rows)
         self._plot.show(prepared.curve)
         self.query_one("#curve-legend", Static).update(self._plot.legend())
         self._tell()
+        self._share_lines()
+
+    def on_resize(self) -> None:
+        """Wrap the words on a narrow screen, and give the table the lines it needs."""
+        self.set_class(self.size.width < _NARROW, "-narrow")
+        self._share_lines()
+
+    def _share_lines(self) -> None:
+        """Give the table the lines of its rows, two fifths at most, and the rest to the curve."""
+        rows = len(self._sheet.rows) if self._sheet else 0
+        height = max(_LEAST_LINES, min(rows + 1, self.size.height * 2 // 5))
+        if self.table.styles.height != Scalar.from_number(height):
+            self.table.styles.height = height
 
     @on(GpuPlot.Marked)
     def _tell(self) -> None:
@@ -213,7 +251,8 @@ class UtilizationView(TableViewWithNotes):
         del session
         report = answer.value
         base = "what its GPUs give in this time" if report.by == "gpu-type" else "all GPU-hours"
-        history = "; ".join(filter(None, [report.source, f"SHARE: part of {base}"]))
+        only = "" if report.everybody else "the rows are of the jobs that you may see"
+        history = "; ".join(filter(None, [report.source, f"SHARE: part of {base}", only]))
         if report.without_history:
             history = f"no history: {report.without_history}"
         return [_now_in_words(report.now), history]
@@ -221,9 +260,16 @@ class UtilizationView(TableViewWithNotes):
     def tally(self, rows: Sequence[UtilizationRow], context: RowContext) -> Iterable[SummaryPart]:
         """See `TableView.tally`."""
         del context
-        yield f"last {SPANS[self._span].words}"
-        yield f"by {self._by}"
         yield f"{format_number(sum(row.hours or 0.0 for row in rows))} GPU-hours"
+
+    def aside(self) -> Iterable[SummaryPart]:
+        """See `TableView.aside`: what the rows shown are of."""
+        return self._words
+
+    def summary(self) -> Iterable[SummaryPart]:
+        """See `View.summary`; the number of rows is of interest only for a part of them."""
+        parts = list(super().summary())
+        return parts if self.filters else parts[1:]
 
 
 def _next(names: Sequence[str], name: str) -> str:
@@ -238,5 +284,5 @@ def _now_in_words(now: CurrentUse) -> str:
         f"{now.gpus_held.get(name, 0)} of {count} {name or 'untyped'}"
         for name, count in now.gpus.items()
     )
-    gpus = f"now: {held} of {total} GPUs held ({types}), pending jobs request {wanted} more"
+    gpus = f"now: {held} of {total} GPUs held ({types}), {wanted} more wanted"
     return f"{gpus}; {now.cpus_held:,} of {now.cpus:,} CPUs held"

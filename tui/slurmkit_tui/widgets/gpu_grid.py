@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from slurmkit.formats.display import printable
+from slurmkit.formats.display import PLAIN_SPARKS, SPARKS, printable
 from slurmkit.state.gpumap import CLOSED, FREE, SEVERAL, UNKNOWN
 from slurmkit.state.gpumap_model import Gpu
 from slurmkit.state.nodes import NodeRow
@@ -24,7 +24,16 @@ from slurmkit_tui.widgets.table import fit_text
 
 _COLOURS = 10  # holder--0 … in app.tcss
 _NAME, _TYPE = 16, 30  # cells at most
-_PLAIN = {FREE: "grid--free", CLOSED: "grid--closed", UNKNOWN: "grid--unknown", SEVERAL: ""}
+IDLE = "!"  # on the map by use: held, and at 0 % for 15 minutes
+_LOW, _HIGH = 2, 6  # levels of use, of eight
+_PLAIN = {
+    FREE: "grid--free", CLOSED: "grid--closed", UNKNOWN: "grid--unknown", SEVERAL: "",
+    IDLE: "grid--idle",
+    **{
+        sign: "grid--low" if at < _LOW else "grid--high" if at >= _HIGH else "grid--middle"
+        for signs in (SPARKS, PLAIN_SPARKS) for at, sign in enumerate(signs)
+    },
+}  # fmt: skip
 
 
 class LegendEntry(NamedTuple):
@@ -82,12 +91,13 @@ class GpuGrid(ScrollView, can_focus=True):
     BINDINGS = key_bindings("map")
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "grid--header", "grid--cursor", "grid--free", "grid--closed", "grid--unknown",
-        "grid--mine", "grid--note", "grid--empty",
+        "grid--mine", "grid--note", "grid--empty", "grid--idle", "grid--low", "grid--middle",
+        "grid--high",
         *(f"holder--{number}" for number in range(_COLOURS)),
     }  # fmt: skip
 
     class By(Message):
-        """The next grouping is wanted: by user, account or job, in turn."""
+        """The next colouring is wanted: by user, account, job or use, in turn."""
 
     def __init__(self, empty: str) -> None:
         super().__init__()
@@ -138,7 +148,7 @@ class GpuGrid(ScrollView, can_focus=True):
         return self._wide.name + self._wide.type + 5
 
     def colour(self, sign: str) -> str:
-        """Return the markup style of a sign."""
+        """Return the markup style of a holder's sign."""
         return "$accent bold" if sign == self._mine else f"$holder-{_colour_number(sign)}"
 
     # Drawing
@@ -214,7 +224,7 @@ class GpuGrid(ScrollView, can_focus=True):
         self.action_go(len(self.lines) * (1 if end else -1), 0)
 
     def action_by(self) -> None:
-        """Group by users, accounts or jobs, in turn."""
+        """Show users, accounts, jobs or use, in turn."""
         self.post_message(self.By())
 
     def on_click(self, event: events.Click) -> None:

@@ -211,12 +211,14 @@ class ArrangedRows(NamedTuple):
     Attributes:
         order: indices of the rows to show, in order.
         counts: numbers of these rows, for the line above the view.
+        notes: lines below the table, of the answer that the rows are from.
     """
 
     sheet: PreparedRows
     query: RowQuery
     order: Sequence[int]
     counts: Sequence[str | tuple[str, str]] = ()
+    notes: Sequence[str] = ()
 
 
 def prepare_rows(listing: Listing, rows: Sequence[Any], context: RowContext) -> PreparedRows:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class ViewAnswered(Message):
-    """A view's question was answered, and the answer is prepared for that view."""
+    """A view's question was answered, and the answer is prepared for that view.
+
+    Attributes:
+        also: when the further answers were taken that it was prepared with; None for none.
+    """
 
     def __init__(
         self,
@@ -25,10 +29,11 @@ class ViewAnswered(Message):
         answer: FeedAnswer,
         prepared: Any,
         view: str,
+        also: Sequence[float | None] = (),
     ) -> None:
         super().__init__()
         self.session, self.ask, self.answer, self.prepared = session, ask, answer, prepared
-        self.view = view
+        self.view, self.also = view, also
 
 
 class ViewUnanswered(Message):

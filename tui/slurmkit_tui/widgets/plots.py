@@ -5,7 +5,7 @@ Parts differ in their signs, too, so that they can be told apart without colour.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import import_module
@@ -13,6 +13,8 @@ from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
+from rich.color import Color
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.binding import BindingType
@@ -23,10 +25,16 @@ from textual.widget import Widget
 from slurmkit.formats.display import format_number, printable
 from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.feed.history import HOUR, GpuCurve
+from slurmkit_tui.themes import has_plain_signs
 
-SIGNS = "█▓▒░"  # of the types of GPUs in a curve
+SIGNS = "█▓▒░"  # of the types of GPUs
+# Sign and style; on the map of GPUs, too, a dot is a free GPU, and a cross is one of a closed node.
+FREE, STRANDED, CLOSED = ("·", "$success"), ("-", "$warning"), ("×", "$error")
+_THERE, _USED, _WANTED, _UNKNOWN, _CURSOR = "─═•?│"
+_UNKNOWN_WORD = "unknown"  # where there is room for it
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LEAST_ROWS = 4  # of a plot; below that nothing can be read from it
+_ALL = 0.95  # a share above that is as good as all
 
 
 class BarPart(NamedTuple):
@@ -72,6 +80,24 @@ def parts_bar(parts: Sequence[BarPart], width: int) -> Content:
     )
 
 
+def progress_bar(done: float, left: float, width: int, style: str) -> Content:
+    """Return a bar of what is done and what is left; in ASCII where heavy lines are missing."""
+    full, rest = "=_" if has_plain_signs() else "━╌"
+    return parts_bar([BarPart(done, full, style), BarPart(left, rest, "$quiet")], width)
+
+
+def signs_of_types(names: Sequence[str]) -> list[int]:
+    """Return the place in `SIGNS` of each type; the smallest share the last if there are many."""
+    several = len(names) > len(SIGNS)
+    last = len(SIGNS) - 1
+    return [last if several and at >= last else at for at in range(len(names))]
+
+
+def part_of_type(at: int) -> tuple[str, str]:
+    """Return the sign and the style of a type by its place in `SIGNS`."""
+    return SIGNS[at], f"$holder-{at}"
+
+
 @lru_cache(maxsize=1)
 def load_plotter() -> Any:
     """Import plotext, which takes 50 ms: in a thread, before the first curve is drawn."""
@@ -105,13 +131,14 @@ class GpuPlot(Widget):
 
     def show(self, curve: GpuCurve | None, words: str = "") -> None:
         """Show a curve, or a text while there is none."""
-        if curve == self._curve and words == self._words:
+        cursor = self.cursor
+        if self.can_focus and curve is not None:
+            last = len(curve.begins) - 1
+            self.cursor = last if cursor is None else min(cursor, last)
+        if (curve, words, cursor) == (self._curve, self._words, self.cursor):
             return
         self._curve, self._words = curve, words
         self._drawn = None if curve is None else merge_small_types(curve)
-        if self.can_focus and curve is not None:
-            last = len(curve.begins) - 1
-            self.cursor = last if self.cursor is None else min(self.cursor, last)
         self.refresh()
 
     def mark(self, at: int | None) -> None:
@@ -139,45 +166,54 @@ class GpuPlot(Widget):
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Move the cursor to the stretch under the mouse."""
-        if not self.can_focus or self._curve is None:
+        offset = event.get_content_offset(self)
+        if not self.can_focus or self._drawn is None or offset is None:
             return
-        count, margin = len(self._curve.begins), len(_tick(curve_top(self._curve))) + 1
-        at = (event.x - margin) * count // max(1, self.size.width - margin)
-        if 0 <= at < count:
-            self.mark(at)
+        count, (width, height) = len(self._drawn.begins), self.size
+        margin = _margin(y_ticks(curve_top(self._drawn), height - 2))
+        column, last = offset.x - margin, max(1, width - margin - 1)
+        if column >= 0:
+            self.mark(min(count - 1, column * count // last))
 
-    def legend(self) -> Content:
-        """Return the meaning of each sign."""
+    def legend(self, *, with_types: bool = True) -> Content:
+        """Return the meaning of each sign; without the types where others explain them."""
         curve = self._drawn
         if curve is None or not curve.is_known:
             return Content("")
         parts = []
         if any(value is not None for value in curve.there):
-            parts.append(("─ all  ", "$foreground"))
+            parts.append((f"{_THERE} all  ", "$foreground"))
+        if any(value is not None for value in curve.used):
+            parts.append((f"{_USED} used  ", "$success"))
         wanted = max((value for value in curve.wanted if value is not None), default=None)
         if wanted is not None:
             most = f", up to {wanted:,.0f}" if wanted > curve_top(curve) else ""
-            parts.append((f"• wanted{most}  ", "$warning"))
-        if any(value is not None for value in curve.used):
-            parts.append(("× used  ", "$error"))
+            parts.append((f"{_WANTED} wanted{most}  ", "$warning"))
         parts += [
             (f"{SIGNS[at]} {printable(name) or 'untyped'}  ", f"$holder-{at}")
-            for at, name in enumerate(curve.held)
+            for at, (name, values) in enumerate(curve.held.items())
+            if with_types and any(values)
         ]
-        if any(curve.held_at(at) is None for at in range(len(curve.begins))):
-            parts.append(("· unknown", "$quiet"))
+        if not all(_has_room(run, curve, self.size.width) for run in _unknown_runs(curve)):
+            parts.append((f"{_UNKNOWN} unknown", "$quiet"))
         return Content.assemble(*parts)
 
     def _colour(self, name: str) -> tuple[int, int, int]:
         return self.get_component_styles(name).color.rgb
 
     def render(self) -> Text:
-        """Draw the curve; see `render_curve`."""
+        """Draw the curve."""
         width, height = self.size
         curve = self._drawn
         if curve is None or not curve.is_known or height < _LEAST_ROWS or width < 2 * _LEAST_ROWS:
             return Text(self._words or "no number is known yet", style="italic")
-        return Text.from_ansi(self._draw(curve, width, height).rstrip("\n"))
+        drawn = Text.from_ansi(self._draw(curve, width, height).rstrip("\n"))
+        lines = drawn.split("\n")
+        # plotext has no tick below its lowest line of cells, which is where 0 is.
+        zero = _margin(y_ticks(curve_top(curve), height - 2)) - 1
+        axis = Style(color=Color.from_rgb(*self._colour("plot--axis")))
+        lines[height - 2] = Text("0".rjust(zero), axis) + lines[height - 2][zero:]
+        return Text("\n").join(lines)
 
     def _draw(self, curve: GpuCurve, width: int, height: int) -> str:
         plotter = load_plotter()
@@ -193,30 +229,47 @@ class GpuPlot(Widget):
         rows = height - 2
         plotter.ylim(top / rows / 2, top)
         plotter.xlim(0, count)
-        plotter.yticks([top / rows, top / 2, top], ["0", _tick(top / 2), _tick(top)])
+        marks = y_ticks(top, rows)
+        plotter.yticks([top * row / rows for row in marks], list(marks.values()))
         ticks = time_ticks(curve, width)
         plotter.xticks([at for at, _ in ticks], [words for _, words in ticks])
         columns = [at * count / (width * 2) for at in range(width * 2)]
         self._draw_held(plotter, curve, columns, top / rows / 2)
         for values, sign, name in (
-            (curve.there, "─", "plot--there"),
-            (curve.used, "×", "plot--used"),
-            (curve.wanted, "•", "plot--wanted"),
+            (curve.there, _THERE, "plot--there"),
+            (curve.used, _USED, "plot--used"),
+            (curve.wanted, _WANTED, "plot--wanted"),
         ):
             known = [(x, value) for x in columns if (value := values[int(x)]) is not None]
             if known:
                 xs, ys = zip(*known, strict=True)
                 shown = [min(max(y, top / rows), top) for y in ys]
                 plotter.scatter(list(xs), shown, marker=sign, color=self._colour(name))
-        unknown = [x for x in columns if curve.held_at(int(x)) is None]
-        if unknown:
-            plotter.scatter(unknown, [top / rows] * len(unknown), marker="·",
-                            color=self._colour("plot--unknown"))  # fmt: skip
+        for run in _unknown_runs(curve):
+            self._draw_unknown(plotter, run, curve, top / rows)
         if self.cursor is not None:  # plotext's own lines lie below the signals
             heights = [top * row / rows for row in range(1, rows + 1)]
-            plotter.scatter([self.cursor + 0.5] * rows, heights, marker="│",
+            plotter.scatter([self.cursor + 0.5] * rows, heights, marker=_CURSOR,
                             color=self._colour("plot--cursor"))  # fmt: skip
         return str(plotter.build())
+
+    def _draw_unknown(self, plotter: Any, run: range, curve: GpuCurve, height: float) -> None:
+        """Say at the bottom that nobody knows how many GPUs were held.
+
+        Args:
+            plotter: plotext.
+            run: stretches of time next to each other.
+            curve: the numbers.
+            height: where the lowest line of cells is.
+        """
+        colour, width = self._colour("plot--unknown"), self.size.width
+        if _has_room(run, curve, width):
+            middle = (run.start + run.stop) / 2
+            plotter.text(_UNKNOWN_WORD, middle, height, alignment="center", color=colour)
+            return
+        cells = max(1, round(len(run) * width / len(curve.begins)))
+        xs = [run.start + (cell + 0.5) * len(run) / cells for cell in range(cells)]
+        plotter.scatter(xs, [height] * cells, marker=_UNKNOWN, color=colour)
 
     def _draw_held(
         self, plotter: Any, curve: GpuCurve, columns: Sequence[float], least: float
@@ -238,6 +291,18 @@ class GpuPlot(Widget):
                     xs, sums = zip(*run, strict=True)
                     plotter.plot(list(xs), list(sums), fillx=True, marker=SIGNS[at],
                                  color=self._colour(f"holder--{at}"))  # fmt: skip
+
+
+def _unknown_runs(curve: GpuCurve) -> list[range]:
+    """Return the stretches next to each other of which nobody knows how many GPUs were held."""
+    runs = groupby(range(len(curve.begins)), key=lambda at: curve.held_at(at) is None)
+    found = [list(run) for is_unknown, run in runs if is_unknown]
+    return [range(run[0], run[-1] + 1) for run in found]
+
+
+def _has_room(run: range, curve: GpuCurve, width: int) -> bool:
+    """Return whether a plot of so many cells has room for a word below these stretches."""
+    return len(run) * width / len(curve.begins) > 2 * len(_UNKNOWN_WORD)
 
 
 def merge_small_types(curve: GpuCurve) -> GpuCurve:
@@ -264,11 +329,27 @@ def curve_top(curve: GpuCurve) -> float:
     return max(1.0, base, min(wanted, 2 * base))
 
 
+def y_ticks(top: float, rows: int) -> dict[int, str]:
+    """Return the lines of cells that have a tick, counted from 1 at the bottom, with its text.
+
+    A full cell of line `n` of `rows` means `n / rows` of the top.
+    """
+    middle = rows // 2
+    lines = (middle, rows) if middle > 1 else (rows,)
+    digits = 0 if top >= min(rows, 10) else 1  # a line of cells tells little more
+    return {line: f"{top * line / rows:.{digits}f}".removesuffix(".0") for line in lines}
+
+
+def _margin(ticks: Mapping[int, str]) -> int:
+    """Return the cells to the left of a plot: the longest tick, and the axis."""
+    return max(map(len, ticks.values())) + 1
+
+
 def stretch_in_words(curve: GpuCurve, at: int) -> str:
     """Return one stretch in words: `Sat 21 Nov 14:00: 21 of 32 GPUs held, 73 wanted; 16 a100 …`."""
     begin = datetime.fromtimestamp(curve.begins[at], UTC).astimezone()
     when = begin.strftime("%a %d %b %H:%M" if curve.seconds < 24 * HOUR else "%a %d %b")
-    held, there, used = curve.held_at(at), curve.there[at], curve.used[at]
+    held, there = curve.held_at(at), curve.there[at]
     parts = [
         f"{_amount(value)} {printable(name) or 'untyped'}"
         for name, values in curve.held.items()
@@ -278,19 +359,45 @@ def stretch_in_words(curve: GpuCurve, at: int) -> str:
         "GPUs held unknown"
         if held is None
         else f"{_amount(held)}{'' if there is None else f' of {_amount(there)}'} GPUs held",
-        *([] if used is None else [f"{_amount(used)} used"]),
+        *_used_in_words(curve, at),
         f"{_amount(curve.wanted[at])} wanted",
     ]
     types = f"; held: {', '.join(parts)}" if parts else ""
     return f"{when}: {', '.join(words)}{types}"
 
 
+def _used_in_words(curve: GpuCurve, at: int) -> list[str]:
+    """Return how many of the held GPUs worked, and how many of them were measured if not all."""
+    used, measured = curve.used[at], curve.measured[at]
+    if used is None:
+        return []
+    part = "" if measured is None or measured > _ALL else f" ({measured:.0%} of them measured)"
+    return [f"{_amount(used)} used{part}"]
+
+
+def use_in_words(curve: GpuCurve, *, short: bool = False) -> str:
+    """Return which part of the measured GPU time of a curve was used; empty if none was measured.
+
+    If not all of the held GPU time was measured, the words say how much, unless they are short.
+    """
+    used = held = measured = 0.0
+    for at in range(len(curve.begins)):
+        held_then = curve.held_at(at) or 0.0
+        held += held_then
+        used += curve.used[at] or 0.0
+        measured += (curve.measured[at] or 0.0) * held_then
+    if not measured:
+        return ""
+    share = min(1.0, used / measured)
+    if short:
+        return f"{share:.0%} used"
+    if measured > _ALL * held:
+        return f"{share:.0%} of held GPU time used"
+    return f"{share:.0%} used of the {measured / held:.0%} measured"
+
+
 def _amount(value: float | None) -> str:
     return "unknown" if value is None else format_number(round(value, 1))
-
-
-def _tick(number: float) -> str:
-    return f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
 
 
 def time_ticks(curve: GpuCurve, width: int) -> list[tuple[int, str]]:

@@ -1,0 +1,277 @@
+"""What the GPUs of jobs do: the samples of running jobs, and all samples of one job.
+
+Their types are not those of the ledger's package, so that a recording can be shown without it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from slurmkit.formats.display import spark_signs
+
+RECENT_SECONDS = 3600  # of the curve of a running job
+_COLUMNS = 12  # of that curve
+_OLD = 180.0  # seconds; an older sample has its age beside it
+_LOST = 300.0  # seconds; an older sample says nothing about now
+IDLE_SECONDS = 900  # at 0 % for so long, a GPU that is held counts as idle
+_ABOUT = 0.9  # of these seconds: there is some time between samples
+_ZERO = 1.0  # percent; less counts as 0
+
+
+class GpuNow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What one GPU does for a running job; None is unknown.
+
+    Attributes:
+        cluster: name of the cluster.
+        job_id: the id that people use.
+        node: name of the node.
+        index: Slurm's index on its node.
+        shared: whether other jobs hold it, too; then utilisation and memory are the job's own.
+        age: seconds from the last sample to the answer.
+        utilisation: percent, of the last sample.
+        memory_mib: memory in use.
+        memory_total_mib: memory of the GPU.
+        watts: power.
+        recent: percent of each stretch of an hour, oldest first; the last one ends with the last
+            sample.
+        recent_step: seconds of such a stretch.
+    """
+
+    cluster: str
+    job_id: str
+    node: str
+    index: int | None
+    age: float
+    shared: bool = False
+    utilisation: float | None = None
+    memory_mib: int | None = None
+    memory_total_mib: int | None = None
+    watts: float | None = None
+    recent: tuple[float | None, ...] = ()
+    recent_step: int = 60
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is at 0 % for about 15 minutes, as far as its samples say."""
+        if self.utilisation is None or self.utilisation >= _ZERO or self.age > _LOST:
+            return False
+        first = 0  # stretches back to the first one at 0 %
+        for back, percent in enumerate(reversed(self.recent), start=1):
+            if percent is not None and percent >= _ZERO:
+                break
+            if percent is not None:
+                first = back
+        return first * self.recent_step >= _ABOUT * IDLE_SECONDS
+
+
+class GpusNow(msgspec.Struct, frozen=True):
+    """What the GPUs of the running jobs do that this person may see.
+
+    Attributes:
+        rows: GPUs with a sample in the last hour.
+        taken: epoch seconds.
+    """
+
+    rows: tuple[GpuNow, ...]
+    taken: float
+
+    def by_job(self, cluster: str | None) -> dict[str, list[GpuNow]]:
+        """Return the GPUs of each job of a cluster, by the id that people use."""
+        found: dict[str, list[GpuNow]] = defaultdict(list)
+        for row in self.rows:
+            if cluster in (None, row.cluster):
+                found[row.job_id].append(row)
+        return dict(found)
+
+    def by_gpu(self, cluster: str | None, now: float) -> dict[tuple[str, int], GpuActivity]:
+        """Return what the GPUs of a cluster do, by node and Slurm's index.
+
+        Args:
+            cluster: its name; None for the only one.
+            now: epoch seconds; of what is older than five minutes, the percentage is unknown.
+        """
+        jobs_on: dict[tuple[str, int], list[GpuNow]] = defaultdict(list)
+        for row in self.rows:
+            if row.index is not None and cluster in (None, row.cluster):
+                jobs_on[row.node, row.index].append(row)
+        passed = max(now - self.taken, 0.0)
+        return {gpu: _together(rows, passed) for gpu, rows in jobs_on.items()}
+
+
+class GpuActivity(NamedTuple):
+    """What a GPU does now, for all jobs on it together.
+
+    Attributes:
+        percent: utilisation; None is unknown.
+        is_idle: whether it is at 0 % for about 15 minutes.
+    """
+
+    percent: float | None
+    is_idle: bool
+
+
+class UsePoint(msgspec.Struct, frozen=True, gc=False):
+    """One point of the curve of a job's GPU; None is unknown.
+
+    Attributes:
+        at: epoch seconds at which the point begins.
+        utilisation: mean, percent.
+        memory_mib: most memory in use, MiB.
+        watts: mean.
+    """
+
+    at: int
+    utilisation: float | None = None
+    memory_mib: int | None = None
+    watts: float | None = None
+
+
+class GpuOfJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU did for one run; None is unknown.
+
+    Attributes:
+        node: name of the node.
+        gpu: what names the GPU: a UUID, a PCI address, or an index.
+        index: Slurm's index on its node.
+        mig: UUID of the MIG instance; empty for a whole GPU.
+        shared: whether other jobs held it, too; then utilisation and memory are the job's own.
+        utilisation: mean, 0 to 1.
+        percentile_95: 95th percentile of the utilisation, 0 to 1.
+        at_zero: share of the samples at 0 %.
+        idle: whether it did nothing.
+        memory_mib: most memory in use.
+        memory_total_mib: memory of the GPU.
+        joules: energy.
+        energy_by: `counter`, or `power` for power times time.
+        covered: share of the run that samples cover.
+        last: epoch seconds of the last sample.
+        points: the curve, oldest first; empty if it is not kept.
+        step: seconds of one point.
+    """
+
+    node: str
+    gpu: str
+    index: int | None
+    mig: str = ""
+    shared: bool = False
+    utilisation: float | None = None
+    percentile_95: float | None = None
+    at_zero: float | None = None
+    idle: bool | None = None
+    memory_mib: int | None = None
+    memory_total_mib: int | None = None
+    joules: float | None = None
+    energy_by: str | None = None
+    covered: float = 0.0
+    last: float | None = None
+    points: tuple[UsePoint, ...] = ()
+    step: int = 0
+
+
+class RunOfJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What the GPUs of one run of a job did.
+
+    Attributes:
+        cluster: name of the cluster.
+        job_id: the id that people use.
+        start: epoch seconds.
+        end: epoch seconds; None while it runs.
+        held: number of GPUs, or MIG instances, that the run held.
+        gpus: by node and index; there may be fewer than `held`.
+    """
+
+    cluster: str
+    job_id: str
+    start: int
+    end: int | None
+    held: int
+    gpus: tuple[GpuOfJob, ...] = ()
+
+
+class GpusOfJob(msgspec.Struct, frozen=True):
+    """What the GPUs of a job did, in each of its runs.
+
+    Attributes:
+        runs: oldest first; only those that held GPUs.
+        taken: epoch seconds.
+    """
+
+    runs: tuple[RunOfJob, ...]
+    taken: float
+
+
+def _together(rows: Sequence[GpuNow], passed: float) -> GpuActivity:
+    """Sum up the jobs on a GPU; each has its own share of a GPU that is shared."""
+    shares = [row.utilisation if row.age + passed <= _LOST else None for row in rows]
+    known = [share for share in shares if share is not None]
+    if len(known) < len(shares):
+        return GpuActivity(None, is_idle=False)
+    return GpuActivity(min(sum(known), 100.0), is_idle=all(row.is_idle for row in rows))
+
+
+class JobUse(NamedTuple):
+    """What the GPUs of a running job, or of the tasks of an array, do together.
+
+    Attributes:
+        percent: mean utilisation as of the last samples; None is unknown.
+        known: number of GPUs whose utilisation is known.
+        held: number of GPUs that the job holds; None if Slurm does not say.
+        age: seconds since the oldest of these samples.
+        curve: mean utilisation of the last hour in stretches of five minutes, oldest first; None
+            is unknown.
+    """
+
+    percent: float | None = None
+    known: int = 0
+    held: int | None = None
+    age: float = 0.0
+    curve: tuple[float | None, ...] = (None,) * _COLUMNS
+
+    @property
+    def words(self) -> str:
+        """The utilisation, its age if it is old, and how many GPUs are known if not all are."""
+        if self.percent is None:
+            return "?"
+        some = f" {self.known}/{self.held}" if self.held and self.known < self.held else ""
+        old = f" {self.age / 60:.0f}m ago" if self.age > _OLD else ""
+        return f"{self.percent:.0f}%{old}{some}"
+
+    def sparkline(self, *, plain: bool) -> str:
+        """Return the curve as text, in ASCII if `plain`; empty if nothing of it is known."""
+        return spark_signs(self.curve, plain=plain) if any(map(_is_known, self.curve)) else ""
+
+
+def sum_up(gpus: Sequence[GpuNow], held: int | None, passed: float = 0.0) -> JobUse:
+    """Sum up what the GPUs of a job do.
+
+    Args:
+        gpus: those with samples.
+        held: number of GPUs that the job holds.
+        passed: seconds since the answer about the GPUs.
+    """
+    known = [gpu for gpu in gpus if gpu.utilisation is not None]
+    curve = _join_curves(gpus)
+    if not known:
+        return JobUse(held=held, curve=curve)
+    mean = sum(gpu.utilisation or 0.0 for gpu in known) / len(known)
+    return JobUse(mean, len(known), held, max(gpu.age for gpu in known) + passed, curve)
+
+
+def _is_known(percent: float | None) -> bool:
+    return percent is not None
+
+
+def _join_curves(gpus: Iterable[GpuNow]) -> tuple[float | None, ...]:
+    """Return the mean of the curves of GPUs, which end with the answer."""
+    found: list[list[float]] = [[] for _ in range(_COLUMNS)]
+    for gpu in gpus:
+        for back, percent in enumerate(reversed(gpu.recent)):
+            ago = gpu.age + back * gpu.recent_step  # seconds
+            column = _COLUMNS - 1 - int(ago * _COLUMNS // RECENT_SECONDS)
+            if percent is not None and column >= 0:
+                found[column].append(percent)
+    return tuple(sum(each) / len(each) if each else None for each in found)
